@@ -1,0 +1,9 @@
+"""mesh-pilot: a standalone xDS control plane that reads the Istio API and programs Envoy.
+
+The rooms, from the top down; each imports only from those below it:
+
+``cli`` > ``bootstrap`` > ``ops`` > ``xds`` > ``envoy`` > ``security`` > ``sources`` > ``world`` >
+``incremental`` > ``rpc`` > ``config`` > ``model`` > ``api``
+"""
+
+__version__ = "0.1.0"
