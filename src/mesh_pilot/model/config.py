@@ -1,0 +1,118 @@
+"""Configs: one object of the Istio API, where it came from, and what may be wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import attrs
+
+EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+class ConfigKey(NamedTuple):
+    """What identifies a config: kind (``VirtualService``), namespace and name."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.namespace}/{self.name}"
+
+
+@attrs.frozen
+class Origin:
+    """Where a config was read, for people: ``demo/reviews.yaml:12`` or ``consul mesh-pilot/config/...``."""
+
+    source: str
+    """Name of the source that sent it, such as ``files``."""
+    location: str = ""
+    """File path or registry key."""
+    line: int = 0
+    """1-based line of the object in a file; 0 where there are no lines."""
+
+    def __str__(self) -> str:
+        return f"{self.location or self.source}:{self.line}" if self.line else (self.location or self.source)
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@attrs.frozen
+class Problem:
+    """One thing wrong with an object: the field's path, why, and how bad."""
+
+    path: str
+    """Such as ``spec.http[0].route[1].weight``; empty for the object as a whole."""
+    reason: str
+    severity: Severity = Severity.ERROR
+    line: int = 0
+    """1-based line of the field where the source has lines, else 0."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}" if self.path else self.reason
+
+
+class ConfigError(Exception):
+    """An object that can't be accepted: where it stands and everything that is wrong with it."""
+
+    def __init__(self, origin: Origin, key: ConfigKey | None, problems: tuple[Problem, ...]) -> None:
+        self.origin = origin
+        self.key = key
+        self.problems = problems
+        what = f"{key}: " if key else ""
+        super().__init__(f"{origin}: {what}" + "; ".join(map(str, problems)))
+
+
+@attrs.frozen(eq=False)
+class Config:
+    """One object of the Istio API, decoded and valid. Its ``spec`` is never changed once it is here.
+
+    Two configs are equal when what they say is equal, wherever it was read.
+    """
+
+    key: ConfigKey
+    spec: Any
+    """The betterproto message of the kind (an Istio ``VirtualService``, ...)."""
+    created: datetime = EPOCH
+    """``metadata.creationTimestamp``; orders configs of a kind, oldest first."""
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    annotations: Mapping[str, str] = attrs.field(factory=dict)
+    api_version: str = ""
+    """As written, such as ``networking.istio.io/v1alpha3``."""
+    origin: Origin = Origin("memory")
+    warnings: tuple[Problem, ...] = ()
+
+    @property
+    def namespace(self) -> str:
+        return self.key.namespace
+
+    @property
+    def name(self) -> str:
+        return self.key.name
+
+    @property
+    def order(self) -> tuple[datetime, str, str]:
+        """Sort key among configs of a kind: oldest first, then by name and namespace, as Istio does."""
+        return (self.created, self.key.name, self.key.namespace)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if not isinstance(other, Config):
+            return NotImplemented
+        return (
+            self.key == other.key
+            and self.created == other.created
+            and self.labels == other.labels
+            and self.annotations == other.annotations
+            and bool(self.spec == other.spec)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.key)

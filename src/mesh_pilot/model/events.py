@@ -1,0 +1,129 @@
+"""What sources tell the reducer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
+from mesh_pilot.model.service import Endpoint, Service, ServiceKey
+
+
+@attrs.frozen
+class Endpoints:
+    """The whole endpoint set of one service as one registry knows it."""
+
+    service: ServiceKey
+    endpoints: tuple[Endpoint, ...] = ()
+
+
+@attrs.frozen
+class MeshConfigValue:
+    """The mesh-wide configuration (Istio's MeshConfig, decoded and merged over the defaults)."""
+
+    config: Any
+
+
+@attrs.frozen
+class MeshNetworksValue:
+    """The networks of the mesh (Istio's MeshNetworks)."""
+
+    networks: Any
+
+
+@attrs.frozen
+class Secret:
+    """A TLS credential by name, as gateways' ``credentialName`` refers to it. PEM bytes; empty where absent."""
+
+    name: str
+    namespace: str = ""
+    certificate_chain: bytes = b""
+    private_key: bytes = attrs.field(default=b"", repr=False)
+    ca_certificates: bytes = b""
+    crl: bytes = b""
+
+
+Item = Config | Service | Endpoints | MeshConfigValue | MeshNetworksValue | Secret
+"""What a source can hold."""
+
+ItemKey = ConfigKey | ServiceKey | tuple[str, ...]
+"""What identifies an item within a source: see ``item_key``."""
+
+
+def item_key(item: Item) -> tuple[str, ...]:
+    """The key of an item within its source: its collection first, so that collections never collide."""
+    match item:
+        case Config():
+            return ("config", *item.key)
+        case Service():
+            return ("service", *item.key)
+        case Endpoints():
+            return ("endpoints", *item.service)
+        case MeshConfigValue():
+            return ("mesh",)
+        case MeshNetworksValue():
+            return ("networks",)
+        case Secret():
+            return ("secret", item.namespace, item.name)
+
+
+@attrs.frozen
+class Upsert:
+    """An item is new or changed."""
+
+    source: str
+    item: Item
+
+
+@attrs.frozen
+class Delete:
+    """An item is gone. ``key`` is what ``item_key`` gives for it."""
+
+    source: str
+    key: tuple[str, ...]
+
+
+@attrs.frozen
+class Replace:
+    """The whole of a collection of this source; what is not in it is gone.
+
+    ``collection`` is a prefix of item keys: ``("config", "VirtualService")``, ``("service",)``, or ``()`` for all
+    that the source ever sent.
+    """
+
+    source: str
+    collection: tuple[str, ...]
+    items: tuple[Item, ...]
+
+
+@attrs.frozen
+class Synced:
+    """The source's first full picture is in."""
+
+    source: str
+
+
+@attrs.frozen
+class Rejected:
+    """An object was refused; what was good before stays in force.
+
+    ``key`` is the item key where the object could be named, so that its recovery clears the rejection; without
+    one, the origin's location stands for it.
+    """
+
+    source: str
+    origin: Origin
+    problems: tuple[Problem, ...]
+    key: tuple[str, ...] | None = None
+
+
+@attrs.frozen
+class Accepted:
+    """Everything at this location is good again: earlier rejections of it are over."""
+
+    source: str
+    location: str
+
+
+Event = Upsert | Delete | Replace | Synced | Rejected | Accepted

@@ -1,0 +1,129 @@
+"""Proxies: who connects to us, from the node it presents (Envoy's ``core.v3.Node``)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import attrs
+
+from mesh_pilot.model.service import Locality
+
+
+class NodeType(StrEnum):
+    SIDECAR = "sidecar"
+    ROUTER = "router"
+
+
+class Interception(StrEnum):
+    """How traffic reaches a sidecar (metadata ``INTERCEPTION_MODE``)."""
+
+    REDIRECT = "REDIRECT"
+    TPROXY = "TPROXY"
+    NONE = "NONE"
+
+
+class NodeError(ValueError):
+    """A node that can't be served, with the reason for the proxy's operator."""
+
+
+@attrs.frozen(eq=False)
+class Proxy:
+    """A connected proxy. Identity is the object: two streams of one proxy are two of these."""
+
+    id: str
+    """The whole node id: ``sidecar~10.1.1.1~reviews-v1.default~default.svc.cluster.local``."""
+    type: NodeType
+    ip_addresses: tuple[str, ...]
+    name: str
+    """Third part of the id: ``reviews-v1.default``."""
+    namespace: str
+    """From metadata NAMESPACE, else the id."""
+    dns_domain: str
+    """``default.svc.cluster.local``."""
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    """The node's metadata as plain Python (dict, list, str, float, bool, None)."""
+    locality: Locality = Locality()
+    cluster: str = ""
+    version: str = ""
+    """Envoy's version, ``1.40.0``, if it said."""
+
+    @property
+    def interception(self) -> Interception:
+        value = self.metadata.get("INTERCEPTION_MODE", "")
+        return Interception(value) if value in set(Interception) else Interception.REDIRECT
+
+    @property
+    def is_grpc(self) -> bool:
+        """A proxyless gRPC client (metadata ``GENERATOR: grpc``)."""
+        return self.metadata.get("GENERATOR") == "grpc"
+
+    def text(self, key: str, default: str = "") -> str:
+        """A string of the metadata, or the default where it is absent or not a string."""
+        value = self.metadata.get(key, default)
+        return value if isinstance(value, str) else default
+
+    @property
+    def has_ipv4(self) -> bool:
+        return any(":" not in ip for ip in self.ip_addresses)
+
+    @property
+    def has_ipv6(self) -> bool:
+        return any(":" in ip for ip in self.ip_addresses)
+
+
+def parse_proxy(
+    node_id: str,
+    metadata: Mapping[str, Any],
+    *,
+    locality: Locality = Locality(),
+    cluster: str = "",
+    version: str = "",
+) -> Proxy:
+    """The proxy that a node describes.
+
+    Raises NodeError with what is wrong and what a good id looks like.
+    """
+    parts = node_id.split("~")
+    example = (
+        "expected type~ip~name.namespace~dns-domain, such as sidecar~10.1.1.1~web-1.default~default.svc.cluster.local"
+    )
+    if len(parts) != 4:
+        raise NodeError(f"malformed node id {node_id!r}: {example}")
+    kind, ip, name, domain = parts
+    if kind not in set(NodeType):
+        raise NodeError(f"node id {node_id!r}: unknown node type {kind!r} (sidecar or router); {example}")
+    addresses = [a for a in str(metadata.get("INSTANCE_IPS") or "").split(",") if a]
+    if ip and ip not in addresses:
+        addresses.insert(0, ip)
+    good = tuple(dict.fromkeys(a for a in addresses if _is_ip(a)))
+    if not good:
+        raise NodeError(f"node id {node_id!r}: no valid IP address in the id or in metadata INSTANCE_IPS; {example}")
+    namespace = metadata.get("NAMESPACE")
+    if not isinstance(namespace, str) or not namespace:
+        namespace = name.rpartition(".")[2] if "." in name else domain.split(".")[0]
+    labels = metadata.get("LABELS")
+    return Proxy(
+        id=node_id,
+        type=NodeType(kind),
+        ip_addresses=good,
+        name=name,
+        namespace=namespace,
+        dns_domain=domain,
+        labels={k: v for k, v in labels.items() if isinstance(v, str)} if isinstance(labels, Mapping) else {},
+        metadata=metadata,
+        locality=locality,
+        cluster=cluster,
+        version=version,
+    )
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True

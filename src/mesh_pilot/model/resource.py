@@ -1,0 +1,53 @@
+"""Resources: what a proxy is sent, as bytes with a name and a version."""
+
+from __future__ import annotations
+
+import hashlib
+
+import attrs
+
+from mesh_pilot.model.config import ConfigKey
+
+PREFIX = "type.googleapis.com/"
+CLUSTER = PREFIX + "envoy.config.cluster.v3.Cluster"
+ENDPOINT = PREFIX + "envoy.config.endpoint.v3.ClusterLoadAssignment"
+LISTENER = PREFIX + "envoy.config.listener.v3.Listener"
+ROUTE = PREFIX + "envoy.config.route.v3.RouteConfiguration"
+SECRET = PREFIX + "envoy.extensions.transport_sockets.tls.v3.Secret"
+EXTENSION = PREFIX + "envoy.config.core.v3.TypedExtensionConfig"
+
+TYPES = (CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET, EXTENSION)
+"""Every type served, in the order in which they are sent: make before break."""
+
+SHORT = {CLUSTER: "CDS", ENDPOINT: "EDS", LISTENER: "LDS", ROUTE: "RDS", SECRET: "SDS", EXTENSION: "ECDS"}
+
+
+@attrs.frozen(eq=False)
+class Resource:
+    """One resource of xDS, encoded.
+
+    Equal when name and bytes are; the configs it came from only explain it.
+    """
+
+    name: str
+    type_url: str
+    body: bytes = attrs.field(repr=False)
+    """The encoded message itself (a Cluster, ...), without its Any."""
+    version: str = ""
+    """Hash of the bytes: the same for the same world in any process."""
+    configs: tuple[ConfigKey, ...] = ()
+    """What it was made from, to explain a NACK."""
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Resource):
+            return NotImplemented
+        return self.name == other.name and self.version == other.version and self.type_url == other.type_url
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.version))
+
+
+def make_resource(name: str, type_url: str, body: bytes, configs: tuple[ConfigKey, ...] = ()) -> Resource:
+    """A resource with its version computed from its bytes."""
+    version = hashlib.blake2b(body, digest_size=8).hexdigest()
+    return Resource(name, type_url, body, version, configs)

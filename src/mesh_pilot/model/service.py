@@ -1,0 +1,193 @@
+"""Services, their ports and their endpoints, whatever registry they come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import Enum, StrEnum
+from typing import NamedTuple
+
+import attrs
+
+from mesh_pilot.model.config import EPOCH, ConfigKey
+
+UNSPECIFIED = "0.0.0.0"
+"""The address of a service that has none of its own (a headless or host-only service)."""
+
+
+class Protocol(StrEnum):
+    """What a port speaks, spelled as in the Istio API."""
+
+    HTTP = "HTTP"
+    HTTP2 = "HTTP2"
+    GRPC = "GRPC"
+    GRPC_WEB = "GRPC-Web"
+    HTTP_PROXY = "HTTP_PROXY"
+    HTTPS = "HTTPS"
+    TLS = "TLS"
+    TCP = "TCP"
+    MONGO = "Mongo"
+    REDIS = "Redis"
+    MYSQL = "MySQL"
+    UDP = "UDP"
+    AUTO = "UnsupportedProtocol"
+    """Unknown: detected by sniffing where that is on, else treated as TCP."""
+
+    @property
+    def is_http(self) -> bool:
+        return self in _HTTP
+
+    @property
+    def is_http2(self) -> bool:
+        return self in (Protocol.HTTP2, Protocol.GRPC, Protocol.GRPC_WEB)
+
+    @property
+    def is_tls(self) -> bool:
+        """TLS that the client itself speaks and a proxy can route by SNI only."""
+        return self in (Protocol.HTTPS, Protocol.TLS)
+
+    @property
+    def is_tcp(self) -> bool:
+        """Anything that is handled as bytes (TLS included)."""
+        return self in _TCP
+
+    @classmethod
+    def parse(cls, name: str) -> Protocol:
+        """The protocol of a name as written in a port's ``protocol`` or name prefix; AUTO when unknown."""
+        return _BY_NAME.get(name.lower(), cls.AUTO)
+
+
+_HTTP = frozenset((Protocol.HTTP, Protocol.HTTP2, Protocol.GRPC, Protocol.GRPC_WEB, Protocol.HTTP_PROXY))
+_TCP = frozenset((Protocol.TCP, Protocol.HTTPS, Protocol.TLS, Protocol.MONGO, Protocol.REDIS, Protocol.MYSQL))
+_BY_NAME = {p.value.lower(): p for p in Protocol if p is not Protocol.AUTO}
+
+
+class Resolution(Enum):
+    """How a proxy finds the endpoints of a service."""
+
+    CLIENT_SIDE = "EDS"
+    """From us, by EDS (ServiceEntry STATIC, registries)."""
+    DNS = "STRICT_DNS"
+    DNS_ROUND_ROBIN = "LOGICAL_DNS"
+    PASSTHROUGH = "ORIGINAL_DST"
+    """Wherever the client was going (ServiceEntry NONE, headless services)."""
+    DYNAMIC_DNS = "DYNAMIC_DNS"
+    """Resolved per request by the proxy (wildcard hosts)."""
+
+
+class Health(Enum):
+    HEALTHY = "HEALTHY"
+    UNHEALTHY = "UNHEALTHY"
+    DRAINING = "DRAINING"
+
+
+@attrs.frozen
+class Port:
+    """A port of a service."""
+
+    number: int
+    name: str
+    protocol: Protocol
+    target_port: int = 0
+    """Where its endpoints listen unless they say otherwise; 0: ``number``."""
+
+
+class Locality(NamedTuple):
+    region: str = ""
+    zone: str = ""
+    subzone: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(self).rstrip("/")
+
+    @classmethod
+    def parse(cls, text: str) -> Locality:
+        """``region/zone/subzone`` with the right parts optional."""
+        parts = text.split("/", 2)
+        return cls(*parts) if text else cls()
+
+
+class ServiceKey(NamedTuple):
+    """What identifies a service: its full host name and the namespace it lives in."""
+
+    host: str
+    namespace: str
+
+
+@attrs.frozen
+class Service:
+    """A service as its registry declares it; endpoints are apart, because they change far more often."""
+
+    host: str
+    namespace: str
+    ports: tuple[Port, ...] = ()
+    addresses: tuple[str, ...] = ()
+    """VIPs, IPs or CIDRs; empty when it has none (it then listens on the wildcard address)."""
+    resolution: Resolution = Resolution.CLIENT_SIDE
+    external: bool = False
+    """Outside the mesh (ServiceEntry MESH_EXTERNAL): no mesh mTLS towards it."""
+    export_to: frozenset[str] = frozenset()
+    """Namespaces that may see it, ``*`` or ``.``; empty means the mesh's default."""
+    labels: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    selector: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    subject_alt_names: tuple[str, ...] = ()
+    """Identities to expect of its endpoints (ServiceEntry ``subjectAltNames``)."""
+    created: datetime = EPOCH
+    registry: str = "External"
+    """Name of the registry as Istio prints it: ``External`` for ServiceEntry, ``Consul``, ``Kubernetes``."""
+    config: ConfigKey | None = None
+    """The config it was made from, if any."""
+    auto_address: str = ""
+    """Address given by us because it has none, of 240.240.0.0/16; used where a proxy captures DNS."""
+    headless: bool = False
+
+    @property
+    def key(self) -> ServiceKey:
+        return ServiceKey(self.host, self.namespace)
+
+    @property
+    def order(self) -> tuple[datetime, str, str]:
+        """Oldest first, then by host and namespace."""
+        return (self.created, self.host, self.namespace)
+
+    def port(self, number: int) -> Port | None:
+        for port in self.ports:
+            if port.number == number:
+                return port
+        return None
+
+
+@attrs.frozen
+class Endpoint:
+    """One address and port that serves one service port."""
+
+    address: str
+    """IP, host name (DNS services), or path of a Unix socket."""
+    port: int
+    """0 for a Unix socket."""
+    service_port: str
+    """Name of the service port that it serves."""
+    labels: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    locality: Locality = Locality()
+    network: str = ""
+    weight: int = 1
+    service_account: str = ""
+    """SPIFFE id (``spiffe://cluster.local/ns/shop/sa/reco``) or empty."""
+    tls_mode: str = ""
+    """``istio`` where the endpoint's proxy accepts mesh mTLS, else empty."""
+    namespace: str = ""
+    workload: str = ""
+    health: Health = Health.HEALTHY
+
+    @property
+    def is_unix(self) -> bool:
+        return self.port == 0 and self.address.startswith(("/", "@"))
+
+
+@attrs.frozen
+class Instance:
+    """An endpoint together with the service and port it serves: what a sidecar beside it must accept."""
+
+    service: Service
+    port: Port
+    endpoint: Endpoint
