@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.model.service import Locality
+from mesh_pilot.model.service import NOWHERE, Locality
 
 
 class NodeType(StrEnum):
@@ -46,7 +46,7 @@ class Proxy:
     labels: Mapping[str, str] = attrs.field(factory=dict)
     metadata: Mapping[str, Any] = attrs.field(factory=dict)
     """The node's metadata as plain Python (dict, list, str, float, bool, None)."""
-    locality: Locality = Locality()
+    locality: Locality = NOWHERE
     cluster: str = ""
     version: str = ""
     """Envoy's version, ``1.40.0``, if it said."""
@@ -79,7 +79,7 @@ def parse_proxy(
     node_id: str,
     metadata: Mapping[str, Any],
     *,
-    locality: Locality = Locality(),
+    locality: Locality = NOWHERE,
     cluster: str = "",
     version: str = "",
 ) -> Proxy:

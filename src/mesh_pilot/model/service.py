@@ -104,7 +104,11 @@ class Locality(NamedTuple):
     def parse(cls, text: str) -> Locality:
         """``region/zone/subzone`` with the right parts optional."""
         parts = text.split("/", 2)
-        return cls(*parts) if text else cls()
+        return cls(*parts) if text else NOWHERE
+
+
+NOWHERE = Locality()
+"""No locality known."""
 
 
 class ServiceKey(NamedTuple):
@@ -168,7 +172,7 @@ class Endpoint:
     service_port: str
     """Name of the service port that it serves."""
     labels: Mapping[str, str] = attrs.field(factory=dict, hash=False)
-    locality: Locality = Locality()
+    locality: Locality = NOWHERE
     network: str = ""
     weight: int = 1
     service_account: str = ""

@@ -1,0 +1,62 @@
+"""What a stream sees of the world: for each type, a live set of resources that one kind of proxy may have.
+
+The engine implements these protocols; the state machine reads them. Sets are shared by all proxies of a scope, so
+a change is worked out once, and a stream asks only "what was touched since I last looked?".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from typing import Protocol
+
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.resource import Resource
+
+
+class ResourceSet(Protocol):
+    """The resources of one type. All calls are synchronous and cheap when nothing changed."""
+
+    @property
+    def type_url(self) -> str: ...
+
+    def refresh(self) -> int:
+        """Bring the set up to date with the world and return its revision, which grows when anything changed."""
+        ...
+
+    def all(self) -> Mapping[str, Resource]:
+        """Everything a wildcard subscription gets, by name, in a fixed order. Never changed in place."""
+        ...
+
+    def get(self, name: str) -> Resource | None:
+        """One resource by name (also one that no wildcard gives, such as an on-demand route), or None."""
+        ...
+
+    def touched_since(self, revision: int) -> Set[str] | None:
+        """Names added, changed or removed after ``revision``; None when that is too long ago to know (compare all)."""
+        ...
+
+
+class ProxyResources(Protocol):
+    """All that one connected proxy may be sent. Opened when a stream starts, closed when it ends."""
+
+    def set(self, type_url: str) -> ResourceSet | None:
+        """The set of a type as it is for this proxy now (it may be another object after the proxy's scope changed:
+        then ``touched_since`` of an old revision gives None); None for a type that is not served."""
+        ...
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` (synchronously, from the reducer; it must not block) when a set that was read may have
+        changed. At most once until the set is refreshed again."""
+        ...
+
+    def close(self) -> None:
+        """Nothing is watched any more."""
+        ...
+
+
+class Catalog(Protocol):
+    """Where streams get their resources: implemented over the World."""
+
+    def open(self, proxy: Proxy) -> ProxyResources:
+        """The resources of a proxy."""
+        ...
