@@ -1,0 +1,9 @@
+"""The Istio API, the CA service and MCP as betterproto2 dataclasses.
+
+Generated from `proto/` by `tox -e proto`; never edited. May import nothing of mesh_pilot.
+
+A package of the proto files is a module: `istio.networking.v1alpha3.VirtualService` is
+`mesh_pilot.api.istio.networking.v1alpha3.VirtualService`. Message fields that are absent are `None`, also the
+wrappers (`BoolValue` is `bool | None`), durations are `timedelta`, timestamps aware `datetime`s, and members of a
+oneof are `None` unless set. An empty message is falsy: ask `is not None`.
+"""
