@@ -1,0 +1,40 @@
+"""gRPC on Trio: a server, a client channel, TLS and addresses, usable by themselves.
+
+The gRPC vocabulary and the HTTP/2 protocol objects are grpclib's; this room gives them Trio's sockets, waiting and
+cancellation. No asyncio loop runs. May import: nothing else of mesh_pilot.
+
+A service is any object with grpclib's ``__mapping__``: what betterproto2 and grpclib generate, or a table by hand.
+A message type is a class with ``FromString`` and ``SerializeToString`` (protobuf, betterproto2), or ``bytes`` for
+messages that are, or stay, encoded::
+
+    class Ads:
+        def __mapping__(self):
+            path = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+            return {path: Handler(self.stream, Cardinality.STREAM_STREAM, DiscoveryRequest, bytes)}
+
+        async def stream(self, stream: ServerStream[DiscoveryRequest, bytes]) -> None:
+            async for request in stream:                    # ends when the client half-closes
+                await stream.send_message(encoded_response) # waits while the client's window is full
+
+    async with trio.open_nursery() as nursery:
+        listeners = await open_listeners("127.0.0.1:0")
+        server = await nursery.start(partial(serve, [Ads(), Health()], listeners))
+        print(server.addresses)                             # ["127.0.0.1:40123"]
+        ...
+        await server.drain(timeout_seconds=5)               # GOAWAY, wait, cut; serve() then returns
+
+What a handler sees: it is one Trio task. When the client resets the stream, its connection is lost or its deadline
+passes, the handler is cancelled. Raising :class:`GRPCError` ends the stream with that status; another exception is
+logged and ends it with INTERNAL. Receiving and sending may run in two tasks of the handler's own nursery; each of them
+in only one at a time.
+
+The client side::
+
+    async with open_channel("127.0.0.1:15010", tls=None) as channel:
+        reply = await channel.unary(path, request, Reply, timeout_seconds=5)
+        async with channel.request(path, Cardinality.STREAM_STREAM, bytes, Reply) as call:
+            await call.send_message(request_bytes)
+            async for reply in call: ...
+
+A channel is one connection: once lost, every call raises :class:`ConnectionLost`, and its owner opens another.
+"""
