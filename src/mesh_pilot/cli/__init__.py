@@ -1,0 +1,1 @@
+"""The command ``mesh-pilot``: a module a command; this one only names them. May import: everything."""

@@ -1,0 +1,189 @@
+"""The bootstrap file with which an Envoy finds mesh-pilot: who it is, and where its ADS stream goes.
+
+The one writer behind ``mesh-pilot envoy-bootstrap``, ``mesh-pilot demo`` and the tests. Shapes: Envoy's
+``config.bootstrap.v3.Bootstrap`` ("Configuration reference: Bootstrap") and the node metadata that Istio's agent
+sends (``INTERCEPTION_MODE``, ``LABELS``, ...).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import attrs
+import yaml
+
+from mesh_pilot.model.proxy import Interception, NodeType
+from mesh_pilot.model.service import NOWHERE, Locality
+
+Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
+
+XDS_CLUSTER = "xds-grpc"
+"""Name of the static cluster that reaches the control plane, as Istio's bootstrap calls it."""
+
+
+@attrs.frozen
+class EnvoyNode:
+    """Who an Envoy says it is; see ``mesh_pilot.model.proxy.parse_proxy`` for how it is read back."""
+
+    name: str
+    """Workload name, such as ``web-1``; the namespace is added to it in the node id."""
+    namespace: str = "default"
+    ip: str = "127.0.0.1"
+    """The address under which services of the mesh list this workload."""
+    type: NodeType = NodeType.SIDECAR
+    domain: str = "cluster.local"
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    """Selected by Gateways, Sidecars, WorkloadEntries; ``app`` also names the Envoy cluster of the node."""
+    interception: Interception = Interception.REDIRECT
+    locality: Locality = NOWHERE
+    metadata: Mapping[str, Json] = attrs.field(factory=dict)
+    """Merged over the metadata that the fields above make."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.type}~{self.ip}~{self.name}.{self.namespace}~{self.namespace}.svc.{self.domain}"
+
+    def to_dict(self) -> dict[str, Json]:
+        """Envoy's ``core.v3.Node`` as JSON."""
+        metadata: dict[str, Json] = {
+            "NAME": self.name,
+            "NAMESPACE": self.namespace,
+            "INSTANCE_IPS": self.ip,
+            "LABELS": dict(self.labels),
+        }
+        if self.type is NodeType.SIDECAR:
+            metadata["INTERCEPTION_MODE"] = self.interception.value
+        node: dict[str, Json] = {
+            "id": self.id,
+            "cluster": f"{self.labels.get('app', self.name)}.{self.namespace}",
+            "metadata": {**metadata, **self.metadata},
+        }
+        if self.locality != NOWHERE:
+            parts = zip(("region", "zone", "sub_zone"), self.locality, strict=True)
+            node["locality"] = {key: value for key, value in parts if value}
+        return node
+
+
+@attrs.frozen
+class ClientTls:
+    """PEM files with which an Envoy speaks mutual TLS to the control plane's secure port."""
+
+    ca: Path
+    certificate: Path
+    key: Path
+    server_name: str = ""
+    """DNS name to ask for (SNI) and to find in the server's certificate; empty checks only who signed it."""
+
+
+def envoy_bootstrap(
+    node: EnvoyNode,
+    pilot: str,
+    *,
+    delta: bool = False,
+    admin: str = "127.0.0.1:0",
+    tls: ClientTls | None = None,
+) -> dict[str, Json]:
+    """A whole bootstrap: everything dynamic comes over one ADS stream to ``pilot``.
+
+    ``pilot`` and ``admin`` are ``host:port``, ``[v6]:port`` or ``unix:/path``; a host name of ``pilot`` is resolved by
+    Envoy. With ``delta`` the stream is Delta (incremental) xDS, else State of the World. Raises ValueError for an
+    address of another form.
+    """
+    ads: Json = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
+    return {
+        "node": node.to_dict(),
+        "admin": {"address": _address(admin)},
+        "dynamic_resources": {
+            "ads_config": {
+                "api_type": "DELTA_GRPC" if delta else "GRPC",
+                "transport_api_version": "V3",
+                "set_node_on_first_message_only": True,
+                "grpc_services": [{"envoy_grpc": {"cluster_name": XDS_CLUSTER}}],
+            },
+            "cds_config": ads,
+            "lds_config": ads,
+        },
+        "static_resources": {"clusters": [_xds_cluster(pilot, tls)]},
+        # Envoy refuses regular expressions over 100 instructions unless told otherwise; Istio's bootstrap does too.
+        "layered_runtime": {
+            "layers": [{"name": "static", "static_layer": {"re2": {"max_program_size": {"error_level": 32768}}}}]
+        },
+    }
+
+
+def to_yaml(bootstrap: Mapping[str, Json]) -> str:
+    """The bootstrap as the YAML that ``envoy -c`` reads."""
+
+    class Plain(yaml.SafeDumper):
+        def ignore_aliases(self, data: object) -> bool:
+            return True  # the same config source stands twice: write it out twice
+
+    return yaml.dump(bootstrap, Dumper=Plain, sort_keys=False)
+
+
+def _xds_cluster(pilot: str, tls: ClientTls | None) -> Json:
+    address = _address(pilot)
+    cluster: dict[str, Json] = {
+        "name": XDS_CLUSTER,
+        "type": "STATIC" if "pipe" in address or _is_ip(pilot) else "STRICT_DNS",
+        "connect_timeout": "1s",
+        "load_assignment": {
+            "cluster_name": XDS_CLUSTER,
+            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
+        },
+        "typed_extension_protocol_options": {
+            "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
+                "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
+                "explicit_http_config": {
+                    # A control plane that vanished without a goodbye is noticed within 40 s.
+                    "http2_protocol_options": {"connection_keepalive": {"interval": "30s", "timeout": "10s"}}
+                },
+            }
+        },
+    }
+    if tls is not None:
+        context: dict[str, Json] = {
+            "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+            "common_tls_context": {
+                "alpn_protocols": ["h2"],
+                "tls_certificates": [
+                    {
+                        "certificate_chain": {"filename": str(tls.certificate)},
+                        "private_key": {"filename": str(tls.key)},
+                    }
+                ],
+                "validation_context": {"trusted_ca": {"filename": str(tls.ca)}, **_expected_name(tls.server_name)},
+            },
+        }
+        if tls.server_name:
+            context["sni"] = tls.server_name
+        cluster["transport_socket"] = {"name": "envoy.transport_sockets.tls", "typed_config": context}
+    return cluster
+
+
+def _expected_name(name: str) -> dict[str, Json]:
+    if not name:
+        return {}
+    return {"match_typed_subject_alt_names": [{"san_type": "DNS", "matcher": {"exact": name}}]}
+
+
+def _address(text: str) -> dict[str, Json]:
+    """Envoy's ``core.v3.Address`` of ``host:port``, ``[v6]:port`` or ``unix:/path``."""
+    if text.startswith("unix:"):
+        return {"pipe": {"path": text.removeprefix("unix:")}}
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not an address: expected host:port, [v6]:port or unix:/path")
+    return {"socket_address": {"address": host, "port_value": int(port)}}
+
+
+def _is_ip(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address.rpartition(":")[0].strip("[]"))
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,97 @@
+"""The bootstrap writer: what it says of a node, and that Envoy itself accepts it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
+from google.protobuf import json_format
+
+from mesh_pilot.cli.envoy_bootstrap import ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
+from mesh_pilot.model.proxy import Interception, NodeType, parse_proxy
+from mesh_pilot.model.service import Locality
+
+NODE = EnvoyNode(
+    "web-1",
+    namespace="shop",
+    ip="10.1.1.1",
+    labels={"app": "web", "version": "v1"},
+    interception=Interception.NONE,
+    locality=Locality("eu", "eu-1"),
+    metadata={"CLUSTER_ID": "vms"},
+)
+
+
+def read_back(bootstrap: object) -> Bootstrap:
+    """Through the YAML text and Envoy's own message, which refuses unknown fields (extensions are not looked into)."""
+    document = yaml.safe_load(to_yaml(bootstrap))  # type: ignore[arg-type]
+    for cluster in document["static_resources"]["clusters"]:
+        cluster.pop("typed_extension_protocol_options")
+        cluster.pop("transport_socket", None)
+    return json_format.ParseDict(document, Bootstrap())
+
+
+def test_the_node_is_read_back_by_the_control_plane_as_it_was_meant() -> None:
+    node = read_back(envoy_bootstrap(NODE, "127.0.0.1:15010")).node
+    proxy = parse_proxy(node.id, json_format.MessageToDict(node.metadata))
+    assert (proxy.name, proxy.namespace, proxy.ip_addresses) == ("web-1.shop", "shop", ("10.1.1.1",))
+    assert proxy.dns_domain == "shop.svc.cluster.local"
+    assert proxy.labels == {"app": "web", "version": "v1"}
+    assert proxy.interception is Interception.NONE
+    assert proxy.metadata["CLUSTER_ID"] == "vms"
+    assert (node.cluster, node.locality.region, node.locality.zone) == ("web.shop", "eu", "eu-1")
+
+
+def test_a_router_has_no_interception_mode() -> None:
+    node = EnvoyNode("edge-0", type=NodeType.ROUTER, ip="10.1.1.9")
+    assert node.id == "router~10.1.1.9~edge-0.default~default.svc.cluster.local"
+    assert "INTERCEPTION_MODE" not in envoy_bootstrap(node, "127.0.0.1:15010")["node"]["metadata"]  # type: ignore
+
+
+@pytest.mark.parametrize(("delta", "api_type"), [(False, "GRPC"), (True, "DELTA_GRPC")])
+def test_one_ads_stream_carries_everything(delta: bool, api_type: str) -> None:
+    resources = read_back(envoy_bootstrap(NODE, "127.0.0.1:15010", delta=delta)).dynamic_resources
+    assert resources.ads_config.ApiType.Name(resources.ads_config.api_type) == api_type
+    assert resources.cds_config.HasField("ads")
+    assert resources.lds_config.HasField("ads")
+
+
+@pytest.mark.parametrize(
+    ("pilot", "kind", "address"),
+    [
+        ("127.0.0.1:15010", "STATIC", "127.0.0.1"),
+        ("[::1]:15010", "STATIC", "::1"),
+        ("pilot.internal:15010", "STRICT_DNS", "pilot.internal"),
+        ("unix:/run/pilot.sock", "STATIC", "/run/pilot.sock"),
+    ],
+)
+def test_the_control_plane_is_reached_at_any_form_of_address(pilot: str, kind: str, address: str) -> None:
+    (cluster,) = read_back(envoy_bootstrap(NODE, pilot)).static_resources.clusters
+    found = cluster.load_assignment.endpoints[0].lb_endpoints[0].endpoint.address
+    assert cluster.DiscoveryType.Name(cluster.type) == kind
+    assert (found.pipe.path or found.socket_address.address) == address
+
+
+@pytest.mark.parametrize("pilot", ["15010", "host", "host:", ":15010", "host:http", "host:70000"])
+def test_another_form_of_address_is_refused(pilot: str) -> None:
+    with pytest.raises(ValueError, match="expected host:port"):
+        envoy_bootstrap(NODE, pilot)
+
+
+@pytest.mark.envoy
+@pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
+@pytest.mark.parametrize("secure", [False, True], ids=["plaintext", "mtls"])
+def test_envoy_itself_finds_nothing_wrong_with_it(
+    envoy_binary: Path, tmp_path: Path, delta: bool, secure: bool, client_tls: ClientTls
+) -> None:
+    bootstrap = envoy_bootstrap(NODE, "pilot.internal:15012", delta=delta, tls=client_tls if secure else None)
+    config = tmp_path / "envoy.yaml"
+    config.write_text(to_yaml(bootstrap))
+    done = subprocess.run(
+        [str(envoy_binary), "--mode", "validate", "-c", str(config)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "deprecated" not in done.stderr.lower()

@@ -1,0 +1,32 @@
+"""Real programs that tests drive."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mesh_pilot.cli.envoy_process import EnvoyError, find_envoy
+
+
+def require_binary(name: str) -> Path:
+    """The path of a program that the test needs.
+
+    Without it the test is skipped on a developer's machine and fails where the environment variable CI is set: a
+    suite that silently tests less is worse than a red one.
+    """
+    if name == "envoy":
+        try:
+            return find_envoy()
+        except EnvoyError as error:
+            why = str(error)
+    else:
+        found = shutil.which(name)
+        if found is not None:
+            return Path(found)
+        why = f"no {name} on PATH"
+    if os.environ.get("CI"):
+        pytest.fail(why)
+    pytest.skip(why)

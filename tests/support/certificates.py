@@ -1,0 +1,71 @@
+"""Throw-away certificates for tests of TLS: one CA a folder, any number of leaves signed by it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import attrs
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+@attrs.frozen
+class CertificateFiles:
+    ca: Path
+    certificate: Path
+    key: Path
+
+
+def write_certificates(folder: Path, name: str, *, dns: tuple[str, ...] = ("localhost",)) -> CertificateFiles:
+    """A leaf ``NAME.pem``/``NAME.key`` for 127.0.0.1 and the DNS names, signed by ``ca.pem`` (made on first use)."""
+    ca_file, ca_key_file = folder / "ca.pem", folder / "ca.key"
+    if ca_file.exists():
+        ca = x509.load_pem_x509_certificate(ca_file.read_bytes())
+        ca_key = serialization.load_pem_private_key(ca_key_file.read_bytes(), None)
+        assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
+    else:
+        ca_key = ec.generate_private_key(ec.SECP256R1())
+        ca = (
+            _builder("test ca", ca_key, _name("test ca"))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .sign(ca_key, hashes.SHA256())
+        )
+        _write(ca_file, ca_key_file, ca, ca_key)
+    key = ec.generate_private_key(ec.SECP256R1())
+    names = [x509.DNSName(host) for host in dns] + [x509.IPAddress(ip_address("127.0.0.1"))]
+    leaf = (
+        _builder(name, key, ca.subject)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    files = CertificateFiles(ca_file, folder / f"{name}.pem", folder / f"{name}.key")
+    _write(files.certificate, files.key, leaf, key)
+    return files
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _builder(name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Name) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_name(name))
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(hours=1))
+    )
+
+
+def _write(file: Path, key_file: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+    file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )

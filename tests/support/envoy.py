@@ -1,0 +1,93 @@
+"""A real Envoy for a test: started on a control plane, looked into, stopped.
+
+    async with real_envoy(pilot, tmp_path, EnvoyNode("web-1", labels={"app": "web"}), delta=True) as envoy:
+        await envoy.wait_live()
+        assert await envoy.rejected() == {}
+        listeners = await envoy.dynamic("Listener")
+
+``envoy`` is a ``mesh_pilot.cli.envoy_process.EnvoyProcess`` (``stats``, ``config_dump``, ``listening``, ``rejected``)
+with what only tests want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import trio
+from support.binaries import require_binary
+
+from mesh_pilot.cli.envoy_bootstrap import EnvoyNode, envoy_bootstrap
+from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
+
+
+class RealEnvoy(EnvoyProcess):
+    """An EnvoyProcess with a test's questions."""
+
+    async def dynamic(self, kind: str) -> dict[str, dict[str, Any]]:
+        """What Envoy holds from us, active or warming, by name, as JSON.
+
+        ``kind`` is the message's name: Cluster, ClusterLoadAssignment, Listener, RouteConfiguration, Secret.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for part in await self.config_dump(endpoints=kind == "ClusterLoadAssignment"):
+            if "Bootstrap" in str(part["@type"]):
+                continue
+            for message in _messages(part, f".{kind}"):
+                found[str(message.get("name") or message.get("cluster_name"))] = message
+        return found
+
+    async def connected(self) -> bool:
+        """Whether its ADS stream to the control plane stands."""
+        return (await self.stats("control_plane.connected_state")).get("control_plane.connected_state") == 1
+
+
+def _messages(node: object, kind: str) -> Iterator[dict[str, Any]]:
+    """Every message of a type within a config dump."""
+    if isinstance(node, Mapping):
+        if str(node.get("@type", "")).endswith(kind):
+            yield dict(node)
+        for value in node.values():
+            yield from _messages(value, kind)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _messages(value, kind)
+
+
+@asynccontextmanager
+async def real_envoy(
+    pilot: str,
+    folder: Path,
+    node: EnvoyNode,
+    *,
+    delta: bool = False,
+    name: str = "envoy",
+    log_level: str = "warning",
+) -> AsyncIterator[RealEnvoy]:
+    """Run the real Envoy against the control plane at ``pilot`` (``host:port``) for the length of the block.
+
+    Skips the test where there is no Envoy (fails in CI). ``folder`` takes NAME.yaml and NAME.log.
+    """
+    require_binary("envoy")
+    bootstrap = envoy_bootstrap(node, pilot, delta=delta)
+    async with running_envoy(bootstrap, folder, name=name, log_level=log_level) as process:
+        yield RealEnvoy(process.process, process.admin, process.log, process.client)
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], *, seconds: float = 10, what: str = "") -> None:
+    """Wait for a condition of another process; fails with ``what`` when it does not come within ``seconds``."""
+    with trio.move_on_after(seconds):
+        while not await condition():  # noqa: ASYNC110  another process has no event for us
+            await trio.sleep(0.02)
+        return
+    raise AssertionError(f"not within {seconds} s: {what or condition}")
+
+
+@asynccontextmanager
+async def http_client(base_url: str = "") -> AsyncIterator[httpx.AsyncClient]:
+    """A client that ignores the proxies of the environment."""
+    async with httpx.AsyncClient(base_url=base_url, timeout=10, trust_env=False) as client:
+        yield client
