@@ -1,0 +1,141 @@
+"""Logs: one line an event, in scopes with a level each; to be read on a terminal or by a machine.
+
+A room logs through ``structlog.get_logger(scope=...)``. Scopes nest by dots: ``sources:debug`` is also the level of
+``sources.files`` unless that has its own. Everything goes to standard error. What libraries log (as Python's
+``logging``) comes out the same way, from warnings up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TextIO
+
+import attrs
+import structlog
+from structlog.typing import EventDict, Processor, WrappedLogger
+
+SCOPES: Mapping[str, str] = {
+    "bootstrap": "start, readiness, drain",
+    "envoy": "translators: what could not be generated, and from which configs",
+    "ops": "the HTTP endpoints for people and machines",
+    "rpc": "gRPC connections: opened, lost, misbehaving peers",
+    "sources": "every source, and the supervisor that restarts them",
+    "sources.files": "configuration files: read, refused, recovered",
+    "world": "the reducer: revisions, what changed and why, conflicts",
+    "xds": "proxies: connected, ACK, NACK, gone",
+}
+"""Every scope that has a level, and what it tells."""
+
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+    "none": logging.CRITICAL + 10,
+}
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    """For people on a terminal; ``key=value`` (logfmt) in a pipe or a file."""
+    JSON = "json"
+
+
+@attrs.frozen
+class LogLevels:
+    """Level of everything, and of the scopes that have their own. Numbers of Python's ``logging``."""
+
+    default: int = logging.INFO
+    scopes: Mapping[str, int] = attrs.field(factory=dict)
+
+    def of(self, scope: str) -> int:
+        """The level of a scope: its own, else that of the nearest scope above it, else the default."""
+        while scope:
+            if scope in self.scopes:
+                return self.scopes[scope]
+            scope = scope.rpartition(".")[0]
+        return self.default
+
+    def drop_unheard(self, _: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        """A structlog processor that ends events below the level of their scope."""
+        if logging.getLevelNamesMapping()[method.upper()] < self.of(str(event.get("scope", ""))):
+            raise structlog.DropEvent
+        return event
+
+
+def parse_levels(text: str) -> LogLevels:
+    """Read ``level`` or ``scope:level,...``; the scope ``default`` is all those not named.
+
+    Raises ValueError naming the part that is wrong and what would be right.
+    """
+    default, scopes = logging.INFO, {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        scope, colon, name = part.rpartition(":")
+        level = LEVELS.get(name.lower())
+        if level is None:
+            raise ValueError(f"{part!r}: unknown level {name!r} (one of {', '.join(LEVELS)})")
+        if not colon or scope in ("default", "all"):
+            default = level
+        elif scope in SCOPES:
+            scopes[scope] = level
+        else:
+            raise ValueError(f"{part!r}: unknown scope {scope!r} (default, {', '.join(SCOPES)})")
+    return LogLevels(default, scopes)
+
+
+def configure(levels: LogLevels, style: LogFormat, stream: TextIO) -> None:
+    """Send the logs of the whole process to ``stream``. Replaces an earlier configuration."""
+    stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
+    renderers = _renderers(style, stream)
+    structlog.configure(
+        processors=[levels.drop_unheard, structlog.stdlib.add_log_level, stamp, *renderers],
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        # Costs nothing where no scope at all hears a level.
+        wrapper_class=structlog.make_filtering_bound_logger(min(levels.default, *levels.scopes.values(), 100)),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[_library_scope, structlog.stdlib.add_log_level, stamp],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+
+
+def _renderers(style: LogFormat, stream: TextIO) -> list[Processor]:
+    if style is LogFormat.JSON:
+        return [_machine_names, structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=str)]
+    if stream.isatty():
+        console = structlog.dev.ConsoleRenderer(
+            colors=True, pad_event_to=1, exception_formatter=structlog.dev.plain_traceback
+        )
+        return [_human_names, console]
+    order = ["time", "level", "scope", "msg"]
+    logfmt = structlog.processors.LogfmtRenderer(key_order=order, drop_missing=True)
+    return [_machine_names, structlog.processors.format_exc_info, logfmt]
+
+
+def _machine_names(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """The keys that log collectors expect."""
+    names = {"timestamp": "time", "event": "msg"}
+    return {names.get(key, key): value for key, value in event.items()}
+
+
+def _human_names(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """What structlog's renderer for terminals shows in brackets it calls ``logger``; the date is known there."""
+    event["logger"] = event.pop("scope", None)
+    event["timestamp"] = str(event["timestamp"])[11:23]
+    return event
+
+
+def _library_scope(logger: WrappedLogger, __: str, event: EventDict) -> EventDict:
+    """The scope of what a library logs is the name of its logger."""
+    event["scope"] = event["_record"].name
+    return event
