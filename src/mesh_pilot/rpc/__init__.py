@@ -38,3 +38,40 @@ The client side::
 
 A channel is one connection: once lost, every call raises :class:`ConnectionLost`, and its owner opens another.
 """
+
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError, StreamTerminatedError
+
+from mesh_pilot.rpc.errors import AddressError, ConnectionLost, RpcError, TlsError
+from mesh_pilot.rpc.limits import Limits
+from mesh_pilot.rpc.net import open_listeners, parse_address
+from mesh_pilot.rpc.server import Server, Service, serve
+from mesh_pilot.rpc.server_stream import Peer, ServerStream
+from mesh_pilot.rpc.statistics import ConnectionStatistics, ServerStatistics
+from mesh_pilot.rpc.tls import CertificateFiles, TlsSource, client_tls, server_tls
+
+__all__ = [
+    "AddressError",
+    "Cardinality",
+    "CertificateFiles",
+    "ConnectionLost",
+    "ConnectionStatistics",
+    "GRPCError",
+    "Handler",
+    "Limits",
+    "Peer",
+    "RpcError",
+    "Server",
+    "ServerStatistics",
+    "ServerStream",
+    "Service",
+    "Status",
+    "StreamTerminatedError",
+    "TlsError",
+    "TlsSource",
+    "client_tls",
+    "open_listeners",
+    "parse_address",
+    "serve",
+    "server_tls",
+]

@@ -1,0 +1,203 @@
+"""One connection of a server: a Trio task that reads, and in its nursery a task for each stream."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import structlog
+import trio
+from grpclib.const import Handler, Status
+from grpclib.exceptions import StreamTerminatedError
+from grpclib.metadata import Deadline
+from grpclib.protocol import Stream
+from h2.errors import ErrorCodes
+
+from mesh_pilot.rpc.keepalive import keep_alive
+from mesh_pilot.rpc.limits import Limits
+from mesh_pilot.rpc.outcome import OK, Outcome, outcome_of
+from mesh_pilot.rpc.protocol import Headers, RpcHandler, RpcProtocol, RpcStream
+from mesh_pilot.rpc.server_stream import RESPONSE_HEADERS, Peer, ServerStream, status_headers
+from mesh_pilot.rpc.statistics import ConnectionStatistics
+from mesh_pilot.rpc.tls import TlsSession
+from mesh_pilot.rpc.transport import SocketTransport
+
+__all__ = ["ServerConnection"]
+
+log = structlog.get_logger(scope="rpc")
+
+
+class ServerConnection(RpcHandler):
+    """Serves ``methods`` (by path) on one connected socket, whose TLS handshake is done.
+
+    Mutable state: the open streams with the scope that cancels each, and how far the end of the connection has come.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        nursery: trio.Nursery,
+        tls: TlsSession | None,
+        peer: Peer,
+        methods: Mapping[str, Handler],
+        limits: Limits,
+    ) -> None:
+        self.peer = peer
+        self._nursery = nursery
+        self._methods = methods
+        self._limits = limits
+        self._streams: dict[RpcStream, trio.CancelScope] = {}
+        self._draining = False
+        self._cut = False
+        self._transport = SocketTransport(sock, nursery, tls=tls, write_buffer=limits.write_buffer)
+        self._protocol = RpcProtocol(self, limits, client_side=False)
+        self._protocol.connection_made(self._transport)
+
+    def __repr__(self) -> str:
+        state = "draining" if self._draining else "open"
+        return f"<ServerConnection of {self.peer.address}, {state}, {len(self._streams)} streams>"
+
+    def statistics(self) -> ConnectionStatistics:
+        """How the connection is doing."""
+        connection = self._protocol.connection
+        return ConnectionStatistics(
+            peer=self.peer.address,
+            streams_open=len(self._streams),
+            streams_total=connection.streams_started,
+            messages_received=connection.messages_received,
+            messages_sent=connection.messages_sent,
+            bytes_received=self._transport.bytes_received,
+            bytes_sent=self._transport.bytes_sent,
+            bytes_waiting=self._transport.waiting_bytes,
+            draining=self._draining,
+        )
+
+    async def run(self) -> None:
+        """Serve until the connection ends, then cancel the nursery, which is this connection's own.
+
+        If cancelled, the client is told to go away; its streams are reset as their handlers end.
+        """
+        try:
+            self._nursery.start_soon(keep_alive, self._protocol.connection, self._transport, self._limits)
+            if self._limits.max_connection_age_seconds is not None:
+                self._nursery.start_soon(self._retire, self._limits.max_connection_age_seconds)
+            while data := await self._transport.read():
+                self._protocol.data_received(data)
+            self._protocol.processor.close(f"the connection is lost: {self._transport.close_reason}")
+        finally:
+            self._start_draining()
+            self._nursery.cancel_scope.cancel()
+
+    def close(self) -> None:
+        """Nothing: grpclib calls this before it terminates the streams, which is what ends their tasks."""
+
+    def abort(self) -> None:
+        """Close the socket, whatever state things are in."""
+        self._transport.abort()
+
+    async def _retire(self, age_seconds: float) -> None:
+        await trio.sleep(age_seconds)
+        self.drain()
+        await trio.sleep(self._limits.max_connection_age_grace_seconds)
+        self.cut()
+
+    def _start_draining(self) -> None:
+        if not self._draining:
+            self._draining = True
+            self._protocol.connection.send_goaway()
+
+    def drain(self) -> None:
+        """Refuse new streams, let those that run end, then close."""
+        self._start_draining()
+        self._close_if_drained()
+
+    def cut(self) -> None:
+        """Drain, ending the streams that run with UNAVAILABLE."""
+        self._cut = True
+        for scope in self._streams.values():
+            scope.cancel()
+        self.drain()
+
+    def _close_if_drained(self) -> None:
+        if self._draining and not self._streams:
+            self._transport.close("drained")
+
+    def goaway(self, last_stream_id: int) -> None:
+        """Nothing: we open no streams on a client's connection, and the client closes it when it is done."""
+
+    def accept(self, stream: Stream, headers: Headers, release_stream: Callable[[], None]) -> None:
+        """Start a task for a new stream, or refuse it."""
+        stream = cast(RpcStream, stream)
+        if self._draining or len(self._streams) >= self._limits.max_concurrent_streams:
+            stream.reset_if_open(ErrorCodes.REFUSED_STREAM)
+            release_stream()
+            return
+        scope = self._streams[stream] = trio.CancelScope()
+        stream.on_terminated = scope.cancel
+        self._nursery.start_soon(self._serve, stream, scope, headers, release_stream, name="rpc stream")
+
+    def cancel(self, stream: Stream) -> None:
+        """Nothing: the stream was told that it is terminated, and cancelled its scope."""
+
+    async def _serve(
+        self, stream: RpcStream, scope: trio.CancelScope, headers: Headers, release_stream: Callable[[], None]
+    ) -> None:
+        try:
+            call = self._open(stream, headers)
+            if call is not None:
+                outcome = await self._handle(call, self._methods[call.path], scope)
+                if not call.finished:
+                    call.finish(outcome.status, outcome.message)
+        except StreamTerminatedError:
+            pass
+        finally:
+            stream.on_terminated = None
+            stream.reset_if_open(ErrorCodes.CANCEL)
+            release_stream()
+            del self._streams[stream]
+            self._close_if_drained()
+
+    def _open(self, stream: RpcStream, headers: Headers) -> ServerStream[object, object] | None:
+        """The call that ``headers`` ask for; None when they were answered with a refusal."""
+        fields = dict(headers)
+        if fields.get(":method") != "POST":
+            stream.start_headers([(":status", "405"), ("allow", "POST")], end_stream=True)
+        elif not fields.get("content-type", "").startswith("application/grpc"):
+            stream.start_headers([(":status", "415")], end_stream=True)
+        else:
+            method = self._methods.get(fields.get(":path", ""))
+            if method is None:
+                return _refuse(stream, Status.UNIMPLEMENTED, f"there is no method {fields.get(':path')}")
+            try:
+                return ServerStream(stream, method, headers, self.peer, Deadline.from_headers(headers))
+            except ValueError as error:
+                return _refuse(stream, Status.INVALID_ARGUMENT, f"bad request headers: {error}")
+        stream.connection.flush()
+        return None
+
+    async def _handle(self, call: ServerStream[object, object], method: Handler, scope: trio.CancelScope) -> Outcome:
+        if call.deadline is not None:
+            scope.deadline = trio.current_time() + call.deadline.time_remaining()
+        try:
+            with scope:
+                await method.func(call)
+        except Exception as error:
+            outcome = outcome_of(error)
+            if not outcome.expected:
+                log.exception("a gRPC handler failed", path=call.path, peer=self.peer.address)
+            return outcome
+        if scope.cancelled_caught:
+            if self._cut:
+                return Outcome(Status.UNAVAILABLE, "the server is going away")
+            return Outcome(Status.DEADLINE_EXCEEDED, "the deadline has passed")
+        if call.lacks_reply:
+            log.error("a gRPC handler returned without a reply", path=call.path, peer=self.peer.address)
+            return Outcome(Status.INTERNAL, "internal error of the server")
+        return OK
+
+
+def _refuse(stream: RpcStream, status: Status, message: str) -> None:
+    headers = [*RESPONSE_HEADERS, *status_headers(status, message)]
+    stream.start_headers(headers, end_stream=True)
+    stream.connection.flush()

@@ -1,0 +1,444 @@
+"""grpclib's HTTP/2 protocol objects, made to wait on Trio.
+
+grpclib drives h2 through small objects that wait on asyncio Events and a Queue. Here the same objects get events and an
+inbox that park Trio tasks, so that streams are awaited by Trio tasks directly and no asyncio loop exists. Three rules
+differ from grpclib's: a GOAWAY does not end the streams that are open (RFC 9113, 6.8), a stream that ends early raises
+in whoever waits for it, and DATA frames are counted back to the peer in batches.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+import h2.events
+import trio
+from grpclib.config import Configuration
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError, StreamTerminatedError
+from grpclib.protocol import AbstractHandler, Connection, EventsProcessor, H2Protocol, Stream
+from grpclib.utils import Wrapper
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+from hyperframe.frame import Frame, GoAwayFrame
+
+from mesh_pilot.rpc.limits import Limits
+from mesh_pilot.rpc.transport import SocketTransport
+
+__all__ = ["Headers", "Inbox", "RpcConnection", "RpcProtocol", "RpcStream", "Signal"]
+
+Headers = list[tuple[str, str]]
+
+_MAX_FRAME_SIZE = 1024 * 1024
+"""The largest DATA frame we accept: large messages come in few frames."""
+
+_SEND_CHUNK = 256 * 1024
+"""Bytes of one message handed to the transport between looks at its high mark."""
+
+_TURNS = 32
+"""Reads or sends of one stream that may succeed without waiting before other tasks get their turn."""
+
+_PREFIX = struct.Struct(">BI")
+"""What precedes each message: whether it is compressed, and its length (gRPC over HTTP/2, Length-Prefixed-Message)."""
+
+
+class Signal:
+    """asyncio.Event's methods on Trio: a flag that tasks wait for, and that can be cleared again."""
+
+    __slots__ = ("_lot", "_set")
+
+    def __init__(self, *, is_set: bool = False) -> None:
+        self._set = is_set
+        self._lot = trio.lowlevel.ParkingLot()
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def set(self) -> None:
+        self._set = True
+        if self._lot:
+            self._lot.unpark_all()
+
+    def clear(self) -> None:
+        self._set = False
+
+    async def wait(self) -> None:
+        """Return at once when set (without a checkpoint), else once it was set."""
+        if not self._set:
+            await self._lot.park()
+
+
+class Inbox:
+    """The bytes received on one stream, cut into messages; stands where grpclib has its Buffer.
+
+    ``credit`` hands flow-control bytes back to the peer. Bytes are handed back when their message is taken, or when a
+    reader waits for the rest of it: a peer is never ahead of the reader by more than the window.
+    """
+
+    def __init__(self, credit: Callable[[int], None], *, limit: int, batch: int) -> None:
+        self._credit = credit
+        self._limit = limit
+        self._batch = batch
+        self._chunks: deque[bytes | memoryview] = deque()
+        self._size = 0
+        self._owed = 0
+        self._ahead = 0
+        self._ended = False
+        self._error: Exception | None = None
+        self._arrived = Signal()
+        self._reads = 0
+
+    def add(self, data: bytes, ack_size: int) -> None:
+        """Take a DATA frame of ``ack_size`` bytes, padding included."""
+        if data:
+            self._chunks.append(data)
+            self._size += len(data)
+        self._owe(ack_size - len(data))
+        self._arrived.set()
+
+    def eof(self) -> None:
+        """The peer sends no more."""
+        self._ended = True
+        self._arrived.set()
+
+    def fail(self, error: Exception) -> None:
+        """The stream is gone: readers get ``error``, after the messages that are complete."""
+        self._error = self._error or error
+        self._arrived.set()
+
+    def unacked_size(self) -> int:
+        """Bytes that the peer must still be credited with, called by grpclib when the stream is released."""
+        size = self._owed + self._size - self._ahead
+        self._owed = 0
+        self._ahead = self._size
+        return size
+
+    def _owe(self, size: int) -> None:
+        self._owed += size
+        if self._owed >= self._batch:
+            owed, self._owed = self._owed, 0
+            self._credit(owed)
+
+    def _take_message(self, length: int) -> bytes:
+        """Remove a prefix and the ``length`` bytes after it, all of which have arrived."""
+        size = _PREFIX.size + length
+        self._size -= size
+        early = min(size, self._ahead)
+        self._ahead -= early
+        self._owe(size - early)
+        first = self._chunks[0]
+        if len(first) > size:
+            self._chunks[0] = memoryview(first)[size:]
+            return bytes(first[_PREFIX.size : size])
+        self._chunks.popleft()
+        if len(first) == size:
+            return bytes(first[_PREFIX.size :])
+        parts = [memoryview(first)[_PREFIX.size :]]
+        missing = size - len(first)
+        while missing:
+            part = memoryview(self._chunks.popleft())
+            if len(part) > missing:
+                self._chunks.appendleft(part[missing:])
+                part = part[:missing]
+            parts.append(part)
+            missing -= len(part)
+        return b"".join(parts)
+
+    async def read_message(self) -> bytes | None:
+        """The next message, None at the end.
+
+        Raises GRPCError for a message that is too large, compressed or cut short, StreamTerminatedError when the stream
+        is gone. Nothing is lost if cancelled.
+        """
+        self._reads += 1
+        if not self._reads % _TURNS:
+            await trio.lowlevel.checkpoint()
+        if not await self._wait_for(_PREFIX.size):
+            return None
+        compressed, length = _PREFIX.unpack(self._peek_prefix())
+        if length > self._limit:
+            raise GRPCError(
+                Status.RESOURCE_EXHAUSTED,
+                f"a message of {length} bytes is larger than the limit of {self._limit} bytes",
+            )
+        if compressed:
+            raise GRPCError(Status.UNIMPLEMENTED, "the message is compressed; send it with grpc-encoding: identity")
+        if self._size < length + _PREFIX.size:
+            await self._wait_for(length + _PREFIX.size)
+        return self._take_message(length)
+
+    def _peek_prefix(self) -> bytes | memoryview:
+        while len(self._chunks[0]) < _PREFIX.size:
+            first = self._chunks.popleft()
+            self._chunks[0] = b"".join((first, self._chunks[0]))
+        return self._chunks[0][: _PREFIX.size]
+
+    async def _wait_for(self, size: int) -> bool:
+        """Wait until ``size`` bytes are here; False at a proper end."""
+        while self._size < size:
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                if self._size:
+                    raise GRPCError(Status.INTERNAL, "the stream ended in the middle of a message")
+                return False
+            self._owe(self._size - self._ahead)
+            self._ahead = self._size
+            self._arrived.clear()
+            await self._arrived.wait()
+        return True
+
+
+class RpcStream(Stream):
+    """One HTTP/2 stream of a connection."""
+
+    connection: RpcConnection
+    buffer: Inbox
+
+    def __init__(
+        self,
+        connection: RpcConnection,
+        h2_connection: H2Connection,
+        transport: SocketTransport,
+        *,
+        stream_id: int | None = None,
+        wrapper: Wrapper | None = None,
+    ) -> None:
+        super().__init__(connection, h2_connection, transport, stream_id=stream_id, wrapper=wrapper)
+        self.window_updated = Signal()  # type: ignore[assignment]
+        self.headers_received = Signal()  # type: ignore[assignment]
+        self.trailers_received = Signal()  # type: ignore[assignment]
+        self.terminated: StreamTerminatedError | None = None
+        self.on_terminated: Callable[[], None] | None = None
+        self.mid_message = False
+        """Whether a part of a message was sent and the rest was not: only a reset can follow."""
+        self._sends = 0
+
+    def init_stream(self, stream_id: int, connection: Connection) -> None:
+        super().init_stream(stream_id, connection)
+        limits = self.connection.limits
+        self.buffer = Inbox(
+            partial(connection.ack, stream_id), limit=limits.max_message_size, batch=limits.stream_window // 8
+        )
+
+    def __terminated__(self, reason: str) -> None:
+        if self.terminated is not None:
+            return
+        self.terminated = StreamTerminatedError(reason)
+        self.buffer.fail(self.terminated)
+        self.window_updated.set()
+        self.headers_received.set()
+        self.trailers_received.set()
+        if self.on_terminated is not None:
+            self.on_terminated()
+
+    def start_headers(self, headers: Headers, *, end_stream: bool = False) -> None:
+        """Queue a HEADERS frame, to leave with what is sent next. Raises StreamTerminatedError."""
+        if self.terminated is not None:
+            raise self.terminated
+        if self.id not in self._h2_connection.streams:
+            raise StreamTerminatedError("the stream is closed")
+        try:
+            self._h2_connection.send_headers(self.id, headers, end_stream=end_stream)
+        except ProtocolError as error:
+            raise StreamTerminatedError("the stream is closed") from error
+
+    async def send_data(self, data: bytes, end_stream: bool = False, *, flush: bool = True) -> None:
+        """Send ``data`` in as many frames as the windows and the transport take, waiting for them.
+
+        With ``flush`` off the last frames leave with what is sent next. Raises StreamTerminatedError. If cancelled, a part
+        of ``data`` may be sent: ``mid_message``.
+        """
+        self._sends += 1
+        if not self._sends % _TURNS:
+            await trio.lowlevel.checkpoint()
+        connection = self.connection
+        rest = memoryview(data)
+        while True:
+            while not connection.write_ready.is_set():
+                await connection.write_ready.wait()
+            if self.terminated is not None:
+                raise self.terminated
+            window = self._window()
+            if window <= 0 and rest:
+                connection.flush()
+                self.window_updated.clear()
+                await self.window_updated.wait()
+                continue
+            budget = min(window, len(rest), _SEND_CHUNK)
+            last = budget == len(rest)
+            self._send_frames(rest[:budget], end_stream=end_stream and last)
+            self.data_sent += budget
+            connection.data_sent += budget
+            self.mid_message = not last
+            if flush or not last:
+                connection.flush()
+            if last:
+                return
+            rest = rest[budget:]
+
+    def reset_if_open(self, error_code: ErrorCodes = ErrorCodes.CANCEL) -> None:
+        """Send RST_STREAM unless both sides have ended; never waits."""
+        if self.id is not None and self.closable:
+            self._h2_connection.reset_stream(self.id, error_code=error_code)
+            self.connection.flush()
+
+    def _window(self) -> int:
+        assert self.id is not None
+        try:
+            return self._h2_connection.local_flow_control_window(self.id)
+        except ProtocolError as error:
+            raise StreamTerminatedError("the stream is closed") from error
+
+    def _send_frames(self, data: memoryview, *, end_stream: bool) -> None:
+        """Queue ``data``, which fits the windows, in frames of the size the peer accepts."""
+        assert self.id is not None
+        connection = self._h2_connection
+        size = connection.max_outbound_frame_size
+        try:
+            while len(data) > size:
+                connection.send_data(self.id, data[:size])
+                data = data[size:]
+            connection.send_data(self.id, data, end_stream=end_stream)
+        except ProtocolError as error:
+            raise StreamTerminatedError("the stream is closed") from error
+
+
+class RpcConnection(Connection):
+    """h2's connection joined to the transport; keepalive is the business of whoever owns it."""
+
+    def __init__(
+        self, connection: H2Connection, transport: SocketTransport, *, config: Configuration, limits: Limits
+    ) -> None:
+        super().__init__(connection, transport, config=config)
+        self.limits = limits
+        self.write_ready = Signal(is_set=True)  # type: ignore[assignment]
+        self.stream_close_waiter = Signal()  # type: ignore[assignment]
+
+    def create_stream(self, *, stream_id: int | None = None, wrapper: Wrapper | None = None) -> RpcStream:
+        transport = cast(SocketTransport, self._transport)
+        return RpcStream(self, self._connection, transport, stream_id=stream_id, wrapper=wrapper)
+
+    def initialize(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def ping(self) -> None:
+        """Ask the peer for a sign of life."""
+        self._connection.ping(b"mesh-ppl")
+        self.flush()
+
+    def send_goaway(self) -> None:
+        """Tell the peer to open no more streams; the open ones go on. h2's own GOAWAY would end them."""
+        frame = GoAwayFrame(0)
+        frame.last_stream_id = self._connection.highest_inbound_stream_id
+        frame.error_code = ErrorCodes.NO_ERROR
+        self.flush()
+        self._transport.write(frame.serialize())
+
+
+class _H2(H2Connection):
+    """h2 that goes on after a GOAWAY of the peer."""
+
+    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
+        event = h2.events.ConnectionTerminated()
+        event.error_code = frame.error_code
+        event.last_stream_id = frame.last_stream_id
+        event.additional_data = frame.additional_data or None
+        return [], [event]
+
+
+class _Events(EventsProcessor):
+    """Hands h2's events to the streams; frames of no meaning to gRPC are ignored."""
+
+    handler: RpcHandler
+    streams: dict[int, RpcStream]  # type: ignore[assignment]
+
+    def process(self, event: h2.events.Event) -> None:
+        processor = self.processors.get(event.__class__)
+        if processor is not None:
+            processor(event)  # type: ignore[operator]
+
+    def close(self, reason: str = "Connection closed") -> None:
+        self.connection.close()
+        self.handler.close()
+        for stream in list(self.streams.values()):
+            stream.__terminated__(reason)
+
+    def process_connection_terminated(self, event: h2.events.ConnectionTerminated) -> None:
+        """A GOAWAY: the owner decides what ends, the rest goes on."""
+        self.handler.goaway(event.last_stream_id or 0)
+
+
+class RpcHandler(AbstractHandler):
+    """What a connection's owner does with its events."""
+
+    @abstractmethod
+    def goaway(self, last_stream_id: int) -> None:
+        """The peer wants no more streams, and answers none of ours above ``last_stream_id``."""
+
+
+class RpcProtocol(H2Protocol):
+    """One connection's protocol: bytes in through ``data_received``, out through the transport."""
+
+    connection: RpcConnection
+    processor: _Events
+
+    def __init__(self, handler: RpcHandler, limits: Limits, *, client_side: bool) -> None:
+        config = Configuration().__for_client__() if client_side else Configuration().__for_server__()
+        h2_config = H2Configuration(
+            client_side=client_side,
+            header_encoding="utf-8",
+            validate_inbound_headers=False,
+            validate_outbound_headers=False,
+            normalize_inbound_headers=False,
+            normalize_outbound_headers=False,
+        )
+        super().__init__(handler, config, h2_config)
+        self.limits = limits
+        self.client_side = client_side
+
+    def connection_made(self, transport: SocketTransport) -> None:  # type: ignore[override]
+        """Send the preface and settings. The limits hold from the start, not from the peer's acknowledgement."""
+        connection = _H2(config=self.h2_config)
+        limits = self.limits
+        connection.local_settings = Settings(
+            client=self.client_side,
+            initial_values={
+                SettingCodes.ENABLE_PUSH: 0,
+                SettingCodes.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
+                SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window,
+                SettingCodes.MAX_FRAME_SIZE: _MAX_FRAME_SIZE,
+                SettingCodes.MAX_HEADER_LIST_SIZE: H2Connection.DEFAULT_MAX_HEADER_LIST_SIZE,
+            },
+        )
+        connection.max_inbound_frame_size = _MAX_FRAME_SIZE
+        connection.initiate_connection()
+        initial = connection.inbound_flow_control_window
+        if limits.connection_window > initial:
+            connection.increment_flow_control_window(limits.connection_window - initial)
+        self.connection = RpcConnection(connection, transport, config=self.config, limits=limits)
+        self.connection.flush()
+        transport.listen_to_pauses(self)
+        self.processor = _Events(self.handler, self.connection)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the peer's bytes. What is not HTTP/2 is answered with a GOAWAY and closes the connection."""
+        try:
+            events = self.connection.feed(data)
+        except (ProtocolError, UnicodeDecodeError) as error:
+            self.connection.flush()
+            self.processor.close(f"protocol error: {error}")
+            return
+        for event in events:
+            self.processor.process(event)
+        self.connection.flush()

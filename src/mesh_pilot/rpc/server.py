@@ -1,0 +1,193 @@
+"""A gRPC server on Trio."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+import structlog
+import trio
+from attrs import evolve
+from grpclib.const import Handler
+
+from mesh_pilot.rpc.connection import ServerConnection
+from mesh_pilot.rpc.errors import TlsError
+from mesh_pilot.rpc.limits import Limits
+from mesh_pilot.rpc.net import address_of, release_socket
+from mesh_pilot.rpc.server_stream import Peer
+from mesh_pilot.rpc.statistics import ConnectionStatistics, ServerStatistics
+from mesh_pilot.rpc.tls import TlsSession, TlsSource, handshake
+
+__all__ = ["Server", "Service", "serve"]
+
+log = structlog.get_logger(scope="rpc")
+
+_CUT_GRACE_SECONDS = 1.0
+"""What streams that a drain cuts have to send their status, and sockets to take it."""
+
+
+class Service(Protocol):
+    """Method paths (``/package.Service/Method``) and who handles them; grpclib's IServable."""
+
+    def __mapping__(self) -> Mapping[str, Handler]: ...
+
+
+async def serve(
+    services: Sequence[Service],
+    listeners: Sequence[trio.SocketListener],
+    *,
+    tls: TlsSource | None = None,
+    limits: Limits = Limits(),  # noqa: B008 - a frozen value
+    task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until drained; reports the running :class:`Server`.
+
+    If cancelled, every stream is reset, every handler has ended, and listeners and connections are closed.
+    """
+    server = Server(services, listeners, tls, limits)
+    await server._run(task_status)
+
+
+class Server:
+    """A running server; made by :func:`serve`.
+
+    Mutable state: the connections, the totals of those that are gone, and how far the end has come.
+    """
+
+    def __init__(
+        self,
+        services: Sequence[Service],
+        listeners: Sequence[trio.SocketListener],
+        tls: TlsSource | None,
+        limits: Limits,
+    ) -> None:
+        self._methods: dict[str, Handler] = {}
+        for service in services:
+            self._methods.update(service.__mapping__())
+        self._listeners = listeners
+        self._tls = tls
+        self._limits = limits
+        self.addresses: list[str] = [address_of(listener.socket) for listener in listeners]
+        """Where the server listens, with the actual ports."""
+        self._connections: set[ServerConnection] = set()
+        self._handshaking = 0
+        self._past = ServerStatistics()
+        self._accepting = trio.CancelScope()
+        self._serving = trio.CancelScope()
+        self._stopped = trio.Event()
+
+    def __repr__(self) -> str:
+        state = "stopped" if self._stopped.is_set() else "draining" if self.draining else "serving"
+        return f"<Server at {', '.join(self.addresses)}, {state}, {len(self._connections)} connections>"
+
+    @property
+    def draining(self) -> bool:
+        """Whether no more connections and streams are accepted."""
+        return self._accepting.cancel_called
+
+    def connections(self) -> list[ConnectionStatistics]:
+        """How each open connection is doing."""
+        return [connection.statistics() for connection in self._connections]
+
+    def statistics(self) -> ServerStatistics:
+        """How the server is doing: what is open, and totals since it started."""
+        total = self._past
+        for each in self.connections():
+            total = _add(total, each)
+        return evolve(
+            total,
+            connections_open=len(self._connections) + self._handshaking,
+            draining=self.draining,
+        )
+
+    async def drain(self, timeout_seconds: float) -> None:
+        """Stop: refuse connections and streams (GOAWAY), wait for the streams that run, cut them after the timeout.
+
+        Cut streams end with UNAVAILABLE. Returns when everything is closed. If cancelled, the drain goes on without the
+        cut: call it again, or cancel the server.
+        """
+        self._accepting.cancel()
+        for connection in list(self._connections):
+            connection.drain()
+        with trio.move_on_after(timeout_seconds):
+            await self._stopped.wait()
+            return
+        for connection in list(self._connections):
+            connection.cut()
+        with trio.move_on_after(_CUT_GRACE_SECONDS):
+            await self._stopped.wait()
+            return
+        self._serving.cancel()
+        await self._stopped.wait()
+
+    async def _run(self, task_status: trio.TaskStatus[Server]) -> None:
+        try:
+            with self._serving:
+                async with trio.open_nursery() as connections:
+                    with self._accepting:
+                        async with trio.open_nursery() as accepting:
+                            accept = partial(
+                                trio.serve_listeners, self._handle, self._listeners, handler_nursery=connections
+                            )
+                            await accepting.start(accept)
+                            task_status.started(self)
+        finally:
+            self._stopped.set()
+
+    async def _handle(self, stream: trio.SocketStream) -> None:
+        """One accepted connection, from the handshake to its end; whatever happens to it stays with it."""
+        sock = release_socket(stream)
+        peer = Peer(address=address_of(sock, peer=True))
+        self._handshaking += 1
+        self._past = evolve(self._past, connections_total=self._past.connections_total + 1)
+        try:
+            try:
+                tls = await self._handshake(sock)
+            finally:
+                self._handshaking -= 1
+            if tls is not None:
+                peer = evolve(peer, tls=True, certificate=tls.peer_certificate(), spiffe_ids=tls.spiffe_ids())
+            await self._serve(sock, tls, peer)
+        except TlsError as error:
+            self._past = evolve(self._past, handshakes_failed=self._past.handshakes_failed + 1)
+            log.info("a connection was refused", peer=peer.address, reason=str(error))
+        except Exception:
+            log.exception("a gRPC connection failed", peer=peer.address)
+        finally:
+            sock.close()
+
+    async def _handshake(self, sock: socket.socket) -> TlsSession | None:
+        if self._tls is None:
+            return None
+        session = TlsSession(self._tls.context(), server_side=True)
+        await handshake(session, sock, timeout_seconds=self._limits.handshake_timeout_seconds)
+        return session
+
+    async def _serve(self, sock: socket.socket, tls: TlsSession | None, peer: Peer) -> None:
+        connection = None
+        try:
+            async with trio.open_nursery() as nursery:
+                connection = ServerConnection(sock, nursery, tls, peer, self._methods, self._limits)
+                self._connections.add(connection)
+                if self.draining:
+                    connection.drain()
+                await connection.run()
+        finally:
+            if connection is not None:
+                self._connections.discard(connection)
+                connection.abort()
+                self._past = _add(self._past, connection.statistics())
+
+
+def _add(total: ServerStatistics, one: ConnectionStatistics) -> ServerStatistics:
+    return evolve(
+        total,
+        streams_open=total.streams_open + one.streams_open,
+        streams_total=total.streams_total + one.streams_total,
+        messages_received=total.messages_received + one.messages_received,
+        messages_sent=total.messages_sent + one.messages_sent,
+        bytes_received=total.bytes_received + one.bytes_received,
+        bytes_sent=total.bytes_sent + one.bytes_sent,
+    )

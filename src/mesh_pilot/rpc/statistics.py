@@ -1,0 +1,53 @@
+"""What servers, channels and connections say about themselves."""
+
+from __future__ import annotations
+
+from attrs import frozen
+
+__all__ = ["ConnectionStatistics", "ServerStatistics"]
+
+
+@frozen(kw_only=True)
+class ConnectionStatistics:
+    """One connection of a server, or the one of a channel."""
+
+    peer: str
+    """The other side's address."""
+    streams_open: int
+    """Streams (calls) that run now."""
+    streams_total: int
+    """Streams ever opened."""
+    messages_received: int
+    messages_sent: int
+    bytes_received: int
+    """Bytes read from the socket, TLS and HTTP/2 framing included."""
+    bytes_sent: int
+    """Bytes the socket took, TLS and HTTP/2 framing included."""
+    bytes_waiting: int
+    """Bytes that the socket has not taken yet."""
+    draining: bool
+    """Whether a GOAWAY was sent or received: no more streams on this connection."""
+
+
+@frozen(kw_only=True)
+class ServerStatistics:
+    """A server; totals include the connections that are gone."""
+
+    connections_open: int = 0
+    """Connections that are there now, TLS handshakes under way included."""
+    connections_total: int = 0
+    """Connections ever accepted."""
+    handshakes_failed: int = 0
+    """Connections that ended before HTTP/2 began: TLS refused, or nothing came in time."""
+    streams_open: int = 0
+    """Streams (calls) that run now."""
+    streams_total: int = 0
+    """Streams ever opened."""
+    messages_received: int = 0
+    messages_sent: int = 0
+    bytes_received: int = 0
+    """Bytes read from sockets, TLS and HTTP/2 framing included."""
+    bytes_sent: int = 0
+    """Bytes that sockets took, TLS and HTTP/2 framing included."""
+    draining: bool = False
+    """Whether the server accepts no more connections and streams."""

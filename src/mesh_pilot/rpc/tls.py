@@ -1,0 +1,264 @@
+"""TLS for gRPC: contexts with ALPN h2, certificates that reload when their files change, and sessions without sockets.
+
+A session is bytes in, bytes out, so that a transport can write without waiting. Which identities a peer has is read from
+the URI names of its verified certificate (the SPIFFE X.509-SVID document).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+import trio
+from attrs import define, field, frozen
+
+from mesh_pilot.rpc.errors import TlsError
+
+__all__ = ["CertificateFiles", "TlsSession", "TlsSource", "client_tls", "handshake", "server_tls"]
+
+log = structlog.get_logger(scope="rpc")
+
+
+class TlsSource(Protocol):
+    """Where the context of the next connection comes from."""
+
+    def context(self) -> ssl.SSLContext:
+        """The context to use now. Raises TlsError when there is none."""
+        ...
+
+
+@frozen(kw_only=True)
+class CertificateFiles:
+    """PEM files of one side of a connection."""
+
+    certificate: Path | None = None
+    """The certificate chain that we show, leaf first."""
+
+    key: Path | None = None
+    """The private key of the leaf; None when it is in the certificate's file."""
+
+    trusted: Path | None = None
+    """The certificates that a peer's chain must lead to; None trusts the system's (client) or asks for none (server)."""
+
+    def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
+        """What changes whenever one of the files is replaced or written: inode, time and size of each."""
+        return tuple(_stamp(path) for path in (self.certificate, self.key, self.trusted) if path is not None)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+@define
+class _ReloadingTls:
+    """Builds a context when first asked and again when a file changed; files that do not load leave the last in force."""
+
+    files: CertificateFiles
+    build: Callable[[CertificateFiles], ssl.SSLContext]
+    _stamp: object = field(default=None, init=False)
+    _context: ssl.SSLContext | None = field(default=None, init=False)
+
+    def context(self) -> ssl.SSLContext:
+        stamp = self.files.stamp()
+        if self._context is not None and stamp == self._stamp:
+            return self._context
+        try:
+            self._context = self.build(self.files)
+        except TlsError as error:
+            if self._context is None:
+                raise
+            log.warning("the changed certificate files do not load; the ones before stay in force", error=str(error))
+        self._stamp = stamp
+        return self._context
+
+
+def server_tls(files: CertificateFiles, *, require_client_certificate: bool = True) -> TlsSource:
+    """TLS for a server that shows ``files.certificate``.
+
+    With ``files.trusted`` clients are asked for a certificate that leads there, and are refused without one unless
+    ``require_client_certificate`` is false. Raises TlsError when the files do not load.
+    """
+    if files.certificate is None:
+        raise TlsError("a TLS server needs a certificate file")
+
+    def build(files: CertificateFiles) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _load(context, files)
+        if files.trusted is not None:
+            context.verify_mode = ssl.CERT_REQUIRED if require_client_certificate else ssl.CERT_OPTIONAL
+        return context
+
+    source = _ReloadingTls(files, build)
+    source.context()
+    return source
+
+
+def client_tls(files: CertificateFiles = CertificateFiles(), *, check_hostname: bool = True) -> TlsSource:
+    """TLS for a channel; with ``files.certificate`` mutual. Raises TlsError when the files do not load.
+
+    ``check_hostname`` off still verifies the chain: for servers that are named by SPIFFE identity, not by host.
+    """
+
+    def build(files: CertificateFiles) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = check_hostname
+        if files.trusted is None:
+            context.load_default_certs()
+        _load(context, files)
+        return context
+
+    source = _ReloadingTls(files, build)
+    source.context()
+    return source
+
+
+def _load(context: ssl.SSLContext, files: CertificateFiles) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    try:
+        if files.certificate is not None:
+            context.load_cert_chain(files.certificate, files.key)
+    except (OSError, ssl.SSLError) as error:
+        key = f" with key {files.key}" if files.key is not None else ""
+        raise TlsError(f"cannot load the certificate {files.certificate}{key}: {_reason(error)}") from error
+    try:
+        if files.trusted is not None:
+            context.load_verify_locations(files.trusted)
+    except (OSError, ssl.SSLError) as error:
+        raise TlsError(f"cannot load the trusted certificates {files.trusted}: {_reason(error)}") from error
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).replace("_", " ").lower()
+    return error.strerror or str(error)
+
+
+class TlsSession:
+    """One TLS connection as a value: cipher text in, plain text out, and back; no socket."""
+
+    def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_hostname: str | None = None) -> None:
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._ssl = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
+        )
+        self.ended = False
+        """Whether the peer said that it sends no more."""
+
+    def handshake(self, data: bytes) -> tuple[bool, bytes]:
+        """Take ``data`` from the peer (b"" at first); return whether the handshake is done, and bytes to send.
+
+        Raises TlsError; :meth:`pending` then has the alert to send.
+        """
+        if data:
+            self._incoming.write(data)
+        try:
+            self._ssl.do_handshake()
+        except ssl.SSLWantReadError:
+            return False, self._outgoing.read()
+        except ssl.SSLCertVerificationError as error:
+            raise TlsError(f"the peer's certificate is refused: {error.verify_message}") from error
+        except ssl.SSLError as error:
+            raise TlsError(f"TLS handshake failed: {_reason(error)}") from error
+        return True, self._outgoing.read()
+
+    def pending(self) -> bytes:
+        """Bytes that are ready to be sent."""
+        return self._outgoing.read()
+
+    def encrypt(self, data: bytes | bytearray | memoryview) -> bytes:
+        """The records that carry ``data``."""
+        if data:
+            self._ssl.write(data)
+        return self._outgoing.read()
+
+    def decrypt(self, data: bytes) -> tuple[bytes | None, bytes]:
+        """The plain text that ``data`` completes (None: none yet, b"": the peer ended), and an answer to send.
+
+        Raises TlsError for what is not TLS, was tampered with, or is an alert.
+        """
+        self._incoming.write(data)
+        chunks: list[bytes] = []
+        while not self.ended:
+            try:
+                chunk = self._ssl.read(64 * 1024)
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLZeroReturnError:
+                chunk = b""
+            except ssl.SSLError as error:
+                raise TlsError(f"TLS: {_reason(error)}") from error
+            if chunk:
+                chunks.append(chunk)
+            else:
+                self.ended = True
+        plain = b"".join(chunks) if chunks or self.ended else None
+        return plain, self._outgoing.read()
+
+    def farewell(self) -> bytes:
+        """The close_notify alert."""
+        with contextlib.suppress(ssl.SSLError):
+            self._ssl.unwrap()
+        return self._outgoing.read()
+
+    def spiffe_ids(self) -> tuple[str, ...]:
+        """The ``spiffe://`` names of the peer's verified certificate."""
+        names = (self._ssl.getpeercert() or {}).get("subjectAltName", ())
+        assert isinstance(names, tuple)
+        return tuple(
+            value for kind, value in names if kind == "URI" and isinstance(value, str) and value.startswith("spiffe://")
+        )
+
+    def peer_certificate(self) -> bytes | None:
+        """The peer's certificate in DER, None when it showed none."""
+        return self._ssl.getpeercert(binary_form=True)
+
+    def application_protocol(self) -> str | None:
+        """What ALPN agreed on."""
+        return self._ssl.selected_alpn_protocol()
+
+
+async def handshake(session: TlsSession, sock: socket.socket, *, timeout_seconds: float) -> None:
+    """Do the handshake over a connected, non-blocking socket.
+
+    Raises TlsError, also when it takes too long or the peer hangs up. If cancelled, the socket is of no more use.
+    """
+    with trio.move_on_after(timeout_seconds):
+        try:
+            await _handshake(session, sock)
+        except TlsError:
+            with contextlib.suppress(OSError):
+                sock.send(session.pending())
+            raise
+        except OSError as error:
+            raise TlsError(f"TLS handshake failed: {error.strerror}") from error
+        return
+    raise TlsError(f"TLS handshake not done within {timeout_seconds:g} s")
+
+
+async def _handshake(session: TlsSession, sock: socket.socket) -> None:
+    received = b""
+    while True:
+        done, answer = session.handshake(received)
+        while answer:
+            try:
+                answer = answer[sock.send(answer) :]
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(sock)
+        if done:
+            return
+        await trio.lowlevel.wait_readable(sock)
+        with contextlib.suppress(BlockingIOError):
+            received = sock.recv(16 * 1024)
+            if not received:
+                raise TlsError("the peer hung up during the TLS handshake")
