@@ -207,6 +207,11 @@ class Memo:
             raise node.error
         return cast(T, node.value)
 
+    def advance(self) -> int:
+        """The next moment of the table's own clock, which orders changes; no two calls give the same."""
+        self._tick += 1
+        return self._tick
+
     def statistics(self) -> MemoStatistics:
         return MemoStatistics(
             cells=sum(len(i._cells) for i in self._indexes),

@@ -1,0 +1,171 @@
+"""Where streams get their resources: each connected proxy's sets over the World, shared wherever they can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from mesh_pilot.envoy import clusters, endpoints, gateways, inbound_clusters, inbound_listeners, listeners, routes
+from mesh_pilot.envoy.scope import Facts, Target, facts_of, target_of
+from mesh_pilot.envoy.secrets import secret
+from mesh_pilot.envoy.sets import JoinedSet, LiveSet
+from mesh_pilot.incremental import Query, Watch
+from mesh_pilot.model.proxy import NodeType, Proxy
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
+from mesh_pilot.world import View, World
+
+Part = tuple[str, Query, bool]
+"""Type, translator with its key, and whether that is a plan (else a function of the name)."""
+
+
+@attrs.frozen
+class CatalogStatistics:
+    proxies: int
+    """Proxies that have their resources open."""
+    sets: int
+    """Live sets held, shared by those proxies."""
+    idle_sets: int
+    """Sets kept warm for a reconnect, read by nobody."""
+
+
+class WorldCatalog:
+    """Opens the resources of proxies over one World."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._sets: dict[Part, LiveSet] = {}
+        self._idle: dict[Part, bool] = {}
+        """Sets without readers; True once a ``trim`` has seen them so."""
+        self._open = 0
+
+    def open(self, proxy: Proxy) -> WorldResources:
+        self._open += 1
+        return WorldResources(self, facts_of(proxy))
+
+    def trim(self) -> None:
+        """Let go of sets that nobody has read since the last call. Call it every minute or so."""
+        for part in [p for p, seen in self._idle.items() if seen]:
+            del self._idle[part]
+            self._sets.pop(part).close()
+        for part in self._idle:
+            self._idle[part] = True
+
+    def statistics(self) -> CatalogStatistics:
+        return CatalogStatistics(self._open, len(self._sets), len(self._idle))
+
+    def _attach(self, part: Part, reader: WorldResources, wake: Callable[[], None]) -> LiveSet:
+        live = self._sets.get(part)
+        if live is None:
+            type_url, query, is_plan = part
+            memo = self._world.memo
+            live = LiveSet(memo, type_url, plan=query) if is_plan else LiveSet(memo, type_url, named=query)
+            self._sets[part] = live
+        self._idle.pop(part, None)
+        live.attach(reader, wake)
+        return live
+
+    def _detach(self, part: Part, reader: WorldResources) -> None:
+        if self._sets[part].detach(reader):
+            self._idle[part] = False
+
+
+class WorldResources:
+    """One proxy's resources: implements ``xds.sets.ProxyResources``."""
+
+    def __init__(self, catalog: WorldCatalog, facts: Facts) -> None:
+        self._catalog = catalog
+        self._world = catalog._world
+        self._facts = facts
+        self._watch = Watch(self._world.memo, self._retarget)
+        self._target: Target | None = None
+        self._stale = True
+        self._parts: dict[str, tuple[Part, ...]] = {}
+        self._sets: dict[str, JoinedSet] = {}
+        self._waker: Callable[[], None] = _nothing
+
+    def __repr__(self) -> str:
+        return f"<WorldResources of {self._facts.name} open={sorted(self._sets)}>"
+
+    @property
+    def target(self) -> Target:
+        """The proxy as translators see it now."""
+        if self._stale or self._target is None:
+            self._stale = False
+            self._watch.take()
+            target = self._watch.get(target_of, self._facts)
+            if target != self._target:
+                for type_url in list(self._sets):
+                    self._leave(type_url)
+                self._target = target
+                self._parts = _parts(target)
+        assert self._target is not None
+        return self._target
+
+    def set(self, type_url: str) -> JoinedSet | None:
+        _ = self.target
+        joined = self._sets.get(type_url)
+        if joined is None:
+            parts = self._parts.get(type_url)
+            if parts is None:
+                return None
+            live = tuple(self._catalog._attach(p, self, self._wake) for p in parts)
+            joined = self._sets[type_url] = JoinedSet(self._world.memo, type_url, live)
+        return joined
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        self._waker = wake
+
+    def close(self) -> None:
+        for type_url in list(self._sets):
+            self._leave(type_url)
+        self._watch.close()
+        self._waker = _nothing
+        self._catalog._open -= 1
+
+    def _leave(self, type_url: str) -> None:
+        del self._sets[type_url]
+        for part in self._parts[type_url]:
+            self._catalog._detach(part, self)
+
+    def _retarget(self) -> None:
+        self._stale = True
+        self._waker()
+
+    def _wake(self) -> None:
+        self._waker()
+
+
+def _nothing() -> None:
+    pass
+
+
+def _parts(target: Target) -> dict[str, tuple[Part, ...]]:
+    """What a proxy's resources of each type are made from."""
+    scope, place, workload = target.scope, target.place, target.workload
+    clusters_out: Part = (CLUSTER, (clusters.outbound_clusters, (scope, place)), True)
+    common = {
+        ENDPOINT: ((ENDPOINT, (endpoints.assignment, (scope, place)), False),),
+        SECRET: ((SECRET, (secret, (workload,)), False),),
+        EXTENSION: ((EXTENSION, (_no_extensions, ()), True),),
+    }
+    if scope.type is NodeType.ROUTER:
+        return {
+            **common,
+            CLUSTER: (clusters_out,),
+            LISTENER: ((LISTENER, (gateways.gateway_listeners, (workload,)), True),),
+            ROUTE: ((ROUTE, (gateways.gateway_route, (scope,)), False),),
+        }
+    return {
+        **common,
+        CLUSTER: (clusters_out, (CLUSTER, (inbound_clusters.inbound_clusters, (workload,)), True)),
+        LISTENER: (
+            (LISTENER, (listeners.outbound_listeners, (scope,)), True),
+            (LISTENER, (inbound_listeners.inbound_listeners, (workload,)), True),
+        ),
+        ROUTE: ((ROUTE, (routes.route_configuration, (scope,)), False),),
+    }
+
+
+def _no_extensions(view: View) -> dict[str, object]:
+    return {}

@@ -1,0 +1,213 @@
+"""What of a proxy decides what it is sent, in three parts, so that proxies share as much as can be.
+
+``Scope`` is all that outbound config depends on: most proxies of a namespace have the same. ``Place`` is where a
+proxy runs: endpoints and their priorities depend on it. ``Workload`` is the proxy's own side: its addresses and
+labels, for what comes in. A translator takes the parts it needs and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.proxy import Interception, NodeType, Proxy
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.service import Locality
+from mesh_pilot.world.view import View
+
+Labels = frozenset[tuple[str, str]]
+
+Call = tuple[Callable[..., Resource | None], tuple[Any, ...]]
+"""A translator and its key (without the view): how to get one resource."""
+
+Plan = Mapping[str, Call]
+"""Resource name -> how to get it. Cheap to make and to compare; making one encodes nothing."""
+
+SCOPE_METADATA = (
+    "DNS_AUTO_ALLOCATE",
+    "DNS_CAPTURE",
+    "HTTP_PROXY_PORT",
+    "IDLE_TIMEOUT",
+    "ROUTER_MODE",
+    "TLS_CLIENT_CERT_CHAIN",
+    "TLS_CLIENT_KEY",
+    "TLS_CLIENT_ROOT_CERT",
+    "TLS_SERVER_CERT_CHAIN",
+    "TLS_SERVER_KEY",
+    "TLS_SERVER_ROOT_CERT",
+    "UNPRIVILEGED_POD",
+)
+"""Node metadata that translators may depend on, by ``Scope.meta``."""
+
+
+@attrs.frozen(cache_hash=True)
+class Scope:
+    """All that a proxy's outbound (or gateway) config depends on, besides the World."""
+
+    type: NodeType
+    namespace: str
+    dns_domain: str
+    """The proxy's own search domain, ``shop.svc.cluster.local``."""
+    sidecar: ConfigKey | None = None
+    """The Sidecar that applies, if any."""
+    labels: Labels = frozenset()
+    """Only those of the proxy's labels that some config selects on (``view.selected_labels()``)."""
+    gateways: tuple[ConfigKey, ...] = ()
+    """For a router: the Gateways whose selector picks it, oldest first."""
+    interception: Interception = Interception.REDIRECT
+    ipv4: bool = True
+    ipv6: bool = False
+    metadata: frozenset[tuple[str, str]] = frozenset()
+    grpc: bool = False
+    """A proxyless gRPC client."""
+
+    def meta(self, key: str) -> str:
+        """A value of SCOPE_METADATA as text, empty when absent."""
+        for name, value in self.metadata:
+            if name == key:
+                return value
+        return ""
+
+    @property
+    def wildcard(self) -> str:
+        """The address that means every local one."""
+        return "0.0.0.0" if self.ipv4 else "::"
+
+    @property
+    def loopback(self) -> str:
+        return "127.0.0.1" if self.ipv4 else "::1"
+
+
+@attrs.frozen(cache_hash=True)
+class Place:
+    """Where a proxy runs."""
+
+    locality: Locality
+    network: str
+    cluster_id: str
+    labels: Labels
+    """All of its labels: ``failoverPriority`` compares them with the endpoints'."""
+
+
+@attrs.frozen(cache_hash=True)
+class Workload:
+    """A proxy's own side."""
+
+    scope: Scope
+    name: str
+    ip_addresses: tuple[str, ...]
+    labels: Labels
+    service_account: str
+    metadata_namespace: str
+    """Metadata NAMESPACE; empty where the node did not say (then instances of every namespace are its own)."""
+
+    def label_map(self) -> dict[str, str]:
+        return dict(self.labels)
+
+
+@attrs.frozen(cache_hash=True)
+class Facts:
+    """What is read of a proxy: hashable, fixed for the life of its stream."""
+
+    type: NodeType
+    namespace: str
+    metadata_namespace: str
+    dns_domain: str
+    name: str
+    ip_addresses: tuple[str, ...]
+    labels: Labels
+    interception: Interception
+    metadata: frozenset[tuple[str, str]]
+    service_account: str
+    locality: Locality
+    network: str
+    cluster_id: str
+    grpc: bool
+
+
+@attrs.frozen(cache_hash=True)
+class Target:
+    """A proxy as translators see it."""
+
+    scope: Scope
+    place: Place
+    workload: Workload
+
+
+def facts_of(proxy: Proxy) -> Facts:
+    """What translators may know of a connected proxy."""
+    metadata = proxy.metadata
+    return Facts(
+        type=proxy.type,
+        namespace=proxy.namespace,
+        metadata_namespace=proxy.text("NAMESPACE"),
+        dns_domain=proxy.dns_domain,
+        name=proxy.name,
+        ip_addresses=proxy.ip_addresses,
+        labels=frozenset(proxy.labels.items()),
+        interception=proxy.interception,
+        metadata=frozenset((k, str(metadata[k])) for k in SCOPE_METADATA if k in metadata),
+        service_account=proxy.text("SERVICE_ACCOUNT"),
+        locality=proxy.locality,
+        network=proxy.text("NETWORK"),
+        cluster_id=proxy.text("CLUSTER_ID"),
+        grpc=proxy.is_grpc,
+    )
+
+
+def target_of(view: View, facts: Facts) -> Target:
+    """The parts of a proxy; they change when a Sidecar or Gateway begins or ceases to select it."""
+    router = facts.type is NodeType.ROUTER
+    selected = view.selected_labels()
+    scope = Scope(
+        type=facts.type,
+        namespace=facts.namespace,
+        dns_domain=facts.dns_domain,
+        sidecar=None if router else view.get(_sidecar_for, facts.namespace, facts.labels),
+        labels=frozenset((k, v) for k, v in facts.labels if k in selected),
+        gateways=view.get(_gateways_for, facts.namespace, facts.labels) if router else (),
+        interception=facts.interception,
+        ipv4=any(":" not in ip for ip in facts.ip_addresses),
+        ipv6=any(":" in ip for ip in facts.ip_addresses),
+        metadata=facts.metadata,
+        grpc=facts.grpc,
+    )
+    place = Place(facts.locality, facts.network, facts.cluster_id, facts.labels)
+    workload = Workload(
+        scope=scope,
+        name=facts.name,
+        ip_addresses=facts.ip_addresses,
+        labels=facts.labels,
+        service_account=facts.service_account,
+        metadata_namespace=facts.metadata_namespace,
+    )
+    return Target(scope, place, workload)
+
+
+def _sidecar_for(view: View, namespace: str, labels: Labels) -> ConfigKey | None:
+    """The Sidecar of a workload: the oldest that selects it, else its namespace's, else the root namespace's."""
+    default: Config | None = None
+    for config in view.configs("Sidecar", namespace):
+        spec: api.Sidecar = config.spec
+        selector = spec.workload_selector
+        if selector is None or not selector.labels:
+            default = default or config
+        elif selector.labels.items() <= labels:
+            return config.key
+    if default is not None:
+        return default.key
+    root = view.root_namespace
+    if root != namespace:
+        for config in view.configs("Sidecar", root):
+            if config.spec.workload_selector is None or not config.spec.workload_selector.labels:
+                return config.key
+    return None
+
+
+def _gateways_for(view: View, namespace: str, labels: Labels) -> tuple[ConfigKey, ...]:
+    """The Gateways whose selector picks a router with these labels; an empty selector picks every router."""
+    return tuple(c.key for c in view.all_configs("Gateway") if c.spec.selector.items() <= labels)

@@ -1,0 +1,80 @@
+"""Secrets by name, as SDS asks for them: credentials of gateways and certificate files on the proxy's own disk.
+
+The mesh identity (``default`` and ``ROOTCA``) is not of the World and comes from elsewhere.
+"""
+
+from __future__ import annotations
+
+from envoy.config.core.v3 import base_pb2
+from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
+
+from mesh_pilot.envoy.scope import Workload
+from mesh_pilot.model.events import Secret
+from mesh_pilot.model.resource import SECRET, Resource, make_resource
+from mesh_pilot.world import View
+
+CREDENTIAL = "kubernetes://"
+FILE_CERTIFICATE = "file-cert:"
+FILE_ROOT = "file-root:"
+CA_SUFFIX = "-cacert"
+
+
+def secret(view: View, workload: Workload, name: str) -> Resource | None:
+    """One secret by the name that Envoy asks for; None where there is none (yet).
+
+    ``file-cert:chain~key`` and ``file-root:file`` name files that Envoy itself reads; ``kubernetes://name`` and
+    ``kubernetes://name-cacert`` name a credential of the proxy's own namespace.
+    """
+    if name.startswith(FILE_CERTIFICATE):
+        chain, _, key = name.removeprefix(FILE_CERTIFICATE).partition("~")
+        return _resource(name, certificate=(_file(chain), _file(key)))
+    if name.startswith(FILE_ROOT):
+        return _resource(name, trusted=_file(name.removeprefix(FILE_ROOT)))
+    if not name.startswith(CREDENTIAL):
+        return None
+    namespace = workload.scope.namespace
+    credential = name.removeprefix(CREDENTIAL)
+    held = view.secret(namespace, credential)
+    if held is not None and held.certificate_chain:
+        return _resource(name, certificate=(_inline(held.certificate_chain), _inline(held.private_key)))
+    if credential.endswith(CA_SUFFIX):
+        held = _authorities(view, namespace, credential)
+        if held is not None:
+            crl = _inline(held.crl) if held.crl else None
+            return _resource(name, trusted=_inline(held.ca_certificates), crl=crl)
+    return None
+
+
+def _authorities(view: View, namespace: str, credential: str) -> Secret | None:
+    """The credential that holds the CA certificates: one of the ``-cacert`` name itself, else the plain one's."""
+    for name in (credential, credential.removesuffix(CA_SUFFIX)):
+        held = view.secret(namespace, name)
+        if held is not None and held.ca_certificates:
+            return held
+    return None
+
+
+def _resource(
+    name: str,
+    *,
+    certificate: tuple[base_pb2.DataSource, base_pb2.DataSource] | None = None,
+    trusted: base_pb2.DataSource | None = None,
+    crl: base_pb2.DataSource | None = None,
+) -> Resource:
+    message = secret_pb2.Secret(name=name)
+    if certificate is not None:
+        message.tls_certificate.certificate_chain.CopyFrom(certificate[0])
+        message.tls_certificate.private_key.CopyFrom(certificate[1])
+    if trusted is not None:
+        message.validation_context.trusted_ca.CopyFrom(trusted)
+    if crl is not None:
+        message.validation_context.crl.CopyFrom(crl)
+    return make_resource(name, SECRET, message.SerializeToString(deterministic=True))
+
+
+def _file(path: str) -> base_pb2.DataSource:
+    return base_pb2.DataSource(filename=path)
+
+
+def _inline(pem: bytes) -> base_pb2.DataSource:
+    return base_pb2.DataSource(inline_bytes=pem)

@@ -1,0 +1,248 @@
+"""Live sets of resources: a plan kept up to date, with a log of what was touched, shared by all who read it.
+
+A set watches its plan (which resources there are) and each resource it was asked for. After a change it brings up
+to date only those that may have changed, and notes the names whose bytes really did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Set
+import attrs
+import structlog
+
+from mesh_pilot.envoy.scope import Call, Plan
+from mesh_pilot.incremental import Memo, Query, Watch
+from mesh_pilot.model.resource import Resource
+
+log = structlog.get_logger("envoy")
+
+LOG_LENGTH = 4096
+"""Touched names remembered; who lags further behind compares everything."""
+
+
+@attrs.frozen
+class SetStatistics:
+    resources: int
+    revision: int
+    readers: int
+    failed: int
+    """Resources whose translator raised and that stand at their last good bytes, or are missing."""
+
+
+class LiveSet:
+    """The resources of one plan (all of them, for wildcards) or of one function of a name (those asked for).
+
+    Exactly one of ``plan`` and ``named`` is given, as a translator and its key.
+    """
+
+    def __init__(self, memo: Memo, type_url: str, *, plan: Query | None = None, named: Query | None = None) -> None:
+        self.type_url = type_url
+        self._memo = memo
+        self._plan = plan
+        self._named = named
+        self._watch = Watch(memo, self._wake)
+        self._names: dict[Query, str] = {}
+        self._calls: dict[str, Call] = {}
+        self._resources: dict[str, Resource] = {}
+        self._lent = False
+        """Whether a reader holds ``_resources`` as it is now, so that the next write goes to a copy."""
+        self._failed: dict[str, str] = {}
+        self._revision = memo.advance()
+        self._log: list[tuple[int, str]] = []
+        self._log_from = self._revision
+        self._wakers: dict[Hashable, Callable[[], None]] = {}
+        self._planned = False
+        self._fresh = False
+
+    def __repr__(self) -> str:
+        state = "fresh" if self._fresh else "stale"
+        return f"<LiveSet {self.type_url.rpartition('.')[2]} {len(self._resources)} at {self._revision} {state}>"
+
+    def statistics(self) -> SetStatistics:
+        return SetStatistics(len(self._resources), self._revision, len(self._wakers), len(self._failed))
+
+    # -- reading
+
+    def refresh(self) -> int:
+        if self._fresh:
+            return self._revision
+        self._fresh = True
+        taken = self._watch.take()
+        if self._plan is not None and (not self._planned or self._plan in taken):
+            self._follow_plan(self._plan)
+        for query in taken:
+            name = self._names.get(query)
+            if name is not None:
+                self._update(name)
+        return self._revision
+
+    def all(self) -> Mapping[str, Resource]:
+        self.refresh()
+        self._lent = True
+        return self._resources
+
+    def get(self, name: str) -> Resource | None:
+        self.refresh()
+        if self._named is not None and name not in self._calls:
+            function, key = self._named
+            self._add(name, (function, (*key, name)))
+        return self._resources.get(name)
+
+    def touched_since(self, revision: int) -> Set[str] | None:
+        self.refresh()
+        if revision < self._log_from:
+            return None
+        touched: set[str] = set()
+        for at, name in reversed(self._log):
+            if at <= revision:
+                break
+            touched.add(name)
+        return touched
+
+    # -- who reads
+
+    def attach(self, reader: Hashable, wake: Callable[[], None]) -> None:
+        self._wakers[reader] = wake
+
+    def detach(self, reader: Hashable) -> bool:
+        """Returns whether nobody reads the set any more."""
+        self._wakers.pop(reader, None)
+        return not self._wakers
+
+    def close(self) -> None:
+        self._watch.close()
+
+    # -- the mechanism
+
+    def _wake(self) -> None:
+        self._fresh = False
+        for wake in self._wakers.values():
+            wake()
+
+    def _follow_plan(self, plan: Query) -> None:
+        function, key = plan
+        try:
+            calls: Plan = self._watch.get(function, *key)
+        except Exception as error:
+            log.error("cannot plan resources; the last plan stays", type=self.type_url, key=key, exc_info=error)
+            return
+        self._planned = True
+        for name in [n for n, call in self._calls.items() if calls.get(n) != call]:
+            call = self._calls.pop(name)
+            del self._names[call]
+            self._watch.drop(call[0], *call[1])
+            if name not in calls:
+                self._failed.pop(name, None)
+                self._set(name, None)
+        for name, call in calls.items():
+            if name not in self._calls:
+                self._add(name, call)
+        order = [n for n in calls if n in self._resources]
+        if list(self._resources) != order:
+            self._resources = {n: self._resources[n] for n in order}
+            self._lent = False
+
+    def _add(self, name: str, call: Call) -> None:
+        self._calls[name] = call
+        self._names[call] = name
+        self._update(name)
+
+    def _update(self, name: str) -> None:
+        function, key = self._calls[name]
+        try:
+            resource = self._watch.get(function, *key)
+        except Exception as error:
+            self._fail(name, error)
+            return
+        self._failed.pop(name, None)
+        self._set(name, resource)
+
+    def _set(self, name: str, resource: Resource | None) -> None:
+        before = self._resources.get(name)
+        if before == resource:
+            return
+        if self._lent:
+            self._resources = dict(self._resources)
+            self._lent = False
+        if resource is None:
+            del self._resources[name]
+        else:
+            self._resources[name] = resource
+        self._revision = self._memo.advance()
+        self._log.append((self._revision, name))
+        if len(self._log) > 2 * LOG_LENGTH:
+            self._log_from = self._log[-LOG_LENGTH - 1][0]
+            del self._log[:-LOG_LENGTH]
+
+    def _fail(self, name: str, error: Exception) -> None:
+        reason = f"{type(error).__name__}: {error}"
+        if self._failed.get(name) == reason:
+            return
+        self._failed[name] = reason
+        stays = name in self._resources
+        log.error(
+            "translator failed; " + ("the resource stays as it was" if stays else "the resource is missing"),
+            type=self.type_url,
+            resource=name,
+            configs=[str(c) for c in self._resources[name].configs] if stays else [],
+            exc_info=error,
+        )
+
+
+class JoinedSet:
+    """One proxy's resources of a type: live sets with names apart, read as one.
+
+    A proxy whose scope changes gets a new one; revisions of the old one mean nothing to it.
+    """
+
+    def __init__(self, memo: Memo, type_url: str, parts: tuple[LiveSet, ...]) -> None:
+        self.type_url = type_url
+        self.parts = parts
+        self._since = memo.advance()
+
+    def refresh(self) -> int:
+        return max(self._since, *(part.refresh() for part in self.parts))
+
+    def all(self) -> Mapping[str, Resource]:
+        parts = tuple(part.all() for part in self.parts)
+        return parts[0] if len(parts) == 1 else Joined(parts)
+
+    def get(self, name: str) -> Resource | None:
+        for part in self.parts:
+            found = part.get(name)
+            if found is not None:
+                return found
+        return None
+
+    def touched_since(self, revision: int) -> Set[str] | None:
+        if revision < self._since:
+            return None
+        touched: set[str] = set()
+        for part in self.parts:
+            names = part.touched_since(revision)
+            if names is None:
+                return None
+            touched |= names
+        return touched
+
+
+class Joined(Mapping[str, Resource]):
+    """A read-only mapping over several mappings with keys apart."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: tuple[Mapping[str, Resource], ...]) -> None:
+        self._parts = parts
+
+    def __getitem__(self, name: str) -> Resource:
+        for part in self._parts:
+            if name in part:
+                return part[name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        for part in self._parts:
+            yield from part
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))

@@ -1,0 +1,117 @@
+"""ServiceEntry and WorkloadEntry turned into services and endpoints.
+
+The rules are Istio's (ServiceEntry and WorkloadEntry reference; checked against what a real Pilot generates).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Iterator, Mapping
+
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.model.config import Config
+from mesh_pilot.model.service import Endpoint, Locality, Port, Protocol, Resolution, Service
+
+TLS_MODE_LABEL = "security.istio.io/tlsMode"
+UNIX_PREFIX = "unix://"
+
+_RESOLUTION = {
+    api.ServiceEntryResolution.NONE: Resolution.PASSTHROUGH,
+    api.ServiceEntryResolution.STATIC: Resolution.CLIENT_SIDE,
+    api.ServiceEntryResolution.DNS: Resolution.DNS,
+    api.ServiceEntryResolution.DNS_ROUND_ROBIN: Resolution.DNS_ROUND_ROBIN,
+    api.ServiceEntryResolution.DYNAMIC_DNS: Resolution.DYNAMIC_DNS,
+}
+
+
+def services_of(config: Config) -> tuple[Service, ...]:
+    """The services that a ServiceEntry declares, one a host."""
+    spec: api.ServiceEntry = config.spec
+    ports = tuple(Port(p.number, p.name, Protocol.parse(p.protocol), p.target_port) for p in spec.ports)
+    addresses = tuple(dict.fromkeys(_plain_address(a) for a in spec.addresses))
+    selector = dict(spec.workload_selector.labels) if spec.workload_selector else {}
+    return tuple(
+        Service(
+            host=host,
+            namespace=config.namespace,
+            ports=ports,
+            addresses=addresses,
+            resolution=_RESOLUTION[spec.resolution],
+            external=spec.location == api.ServiceEntryLocation.MESH_EXTERNAL,
+            export_to=frozenset(config.namespace if e == "." else e for e in spec.export_to),
+            labels=config.labels,
+            selector=selector,
+            subject_alt_names=tuple(spec.subject_alt_names),
+            created=config.created,
+            config=config.key,
+        )
+        for host in dict.fromkeys(spec.hosts)
+    )
+
+
+def endpoints_of(
+    config: Config, service: Service, workloads: Iterable[Config], trust_domain: str
+) -> tuple[Endpoint, ...]:
+    """The endpoints of one service of a ServiceEntry, for all of its ports.
+
+    ``workloads`` are the WorkloadEntries that its selector picks, oldest first.
+    """
+    spec: api.ServiceEntry = config.spec
+    dns = spec.resolution in (api.ServiceEntryResolution.DNS, api.ServiceEntryResolution.DNS_ROUND_ROBIN)
+    if dns and not spec.endpoints and spec.workload_selector is None:
+        return tuple(Endpoint(service.host, p.target_port or p.number, p.name) for p in spec.ports)
+    found: list[Endpoint] = []
+    for port in spec.ports:
+        found += (_endpoint(e, port, service, "", trust_domain) for e in spec.endpoints)
+        found += (_endpoint(w.spec, port, service, w.name, trust_domain) for w in workloads)
+    return tuple(found)
+
+
+def selects(config: Config, labels: Mapping[str, str]) -> bool:
+    """Whether a ServiceEntry's workloadSelector picks a workload with these labels."""
+    selector = config.spec.workload_selector
+    return selector is not None and bool(selector.labels) and selector.labels.items() <= labels.items()
+
+
+def _endpoint(
+    entry: api.WorkloadEntry, port: api.ServicePort, service: Service, workload: str, trust_domain: str
+) -> Endpoint:
+    address, number = entry.address, entry.ports.get(port.name, 0) or port.target_port or port.number
+    if address.startswith(UNIX_PREFIX):
+        address, number = address.removeprefix(UNIX_PREFIX), 0
+    account = entry.service_account
+    return Endpoint(
+        address=address,
+        port=number,
+        service_port=port.name,
+        labels=dict(_labels(entry)),
+        locality=Locality.parse(entry.locality),
+        network=entry.network,
+        weight=entry.weight,
+        service_account=f"spiffe://{trust_domain}/ns/{service.namespace}/sa/{account}" if account else "",
+        tls_mode=entry.labels.get(TLS_MODE_LABEL, "istio" if account else ""),
+        namespace=service.namespace if workload else "",
+        workload=workload,
+    )
+
+
+def _labels(entry: api.WorkloadEntry) -> Iterator[tuple[str, str]]:
+    """An entry's labels and those of its topology, which subsets and failover may select on."""
+    locality = Locality.parse(entry.locality)
+    if locality.region:
+        yield "topology.kubernetes.io/region", locality.region
+    if locality.zone:
+        yield "topology.kubernetes.io/zone", locality.zone
+    if locality.subzone:
+        yield "topology.istio.io/subzone", locality.subzone
+    if entry.network:
+        yield "topology.istio.io/network", entry.network
+    yield from entry.labels.items()
+
+
+def _plain_address(address: str) -> str:
+    """A one-address CIDR is that address."""
+    if "/" not in address:
+        return address
+    network = ipaddress.ip_network(address, strict=False)
+    return str(network.network_address) if network.num_addresses == 1 else str(network)

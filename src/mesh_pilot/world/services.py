@@ -1,0 +1,228 @@
+"""The indexes over services: merged from registries and ServiceEntries, by host, by visibility, by address.
+
+Several registries that know the same host in the same namespace add up: ports are joined (the first to name a
+number wins), endpoints are all used. Several ServiceEntries of one host in one namespace do not: the oldest
+declares the service, and all their endpoints serve it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.events import Endpoints
+from mesh_pilot.model.service import Endpoint, Service, ServiceKey
+from mesh_pilot.world.entries import endpoints_of, selects, services_of
+
+if TYPE_CHECKING:
+    from mesh_pilot.world.world import World
+
+T = TypeVar("T")
+
+PUBLIC = "*"
+HIDDEN = "~"
+
+
+class ServiceTable:
+    """Takes services, endpoint sets, ServiceEntries and WorkloadEntries; ``flush`` writes the merged indexes."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._registered: dict[ServiceKey, list[Service]] = {}
+        self._registered_endpoints: dict[ServiceKey, list[Endpoints]] = {}
+        self._entries: dict[ConfigKey, Config] = {}
+        self._declared: dict[ServiceKey, dict[ConfigKey, Service]] = defaultdict(dict)
+        self._declared_endpoints: dict[ServiceKey, dict[ConfigKey, tuple[Endpoint, ...]]] = defaultdict(dict)
+        self._selecting: dict[str, set[ConfigKey]] = defaultdict(set)
+        """Namespace -> ServiceEntries with a workloadSelector."""
+        self._workloads: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
+        self._stale_entries: dict[ConfigKey, None] = {}
+        self._stale_services: dict[ServiceKey, None] = {}
+        self._stale_endpoints: dict[ServiceKey, None] = {}
+        self._named: dict[str, set[ServiceKey]] = defaultdict(set)
+        self._exported: dict[str, dict[ServiceKey, Service]] = defaultdict(dict)
+        self._listed: dict[ServiceKey, frozenset[str]] = {}
+        """Under which keys of ``_exported`` a service stands."""
+        self._at: dict[str, dict[ServiceKey, int]] = defaultdict(dict)
+
+    # -- what came in
+
+    def put_services(self, key: ServiceKey, services: list[Service]) -> bool:
+        """What the registries say of one service, in their order of precedence."""
+        if self._registered.get(key, []) == services:
+            return False
+        _put(self._registered, key, services)
+        self._stale_services[key] = None
+        return True
+
+    def put_endpoints(self, key: ServiceKey, endpoints: list[Endpoints]) -> bool:
+        """The endpoint sets that the registries give one service."""
+        if self._registered_endpoints.get(key, []) == endpoints:
+            return False
+        _put(self._registered_endpoints, key, endpoints)
+        self._stale_endpoints[key] = None
+        return True
+
+    def put_entry(self, key: ConfigKey, entry: Config | None) -> None:
+        """A ServiceEntry came, changed or (None) went."""
+        before = self._entries.pop(key, None)
+        if before is not None:
+            for service in services_of(before):
+                self._declared[service.key].pop(key, None)
+                self._declared_endpoints[service.key].pop(key, None)
+                self._stale_services[service.key] = self._stale_endpoints[service.key] = None
+            self._selecting[key.namespace].discard(key)
+        if entry is not None:
+            self._entries[key] = entry
+            for service in services_of(entry):
+                self._declared[service.key][key] = service
+                self._stale_services[service.key] = None
+            if entry.spec.workload_selector:
+                self._selecting[key.namespace].add(key)
+            self._stale_entries[key] = None
+
+    def put_workload(self, key: ConfigKey, workload: Config | None) -> None:
+        """A WorkloadEntry came, changed or (None) went: it touches the ServiceEntries that select it."""
+        held = self._workloads[key.namespace]
+        before = held.pop(key, None)
+        if workload is not None:
+            held[key] = workload
+        for entry in self._selecting[key.namespace]:
+            config = self._entries[entry]
+            if any(selects(config, _labels(w)) for w in (before, workload) if w is not None):
+                self._stale_entries[entry] = None
+
+    def mesh_changed(self, before: MeshConfig, mesh: MeshConfig) -> None:
+        """Identities carry the trust domain, visibility has a default: make again what that decides."""
+        if before.trust_domain != mesh.trust_domain:
+            self._stale_entries.update(dict.fromkeys(self._entries))
+        if before.default_service_export_to != mesh.default_service_export_to:
+            keys = (s.key for _, s in self._world.services.items() if s is not None)
+            self._stale_services.update(dict.fromkeys(keys))
+
+    # -- what goes out
+
+    def flush(self) -> None:
+        for key in self._stale_entries:
+            self._make_endpoints(key)
+        self._stale_entries.clear()
+        self._flush_services()
+        self._flush_endpoints()
+
+    def _make_endpoints(self, key: ConfigKey) -> None:
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        workloads = self._workloads[key.namespace].values()
+        selected = sorted((w for w in workloads if selects(entry, _labels(w))), key=lambda w: w.order)
+        trust_domain = self._world.mesh.peek(()).trust_domain
+        for service in services_of(entry):
+            endpoints = endpoints_of(entry, service, selected, trust_domain)
+            if self._declared_endpoints[service.key].get(key) != endpoints:
+                self._declared_endpoints[service.key][key] = endpoints
+                self._stale_endpoints[service.key] = None
+
+    def _flush_services(self) -> None:
+        world = self._world
+        exports: dict[str, None] = {}
+        for key in self._stale_services:
+            service = self._merged(key)
+            listed = self._listed.get(key, frozenset())
+            lists = self._exports(service) if service else frozenset()
+            if world.services.peek(key) == service and listed == lists:
+                continue
+            world.services[key] = service
+            for namespace in listed:
+                del self._exported[namespace][key]
+                exports[namespace] = None
+            self._listed.pop(key, None)
+            if service is None:
+                self._named[key.host].discard(key)
+            else:
+                self._named[key.host].add(key)
+                self._listed[key] = lists
+                for namespace in lists:
+                    self._exported[namespace][key] = service
+                    exports[namespace] = None
+            named = (world.services.peek(k) for k in self._named[key.host])
+            world.services_named[key.host] = _sorted(s for s in named if s is not None)
+            if not self._named[key.host]:
+                del self._named[key.host]
+        self._stale_services.clear()
+        for namespace in exports:
+            world.services_exported[namespace] = _sorted(self._exported[namespace].values())
+
+    def _flush_endpoints(self) -> None:
+        world = self._world
+        addresses: dict[str, None] = {}
+        for key in self._stale_endpoints:
+            endpoints = tuple(e for s in self._registered_endpoints.get(key, ()) for e in s.endpoints)
+            declared = self._declared_endpoints.get(key)
+            if declared:
+                order = sorted(declared, key=lambda k: self._entries[k].order)
+                endpoints += tuple(e for k in order for e in declared[k])
+            before = world.endpoints.peek(key)
+            world.endpoints[key] = endpoints
+            for endpoint in before:
+                self._at[endpoint.address].pop(key, None)
+                addresses[endpoint.address] = None
+            for endpoint in endpoints:
+                self._at[endpoint.address][key] = 1
+                addresses[endpoint.address] = None
+        self._stale_endpoints.clear()
+        for address in addresses:
+            world.services_at[address] = tuple(sorted(self._at[address], key=self._age))
+            if not self._at[address]:
+                del self._at[address]
+
+    def _age(self, key: ServiceKey) -> tuple[object, ...]:
+        service = self._world.services.peek(key)
+        return (service is None, service.order) if service else (True, key)
+
+    def _merged(self, key: ServiceKey) -> Service | None:
+        candidates = list(self._registered.get(key, ()))
+        declared = self._declared.get(key)
+        if declared:
+            candidates.append(min(declared.values(), key=lambda s: (s.created, s.config)))
+        if not candidates:
+            self._declared.pop(key, None)
+            return None
+        first = candidates[0]
+        if len(candidates) == 1:
+            return first
+        ports = {p.number: p for c in reversed(candidates) for p in c.ports}
+        return attrs.evolve(
+            first,
+            ports=tuple(ports[n] for n in dict.fromkeys(p.number for c in candidates for p in c.ports)),
+            addresses=tuple(dict.fromkeys(a for c in candidates for a in c.addresses)),
+        )
+
+    def _exports(self, service: Service) -> frozenset[str]:
+        """Where a service is listed: ``*``, or the namespaces that may see it."""
+        export = service.export_to or frozenset(self._world.mesh.peek(()).default_service_export_to or [PUBLIC])
+        if HIDDEN in export:
+            return frozenset()
+        if PUBLIC in export:
+            return frozenset((PUBLIC,))
+        return frozenset(service.namespace if e == "." else e for e in export)
+
+
+def _labels(workload: Config) -> Mapping[str, str]:
+    labels: Mapping[str, str] = workload.spec.labels
+    return labels
+
+
+def _put(table: dict[ServiceKey, list[T]], key: ServiceKey, value: list[T]) -> None:
+    if value:
+        table[key] = value
+    else:
+        table.pop(key, None)
+
+
+def _sorted(services: Iterable[Service]) -> tuple[Service, ...]:
+    return tuple(sorted(services, key=lambda s: s.order))
