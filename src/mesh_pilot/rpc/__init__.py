@@ -42,6 +42,8 @@ A channel is one connection: once lost, every call raises :class:`ConnectionLost
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
+from mesh_pilot.rpc.channel import Channel, open_channel
+from mesh_pilot.rpc.client_call import ClientCall
 from mesh_pilot.rpc.errors import AddressError, ConnectionLost, RpcError, TlsError
 from mesh_pilot.rpc.limits import Limits
 from mesh_pilot.rpc.net import open_listeners, parse_address
@@ -54,6 +56,8 @@ __all__ = [
     "AddressError",
     "Cardinality",
     "CertificateFiles",
+    "Channel",
+    "ClientCall",
     "ConnectionLost",
     "ConnectionStatistics",
     "GRPCError",
@@ -70,6 +74,7 @@ __all__ = [
     "TlsError",
     "TlsSource",
     "client_tls",
+    "open_channel",
     "open_listeners",
     "parse_address",
     "serve",

@@ -80,8 +80,7 @@ class ServerConnection(RpcHandler):
         """
         try:
             self._nursery.start_soon(keep_alive, self._protocol.connection, self._transport, self._limits)
-            if self._limits.max_connection_age_seconds is not None:
-                self._nursery.start_soon(self._retire, self._limits.max_connection_age_seconds)
+            self._nursery.start_soon(self._retire)
             while data := await self._transport.read():
                 self._protocol.data_received(data)
             self._protocol.processor.close(f"the connection is lost: {self._transport.close_reason}")
@@ -96,8 +95,8 @@ class ServerConnection(RpcHandler):
         """Close the socket, whatever state things are in."""
         self._transport.abort()
 
-    async def _retire(self, age_seconds: float) -> None:
-        await trio.sleep(age_seconds)
+    async def _retire(self) -> None:
+        await trio.sleep(self._limits.max_connection_age_seconds)
         self.drain()
         await trio.sleep(self._limits.max_connection_age_grace_seconds)
         self.cut()
@@ -168,11 +167,13 @@ class ServerConnection(RpcHandler):
         else:
             method = self._methods.get(fields.get(":path", ""))
             if method is None:
-                return _refuse(stream, Status.UNIMPLEMENTED, f"there is no method {fields.get(':path')}")
+                _refuse(stream, Status.UNIMPLEMENTED, f"there is no method {fields.get(':path')}")
+                return None
             try:
                 return ServerStream(stream, method, headers, self.peer, Deadline.from_headers(headers))
             except ValueError as error:
-                return _refuse(stream, Status.INVALID_ARGUMENT, f"bad request headers: {error}")
+                _refuse(stream, Status.INVALID_ARGUMENT, f"bad request headers: {error}")
+                return None
         stream.connection.flush()
         return None
 

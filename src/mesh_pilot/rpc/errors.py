@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["AddressError", "ConnectionLost", "RpcError", "TlsError"]
+from grpclib.exceptions import StreamTerminatedError
+from h2.errors import ErrorCodes
+
+__all__ = ["AddressError", "ConnectionLost", "RpcError", "StreamReset", "TlsError"]
 
 
 class RpcError(Exception):
@@ -17,5 +20,17 @@ class TlsError(RpcError):
     """Certificate files that cannot be loaded, or a failed handshake. The text names the file or the peer."""
 
 
-class ConnectionLost(RpcError):
-    """The connection under a call is gone, or was never made. The text says why."""
+class ConnectionLost(RpcError, StreamTerminatedError):
+    """The connection under a call is gone. The text says why."""
+
+
+class StreamReset(StreamTerminatedError):
+    """The other side reset the stream, or broke its protocol."""
+
+    def __init__(self, code: int) -> None:
+        name = ErrorCodes(code).name if code in _KNOWN_CODES else f"code {code}"
+        super().__init__(f"the stream was reset by the peer: {name}")
+        self.code = code
+
+
+_KNOWN_CODES = frozenset(ErrorCodes)

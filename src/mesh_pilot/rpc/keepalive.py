@@ -20,7 +20,7 @@ async def keep_alive(connection: RpcConnection, transport: SocketTransport, limi
     if not transport.bytes_received:
         transport.abort(f"nothing received in the first {limits.handshake_timeout_seconds:g} s")
         return
-    while limits.keepalive_interval_seconds is not None:
+    while True:
         seen = transport.bytes_received
         await trio.sleep(limits.keepalive_interval_seconds)
         if transport.bytes_received != seen:

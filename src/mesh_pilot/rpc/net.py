@@ -63,7 +63,7 @@ def parse_address(text: str) -> TcpAddress | UnixAddress:
     return TcpAddress(host, int(port))
 
 
-def address_of(sock: socket.socket, *, peer: bool = False) -> str:
+def address_of(sock: socket.socket | trio.socket.SocketType, *, peer: bool = False) -> str:
     """The address of a socket, or of its other side, as :func:`parse_address` reads it."""
     try:
         name = sock.getpeername() if peer else sock.getsockname()
@@ -179,6 +179,6 @@ def release_socket(stream: trio.SocketStream) -> socket.socket:
 def _reason(error: OSError) -> str:
     """The operating system's words; trio's text for several failed attempts says nothing that the first does not."""
     cause: BaseException = error
-    while isinstance(cause.__cause__, OSError | BaseExceptionGroup) or isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__
+    while cause.__cause__ is not None or isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__ or cause
     return (cause.strerror if isinstance(cause, OSError) else None) or str(cause)

@@ -25,14 +25,15 @@ from grpclib.utils import Wrapper
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.exceptions import ProtocolError
+from h2.exceptions import ProtocolError, TooManyStreamsError
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import Frame, GoAwayFrame
 
+from mesh_pilot.rpc.errors import ConnectionLost, StreamReset
 from mesh_pilot.rpc.limits import Limits
 from mesh_pilot.rpc.transport import SocketTransport
 
-__all__ = ["Headers", "Inbox", "RpcConnection", "RpcProtocol", "RpcStream", "Signal"]
+__all__ = ["Headers", "Inbox", "RpcConnection", "RpcEvents", "RpcHandler", "RpcProtocol", "RpcStream", "Signal"]
 
 Headers = list[tuple[str, str]]
 
@@ -90,7 +91,8 @@ class Inbox:
         self._size = 0
         self._owed = 0
         self._ahead = 0
-        self._ended = False
+        self.ended = False
+        """Whether the peer said that it sends no more."""
         self._error: Exception | None = None
         self._arrived = Signal()
         self._reads = 0
@@ -105,12 +107,13 @@ class Inbox:
 
     def eof(self) -> None:
         """The peer sends no more."""
-        self._ended = True
+        self.ended = True
         self._arrived.set()
 
     def fail(self, error: Exception) -> None:
-        """The stream is gone: readers get ``error``, after the messages that are complete."""
-        self._error = self._error or error
+        """The stream is gone: readers get ``error`` after the messages that are complete, unless the end came first."""
+        if not self.ended:
+            self._error = error
         self._arrived.set()
 
     def unacked_size(self) -> int:
@@ -164,10 +167,8 @@ class Inbox:
             return None
         compressed, length = _PREFIX.unpack(self._peek_prefix())
         if length > self._limit:
-            raise GRPCError(
-                Status.RESOURCE_EXHAUSTED,
-                f"a message of {length} bytes is larger than the limit of {self._limit} bytes",
-            )
+            text = f"a message of {length} bytes is larger than the limit of {self._limit} bytes"
+            raise GRPCError(Status.RESOURCE_EXHAUSTED, text)
         if compressed:
             raise GRPCError(Status.UNIMPLEMENTED, "the message is compressed; send it with grpc-encoding: identity")
         if self._size < length + _PREFIX.size:
@@ -185,7 +186,7 @@ class Inbox:
         while self._size < size:
             if self._error is not None:
                 raise self._error
-            if self._ended:
+            if self.ended:
                 if self._size:
                     raise GRPCError(Status.INTERNAL, "the stream ended in the middle of a message")
                 return False
@@ -200,7 +201,7 @@ class RpcStream(Stream):
     """One HTTP/2 stream of a connection."""
 
     connection: RpcConnection
-    buffer: Inbox
+    buffer: Inbox  # type: ignore[assignment]
 
     def __init__(
         self,
@@ -228,16 +229,42 @@ class RpcStream(Stream):
             partial(connection.ack, stream_id), limit=limits.max_message_size, batch=limits.stream_window // 8
         )
 
-    def __terminated__(self, reason: str) -> None:
+    @property
+    def answered(self) -> bool:
+        """Whether the peer has sent its last: as a client, whether the status is here."""
+        return self.buffer.ended
+
+    def terminate(self, error: StreamTerminatedError) -> None:
+        """Wake whoever waits for this stream with ``error``."""
         if self.terminated is not None:
             return
-        self.terminated = StreamTerminatedError(reason)
-        self.buffer.fail(self.terminated)
+        self.terminated = error
+        self.buffer.fail(error)
         self.window_updated.set()
         self.headers_received.set()
         self.trailers_received.set()
         if self.on_terminated is not None:
             self.on_terminated()
+
+    async def open(self, headers: Headers, processor: RpcEvents, *, end_stream: bool = False) -> Callable[[], None]:
+        """As a client, open the stream; waits while the server allows no more. Returns what releases it again.
+
+        ``processor`` belongs to the connection. Raises ConnectionLost. If cancelled, nothing was sent.
+        """
+        connection = self.connection
+        while True:
+            await connection.write_ready.wait()
+            if connection.is_closing():
+                raise ConnectionLost("the connection is closed")
+            stream_id = self._h2_connection.get_next_available_stream_id()
+            try:
+                self._h2_connection.send_headers(stream_id, headers, end_stream=end_stream)
+            except TooManyStreamsError:
+                connection.stream_close_waiter.clear()
+                await connection.stream_close_waiter.wait()
+                continue
+            self.init_stream(stream_id, connection)
+            return processor.register(self)
 
     def start_headers(self, headers: Headers, *, end_stream: bool = False) -> None:
         """Queue a HEADERS frame, to leave with what is sent next. Raises StreamTerminatedError."""
@@ -253,8 +280,8 @@ class RpcStream(Stream):
     async def send_data(self, data: bytes, end_stream: bool = False, *, flush: bool = True) -> None:
         """Send ``data`` in as many frames as the windows and the transport take, waiting for them.
 
-        With ``flush`` off the last frames leave with what is sent next. Raises StreamTerminatedError. If cancelled, a part
-        of ``data`` may be sent: ``mid_message``.
+        With ``flush`` off the last frames leave with what is sent next. Raises StreamTerminatedError. If cancelled, a
+        part of ``data`` may be sent: ``mid_message``.
         """
         self._sends += 1
         if not self._sends % _TURNS:
@@ -357,7 +384,7 @@ class _H2(H2Connection):
         return [], [event]
 
 
-class _Events(EventsProcessor):
+class RpcEvents(EventsProcessor):
     """Hands h2's events to the streams; frames of no meaning to gRPC are ignored."""
 
     handler: RpcHandler
@@ -372,7 +399,14 @@ class _Events(EventsProcessor):
         self.connection.close()
         self.handler.close()
         for stream in list(self.streams.values()):
-            stream.__terminated__(reason)
+            stream.terminate(ConnectionLost(reason))
+        self.connection.stream_close_waiter.set()
+
+    def process_stream_reset(self, event: h2.events.StreamReset) -> None:
+        assert event.stream_id is not None
+        stream = self.streams.get(event.stream_id)
+        if stream is not None:
+            stream.terminate(StreamReset(event.error_code or 0))
 
     def process_connection_terminated(self, event: h2.events.ConnectionTerminated) -> None:
         """A GOAWAY: the owner decides what ends, the rest goes on."""
@@ -391,7 +425,7 @@ class RpcProtocol(H2Protocol):
     """One connection's protocol: bytes in through ``data_received``, out through the transport."""
 
     connection: RpcConnection
-    processor: _Events
+    processor: RpcEvents
 
     def __init__(self, handler: RpcHandler, limits: Limits, *, client_side: bool) -> None:
         config = Configuration().__for_client__() if client_side else Configuration().__for_server__()
@@ -429,7 +463,7 @@ class RpcProtocol(H2Protocol):
         self.connection = RpcConnection(connection, transport, config=self.config, limits=limits)
         self.connection.flush()
         transport.listen_to_pauses(self)
-        self.processor = _Events(self.handler, self.connection)
+        self.processor = RpcEvents(self.handler, self.connection)
 
     def data_received(self, data: bytes) -> None:
         """Feed the peer's bytes. What is not HTTP/2 is answered with a GOAWAY and closes the connection."""

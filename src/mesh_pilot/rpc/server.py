@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Protocol
 
 import structlog
@@ -14,7 +13,7 @@ from grpclib.const import Handler
 
 from mesh_pilot.rpc.connection import ServerConnection
 from mesh_pilot.rpc.errors import TlsError
-from mesh_pilot.rpc.limits import Limits
+from mesh_pilot.rpc.limits import SERVER_LIMITS, Limits
 from mesh_pilot.rpc.net import address_of, release_socket
 from mesh_pilot.rpc.server_stream import Peer
 from mesh_pilot.rpc.statistics import ConnectionStatistics, ServerStatistics
@@ -39,7 +38,7 @@ async def serve(
     listeners: Sequence[trio.SocketListener],
     *,
     tls: TlsSource | None = None,
-    limits: Limits = Limits(),  # noqa: B008 - a frozen value
+    limits: Limits = SERVER_LIMITS,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until drained; reports the running :class:`Server`.
@@ -128,13 +127,14 @@ class Server:
                 async with trio.open_nursery() as connections:
                     with self._accepting:
                         async with trio.open_nursery() as accepting:
-                            accept = partial(
-                                trio.serve_listeners, self._handle, self._listeners, handler_nursery=connections
-                            )
-                            await accepting.start(accept)
+                            await accepting.start(self._accept, connections)
                             task_status.started(self)
         finally:
             self._stopped.set()
+
+    async def _accept(self, connections: trio.Nursery, task_status: trio.TaskStatus[object]) -> None:
+        listeners = list(self._listeners)
+        await trio.serve_listeners(self._handle, listeners, handler_nursery=connections, task_status=task_status)
 
     async def _handle(self, stream: trio.SocketStream) -> None:
         """One accepted connection, from the handshake to its end; whatever happens to it stays with it."""

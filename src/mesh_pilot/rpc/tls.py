@@ -1,7 +1,7 @@
-"""TLS for gRPC: contexts with ALPN h2, certificates that reload when their files change, and sessions without sockets.
+"""TLS for gRPC: contexts with ALPN h2, certificates that reload when their files change, sessions without sockets.
 
-A session is bytes in, bytes out, so that a transport can write without waiting. Which identities a peer has is read from
-the URI names of its verified certificate (the SPIFFE X.509-SVID document).
+A session is bytes in, bytes out, so that a transport can write without waiting. Which identities a peer has is read
+from the URI names of its verified certificate (the SPIFFE X.509-SVID document).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CertificateFiles:
     """The private key of the leaf; None when it is in the certificate's file."""
 
     trusted: Path | None = None
-    """The certificates that a peer's chain must lead to; None trusts the system's (client) or asks for none (server)."""
+    """What a peer's chain must lead to; None trusts the system's roots (client) or asks for no certificate (server)."""
 
     def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
         """What changes whenever one of the files is replaced or written: inode, time and size of each."""
@@ -60,7 +60,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 @define
 class _ReloadingTls:
-    """Builds a context when first asked and again when a file changed; files that do not load leave the last in force."""
+    """Builds a context when first asked and when a file changed; if that does not load, the last stays in force."""
 
     files: CertificateFiles
     build: Callable[[CertificateFiles], ssl.SSLContext]
