@@ -13,6 +13,7 @@ from google.protobuf import json_format
 from mesh_pilot.cli.envoy_bootstrap import ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
 from mesh_pilot.model.proxy import Interception, NodeType, parse_proxy
 from mesh_pilot.model.service import Locality
+from mesh_pilot.rpc.errors import AddressError
 
 NODE = EnvoyNode(
     "web-1",
@@ -65,7 +66,7 @@ def test_one_ads_stream_carries_everything(delta: bool, api_type: str) -> None:
         ("127.0.0.1:15010", "STATIC", "127.0.0.1"),
         ("[::1]:15010", "STATIC", "::1"),
         ("pilot.internal:15010", "STRICT_DNS", "pilot.internal"),
-        ("unix:/run/pilot.sock", "STATIC", "/run/pilot.sock"),
+        ("unix:///run/pilot.sock", "STATIC", "/run/pilot.sock"),
     ],
 )
 def test_the_control_plane_is_reached_at_any_form_of_address(pilot: str, kind: str, address: str) -> None:
@@ -77,7 +78,7 @@ def test_the_control_plane_is_reached_at_any_form_of_address(pilot: str, kind: s
 
 @pytest.mark.parametrize("pilot", ["15010", "host", "host:", ":15010", "host:http", "host:70000"])
 def test_another_form_of_address_is_refused(pilot: str) -> None:
-    with pytest.raises(ValueError, match="expected host:port"):
+    with pytest.raises(AddressError, match="write host:port"):
         envoy_bootstrap(NODE, pilot)
 
 

@@ -1,1 +1,67 @@
-"""The command ``mesh-pilot``: a module a command; this one only names them. May import: everything."""
+"""The command ``mesh-pilot``: a module a command, loaded when it is called. May import: everything."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+
+COMMANDS = {
+    "discovery": ("mesh_pilot.cli.discovery", "Serve xDS to Envoys from Istio configuration in folders."),
+    "demo": ("mesh_pilot.cli.demo", "See it work: a small mesh with real Envoys, in half a minute."),
+    "analyze": ("mesh_pilot.cli.analyze", "Check Istio configuration in folders, as discovery would read it."),
+    "proxy-status": (
+        "mesh_pilot.cli.proxy_status",
+        "List connected proxies and whether they took what they were sent.",
+    ),
+    "envoy-bootstrap": ("mesh_pilot.cli.envoy_command", "Write the bootstrap file with which an Envoy connects."),
+    "version": ("mesh_pilot.cli.version", "Say which version this is."),
+}
+"""Every command in the order of the help: its module, which has a click ``command``, and what it does."""
+
+
+class _Commands(click.Group):
+    """Imports a command's module only when that command is called: ``version`` need not load Envoy's API."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(COMMANDS[cmd_name][0]).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, short) for name, (_, short) in COMMANDS.items()])
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+def cli() -> None:
+    """A standalone control plane for Envoy that reads the Istio API. Start with: mesh-pilot demo"""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit. What is the caller's mistake is one line on standard error, never a traceback."""
+    try:
+        code = cli.main(args=arguments, prog_name="mesh-pilot", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        sys.exit(2)
+    except click.UsageError as error:
+        where = f"; see {error.ctx.command_path} --help" if error.ctx else ""
+        fail(f"{error.format_message().rstrip('.')}{where}", code=2)
+    except click.ClickException as error:
+        fail(error.format_message(), code=error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def fail(message: str, *, code: int = 1) -> None:
+    """End the program with one line on standard error."""
+    click.echo(f"mesh-pilot: {' '.join(message.split())}", err=True)
+    sys.exit(code)

@@ -17,6 +17,8 @@ import yaml
 
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import NOWHERE, Locality
+from mesh_pilot.rpc.errors import AddressError
+from mesh_pilot.rpc.net import UnixAddress, parse_address
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 
@@ -88,8 +90,8 @@ def envoy_bootstrap(
 ) -> dict[str, Json]:
     """A whole bootstrap: everything dynamic comes over one ADS stream to ``pilot``.
 
-    ``pilot`` and ``admin`` are ``host:port``, ``[v6]:port`` or ``unix:/path``; a host name of ``pilot`` is resolved by
-    Envoy. With ``delta`` the stream is Delta (incremental) xDS, else State of the World. Raises ValueError for an
+    ``pilot`` and ``admin`` are ``host:port``, ``[::1]:port`` or ``unix:///path``; a host name of ``pilot`` is resolved
+    by Envoy. With ``delta`` the stream is Delta (incremental) xDS, else State of the World. Raises AddressError for an
     address of another form.
     """
     ads: Json = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
@@ -128,7 +130,7 @@ def _xds_cluster(pilot: str, tls: ClientTls | None) -> Json:
     address = _address(pilot)
     cluster: dict[str, Json] = {
         "name": XDS_CLUSTER,
-        "type": "STATIC" if "pipe" in address or _is_ip(pilot) else "STRICT_DNS",
+        "type": "STATIC" if _needs_no_dns(pilot) else "STRICT_DNS",
         "connect_timeout": "1s",
         "load_assignment": {
             "cluster_name": XDS_CLUSTER,
@@ -171,19 +173,21 @@ def _expected_name(name: str) -> dict[str, Json]:
 
 
 def _address(text: str) -> dict[str, Json]:
-    """Envoy's ``core.v3.Address`` of ``host:port``, ``[v6]:port`` or ``unix:/path``."""
-    if text.startswith("unix:"):
-        return {"pipe": {"path": text.removeprefix("unix:")}}
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{text!r} is not an address: expected host:port, [v6]:port or unix:/path")
-    return {"socket_address": {"address": host, "port_value": int(port)}}
+    """Envoy's ``core.v3.Address`` of an address as people write it."""
+    address = parse_address(text)
+    if isinstance(address, UnixAddress):
+        return {"pipe": {"path": str(address.path)}}
+    if not address.host:
+        raise AddressError(f"{text!r} names no host to connect to; write host:port, [::1]:port or unix:///path")
+    return {"socket_address": {"address": address.host, "port_value": address.port}}
 
 
-def _is_ip(address: str) -> bool:
+def _needs_no_dns(text: str) -> bool:
+    address = parse_address(text)
+    if isinstance(address, UnixAddress):
+        return True
     try:
-        ipaddress.ip_address(address.rpartition(":")[0].strip("[]"))
+        ipaddress.ip_address(address.host)
     except ValueError:
         return False
     return True

@@ -1,0 +1,15 @@
+"""``mesh-pilot version``."""
+
+from __future__ import annotations
+
+import platform
+
+import click
+
+from mesh_pilot import __version__
+
+
+@click.command("version")
+def command() -> None:
+    """Say which version this is, on which Python."""
+    click.echo(f"mesh-pilot {__version__} (Python {platform.python_version()}, {platform.system()})")
