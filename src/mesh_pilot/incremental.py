@@ -186,7 +186,7 @@ class Memo:
         self._indexes.append(index)
         return index
 
-    def get(self, function: Callable[Concatenate[Any, P], T], *args: P.args, **_: P.kwargs) -> T:
+    def get(self, function: Callable[Concatenate[Any, P], T], *args: P.args, **_kwargs: P.kwargs) -> T:
         """The value of ``function(view, *args)``, from memory where nothing it read has changed.
 
         Raises what the function raised.
@@ -339,7 +339,7 @@ class Watch(_Reader):
         self._memo = memo
         self._on_stale = on_stale
 
-    def get(self, function: Callable[Concatenate[Any, P], T], *args: P.args, **_: P.kwargs) -> T:
+    def get(self, function: Callable[Concatenate[Any, P], T], *args: P.args, **_kwargs: P.kwargs) -> T:
         """As ``Memo.get``; the value is watched from now on. Must not be called from a derived function."""
         memo = self._memo
         assert memo._active is None

@@ -53,7 +53,9 @@ def visible_virtual_services(view: View, namespace: str, gateway: str) -> tuple[
     """VirtualServices bound to a gateway that a namespace may see, in order of precedence: private ones of the
     namespace, those exported to it by name, then public ones, each by age."""
     heads = view.virtual_services(gateway)
-    private, named, public = [], [], []
+    private: list[VirtualServiceHead] = []
+    named: list[VirtualServiceHead] = []
+    public: list[VirtualServiceHead] = []
     for head in heads:
         if "*" in head.export_to:
             public.append(head)

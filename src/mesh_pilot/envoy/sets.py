@@ -7,6 +7,7 @@ to date only those that may have changed, and notes the names whose bytes really
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Set
+
 import attrs
 import structlog
 

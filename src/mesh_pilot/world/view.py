@@ -53,9 +53,9 @@ class View:
         self.domain = world.domain
         """The mesh's DNS domain, ``cluster.local``; fixed while the process runs."""
 
-    def get(self, function: Callable[Concatenate[View, P], T], *args: P.args, **_: P.kwargs) -> T:
+    def get(self, function: Callable[Concatenate[View, P], T], *args: P.args, **_kwargs: P.kwargs) -> T:
         """Another derived value: ``function(view, *args)``, computed at most once while its reads stay the same."""
-        return self._world.memo.get(function, *args)
+        return self._world.memo.get(function, *args, **_kwargs)
 
     # -- mesh-wide
 

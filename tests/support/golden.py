@@ -1,0 +1,222 @@
+"""Golden scenarios in-process: our translators' output for each proxy, against what a real Istio generated.
+
+Run as a program: ``python -m tests.support.golden [SCENARIO...] [--only clusters,endpoints] [--max N] [--print NAME]``
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import json
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).parent.parent / "golden"
+sys.path.insert(0, str(ROOT))
+
+import adsdump  # noqa: E402
+import xdsdiff  # noqa: E402
+
+from mesh_pilot.envoy.scope import Target, facts_of, target_of  # noqa: E402
+from mesh_pilot.model.proxy import NodeType, Proxy, parse_proxy  # noqa: E402
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET, Resource  # noqa: E402
+from mesh_pilot.model.service import Locality  # noqa: E402
+from mesh_pilot.world import World  # noqa: E402
+from tests.support.worlds import read, world_of  # noqa: E402
+
+SECTIONS = {"clusters": CLUSTER, "endpoints": ENDPOINT, "listeners": LISTENER, "routes": ROUTE, "secrets": SECRET}
+
+
+def scenarios() -> list[str]:
+    """Every scenario that holds Istio objects (those of Kubernetes objects need that source)."""
+    return sorted(p.parent.name for p in ROOT.glob("*/proxies.yaml") if not (p.parent / "kube").exists())
+
+
+def load(scenario: str) -> World:
+    """The World of a scenario."""
+    folder = ROOT / scenario
+    mesh = folder / "mesh.yaml"
+    networks = folder / "networks.yaml"
+    return world_of(
+        read(folder / "config.yaml"),
+        mesh=read(mesh if mesh.exists() else ROOT / "mesh.default.yaml"),
+        networks=read(networks) if networks.exists() else "",
+    )
+
+
+def proxies(scenario: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load(read(ROOT / scenario / "proxies.yaml"))
+    return found
+
+
+def proxy_of(entry: dict[str, Any]) -> Proxy:
+    """A proxy of ``proxies.yaml`` as its node would present it."""
+    namespace, ip = entry.get("namespace", "default"), entry["ip"]
+    name = entry.get("id-name", entry["name"])
+    kind = entry.get("node_type", "sidecar")
+    domain = entry.get("domain", f"{namespace}.svc.cluster.local")
+    metadata: dict[str, Any] = {}
+    if not entry.get("bare"):
+        metadata = {
+            "CLUSTER_ID": "Kubernetes",
+            "ISTIO_VERSION": "1.14.6",
+            "NAMESPACE": namespace,
+            "INSTANCE_IPS": ip,
+            "NAME": name,
+            "MESH_ID": "cluster.local",
+            "LABELS": {},
+        }
+    if entry.get("labels"):
+        metadata["LABELS"] = dict(entry["labels"])
+    for key, value in (entry.get("metadata") or {}).items():
+        if value is None:
+            metadata.pop(key, None)
+        else:
+            metadata[key] = value
+    return parse_proxy(
+        f"{kind}~{ip}~{name}.{namespace}~{domain}",
+        metadata,
+        locality=Locality.parse(entry.get("locality", "")),
+        cluster=entry.get("cluster", ""),
+    )
+
+
+class Dump:
+    """What one proxy is sent, as the document that the comparison reads."""
+
+    def __init__(self, world: World, proxy: Proxy, wanted: Iterable[str] = SECTIONS) -> None:
+        self.world = world
+        self.wanted = set(wanted)
+        self.failures: list[str] = []
+        self.target: Target = world.memo.get(target_of, facts_of(proxy))
+        self.routes: set[str] = set()
+        """Route tables to ask for besides those that our listeners name (for a look at routes alone)."""
+        self.document: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
+        self.expander = adsdump.Expander()
+
+    def run(self) -> dict[str, dict[str, Any]]:
+        scope, place, workload = self.target.scope, self.target.place, self.target.workload
+        router = scope.type is NodeType.ROUTER
+        self._plan("clusters", "clusters", "outbound_clusters", scope, place)
+        if not router:
+            self._plan("clusters", "inbound_clusters", "inbound_clusters", workload)
+        eds = [n for n, c in self.document["clusters"].items() if c.get("type") == "EDS"]
+        for name in eds:
+            self._named("endpoints", "endpoints", "assignment", name, scope, place)
+        if router:
+            self._plan("listeners", "gateways", "gateway_listeners", workload)
+        else:
+            self._plan("listeners", "listeners", "outbound_listeners", scope)
+            self._plan("listeners", "inbound_listeners", "inbound_listeners", workload)
+        for name in sorted(self.expander.routes | self.routes):
+            if router:
+                self._named("routes", "gateways", "gateway_route", name, scope)
+            else:
+                self._named("routes", "routes", "route_configuration", name, scope)
+        return {k: v for k, v in self.document.items() if k in self.wanted}
+
+    def _plan(self, section: str, module: str, function: str, *key: Any) -> None:
+        def run() -> None:
+            plan = self.world.memo.get(_entry(module, function), *key)
+            for name, (translator, args) in plan.items():
+                self._guard(section, name, lambda t=translator, a=args, n=name: self._put(section, n, t, *a))
+
+        self._guard(section, function, run)
+
+    def _named(self, section: str, module: str, function: str, name: str, *key: Any) -> None:
+        self._guard(section, name, lambda: self._put(section, name, _entry(module, function), *key, name))
+
+    def _put(self, section: str, name: str, translator: Callable[..., Resource | None], *key: Any) -> None:
+        resource = self.world.memo.get(translator, *key)
+        if resource is None:
+            return
+        assert resource.name == name, f"{resource.name} under the name {name}"
+        message = adsdump.find_class(SECTIONS[section])()
+        message.ParseFromString(resource.body)
+        self.document[section][name] = self.expander.msg(message)
+
+    def _guard(self, section: str, name: str, run: Callable[[], None]) -> None:
+        if (
+            section not in self.wanted
+            and section != "clusters"
+            and not (section == "listeners" and "routes" in self.wanted and len(self.wanted) > 1)
+        ):
+            return
+        try:
+            run()
+        except Exception:
+            self.failures.append(f"{section} {name}: {traceback.format_exc()}")
+
+
+def _entry(module: str, function: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = getattr(importlib.import_module(f"mesh_pilot.envoy.{module}"), function)
+    return found
+
+
+def compare(
+    scenario: str, entry: dict[str, Any], world: World, wanted: Iterable[str] = SECTIONS, limit: int | None = None
+) -> tuple[int, int, str]:
+    """(equal, total, report) for one proxy of a scenario."""
+    adsdump.load_all_protos()
+    expect = json.loads(read(ROOT / scenario / "expect" / f"{entry['name']}.json"))
+    dump = Dump(world, proxy_of(entry), wanted)
+    if set(wanted) == {"routes"}:
+        dump.routes = set(expect["routes"])
+    actual = json.loads(json.dumps(dump.run()))
+    out = io.StringIO()
+    only = sorted(wanted)
+    equal, total = xdsdiff.compare(
+        {k: v for k, v in expect.items() if k in only}, actual, only=only, maxn=limit, out=out
+    )
+    return equal, total, out.getvalue() + "\n".join(dump.failures)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("scenario", nargs="*")
+    parser.add_argument("--only", default="clusters,endpoints,listeners,routes")
+    parser.add_argument("--max", type=int, default=8)
+    parser.add_argument("--print", help="print our version of the resource with this name")
+    parser.add_argument(
+        "--diff-only", action="store_true", help="list the scenarios that are not whole, without details"
+    )
+    args = parser.parse_args()
+    wanted = args.only.split(",")
+    equal = total = whole = 0
+    names = args.scenario or scenarios()
+    for scenario in names:
+        got = all_of = 0
+        report = ""
+        try:
+            world = load(scenario)
+            for entry in proxies(scenario):
+                if entry.get("grpc"):
+                    continue
+                n, m, text = compare(scenario, entry, world, wanted, args.max)
+                got, all_of = got + n, all_of + m
+                if n < m or "Traceback" in text:
+                    report += f"  [{entry['name']}]\n" + "".join(f"    {line}\n" for line in text.splitlines())
+                if args.print:
+                    dump = Dump(world, proxy_of(entry))
+                    dump.run()
+                    for section, held in dump.document.items():
+                        if args.print in held:
+                            print(section, json.dumps(held[args.print], indent=1))
+        except Exception:
+            report += traceback.format_exc()
+        equal, total, whole = equal + got, total + all_of, whole + (got == all_of and not report)
+        print(f"{'ok  ' if got == all_of and not report else 'DIFF'} {scenario:32} {got} of {all_of}")
+        if args.max and not args.diff_only:
+            print(report, end="")
+    print(f"{equal} of {total} resources equal, {whole} of {len(names)} scenarios whole")
+    return 0 if equal == total else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
