@@ -1,7 +1,7 @@
 """Turns a second of the gRPC server: on each of N streams the server sends a message, the client answers, and so on.
 
-The client is a process of its own that speaks just enough HTTP/2 with frames built beforehand, so that the server is what
-is measured. Usage: python bench/rpc_turns.py [--streams 30] [--size 500] [--seconds 3]
+The client is a process of its own that speaks just enough HTTP/2 with frames built beforehand, so that the server is
+what is measured. Usage: python bench/rpc_turns.py [--streams 30] [--size 500] [--seconds 3]
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import argparse
 import selectors
 import socket
 import struct
-import subprocess
 import sys
 import time
 from functools import partial
@@ -56,7 +55,9 @@ def opening() -> bytes:
 
 def client(port: int, streams: int, size: int) -> None:
     """Answer every message of every stream, a connection each, until the server hangs up."""
-    answer = struct.pack(">I", size + 5)[1:] + b"\0\0" + struct.pack(">I", 1) + struct.pack(">BI", 0, size) + bytes(size)
+    answer = (
+        struct.pack(">I", size + 5)[1:] + b"\0\0" + struct.pack(">I", 1) + struct.pack(">BI", 0, size) + bytes(size)
+    )
     selector = selectors.DefaultSelector()
     for _ in range(streams):
         sock = socket.create_connection(("127.0.0.1", port))
@@ -67,7 +68,10 @@ def client(port: int, streams: int, size: int) -> None:
         for key, _ in selector.select():
             sock, buffer = key.fileobj, key.data
             assert isinstance(sock, socket.socket)
-            received = sock.recv(65536)
+            try:
+                received = sock.recv(65536)
+            except ConnectionResetError:
+                received = b""
             if not received:
                 selector.unregister(sock)
                 continue
@@ -86,15 +90,15 @@ async def main(streams: int, size: int, seconds: float) -> None:
         server = await nursery.start(partial(serve, [service], listeners))
         port = server.addresses[0].rpartition(":")[2]
         command = [sys.executable, __file__, "--client", port, "--streams", str(streams), "--size", str(size)]
-        process = subprocess.Popen(command)
+        await nursery.start(trio.run_process, command)
         await trio.sleep(0.7)
         before, cpu, clock = service.turns, time.process_time(), time.perf_counter()
         await trio.sleep(seconds)
         turns, cpu, clock = service.turns - before, time.process_time() - cpu, time.perf_counter() - clock
-        print(f"{turns / clock:,.0f} turns/s on {streams} streams of {size} bytes; {cpu / turns * 1e6:.0f} µs CPU a turn")
-        process.kill()
-        process.wait()
-        nursery.cancel_scope.cancel()
+        print(
+            f"{turns / clock:,.0f} turns/s on {streams} streams of {size} bytes; {cpu / turns * 1e6:.0f} µs CPU a turn"
+        )
+        await server.drain(0)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,10 @@ class CertificateFiles:
     key: Path
 
 
-def write_certificates(folder: Path, name: str, *, dns: tuple[str, ...] = ("localhost",)) -> CertificateFiles:
-    """A leaf ``NAME.pem``/``NAME.key`` for 127.0.0.1 and the DNS names, signed by ``ca.pem`` (made on first use)."""
+def write_certificates(
+    folder: Path, name: str, *, dns: tuple[str, ...] = ("localhost",), uris: tuple[str, ...] = ()
+) -> CertificateFiles:
+    """A leaf ``NAME.pem``/``NAME.key`` for 127.0.0.1, the DNS and URI names, signed by ``ca.pem`` (made on first use)."""
     ca_file, ca_key_file = folder / "ca.pem", folder / "ca.key"
     if ca_file.exists():
         ca = x509.load_pem_x509_certificate(ca_file.read_bytes())
@@ -36,7 +38,9 @@ def write_certificates(folder: Path, name: str, *, dns: tuple[str, ...] = ("loca
         )
         _write(ca_file, ca_key_file, ca, ca_key)
     key = ec.generate_private_key(ec.SECP256R1())
-    names = [x509.DNSName(host) for host in dns] + [x509.IPAddress(ip_address("127.0.0.1"))]
+    names: list[x509.GeneralName] = [x509.DNSName(host) for host in dns]
+    names += [x509.UniformResourceIdentifier(uri) for uri in uris]
+    names.append(x509.IPAddress(ip_address("127.0.0.1")))
     leaf = (
         _builder(name, key, ca.subject)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)

@@ -18,7 +18,7 @@ messages that are, or stay, encoded::
 
     async with trio.open_nursery() as nursery:
         listeners = await open_listeners("127.0.0.1:0")
-        server = await nursery.start(partial(serve, [Ads(), Health()], listeners))
+        server = await nursery.start(partial(serve, with_reflection([Ads(), Health()]), listeners))
         print(server.addresses)                             # ["127.0.0.1:40123"]
         ...
         await server.drain(timeout_seconds=5)               # GOAWAY, wait, cut; serve() then returns
@@ -45,14 +45,18 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from mesh_pilot.rpc.channel import Channel, open_channel
 from mesh_pilot.rpc.client_call import ClientCall
 from mesh_pilot.rpc.errors import AddressError, ConnectionLost, RpcError, TlsError
-from mesh_pilot.rpc.limits import Limits
+from mesh_pilot.rpc.health import Health
+from mesh_pilot.rpc.limits import CLIENT_LIMITS, SERVER_LIMITS, Limits
 from mesh_pilot.rpc.net import open_listeners, parse_address
+from mesh_pilot.rpc.reflection import with_reflection
 from mesh_pilot.rpc.server import Server, Service, serve
 from mesh_pilot.rpc.server_stream import Peer, ServerStream
 from mesh_pilot.rpc.statistics import ConnectionStatistics, ServerStatistics
 from mesh_pilot.rpc.tls import CertificateFiles, TlsSource, client_tls, server_tls
 
 __all__ = [
+    "CLIENT_LIMITS",
+    "SERVER_LIMITS",
     "AddressError",
     "Cardinality",
     "CertificateFiles",
@@ -62,6 +66,7 @@ __all__ = [
     "ConnectionStatistics",
     "GRPCError",
     "Handler",
+    "Health",
     "Limits",
     "Peer",
     "RpcError",
@@ -79,4 +84,5 @@ __all__ = [
     "parse_address",
     "serve",
     "server_tls",
+    "with_reflection",
 ]

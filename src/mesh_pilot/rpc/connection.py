@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import cast
 
 import structlog
@@ -31,7 +32,8 @@ log = structlog.get_logger(scope="rpc")
 class ServerConnection(RpcHandler):
     """Serves ``methods`` (by path) on one connected socket, whose TLS handshake is done.
 
-    Mutable state: the open streams with the scope that cancels each, and how far the end of the connection has come.
+    Mutable state: the streams with the scope that cancels each, how many of them the client abandoned while their
+    handlers still end, and how far the end of the connection has come.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class ServerConnection(RpcHandler):
         self._methods = methods
         self._limits = limits
         self._streams: dict[RpcStream, trio.CancelScope] = {}
+        self._abandoned = 0
         self._draining = False
         self._cut = False
         self._transport = SocketTransport(sock, nursery, tls=tls, write_buffer=limits.write_buffer)
@@ -128,16 +131,26 @@ class ServerConnection(RpcHandler):
     def accept(self, stream: Stream, headers: Headers, release_stream: Callable[[], None]) -> None:
         """Start a task for a new stream, or refuse it."""
         stream = cast(RpcStream, stream)
-        if self._draining or len(self._streams) >= self._limits.max_concurrent_streams:
+        if self._draining or self._is_full():
             stream.reset_if_open(ErrorCodes.REFUSED_STREAM)
             release_stream()
             return
         scope = self._streams[stream] = trio.CancelScope()
-        stream.on_terminated = scope.cancel
+        stream.on_terminated = partial(self._abandon, scope)
         self._nursery.start_soon(self._serve, stream, scope, headers, release_stream, name="rpc stream")
 
+    def _is_full(self) -> bool:
+        """Whether the client has as many streams as it may, or resets them faster than their handlers can end."""
+        limit = self._limits.max_concurrent_streams
+        return len(self._streams) - self._abandoned >= limit or self._abandoned >= limit
+
+    def _abandon(self, scope: trio.CancelScope) -> None:
+        """The stream is gone: end its handler."""
+        self._abandoned += 1
+        scope.cancel()
+
     def cancel(self, stream: Stream) -> None:
-        """Nothing: the stream was told that it is terminated, and cancelled its scope."""
+        """Nothing: the stream was told that it is terminated."""
 
     async def _serve(
         self, stream: RpcStream, scope: trio.CancelScope, headers: Headers, release_stream: Callable[[], None]
@@ -152,6 +165,7 @@ class ServerConnection(RpcHandler):
             pass
         finally:
             stream.on_terminated = None
+            self._abandoned -= stream.terminated is not None
             stream.reset_if_open(ErrorCodes.CANCEL)
             release_stream()
             del self._streams[stream]

@@ -53,4 +53,4 @@ SERVER_LIMITS = Limits()
 """What a server has unless told otherwise."""
 
 CLIENT_LIMITS = Limits(keepalive_interval_seconds=330.0)
-"""What a channel has unless told otherwise: gRPC servers hang up on clients that ping more often than every 5 minutes."""
+"""What a channel has unless told otherwise: gRPC servers hang up on clients that ping more than every 5 minutes."""

@@ -1,0 +1,23 @@
+"""Every test of this room leaves no socket behind."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+
+import pytest
+from rpc_support import open_sockets
+
+
+@pytest.fixture(autouse=True)
+def no_socket_is_left_behind() -> Iterator[None]:
+    """grpcio closes its sockets in threads of its own, a moment later."""
+    before = open_sockets()
+    yield
+    gc.collect()
+    for _ in range(1000):
+        if open_sockets() <= before:
+            return
+        time.sleep(0.005)
+    pytest.fail(f"{open_sockets() - before} sockets are left")
