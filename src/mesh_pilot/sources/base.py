@@ -1,0 +1,93 @@
+"""What a source is, and how long it waits before it tries again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+import trio
+
+from mesh_pilot.model.events import Event
+
+
+class SourceStatistics(Protocol):
+    """What every source can say of itself; each adds its own. A frozen value."""
+
+    @property
+    def items(self) -> int:
+        """How many items it holds now: what it sent and did not take back."""
+
+    @property
+    def rejected(self) -> int:
+        """How many things it was given stand refused now."""
+
+    @property
+    def synced(self) -> bool:
+        """Whether its first full picture has been sent since it last started."""
+
+    @property
+    def waiting_for(self) -> str:
+        """Why it has not synced, for the operator; empty once it has."""
+
+
+class Source(Protocol):
+    """A feed of events: owns its connection, and never lets one bad object stop the rest."""
+
+    name: str
+    """What its events carry, such as ``files``; unique in the process."""
+
+    async def run(
+        self,
+        events: trio.MemorySendChannel[Event],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Send events until cancelled.
+
+        `task_status` is started once it is at work, before it has synced. Retries by itself what may come back; what
+        it raises restarts it. It may be run again after it raised or was cancelled: it then sends its picture anew,
+        as a Replace, and Synced. Cancellation leaves nothing behind: what it knows is kept for the next run.
+        """
+
+    def statistics(self) -> SourceStatistics:
+        """How it is doing; may be asked at any time, running or not."""
+
+
+@attrs.define
+class Backoff:
+    """How long to wait before the next try: exponential, with full jitter.
+
+        backoff = Backoff()
+        while True:
+            try:
+                await connect_and_read()  # calls backoff.reset() once it has worked
+            except OSError:
+                await trio.sleep(backoff.next_seconds())
+
+    The n-th wait is a random share of ``first_seconds * 2**n``, which never exceeds ``limit_seconds``. Many clients of
+    one server that failed together so come back spread out.
+    """
+
+    first_seconds: float = 1.0
+    limit_seconds: float = 30.0
+    random: Callable[[], float] = random.random
+    """A number from 0 up to 1."""
+    tries: int = attrs.field(default=0, init=False)
+    """Waits given since the last reset."""
+
+    @property
+    def ceiling_seconds(self) -> float:
+        """The longest the next wait can be."""
+        return min(self.limit_seconds, self.first_seconds * 2.0 ** min(self.tries, 64))
+
+    def next_seconds(self) -> float:
+        """How long to wait now; the next answer is of a range twice as wide."""
+        ceiling = self.ceiling_seconds
+        self.tries += 1
+        return ceiling * self.random()
+
+    def reset(self) -> None:
+        """It worked: the next wait is of the first range again."""
+        self.tries = 0

@@ -1,0 +1,38 @@
+"""Files as a source: folders of Istio YAML, credentials, the mesh configuration.
+
+    source = file_source(["/etc/mesh/config"], credentials=["/etc/mesh/credentials"])
+    await source.run(events)
+
+How it is put together, each part usable and tested by itself: `roots` lists and reads what was pointed at, `look`
+finds what changed since the last look, `objects` and `secrets` parse, `index` decides what is in force and turns
+changes into events (pure), `watch` is told of changes by the operating system, and `source` runs it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mesh_pilot.sources.files.roots import ConfigRoot, CredentialsRoot, Root
+from mesh_pilot.sources.files.source import FileSource, FileSourceStatistics, Timing
+
+__all__ = ["FileSource", "FileSourceStatistics", "Timing", "file_source"]
+
+
+def file_source(
+    folders: Iterable[str],
+    *,
+    credentials: Iterable[str] = (),
+    name: str = "files",
+    default_namespace: str = "default",
+    timing: Timing | None = None,
+    poll: bool = False,
+) -> FileSource:
+    """The source of all config folders and credential folders.
+
+    All in one, so that an object that stands in two of them is found out: the earlier folder wins. `folders` hold
+    YAML and JSON files, at any depth; `credentials` hold a folder of PEM files for each credential. `poll`: look for
+    changes every second instead of being told by the operating system.
+    """
+    roots: list[Root] = [ConfigRoot(folder, name, default_namespace) for folder in folders]
+    roots += [CredentialsRoot(folder, name) for folder in credentials]
+    return FileSource(name, roots, timing=timing, poll=poll)

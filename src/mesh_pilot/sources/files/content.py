@@ -1,0 +1,75 @@
+"""What a file says: its objects, good and bad, in order."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import attrs
+
+from mesh_pilot.model.config import Problem
+from mesh_pilot.model.events import Item
+
+Key = tuple[str, ...]
+"""The key of an item, as `model.events.item_key` gives it."""
+
+
+class Place(NamedTuple):
+    """Where objects stand; places sort in the order in which their objects win."""
+
+    root: int
+    """The position of the root among those that were configured: an earlier root wins."""
+    path: str
+    """As people know it: the root as they gave it, and the way from there."""
+
+
+@attrs.frozen
+class Found:
+    """A good object."""
+
+    key: Key
+    item: Item
+    line: int = 0
+    """1-based line it starts on; 0 where there are no lines."""
+
+
+@attrs.frozen
+class Faulty:
+    """An object that can't be accepted."""
+
+    problems: tuple[Problem, ...]
+    key: Key | None = None
+    """None: so broken that it can't be told which object it is."""
+    line: int = 0
+
+
+@attrs.frozen
+class Ignored:
+    """An object of a kind that is not ours, such as a Deployment."""
+
+    kind: str
+
+
+Entry = Found | Faulty
+
+
+@attrs.frozen
+class Content:
+    """All that a readable place says."""
+
+    entries: tuple[Entry, ...] = ()
+
+
+@attrs.frozen
+class Unreadable:
+    """A place that can't be read at present: what it said before stays."""
+
+    reason: str
+
+
+@attrs.frozen
+class Gone:
+    """A place that is no more: what it said is taken back."""
+
+
+Reading = Content | Unreadable | Gone
+"""What looking at a place has shown."""

@@ -1,0 +1,55 @@
+"""The objects of one file: Istio configs and Kubernetes Secrets out of YAML or JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mesh_pilot.config.decode import decode_document
+from mesh_pilot.config.kinds import KindError, lookup
+from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.model.config import ConfigError, Origin, Problem
+from mesh_pilot.model.events import item_key
+from mesh_pilot.sources.files.content import Entry, Faulty, Found, Ignored
+from mesh_pilot.sources.files.secrets import read_secret_object
+
+_IDENTITY = ("apiVersion", "kind", "metadata", "metadata.name", "metadata.namespace")
+"""Fields that say which object it is: where one of them is wrong, that can't be told."""
+
+
+def read_objects(data: bytes, origin: Origin, default_namespace: str) -> Iterator[Entry | Ignored]:
+    """Every object of a file, one at a time, in order."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        reason = f"is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}"
+        yield Faulty((Problem("", reason, line=line),), line=line)
+        return
+    if origin.location.lower().endswith(".json"):
+        # JSON may be indented with tabs, YAML may not; inside JSON strings there can be none.
+        text = text.replace("\t", " ")
+    for document in load(text, origin):
+        yield _faulty(document) if isinstance(document, ConfigError) else _read(document, origin, default_namespace)
+
+
+def _read(document: Document, origin: Origin, default_namespace: str) -> Entry | Ignored:
+    api_version, kind = document.data.get("apiVersion"), document.data.get("kind")
+    if api_version == "v1" and kind == "Secret":
+        return read_secret_object(document, default_namespace)
+    if isinstance(api_version, str) and isinstance(kind, str) and api_version and kind:
+        try:
+            if lookup(api_version, kind) is None:
+                return Ignored(kind)
+        except KindError:
+            pass  # decoding says it, with line and path
+    try:
+        config = decode_document(document, origin=origin, default_namespace=default_namespace)
+    except ConfigError as error:
+        return _faulty(error)
+    return Found(item_key(config), config, config.origin.line)
+
+
+def _faulty(error: ConfigError) -> Faulty:
+    certain = error.key is not None and not any(problem.path in _IDENTITY for problem in error.problems)
+    key = ("config", *error.key) if error.key is not None and certain else None
+    return Faulty(error.problems, key, error.origin.line)

@@ -1,0 +1,223 @@
+"""What can be pointed at: a folder of YAML files, a folder of credentials, a single file.
+
+A root lists its units (a unit is what is read, and refused, together: a file, or the files of one credential), reads
+one, and says what stands in it. No state; blocking calls, to be made in a worker thread, except `parse`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+
+from mesh_pilot.model.config import ConfigError, Origin, Problem
+from mesh_pilot.model.events import Item, item_key
+from mesh_pilot.sources.files.content import Entry, Faulty, Found, Ignored
+from mesh_pilot.sources.files.objects import read_objects
+from mesh_pilot.sources.files.secrets import PART_NAMES, make_credential
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+"""Larger files are refused: they are not configuration."""
+
+Signature = tuple[int, ...]
+"""What a unit's files look like from outside: device, inode, size, times. Another one means: read again."""
+
+Identity = tuple[int, int]
+"""Device and inode."""
+
+Parts = Mapping[str, bytes]
+"""The contents of a unit's files by name; the name of a lone file is empty."""
+
+
+@attrs.frozen
+class Listing:
+    """What a root holds at the moment."""
+
+    units: Mapping[str, Signature] = attrs.field(factory=dict)
+    faults: Mapping[str, str] = attrs.field(factory=dict)
+    """Folders (or the root) that can't be looked into, with the reason: what is beneath them is as it was."""
+    folders: frozenset[str] = frozenset()
+    """Real paths of the folders in which any change matters."""
+    identity: Identity | None = None
+    """Which folder it is; None where there is none."""
+
+
+class Root(Protocol):
+    @property
+    def path(self) -> str:
+        """As it was given."""
+
+    def list(self, visited: set[Identity]) -> Listing:
+        """What it holds. Folders in `visited` are skipped, and those that it enters are added."""
+
+    def read(self, unit: str) -> Parts:
+        """Raises OSError."""
+
+    def parse(self, unit: str, parts: Parts) -> Iterator[Entry | Ignored]:
+        """What stands in a unit, object by object."""
+
+
+@attrs.frozen
+class ConfigRoot:
+    """A folder tree of YAML and JSON files. Hidden names, backups and editors' temporary files are passed over.
+
+    Symbolic links are followed, to files and to folders; a folder reached twice is read once. A mounted ConfigMap is
+    so read through its links, and its hidden versions are not.
+    """
+
+    path: str
+    source: str
+    default_namespace: str = "default"
+
+    def list(self, visited: set[Identity]) -> Listing:
+        walk = _Walk(visited, _is_config_file)
+        identity = walk.enter(self.path)
+        return Listing(walk.units, walk.faults, frozenset(walk.folders), identity)
+
+    def read(self, unit: str) -> Parts:
+        return {"": read_file(Path(unit))}
+
+    def parse(self, unit: str, parts: Parts) -> Iterator[Entry | Ignored]:
+        return read_objects(parts[""], Origin(self.source, unit), self.default_namespace)
+
+
+@attrs.frozen
+class CredentialsRoot:
+    """A folder with a folder for each credential, named as `credentialName` refers to it, that holds its PEM files."""
+
+    path: str
+    source: str
+
+    def list(self, visited: set[Identity]) -> Listing:
+        walk = _Walk(visited, lambda name: name in PART_NAMES)
+        identity = walk.enter(self.path, depth=1)
+        units: dict[str, Signature] = {}
+        for file, signature in walk.units.items():
+            folder = str(Path(file).parent)
+            if folder != self.path:
+                units[folder] = units.get(folder, ()) + signature
+        return Listing(units, walk.faults, frozenset(walk.folders), identity)
+
+    def read(self, unit: str) -> Parts:
+        files = sorted(file for file in Path(unit).iterdir() if file.name in PART_NAMES)
+        return {file.name: read_file(file) for file in files}
+
+    def parse(self, unit: str, parts: Parts) -> Iterator[Entry | Ignored]:
+        secret, problems = make_credential(Path(unit).name, "", parts)
+        key = item_key(secret)
+        yield Faulty(problems, key) if problems else Found(key, secret)
+
+
+@attrs.frozen
+class FileRoot:
+    """A single file that says one thing."""
+
+    path: str
+    source: str
+    decode: Callable[[str, Origin], Item]
+    """Raises ConfigError."""
+    key: tuple[str, ...]
+    """The key of the item that it gives."""
+
+    def list(self, visited: set[Identity]) -> Listing:
+        try:
+            file = Path(self.path).resolve(strict=True)
+            status = file.stat()
+        except OSError as error:
+            return Listing(faults={self.path: _reason(error)})
+        folders = frozenset({str(file.parent)})
+        return Listing({self.path: _signature(status)}, folders=folders, identity=_identity(status))
+
+    def read(self, unit: str) -> Parts:
+        return {"": read_file(Path(unit))}
+
+    def parse(self, unit: str, parts: Parts) -> Iterator[Entry | Ignored]:
+        try:
+            item = self.decode(parts[""].decode("utf-8-sig"), Origin(self.source, unit))
+        except UnicodeDecodeError:
+            yield Faulty((Problem("", "is not UTF-8 text"),), self.key)
+        except ConfigError as error:
+            yield Faulty(error.problems, self.key, error.origin.line)
+        else:
+            yield Found(self.key, item)
+
+
+class _Walk:
+    """One walk through a tree: what was found on the way."""
+
+    def __init__(self, visited: set[Identity], wanted: Callable[[str], bool]) -> None:
+        self.units: dict[str, Signature] = {}
+        self.faults: dict[str, str] = {}
+        self.folders: set[str] = set()
+        self._visited = visited
+        self._wanted = wanted
+
+    def enter(self, folder: str, depth: int = 1000) -> Identity | None:
+        """Take in a folder and, `depth` levels down, those within; its identity, None where it can't be entered."""
+        try:
+            identity = _identity(Path(folder).stat())
+            if identity in self._visited:
+                return identity
+            with os.scandir(folder) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
+        except OSError as error:
+            self.faults[folder] = _reason(error)
+            return None
+        self._visited.add(identity)
+        self.folders.add(os.path.realpath(folder))
+        for entry in entries:
+            if not entry.name.startswith((".", "#")):
+                self._take(entry, depth)
+        return identity
+
+    def _take(self, entry: os.DirEntry[str], depth: int) -> None:
+        wanted = self._wanted(entry.name)
+        try:
+            if entry.is_dir():
+                if depth:
+                    self.enter(entry.path, depth - 1)
+                return
+            if not wanted:
+                return
+            status = entry.stat()
+        except FileNotFoundError:
+            if wanted and entry.is_symlink():
+                self.faults[entry.path] = "is a symbolic link to nothing"
+            return
+        except OSError as error:
+            self.faults[entry.path] = _reason(error)
+            return
+        if stat.S_ISREG(status.st_mode):
+            self.units[entry.path] = _signature(status)
+            if entry.is_symlink():
+                self.folders.add(str(Path(entry.path).resolve().parent))
+
+
+def _is_config_file(name: str) -> bool:
+    return name.lower().endswith((".yaml", ".yml", ".json"))
+
+
+def read_file(path: Path) -> bytes:
+    """All of a file. Raises OSError, also where it is too large to be configuration."""
+    with path.open("rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {MAX_FILE_BYTES >> 20} MiB")
+    return data
+
+
+def _signature(status: os.stat_result) -> Signature:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return (status.st_dev, status.st_ino)
+
+
+def _reason(error: OSError) -> str:
+    return f"can't be read: {error.strerror or error}"

@@ -1,0 +1,157 @@
+"""TLS credentials from files: Kubernetes Secret objects, and folders that hold PEM files.
+
+Names of the parts are those that Istio's gateways take (Istio, "Secure Gateways", key formats).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+
+import attrs
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+from mesh_pilot.config.yaml import Document
+from mesh_pilot.model.config import Problem
+from mesh_pilot.model.events import Secret, item_key
+from mesh_pilot.sources.files.content import Entry, Faulty, Found, Ignored
+
+_PARTS = {
+    "tls.crt": "certificate_chain",
+    "cert": "certificate_chain",
+    "tls.key": "private_key",
+    "key": "private_key",
+    "ca.crt": "ca_certificates",
+    "cacert": "ca_certificates",
+    "ca.crl": "crl",
+    "crl": "crl",
+}
+PART_NAMES = tuple(_PARTS)
+"""Names that a credential's parts may have, as keys of a Secret or as files."""
+
+_TYPES = ("kubernetes.io/tls", "Opaque")
+
+
+def make_credential(name: str, namespace: str, parts: Mapping[str, bytes]) -> tuple[Secret, tuple[Problem, ...]]:
+    """The credential of these PEM parts, and what is wrong with it; a problem's path is the part's name.
+
+    A certificate needs its key and the other way round; CA certificates may stand alone. Names that are no parts
+    are passed over.
+    """
+    values: dict[str, bytes] = {}
+    names: dict[str, str] = {}
+    problems: list[Problem] = []
+    for part, value in parts.items():
+        field = _PARTS.get(part)
+        if field is None:
+            continue
+        if field in values:
+            problems.append(Problem(part, f"says the same as {names[field]}: keep one of them"))
+            continue
+        values[field], names[field] = value, part
+    secret = Secret(name, namespace, **values)
+    return secret, (*problems, *_check(secret, names))
+
+
+def read_secret_object(document: Document, default_namespace: str) -> Entry | Ignored:
+    """The credential of a Kubernetes Secret; Ignored where it is of another type or holds none of our parts."""
+    data = document.data
+    if data.get("type", "Opaque") not in _TYPES:
+        return Ignored("Secret")
+    metadata = data.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if not isinstance(metadata, Mapping) or not isinstance(name, str) or not name:
+        return Faulty((Problem("metadata.name", "is missing", line=document.line_of("metadata")),), line=document.line)
+    namespace = str(metadata.get("namespace") or default_namespace)
+    problems: list[Problem] = []
+    parts = {part: value for part, value in _decoded(document, problems).items() if part in _PARTS}
+    if not parts and not problems:
+        return Ignored("Secret")
+    secret, wrong = make_credential(name, namespace, parts)
+    where = {part: "stringData" if part in _mapping(data, "stringData") else "data" for part in parts}
+    if not problems:
+        problems += (attrs.evolve(p, path=f"{where[p.path]}[{p.path}]" if p.path else "data") for p in wrong)
+    if problems:
+        lined = tuple(attrs.evolve(p, line=document.line_of(p.path)) for p in problems)
+        return Faulty(lined, item_key(secret), document.line)
+    return Found(item_key(secret), secret, document.line)
+
+
+def _decoded(document: Document, problems: list[Problem]) -> dict[str, bytes]:
+    """The values of `data` (base64) and `stringData`, which wins, as Kubernetes has it."""
+    values: dict[str, bytes] = {}
+    for part, text in _mapping(document.data, "data").items():
+        try:
+            values[part] = base64.b64decode("".join(str(text).split()), validate=True)
+        except (binascii.Error, ValueError):
+            if part in _PARTS:
+                problems.append(Problem(f"data[{part}]", "is not base64 (plain text goes under stringData)"))
+    return values | {part: str(text).encode() for part, text in _mapping(document.data, "stringData").items()}
+
+
+def _mapping(data: Mapping[str, object], field: str) -> Mapping[str, object]:
+    value = data.get(field)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _check(secret: Secret, names: Mapping[str, str]) -> list[Problem]:
+    """What is wrong with a credential. Never quotes what it holds."""
+    problems = []
+    if not secret.certificate_chain and not secret.private_key and not secret.ca_certificates:
+        return [Problem("", f"holds no certificate: expected some of {', '.join(PART_NAMES)}")]
+    chain = ca = key = None
+    if secret.certificate_chain:
+        chain = _certificates(secret.certificate_chain)
+        if chain is None:
+            problems.append(Problem(names["certificate_chain"], "is not a chain of PEM certificates"))
+        if not secret.private_key:
+            problems.append(Problem(names["certificate_chain"], "has no private key beside it"))
+    if secret.private_key:
+        key = _public_of(secret.private_key)
+        if key is None:
+            problems.append(Problem(names["private_key"], "is not an unencrypted PEM private key"))
+        if not secret.certificate_chain:
+            problems.append(Problem(names["private_key"], "has no certificate beside it"))
+    if secret.ca_certificates:
+        ca = _certificates(secret.ca_certificates)
+        if ca is None:
+            problems.append(Problem(names["ca_certificates"], "is not a list of PEM certificates"))
+    if chain and key and key != _subject_key(chain[0]):
+        problems.append(Problem(names["private_key"], f"is not the key of {names['certificate_chain']}"))
+    if secret.crl and not _is_crl(secret.crl):
+        problems.append(Problem(names["crl"], "is not a PEM certificate revocation list"))
+    return problems
+
+
+def _certificates(pem: bytes) -> list[x509.Certificate] | None:
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError:
+        return None
+
+
+def _subject_key(certificate: x509.Certificate) -> bytes | None:
+    try:
+        return certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    except (UnsupportedAlgorithm, ValueError):
+        return None
+
+
+def _public_of(pem: bytes) -> bytes | None:
+    """The public half of a private key, None where it can't be read."""
+    try:
+        key = load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None
+    return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _is_crl(pem: bytes) -> bool:
+    try:
+        x509.load_pem_x509_crl(pem)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,139 @@
+"""Being told when something may have changed in folders, by the operating system."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection
+from contextlib import aclosing
+from pathlib import Path
+from typing import cast
+
+import attrs
+import trio
+from watchfiles import Change, awatch
+
+STEP_MS = 20
+"""How often the watching thread looks for events, and how long it waits for more of them."""
+GROUP_MS = 200
+"""How long events may keep coming before they are passed on all the same."""
+
+
+@attrs.frozen
+class Watched:
+    """What is watched."""
+
+    folders: frozenset[str] = frozenset()
+    """Real paths of folders; anything that happens right in them matters."""
+    points: frozenset[str] = frozenset()
+    """Absolute paths whose coming and going matters, whatever else happens beside them."""
+
+    @classmethod
+    def over(cls, folders: Collection[str], roots: Collection[str]) -> Watched:
+        """These folders, and the roots themselves: each may vanish, come, or be reached by a link that changes."""
+        points: set[str] = set()
+        for root in map(Path, map(os.path.abspath, roots)):
+            points |= {str(path) for path in (root, *root.parents) if path == root or path.is_symlink()}
+        return cls(frozenset(folders), frozenset(points))
+
+    def paths(self) -> list[str]:
+        """The folders to ask the operating system about."""
+        return sorted(self.folders | {_nearest_folder(point) for point in self.points})
+
+    def matters(self, change: Change, path: str) -> bool:
+        """Whether something that happened at `path` is of interest."""
+        if path in self.folders or str(Path(path).parent) in self.folders:
+            return True
+        return any(point == path or point.startswith(path + os.sep) for point in self.points)
+
+
+class Watcher:
+    """Calls `changed` whenever something may have changed in what it is set to watch.
+
+    Runs in the nursery it is given; cancelling that ends its thread within a step.
+    State: what is watched, the scope that ends this watch, and why the last one failed.
+    """
+
+    def __init__(self, nursery: trio.Nursery, changed: Callable[[], None]) -> None:
+        self.watched: Watched | None = None
+        """What is being watched; None while nothing is."""
+        self.failure = ""
+        """Why nothing is watched; empty while something is, or before the first try."""
+        self._nursery = nursery
+        self._changed = changed
+        self._scope = trio.CancelScope()
+
+    def __repr__(self) -> str:
+        return f"<Watcher of {self.watched.paths() if self.watched else self.failure or 'nothing'}>"
+
+    async def over(self, watched: Watched) -> None:
+        """Watch this, and no longer what was watched before.
+
+        Returns once whatever happens from now on will be told, or the watch has failed.
+        """
+        self._scope.cancel()
+        self._scope = trio.CancelScope()
+        self.watched, self.failure = watched, ""
+        ready = trio.Event()
+        self._nursery.start_soon(self._watch, watched, self._scope, ready)
+        await ready.wait()
+
+    async def _watch(self, watched: Watched, scope: trio.CancelScope, ready: trio.Event) -> None:
+        stop = _Stop(trio.lowlevel.current_trio_token(), ready)
+        reason = ""
+        with scope:
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(stop.set_when_cancelled)
+                    await self._tell(watched, stop)
+            except* (OSError, RuntimeError) as errors:
+                reason = str(errors.exceptions[0])
+            if reason:
+                self.watched, self.failure = None, reason
+                self._changed()
+        ready.set()
+
+    async def _tell(self, watched: Watched, stop: _Stop) -> None:
+        changes = awatch(
+            *watched.paths(),
+            watch_filter=watched.matters,
+            debounce=GROUP_MS,
+            step=STEP_MS,
+            stop_event=cast("trio.Event", stop),  # only ever asked whether it is set
+            rust_timeout=0,
+            recursive=False,
+        )
+        async with aclosing(changes):
+            async for _ in changes:
+                self._changed()
+
+
+class _Stop:
+    """What the watching thread asks, each step, whether to stop; the first time, its watches are in place."""
+
+    def __init__(self, token: trio.lowlevel.TrioToken, ready: trio.Event) -> None:
+        self._token = token
+        self._ready = ready
+        self._is_asked = False
+        self._stop = threading.Event()
+
+    def is_set(self) -> bool:
+        if not self._is_asked:
+            self._is_asked = True
+            self._token.run_sync_soon(self._ready.set)
+        return self._stop.is_set()
+
+    def set(self) -> None:
+        self._stop.set()
+
+    async def set_when_cancelled(self) -> None:
+        """The thread can't be cancelled, only asked."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._stop.set()
+
+
+def _nearest_folder(path: str) -> str:
+    """The nearest folder above a path that exists."""
+    return next(str(folder) for folder in Path(path).parents if folder.is_dir())

@@ -1,0 +1,153 @@
+"""Keeping one source running: when it dies it is started again, and nothing else notices."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import attrs
+import structlog
+import trio
+
+from mesh_pilot.model.events import Event, Synced
+from mesh_pilot.sources.base import Backoff, Source, SourceStatistics
+
+log = structlog.get_logger(scope="sources")
+
+
+class SourceState(StrEnum):
+    IDLE = "idle"
+    """Not started."""
+    SYNCING = "syncing"
+    """Running; its first full picture is not in yet."""
+    SYNCED = "synced"
+    """Running; what it said is current."""
+    WAITING = "waiting"
+    """It died and will be started again; what it said stays."""
+    ENDED = "ended"
+    """It returned or was cancelled; what it said stays."""
+
+
+@attrs.frozen
+class SupervisorStatistics:
+    """How a source and its supervision are doing. Times are of Trio's clock, in seconds; None: never."""
+
+    name: str
+    state: SourceState
+    restarts: int
+    """How often it died and was started again."""
+    last_error: str
+    """What it last died of; empty if it never did."""
+    ever_synced: bool
+    """Whether a full picture came at any time: once it did, the source no longer holds up readiness."""
+    synced_since: float | None
+    """When it synced since it was last started."""
+    last_event: float | None
+    """When it last sent anything."""
+    events: int
+    """How many events it has sent."""
+    source: SourceStatistics
+    """What the source says itself."""
+
+
+class Supervisor:
+    """Runs one source and passes on its events.
+
+    State: where the source is in its life, and what `statistics` tells.
+    """
+
+    def __init__(
+        self, source: Source, events: trio.MemorySendChannel[Event], *, backoff: Backoff | None = None
+    ) -> None:
+        self.source = source
+        self._events = events
+        self._backoff = backoff or Backoff()
+        self._state = SourceState.IDLE
+        self._restarts = 0
+        self._last_error = ""
+        self._ever_synced = trio.Event()
+        self._synced_since: float | None = None
+        self._last_event: float | None = None
+        self._sent = 0
+
+    def __repr__(self) -> str:
+        return f"<Supervisor of {self.source.name}: {self._state}, {self._restarts} restarts>"
+
+    def statistics(self) -> SupervisorStatistics:
+        return SupervisorStatistics(
+            name=self.source.name,
+            state=self._state,
+            restarts=self._restarts,
+            last_error=self._last_error,
+            ever_synced=self._ever_synced.is_set(),
+            synced_since=self._synced_since,
+            last_event=self._last_event,
+            events=self._sent,
+            source=self.source.statistics(),
+        )
+
+    async def wait_synced(self) -> None:
+        """Until the source's first full picture has been passed on. Cancelling leaves nothing behind."""
+        await self._ever_synced.wait()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the source until cancelled, starting it again whenever it dies.
+
+        Returns if the source returns. Raises only what is not the source's doing: cancellation, and a group of one
+        trio.BrokenResourceError when nobody receives events any more.
+        """
+        task_status.started()
+        try:
+            while not await self._survives():
+                self._state = SourceState.WAITING
+                await trio.sleep(self._backoff.next_seconds())
+                self._restarts += 1
+        finally:
+            self._state = SourceState.ENDED
+
+    async def _survives(self) -> bool:
+        """One life of the source: whether it ended by itself, in peace."""
+        self._state = SourceState.SYNCING
+        self._synced_since = None
+        started = trio.current_time()
+        inlet, outlet = trio.open_memory_channel[Event](0)
+        error: Exception | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._pass_on, outlet)
+            async with inlet:
+                try:
+                    await self.source.run(inlet)
+                except Exception as raised:
+                    error = raised
+        if error is not None:
+            if trio.current_time() - started >= self._backoff.limit_seconds:
+                self._backoff.reset()
+            self._died(error)
+        return error is None
+
+    async def _pass_on(self, outlet: trio.MemoryReceiveChannel[Event]) -> None:
+        """Hand the source's events on, one at a time: a slow reducer slows the source, not memory."""
+        async with outlet:
+            async for event in outlet:
+                await self._events.send(event)
+                self._sent += 1
+                self._last_event = trio.current_time()
+                if isinstance(event, Synced):
+                    self._synced()
+
+    def _synced(self) -> None:
+        self._state = SourceState.SYNCED
+        self._synced_since = trio.current_time()
+        self._ever_synced.set()
+
+    def _died(self, error: Exception) -> None:
+        """Log it: in full the first time, in a line while it stays the same."""
+        message = f"{type(error).__name__}: {error}"
+        log.error(
+            "source died; what it said stays in force, and it is started again",
+            source=self.source.name,
+            error=message,
+            restarts=self._restarts,
+            next_try_within_seconds=self._backoff.ceiling_seconds,
+            exc_info=error if message != self._last_error else None,
+        )
+        self._last_error = message
