@@ -191,6 +191,8 @@ class Memo:
 
         Raises what the function raised.
         """
+        if _kwargs:
+            raise TypeError("a derived value's key is positional")
         query = (function, args)
         node = self._nodes.get(query)
         if node is None:

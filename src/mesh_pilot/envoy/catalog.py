@@ -9,13 +9,15 @@ import attrs
 from mesh_pilot.envoy import clusters, endpoints, gateways, inbound_clusters, inbound_listeners, listeners, routes
 from mesh_pilot.envoy.scope import Facts, Target, facts_of, target_of
 from mesh_pilot.envoy.secrets import secret
-from mesh_pilot.envoy.sets import JoinedSet, LiveSet
+from mesh_pilot.envoy.sets import JoinedSet, LiveSet, Part
 from mesh_pilot.incremental import Query, Watch
 from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
+from mesh_pilot.security.secrets import IdentitySet, Issuer
+from mesh_pilot.security.spiffe import parse_identity
 from mesh_pilot.world import View, World
 
-Part = tuple[str, Query, bool]
+PartKey = tuple[str, Query, bool]
 """Type, translator with its key, and whether that is a plan (else a function of the name)."""
 
 
@@ -32,16 +34,20 @@ class CatalogStatistics:
 class WorldCatalog:
     """Opens the resources of proxies over one World."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, issuer: Issuer | None = None) -> None:
+        """``issuer`` gives proxies whose identity is known their certificates; without one there are none."""
         self._world = world
-        self._sets: dict[Part, LiveSet] = {}
-        self._idle: dict[Part, bool] = {}
+        self._issuer = issuer
+        self._sets: dict[PartKey, LiveSet] = {}
+        self._idle: dict[PartKey, bool] = {}
         """Sets without readers; True once a ``trim`` has seen them so."""
         self._open = 0
 
     def open(self, proxy: Proxy) -> WorldResources:
         self._open += 1
-        return WorldResources(self, facts_of(proxy))
+        identity = parse_identity(proxy.identity)
+        own = self._issuer.secrets_of(identity) if self._issuer and identity else None
+        return WorldResources(self, facts_of(proxy), own)
 
     def trim(self) -> None:
         """Let go of sets that nobody has read since the last call. Call it every minute or so."""
@@ -54,7 +60,7 @@ class WorldCatalog:
     def statistics(self) -> CatalogStatistics:
         return CatalogStatistics(self._open, len(self._sets), len(self._idle))
 
-    def _attach(self, part: Part, reader: WorldResources, wake: Callable[[], None]) -> LiveSet:
+    def _attach(self, part: PartKey, reader: WorldResources, wake: Callable[[], None]) -> LiveSet:
         live = self._sets.get(part)
         if live is None:
             type_url, query, is_plan = part
@@ -65,7 +71,7 @@ class WorldCatalog:
         live.attach(reader, wake)
         return live
 
-    def _detach(self, part: Part, reader: WorldResources) -> None:
+    def _detach(self, part: PartKey, reader: WorldResources) -> None:
         if self._sets[part].detach(reader):
             self._idle[part] = False
 
@@ -73,14 +79,15 @@ class WorldCatalog:
 class WorldResources:
     """One proxy's resources: implements ``xds.sets.ProxyResources``."""
 
-    def __init__(self, catalog: WorldCatalog, facts: Facts) -> None:
+    def __init__(self, catalog: WorldCatalog, facts: Facts, own: IdentitySet | None) -> None:
         self._catalog = catalog
+        self._own = own
         self._world = catalog._world
         self._facts = facts
         self._watch = Watch(self._world.memo, self._retarget)
         self._target: Target | None = None
         self._stale = True
-        self._parts: dict[str, tuple[Part, ...]] = {}
+        self._parts: dict[str, tuple[PartKey, ...]] = {}
         self._sets: dict[str, JoinedSet] = {}
         self._waker: Callable[[], None] = _nothing
 
@@ -109,7 +116,10 @@ class WorldResources:
             parts = self._parts.get(type_url)
             if parts is None:
                 return None
-            live = tuple(self._catalog._attach(p, self, self._wake) for p in parts)
+            live: tuple[Part, ...] = tuple(self._catalog._attach(p, self, self._wake) for p in parts)
+            if type_url == SECRET and self._own is not None:
+                self._own.attach(self, self._wake)
+                live = (self._own, *live)
             joined = self._sets[type_url] = JoinedSet(self._world.memo, type_url, live)
         return joined
 
@@ -127,6 +137,8 @@ class WorldResources:
         del self._sets[type_url]
         for part in self._parts[type_url]:
             self._catalog._detach(part, self)
+        if type_url == SECRET and self._own is not None:
+            self._own.detach(self)
 
     def _retarget(self) -> None:
         self._stale = True
@@ -140,10 +152,10 @@ def _nothing() -> None:
     pass
 
 
-def _parts(target: Target) -> dict[str, tuple[Part, ...]]:
+def _parts(target: Target) -> dict[str, tuple[PartKey, ...]]:
     """What a proxy's resources of each type are made from."""
     scope, place, workload = target.scope, target.place, target.workload
-    clusters_out: Part = (CLUSTER, (clusters.outbound_clusters, (scope, place)), True)
+    clusters_out: PartKey = (CLUSTER, (clusters.outbound_clusters, (scope, place)), True)
     common = {
         ENDPOINT: ((ENDPOINT, (endpoints.assignment, (scope, place)), False),),
         SECRET: ((SECRET, (secret, (workload,)), False),),

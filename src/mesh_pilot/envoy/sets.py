@@ -7,6 +7,7 @@ to date only those that may have changed, and notes the names whose bytes really
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Set
+from typing import Protocol
 
 import attrs
 import structlog
@@ -190,13 +191,29 @@ class LiveSet:
         )
 
 
+class Part(Protocol):
+    """A set that several proxies may share: ``LiveSet``, or one of the same shape that is not over the World."""
+
+    def refresh(self) -> int: ...
+
+    def all(self) -> Mapping[str, Resource]: ...
+
+    def get(self, name: str) -> Resource | None: ...
+
+    def touched_since(self, revision: int) -> Set[str] | None: ...
+
+    def attach(self, reader: Hashable, wake: Callable[[], None]) -> None: ...
+
+    def detach(self, reader: Hashable) -> bool: ...
+
+
 class JoinedSet:
     """One proxy's resources of a type: live sets with names apart, read as one.
 
     A proxy whose scope changes gets a new one; revisions of the old one mean nothing to it.
     """
 
-    def __init__(self, memo: Memo, type_url: str, parts: tuple[LiveSet, ...]) -> None:
+    def __init__(self, memo: Memo, type_url: str, parts: tuple[Part, ...]) -> None:
         self.type_url = type_url
         self.parts = parts
         self._since = memo.advance()

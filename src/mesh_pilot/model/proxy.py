@@ -50,6 +50,8 @@ class Proxy:
     cluster: str = ""
     version: str = ""
     """Envoy's version, ``1.40.0``, if it said."""
+    identity: str = ""
+    """The SPIFFE id that its connection vouches for; empty where nothing does, and then it gets no private key."""
 
     @property
     def interception(self) -> Interception:

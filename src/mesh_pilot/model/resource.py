@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cached_property
 
 import attrs
 
@@ -37,6 +38,12 @@ class Resource:
     """Hash of the bytes: the same for the same world in any process."""
     configs: tuple[ConfigKey, ...] = ()
     """What it was made from, to explain a NACK."""
+
+    @cached_property
+    def digest(self) -> int:
+        """Type, name and version in 128 bits; digests add up to the digest of a set of resources."""
+        text = f"{self.type_url}\0{self.name}\0{self.version}"
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=16).digest(), "big")
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Resource):

@@ -1,0 +1,131 @@
+"""The mesh identity of a proxy as SDS secrets: ``default`` (its certificate and key) and ``ROOTCA``.
+
+A private key goes only to a stream whose peer is known to be that workload; which streams those are is decided
+where the stream is accepted, and stands in ``Proxy.identity``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Set
+from datetime import datetime
+
+import attrs
+from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
+
+from mesh_pilot.model.resource import SECRET, Resource, make_resource
+from mesh_pilot.security.ca import Certificate, CertificateAuthority
+from mesh_pilot.security.spiffe import Identity
+
+CERTIFICATE = "default"
+ROOT = "ROOTCA"
+
+
+@attrs.frozen
+class IssuerStatistics:
+    identities: int
+    """Identities that proxies hold now."""
+    issued: int
+    """Certificates signed since the start."""
+
+
+class Issuer:
+    """Keeps one set of secrets an identity, shared by the proxies that have it, and renews them in time.
+
+    ``advance`` gives the next number of the clock that orders changes; ``now`` the wall clock.
+    """
+
+    def __init__(
+        self, authority: CertificateAuthority, *, now: Callable[[], datetime], advance: Callable[[], int]
+    ) -> None:
+        self.authority = authority
+        self.now = now
+        self.advance = advance
+        self.issued = 0
+        self._sets: dict[Identity, IdentitySet] = {}
+
+    def secrets_of(self, identity: Identity) -> IdentitySet:
+        found = self._sets.get(identity)
+        if found is None:
+            found = self._sets[identity] = IdentitySet(self, identity)
+        return found
+
+    def renew(self) -> datetime | None:
+        """Renew what is due and wake its readers; returns when the next one is due, if any is held."""
+        for identity in [i for i, held in self._sets.items() if held.idle]:
+            del self._sets[identity]
+        for held in self._sets.values():
+            held.renew()
+        return min((held.renew_at for held in self._sets.values()), default=None)
+
+    def statistics(self) -> IssuerStatistics:
+        return IssuerStatistics(len(self._sets), self.issued)
+
+
+class IdentitySet:
+    """The two secrets of one identity: a live set like those over the World."""
+
+    type_url = SECRET
+
+    def __init__(self, issuer: Issuer, identity: Identity) -> None:
+        self._issuer = issuer
+        self._identity = identity
+        self._wakers: dict[Hashable, Callable[[], None]] = {}
+        self._root = _resource(ROOT, trusted=issuer.authority.root)
+        self._since = issuer.advance()
+        self._issue()
+
+    def __repr__(self) -> str:
+        return f"<IdentitySet {self._identity} until {self._certificate.not_after:%F %T}>"
+
+    @property
+    def idle(self) -> bool:
+        return not self._wakers
+
+    @property
+    def renew_at(self) -> datetime:
+        return self._certificate.renew_at
+
+    def renew(self) -> None:
+        if self._issuer.now() >= self.renew_at:
+            self._issue()
+            for wake in self._wakers.values():
+                wake()
+
+    def refresh(self) -> int:
+        return self._revision
+
+    def all(self) -> Mapping[str, Resource]:
+        return self._resources
+
+    def get(self, name: str) -> Resource | None:
+        return self._resources.get(name)
+
+    def touched_since(self, revision: int) -> Set[str] | None:
+        if revision < self._since:
+            return None
+        return frozenset() if revision >= self._revision else frozenset((CERTIFICATE,))
+
+    def attach(self, reader: Hashable, wake: Callable[[], None]) -> None:
+        self._wakers[reader] = wake
+
+    def detach(self, reader: Hashable) -> bool:
+        self._wakers.pop(reader, None)
+        return self.idle
+
+    def _issue(self) -> None:
+        issuer = self._issuer
+        self._certificate: Certificate = issuer.authority.issue(self._identity, issuer.now())
+        issuer.issued += 1
+        own = _resource(CERTIFICATE, certificate=self._certificate)
+        self._resources = {CERTIFICATE: own, ROOT: self._root}
+        self._revision = issuer.advance()
+
+
+def _resource(name: str, *, certificate: Certificate | None = None, trusted: bytes = b"") -> Resource:
+    message = secret_pb2.Secret(name=name)
+    if certificate is not None:
+        message.tls_certificate.certificate_chain.inline_bytes = certificate.chain
+        message.tls_certificate.private_key.inline_bytes = certificate.private_key
+    if trusted:
+        message.validation_context.trusted_ca.inline_bytes = trusted
+    return make_resource(name, SECRET, message.SerializeToString(deterministic=True))

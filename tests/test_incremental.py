@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from mesh_pilot.incremental import CycleError, Index, Memo, Watch
+
+
+class Table:
+    """A view with one index of numbers."""
+
+    def __init__(self) -> None:
+        self.memo = Memo()
+        self.numbers: Index[str, int] = self.memo.index("numbers", 0)
+        self.memo.view = self
+        self.calls: list[Any] = []
+
+    def get(self, function: Any, *args: Any) -> Any:
+        return self.memo.get(function, *args)
+
+
+def total(view: Table, *keys: str) -> int:
+    view.calls.append(("total", keys))
+    return sum(view.numbers.read(k) for k in keys)
+
+
+def is_even(view: Table, *keys: str) -> bool:
+    view.calls.append(("is_even", keys))
+    return view.get(total, *keys) % 2 == 0
+
+
+def described(view: Table, *keys: str) -> str:
+    view.calls.append(("described", keys))
+    return "even" if view.get(is_even, *keys) else "odd"
+
+
+def test_a_value_is_computed_once_while_what_it_read_stays() -> None:
+    view = Table()
+    assert view.get(described, "a") == "even"
+    view.calls.clear()
+    assert view.get(described, "a") == "even"
+    assert view.calls == []
+
+
+def test_a_change_elsewhere_computes_nothing() -> None:
+    view = Table()
+    view.get(described, "a")
+    view.calls.clear()
+    view.numbers["b"] = 1
+    assert view.get(described, "a") == "even"
+    assert view.calls == []
+
+
+def test_an_equal_result_stops_the_change_from_going_up() -> None:
+    view = Table()
+    view.get(described, "a")
+    view.calls.clear()
+    view.numbers["a"] = 2
+    assert view.get(described, "a") == "even"
+    assert [name for name, _ in view.calls] == ["total", "is_even"]
+    assert view.memo.statistics().cut_off == 1
+
+
+def test_writing_an_equal_value_is_no_change() -> None:
+    view = Table()
+    view.numbers["a"] = 3
+    view.get(described, "a")
+    stale: list[str] = []
+    watch = Watch(view.memo, lambda: stale.append("stale"))
+    watch.get(described, "a")
+    view.numbers["a"] = 3
+    assert stale == []
+
+
+def test_a_missing_key_is_a_read_too() -> None:
+    view = Table()
+    assert view.get(total, "nobody") == 0
+    view.numbers["nobody"] = 7
+    assert view.get(total, "nobody") == 7
+    del view.numbers["nobody"]
+    assert view.get(total, "nobody") == 0
+
+
+def test_reads_are_those_of_the_last_call() -> None:
+    def chosen(view: Table) -> int:
+        view.calls.append("chosen")
+        return view.numbers.read("b" if view.numbers.read("which") else "a")
+
+    view = Table()
+    view.get(chosen)
+    view.numbers["which"] = 1
+    view.get(chosen)
+    view.calls.clear()
+    view.numbers["a"] = 5
+    assert view.get(chosen) == 0
+    assert view.calls == []
+
+
+def test_a_read_that_no_longer_applies_is_not_computed_first() -> None:
+    def fragile(view: Table) -> float:
+        view.calls.append("fragile")
+        return 1 / view.numbers.read("divisor")
+
+    def guarded(view: Table) -> float:
+        return view.get(fragile) if view.numbers.read("divisor") else -1.0
+
+    view = Table()
+    view.numbers["divisor"] = 2
+    assert view.get(guarded) == 0.5
+    view.calls.clear()
+    view.numbers["divisor"] = 0
+    assert view.get(guarded) == -1.0
+    assert view.calls == []
+
+
+def test_an_error_is_remembered_until_a_read_changes() -> None:
+    def inverse(view: Table) -> float:
+        view.calls.append("inverse")
+        return 1 / view.numbers.read("x")
+
+    view = Table()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            view.get(inverse)
+    assert view.calls == ["inverse"]
+    view.numbers["x"] = 4
+    assert view.get(inverse) == 0.25
+
+
+def test_a_value_that_needs_itself_is_an_error_and_recovers() -> None:
+    def loop(view: Table) -> int:
+        return view.get(loop) + 1 if view.numbers.read("loop") else 0
+
+    view = Table()
+    view.numbers["loop"] = 1
+    with pytest.raises(CycleError, match="needs itself"):
+        view.get(loop)
+    view.numbers["loop"] = 0
+    assert view.get(loop) == 0
+
+
+def test_a_write_while_computing_is_refused() -> None:
+    def meddle(view: Table) -> int:
+        view.numbers["a"] = view.numbers.read("a") + 1
+        return 0
+
+    with pytest.raises(RuntimeError, match="was written while"):
+        Table().get(meddle)
+
+
+def test_a_watch_is_told_once_until_it_takes() -> None:
+    view = Table()
+    told: list[int] = []
+    watch = Watch(view.memo, lambda: told.append(1))
+    watch.get(total, "a")
+    watch.get(total, "b")
+    view.numbers["a"] = 1
+    view.numbers["b"] = 1
+    assert len(told) == 1
+    assert sorted(watch.take(), key=str) == [(total, ("a",)), (total, ("b",))]
+    assert (watch.get(total, "a"), watch.get(total, "b")) == (1, 1)
+    view.numbers["a"] = 2
+    assert len(told) == 2
+    assert watch.take() == [(total, ("a",))]
+
+
+def test_a_closed_or_dropped_watch_hears_nothing() -> None:
+    view = Table()
+    told: list[int] = []
+    watch = Watch(view.memo, lambda: told.append(1))
+    watch.get(total, "a")
+    watch.get(total, "b")
+    watch.drop(total, "a")
+    view.numbers["a"] = 1
+    assert told == []
+    watch.close()
+    view.numbers["b"] = 1
+    assert told == []
+
+
+def test_what_nobody_reads_is_forgotten_and_what_is_watched_stays() -> None:
+    view = Table()
+    watch = Watch(view.memo, lambda: None)
+    watch.get(described, "kept")
+    view.get(described, "dropped")
+    assert view.memo.collect() == 3
+    assert view.memo.statistics().derived == 3
+    view.calls.clear()
+    assert watch.get(described, "kept") == "even"
+    assert view.calls == []
+    watch.close()
+    view.memo.collect()
+    statistics = view.memo.statistics()
+    assert (statistics.derived, statistics.cells) == (0, 0)
+
+
+KEYS = ("a", "b", "c", "d")
+
+
+def leaf(view: Table, key: str) -> int:
+    return view.numbers.read(key) // 2
+
+
+def branch(view: Table, left: str, right: str) -> int:
+    return view.get(leaf, left) if view.get(leaf, right) % 2 else view.get(leaf, right) + view.numbers.read(left)
+
+
+def root(view: Table, left: str, right: str) -> tuple[int, int]:
+    return (view.get(branch, left, right) // 3, view.get(branch, right, left) // 3)
+
+
+def fresh(values: dict[str, int], left: str, right: str) -> tuple[int, int]:
+    view = Table()
+    for key, value in values.items():
+        view.numbers[key] = value
+    found: tuple[int, int] = view.get(root, left, right)
+    return found
+
+
+class Incremental(RuleBasedStateMachine):
+    """Whatever is written, read, watched and collected in whatever order: values are those of a fresh table."""
+
+    @initialize()
+    def start(self) -> None:
+        self.view = Table()
+        self.values: dict[str, int] = {}
+        self.told = False
+        self.watch = Watch(self.view.memo, self.tell)
+        self.watched: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def tell(self) -> None:
+        self.told = True
+
+    @rule(key=st.sampled_from(KEYS), value=st.integers(0, 9))
+    def write(self, key: str, value: int) -> None:
+        self.values[key] = value
+        self.view.numbers[key] = value
+
+    @rule(left=st.sampled_from(KEYS), right=st.sampled_from(KEYS))
+    def read(self, left: str, right: str) -> None:
+        assert self.view.get(root, left, right) == fresh(self.values, left, right)
+
+    @rule(left=st.sampled_from(KEYS), right=st.sampled_from(KEYS))
+    def look(self, left: str, right: str) -> None:
+        self.watched[(left, right)] = self.watch.get(root, left, right)
+
+    @rule(left=st.sampled_from(KEYS), right=st.sampled_from(KEYS))
+    def look_away(self, left: str, right: str) -> None:
+        self.watch.drop(root, left, right)
+        self.watched.pop((left, right), None)
+
+    @rule()
+    def collect(self) -> None:
+        self.view.memo.collect()
+
+    @rule()
+    def catch_up(self) -> None:
+        self.told = False
+        for _, args in self.watch.take():
+            self.watched[args] = self.watch.get(root, *args)
+
+    @invariant()
+    def an_untold_watch_is_up_to_date(self) -> None:
+        if not self.told:
+            assert self.watched == {k: fresh(self.values, *k) for k in self.watched}
+
+
+TestIncremental = Incremental.TestCase
