@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent import futures
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -139,14 +140,8 @@ async def settled(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     for _ in range(int(seconds / 0.005)):
         if condition():
             return
-        await trio.to_thread.run_sync(lambda: threading_pause(0.005))
+        await trio.to_thread.run_sync(time.sleep, 0.005)
     raise AssertionError("this did not come about in time")
-
-
-def threading_pause(seconds: float) -> None:
-    import time
-
-    time.sleep(seconds)
 
 
 async def in_thread(function: Callable[..., T], *arguments: object) -> T:
@@ -155,7 +150,7 @@ async def in_thread(function: Callable[..., T], *arguments: object) -> T:
 
 
 @contextmanager
-def grpcio_server(handlers: dict[str, grpc.RpcMethodHandler], **server_options: object) -> Iterator[str]:
+def grpcio_server(handlers: dict[str, grpc.RpcMethodHandler]) -> Iterator[str]:
     """A grpcio server with the given methods of test.Echo; gives its address."""
     server = grpc.server(futures.ThreadPoolExecutor(8), options=UNLIMITED)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Echo", handlers),))
@@ -216,8 +211,3 @@ def open_sockets() -> int:
         except OSError:
             continue
     return count
-
-
-def credentials_of(paths: Sequence[Path]) -> list[bytes]:
-    """The contents of PEM files, as grpcio wants them."""
-    return [path.read_bytes() for path in paths]

@@ -42,6 +42,7 @@ async def test_calls_of_every_cardinality_are_answered() -> None:
             assert client.channel.stream_unary("/test.Echo/Join")(iter([b"a", b"b", b""])) == b"ab"
             many = [str(number).encode() * 50 for number in range(300)]
             assert list(client.channel.stream_stream("/test.Echo/Bidi")(iter(many))) == many
+            assert server.connections()[0].peer.startswith("127.0.0.1:")
 
     async with serving(Echo()) as server:
         await in_thread(calls, server)
@@ -49,7 +50,6 @@ async def test_calls_of_every_cardinality_are_answered() -> None:
         assert (after.streams_total, after.streams_open, after.connections_total) == (5, 0, 1)
         assert (after.messages_received, after.messages_sent) == (306, 306)
         assert after.bytes_received > 30_000
-        assert server.connections()[0].peer.startswith("127.0.0.1:")
 
 
 @pytest.mark.parametrize("size", [1_000_000, 16_000_000])

@@ -23,7 +23,7 @@ class CertificateFiles:
 def write_certificates(
     folder: Path, name: str, *, dns: tuple[str, ...] = ("localhost",), uris: tuple[str, ...] = ()
 ) -> CertificateFiles:
-    """A leaf ``NAME.pem``/``NAME.key`` for 127.0.0.1, the DNS and URI names, signed by ``ca.pem`` (made on first use)."""
+    """A leaf ``NAME.pem``/``NAME.key`` for 127.0.0.1 and the names, signed by ``ca.pem`` (made on first use)."""
     ca_file, ca_key_file = folder / "ca.pem", folder / "ca.key"
     if ca_file.exists():
         ca = x509.load_pem_x509_certificate(ca_file.read_bytes())

@@ -181,4 +181,6 @@ def _reason(error: OSError) -> str:
     cause: BaseException = error
     while cause.__cause__ is not None or isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__ or cause
-    return (cause.strerror if isinstance(cause, OSError) else None) or str(cause)
+    if isinstance(cause, OSError):
+        return os.strerror(cause.errno) if (cause.errno or 0) > 0 else cause.strerror or str(cause)
+    return str(cause)
