@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from mesh_pilot.model.events import Endpoints, Event, Synced, Upsert
+from mesh_pilot.model.service import Endpoint, Port, Protocol, Service, ServiceKey
+from mesh_pilot.world import Reducer, World
+
+WEB = ServiceKey("web.example.com", "shop")
+
+
+class Bench:
+    """A reducer at work, and when it published what."""
+
+    def __init__(self, send: trio.MemorySendChannel[Event], reducer: Reducer, world: World) -> None:
+        self.send = send
+        self.reducer = reducer
+        self.world = world
+        self.published: list[tuple[float, int]] = []
+        self.started = trio.current_time()
+        reducer.on_publish(lambda p: self.published.append((self.now(), len(p.revision.changed))))
+
+    def now(self) -> float:
+        return round(trio.current_time() - self.started, 3)
+
+    async def tell(self, *events: Event) -> None:
+        for event in events:
+            await self.send.send(event)
+
+
+@asynccontextmanager
+async def bench(**options: Any) -> AsyncIterator[Bench]:
+    world = World()
+    world.expect("test")
+    reducer = Reducer(world, **options)
+    send, receive = trio.open_memory_channel[Event](100)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(reducer.run, receive)
+        made = Bench(send, reducer, world)
+        yield made
+        nursery.cancel_scope.cancel()
+
+
+def service(number: int) -> Upsert:
+    return Upsert("test", Service(f"s{number}.example.com", "shop", (Port(80, "http", Protocol.HTTP),)))
+
+
+def endpoints(*addresses: str) -> Upsert:
+    return Upsert("test", Endpoints(WEB, tuple(Endpoint(a, 80, "http") for a in addresses)))
+
+
+async def synced(b: Bench, sleep: Callable[[float], Any] = trio.sleep) -> None:
+    await b.tell(Synced("test"))
+    await b.reducer.wait_synced()
+    b.published.clear()
+    b.started = trio.current_time()
+
+
+async def test_changes_wait_for_quiet_and_are_published_together(autojump_clock: MockClock) -> None:
+    async with bench(debounce_after=0.1) as b:
+        await synced(b)
+        await b.tell(service(1))
+        await trio.sleep(0.06)
+        await b.tell(service(2))
+        await trio.sleep(1)
+        assert b.published == [(0.16, 2)]
+        assert b.reducer.statistics().debounced == 1
+
+
+async def test_a_source_that_never_rests_is_published_at_the_limit(autojump_clock: MockClock) -> None:
+    async with bench(debounce_after=0.1, debounce_max=1) as b:
+        await synced(b)
+        for number in range(30):
+            await b.tell(service(number))
+            await trio.sleep(0.05)
+        await trio.sleep(1)
+        assert [at for at, _ in b.published] == [1.0, 1.55]
+        assert sum(n for _, n in b.published) == 30
+
+
+async def test_endpoints_alone_are_published_at_once(autojump_clock: MockClock) -> None:
+    async with bench(debounce_after=0.1) as b:
+        await synced(b)
+        await b.tell(endpoints("10.0.0.1"))
+        await wait_all_tasks_blocked()
+        assert b.published == [(0.0, 1)]
+
+
+async def test_endpoints_behind_a_waiting_config_wait_with_it(autojump_clock: MockClock) -> None:
+    async with bench(debounce_after=0.1) as b:
+        await synced(b)
+        await b.tell(service(1), endpoints("10.0.0.1"))
+        await trio.sleep(1)
+        assert b.published == [(0.1, 2)]
+
+
+async def test_nothing_is_published_piecemeal_before_every_source_has_synced(autojump_clock: MockClock) -> None:
+    async with bench() as b:
+        b.world.expect("slow")
+        await b.tell(service(1), Synced("test"))
+        await trio.sleep(5)
+        assert not b.reducer.synced
+        await b.tell(Synced("slow"))
+        await b.reducer.wait_synced()
+        assert b.world.services.peek(ServiceKey("s1.example.com", "shop")) is not None
+
+
+async def test_a_closed_channel_ends_it_after_the_last_events(autojump_clock: MockClock) -> None:
+    world = World()
+    world.expect("test")
+    reducer = Reducer(world)
+    send, receive = trio.open_memory_channel[Event](10)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(reducer.run, receive)
+        async with send:
+            await send.send(service(1))
+    assert len(world.services) == 1
+
+
+async def test_many_waiting_events_make_one_revision(autojump_clock: MockClock) -> None:
+    async with bench() as b:
+        await synced(b)
+        await b.tell(*(service(n) for n in range(90)))
+        await trio.sleep(1)
+        assert [n for _, n in b.published] == [90]
+        assert b.reducer.statistics().waiting == 0
