@@ -3,8 +3,8 @@
     python tools/gen_api.py            # what `tox -e proto` runs: delete and regenerate
     python tools/gen_api.py --check    # exit 1 and name the files that differ
 
-Needs the `proto` extra: `betterproto2-compiler`, which brings `protoc-gen-python_betterproto2` and ruff, and `grpcio-tools`,
-which brings `protoc`. The compiler formats its output with ruff; `--check` compares syntax trees, so that another version
+Needs the `proto` extra: `betterproto2-compiler`, which brings the plugin and ruff, and `grpcio-tools`, which brings
+`protoc`. The compiler formats its output with ruff; `--check` compares syntax trees, so that another version
 of ruff, which breaks lines elsewhere, is not a difference.
 """
 

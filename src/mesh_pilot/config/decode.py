@@ -1,0 +1,246 @@
+"""One object, as data or as bytes, to a `Config` that is known to be good.
+
+Everything that is wrong with an object is found before it is refused; warnings stay with the config.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+
+import attrs
+
+from mesh_pilot.config import scalars
+from mesh_pilot.config.kinds import Kind, KindError, lookup
+from mesh_pilot.config.reader import read, unknown
+from mesh_pilot.config.validation.context import Context
+from mesh_pilot.config.wire import parse
+from mesh_pilot.config.yaml import Document
+from mesh_pilot.model.config import EPOCH, Config, ConfigError, ConfigKey, Origin, Problem, Severity
+
+LineOf = Callable[[str], int]
+"""The 1-based line of a field path, 0 where there are no lines."""
+
+_TOP = ("apiVersion", "kind", "metadata", "spec", "status")
+_METADATA = (
+    "name",
+    "namespace",
+    "labels",
+    "annotations",
+    "creationTimestamp",
+    # Written by Kubernetes, of no use here.
+    "clusterName",
+    "deletionGracePeriodSeconds",
+    "deletionTimestamp",
+    "finalizers",
+    "generateName",
+    "generation",
+    "managedFields",
+    "ownerReferences",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+)
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+@attrs.frozen
+class Metadata:
+    """What stands beside a spec."""
+
+    name: str
+    namespace: str = ""
+    """Empty for cluster-scoped kinds."""
+    created: datetime = EPOCH
+    labels: Mapping[str, str] = attrs.field(factory=dict)
+    annotations: Mapping[str, str] = attrs.field(factory=dict)
+    api_version: str = ""
+
+
+def decode_document(document: Document, *, origin: Origin, default_namespace: str = "default") -> Config:
+    """`decode` for a document of `yaml.load`: origin and problems get its lines."""
+    return decode(
+        document.data,
+        origin=attrs.evolve(origin, line=document.line),
+        default_namespace=default_namespace,
+        line_of=document.line_of,
+    )
+
+
+def decode(
+    document: Mapping[str, object],
+    *,
+    origin: Origin,
+    default_namespace: str = "default",
+    line_of: LineOf = lambda path: 0,
+) -> Config:
+    """The config that an object of plain data describes.
+
+    Raises ConfigError with all its problems, also for a kind that is not Istio's (ask `kinds.lookup` first to skip
+    those).
+    """
+    problems: list[Problem] = []
+    for name in document:
+        if name not in _TOP:
+            problems.append(Problem(str(name), unknown("field", name, _TOP)))
+    kind = _kind(document, problems)
+    metadata = _metadata(document, kind, default_namespace, problems)
+    key = ConfigKey(kind.name, metadata.namespace, metadata.name) if kind and metadata.name else None
+    spec = None
+    if kind is not None:
+        data = document.get("spec")
+        spec = read(kind.message, {} if data is None else data, "spec", problems)
+    if kind is None or spec is None or key is None:
+        raise ConfigError(origin, key, _lined(problems, line_of))
+    return _checked(kind, spec, metadata, key, problems, origin, line_of)
+
+
+def decode_binary(kind: Kind, body: bytes, metadata: Metadata, *, origin: Origin) -> Config:
+    """The config whose spec is the encoded message `body` of the kind (as MCP sends it, inside an Any).
+
+    Raises ConfigError with all its problems.
+    """
+    key = ConfigKey(kind.name, metadata.namespace, metadata.name)
+    problems: list[Problem] = []
+    _check_names(metadata, kind, problems)
+    try:
+        spec = parse(kind.message, body, "spec", problems)
+    except ValueError as error:
+        problem = Problem("spec", f"is not an encoded {kind.message_name}: {error}")
+        raise ConfigError(origin, key, (*problems, problem)) from None
+    return _checked(kind, spec, metadata, key, problems, origin, lambda path: 0)
+
+
+def _checked(
+    kind: Kind,
+    spec: object,
+    metadata: Metadata,
+    key: ConfigKey,
+    problems: list[Problem],
+    origin: Origin,
+    line_of: LineOf,
+) -> Config:
+    context = Context(metadata.name, metadata.namespace, metadata.labels, metadata.annotations)
+    # Where a field could not be read, rules about its absence would only repeat that.
+    unread = {p.path for p in problems if p.severity is Severity.ERROR}
+    problems += (p for p in kind.validate(spec, context) if not _repeats(p.path, unread))
+    found = _lined(problems, line_of)
+    if any(problem.severity is Severity.ERROR for problem in found):
+        raise ConfigError(origin, key, found)
+    return Config(
+        key=key,
+        spec=spec,
+        created=metadata.created,
+        labels=metadata.labels,
+        annotations=metadata.annotations,
+        api_version=metadata.api_version or kind.api_versions[0],
+        origin=origin,
+        warnings=found,
+    )
+
+
+def _repeats(path: str, unread: Iterable[str]) -> bool:
+    """Whether a field that could not be read is this one, or in it."""
+    return any(other == path or other.startswith((f"{path}.", f"{path}[")) for other in unread)
+
+
+def _lined(problems: Iterable[Problem], line_of: LineOf) -> tuple[Problem, ...]:
+    return tuple(attrs.evolve(problem, line=line_of(problem.path)) for problem in problems)
+
+
+def _kind(document: Mapping[str, object], problems: list[Problem]) -> Kind | None:
+    api_version, name = document.get("apiVersion"), document.get("kind")
+    for field, value in (("apiVersion", api_version), ("kind", name)):
+        if not isinstance(value, str) or not value:
+            problems.append(Problem(field, "is missing" if value is None else "must be a non-empty string"))
+    if not isinstance(api_version, str) or not isinstance(name, str) or not api_version or not name:
+        return None
+    try:
+        kind = lookup(api_version, name)
+    except KindError as error:
+        problems.append(Problem("apiVersion", str(error)))
+        return None
+    if kind is None:
+        problems.append(Problem("apiVersion", f"{api_version} {name} is not an Istio kind"))
+    return kind
+
+
+def _metadata(
+    document: Mapping[str, object], kind: Kind | None, default_namespace: str, problems: list[Problem]
+) -> Metadata:
+    data = document.get("metadata")
+    if not isinstance(data, Mapping):
+        reason = "is missing" if data is None else f"expected an object, got {scalars.describe(data)}"
+        problems.append(Problem("metadata", reason))
+        return Metadata("")
+    for name in data:
+        if name not in _METADATA:
+            problems.append(Problem(f"metadata.{name}", unknown("field", name, _METADATA[:5])))
+    metadata = Metadata(
+        name=_text(data, "name", problems),
+        namespace="" if kind and kind.cluster_scoped else _text(data, "namespace", problems) or default_namespace,
+        created=_created(data, problems),
+        labels=_strings(data, "labels", problems),
+        annotations=_strings(data, "annotations", problems),
+        api_version=str(document.get("apiVersion", "")),
+    )
+    if "name" not in data:
+        problems.append(Problem("metadata.name", "is missing"))
+    _check_names(metadata, kind, problems)
+    return metadata
+
+
+def _check_names(metadata: Metadata, kind: Kind | None, problems: list[Problem]) -> None:
+    if metadata.name and (len(metadata.name) > 253 or not _SUBDOMAIN.fullmatch(metadata.name)):
+        reason = (
+            f'"{metadata.name}" is not a valid name: lower case letters, digits, "-" and ".", '
+            "starting and ending with a letter or digit, at most 253"
+        )
+        problems.append(Problem("metadata.name", reason))
+    cluster_scoped = kind is not None and kind.cluster_scoped
+    if not cluster_scoped and (len(metadata.namespace) > 63 or not _LABEL.fullmatch(metadata.namespace)):
+        reason = (
+            f'"{metadata.namespace}" is not a valid namespace: lower case letters, digits and "-", '
+            "starting and ending with a letter or digit, at most 63"
+        )
+        problems.append(Problem("metadata.namespace", reason))
+
+
+def _text(data: Mapping[str, object], name: str, problems: list[Problem]) -> str:
+    value = data.get(name)
+    if value is None:
+        return ""
+    try:
+        return scalars.read_string(value)
+    except ValueError as error:
+        problems.append(Problem(f"metadata.{name}", str(error)))
+        return ""
+
+
+def _created(data: Mapping[str, object], problems: list[Problem]) -> datetime:
+    value = data.get("creationTimestamp")
+    if value is None:
+        return EPOCH
+    try:
+        return scalars.read_timestamp(value)
+    except ValueError as error:
+        problems.append(Problem("metadata.creationTimestamp", str(error)))
+        return EPOCH
+
+
+def _strings(data: Mapping[str, object], name: str, problems: list[Problem]) -> Mapping[str, str]:
+    value = data.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        problems.append(Problem(f"metadata.{name}", f"expected an object, got {scalars.describe(value)}"))
+        return {}
+    strings = {}
+    for key, item in value.items():
+        try:
+            strings[str(key)] = scalars.read_string(item)
+        except ValueError as error:
+            problems.append(Problem(f"metadata.{name}[{key}]", str(error)))
+    return strings

@@ -1,0 +1,156 @@
+"""The table of kinds: which objects are ours, under which names and versions, and what checks them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+import betterproto2
+
+from mesh_pilot.api.istio.extensions import v1alpha1 as extensions
+from mesh_pilot.api.istio.networking import v1alpha3 as networking
+from mesh_pilot.api.istio.networking import v1beta1 as networking_v1beta1
+from mesh_pilot.api.istio.security import v1beta1 as security
+from mesh_pilot.api.istio.telemetry import v1alpha1 as telemetry
+from mesh_pilot.config.validation import (
+    authorization_policy,
+    destination_rule,
+    envoy_filter,
+    gateway,
+    peer_authentication,
+    proxy_config,
+    request_authentication,
+    service_entry,
+    sidecar,
+    virtual_service,
+    wasm_plugin,
+    workload_entry,
+    workload_group,
+)
+from mesh_pilot.config.validation import telemetry as telemetry_rules
+from mesh_pilot.config.validation.context import Context
+from mesh_pilot.model.config import Problem
+
+Validate = Callable[[Any, Context], Iterator[Problem]]
+"""Says what is wrong with a spec of the kind's message; paths start with `spec`."""
+
+
+class KindError(ValueError):
+    """An apiVersion and kind of our groups that are not served, with what is."""
+
+
+@attrs.frozen
+class Kind:
+    """A kind of object."""
+
+    name: str
+    group: str
+    versions: tuple[str, ...]
+    """Served versions, oldest first; all of them mean the same."""
+    plural: str
+    """As in URLs and `kubectl get`."""
+    message: type[betterproto2.Message]
+    validate: Validate = attrs.field(repr=False)
+    cluster_scoped: bool = False
+
+    @property
+    def api_versions(self) -> tuple[str, ...]:
+        return tuple(f"{self.group}/{version}" for version in self.versions)
+
+    @property
+    def type_url(self) -> str:
+        """What an `Any` of its spec is called."""
+        return "type.googleapis.com/" + self.message_name
+
+    @property
+    def message_name(self) -> str:
+        """The full protobuf name of its message."""
+        package = self.message.__module__.removeprefix("mesh_pilot.api.")
+        return f"{package}.{self.name}"
+
+
+_NETWORKING = "networking.istio.io"
+_SECURITY = "security.istio.io"
+_ALL = ("v1alpha3", "v1beta1", "v1")
+_BETA = ("v1beta1", "v1")
+
+_TABLE = (
+    Kind("VirtualService", _NETWORKING, _ALL, "virtualservices", networking.VirtualService, virtual_service.validate),
+    Kind(
+        "DestinationRule", _NETWORKING, _ALL, "destinationrules", networking.DestinationRule, destination_rule.validate
+    ),
+    Kind("ServiceEntry", _NETWORKING, _ALL, "serviceentries", networking.ServiceEntry, service_entry.validate),
+    Kind("WorkloadEntry", _NETWORKING, _ALL, "workloadentries", networking.WorkloadEntry, workload_entry.validate),
+    Kind("WorkloadGroup", _NETWORKING, _ALL, "workloadgroups", networking.WorkloadGroup, workload_group.validate),
+    Kind("Gateway", _NETWORKING, _ALL, "gateways", networking.Gateway, gateway.validate),
+    Kind("Sidecar", _NETWORKING, _ALL, "sidecars", networking.Sidecar, sidecar.validate),
+    Kind("EnvoyFilter", _NETWORKING, ("v1alpha3",), "envoyfilters", networking.EnvoyFilter, envoy_filter.validate),
+    Kind("ProxyConfig", _NETWORKING, _BETA, "proxyconfigs", networking_v1beta1.ProxyConfig, proxy_config.validate),
+    Kind(
+        "PeerAuthentication",
+        _SECURITY,
+        _BETA,
+        "peerauthentications",
+        security.PeerAuthentication,
+        peer_authentication.validate,
+    ),
+    Kind(
+        "RequestAuthentication",
+        _SECURITY,
+        _BETA,
+        "requestauthentications",
+        security.RequestAuthentication,
+        request_authentication.validate,
+    ),
+    Kind(
+        "AuthorizationPolicy",
+        _SECURITY,
+        _BETA,
+        "authorizationpolicies",
+        security.AuthorizationPolicy,
+        authorization_policy.validate,
+    ),
+    Kind(
+        "Telemetry",
+        "telemetry.istio.io",
+        ("v1alpha1", "v1"),
+        "telemetries",
+        telemetry.Telemetry,
+        telemetry_rules.validate,
+    ),
+    Kind(
+        "WasmPlugin",
+        "extensions.istio.io",
+        ("v1alpha1",),
+        "wasmplugins",
+        extensions.WasmPlugin,
+        wasm_plugin.validate,
+    ),
+)
+
+KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _TABLE})
+"""By name."""
+
+_GROUPS = frozenset(kind.group for kind in _TABLE)
+
+
+def lookup(api_version: str, name: str) -> Kind | None:
+    """The kind of an object; None for a group that is not Istio's, which is to be ignored.
+
+    Raises KindError for a kind or version that a group of Istio's does not have here, naming those it has.
+    """
+    group, _, version = api_version.rpartition("/")
+    if group not in _GROUPS:
+        return None
+    kind = KINDS.get(name)
+    if kind is None or kind.group != group:
+        known = sorted(kind.name for kind in _TABLE if kind.group == group)
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+        raise KindError(f"{group} has no kind {name}; {hint}")
+    if version not in kind.versions:
+        raise KindError(f"{name} has no version {version}; served: {', '.join(kind.api_versions)}")
+    return kind

@@ -1,0 +1,167 @@
+"""Plain data (from YAML or JSON) to a betterproto message, strictly, with every problem and its field path.
+
+The rules are those of the protobuf JSON mapping: camelCase and snake_case names, wrappers as plain values, null as
+absence. What betterproto2's `from_dict` lets pass is refused here: two members of a oneof, a string for a list,
+numbers out of range, unknown enum values, both spellings of one field.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+import betterproto2
+
+from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
+from mesh_pilot.config import scalars
+from mesh_pilot.config.deprecated import DEPRECATED
+from mesh_pilot.config.shapes import FieldShape, shape_of
+from mesh_pilot.model.config import Problem, Severity
+
+M = TypeVar("M", bound=betterproto2.Message)
+
+
+def read(message: type[M], data: object, path: str, problems: list[Problem]) -> M | None:
+    """The message that `data` describes, or None where it is no object at all.
+
+    Adds what is wrong to `problems`; fields with an error are left out of the message. `path` is where `data` stands.
+    """
+    if not isinstance(data, Mapping):
+        problems.append(Problem(path, f"expected an object, got {scalars.describe(data)}"))
+        return None
+    shape = shape_of(message)
+    deprecated = DEPRECATED.get(message)
+    values: dict[str, object] = {}
+    written: dict[str, str] = {}
+    groups: dict[str, str] = {}
+    for name, item in data.items():
+        here = f"{path}.{name}" if path else str(name)
+        field = shape.by_name.get(name)
+        if field is None:
+            problems.append(Problem(here, unknown("field", name, (f.json_name for f in shape.fields))))
+            continue
+        if (other := written.get(field.python_name)) is not None:
+            problems.append(Problem(here, f"given twice, as {other} and as {name}"))
+            continue
+        written[field.python_name] = name
+        if item is None and field.wellknown is not Value:
+            continue
+        if field.group is not None:
+            if (other := groups.get(field.group)) is not None:
+                problems.append(Problem(here, f"only one of {other} and {name} may be set"))
+                continue
+            groups[field.group] = name
+        if deprecated and field.proto_name in deprecated:
+            problems.append(Problem(here, f"is deprecated: {deprecated[field.proto_name]}", Severity.WARNING))
+        count = len(problems)
+        value = _read_field(field, item, here, problems)
+        if value is not None and (len(problems) == count or field.message or field.repeated or field.value):
+            values[field.python_name] = value
+    return message(**values)
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> str:
+    """`unknown field "rout"; did you mean route?`, or a list of what there is where nothing is near."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
+    if not near:
+        folded = {n.casefold().replace("_", ""): n for n in names}
+        near = [folded[key]] if (key := str(name).casefold().replace("_", "").replace("-", "")) in folded else []
+    if near:
+        return f'unknown {what} "{name}"; did you mean {near[0]}?'
+    return f'unknown {what} "{name}"; known: {", ".join(names)}' if names else f'unknown {what} "{name}"; none is known'
+
+
+def _read_field(field: FieldShape, item: object, path: str, problems: list[Problem]) -> object:
+    if field.repeated:
+        if not isinstance(item, list):
+            problems.append(Problem(path, f"expected a list, got {scalars.describe(item)}"))
+            return None
+        return [
+            value
+            for index, element in enumerate(item)
+            if (value := _read_one(field, element, f"{path}[{index}]", problems)) is not None
+        ]
+    if field.value is not None:
+        if not isinstance(item, Mapping):
+            problems.append(Problem(path, f"expected an object, got {scalars.describe(item)}"))
+            return None
+        return _read_map(field, item, path, problems)
+    return _read_one(field, item, path, problems)
+
+
+def _read_map(
+    field: FieldShape, item: Mapping[str, object], path: str, problems: list[Problem]
+) -> dict[object, object]:
+    assert field.key is not None
+    assert field.value is not None
+    values: dict[object, object] = {}
+    for written, element in item.items():
+        here = f"{path}[{written}]"
+        try:
+            key = _read_key(field.key, written)
+        except ValueError as error:
+            problems.append(Problem(here, f"as a key: {error}"))
+            continue
+        value = _read_one(field.value, element, here, problems)
+        if value is not None:
+            values[key] = value
+    return values
+
+
+def _read_key(field: FieldShape, written: str) -> object:
+    """A map's key, which is always a string in YAML and JSON."""
+    if field.proto_type == "bool" and written in ("true", "false"):
+        return written == "true"
+    return _read_scalar(field, written)
+
+
+def _read_one(field: FieldShape, item: object, path: str, problems: list[Problem]) -> object:
+    if field.message is not None:
+        return read(field.message, item, path, problems)
+    try:
+        return _read_scalar(field, item)
+    except ValueError as error:
+        problems.append(Problem(path, str(error)))
+        return None
+
+
+def _read_scalar(field: FieldShape, item: object) -> object:
+    if field.wellknown is not None:
+        if field.wellknown is datetime.timedelta:
+            return scalars.read_duration(item)
+        if field.wellknown is datetime.datetime:
+            return scalars.read_timestamp(item)
+        if field.wellknown is Struct:
+            return scalars.read_struct(item)
+        return scalars.read_list_value(item) if field.wellknown is ListValue else scalars.read_value(item)
+    match field.proto_type:
+        case "string":
+            return scalars.read_string(item)
+        case "bool":
+            return scalars.read_bool(item)
+        case "enum":
+            assert field.enum is not None
+            return read_enum(field.enum, item)
+        case "float" | "double":
+            return scalars.read_number(item)
+        case "bytes":
+            return scalars.read_bytes(item)
+    return scalars.read_integer(item, field.proto_type)
+
+
+def read_enum(enum: type[betterproto2.Enum], item: object) -> betterproto2.Enum:
+    """A value of an enum by its name or number."""
+    names = {member.proto_name or member.name: member for member in enum}
+    if isinstance(item, str):
+        if item in names:
+            return names[item]
+        raise ValueError(f'unknown value "{item}"; allowed: {", ".join(names)}')
+    if isinstance(item, int) and not isinstance(item, bool):
+        for member in enum:
+            if member.value == item:
+                return member
+        raise ValueError(f"unknown value {item}; allowed: {', '.join(names)}")
+    raise ValueError(f"expected one of {', '.join(names)}, got {scalars.describe(item)}")

@@ -1,0 +1,186 @@
+"""Reading single values as the protobuf JSON mapping and Istio read them.
+
+Each reader returns the value or raises ValueError. The reasons are for people: what was expected, what was found, what
+to write.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
+
+RANGES = {
+    "int32": (-(2**31), 2**31 - 1),
+    "sint32": (-(2**31), 2**31 - 1),
+    "sfixed32": (-(2**31), 2**31 - 1),
+    "uint32": (0, 2**32 - 1),
+    "fixed32": (0, 2**32 - 1),
+    "int64": (-(2**63), 2**63 - 1),
+    "sint64": (-(2**63), 2**63 - 1),
+    "sfixed64": (-(2**63), 2**63 - 1),
+    "uint64": (0, 2**64 - 1),
+    "fixed64": (0, 2**64 - 1),
+}
+"""The integer types and what fits in them."""
+
+_MICROSECONDS = {
+    "ns": Decimal("0.001"),
+    "us": Decimal(1),
+    "µs": Decimal(1),
+    "μs": Decimal(1),
+    "ms": Decimal(1000),
+    "s": Decimal(1_000_000),
+    "m": Decimal(60_000_000),
+    "h": Decimal(3_600_000_000),
+}
+_DURATION = re.compile(r"([-+]?)((?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+)")
+_DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_MAX_DURATION = timedelta(seconds=315_576_000_000)
+_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[-+]\d\d:\d\d)")
+
+
+def describe(value: object) -> str:
+    """What a value is, in the words of someone who wrote YAML."""
+    match value:
+        case None:
+            return "nothing (null)"
+        case bool():
+            return f"the boolean {str(value).lower()}"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return f"the string {value!r}" if len(value) <= 60 else f"the string {value[:57]!r}..."
+        case dict():
+            return "an object"
+        case list():
+            return "a list"
+    return type(value).__name__
+
+
+def read_string(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float):
+        raise ValueError(f"expected a string, got {describe(value)}; put it in quotes")
+    raise ValueError(f"expected a string, got {describe(value)}")
+
+
+def read_bool(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    raise ValueError(f"expected true or false, got {describe(value)}")
+
+
+def read_integer(value: object, proto_type: str) -> int:
+    """An integer of a protobuf type; whole floats and decimal strings count, as in protobuf's JSON."""
+    low, high = RANGES[proto_type]
+    number: int
+    if isinstance(value, bool):
+        raise ValueError(f"expected a whole number, got {describe(value)}")
+    if isinstance(value, int):
+        number = value
+    elif (isinstance(value, float) and value.is_integer()) or (
+        isinstance(value, str) and re.fullmatch(r"-?\d{1,20}", value)
+    ):
+        number = int(value)
+    else:
+        raise ValueError(f"expected a whole number, got {describe(value)}")
+    if not low <= number <= high:
+        raise ValueError(f"{number} is out of range, allowed are {low} to {high}")
+    return number
+
+
+def read_number(value: object) -> float:
+    """A float or double."""
+    if isinstance(value, bool):
+        raise ValueError(f"expected a number, got {describe(value)}")
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, str):
+        try:
+            return float({"Infinity": "inf", "-Infinity": "-inf"}.get(value, value))
+        except ValueError:
+            pass
+    raise ValueError(f"expected a number, got {describe(value)}")
+
+
+def read_bytes(value: object) -> bytes:
+    """Base64, of either alphabet, with or without its padding."""
+    text = read_string(value)
+    try:
+        padded = text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4)
+        return base64.b64decode(padded.replace("-", "+").replace("_", "/"), validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("expected base64") from None
+
+
+def read_duration(value: object) -> timedelta:
+    """A duration as Go writes them: `1.5s`, `250ms`, `1h30m`; `0` needs its unit too."""
+    if not isinstance(value, str):
+        raise ValueError(f"expected a duration such as 5s, 250ms or 1h30m, got {describe(value)}")
+    match = _DURATION.fullmatch(value)
+    if match is None:
+        raise ValueError(f"{value!r} is not a duration; write a number and a unit, such as 5s, 250ms or 1h30m")
+    total = sum(
+        (Decimal(number) * _MICROSECONDS[unit] for number, unit in _DURATION_PART.findall(match[2])), Decimal(0)
+    )
+    if total != total.to_integral_value():
+        raise ValueError(f"{value!r} is finer than a microsecond")
+    if total > _MAX_DURATION // timedelta(microseconds=1):
+        raise ValueError(f"{value!r} is too long; the longest duration is 315576000000s")
+    return timedelta(microseconds=int(total)) * (-1 if match[1] == "-" else 1)
+
+
+def read_timestamp(value: object) -> datetime:
+    """RFC 3339, as Kubernetes writes `creationTimestamp`."""
+    if isinstance(value, str) and _TIMESTAMP.fullmatch(value):
+        try:
+            return datetime.fromisoformat(value.upper()).astimezone(UTC)
+        except (ValueError, OverflowError):
+            pass
+    raise ValueError(f"expected a time such as 2024-03-01T12:00:00Z, got {describe(value)}")
+
+
+def read_struct(value: object) -> Struct:
+    if not isinstance(value, dict):
+        raise ValueError(f"expected an object, got {describe(value)}")
+    return Struct(fields={str(key): read_value(item) for key, item in value.items()})
+
+
+def read_list_value(value: object) -> ListValue:
+    if not isinstance(value, list):
+        raise ValueError(f"expected a list, got {describe(value)}")
+    return ListValue(values=[read_value(item) for item in value])
+
+
+def read_value(value: object) -> Value:
+    """Any JSON value."""
+    match value:
+        case bool():
+            return Value(bool_value=value)
+        case int() | float():
+            if not math.isfinite(value):
+                raise ValueError(f"{value} can't be written in JSON")
+            return Value(number_value=float(value))
+        case str():
+            return Value(string_value=value)
+        case list():
+            return Value(list_value=read_list_value(value))
+        case dict():
+            return Value(struct_value=read_struct(value))
+    return Value.from_dict(None)
+
+
+def write_duration(value: timedelta) -> str:
+    """The protobuf JSON form of a duration: seconds with as many decimals as needed."""
+    microseconds = value // timedelta(microseconds=1)
+    sign = "-" if microseconds < 0 else ""
+    seconds, rest = divmod(abs(microseconds), 1_000_000)
+    fraction = f".{rest:06d}".rstrip("0") if rest else ""
+    return f"{sign}{seconds}{fraction}s"

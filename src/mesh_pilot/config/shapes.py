@@ -1,0 +1,134 @@
+"""What fields a generated message has, under the names that people write.
+
+betterproto2 keeps Python names only, and its own `from_dict` guesses JSON names from them, which is wrong where a name
+has digits or capitals in odd places (`consecutive5xxErrors`, `meshMTLS`). Here the names are those of the protobuf
+JSON mapping.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Mapping
+from functools import cache
+
+import attrs
+import betterproto2
+
+from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
+
+PROTO_NAMES = {
+    "consecutive_5_xx_errors": "consecutive_5xx_errors",
+    "enable_64_bit_trace_id": "enable_64bit_trace_id",
+    "k8_s_sa_jwt_path": "k8s_sa_jwt_path",
+    "mesh_m_tls": "mesh_mTLS",
+}
+"""Python names that do not show the proto name they were made from."""
+
+JSON_NAMES = {"mesh_mTLS": "meshMTLS"}
+"""Fields with a `json_name` of their own."""
+
+
+@attrs.frozen
+class FieldShape:
+    """One field of a message."""
+
+    python_name: str
+    proto_name: str
+    json_name: str
+    proto_type: str
+    """As betterproto2 names it: `string`, `uint32`, `enum`, `message`, `map`, ...; of wrappers, the wrapped type."""
+    repeated: bool
+    group: str | None
+    """The oneof that the field is a member of."""
+    number: int
+    message: type[betterproto2.Message] | None = None
+    enum: type[betterproto2.Enum] | None = None
+    wellknown: type | None = None
+    """`timedelta`, `datetime`, or the `Struct` family, which are written in forms of their own."""
+    wrapper: bool = False
+    """A `BoolValue` and the like: a scalar that can be absent."""
+    carrier: type[betterproto2.Message] | None = None
+    """The message that the field is on the wire, also where Python has a plain value for it."""
+    key: FieldShape | None = None
+    value: FieldShape | None = None
+    """Of a map: what its keys and values are."""
+
+
+@attrs.frozen
+class MessageShape:
+    """A message's fields, by every name they may be written with."""
+
+    message: type[betterproto2.Message]
+    fields: tuple[FieldShape, ...]
+    by_name: Mapping[str, FieldShape]
+    by_number: Mapping[int, FieldShape]
+
+
+def camel(proto_name: str) -> str:
+    """The JSON name that protobuf gives a field."""
+    return JSON_NAMES.get(proto_name) or re.sub(r"_(.)", lambda match: match[1].upper(), proto_name)
+
+
+@cache
+def shape_of(message: type[betterproto2.Message]) -> MessageShape:
+    """The shape of a generated class."""
+    meta = _metadata(message)
+    fields = []
+    for name, field in meta.meta_by_field_name.items():
+        proto_name = PROTO_NAMES.get(name, name.rstrip("_"))
+        shape = _field(name, proto_name, field, meta.cls_by_field[name])
+        if field.map_meta:
+            key, value = field.map_meta
+            shape = attrs.evolve(
+                shape,
+                key=_field("key", "key", key, str),
+                value=_field("value", "value", value, meta.cls_by_field[f"{name}.value"]),
+                message=None,
+            )
+        fields.append(shape)
+    by_name = {field.proto_name: field for field in fields} | {field.json_name: field for field in fields}
+    return MessageShape(message, tuple(fields), by_name, {field.number: field for field in fields})
+
+
+def _metadata(message: type[betterproto2.Message]) -> betterproto2.ProtoClassMetadata:
+    meta: betterproto2.ProtoClassMetadata = message._betterproto  # type: ignore[arg-type]  # its class property is untyped
+    return meta
+
+
+def _field(name: str, proto_name: str, meta: betterproto2.FieldMetadata, python_type: type) -> FieldShape:
+    proto_type = meta.proto_type
+    message: type[betterproto2.Message] | None = None
+    enum: type[betterproto2.Enum] | None = None
+    wellknown: type | None = None
+    carrier: type[betterproto2.Message] | None = None
+    wrapper = False
+    if proto_type == betterproto2.TYPE_ENUM:
+        enum = python_type
+    elif proto_type == betterproto2.TYPE_MESSAGE:
+        if meta.unwrap is not None:
+            wrapped: type[betterproto2.Message] = meta.unwrap()
+            carrier = wrapped
+            if wrapped.__name__ in ("Duration", "Timestamp"):
+                wellknown = datetime.timedelta if wrapped.__name__ == "Duration" else datetime.datetime
+            else:
+                wrapper = True
+                proto_type = _metadata(wrapped).meta_by_field_name["value"].proto_type
+        elif python_type in (Struct, Value, ListValue):
+            wellknown = carrier = python_type
+        else:
+            message = carrier = python_type
+    return FieldShape(
+        python_name=name,
+        proto_name=proto_name,
+        json_name=camel(proto_name),
+        proto_type=proto_type,
+        repeated=bool(meta.repeated),
+        group=meta.group,
+        number=meta.number,
+        message=message,
+        enum=enum,
+        wellknown=wellknown,
+        wrapper=wrapper,
+        carrier=carrier,
+    )

@@ -1,0 +1,203 @@
+"""Rules for AuthorizationPolicy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from mesh_pilot.api.istio.security.v1beta1 import (
+    AuthorizationPolicy,
+    AuthorizationPolicyAction,
+    Condition,
+    Operation,
+    Rule,
+    Source,
+)
+from mesh_pilot.config.validation.common import check_match_labels, check_targets
+from mesh_pilot.config.validation.context import Context, check, error
+from mesh_pilot.config.validation.names import dns_label_reason, port_reason, subnet_reason
+from mesh_pilot.model.config import Problem
+
+ATTRIBUTES = (
+    "request.headers",
+    "request.auth.principal",
+    "request.auth.audiences",
+    "request.auth.presenter",
+    "request.auth.claims",
+    "source.ip",
+    "remote.ip",
+    "source.namespace",
+    "source.principal",
+    "source.serviceAccount",
+    "destination.ip",
+    "destination.port",
+    "connection.sni",
+)
+"""Keys of `when`; headers and claims take a name in brackets."""
+
+MAX_SERVICE_ACCOUNT = 320
+
+_KEYED = re.compile(r"(request\.headers|request\.auth\.claims)(\[[^\[\]]+\])+")
+_FILTER_METADATA = re.compile(r"experimental\.envoy\.filters\.[^\[\]]+\[.+\]")
+_TEMPLATE = re.compile(r"\{\*\*?\}")
+
+
+def validate(spec: AuthorizationPolicy, context: Context) -> Iterator[Problem]:
+    """Everything that is wrong with an AuthorizationPolicy."""
+    yield from check_match_labels(spec.selector)
+    yield from check_targets(spec.selector is not None, spec.target_ref, spec.target_refs, context)
+    action = spec.action
+    custom = action == AuthorizationPolicyAction.CUSTOM
+    if custom and (spec.provider is None or not spec.provider.name):
+        yield error("spec.provider.name", "is missing: action CUSTOM needs it")
+    if not custom and spec.provider is not None:
+        yield error("spec.provider", f"goes with action CUSTOM only, not {action.name}")
+    if not spec.rules and action in (AuthorizationPolicyAction.CUSTOM, AuthorizationPolicyAction.DENY):
+        reason = f"is missing: {action.name} without rules does nothing; an empty rule ({{}}) matches every request"
+        yield error("spec.rules", reason)
+    for index, rule in enumerate(spec.rules):
+        yield from _check_rule(f"spec.rules[{index}]", rule, custom=custom)
+
+
+def _check_rule(path: str, rule: Rule, *, custom: bool) -> Iterator[Problem]:
+    for index, origin in enumerate(rule.from_):
+        here = f"{path}.from[{index}].source"
+        if origin.source is None:
+            yield error(here, "is missing")
+        else:
+            yield from _check_source(here, origin.source, custom=custom)
+    for index, to in enumerate(rule.to):
+        here = f"{path}.to[{index}].operation"
+        if to.operation is None:
+            yield error(here, "is missing")
+        else:
+            yield from _check_operation(here, to.operation)
+    for index, condition in enumerate(rule.when):
+        yield from _check_condition(f"{path}.when[{index}]", condition, custom=custom)
+
+
+def _check_source(path: str, source: Source, *, custom: bool) -> Iterator[Problem]:
+    lists = {
+        "principals": source.principals,
+        "notPrincipals": source.not_principals,
+        "requestPrincipals": source.request_principals,
+        "notRequestPrincipals": source.not_request_principals,
+        "namespaces": source.namespaces,
+        "notNamespaces": source.not_namespaces,
+        "serviceAccounts": source.service_accounts,
+        "notServiceAccounts": source.not_service_accounts,
+        "trustDomains": source.trust_domains,
+        "notTrustDomains": source.not_trust_domains,
+        "ipBlocks": source.ip_blocks,
+        "notIpBlocks": source.not_ip_blocks,
+        "remoteIpBlocks": source.remote_ip_blocks,
+        "notRemoteIpBlocks": source.not_remote_ip_blocks,
+    }
+    yield from _check_filled(path, lists)
+    for name, values in lists.items():
+        if not values:
+            continue
+        if name.lower().endswith("ipblocks"):
+            for index, value in enumerate(values):
+                yield from check(f"{path}.{name}[{index}]", subnet_reason(value) if value else "")
+        elif custom and "ccounts" not in name and "rustDomains" not in name:
+            yield error(f"{path}.{name}", "is not supported with action CUSTOM")
+    yield from _check_service_accounts(path, lists)
+
+
+def _check_service_accounts(path: str, lists: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
+    for prefix in ("serviceAccounts", "notServiceAccounts"):
+        others = ("principals", "namespaces") if prefix == "serviceAccounts" else ("notPrincipals", "notNamespaces")
+        for other in others:
+            if lists[prefix] and lists[other]:
+                yield error(f"{path}.{prefix}", f"{prefix} and {other} exclude each other")
+        for index, account in enumerate(lists[prefix]):
+            here = f"{path}.{prefix}[{index}]"
+            if len(account) > MAX_SERVICE_ACCOUNT:
+                yield error(here, f"is longer than {MAX_SERVICE_ACCOUNT} characters")
+            elif "*" in account:
+                yield error(here, "wildcards don't work in service accounts")
+            elif account.count("/") > 1 or (account and not all(account.split("/"))):
+                yield error(here, f'"{account}" is not of the form account or namespace/account')
+
+
+def _check_operation(path: str, operation: Operation) -> Iterator[Problem]:
+    lists = {
+        "hosts": operation.hosts,
+        "notHosts": operation.not_hosts,
+        "ports": operation.ports,
+        "notPorts": operation.not_ports,
+        "methods": operation.methods,
+        "notMethods": operation.not_methods,
+        "paths": operation.paths,
+        "notPaths": operation.not_paths,
+    }
+    yield from _check_filled(path, lists)
+    for name in ("ports", "notPorts"):
+        for index, port in enumerate(lists[name]):
+            yield from check(f"{path}.{name}[{index}]", _port_text_reason(port) if port else "")
+    for name in ("paths", "notPaths"):
+        for index, value in enumerate(lists[name]):
+            yield from check(f"{path}.{name}[{index}]", _path_reason(value))
+
+
+def _check_filled(path: str, lists: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
+    """At least one list has something, and no entry is empty."""
+    if not any(lists.values()):
+        yield error(path, f"is empty: at least one of {', '.join(lists)} is required")
+    for name, values in lists.items():
+        for index, value in enumerate(values):
+            if not value:
+                yield error(f"{path}.{name}[{index}]", "must not be empty")
+
+
+def _port_text_reason(port: str) -> str:
+    return port_reason(int(port)) if port.isdecimal() else f'"{port}" is not a port number'
+
+
+def _path_reason(path: str) -> str:
+    """For paths with `{*}` (one segment) and `{**}` (any number), which stand alone between slashes."""
+    if "{" not in path and "}" not in path:
+        return ""
+    segments = path.split("/")
+    braced = [segment for segment in segments if "{" in segment or "}" in segment]
+    if not all(_TEMPLATE.fullmatch(segment) for segment in braced):
+        return f'"{path}": only {{*}} and {{**}} are templates, alone between slashes'
+    if any("*" in segment for segment in segments if segment not in braced):
+        return f'"{path}": "*" can\'t be combined with {{*}} and {{**}}'
+    if "{**}" in segments and "{*}" in segments[segments.index("{**}") :]:
+        return f'"{path}": {{*}} can\'t come after {{**}}'
+    return f'"{path}": {{**}} can be there once' if segments.count("{**}") > 1 else ""
+
+
+def _check_condition(path: str, condition: Condition, *, custom: bool) -> Iterator[Problem]:
+    key = condition.key
+    if not key:
+        yield error(f"{path}.key", "is missing")
+        return
+    if not condition.values and not condition.not_values:
+        yield error(path, f"values, notValues, or both are required for {key}")
+    known = key in ATTRIBUTES and key not in ("request.headers", "request.auth.claims")
+    if not known and not _KEYED.fullmatch(key) and not _FILTER_METADATA.fullmatch(key):
+        names = ", ".join(
+            f"{name}[...]" if name in ("request.headers", "request.auth.claims") else name for name in ATTRIBUTES
+        )
+        yield error(f"{path}.key", f'"{key}" is not an attribute; known: {names}')
+        return
+    if custom and (key in ("source.namespace", "source.principal") or key.startswith("request.auth.")):
+        yield error(f"{path}.key", f"{key} is not supported with action CUSTOM")
+    for name, values in (("values", condition.values), ("notValues", condition.not_values)):
+        for index, value in enumerate(values):
+            yield from check(f"{path}.{name}[{index}]", _value_reason(key, value))
+
+
+def _value_reason(key: str, value: str) -> str:
+    if not value:
+        return "must not be empty"
+    if key in ("source.ip", "remote.ip", "destination.ip"):
+        return subnet_reason(value)
+    if key == "destination.port":
+        return _port_text_reason(value)
+    if key == "source.namespace" and "*" not in value:
+        return dns_label_reason(value)
+    return ""

@@ -1,0 +1,106 @@
+"""Rules that many kinds share: who sees an object, and which workloads it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from mesh_pilot.api.istio.networking.v1alpha3 import WorkloadSelector as NetworkingSelector
+from mesh_pilot.api.istio.type.v1beta1 import PolicyTargetReference, WorkloadSelector
+from mesh_pilot.config.validation.context import Context, check, error, warning
+from mesh_pilot.config.validation.names import is_dns_label, label_key_reason, label_value_reason
+from mesh_pilot.model.config import Problem
+
+TARGETS = {
+    ("gateway.networking.k8s.io", "Gateway"),
+    ("gateway.networking.k8s.io", "GatewayClass"),
+    ("", "Service"),
+    ("core", "Service"),
+    ("networking.istio.io", "ServiceEntry"),
+}
+"""Group and kind of what a `targetRef` may point at."""
+
+
+def check_export_to(export_to: Sequence[str], context: Context, *, service: bool = False) -> Iterator[Problem]:
+    """`exportTo`: `.`, `*`, namespaces; `~` (no one) for services only."""
+    seen: set[str] = set()
+    for index, entry in enumerate(export_to):
+        path = f"spec.exportTo[{index}]"
+        namespace = context.namespace if entry == "." else entry
+        if namespace in seen:
+            also = f' (".", the namespace "{namespace}" itself)' if "." in export_to and entry != "*" else ""
+            yield error(path, f'"{entry}" is given twice{also}')
+        seen.add(namespace)
+        if entry == "~" and not service:
+            yield error(path, '"~" (export to no one) is for ServiceEntry only')
+        elif entry not in (".", "*", "~") and not is_dns_label(entry):
+            yield error(path, f'"{entry}" is not a namespace; allowed are ".", "*" and names of namespaces')
+    if len(export_to) > 1:
+        for entry, meaning in (("*", "everyone"), ("~", "no one")):
+            if entry in export_to:
+                yield error("spec.exportTo", f'"{entry}" ({meaning}) can\'t be combined with other entries')
+
+
+def check_selector(path: str, labels: Mapping[str, str]) -> Iterator[Problem]:
+    """Labels that select workloads: no empty keys, no wildcards."""
+    for key, value in labels.items():
+        here = f"{path}[{key}]"
+        if not key:
+            yield error(here, "a label to select by must have a key")
+        elif "*" in key or "*" in value:
+            yield error(here, f'wildcards don\'t work in a selector: "{key}: {value}"')
+        else:
+            yield from check(here, label_key_reason(key))
+            yield from check(here, label_value_reason(value))
+
+
+def check_workload_selector(selector: NetworkingSelector | None) -> Iterator[Problem]:
+    """`workloadSelector` of the networking kinds."""
+    if selector is None:
+        return
+    if not selector.labels:
+        yield warning("spec.workloadSelector.labels", "is empty: every workload of the namespace is selected")
+    yield from check_selector("spec.workloadSelector.labels", selector.labels)
+
+
+def check_match_labels(selector: WorkloadSelector | None, path: str = "spec.selector") -> Iterator[Problem]:
+    """`selector` of the other kinds."""
+    if selector is None:
+        return
+    if not selector.match_labels:
+        yield warning(f"{path}.matchLabels", "is empty: every workload of the namespace is selected")
+    yield from check_selector(f"{path}.matchLabels", selector.match_labels)
+
+
+def check_targets(
+    selected: bool,
+    target: PolicyTargetReference | None,
+    targets: Sequence[PolicyTargetReference],
+    context: Context,
+    selector_name: str = "selector",
+) -> Iterator[Problem]:
+    """`targetRef` and `targetRefs`, of which only one may be there, and only without a selector."""
+    given = [
+        name for name, there in ((selector_name, selected), ("targetRef", target), ("targetRefs", targets)) if there
+    ]
+    if target is not None and "targetRef" not in given:
+        given.append("targetRef")
+    if len(given) > 1:
+        yield error(f"spec.{given[1]}", f"only one of {', '.join(given)} may be set")
+    if target is not None:
+        yield from _check_target("spec.targetRef", target, context)
+    for index, reference in enumerate(targets):
+        yield from _check_target(f"spec.targetRefs[{index}]", reference, context)
+
+
+def _check_target(path: str, target: PolicyTargetReference, context: Context) -> Iterator[Problem]:
+    if not target.kind:
+        yield error(f"{path}.kind", "is missing")
+    if not target.name:
+        yield error(f"{path}.name", "is missing")
+    if target.namespace and target.namespace != context.namespace:
+        yield error(f"{path}.namespace", "a target must be in the namespace of the object")
+    if target.kind and (target.group, target.kind) not in TARGETS:
+        known = ", ".join(
+            sorted(f"{group}/{kind}" if group else kind for group, kind in TARGETS - {("core", "Service")})
+        )
+        yield error(path, f"{target.group or 'core'}/{target.kind} can't be a target; known: {known}")

@@ -1,0 +1,186 @@
+"""Rules for names, hosts, addresses, ports and labels.
+
+Functions called `..._reason` give what is wrong with a value, in words for people, or an empty string.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+
+from mesh_pilot.config.validation.context import check, error
+from mesh_pilot.model.config import Problem
+
+UNIX_PREFIX = "unix://"
+
+_LABEL = re.compile(r"[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9])?")
+_WILDCARD_LABEL = re.compile(r"\*|(?:\*-?)?[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9])?")
+_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
+_LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_GO_ATOI = re.compile(r"[-+]?[0-9]+")
+
+
+def is_dns_label(text: str) -> bool:
+    """A DNS-1123 label: letters, digits and `-`, at most 63."""
+    return len(text) <= 63 and _LABEL.fullmatch(text) is not None
+
+
+def dns_label_reason(text: str) -> str:
+    if is_dns_label(text):
+        return ""
+    return (
+        f'"{text}" is not a DNS label: letters, digits and "-", starting and ending with a letter or digit, at most 63'
+    )
+
+
+def fqdn_reason(name: str) -> str:
+    """For a domain name without wildcards."""
+    return _length_reason(name) or _labels_reason(name, name)
+
+
+def wildcard_host_reason(name: str) -> str:
+    """For a domain name whose first label may be `*` or start with it."""
+    if reason := _length_reason(name):
+        return reason
+    first, dot, rest = name.partition(".")
+    if len(first) > 63 or not _WILDCARD_LABEL.fullmatch(first):
+        return f'"{name}" is not a host name: the part "{first}" is not a DNS label or a leading wildcard'
+    return _labels_reason(name, rest) if dot else ""
+
+
+def _length_reason(name: str) -> str:
+    if not name:
+        return "must not be empty"
+    return f'"{name[:40]}..." is longer than 255 characters' if len(name) > 255 else ""
+
+
+def _labels_reason(name: str, domain: str) -> str:
+    parts = domain.split(".")
+    if _GO_ATOI.fullmatch(parts[-1]):
+        return f'"{name}" is not a host name: its last part "{parts[-1]}" is a number'
+    if not parts[-1]:
+        parts.pop()
+    for part in parts:
+        if not is_dns_label(part):
+            return f'"{name}" is not a host name: the part "{part}" is not a DNS label'
+    return ""
+
+
+def is_ip(text: str) -> bool:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return not isinstance(address, ipaddress.IPv6Address) or address.scope_id is None
+
+
+def ip_reason(text: str) -> str:
+    return "" if is_ip(text) else f'"{text}" is not an IP address'
+
+
+def subnet_reason(text: str) -> str:
+    """For an IP address or a CIDR block; host bits may be set, as Go allows."""
+    if "/" not in text:
+        return "" if is_ip(text) else f'"{text}" is not an IP address or CIDR block'
+    try:
+        if not re.fullmatch(r"[^/]+/[0-9]{1,3}", text):
+            raise ValueError
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return f'"{text}" is not a CIDR block'
+    return ""
+
+
+def fqdn_or_ip_reason(text: str) -> str:
+    if not text:
+        return "must not be empty"
+    return "" if is_ip(text) or not fqdn_reason(text) else f'"{text}" is not a host name or an IP address'
+
+
+def unix_path_reason(path: str) -> str:
+    """For what follows `unix://`: an absolute path to a file, or `@` and an abstract name."""
+    if not path:
+        return "the path of a Unix socket must not be empty"
+    if path.startswith("@"):
+        return ""
+    if not posixpath.isabs(path) or path.endswith("/"):
+        return f'"{path}" is not an absolute path to a file'
+    return ""
+
+
+def port_reason(number: int) -> str:
+    return "" if 1 <= number <= 65535 else f"{number} is not a port, allowed are 1 to 65535"
+
+
+def address_and_port_reason(text: str) -> str:
+    """For `host:port`, with an IPv6 address in brackets."""
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        return f'"{text}" is not of the form host:port'
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        return f'"{text}" is not of the form host:port; write an IPv6 address in brackets'
+    if not port.isdecimal():
+        return f'"{text}" is not of the form host:port; "{port}" is not a number'
+    return port_reason(int(port)) or fqdn_or_ip_reason(host)
+
+
+def label_key_reason(key: str) -> str:
+    """For a label's key: an optional DNS name and `/`, then at most 63 characters."""
+    prefix, slash, name = key.rpartition("/")
+    if slash and fqdn_reason(prefix):
+        return f'"{key}" is not a label key: "{prefix}" is not a DNS name'
+    if len(name) > 63 or not _LABEL_NAME.fullmatch(name):
+        return (
+            f'"{key}" is not a label key: letters, digits, "-", "_" and ".", '
+            "starting and ending with a letter or digit, at most 63"
+        )
+    return ""
+
+
+def label_value_reason(value: str) -> str:
+    if len(value) <= 63 and _LABEL_VALUE.fullmatch(value):
+        return ""
+    return (
+        f'"{value}" is not a label value: letters, digits, "-", "_" and ".", '
+        "starting and ending with a letter or digit, at most 63"
+    )
+
+
+def check_labels(path: str, labels: Mapping[str, str]) -> Iterator[Problem]:
+    """Keys and values of a set of labels."""
+    for key, value in labels.items():
+        yield from check(f"{path}[{key}]", label_key_reason(key))
+        yield from check(f"{path}[{key}]", label_value_reason(value))
+
+
+def check_unique(path: str, values: Mapping[str, str], what: str) -> Iterator[Problem]:
+    """Path of each value to the value; those seen before are errors."""
+    seen: set[str] = set()
+    for where, value in values.items():
+        if value in seen:
+            yield error(f"{path}{where}", f'{what} "{value}" is given twice')
+        seen.add(value)
+
+
+def host_matches(one: str, other: str) -> bool:
+    """Whether two hosts, wildcards or not, have a name in common: `*.com` and `*.foo.com`, `a.b` and `*.b`."""
+    wild, other_wild = one.startswith("*"), other.startswith("*")
+    if wild and other_wild:
+        shorter, longer = sorted((one[1:], other[1:]), key=len)
+        return longer.endswith(shorter)
+    if wild:
+        return other.endswith(one[1:])
+    if other_wild:
+        return one.endswith(other[1:])
+    return one == other
+
+
+def host_within(host: str, outer: str) -> bool:
+    """Whether every name that `host` covers is covered by `outer`."""
+    if outer.startswith("*"):
+        return host.removeprefix("*").endswith(outer[1:]) if host.startswith("*") else host.endswith(outer[1:])
+    return host == outer

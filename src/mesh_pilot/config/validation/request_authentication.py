@@ -1,0 +1,76 @@
+"""Rules for RequestAuthentication."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from mesh_pilot.api.istio.security.v1beta1 import JwtRule, RequestAuthentication
+from mesh_pilot.config.validation.common import check_match_labels, check_targets
+from mesh_pilot.config.validation.context import Context, check, error, warning
+from mesh_pilot.config.validation.values import duration_reason
+from mesh_pilot.model.config import Problem
+
+_HEADER = re.compile(r"[-_A-Za-z0-9]+")
+
+
+def validate(spec: RequestAuthentication, context: Context) -> Iterator[Problem]:
+    """Everything that is wrong with a RequestAuthentication."""
+    yield from check_match_labels(spec.selector)
+    yield from check_targets(spec.selector is not None, spec.target_ref, spec.target_refs, context)
+    for index, rule in enumerate(spec.jwt_rules):
+        yield from _check_rule(f"spec.jwtRules[{index}]", rule)
+
+
+def _check_rule(path: str, rule: JwtRule) -> Iterator[Problem]:
+    if not rule.issuer:
+        yield error(f"{path}.issuer", "is missing")
+    for name, values in (
+        ("audiences", rule.audiences),
+        ("fromParams", rule.from_params),
+        ("fromCookies", rule.from_cookies),
+    ):
+        for index, value in enumerate(values):
+            if not value:
+                yield error(f"{path}.{name}[{index}]", "must not be empty")
+    for index, header in enumerate(rule.from_headers):
+        if not header.name:
+            yield error(f"{path}.fromHeaders[{index}].name", "is missing")
+    for index, claim in enumerate(rule.output_claim_to_headers):
+        here = f"{path}.outputClaimToHeaders[{index}]"
+        if not claim.claim:
+            yield error(f"{here}.claim", "is missing")
+        if not _HEADER.fullmatch(claim.header):
+            reason = f'"{claim.header}" is not a header name: letters, digits, "-" and "_"'
+            yield error(f"{here}.header", reason if claim.header else "is missing")
+    if rule.jwks and rule.jwks_uri:
+        yield warning(f"{path}.jwksUri", "has no effect beside jwks")
+    if rule.jwks_uri:
+        yield from check(f"{path}.jwksUri", _url_reason(rule.jwks_uri))
+    if rule.jwks:
+        yield from check(f"{path}.jwks", _jwks_reason(rule.jwks))
+    if rule.timeout is not None:
+        yield from check(f"{path}.timeout", duration_reason(rule.timeout))
+
+
+def _url_reason(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    return "" if good else f'"{url}" is not an http or https URL'
+
+
+def _jwks_reason(text: str) -> str:
+    """For a key set in JSON, as RFC 7517 has it."""
+    try:
+        keys = json.loads(text)
+    except ValueError as problem:
+        return f"is not JSON: {problem}"
+    listed = keys.get("keys", [keys]) if isinstance(keys, dict) else None
+    if not isinstance(listed, list) or not all(isinstance(key, dict) and "kty" in key for key in listed):
+        return 'is not a JSON Web Key Set: an object with a list of "keys", each with a "kty"'
+    return ""

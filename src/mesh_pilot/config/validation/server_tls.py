@@ -1,0 +1,111 @@
+"""Rules for the TLS that proxies speak as servers: at gateways and at a Sidecar's ingress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mesh_pilot.api.istio.networking.v1alpha3 import ServerTlsSettings
+from mesh_pilot.api.istio.networking.v1alpha3 import ServerTlsSettingsTlSmode as Mode
+from mesh_pilot.config.validation.context import error, warning
+from mesh_pilot.model.config import Problem
+
+CIPHERS = (
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "ECDHE-RSA-CHACHA20-POLY1305",
+    "ECDHE-PSK-CHACHA20-POLY1305",
+    "ECDHE-ECDSA-AES128-SHA",
+    "ECDHE-RSA-AES128-SHA",
+    "ECDHE-PSK-AES128-CBC-SHA",
+    "ECDHE-ECDSA-AES256-SHA",
+    "ECDHE-RSA-AES256-SHA",
+    "ECDHE-PSK-AES256-CBC-SHA",
+    "AES128-GCM-SHA256",
+    "AES128-SHA",
+    "PSK-AES128-CBC-SHA",
+    "AES256-GCM-SHA384",
+    "AES256-SHA",
+    "PSK-AES256-CBC-SHA",
+    "DES-CBC3-SHA",
+)
+"""The cipher suites of Envoy's BoringSSL, for TLS 1.2 and older."""
+
+MAX_CREDENTIALS = 2
+"""Certificates that Envoy can choose from: one RSA and one ECDSA."""
+
+PASSING = (Mode.PASSTHROUGH, Mode.AUTO_PASSTHROUGH)
+
+
+def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
+    """A `tls` of a server, whatever its port."""
+    yield from _check_ciphers(path, tls)
+    low, high = tls.min_protocol_version, tls.max_protocol_version
+    if low and high and low > high:
+        yield error(f"{path}.minProtocolVersion", f"{low.name} is above maxProtocolVersion {high.name}")
+    files = {
+        "serverCertificate": tls.server_certificate,
+        "privateKey": tls.private_key,
+        "caCertificates": tls.ca_certificates,
+    }
+    named = {"credentialName": tls.credential_name, "credentialNames": tls.credential_names}
+    lists: dict[str, object] = {"tlsCertificates": tls.tls_certificates}
+    if tls.mode == Mode.ISTIO_MUTUAL:
+        for name, value in {**files, **named, **lists}.items():
+            if value:
+                yield error(f"{path}.{name}", "can't be set in mode ISTIO_MUTUAL, which uses the mesh's certificates")
+    elif tls.mode in PASSING:
+        for name, value in {**files, **named, **lists}.items():
+            if value:
+                yield warning(f"{path}.{name}", f"has no effect in mode {tls.mode.name}, which does not terminate TLS")
+    else:
+        yield from _check_certificates(path, tls)
+
+
+def _check_ciphers(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
+    seen = set()
+    for index, cipher in enumerate(tls.cipher_suites):
+        here = f"{path}.cipherSuites[{index}]"
+        if cipher not in CIPHERS:
+            yield warning(here, f'"{cipher}" is not a known cipher suite, ignored; known: {", ".join(CIPHERS)}')
+        if cipher in seen:
+            yield warning(here, f'"{cipher}" is given twice')
+        seen.add(cipher)
+
+
+def _check_certificates(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
+    """Modes that terminate TLS need certificates: by name, as files, or as a list of files."""
+    mode = tls.mode.name
+    if tls.credential_name and tls.credential_names:
+        yield error(f"{path}.credentialNames", "credentialName and credentialNames exclude each other")
+    if len(tls.credential_names) > MAX_CREDENTIALS:
+        yield error(f"{path}.credentialNames", f"at most {MAX_CREDENTIALS} are possible, one RSA and one ECDSA")
+    if tls.credential_name or tls.credential_names:
+        if tls.ca_crl and tls.mode != Mode.SIMPLE:
+            yield error(f"{path}.caCrl", "can't be combined with credentialName; put the CRL into the credential")
+        return
+    if tls.tls_certificates:
+        yield from _check_certificate_list(path, tls)
+    else:
+        for name, value in (("serverCertificate", tls.server_certificate), ("privateKey", tls.private_key)):
+            if not value:
+                yield error(f"{path}.{name}", f"is missing: mode {mode} needs it, or credentialName")
+    if tls.mode in (Mode.MUTUAL, Mode.OPTIONAL_MUTUAL) and not (tls.ca_certificates or tls.ca_cert_credential_name):
+        yield error(f"{path}.caCertificates", f"is missing: mode {mode} needs it, or credentialName")
+
+
+def _check_certificate_list(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
+    if tls.server_certificate or tls.private_key:
+        yield error(f"{path}.tlsCertificates", "excludes serverCertificate and privateKey")
+    if len(tls.tls_certificates) > MAX_CREDENTIALS:
+        yield error(f"{path}.tlsCertificates", f"at most {MAX_CREDENTIALS} are possible, one RSA and one ECDSA")
+    for index, certificate in enumerate(tls.tls_certificates):
+        here = f"{path}.tlsCertificates[{index}]"
+        for name, value in (
+            ("serverCertificate", certificate.server_certificate),
+            ("privateKey", certificate.private_key),
+        ):
+            if not value:
+                yield error(f"{here}.{name}", "is missing")

@@ -1,0 +1,113 @@
+"""Rules for durations, percentages, regular expressions, headers and protocols."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from datetime import timedelta
+
+from mesh_pilot.api.istio.networking.v1alpha3 import Percent, StringMatch
+from mesh_pilot.model.service import Protocol
+
+MILLISECOND = timedelta(milliseconds=1)
+
+_HEADER_VARIABLE = re.compile(
+    r"%%"
+    r"|%[^%(]*%"
+    r'|%[^%(]*\( *(?:\[ *"(?:\\.|[^"\\])*" *(?:, *"(?:\\.|[^"\\])*" *)*\] *|(?:\\.|[^\\)\[])(?:\\.|[^\\)])*)?\) *%'
+)
+_NOT_IN_RE2 = re.compile(r"\(\?(?:[=!>(#]|<[=!]|P=)|[*+?}]\+")
+_BACK_REFERENCE = re.compile(r"\\[1-9]")
+_ONLY_IN_RE2 = re.compile(r"\\(?:[pPQECz]|x\{)|\[\[:|\(\?[ims-]*U|\(\?<")
+_FLAGS = re.compile(r"\(\?[imsU]*(?:-[imsU]+)?\)")
+_REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+_MAX_REPEAT = 1000
+
+
+def duration_reason(value: timedelta) -> str:
+    """For durations that must be at least a millisecond, in whole milliseconds."""
+    if value < MILLISECOND:
+        return "must be at least 1ms"
+    return "must be in whole milliseconds" if value % MILLISECOND else ""
+
+
+def duration_or_zero_reason(value: timedelta) -> str:
+    """For durations where zero says that there is no limit."""
+    return "" if not value else duration_reason(value).replace("at least", "0s or at least")
+
+
+def percent_reason(value: float) -> str:
+    return "" if 0 <= value <= 100 else f"{value:g} is not a percentage, allowed are 0 to 100"
+
+
+def percentage_reason(value: Percent) -> str:
+    """For a `Percent`, which Envoy resolves to a ten thousandth."""
+    if 0 < value.value < 0.0001:
+        return f"{value.value:g} is too small; allowed are 0 and 0.0001 to 100"
+    return percent_reason(value.value)
+
+
+def regex_reason(pattern: str) -> str:
+    """For a regular expression in RE2's syntax.
+
+    What RE2 does not have is refused; what only RE2 has can't be checked here and is let through.
+    """
+    unescaped = re.sub(r"\\\\", "", pattern)
+    bare = re.sub(r"\[\^?\]?(?:\\.|[^\]\\])*\]", "_", unescaped)
+    found = _BACK_REFERENCE.search(bare) or _NOT_IN_RE2.search(re.sub(r"\\.", "_", bare))
+    if found is not None:
+        return f'the regular expression {pattern!r} uses "{found[0]}", which RE2 does not have'
+    if any(int(number) > _MAX_REPEAT for repeat in _REPEAT.findall(bare) for number in repeat if number):
+        return f"the regular expression {pattern!r} repeats more than {_MAX_REPEAT} times, which RE2 does not allow"
+    if _ONLY_IN_RE2.search(unescaped):
+        return ""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            re.compile(_FLAGS.sub("", pattern))
+    except (re.error, RecursionError, OverflowError) as error:
+        return f"{pattern!r} is not a regular expression: {error}"
+    return ""
+
+
+def string_match_reason(match: StringMatch, *, empty_prefix: bool = False) -> str:
+    """For a StringMatch: its regular expression, and that it matches something in particular."""
+    if match.regex is not None:
+        return regex_reason(match.regex) if match.regex else "regex must not be empty"
+    if match.prefix == "" and not empty_prefix:
+        return "prefix must not be empty"
+    return ""
+
+
+def is_authority(header: str) -> bool:
+    return header.lower() in (":authority", "host")
+
+
+def header_name_reason(name: str) -> str:
+    return "" if name else "a header name must not be empty"
+
+
+def changed_header_reason(name: str, *, authority: bool = False) -> str:
+    """For a header that is set, added or removed; `authority` says whether the host may be changed there."""
+    if not name:
+        return "a header name must not be empty"
+    if is_authority(name):
+        return "" if authority else f"the {name} header can't be changed here"
+    return f'the header {name} can\'t be changed: it starts with ":"' if name.startswith(":") else ""
+
+
+def header_value_reason(value: str) -> str:
+    """For a value in Envoy's header format: `%` starts a variable, `%%` is a percent sign."""
+    if "%" in _HEADER_VARIABLE.sub("", value):
+        return f'{value!r} has a "%" that neither ends a variable such as %PROTOCOL% nor is written as "%%"'
+    return ""
+
+
+def protocol_reason(protocol: str, *, empty: bool) -> str:
+    """For a port's protocol; `empty` says whether it may be left to detection."""
+    if not protocol:
+        return "" if empty else "is missing"
+    if Protocol.parse(protocol) is Protocol.AUTO:
+        known = ", ".join(p.value for p in Protocol if p is not Protocol.AUTO)
+        return f'"{protocol}" is not a protocol; known: {known}'
+    return ""

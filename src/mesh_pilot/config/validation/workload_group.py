@@ -1,0 +1,54 @@
+"""Rules for WorkloadGroup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mesh_pilot.api.istio.networking.v1alpha3 import HttpHealthCheckConfig, ReadinessProbe, WorkloadGroup
+from mesh_pilot.config.validation.context import Context, check, error
+from mesh_pilot.config.validation.names import check_labels, port_reason
+from mesh_pilot.config.validation.workload_entry import check_details
+from mesh_pilot.model.config import Problem
+
+
+def validate(spec: WorkloadGroup, context: Context) -> Iterator[Problem]:
+    """Everything that is wrong with a WorkloadGroup."""
+    if spec.template is None:
+        yield error("spec.template", "is missing")
+    else:
+        yield from check_details("spec.template", spec.template)
+    if spec.metadata is not None:
+        yield from check_labels("spec.metadata.labels", spec.metadata.labels)
+    if spec.probe is not None:
+        yield from _check_probe("spec.probe", spec.probe)
+
+
+def _check_probe(path: str, probe: ReadinessProbe) -> Iterator[Problem]:
+    for name, number in (
+        ("initialDelaySeconds", probe.initial_delay_seconds),
+        ("timeoutSeconds", probe.timeout_seconds),
+        ("periodSeconds", probe.period_seconds),
+        ("successThreshold", probe.success_threshold),
+        ("failureThreshold", probe.failure_threshold),
+    ):
+        if number < 0:
+            yield error(f"{path}.{name}", f"{number} is negative")
+    if probe.http_get is not None:
+        yield from _check_http(f"{path}.httpGet", probe.http_get)
+    elif probe.tcp_socket is not None:
+        yield from check(f"{path}.tcpSocket.port", port_reason(probe.tcp_socket.port))
+    elif probe.grpc is not None:
+        yield from check(f"{path}.grpc.port", port_reason(probe.grpc.port))
+    elif probe.exec is None:
+        yield error(path, "needs one of httpGet, tcpSocket, exec and grpc")
+    elif not probe.exec.command:
+        yield error(f"{path}.exec.command", "is missing")
+
+
+def _check_http(path: str, probe: HttpHealthCheckConfig) -> Iterator[Problem]:
+    yield from check(f"{path}.port", port_reason(probe.port))
+    if probe.scheme not in ("", "http", "https", "HTTP", "HTTPS"):
+        yield error(f"{path}.scheme", f'"{probe.scheme}" is not allowed; http or https')
+    for index, header in enumerate(probe.http_headers):
+        if not header.name:
+            yield error(f"{path}.httpHeaders[{index}].name", "is missing")

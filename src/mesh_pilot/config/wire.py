@@ -1,0 +1,146 @@
+"""Encoded protobuf to a betterproto message, strictly.
+
+betterproto2 reads a truncated field, or one of the wrong wire type, as whatever bytes there are; bytes from the network
+are walked first. Fields that the message does not have are warnings: a newer sender knows more than we do.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import betterproto2
+
+from mesh_pilot.config.shapes import FieldShape, MessageShape, shape_of
+from mesh_pilot.model.config import Problem, Severity
+
+M = TypeVar("M", bound=betterproto2.Message)
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINTS = frozenset(("enum", "bool", "int32", "int64", "uint32", "uint64", "sint32", "sint64"))
+_FIXED = {"double": _FIXED64, "fixed64": _FIXED64, "sfixed64": _FIXED64}
+_FIXED |= {"float": _FIXED32, "fixed32": _FIXED32, "sfixed32": _FIXED32}
+_MAX_DEPTH = 100
+
+
+def parse(message: type[M], body: bytes, path: str, problems: list[Problem]) -> M:
+    """The message that `body` encodes.
+
+    Raises ValueError where it encodes none. Adds unknown fields to `problems` as warnings, unknown enum values as
+    errors.
+    """
+    _walk(shape_of(message), memoryview(body), path, problems, 0)
+    try:
+        return message.parse(body)
+    except OverflowError as error:
+        raise ValueError(f"a duration or time is out of range: {error}") from None
+
+
+def _walk(shape: MessageShape, body: memoryview, path: str, problems: list[Problem], depth: int) -> None:
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"{path} is nested too deeply")
+    position = 0
+    counts: dict[int, int] = {}
+    members: dict[str, str] = {}
+    while position < len(body):
+        tag, position = _varint(body, position, path)
+        number, wire_type = tag >> 3, tag & 7
+        start, position = _skip(body, position, wire_type, path)
+        field = shape.by_number.get(number)
+        if field is None:
+            reason = f"unknown field number {number}, ignored"
+            problems.append(Problem(path, reason, Severity.WARNING))
+            continue
+        here = f"{path}.{field.json_name}"
+        if field.repeated:
+            index = counts.get(number, 0)
+            counts[number] = index + 1
+            here = f"{here}[{index}]"
+        if field.group is not None and members.setdefault(field.group, field.json_name) != field.json_name:
+            problems.append(Problem(here, f"only one of {members[field.group]} and {field.json_name} may be set"))
+        _check(field, wire_type, body[start:position], here, problems, depth)
+
+
+def _check(
+    field: FieldShape, wire_type: int, value: memoryview, path: str, problems: list[Problem], depth: int
+) -> None:
+    """One occurrence of a field."""
+    wanted = _wire_type(field)
+    if wire_type != wanted:
+        if field.repeated and wire_type == _BYTES and wanted != _BYTES:
+            return _check_packed(wanted, value, path)
+        raise ValueError(f"{path} has wire type {wire_type}, not {wanted}")
+    if field.carrier is not None:
+        _walk(shape_of(field.carrier), value, path, problems, depth + 1)
+    elif field.key is not None and field.value is not None:
+        _check_entry(field.key, field.value, value, path, problems, depth)
+    elif field.proto_type == "string":
+        _utf8(value, path)
+    elif field.enum is not None:
+        number, _ = _varint(value, 0, path)
+        if number not in {member.value for member in field.enum}:
+            allowed = ", ".join(member.proto_name or member.name for member in field.enum)
+            problems.append(Problem(path, f"unknown value {number}; allowed: {allowed}"))
+    return None
+
+
+def _check_entry(
+    key: FieldShape, value: FieldShape, body: memoryview, path: str, problems: list[Problem], depth: int
+) -> None:
+    """A map's entry: a message of field 1, the key, and field 2, the value."""
+    position = 0
+    while position < len(body):
+        tag, position = _varint(body, position, path)
+        start, position = _skip(body, position, tag & 7, path)
+        if tag >> 3 in (1, 2):
+            part = key if tag >> 3 == 1 else value
+            _check(part, tag & 7, body[start:position], f"{path}.{part.json_name}", problems, depth)
+
+
+def _check_packed(wanted: int, value: memoryview, path: str) -> None:
+    position = 0
+    while position < len(value):
+        _, position = _skip(value, position, wanted, path)
+
+
+def _wire_type(field: FieldShape) -> int:
+    if field.carrier is not None:
+        return _BYTES
+    if field.proto_type in _VARINTS:
+        return _VARINT
+    return _FIXED.get(field.proto_type, _BYTES)
+
+
+def _utf8(value: memoryview, path: str) -> None:
+    try:
+        str(value, "utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not UTF-8") from None
+
+
+def _varint(body: memoryview, position: int, path: str) -> tuple[int, int]:
+    """The number at a position, and the position after it."""
+    result = 0
+    for shift in range(0, 70, 7):
+        if position >= len(body):
+            raise ValueError(f"{path} is cut short")
+        byte = body[position]
+        position += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, position
+    raise ValueError(f"{path} holds a number of more than 64 bits")
+
+
+def _skip(body: memoryview, position: int, wire_type: int, path: str) -> tuple[int, int]:
+    """Where the content of the value at a position starts and ends."""
+    if wire_type == _VARINT:
+        return position, _varint(body, position, path)[1]
+    if wire_type == _BYTES:
+        length, position = _varint(body, position, path)
+    elif wire_type in (_FIXED64, _FIXED32):
+        length = 8 if wire_type == _FIXED64 else 4
+    else:
+        raise ValueError(f"{path} has a field of wire type {wire_type}")
+    if position + length > len(body):
+        raise ValueError(f"{path} is cut short")
+    return position, position + length

@@ -1,0 +1,118 @@
+"""Reading YAML (and JSON) as Kubernetes does, remembering which line everything stands on.
+
+Scalars are read by the rules of Kubernetes' YAML reader: `yes`, `on` and the like are booleans, times stay strings,
+`10:30` is a string, keys become strings. Keys given twice are errors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+import attrs
+import yaml
+
+from mesh_pilot.config.yaml_nodes import Builder, Marks, UnreadableError
+from mesh_pilot.model.config import ConfigError, Origin, Problem
+
+_SEGMENT = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
+_SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+_PREAMBLE = re.compile(r"(?:\s*(?:[#%][^\n]*)?\n?)*")
+
+
+@attrs.frozen
+class Document:
+    """One object of a YAML text."""
+
+    data: Mapping[str, object]
+    """Plain Python: dict with string keys, list, str, int, float, bool, None."""
+    marks: Marks = attrs.field(repr=False)
+
+    @property
+    def line(self) -> int:
+        """1-based line it starts on."""
+        return self.marks.line
+
+    def line_of(self, path: str) -> int:
+        """The 1-based line of a field such as `spec.http[0].route[1].weight`, or of its nearest existing parent."""
+        marks = self.marks
+        for index, name in _SEGMENT.findall(path):
+            child = marks.children.get(index or name) or _respelled(marks.children, name)
+            if child is None:
+                break
+            marks = child
+        return marks.line
+
+
+def load(text: str, origin: Origin) -> Iterator[Document | ConfigError]:
+    """Every object of a text of one or more YAML documents, in order; the items of a `kind: List` one by one.
+
+    A document that can't be read yields a ConfigError (not raised), with the line, and the others still come.
+    """
+    line = 0
+    for chunk in _split(text):
+        yield from _load_one(chunk, line, origin)
+        line += chunk.count("\n")
+
+
+def _split(text: str) -> Iterator[str]:
+    """The text cut before every `---` line, so that a broken document costs only itself."""
+    start = 0
+    for match in _SEPARATOR.finditer(text):
+        if match.start() > start:
+            yield text[start : match.start()]
+            start = match.start()
+    yield text[start:]
+
+
+def _load_one(text: str, offset: int, origin: Origin) -> Iterator[Document | ConfigError]:
+    preamble = _PREAMBLE.match(text)
+    if preamble is not None and preamble.end() == len(text):
+        return
+    try:
+        documents = Builder(text, offset).documents()
+    except UnreadableError as error:
+        yield _error(origin, error.line, f"not valid YAML: {error}")
+        return
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = offset + (mark.line + 1 if mark else 1)
+        reason = ", ".join(part for part in (error.context, error.problem) if part)
+        yield _error(origin, line, f"not valid YAML: {reason}")
+        return
+    except RecursionError:
+        yield _error(origin, offset + 1, "nested too deeply")
+        return
+    except yaml.reader.ReaderError as error:
+        line = offset + text.encode()[: error.position].count(b"\n") + 1
+        yield _error(origin, line, f"not valid YAML: {error.reason}")
+        return
+    for data, marks in documents:
+        if data is not None:
+            yield from _objects(data, marks, origin)
+
+
+def _objects(data: object, marks: Marks, origin: Origin) -> Iterator[Document | ConfigError]:
+    if not isinstance(data, dict):
+        yield _error(origin, marks.line, "expected an object with apiVersion, kind, metadata and spec")
+        return
+    items = data.get("items")
+    kind = data.get("kind")
+    if isinstance(kind, str) and kind.endswith("List") and isinstance(items, list):
+        for index, item in enumerate(items):
+            yield from _objects(item, marks.children["items"].children[str(index)], origin)
+        return
+    yield Document(data, marks)
+
+
+def _error(origin: Origin, line: int, reason: str) -> ConfigError:
+    return ConfigError(attrs.evolve(origin, line=line), None, (Problem("", reason, line=line),))
+
+
+def _respelled(children: Mapping[str, Marks], name: str) -> Marks | None:
+    """The child whose key is another spelling (`export_to`) of a camelCase name."""
+    plain = name.replace("_", "").lower()
+    for key, child in children.items():
+        if key.replace("_", "").lower() == plain:
+            return child
+    return None
