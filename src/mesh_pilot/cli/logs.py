@@ -18,11 +18,11 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 SCOPES: Mapping[str, str] = {
     "bootstrap": "start, readiness, drain",
+    "config": "objects refused, and good again",
     "envoy": "translators: what could not be generated, and from which configs",
     "ops": "the HTTP endpoints for people and machines",
     "rpc": "gRPC connections: opened, lost, misbehaving peers",
     "sources": "every source, and the supervisor that restarts them",
-    "sources.files": "configuration files: read, refused, recovered",
     "world": "the reducer: revisions, what changed and why, conflicts",
     "xds": "proxies: connected, ACK, NACK, gone",
 }
@@ -79,7 +79,7 @@ def parse_levels(text: str) -> LogLevels:
             raise ValueError(f"{part!r}: unknown level {name!r} (one of {', '.join(LEVELS)})")
         if not colon or scope in ("default", "all"):
             default = level
-        elif scope in SCOPES:
+        elif scope.split(".")[0] in SCOPES:
             scopes[scope] = level
         else:
             raise ValueError(f"{part!r}: unknown scope {scope!r} (default, {', '.join(SCOPES)})")

@@ -1,0 +1,128 @@
+"""What every revision of the World changed: counted for the metrics; refusals and recoveries told in the log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import attrs
+import structlog
+
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.events import Rejected
+from mesh_pilot.model.service import ServiceKey
+from mesh_pilot.ops.histogram import Histogram
+from mesh_pilot.world import World
+from mesh_pilot.world.reducer import Published
+
+log = structlog.get_logger(scope="config")
+
+Key = tuple[str, ...]
+
+WITHOUT_EFFECT = frozenset(
+    ("AuthorizationPolicy", "EnvoyFilter", "ProxyConfig", "RequestAuthentication", "Telemetry", "WasmPlugin")
+)
+"""Kinds that are read and checked, but that this version does not carry out: whoever relies on one must be told."""
+
+
+@attrs.frozen
+class ChangeStatistics:
+    config_events: Mapping[tuple[str, str], int]
+    """Objects added, updated and deleted since the start, by kind and ``add``, ``update`` or ``delete``."""
+    service_events: Mapping[str, int]
+    """Services that registries added, updated or deleted, by the same words."""
+    triggers: Mapping[str, int]
+    """Revisions by what was in them: ``config``, ``endpoint``, ``service``, ``secret``, ``global`` (mesh, networks)."""
+    debounce_seconds: Histogram
+    """From the first event of a revision until it was published."""
+
+
+class Changes:
+    """Listens to the reducer; give ``published`` to its ``on_publish``.
+
+    State: the counters, which keys are there (to tell an addition from an update), and the rejections that were told.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._present: set[Key] = set()
+        self._told: dict[tuple[str, str], Rejected] = {}
+        self._config_events: Counter[tuple[str, str]] = Counter()
+        self._service_events: Counter[str] = Counter()
+        self._triggers: Counter[str] = Counter()
+        self._warned: set[str] = set()
+        self._debounce = Histogram((0.01, 0.1, 1, 3, 5, 10, 20, 30))
+
+    def statistics(self) -> ChangeStatistics:
+        return ChangeStatistics(self._config_events, self._service_events, self._triggers, self._debounce)
+
+    def published(self, published: Published) -> None:
+        """Take in one revision. Synchronous and quick: it runs in the reducer's task."""
+        if published.revision.changed:
+            self._debounce.observe(published.published_at - published.first_event_at)
+        triggers: set[str] = set()
+        for key in published.revision.changed:
+            triggers.add(_TRIGGERS[key[0]])
+            match key:
+                case ("config", kind, namespace, name):
+                    there = self._world.config.peek(ConfigKey(kind, namespace, name)) is not None
+                    self._config_events[kind, self._event(key, there)] += 1
+                    self._tell_without_effect(kind)
+                case ("service", host, namespace):
+                    there = self._world.services.peek(ServiceKey(host, namespace)) is not None
+                    self._service_events[self._event(key, there)] += 1
+        self._triggers.update(triggers)
+        self._tell_rejections()
+
+    def _event(self, key: Key, there: bool) -> str:
+        known = key in self._present
+        if there:
+            self._present.add(key)
+            return "update" if known else "add"
+        self._present.discard(key)
+        return "delete"
+
+    def _tell_without_effect(self, kind: str) -> None:
+        """Warn once a kind."""
+        if kind in WITHOUT_EFFECT and kind not in self._warned:
+            self._warned.add(kind)
+            log.warning("objects of this kind are checked, but have no effect in this version", kind=kind)
+
+    def _tell_rejections(self) -> None:
+        """Log what was refused or is good again since the last revision."""
+        standing = {_identity(rejected): rejected for rejected in self._world.rejections()}
+        for identity, rejected in standing.items():
+            if self._told.get(identity) != rejected:
+                for line in describe(rejected):
+                    log.warning("refused; what was good before stays in force", source=rejected.source, **line)
+        for identity, rejected in self._told.items():
+            if identity not in standing:
+                log.info("good again", source=rejected.source, where=str(rejected.origin), object=name_of(rejected))
+        self._told = standing
+
+
+_TRIGGERS = {
+    "config": "config",
+    "service": "service",
+    "endpoints": "endpoint",
+    "mesh": "global",
+    "networks": "global",
+    "secret": "secret",
+}
+
+
+def name_of(rejected: Rejected) -> str:
+    """The refused object as people call it, ``VirtualService/shop/reviews``; empty where that can't be told."""
+    return "/".join(rejected.key[1:] if rejected.key and len(rejected.key) > 1 else rejected.key or ())
+
+
+def describe(rejected: Rejected) -> Iterator[dict[str, str]]:
+    """For each problem: ``where`` (file and line), ``object``, ``field`` and ``reason``, the empty ones left out."""
+    for problem in rejected.problems:
+        origin = attrs.evolve(rejected.origin, line=problem.line or rejected.origin.line)
+        line = {"where": str(origin), "object": name_of(rejected), "field": problem.path, "reason": problem.reason}
+        yield {key: value for key, value in line.items() if value}
+
+
+def _identity(rejected: Rejected) -> tuple[str, str]:
+    return rejected.source, str(rejected.key or rejected.origin.location)

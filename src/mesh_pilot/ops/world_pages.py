@@ -1,0 +1,96 @@
+"""What the World holds, as JSON values for the debug pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+from mesh_pilot.model.config import Config, Problem
+from mesh_pilot.model.service import Endpoint, Service
+from mesh_pilot.ops.changes import describe
+from mesh_pilot.world import World
+
+Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
+
+
+def configs(world: World, kind: str = "", namespace: str = "") -> list[Json]:
+    """Every config in force (of a kind and a namespace, where given), as it would be written in a file."""
+    held = sorted((config for _, config in world.config.items() if config is not None), key=lambda c: c.key)
+    return [
+        _config(config) for config in held if kind in ("", config.key.kind) and namespace in ("", config.key.namespace)
+    ]
+
+
+def services(world: World) -> list[Json]:
+    """Every service, merged over its registries."""
+    held = [service for _, service in world.services.items() if service is not None]
+    return [_service(service) for service in sorted(held, key=lambda s: s.key)]
+
+
+def endpoints(world: World) -> list[Json]:
+    """The endpoints of every service."""
+    return [
+        {"service": key.host, "namespace": key.namespace, "endpoints": [_endpoint(e) for e in held]}
+        for key, held in sorted(world.endpoints.items())
+    ]
+
+
+def rejections(world: World) -> list[Json]:
+    """Everything that is refused now: one entry a problem."""
+    return [{"source": r.source, **line} for r in world.rejections() for line in describe(r)]
+
+
+def warnings(world: World) -> list[dict[str, str]]:
+    """What is doubtful in configs that are in force."""
+    found: list[dict[str, str]] = []
+    for config in sorted((c for _, c in world.config.items() if c is not None), key=lambda c: c.key):
+        found += [_warning(config, problem) for problem in config.warnings]
+    return found
+
+
+def _warning(config: Config, problem: Problem) -> dict[str, str]:
+    where = f"{config.origin.location}:{problem.line or config.origin.line}"
+    return {"where": where, "object": str(config.key), "field": problem.path, "reason": problem.reason}
+
+
+def _config(config: Config) -> Json:
+    metadata: dict[str, Json] = {"name": config.name, "namespace": config.namespace}
+    if config.labels:
+        metadata["labels"] = dict(config.labels)
+    if config.annotations:
+        metadata["annotations"] = dict(config.annotations)
+    return {
+        "apiVersion": config.api_version,
+        "kind": config.key.kind,
+        "metadata": metadata,
+        "spec": config.spec.to_dict(),
+        "origin": str(config.origin),
+    }
+
+
+def _service(service: Service) -> Json:
+    return {
+        "host": service.host,
+        "namespace": service.namespace,
+        "registry": service.registry,
+        "resolution": service.resolution.value,
+        "external": service.external,
+        "addresses": list(service.addresses),
+        "ports": [{"number": p.number, "name": p.name, "protocol": p.protocol.value} for p in service.ports],
+        "exportTo": sorted(service.export_to),
+        "config": str(service.config) if service.config else None,
+    }
+
+
+def _endpoint(endpoint: Endpoint) -> Json:
+    return {
+        "address": endpoint.address,
+        "port": endpoint.port,
+        "servicePort": endpoint.service_port,
+        "labels": dict(endpoint.labels),
+        "locality": str(endpoint.locality),
+        "network": endpoint.network,
+        "weight": endpoint.weight,
+        "health": endpoint.health.value,
+        "serviceAccount": endpoint.service_account,
+    }

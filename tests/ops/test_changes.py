@@ -1,0 +1,116 @@
+"""What a revision changed: counted by kind and event, and refusals told in the log once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from mesh_pilot.api.istio.networking.v1alpha3 import EnvoyFilter, ServiceEntry
+from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
+from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, Rejected, Upsert, item_key
+from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
+from mesh_pilot.ops.changes import Changes, describe
+from mesh_pilot.world import World
+from mesh_pilot.world.reducer import Published
+
+ORIGIN = Origin("files", "config/a.yaml", 3)
+KEY = ConfigKey("ServiceEntry", "shop", "reviews")
+REFUSED = Rejected("files", ORIGIN, (Problem("spec.hosts", "is empty", line=7),), ("config", *KEY))
+
+
+@pytest.fixture
+def logged() -> Iterator[list[Any]]:
+    with structlog.testing.capture_logs() as entries:
+        yield entries
+
+
+class Told:
+    """Changes over a World, fed with batches of events as the reducer would publish them."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.changes = Changes(self.world)
+
+    def publish(self, *events: Event, first: float = 1.0, at: float = 1.25) -> None:
+        self.changes.published(Published(self.world.apply(events), first, at, 0.0))
+
+
+def entry(*hosts: str) -> Config:
+    return Config(KEY, ServiceEntry(hosts=list(hosts)), origin=ORIGIN)
+
+
+def test_objects_are_counted_as_added_updated_and_deleted() -> None:
+    told = Told()
+    told.publish(Upsert("files", entry("a.test")))
+    told.publish(Upsert("files", entry("b.test")))
+    told.publish(Upsert("files", entry("b.test")))  # says nothing new
+    told.publish(Delete("files", item_key(entry())))
+    told.publish(Upsert("files", entry("c.test")))
+    assert told.changes.statistics().config_events == {
+        ("ServiceEntry", "add"): 2,
+        ("ServiceEntry", "update"): 1,
+        ("ServiceEntry", "delete"): 1,
+    }
+
+
+def test_a_revision_counts_once_for_each_sort_of_thing_in_it() -> None:
+    told = Told()
+    service = Service("a.test", "shop", (Port(80, "http", Protocol.HTTP),))
+    endpoints = tuple(Endpoint(f"10.0.0.{n}", 80, "http") for n in range(3))
+    told.publish(Upsert("files", service), Upsert("files", Endpoints(service.key, endpoints)))
+    told.publish(Upsert("files", Endpoints(service.key, endpoints[:1])))
+    statistics = told.changes.statistics()
+    assert statistics.triggers == {"service": 1, "endpoint": 2}
+    assert statistics.service_events == {"add": 1}
+
+
+def test_the_time_from_the_first_event_to_the_revision_is_observed() -> None:
+    told = Told()
+    told.publish(Upsert("files", entry("a.test")), first=10.0, at=10.2)
+    told.publish(first=11.0, at=11.5)  # changed nothing
+    debounce = told.changes.statistics().debounce_seconds
+    assert dict(debounce.cumulative())["+Inf"] == 1
+    assert debounce.sum == pytest.approx(0.2)
+
+
+def test_a_refusal_is_told_once_with_file_line_field_and_reason(logged: list[Any]) -> None:
+    told = Told()
+    told.publish(REFUSED)
+    told.publish(REFUSED)
+    told.publish(Upsert("files", entry("a.test")))
+    refused, good = logged
+    assert refused["log_level"] == "warning"
+    assert (
+        refused.items()
+        >= {
+            "where": "config/a.yaml:7",
+            "object": "ServiceEntry/shop/reviews",
+            "field": "spec.hosts",
+            "reason": "is empty",
+        }.items()
+    )
+    assert (good["event"], good["object"]) == ("good again", "ServiceEntry/shop/reviews")
+
+
+def test_a_file_that_can_not_be_read_is_told_without_an_object(logged: list[Any]) -> None:
+    told = Told()
+    told.publish(Rejected("files", Origin("files", "config/b.yaml"), (Problem("", "is not UTF-8 text", line=2),)))
+    told.publish(Accepted("files", "config/b.yaml"))
+    assert "object" not in logged[0]
+    assert logged[0]["where"] == "config/b.yaml:2"
+    assert logged[1]["event"] == "good again"
+
+
+def test_a_kind_without_effect_is_warned_of_once(logged: list[Any]) -> None:
+    told = Told()
+    for name in ("one", "two"):
+        told.publish(Upsert("files", Config(ConfigKey("EnvoyFilter", "shop", name), EnvoyFilter())))
+    assert [e["kind"] for e in logged if e["log_level"] == "warning"] == ["EnvoyFilter"]
+
+
+def test_each_problem_of_an_object_has_its_own_line() -> None:
+    twice = Rejected("files", ORIGIN, (Problem("spec.a", "x", line=4), Problem("spec.b", "y")))
+    assert [line["where"] for line in describe(twice)] == ["config/a.yaml:4", "config/a.yaml:3"]
