@@ -2,100 +2,146 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
+import attrs
 import betterproto2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as api
-from mesh_pilot.api.istio.networking.v1alpha3 import LocalityLoadBalancerSetting
+from mesh_pilot.config import yaml
+from mesh_pilot.config.mesh_defaults import default_mesh, default_proxy
 from mesh_pilot.config.reader import read
 from mesh_pilot.config.shapes import shape_of
+from mesh_pilot.config.validation import mesh_config, mesh_networks
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
+
+__all__ = ["decode_mesh", "decode_networks", "default_mesh"]
 
 M = TypeVar("M", bound=betterproto2.Message)
 
 LineOf = Callable[[str], int]
+"""The 1-based line of a field path, 0 where there are no lines."""
 
 
-def default_mesh() -> api.MeshConfig:
-    """What holds where a mesh.yaml says nothing: Istio's built-in defaults."""
-    return api.MeshConfig(
-        proxy_listen_port=15001,
-        proxy_inbound_listen_port=15006,
-        connect_timeout=timedelta(seconds=10),
-        protocol_detection_timeout=timedelta(0),
-        ingress_class="istio",
-        ingress_controller_mode=api.MeshConfigIngressControllerMode.STRICT,
-        enable_tracing=True,
-        trust_domain="cluster.local",
-        root_namespace="istio-system",
-        enable_auto_mtls=True,
-        outbound_traffic_policy=api.MeshConfigOutboundTrafficPolicy(
-            mode=api.MeshConfigOutboundTrafficPolicyMode.ALLOW_ANY
-        ),
-        locality_lb_setting=LocalityLoadBalancerSetting(enabled=True),
-        default_service_export_to=["*"],
-        default_virtual_service_export_to=["*"],
-        default_destination_rule_export_to=["*"],
-        dns_refresh_rate=timedelta(seconds=5),
-        enable_prometheus_merge=True,
-        default_config=_default_proxy(),
-    )
+def decode_mesh(
+    document: object,
+    *,
+    origin: Origin,
+    line_of: LineOf = lambda path: 0,
+    warnings: list[Problem] | None = None,
+) -> api.MeshConfig:
+    """The MeshConfig of a ``mesh.yaml``: what it says, over the defaults.
 
-
-def decode_mesh(document: object, *, origin: Origin, line_of: LineOf = lambda path: 0) -> api.MeshConfig:
-    """The MeshConfig of a ``mesh.yaml``: what it says over the defaults; ``defaultConfig`` is merged field by field.
-
-    An empty document is the defaults. Raises ConfigError with every problem.
+    Fields of the file replace the defaults whole, but ``defaultConfig`` and ``defaultProviders`` are merged field by
+    field and ``extensionProviders`` by name. The document may also be a ConfigMap, or an object, with the settings as
+    text under ``mesh``. An empty document is the defaults. Raises ConfigError with every problem; what is only worth
+    a warning is added to ``warnings``.
     """
-    data = {} if document is None else document
-    spec = _decode(api.MeshConfig, data, origin, line_of)
-    defaults = default_mesh()
-    merged = _overlay(defaults, spec, data)
-    if isinstance(data, Mapping):
-        proxy = data.get("defaultConfig", data.get("default_config"))
-        if spec.default_config is not None and defaults.default_config is not None and proxy:
-            merged.default_config = _overlay(defaults.default_config, spec.default_config, proxy)
+    data, line_of = _unwrapped(document, "mesh", origin, line_of)
+    problems: list[Problem] = []
+    spec = read(api.MeshConfig, data, "", problems)
+    if spec is None or not isinstance(data, Mapping):
+        raise ConfigError(origin, None, _lined(problems, line_of))
+    merged = _over_defaults(spec, data)
+    problems += mesh_config.validate(merged)
+    _settle(problems, origin, line_of, warnings)
     return merged
 
 
-def decode_networks(document: object, *, origin: Origin, line_of: LineOf = lambda path: 0) -> api.MeshNetworks:
-    """The MeshNetworks of a networks file; an empty document is no networks. Raises ConfigError."""
-    return _decode(api.MeshNetworks, {} if document is None else document, origin, line_of)
+def decode_networks(
+    document: object,
+    *,
+    origin: Origin,
+    line_of: LineOf = lambda path: 0,
+    warnings: list[Problem] | None = None,
+) -> api.MeshNetworks:
+    """The MeshNetworks of a networks file, or of a ConfigMap with them as text under ``meshNetworks``.
 
-
-def _decode(message: type[M], data: object, origin: Origin, line_of: LineOf) -> M:
+    An empty document is no networks. Raises ConfigError with every problem.
+    """
+    data, line_of = _unwrapped(document, "meshNetworks", origin, line_of)
     problems: list[Problem] = []
-    spec = read(message, data, "", problems)
-    errors = [p for p in problems if p.severity is Severity.ERROR]
-    if spec is None or errors:
-        found = tuple(Problem(p.path, p.reason, p.severity, line_of(p.path)) for p in problems)
-        raise ConfigError(origin, None, found)
+    spec = read(api.MeshNetworks, data, "", problems)
+    if spec is None:
+        raise ConfigError(origin, None, _lined(problems, line_of))
+    problems += mesh_networks.validate(spec)
+    _settle(problems, origin, line_of, warnings)
     return spec
 
 
-def _overlay(under: M, over: M, data: object) -> M:
-    """``under`` with every field that ``data`` names taken from ``over``."""
-    assert isinstance(data, Mapping)
+def _settle(problems: list[Problem], origin: Origin, line_of: LineOf, warnings: list[Problem] | None) -> None:
+    found = _lined(problems, line_of)
+    if any(problem.severity is Severity.ERROR for problem in found):
+        raise ConfigError(origin, None, found)
+    if warnings is not None:
+        warnings += found
+
+
+def _lined(problems: list[Problem], line_of: LineOf) -> tuple[Problem, ...]:
+    return tuple(attrs.evolve(problem, line=line_of(problem.path)) for problem in problems)
+
+
+def _unwrapped(document: object, key: str, origin: Origin, line_of: LineOf) -> tuple[object, LineOf]:
+    """The settings themselves, where they are text inside a ConfigMap or an object, and how to find their lines."""
+    if document is None:
+        return {}, line_of
+    if not isinstance(document, Mapping):
+        return document, line_of
+    is_map = document.get("kind") == "ConfigMap"
+    holder = document.get("data") if is_map else document
+    text = holder.get(key) if isinstance(holder, Mapping) else None
+    if not isinstance(text, str):
+        if is_map:
+            problem = Problem(f"data.{key}", "is missing: the settings are expected there, as text")
+            raise ConfigError(origin, None, _lined([problem], line_of))
+        return document, line_of
+    start = line_of(f"data.{key}" if is_map else key)
+    inner = list(_inner(text, origin, start))
+    if len(inner) > 1:
+        raise ConfigError(origin, None, (Problem(key, "has a second document: only one is expected", line=start),))
+    if not inner:
+        return {}, line_of
+    return inner[0].data, lambda path: start + inner[0].line_of(path) if start else 0
+
+
+def _inner(text: str, origin: Origin, start: int) -> Iterator[yaml.Document]:
+    """The documents of a text that is a block scalar, starting on the line after `start`."""
+    for document in yaml.load(text, origin):
+        if isinstance(document, ConfigError):
+            problems = tuple(attrs.evolve(p, line=p.line + start if start else 0) for p in document.problems)
+            raise ConfigError(attrs.evolve(origin, line=problems[0].line), None, problems)
+        yield document
+
+
+def _over_defaults(spec: api.MeshConfig, data: Mapping[str, object]) -> api.MeshConfig:
+    defaults = default_mesh()
+    merged = _overlay(defaults, spec, data)
+    proxy = data.get("defaultConfig", data.get("default_config"))
+    if spec.default_config is not None and isinstance(proxy, Mapping):
+        merged.default_config = _overlay(default_proxy(), spec.default_config, proxy)
+    providers = data.get("defaultProviders", data.get("default_providers"))
+    if spec.default_providers is not None and isinstance(providers, Mapping):
+        under = defaults.default_providers or api.MeshConfigDefaultProviders()
+        merged.default_providers = _overlay(under, spec.default_providers, providers)
+    named = {provider.name: provider for provider in defaults.extension_providers}
+    given = {provider.name: provider for provider in spec.extension_providers}
+    merged.extension_providers = [given.get(name, provider) for name, provider in named.items()]
+    merged.extension_providers += [provider for provider in spec.extension_providers if provider.name not in named]
+    merged.trust_domain_aliases = sorted(set(spec.trust_domain_aliases))
+    return merged
+
+
+def _overlay(under: M, over: M, data: Mapping[str, object]) -> M:
+    """``under`` with every field that ``data`` names taken from ``over``; members of a oneof replace each other."""
     shape = shape_of(type(under))
-    values = {f.python_name: getattr(under, f.python_name) for f in shape.fields}
+    values = {field.python_name: getattr(under, field.python_name) for field in shape.fields}
     for name, value in data.items():
-        field = shape.by_name.get(str(name))
-        if field is not None and value is not None:
-            values[field.python_name] = getattr(over, field.python_name)
+        field = shape.by_name.get(name)
+        if field is None or value is None:
+            continue
+        for other in shape.fields:
+            if field.group is not None and other.group == field.group:
+                values[other.python_name] = None
+        values[field.python_name] = getattr(over, field.python_name)
     return type(under)(**values)
-
-
-def _default_proxy() -> api.ProxyConfig:
-    return api.ProxyConfig(
-        config_path="./etc/istio/proxy",
-        drain_duration=timedelta(seconds=45),
-        termination_drain_duration=timedelta(seconds=5),
-        proxy_admin_port=15000,
-        control_plane_auth_policy=api.AuthenticationPolicy.MUTUAL_TLS,
-        concurrency=2,
-        stat_name_length=189,
-        status_port=15020,
-    )

@@ -17,14 +17,6 @@ import betterproto2
 
 from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
 
-PROTO_NAMES = {
-    "consecutive_5_xx_errors": "consecutive_5xx_errors",
-    "enable_64_bit_trace_id": "enable_64bit_trace_id",
-    "k8_s_sa_jwt_path": "k8s_sa_jwt_path",
-    "mesh_m_tls": "mesh_mTLS",
-}
-"""Python names that do not show the proto name they were made from."""
-
 JSON_NAMES = {"mesh_mTLS": "meshMTLS"}
 """Fields with a `json_name` of their own."""
 
@@ -76,7 +68,7 @@ def shape_of(message: type[betterproto2.Message]) -> MessageShape:
     meta = _metadata(message)
     fields = []
     for name, field in meta.meta_by_field_name.items():
-        proto_name = PROTO_NAMES.get(name, name.rstrip("_"))
+        proto_name = name.removesuffix("_")
         shape = _field(name, proto_name, field, meta.cls_by_field[name])
         if field.map_meta:
             key, value = field.map_meta

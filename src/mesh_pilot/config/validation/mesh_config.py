@@ -1,0 +1,194 @@
+"""Rules for MeshConfig, once it is merged over the defaults. Paths start at its root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import (
+    LabelSelector,
+    MeshConfig,
+    PrivateKeyProvider,
+    ProxyConfig,
+    Tracing,
+)
+from mesh_pilot.api.istio.networking.v1alpha3 import OutlierDetection
+from mesh_pilot.config.validation.client_tls import check_client_tls
+from mesh_pilot.config.validation.context import check, error, warning
+from mesh_pilot.config.validation.extension_providers import check_providers
+from mesh_pilot.config.validation.http_policies import check_retries
+from mesh_pilot.config.validation.load_balancing import check_locality
+from mesh_pilot.config.validation.names import (
+    address_and_port_reason,
+    dns_label_reason,
+    is_dns_label,
+    label_key_reason,
+    port_reason,
+    wildcard_host_reason,
+)
+from mesh_pilot.config.validation.server_tls import CIPHERS
+from mesh_pilot.config.validation.traffic_policy import check_connection_pool
+from mesh_pilot.config.validation.values import duration_or_zero_reason, duration_reason, percent_reason
+from mesh_pilot.model.config import Problem
+
+MAX_CONNECT_TIMEOUT = timedelta(hours=1)
+OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+CURVES = ("P-256", "P-384", "P-521", "X25519", "X25519MLKEM768")
+
+
+def validate(mesh: MeshConfig) -> Iterator[Problem]:
+    """Everything that is wrong with a MeshConfig."""
+    yield from _check_ports(mesh)
+    yield from _check_timeouts(mesh)
+    yield from _check_names(mesh)
+    yield from check_locality("localityLbSetting", mesh.locality_lb_setting, OutlierDetection())
+    yield from check_retries("defaultHttpRetryPolicy", mesh.default_http_retry_policy)
+    for index, settings in enumerate(mesh.service_settings):
+        for number, host in enumerate(settings.hosts):
+            yield from check(f"serviceSettings[{index}].hosts[{number}]", wildcard_host_reason(host))
+    for index, selector in enumerate(mesh.discovery_selectors):
+        yield from _check_label_selector(f"discoverySelectors[{index}]", selector)
+    yield from check_providers("extensionProviders", mesh.extension_providers)
+    yield from _check_tls(mesh)
+    if mesh.default_traffic_policy is not None:
+        yield from check_connection_pool(
+            "defaultTrafficPolicy.connectionPool", mesh.default_traffic_policy.connection_pool
+        )
+    if mesh.default_config is not None:
+        yield from check_proxy_config("defaultConfig", mesh.default_config)
+
+
+def _check_ports(mesh: MeshConfig) -> Iterator[Problem]:
+    yield from check("proxyListenPort", port_reason(mesh.proxy_listen_port))
+    yield from check("proxyInboundListenPort", port_reason(mesh.proxy_inbound_listen_port))
+    if mesh.proxy_http_port:
+        yield from check("proxyHttpPort", port_reason(mesh.proxy_http_port))
+    if mesh.proxy_listen_port == mesh.proxy_inbound_listen_port:
+        yield error("proxyInboundListenPort", f"{mesh.proxy_listen_port} is proxyListenPort already")
+
+
+def _check_timeouts(mesh: MeshConfig) -> Iterator[Problem]:
+    if mesh.connect_timeout is not None:
+        reason = duration_reason(mesh.connect_timeout)
+        if not reason and mesh.connect_timeout > MAX_CONNECT_TIMEOUT:
+            reason = "must be at most 1h"
+        yield from check("connectTimeout", reason)
+    if mesh.protocol_detection_timeout is not None:
+        yield from check("protocolDetectionTimeout", duration_or_zero_reason(mesh.protocol_detection_timeout))
+    for name, value in (("dnsRefreshRate", mesh.dns_refresh_rate), ("hboneIdleTimeout", mesh.hbone_idle_timeout)):
+        if value is not None:
+            yield from check(name, duration_reason(value))
+
+
+def _check_names(mesh: MeshConfig) -> Iterator[Problem]:
+    yield from check("trustDomain", trust_domain_reason(mesh.trust_domain))
+    for index, alias in enumerate(mesh.trust_domain_aliases):
+        yield from check(f"trustDomainAliases[{index}]", trust_domain_reason(alias))
+    yield from check("rootNamespace", dns_label_reason(mesh.root_namespace))
+    for name, entries in (
+        ("defaultServiceExportTo", mesh.default_service_export_to),
+        ("defaultVirtualServiceExportTo", mesh.default_virtual_service_export_to),
+        ("defaultDestinationRuleExportTo", mesh.default_destination_rule_export_to),
+    ):
+        for index, entry in enumerate(entries):
+            if entry not in ("*", ".", "~") and not is_dns_label(entry):
+                reason = f'"{entry}" is not a namespace; allowed are "*", "." and names of namespaces'
+                yield error(f"{name}[{index}]", reason)
+
+
+def trust_domain_reason(domain: str) -> str:
+    """For a trust domain: DNS labels between dots, which may be numbers."""
+    if not domain:
+        return "must not be empty"
+    parts = domain.removesuffix(".").split(".")
+    return "" if all(map(is_dns_label, parts)) else f'"{domain}" is not a trust domain: DNS labels between dots'
+
+
+def _check_label_selector(path: str, selector: LabelSelector) -> Iterator[Problem]:
+    for key in selector.match_labels:
+        yield from check(f"{path}.matchLabels[{key}]", label_key_reason(key))
+    for index, requirement in enumerate(selector.match_expressions):
+        here = f"{path}.matchExpressions[{index}]"
+        yield from check(f"{here}.key", label_key_reason(requirement.key) if requirement.key else "is missing")
+        if requirement.operator not in OPERATORS:
+            yield error(f"{here}.operator", f'"{requirement.operator}" is not one of {", ".join(OPERATORS)}')
+        elif requirement.operator in ("In", "NotIn") and not requirement.values:
+            yield error(f"{here}.values", f"is missing: {requirement.operator} needs at least one")
+        elif requirement.operator in ("Exists", "DoesNotExist") and requirement.values:
+            yield error(f"{here}.values", f"can't be set with {requirement.operator}")
+
+
+def _check_tls(mesh: MeshConfig) -> Iterator[Problem]:
+    if mesh.mesh_mTLS is not None and mesh.mesh_mTLS.ecdh_curves:
+        yield error("meshMTLS.ecdhCurves", "can't be set for mesh mTLS; use tlsDefaults")
+    for name, config in (("meshMTLS", mesh.mesh_mTLS), ("tlsDefaults", mesh.tls_defaults)):
+        for index, cipher in enumerate(config.cipher_suites if config is not None else ()):
+            if cipher not in CIPHERS:
+                yield warning(f"{name}.cipherSuites[{index}]", f'"{cipher}" is not a known cipher suite, ignored')
+    for index, curve in enumerate(mesh.tls_defaults.ecdh_curves if mesh.tls_defaults is not None else ()):
+        if curve not in CURVES:
+            reason = f'"{curve}" is not a known curve; known: {", ".join(CURVES)}'
+            yield warning(f"tlsDefaults.ecdhCurves[{index}]", reason)
+
+
+def check_proxy_config(path: str, proxy: ProxyConfig) -> Iterator[Problem]:
+    """`defaultConfig`, or a proxy's own settings."""
+    for name, text in (
+        ("configPath", proxy.config_path),
+        ("binaryPath", proxy.binary_path),
+        ("discoveryAddress", proxy.discovery_address),
+    ):
+        if not text:
+            yield error(f"{path}.{name}", "must not be empty")
+    if proxy.service_cluster == "":
+        yield error(f"{path}.serviceCluster", "must not be empty")
+    if proxy.concurrency is not None and proxy.concurrency < 0:
+        yield error(f"{path}.concurrency", f"{proxy.concurrency} is negative")
+    for name, number in (("proxyAdminPort", proxy.proxy_admin_port), ("statusPort", proxy.status_port)):
+        yield from check(f"{path}.{name}", port_reason(number))
+    if proxy.drain_duration is not None:
+        reason = duration_reason(proxy.drain_duration)
+        if not reason and proxy.drain_duration % timedelta(seconds=1):
+            reason = "must be in whole seconds"
+        yield from check(f"{path}.drainDuration", reason)
+    services = {
+        "discoveryAddress": proxy.discovery_address,
+        "statsdUdpAddress": proxy.statsd_udp_address,
+        "envoyMetricsServiceAddress": proxy.envoy_metrics_service_address,
+    }
+    if proxy.envoy_metrics_service is not None:
+        services["envoyMetricsService.address"] = proxy.envoy_metrics_service.address
+    if proxy.envoy_access_log_service is not None:
+        services["envoyAccessLogService.address"] = proxy.envoy_access_log_service.address
+    for name, address in services.items():
+        if address:
+            yield from check(f"{path}.{name}", address_and_port_reason(address))
+    if proxy.tracing is not None:
+        yield from _check_tracing(f"{path}.tracing", proxy.tracing)
+    if proxy.private_key_provider is not None:
+        yield from _check_key_provider(f"{path}.privateKeyProvider", proxy.private_key_provider)
+
+
+def _check_tracing(path: str, tracing: Tracing) -> Iterator[Problem]:
+    addresses = {
+        "zipkin": tracing.zipkin.address if tracing.zipkin is not None else None,
+        "datadog": tracing.datadog.address if tracing.datadog is not None else None,
+        "lightstep": tracing.lightstep.address if tracing.lightstep is not None else None,
+    }
+    for name, address in addresses.items():
+        if address is not None:
+            reason = address_and_port_reason(address.replace("$(HOST_IP)", "127.0.0.1", 1)) if address else "is missing"
+            yield from check(f"{path}.{name}.address", reason)
+    if tracing.lightstep is not None and not tracing.lightstep.access_token:
+        yield error(f"{path}.lightstep.accessToken", "is missing")
+    yield from check(f"{path}.sampling", percent_reason(tracing.sampling))
+    yield from check_client_tls(f"{path}.tlsSettings", tracing.tls_settings)
+
+
+def _check_key_provider(path: str, provider: PrivateKeyProvider) -> Iterator[Problem]:
+    chosen = {"cryptomb": provider.cryptomb, "qat": provider.qat}
+    if all(value is None for value in chosen.values()):
+        yield error(path, "needs cryptomb or qat")
+    for name, value in chosen.items():
+        if value is not None and not value.poll_delay:
+            yield error(f"{path}.{name}.pollDelay", "is missing or zero")
