@@ -204,7 +204,10 @@ async def test_a_lost_connection_is_raised_in_every_call_and_by_new_ones() -> No
             async with trio.open_nursery() as calls:
                 calls.start_soon(call_until_lost, channel)
                 calls.start_soon(call_until_lost, channel)
-            assert lost == [f"{address}: the connection is lost: closed by the peer"] * 2
+            assert {text.removeprefix(f"{address}: the connection is lost: ") for text in lost} <= {
+                "closed by the peer",
+                "Connection reset by peer",
+            }
             with pytest.raises(ConnectionLost, match="the connection is lost"):
                 await channel.unary(UNARY, b"ping", bytes)
             assert channel.statistics().streams_open == 0
@@ -261,13 +264,13 @@ async def test_more_calls_than_the_server_allows_wait_for_their_turn() -> None:
             most = max(most, server.statistics().streams_open)
             await super().unary(stream)
 
-    async with serving(Counting(), limits=Limits(max_concurrent_streams=3)) as server:
-        async with open_channel(server.addresses[0]) as channel:
-            assert await channel.unary(UNARY, b"ping", bytes) == b"ping"
-            async with trio.open_nursery() as nursery:
-                for _ in range(50):
-                    nursery.start_soon(channel.unary, UNARY, b"ping", bytes)
-            assert channel.statistics().messages_received == 51
+    limits = Limits(max_concurrent_streams=3)
+    async with serving(Counting(), limits=limits) as server, open_channel(server.addresses[0]) as channel:
+        assert await channel.unary(UNARY, b"ping", bytes) == b"ping"
+        async with trio.open_nursery() as nursery:
+            for _ in range(50):
+                nursery.start_soon(channel.unary, UNARY, b"ping", bytes)
+        assert channel.statistics().messages_received == 51
     assert most <= 3
 
 

@@ -134,26 +134,24 @@ class ClientCall(Generic[Request, Reply]):
         if self._ended:
             raise ProtocolError("the call is half-closed: no more requests")
         end = end or not self._cardinality.client_streaming
-        with self._in_time():
-            stream = await self._open()
-            try:
-                await stream.send_data(frame(self._encode(message)), end_stream=end)
-            except StreamTerminatedError:
-                if not stream.answered:
-                    raise
-                return  # the server is done with the call: its status is what counts
+        stream = await self._send(frame(self._encode(message)), end=end)
         stream.connection.messages_sent += 1
-        self._ended = end
 
     async def end(self) -> None:
         """Half-close: no more requests."""
-        if self._ended:
-            return
+        if not self._ended:
+            await self._send(b"", end=True)
+
+    async def _send(self, data: bytes, *, end: bool) -> RpcStream:
         with self._in_time():
             stream = await self._open()
-            if not stream.answered:
-                await stream.send_data(b"", end_stream=True)
-        self._ended = True
+            try:
+                await stream.send_data(data, end_stream=end)
+            except StreamTerminatedError:
+                if not stream.answered:  # else the server is done with the call, and its status is what counts
+                    raise
+        self._ended = end
+        return stream
 
     async def recv_initial_metadata(self) -> None:
         """Wait for the server's headers, into ``initial_metadata``."""

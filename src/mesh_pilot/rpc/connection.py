@@ -175,9 +175,9 @@ class ServerConnection(RpcHandler):
         """The call that ``headers`` ask for; None when they were answered with a refusal."""
         fields = dict(headers)
         if fields.get(":method") != "POST":
-            stream.start_headers([(":status", "405"), ("allow", "POST")], end_stream=True)
+            stream.answer([(":status", "405"), ("allow", "POST")])
         elif not fields.get("content-type", "").startswith("application/grpc"):
-            stream.start_headers([(":status", "415")], end_stream=True)
+            stream.answer([(":status", "415")])
         else:
             method = self._methods.get(fields.get(":path", ""))
             if method is None:
@@ -187,8 +187,6 @@ class ServerConnection(RpcHandler):
                 return ServerStream(stream, method, headers, self.peer, Deadline.from_headers(headers))
             except ValueError as error:
                 _refuse(stream, Status.INVALID_ARGUMENT, f"bad request headers: {error}")
-                return None
-        stream.connection.flush()
         return None
 
     async def _handle(self, call: ServerStream[object, object], method: Handler, scope: trio.CancelScope) -> Outcome:
@@ -213,6 +211,5 @@ class ServerConnection(RpcHandler):
 
 
 def _refuse(stream: RpcStream, status: Status, message: str) -> None:
-    headers = [*RESPONSE_HEADERS, *status_headers(status, message)]
-    stream.start_headers(headers, end_stream=True)
+    stream.answer([*RESPONSE_HEADERS, *status_headers(status, message)])
     stream.connection.flush()

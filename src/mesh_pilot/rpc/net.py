@@ -48,7 +48,7 @@ def parse_address(text: str) -> TcpAddress | UnixAddress:
     if text.startswith("unix:"):
         path = text.removeprefix("unix:")
         path = path.removeprefix("//")
-        if not path or "\0" in path:
+        if not path or path.endswith("/") or "\0" in path:
             raise AddressError(f"{text!r} names no socket file; {_HOW}")
         return UnixAddress(Path(path))
     host, colon, port = text.rpartition(":")
@@ -181,6 +181,6 @@ def _reason(error: OSError) -> str:
     cause: BaseException = error
     while cause.__cause__ is not None or isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0] if isinstance(cause, BaseExceptionGroup) else cause.__cause__ or cause
-    if isinstance(cause, OSError):
-        return os.strerror(cause.errno) if (cause.errno or 0) > 0 else cause.strerror or str(cause)
-    return str(cause)
+    if isinstance(cause, socket.gaierror) or not isinstance(cause, OSError) or not cause.errno:
+        return getattr(cause, "strerror", None) or str(cause)
+    return os.strerror(cause.errno)

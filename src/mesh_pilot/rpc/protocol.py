@@ -277,6 +277,15 @@ class RpcStream(Stream):
         except ProtocolError as error:
             raise StreamTerminatedError("the stream is closed") from error
 
+    def answer(self, headers: Headers) -> None:
+        """As a server, end the stream with ``headers``, and have the client stop sending. Never waits.
+
+        Raises StreamTerminatedError.
+        """
+        self.start_headers(headers, end_stream=True)
+        self.connection.flush()
+        self.reset_if_open(ErrorCodes.NO_ERROR)
+
     async def send_data(self, data: bytes, end_stream: bool = False, *, flush: bool = True) -> None:
         """Send ``data`` in as many frames as the windows and the transport take, waiting for them.
 
@@ -445,18 +454,19 @@ class RpcProtocol(H2Protocol):
         """Send the preface and settings. The limits hold from the start, not from the peer's acknowledgement."""
         connection = _H2(config=self.h2_config)
         limits = self.limits
-        connection.local_settings = Settings(
-            client=self.client_side,
-            initial_values={
-                SettingCodes.ENABLE_PUSH: 0,
-                SettingCodes.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
-                SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window,
-                SettingCodes.MAX_FRAME_SIZE: _MAX_FRAME_SIZE,
-                SettingCodes.MAX_HEADER_LIST_SIZE: H2Connection.DEFAULT_MAX_HEADER_LIST_SIZE,
-            },
-        )
+        settings = {
+            SettingCodes.ENABLE_PUSH: 0,
+            SettingCodes.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
+            SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window,
+            SettingCodes.MAX_FRAME_SIZE: _MAX_FRAME_SIZE,
+            SettingCodes.MAX_HEADER_LIST_SIZE: H2Connection.DEFAULT_MAX_HEADER_LIST_SIZE,
+        }
+        connection.local_settings = Settings(client=self.client_side, initial_values=settings)
         connection.max_inbound_frame_size = _MAX_FRAME_SIZE
         connection.initiate_connection()
+        # h2 would end the connection for one stream too many; the handler refuses just that stream
+        settings[SettingCodes.MAX_CONCURRENT_STREAMS] = 2**31 - 1
+        connection.local_settings = Settings(client=self.client_side, initial_values=settings)
         initial = connection.inbound_flow_control_window
         if limits.connection_window > initial:
             connection.increment_flow_control_window(limits.connection_window - initial)

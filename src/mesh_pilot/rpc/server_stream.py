@@ -175,9 +175,7 @@ class ServerStream(Generic[Request, Reply]):
         headers = [] if self._headers_sent else list(RESPONSE_HEADERS)
         headers.extend(status_headers(status, message))
         headers.extend(encode_metadata(metadata or ()))
-        self._stream.start_headers(headers, end_stream=True)
-        self._stream.connection.flush()
-        self._stream.reset_if_open(ErrorCodes.NO_ERROR)
+        self._stream.answer(headers)
 
     @property
     def lacks_reply(self) -> bool:

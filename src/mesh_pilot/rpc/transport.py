@@ -175,8 +175,9 @@ class SocketTransport(asyncio.Transport):
             self._send(answer)
         return plain
 
-    def _fail(self, error: BaseException) -> None:
-        self.close_reason = self.close_reason or str(error) or type(error).__name__
+    def _fail(self, error: Exception) -> None:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        self.close_reason = self.close_reason or reason or type(error).__name__
         self._close_socket()
 
     def close(self, reason: str = "closed") -> None:

@@ -1,0 +1,77 @@
+"""Many connections at once, and what one message to all of them costs."""
+
+from __future__ import annotations
+
+import grpc
+import trio
+from rpc_support import Bytes, Echo, in_thread, serving, settled
+
+from mesh_pilot.rpc import Cardinality, open_channel
+
+BIDI = "/test.Echo/Bidi"
+
+
+async def test_500_connections_at_once_are_served_and_leave_nothing() -> None:
+    message = bytes(500)
+    ready = 0
+    everyone = trio.Event()
+
+    async def client(address: str) -> None:
+        nonlocal ready
+        async with (
+            open_channel(address) as channel,
+            channel.request(BIDI, Cardinality.STREAM_STREAM, bytes, bytes) as call,
+        ):
+            await call.send_message(message)
+            assert await call.recv_message() == message
+            ready += 1
+            if ready == 500:
+                everyone.set()
+            await everyone.wait()
+            await call.send_message(message, end=True)
+            assert await call.recv_message() == message
+
+    async with serving(Echo()) as server:
+        async with trio.open_nursery() as nursery:
+            for _ in range(500):
+                nursery.start_soon(client, server.addresses[0])
+            await everyone.wait()
+            at_most = server.statistics()
+            assert (at_most.connections_open, at_most.streams_open) == (500, 500)
+        await settled(lambda: server.statistics().connections_open == 0)
+        after = server.statistics()
+        assert (after.connections_total, after.streams_open, after.messages_sent) == (500, 0, 1000)
+
+
+async def test_50_grpcio_channels_with_streams_are_pushed_to() -> None:
+    class Pusher(Echo):
+        def __init__(self) -> None:
+            super().__init__()
+            self.waiting = 0
+            self.push = trio.Event()
+
+        async def bidi(self, stream: Bytes) -> None:
+            self.waiting += 1
+            await self.push.wait()
+            await stream.send_messages([b"one", b"two"])
+
+    pusher = Pusher()
+
+    def clients(address: str) -> list[list[bytes]]:
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [grpc.insecure_channel(address, options=options) for _ in range(50)]
+        calls = [channel.stream_stream(BIDI)(iter(())) for channel in channels]
+        replies = [list(call) for call in calls]
+        for channel in channels:
+            channel.close()
+        return replies
+
+    async with serving(pusher) as server, trio.open_nursery() as nursery:
+
+        async def push_to_all() -> None:
+            await settled(lambda: pusher.waiting == 50)
+            assert server.statistics().connections_open == 50
+            pusher.push.set()
+
+        nursery.start_soon(push_to_all)
+        assert await in_thread(clients, server.addresses[0]) == [[b"one", b"two"]] * 50
