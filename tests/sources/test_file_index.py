@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
+from conformance import Picture
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
-from mesh_pilot.model.events import Accepted, Delete, Event, Item, Rejected, Upsert, item_key
+from mesh_pilot.model.events import Accepted, Delete, Item, Rejected, Upsert, item_key
 from mesh_pilot.sources.files.content import Content, Entry, Faulty, Found, Gone, Place, Reading, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
 
@@ -198,27 +198,6 @@ _edits = st.lists(st.dictionaries(st.sampled_from([A, B, C]), _readings, min_siz
 _good_contents = st.lists(st.builds(good, _names, st.integers(1, 3)), max_size=4).map(lambda e: Content(tuple(e)))
 
 
-@attrs.define
-class Reader:
-    """What someone who follows the events, by their contract, believes."""
-
-    items: dict[tuple[str, ...], Item] = attrs.field(factory=dict)
-    rejected: dict[object, Rejected] = attrs.field(factory=dict)
-
-    def apply(self, events: tuple[Event, ...]) -> None:
-        for event in events:
-            match event:
-                case Upsert(_, item):
-                    self.items[item_key(item)] = item
-                    self.rejected.pop(item_key(item), None)
-                case Delete(_, gone):
-                    del self.items[gone]
-                case Rejected():
-                    self.rejected[event.key or event.origin.location] = event
-                case Accepted(_, location):
-                    self.rejected = {k: r for k, r in self.rejected.items() if r.origin.location != location}
-
-
 def fresh(files: Mapping[Place, Reading]) -> FileIndex:
     index = FileIndex("files")
     index.update(files)
@@ -227,11 +206,12 @@ def fresh(files: Mapping[Place, Reading]) -> FileIndex:
 
 @given(_edits)
 def test_events_lead_to_what_the_index_holds(edits: list[dict[Place, Reading]]) -> None:
-    index, reader = FileIndex("files"), Reader()
+    index, picture = FileIndex("files"), Picture()
     for edit in edits:
-        reader.apply(index.update(edit))
-        assert set(reader.items.values()) == set(index.items())
-        assert sorted(map(str, reader.rejected.values())) == sorted(map(str, index.rejections()))
+        for event in index.update(edit):
+            picture.apply(event)
+        assert set(picture.items.values()) == set(index.items())
+        assert sorted(map(str, picture.rejected.values())) == sorted(map(str, index.rejections()))
 
 
 @given(_edits, st.dictionaries(st.sampled_from([A, B, C]), _good_contents))

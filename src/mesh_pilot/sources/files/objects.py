@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import structlog
+
 from mesh_pilot.config.decode import decode_document
 from mesh_pilot.config.kinds import KindError, lookup
 from mesh_pilot.config.yaml import Document, load
@@ -11,6 +13,8 @@ from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import item_key
 from mesh_pilot.sources.files.content import Entry, Faulty, Found, Ignored
 from mesh_pilot.sources.files.secrets import read_secret_object
+
+log = structlog.get_logger(scope="sources")
 
 _IDENTITY = ("apiVersion", "kind", "metadata", "metadata.name", "metadata.namespace")
 """Fields that say which object it is: where one of them is wrong, that can't be told."""
@@ -46,6 +50,11 @@ def _read(document: Document, origin: Origin, default_namespace: str) -> Entry |
         config = decode_document(document, origin=origin, default_namespace=default_namespace)
     except ConfigError as error:
         return _faulty(error)
+    except Exception as error:
+        # Ours, not the user's; it costs this object and no other.
+        log.exception("internal error while decoding an object", file=origin.location, line=document.line)
+        reason = f"internal error of mesh-pilot while decoding it ({type(error).__name__}: {error}); please report it"
+        return Faulty((Problem("", reason, line=document.line),), line=document.line)
     return Found(item_key(config), config, config.origin.line)
 
 

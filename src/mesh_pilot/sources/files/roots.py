@@ -177,6 +177,9 @@ class _Walk:
 
     def _take(self, entry: os.DirEntry[str], depth: int) -> None:
         wanted = self._wanted(entry.name)
+        if not entry.name.isprintable() and wanted:
+            self.faults[entry.path.encode(errors="backslashreplace").decode()] = "has a name that can't be printed"
+            return
         try:
             if entry.is_dir():
                 if depth:

@@ -74,7 +74,6 @@ class FileSource:
         self._timing = timing or Timing()
         self._always_poll = poll
         self._failure = ""
-        self._watch_again_at = -math.inf
         self._index = FileIndex(name)
         self._last = Look()
         self._pending: dict[Place, Reading] = {}
@@ -116,7 +115,7 @@ class FileSource:
         """Send everything, then every change, until cancelled. What is known is kept for the next run."""
         self._announced = self._synced = False
         async with trio.open_nursery() as nursery:
-            watcher = Watcher(nursery, self._wake_up)
+            watcher = Watcher(nursery, self._wake_up, self._timing.rescan_seconds)
             task_status.started()
             while True:
                 self._wake = trio.Event()
@@ -211,17 +210,15 @@ class FileSource:
         return "; ".join(f"{path} can't be read" for path in unread)
 
     async def _watch(self, watcher: Watcher) -> bool:
-        """Watch the folders that there are now; True: the watch is new, and what happened before it needs a look."""
-        wanted = Watched.over(self._last.folders, [root.path for root in self._roots])
-        if self._always_poll or watcher.watched == wanted or trio.current_time() < self._watch_again_at:
+        """Watch the folders that there are now; True: look again before waiting to be told."""
+        if self._always_poll:
             return False
-        await watcher.over(wanted)
-        if watcher.failure:
-            self._watch_again_at = trio.current_time() + self._timing.rescan_seconds
-            if watcher.failure != self._failure:
-                log.warning("can't watch for changes, looking for them instead", source=self.name, why=watcher.failure)
+        if await watcher.over(Watched.over(self._last.folders, [root.path for root in self._roots])):
+            return True
+        if watcher.failure and watcher.failure != self._failure:
+            log.warning("can't watch for changes, looking for them instead", source=self.name, why=watcher.failure)
         self._failure = watcher.failure
-        return True
+        return False
 
     def _next_look(self) -> float:
         """When to look next if nothing is told."""

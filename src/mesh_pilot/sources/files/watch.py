@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Collection
@@ -51,32 +52,37 @@ class Watcher:
     """Calls `changed` whenever something may have changed in what it is set to watch.
 
     Runs in the nursery it is given; cancelling that ends its thread within a step.
-    State: what is watched, the scope that ends this watch, and why the last one failed.
+    State: what was last asked for, the scope that ends that watch, and if it failed, why and when to try again.
     """
 
-    def __init__(self, nursery: trio.Nursery, changed: Callable[[], None]) -> None:
-        self.watched: Watched | None = None
-        """What is being watched; None while nothing is."""
+    def __init__(self, nursery: trio.Nursery, changed: Callable[[], None], retry_seconds: float) -> None:
         self.failure = ""
         """Why nothing is watched; empty while something is, or before the first try."""
         self._nursery = nursery
         self._changed = changed
+        self._retry_seconds = retry_seconds
+        self._wanted = Watched()
+        self._again_at = math.inf
         self._scope = trio.CancelScope()
 
     def __repr__(self) -> str:
-        return f"<Watcher of {self.watched.paths() if self.watched else self.failure or 'nothing'}>"
+        return f"<Watcher of {', '.join(self._wanted.paths())}{': ' if self.failure else ''}{self.failure}>"
 
-    async def over(self, watched: Watched) -> None:
+    async def over(self, watched: Watched) -> bool:
         """Watch this, and no longer what was watched before.
 
-        Returns once whatever happens from now on will be told, or the watch has failed.
+        Returns once whatever happens from now on will be told, or the watch has failed. False: all is as it was.
+        True: look again, for what happened before this watch was not told, and what it is to watch may be gone.
         """
+        if watched == self._wanted and trio.current_time() < self._again_at:
+            return False
         self._scope.cancel()
         self._scope = trio.CancelScope()
-        self.watched, self.failure = watched, ""
+        self._wanted, self._again_at, self.failure = watched, math.inf, ""
         ready = trio.Event()
         self._nursery.start_soon(self._watch, watched, self._scope, ready)
         await ready.wait()
+        return True
 
     async def _watch(self, watched: Watched, scope: trio.CancelScope, ready: trio.Event) -> None:
         stop = _Stop(trio.lowlevel.current_trio_token(), ready)
@@ -89,7 +95,8 @@ class Watcher:
             except* (OSError, RuntimeError) as errors:
                 reason = str(errors.exceptions[0])
             if reason:
-                self.watched, self.failure = None, reason
+                self.failure = reason
+                self._again_at = trio.current_time() + self._retry_seconds
                 self._changed()
         ready.set()
 

@@ -1,0 +1,15 @@
+"""Files keep to what every source must."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conformance import Feed, SourceConformance
+from files_feed import FilesFeed
+
+
+class TestFiles(SourceConformance):
+    @pytest.fixture
+    def feed(self, tmp_path: Path) -> Feed:
+        return FilesFeed(tmp_path)
