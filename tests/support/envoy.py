@@ -77,12 +77,17 @@ async def real_envoy(
         yield RealEnvoy(process.process, process.admin, process.log, process.client)
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], *, seconds: float = 10, what: str = "") -> None:
-    """Wait for a condition of another process; fails with ``what`` when it does not come within ``seconds``."""
+async def eventually(condition: Callable[[], bool | Awaitable[bool]], *, seconds: float = 10, what: str = "") -> None:
+    """Wait for a condition, asked again and again; fails with ``what`` when it does not come within ``seconds``.
+
+    For what other processes do. Where a trio.Event or a channel can tell, wait for that instead.
+    """
     with trio.move_on_after(seconds):
-        while not await condition():  # noqa: ASYNC110  another process has no event for us
+        while True:
+            answer = condition()
+            if answer if isinstance(answer, bool) else await answer:
+                return
             await trio.sleep(0.02)
-        return
     raise AssertionError(f"not within {seconds} s: {what or condition}")
 
 
