@@ -82,14 +82,14 @@ def test_a_service_entry_becomes_a_service_and_its_endpoints() -> None:
         "topology.kubernetes.io/region": "eu",
         "topology.kubernetes.io/zone": "a",
     }
-    assert world.services_at.peek("10.0.0.1") == (WEB,)
+    assert [key for key, _ in world.endpoints_at.peek("10.0.0.1")] == [WEB]
 
 
 def test_a_removed_service_entry_leaves_nothing_behind() -> None:
     world = world_of(ENTRY)
     world.apply([Delete(SOURCE, ("config", "ServiceEntry", "shop", "web"))])
     assert world.services.peek(WEB) is None
-    assert not len(world.endpoints) and not len(world.services_at) and not len(world.services_named)
+    assert not len(world.endpoints) and not len(world.endpoints_at) and not len(world.services_named)
     assert world.services_exported.peek("*") == ()
 
 

@@ -48,7 +48,7 @@ class ServiceTable:
         self._exported: dict[str, dict[ServiceKey, Service]] = defaultdict(dict)
         self._listed: dict[ServiceKey, frozenset[str]] = {}
         """Under which keys of ``_exported`` a service stands."""
-        self._at: dict[str, dict[ServiceKey, int]] = defaultdict(dict)
+        self._at: dict[str, dict[ServiceKey, list[Endpoint]]] = defaultdict(dict)
 
     # -- what came in
 
@@ -172,12 +172,13 @@ class ServiceTable:
                 self._at[endpoint.address].pop(key, None)
                 addresses[endpoint.address] = None
             for endpoint in endpoints:
-                self._at[endpoint.address][key] = 1
+                self._at[endpoint.address].setdefault(key, []).append(endpoint)
                 addresses[endpoint.address] = None
         self._stale_endpoints.clear()
         for address in addresses:
-            world.services_at[address] = tuple(sorted(self._at[address], key=self._age))
-            if not self._at[address]:
+            at = self._at[address]
+            world.endpoints_at[address] = tuple((key, tuple(at[key])) for key in sorted(at, key=self._age))
+            if not at:
                 del self._at[address]
 
     def _age(self, key: ServiceKey) -> tuple[object, ...]:

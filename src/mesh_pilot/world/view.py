@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+Placed = tuple[ServiceKey, tuple[Endpoint, ...]]
+"""A service and those of its endpoints that have one address."""
+
 
 @attrs.frozen
 class VirtualServiceHead:
@@ -120,9 +123,9 @@ class View:
         """All endpoints of a service, of all its ports."""
         return self._world.endpoints.read(key)
 
-    def services_at(self, ip: str) -> tuple[ServiceKey, ...]:
-        """The services that have an endpoint at this address, oldest first."""
-        return self._world.services_at.read(ip)
+    def endpoints_at(self, ip: str) -> tuple[Placed, ...]:
+        """The endpoints at this address with the services that they serve, oldest service first."""
+        return self._world.endpoints_at.read(ip)
 
     def secret(self, namespace: str, name: str) -> Secret | None:
         return self._world.secrets.read((namespace, name))

@@ -28,7 +28,7 @@ from mesh_pilot.model.events import (
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.configs import ConfigTable
 from mesh_pilot.world.services import ServiceTable
-from mesh_pilot.world.view import View, VirtualServiceHead
+from mesh_pilot.world.view import Placed, View, VirtualServiceHead
 
 Key = tuple[str, ...]
 
@@ -75,7 +75,7 @@ class World:
         self.services_named: Index[str, tuple[Service, ...]] = index("services_named", ())
         self.services_exported: Index[str, tuple[Service, ...]] = index("services_exported", ())
         self.endpoints: Index[ServiceKey, tuple[Endpoint, ...]] = index("endpoints", ())
-        self.services_at: Index[str, tuple[ServiceKey, ...]] = index("services_at", ())
+        self.endpoints_at: Index[str, tuple[Placed, ...]] = index("endpoints_at", ())
         self.secrets: Index[tuple[str, str], Secret | None] = index("secrets", None)
         self.view = View(self)
         self.memo.view = self.view
