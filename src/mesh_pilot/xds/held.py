@@ -1,0 +1,121 @@
+"""What clients hold of one type: immutable states, shared by all clients that hold the same.
+
+A state's digest is the sum of its resources' digests. A change therefore costs what it touches, the order of events
+leaves no trace, and two clients (in any process) that hold the same have the same digest, which makes it their
+``version_info``. Equal states of one process are one object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import attrs
+
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.xds.sets import ResourceSet
+
+_MASK = (1 << 128) - 1
+
+_states: WeakValueDictionary[int, State] = WeakValueDictionary()
+"""Every state in use, by digest."""
+
+_whole: WeakKeyDictionary[ResourceSet, tuple[int, State]] = WeakKeyDictionary()
+"""The revision and state of each set when it was last looked at as a whole."""
+
+_names: WeakValueDictionary[int, frozenset[str]] = WeakValueDictionary()
+"""Every set of subscribed names in use, by hash."""
+
+
+@attrs.frozen(eq=False)
+class State:
+    """Resources by name; never changed."""
+
+    digest: int
+    entries: Mapping[str, Resource] = attrs.field(repr=lambda entries: str(len(entries)))
+
+    @property
+    def version(self) -> str:
+        """The digest as text: the same for the same resources in any process."""
+        return f"{self.digest:032x}"
+
+    def changed(self, puts: Iterable[Resource], drops: Iterable[str]) -> State:
+        """This state with resources put in and names taken out. Copies only when nobody holds the result yet."""
+        puts, drops = tuple(puts), tuple(drops)
+        digest = self.digest
+        for name in drops:
+            digest -= _digest_of(self.entries.get(name))
+        for resource in puts:
+            digest += resource.digest - _digest_of(self.entries.get(resource.name))
+        found = _states.get(digest & _MASK)
+        if found is not None:
+            return found
+        entries = dict(self.entries)
+        for name in drops:
+            entries.pop(name, None)
+        entries.update((resource.name, resource) for resource in puts)
+        return _shared(digest, entries)
+
+    def only(self, names: Collection[str]) -> State:
+        """This state without what is not named."""
+        return self.changed((), [name for name in self.entries if name not in names])
+
+    def listing(self) -> tuple[Resource, ...]:
+        """The resources in the order in which they are sent: by name."""
+        return tuple([resource for _, resource in sorted(self.entries.items())])
+
+
+def _digest_of(resource: Resource | None) -> int:
+    return 0 if resource is None else resource.digest
+
+
+def _shared(digest: int, entries: Mapping[str, Resource]) -> State:
+    digest &= _MASK
+    found = _states.get(digest)
+    if found is None:
+        found = _states[digest] = State(digest, entries)
+    return found
+
+
+EMPTY = _shared(0, {})
+"""Nothing held."""
+
+
+def whole(source: ResourceSet) -> State:
+    """Everything a wildcard gets from a set; costs what was touched since the set was last asked."""
+    revision = source.refresh()
+    known = _whole.get(source)
+    if known is not None and known[0] == revision:
+        return known[1]
+    entries = source.all()
+    touched = None if known is None else source.touched_since(known[0])
+    if known is None or touched is None:
+        digest = sum([resource.digest for resource in entries.values()])
+    else:
+        before = known[1]
+        digest = before.digest
+        for name in touched:
+            digest += _digest_of(entries.get(name)) - _digest_of(before.entries.get(name))
+    state = _shared(digest, entries)
+    _whole[source] = (revision, state)
+    return state
+
+
+def content_digest(resources: Iterable[Resource], removed: Iterable[str] = ()) -> int:
+    """What identifies the content of a response."""
+    digest = sum([resource.digest for resource in resources])
+    for name in removed:
+        gone = hashlib.blake2b(name.encode(), digest_size=16, person=b"removed").digest()
+        digest += int.from_bytes(gone, "big")
+    return digest & _MASK
+
+
+def intern_names(names: Iterable[str]) -> frozenset[str]:
+    """A set of names, the same object for all who hold the same names."""
+    made = frozenset(names)
+    found = _names.get(hash(made))
+    if found == made:
+        return found
+    _names[hash(made)] = made
+    return made

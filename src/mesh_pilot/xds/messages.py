@@ -1,0 +1,120 @@
+"""What a stream takes and gives, as values: requests, responses, rejections and errors, free of protobuf and gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum, StrEnum
+from typing import Any
+
+import attrs
+
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.service import NOWHERE, Locality
+
+
+class Variant(StrEnum):
+    """The two dialects of xDS."""
+
+    SOTW = "sotw"
+    """State of the World: each request names everything wanted; CDS and LDS responses hold everything."""
+    DELTA = "delta"
+    """Incremental: requests and responses hold what changed."""
+
+
+class Code(IntEnum):
+    """The gRPC status codes that a stream ends with, by their numbers."""
+
+    INVALID_ARGUMENT = 3
+    RESOURCE_EXHAUSTED = 8
+    UNAVAILABLE = 14
+
+
+class StreamError(Exception):
+    """A request that ends its stream: the gRPC status, and what was wrong for the client's operator."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@attrs.frozen
+class Node:
+    """Who a client says it is (Envoy's ``core.v3.Node``), in plain Python."""
+
+    id: str
+    metadata: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    locality: Locality = NOWHERE
+    cluster: str = ""
+    version: str = ""
+    """Of Envoy, ``1.40.0``, or of another client as it puts it."""
+
+
+@attrs.frozen
+class SotwRequest:
+    """A ``DiscoveryRequest``."""
+
+    type_url: str = ""
+    names: tuple[str, ...] = ()
+    nonce: str = ""
+    version: str = ""
+    """The last version that the client accepted, perhaps on an earlier stream."""
+    error: str | None = None
+    """Why the response with this nonce was refused (``error_detail``); None when it was not."""
+    node: Node | None = None
+
+
+@attrs.frozen
+class DeltaRequest:
+    """A ``DeltaDiscoveryRequest``."""
+
+    type_url: str = ""
+    subscribe: tuple[str, ...] = ()
+    unsubscribe: tuple[str, ...] = ()
+    initial_versions: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    """What a reconnecting client has, name to version."""
+    nonce: str = ""
+    error: str | None = None
+    """Why the response with this nonce was refused (``error_detail``); None when it was not."""
+    node: Node | None = None
+
+
+Request = SotwRequest | DeltaRequest
+
+
+@attrs.frozen(eq=False)
+class Response:
+    """A ``DiscoveryResponse`` or ``DeltaDiscoveryResponse``: everything but its encoding.
+
+    Variant, type, version and nonce together stand for its content: two responses that agree in them are equal.
+    """
+
+    variant: Variant
+    type_url: str
+    version: str
+    """Hash of all that the client holds of this type once it has applied this."""
+    nonce: str
+    """Hash of the content, marked when the response before it had the same."""
+    resources: tuple[Resource, ...] = attrs.field(repr=lambda found: str(len(found)))
+    removed: tuple[str, ...] = ()
+    """Delta only: names that the client must drop, or that do not exist."""
+    touched: tuple[str, ...] = attrs.field(default=(), repr=False)
+    """Names whose content is new to the client: in a State of the World response not all of its resources."""
+
+
+@attrs.frozen
+class Nack:
+    """A response that a client refused."""
+
+    proxy: Proxy
+    type_url: str
+    nonce: str
+    version: str
+    reason: str
+    """As the client puts it."""
+    names: tuple[str, ...] = ()
+    """The resources that the reason names, or the only one in the response; empty when it is unknown which."""
+    configs: tuple[ConfigKey, ...] = ()
+    """What those resources were made from."""

@@ -1,0 +1,307 @@
+"""One xDS stream as a pure state machine: requests in, responses out; no bytes, no clock, no I/O.
+
+A stream serves State of the World or Delta, all types (ADS) or one. It never queues: ``next_response`` compares what
+the client was sent with what there is now, so whatever changes while a response waits for its ACK is merged.
+
+Order is make before break, as in Envoy's "Eventual consistency considerations": clusters go first, listeners and
+routes wait until the clusters they may name were sent and, where a new cluster gets its endpoints from us, those too;
+clusters that are gone are removed only once listeners and routes that no longer name them were accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from typing import Protocol
+
+import attrs
+
+from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, TYPES, Resource
+from mesh_pilot.xds.messages import Code, DeltaRequest, Nack, Node, Request, Response, SotwRequest, StreamError, Variant
+from mesh_pilot.xds.sets import Catalog, ProxyResources, ResourceSet
+from mesh_pilot.xds.subscription import Plan, Subscription, SubscriptionStatistics
+
+REFERRERS = (LISTENER, ROUTE, EXTENSION)
+"""Types whose resources name clusters."""
+
+
+class Journal(Protocol):
+    """Who is told what happens on a stream; adds the times that the stream does not know."""
+
+    def connected(self, proxy: Proxy) -> None: ...
+
+    def sent(self, response: Response) -> None: ...
+
+    def acked(self, type_url: str, nonce: str, version: str) -> None: ...
+
+    def rejected(self, nack: Nack) -> None: ...
+
+
+class _NoJournal:
+    def connected(self, proxy: Proxy) -> None: ...
+
+    def sent(self, response: Response) -> None: ...
+
+    def acked(self, type_url: str, nonce: str, version: str) -> None: ...
+
+    def rejected(self, nack: Nack) -> None: ...
+
+
+NO_JOURNAL: Journal = _NoJournal()
+
+
+@attrs.frozen
+class Waiting:
+    """What a stream waits for before it can go on; all empty when it waits only for the world to change."""
+
+    node: bool = False
+    """The first request, with the node."""
+    acks: tuple[str, ...] = ()
+    """Types whose last response was not answered."""
+    endpoints: frozenset[str] = frozenset()
+    """New clusters whose endpoints the client should ask for before it is sent listeners and routes."""
+
+
+class Stream:
+    """One stream of one client.
+
+    Mutable state: who the client is, its resources, a subscription for each type it asked for, and the new clusters
+    whose endpoints must be sent before anything names them.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        variant: Variant,
+        *,
+        only: str | None = None,
+        journal: Journal = NO_JOURNAL,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``only`` is the type of a per-type service, None for ADS. ``wake`` is called when there may be news."""
+        self._catalog = catalog
+        self._variant = variant
+        self._only = only
+        self._journal = journal
+        self._wake = wake
+        self.proxy: Proxy | None = None
+        """Who the client is; None before its first request."""
+        self._resources: ProxyResources | None = None
+        self._subscriptions: dict[str, Subscription] = {}
+        self._warming: set[str] = set()
+        """New clusters that the client may not be able to use before it has their endpoints."""
+        self._is_reconnect = False
+        """Delta: whether the client said what it has from before."""
+        self._told_clusters: set[str] = set()
+        """Clusters sent to such a client before it asked for endpoints: it will wait for those of them."""
+
+    def __repr__(self) -> str:
+        who = self.proxy.id if self.proxy else "nobody yet"
+        types = " ".join(map(repr, self._subscriptions.values()))
+        warming = f" warming {len(self._warming)}" if self._warming else ""
+        return f"<Stream {self._variant} {who} {types}{warming}>"
+
+    def statistics(self) -> tuple[SubscriptionStatistics, ...]:
+        """How each type is doing, in the order in which they are sent."""
+        return tuple(self._subscriptions[t].statistics() for t in TYPES if t in self._subscriptions)
+
+    def held(self, type_url: str) -> Mapping[str, Resource]:
+        """What the client was sent of a type and should have now. The bytes are empty where it came with them."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription.held.entries if subscription else {}
+
+    def waiting_for(self) -> Waiting:
+        acks = tuple(t for t, s in self._subscriptions.items() if s.outstanding is not None)
+        return Waiting(self.proxy is None, acks, frozenset(self._warming) if self._must_warm() else frozenset())
+
+    def stop_waiting(self) -> None:
+        """Go on without the endpoints of new clusters: a client that does not ask for them must not wait for ever."""
+        self._warming.clear()
+
+    def close(self) -> None:
+        """The stream is over; nothing wakes it any more."""
+        if self._resources is not None:
+            self._resources.close()
+            self._resources = None
+        self._subscriptions.clear()
+
+    # -- requests
+
+    def on_request(self, request: Request) -> None:
+        """Take a request in. Raises StreamError when it must end the stream."""
+        resources = self._resources or self._identify(request.node)
+        self._check_node(request.node)
+        type_url = self._type_of(request.type_url)
+        source = resources.set(type_url)
+        if source is None:
+            raise StreamError(Code.INVALID_ARGUMENT, f"type {type_url} is not served")
+        subscription = self._subscriptions.get(type_url)
+        first = subscription is None
+        if subscription is None:
+            subscription = self._subscriptions[type_url] = Subscription(type_url, self._variant)
+        if isinstance(request, DeltaRequest):
+            self._on_delta(subscription, request, source, first)
+        else:
+            self._on_sotw(subscription, request, source, first)
+
+    def _identify(self, node: Node | None) -> ProxyResources:
+        if node is None:
+            raise StreamError(
+                Code.INVALID_ARGUMENT, "the first request of a stream must have a node, and this has none"
+            )
+        try:
+            proxy = parse_proxy(
+                node.id, node.metadata, locality=node.locality, cluster=node.cluster, version=node.version
+            )
+        except NodeError as error:
+            raise StreamError(Code.INVALID_ARGUMENT, str(error)) from error
+        self.proxy = proxy
+        self._resources = self._catalog.open(proxy)
+        self._resources.watch(self._wake)
+        self._journal.connected(proxy)
+        return self._resources
+
+    def _check_node(self, node: Node | None) -> None:
+        if node is not None and node.id and self.proxy is not None and node.id != self.proxy.id:
+            raise StreamError(
+                Code.INVALID_ARGUMENT, f"the stream is that of {self.proxy.id}; a request on it came from {node.id}"
+            )
+
+    def _type_of(self, type_url: str) -> str:
+        if self._only is not None:
+            if type_url not in ("", self._only):
+                raise StreamError(Code.INVALID_ARGUMENT, f"this stream serves {self._only}, not {type_url}")
+            return self._only
+        if not type_url:
+            raise StreamError(Code.INVALID_ARGUMENT, "a request on an aggregated stream must have a type URL")
+        if type_url not in TYPES:
+            raise StreamError(Code.INVALID_ARGUMENT, f"type {type_url} is not served; served are {', '.join(TYPES)}")
+        return type_url
+
+    def _on_sotw(self, subscription: Subscription, request: SotwRequest, source: ResourceSet, first: bool) -> None:
+        if subscription.nonce and request.nonce and request.nonce != subscription.nonce:
+            subscription.drop_by_stale(request.names)
+            return
+        if subscription.nonce and request.nonce:
+            self._on_answer(subscription, request.error)
+        subscription.want(request.names)
+        may_have_all = subscription.whole_state and subscription.wildcard and not subscription.names
+        if first and may_have_all:
+            subscription.refresh(source)
+            subscription.has_all(request.version)
+
+    def _on_delta(self, subscription: Subscription, request: DeltaRequest, source: ResourceSet, first: bool) -> None:
+        if request.nonce and request.nonce == subscription.nonce:
+            self._on_answer(subscription, request.error)
+        subscription.change(request.subscribe, request.unsubscribe, first=first)
+        if first and request.initial_versions:
+            self._is_reconnect = True
+            subscription.refresh(source)
+            subscription.believe(request.initial_versions, self._told_clusters if _is(subscription, ENDPOINT) else ())
+        if _is(subscription, ENDPOINT):
+            self._told_clusters.clear()
+
+    def _on_answer(self, subscription: Subscription, error: str | None) -> None:
+        nonce, version = subscription.nonce, subscription.version
+        if error is None:
+            if subscription.ack():
+                self._journal.acked(subscription.type_url, nonce, version)
+            return
+        refused = subscription.nack()
+        if _is(subscription, CLUSTER):
+            self._warming.clear()
+        assert self.proxy is not None
+        self._journal.rejected(_nack(self.proxy, subscription.type_url, nonce, version, error, refused))
+
+    # -- responses
+
+    def next_response(self, hold: Collection[str] = ()) -> Response | None:
+        """What to send now, None for nothing (until a request comes or the stream is woken).
+
+        The response counts as sent when it is returned. Types in ``hold`` are left for later.
+        """
+        for type_url in TYPES:
+            subscription = self._subscriptions.get(type_url)
+            if subscription is None or subscription.outstanding is not None or type_url in hold:
+                continue
+            plan = self._plan(subscription)
+            if plan is None or (type_url in REFERRERS and (self._clusters_unsent() or self._must_warm())):
+                continue
+            return self._send(subscription, plan)
+        return None
+
+    def _send(self, subscription: Subscription, plan: Plan) -> Response:
+        if _is(subscription, CLUSTER):
+            self._follow_clusters(subscription, plan)
+        if _is(subscription, ENDPOINT):
+            self._warming.difference_update([resource.name for resource in plan.puts])
+        response = subscription.send(plan)
+        self._journal.sent(response)
+        return response
+
+    def _plan(self, subscription: Subscription) -> Plan | None:
+        self._refresh(subscription)
+        if _is(subscription, CLUSTER):
+            unsettled = cache(self._are_referrers_unsettled)
+            return subscription.plan(keep=lambda name: unsettled())
+        if _is(subscription, ENDPOINT):
+            return subscription.plan(keep=self._keep_endpoints)
+        return subscription.plan()
+
+    def _refresh(self, subscription: Subscription) -> None:
+        assert self._resources is not None
+        subscription.refresh(self._resources.set(subscription.type_url))
+
+    def _follow_clusters(self, clusters: Subscription, plan: Plan) -> None:
+        """Envoy waits for the endpoints of every cluster that is new or changed, even if they are as before."""
+        touched = {resource.name for resource in plan.puts} | set(clusters.in_doubt)
+        endpoints = self._subscriptions.get(ENDPOINT)
+        if endpoints is not None:
+            endpoints.ask_again(touched)
+        elif self._is_reconnect:
+            self._told_clusters |= touched
+        if clusters.wildcard and (clusters.version or clusters.held.entries):
+            self._warming.update(n for n in touched if n not in clusters.held.entries or n in clusters.in_doubt)
+
+    def _clusters_unsent(self) -> bool:
+        """Whether there are clusters that the client was not sent, which a listener or route may name."""
+        clusters = self._subscriptions.get(CLUSTER)
+        return clusters is not None and clusters.wildcard and self._plan(clusters) is not None
+
+    def _must_warm(self) -> bool:
+        """Whether the client gets endpoints from us and lacks those of a new cluster."""
+        clusters, endpoints = self._subscriptions.get(CLUSTER), self._subscriptions.get(ENDPOINT)
+        if not self._warming or clusters is None or endpoints is None:
+            return False
+        self._refresh(endpoints)
+        self._warming = {n for n in self._warming if clusters.is_current(n) and endpoints.lacks(n)}
+        return bool(self._warming)
+
+    def _are_referrers_unsettled(self) -> bool:
+        """Whether listeners or routes may still name a cluster that is gone, so that it must stay."""
+        return any(self._is_unsettled(type_url) for type_url in REFERRERS)
+
+    def _is_unsettled(self, type_url: str) -> bool:
+        subscription = self._subscriptions.get(type_url)
+        return subscription is not None and (not subscription.is_settled or self._plan(subscription) is not None)
+
+    def _keep_endpoints(self, name: str) -> bool:
+        """Endpoints that are gone stay while the client still has their cluster, if that is going too."""
+        clusters = self._subscriptions.get(CLUSTER)
+        if clusters is None:
+            return False
+        self._refresh(clusters)
+        return clusters.is_retiring(name)
+
+
+def _is(subscription: Subscription, type_url: str) -> bool:
+    return subscription.type_url == type_url
+
+
+def _nack(proxy: Proxy, type_url: str, nonce: str, version: str, reason: str, refused: Response | None) -> Nack:
+    resources = refused.resources if refused else ()
+    guilty = resources if len(resources) == 1 else [r for r in resources if r.name and r.name in reason]
+    names = tuple(r.name for r in guilty if not any(r.name != o.name and r.name in o.name for o in guilty))
+    configs = dict.fromkeys(key for r in guilty if r.name in names for key in r.configs)
+    return Nack(proxy, type_url, nonce, version, reason, names, tuple(configs))

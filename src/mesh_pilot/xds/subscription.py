@@ -1,0 +1,417 @@
+"""One type on one stream: what the client asked for, what it was sent, and what it should be sent next.
+
+The rules are those of Envoy's "xDS REST and gRPC protocol" document. What differs between the variants is how names
+are asked for (``want`` and ``change``) and what a response holds: only what changed, or, for CDS and LDS of the State
+of the World, everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import Enum
+
+import attrs
+
+from mesh_pilot.model.resource import CLUSTER, LISTENER, SHORT, Resource
+from mesh_pilot.xds.held import EMPTY, State, content_digest, intern_names, whole
+from mesh_pilot.xds.messages import Response, Variant
+from mesh_pilot.xds.sets import ResourceSet
+
+WILDCARD = "*"
+
+_NOTHING: Mapping[str, Resource] = {}
+
+
+class Phase(Enum):
+    """Where the conversation about a type stands."""
+
+    IDLE = "idle"
+    """Nothing sent on this stream yet."""
+    UNACKED = "un-ACKed"
+    ACKED = "ACKed"
+    NACKED = "NACKed"
+
+
+@attrs.frozen
+class Plan:
+    """What to send next."""
+
+    puts: tuple[Resource, ...] = ()
+    """New, changed or asked for again."""
+    drops: tuple[str, ...] = ()
+    """Held by the client, or asked for, and not there."""
+
+
+@attrs.define
+class Draft:
+    """A plan being made."""
+
+    puts: list[Resource] = attrs.field(factory=list)
+    drops: list[str] = attrs.field(factory=list)
+
+    def add(self, name: str, current: Resource | None) -> None:
+        if current is None:
+            self.drops.append(name)
+        else:
+            self.puts.append(current)
+
+    def plan(self) -> Plan:
+        return Plan(tuple(self.puts), tuple(self.drops))
+
+
+@attrs.frozen
+class Refusal:
+    """Why a name is in doubt: it was in a response that the client refused."""
+
+    group: int
+    """Digest of that response's content."""
+    version: str
+    """The version that was in it; empty for a removal."""
+
+
+@attrs.frozen
+class SubscriptionStatistics:
+    """One type of one stream, for people."""
+
+    type_url: str
+    phase: Phase
+    wildcard: bool
+    names: int
+    """Names subscribed besides the wildcard."""
+    held: int
+    """Resources that the client was sent and should still have."""
+    version: str
+    """Last version sent."""
+    nonce: str
+    """Last nonce sent."""
+    acked_version: str
+    acked_nonce: str
+    in_doubt: int
+    """Resources of refused responses that the client may or may not have."""
+
+
+class Subscription:
+    """One type of one stream.
+
+    Mutable state: what is wanted (``wildcard``, ``names``), what the client was sent (``held``), which names may
+    differ from that (``_dirty``), must be answered (``_asked``) or were refused (``_doubt``), and the response that
+    waits for its ACK (``outstanding``).
+    """
+
+    def __init__(self, type_url: str, variant: Variant) -> None:
+        self.type_url = type_url
+        self.variant = variant
+        self.whole_state = variant is Variant.SOTW and type_url in (CLUSTER, LISTENER)
+        """Whether each response holds everything, so that what is not in it is gone."""
+        self._removes = variant is Variant.DELTA
+        """Whether responses name what is gone."""
+        self.wildcard = False
+        self.names: frozenset[str] = frozenset()
+        self.held: State = EMPTY
+        self.outstanding: Response | None = None
+        self.nonce = ""
+        self.version = ""
+        self.acked_nonce = ""
+        self.acked_version = ""
+        self.phase = Phase.IDLE
+        self._explicit = False
+        self._answer_due = False
+        self._dirty: set[str] = set()
+        self._asked: set[str] = set()
+        self._doubt: dict[str, Refusal] = {}
+        self._dropped_by_stale: set[str] = set()
+        self._source: ResourceSet | None = None
+        self._revision = -1
+        self._entries: Mapping[str, Resource] = _NOTHING
+        """All that a wildcard gets; read only while there is one."""
+
+    def __repr__(self) -> str:
+        wanted = "*" if self.wildcard else f"{len(self.names)} names"
+        version = f" {self.version[:8]}" if self.version else ""
+        return f"<{SHORT[self.type_url]} {wanted} {self.phase.value}{version} {len(self._dirty)} dirty>"
+
+    def statistics(self) -> SubscriptionStatistics:
+        return SubscriptionStatistics(
+            type_url=self.type_url,
+            phase=self.phase,
+            wildcard=self.wildcard,
+            names=len(self.names),
+            held=len(self.held.entries),
+            version=self.version,
+            nonce=self.nonce,
+            acked_version=self.acked_version,
+            acked_nonce=self.acked_nonce,
+            in_doubt=len(self._doubt),
+        )
+
+    # -- what the client asks for
+
+    def want(self, names: tuple[str, ...]) -> None:
+        """State of the World: these names are all that is wanted now.
+
+        No names at all mean everything as long as there never were any; later they mean nothing.
+        """
+        if names:
+            self._explicit = True
+        wildcard = WILDCARD in names or not self._explicit
+        wanted = frozenset(names) - {WILDCARD}
+        if wildcard == self.wildcard and wanted == self.names and not self._dropped_by_stale:
+            return
+        wanted = intern_names(wanted)
+        new, lost = wanted - self.names, self.names - wanted
+        self.names = wanted
+        self._asked |= new
+        self._set_wildcard(wildcard)
+        self._lose(lost)
+        self._asked.update(filter(self.is_wanted, self._dropped_by_stale))
+        self._dropped_by_stale.clear()
+
+    def drop_by_stale(self, names: tuple[str, ...]) -> None:
+        """State of the World: a stale request did not name everything, so the client has let go of some.
+
+        If it names them in its next request, it has to be sent them again.
+        """
+        self._explicit = self._explicit or bool(names)
+        self._dropped_by_stale |= self.names.difference(names)
+        if self._explicit and WILDCARD not in names:
+            self._dropped_by_stale.update(self._entries)
+
+    def change(self, subscribe: Collection[str], unsubscribe: Collection[str], *, first: bool) -> None:
+        """Delta: start and stop wanting names; one in both lists is asked for again.
+
+        The ``first`` request of a type means everything when it has no names at all.
+        """
+        if first and not subscribe and not unsubscribe:
+            self._set_wildcard(True)
+        stopped = set(unsubscribe).difference(subscribe)
+        if WILDCARD in stopped:
+            self._set_wildcard(False)
+        if WILDCARD in subscribe:
+            if self.wildcard:
+                self._asked.update(self._entries, self.held.entries)
+            self._set_wildcard(True)
+        wanted = {name for name in subscribe if name != WILDCARD}
+        lost = stopped & self.names
+        if not wanted <= self.names or lost:
+            self.names = intern_names((self.names | wanted) - lost)
+        self._asked |= wanted
+        if self.wildcard:
+            self._asked |= lost
+        else:
+            self._lose(lost)
+
+    def believe(self, has: Mapping[str, str], unknown: Collection[str]) -> None:
+        """Delta, first request: the client has these versions already, so only what differs from them is sent.
+
+        What is in ``unknown`` is sent all the same: the client waits for it. Call ``refresh`` before.
+        """
+        believed = []
+        for name, version in has.items():
+            if not self.is_wanted(name):
+                continue
+            resource = self._current(name)
+            if resource is not None and resource.version == version and name not in unknown:
+                believed.append(resource)
+                self._asked.discard(name)
+            else:
+                believed.append(Resource(name, self.type_url, b"", f"client's {version}"))
+        if has:
+            self._answer_due = False
+        self.held = self.held.changed(believed, ())
+        self._judge({*self.held.entries, *self._entries})
+
+    def is_wanted(self, name: str) -> bool:
+        return self.wildcard or name in self.names
+
+    def _set_wildcard(self, wildcard: bool) -> None:
+        if wildcard == self.wildcard:
+            return
+        self.wildcard = wildcard
+        self._revision = -1
+        self._source = None
+        self._answer_due = wildcard
+        if not wildcard:
+            self._entries = _NOTHING
+            self.held = self.held.only(self.names)
+            self._dirty &= self.names
+            self._asked &= self.names
+            self._doubt = {name: refusal for name, refusal in self._doubt.items() if name in self.names}
+
+    def _lose(self, names: Collection[str]) -> None:
+        """The client has let go of names that it asked for."""
+        if self.wildcard:
+            self._asked.difference_update(names)
+            self._dirty |= {name for name in names if self._differs(name)}
+            return
+        if names:
+            self.held = self.held.changed((), names)
+        self._dirty.difference_update(names)
+        self._asked.difference_update(names)
+        for name in names:
+            self._doubt.pop(name, None)
+
+    # -- what the world has
+
+    def refresh(self, source: ResourceSet | None) -> None:
+        """Note what differs between the client and the set; costs what was touched since the last time."""
+        revision = 0 if source is None else source.refresh()
+        if source is self._source and revision == self._revision:
+            return
+        touched = source.touched_since(self._revision) if source is not None and source is self._source else None
+        self._source, self._revision = source, revision
+        if self.wildcard and source is not None:
+            self._entries = whole(source).entries
+        else:
+            self._entries = _NOTHING
+        if touched is None:
+            touched = {*self.held.entries, *self._entries, *self.names}
+        self._judge(touched)
+
+    def _judge(self, names: Iterable[str]) -> None:
+        for name in names:
+            if self.is_wanted(name) and self._differs(name):
+                self._dirty.add(name)
+            else:
+                self._dirty.discard(name)
+
+    def lacks(self, name: str) -> bool:
+        """Whether the set has a name that the client should be sent and was not yet, as far as it asked for it."""
+        exists = self._source is not None and self._source.get(name) is not None
+        sent = self.is_wanted(name) and name in self.held.entries and name not in self._asked
+        return exists and not sent
+
+    def is_current(self, name: str) -> bool:
+        """Whether the client was sent a name that the set still has."""
+        return name in self.held.entries and self._current(name) is not None
+
+    def is_retiring(self, name: str) -> bool:
+        """Whether the client still has a name that the set no longer has."""
+        return name in self.held.entries and self._current(name) is None
+
+    def _current(self, name: str) -> Resource | None:
+        found = self._entries.get(name)
+        if found is None and name in self.names and self._source is not None:
+            found = self._source.get(name)
+        return found
+
+    def _differs(self, name: str) -> bool:
+        current, held = self._current(name), self.held.entries.get(name)
+        if current is None or held is None:
+            return current is not held
+        return current.version != held.version
+
+    # -- what to send
+
+    def ask_again(self, names: Iterable[str]) -> None:
+        """The client waits for these, whether they changed or not, as far as it ever had them."""
+        self._asked.update(name for name in names if name in self.held.entries and self.is_wanted(name))
+
+    def has_all(self, version: str) -> bool:
+        """Take a wildcard client at its word that it holds ``version``; False when that is not what there is now."""
+        if self._source is None or not version or whole(self._source).version != version:
+            return False
+        self.held = whole(self._source)
+        self.acked_version = self.version = version
+        self._dirty.clear()
+        self._answer_due = False
+        return True
+
+    def plan(self, keep: Callable[[str], bool] | None = None) -> Plan | None:
+        """What to send now, None for nothing. ``keep`` says which removals must wait."""
+        if not (self._dirty or self._asked or self._doubt or self._answer_due):
+            return None
+        clean = Draft()
+        tainted: dict[int, Draft] = {}
+        names = self._dirty | self._asked
+        if not self.whole_state:
+            names |= self._doubt.keys()
+        for name in sorted(names):
+            current, refusal = self._current(name), self._doubt.get(name)
+            if current is None and not self._may_drop(name, keep):
+                continue
+            if refusal is not None and self._is_as_refused(name, current, refusal):
+                tainted.setdefault(refusal.group, Draft()).add(name, current)
+            else:
+                clean.add(name, current)
+        return self._choose(clean, tainted)
+
+    def _choose(self, clean: Draft, tainted: Mapping[int, Draft]) -> Plan | None:
+        """Fresh content first. What was refused is tried again only without what has changed meanwhile, never as is."""
+        if self.whole_state:
+            due = clean.puts or clean.drops or self._asked or self._answer_due
+            return clean.plan() if due else None
+        if clean.puts or (clean.drops and self._removes) or self._answer_due:
+            return clean.plan()
+        for group, draft in tainted.items():
+            if content_digest(draft.puts, draft.drops) != group:
+                return draft.plan()
+        return None
+
+    def _may_drop(self, name: str, keep: Callable[[str], bool] | None) -> bool:
+        """Whether to tell the client now that a name is gone."""
+        if name in self._asked and self._removes:
+            return True
+        known = name in self.held.entries or name in self._doubt
+        return known and not (keep is not None and keep(name))
+
+    def _is_as_refused(self, name: str, current: Resource | None, refusal: Refusal) -> bool:
+        if self.whole_state or name in self._asked:
+            return False
+        return refusal.version == ("" if current is None else current.version)
+
+    def send(self, plan: Plan) -> Response:
+        """The response of a plan; from now on the client counts as having it."""
+        removed = plan.drops if self._removes else ()
+        touched = tuple([resource.name for resource in plan.puts]) + plan.drops
+        self.held = self.held.changed(plan.puts, plan.drops)
+        if self.whole_state:
+            self._doubt.clear()
+            self._asked.clear()
+        else:
+            for name in touched:
+                self._doubt.pop(name, None)
+        self._dirty.difference_update(touched)
+        self._asked.difference_update(touched)
+        self._answer_due = False
+        resources = self.held.listing() if self.whole_state else plan.puts
+        digest = self.held.digest if self.whole_state else content_digest(plan.puts, removed)
+        nonce = f"{digest:032x}"
+        self.nonce = nonce if nonce != self.nonce else nonce + "+"
+        self.version = self.held.version
+        self.phase = Phase.UNACKED
+        self.outstanding = Response(self.variant, self.type_url, self.version, self.nonce, resources, removed, touched)
+        return self.outstanding
+
+    # -- what the client answers
+
+    def ack(self) -> bool:
+        """The last response was accepted; False when that was known."""
+        if self.outstanding is None:
+            return False
+        self.acked_nonce, self.acked_version = self.nonce, self.version
+        self.outstanding = None
+        self.phase = Phase.ACKED
+        return True
+
+    def nack(self) -> Response | None:
+        """The last response was refused: what the client has of it is unknown. Returns it, if it was still un-ACKed."""
+        refused, self.outstanding = self.outstanding, None
+        if refused is None:
+            return None
+        self.phase = Phase.NACKED
+        group = content_digest(refused.resources, refused.removed)
+        versions = {resource.name: resource.version for resource in refused.resources}
+        for name in refused.touched:
+            if self.is_wanted(name) and (name in versions or name in refused.removed or self.whole_state):
+                self._doubt[name] = Refusal(group, versions.get(name, ""))
+        return refused
+
+    @property
+    def in_doubt(self) -> Collection[str]:
+        """Names that the client may or may not have as they were sent."""
+        return self._doubt.keys()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the client has accepted all that it was sent."""
+        return self.outstanding is None and self.phase is not Phase.NACKED and not self._doubt
