@@ -266,11 +266,10 @@ async def test_more_calls_than_the_server_allows_wait_for_their_turn() -> None:
 
     limits = Limits(max_concurrent_streams=3)
     async with serving(Counting(), limits=limits) as server, open_channel(server.addresses[0]) as channel:
-        assert await channel.unary(UNARY, b"ping", bytes) == b"ping"
         async with trio.open_nursery() as nursery:
             for _ in range(50):
                 nursery.start_soon(channel.unary, UNARY, b"ping", bytes)
-        assert channel.statistics().messages_received == 51
+        assert channel.statistics().messages_received == 50
     assert most <= 3
 
 

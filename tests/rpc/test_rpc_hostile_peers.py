@@ -8,7 +8,7 @@ import socket
 import pytest
 import trio
 from h2.events import DataReceived, ResponseReceived, StreamReset
-from hyperframe.frame import PingFrame
+from hyperframe.frame import PingFrame, SettingsFrame
 from rpc_support import Echo, RawPeer, in_thread, serving, settled
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -221,19 +221,46 @@ async def test_a_peer_that_answers_pings_stays(mock_clock: MockClock) -> None:
 async def test_a_channel_notices_a_server_that_ignores_pings(mock_clock: MockClock) -> None:
     (listener,) = await open_listeners("127.0.0.1:0")
     limits = Limits(keepalive_interval_seconds=30, keepalive_timeout_seconds=10)
-    address = address_of(listener.socket)
-    async with listener, open_channel(address, limits=limits) as channel, await listener.accept() as peer:
-        await peer.send_all(bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))  # SETTINGS
-        async with trio.open_nursery() as nursery:
 
-            async def pass_time() -> None:
-                for seconds in (10, 30, 10):
-                    await wait_all_tasks_blocked(0.02)
-                    mock_clock.jump(seconds)
+    async def greet_and_fall_silent() -> None:
+        async with await listener.accept() as peer:
+            await peer.send_all(SettingsFrame(0).serialize())
+            await trio.sleep_forever()
 
+    async def pass_time() -> None:
+        for seconds in (10, 30, 10):
+            await wait_all_tasks_blocked(0.02)
+            mock_clock.jump(seconds)
+
+    async with listener, trio.open_nursery() as nursery:
+        nursery.start_soon(greet_and_fall_silent)
+        async with open_channel(address_of(listener.socket), limits=limits) as channel:
             nursery.start_soon(pass_time)
             with pytest.raises(ConnectionLost, match="did not answer a keepalive ping in 10 s"):
                 await channel.unary(UNARY, b"", bytes)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("greeting", "complaint"),
+    [
+        (b"", "the connection is lost: closed by the peer"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the connection is lost: .*"),
+    ],
+)
+async def test_a_channel_to_what_is_no_grpc_server_says_so(greeting: bytes, complaint: str) -> None:
+    (listener,) = await open_listeners("127.0.0.1:0")
+
+    async def greet() -> None:
+        async with await listener.accept() as peer:
+            await peer.receive_some()
+            await peer.send_all(greeting)
+
+    async with listener, trio.open_nursery() as nursery:
+        nursery.start_soon(greet)
+        with pytest.raises(ConnectionLost, match=complaint):
+            async with open_channel(address_of(listener.socket)):
+                pass
 
 
 async def test_a_peer_that_says_nothing_is_closed(mock_clock: MockClock) -> None:

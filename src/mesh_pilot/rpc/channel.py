@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+import structlog
 import trio
 from grpclib.const import Cardinality
 from grpclib.metadata import USER_AGENT, Deadline
@@ -25,6 +26,8 @@ from mesh_pilot.rpc.transport import SocketTransport
 
 __all__ = ["Channel", "open_channel"]
 
+log = structlog.get_logger(scope="rpc")
+
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
@@ -40,7 +43,8 @@ async def open_channel(
     """Connect to ``address`` (host:port or unix:///path); leaving the block resets the open calls and disconnects.
 
     ``server_hostname`` is the name asked for and checked with TLS, and the calls' authority; by default the address's
-    host. Raises AddressError when nobody answers, TlsError when the handshake fails or takes too long.
+    host. Raises AddressError when nobody answers, TlsError when the handshake fails or takes too long, ConnectionLost
+    when the other side hangs up or does not speak HTTP/2.
     """
     parsed = parse_address(address)
     host = server_hostname or (parsed.host if isinstance(parsed, TcpAddress) else "") or "localhost"
@@ -60,6 +64,7 @@ async def open_channel(
             channel = Channel(sock, nursery, session, address, authority, limits)
             nursery.start_soon(channel._run)
             try:
+                await channel._wait_for_settings()
                 yield channel
             except Exception as error:  # not to be wrapped in a group by the nursery
                 failure = error
@@ -171,10 +176,24 @@ class Channel(RpcHandler):
         stream = self._protocol.connection.create_stream()
         return stream, await stream.open(headers, self._protocol.processor, end_stream=end_stream)
 
+    async def _wait_for_settings(self) -> None:
+        """A server begins with its settings, which say how many calls it takes at once."""
+        seconds = self._limits.handshake_timeout_seconds
+        with trio.move_on_after(seconds):
+            await self._protocol.connection.settings_received.wait()
+            if self._lost is None:
+                return
+            raise ConnectionLost(f"{self._address}: {self._lost}")
+        raise ConnectionLost(f"{self._address}: no HTTP/2 from the server within {seconds:g} s")
+
     async def _run(self) -> None:
         self._nursery.start_soon(keep_alive, self._protocol.connection, self._transport, self._limits)
-        while data := await self._transport.read():
-            self._protocol.data_received(data)
+        try:
+            while data := await self._transport.read():
+                self._protocol.data_received(data)
+        except Exception:
+            log.exception("a gRPC channel failed", address=self._address)
+            self._transport.abort("internal error")
         self._lost = f"the connection is lost: {self._transport.close_reason}"
         self._protocol.processor.close(f"{self._address}: {self._lost}")
 

@@ -6,9 +6,10 @@ import struct
 from collections.abc import Callable
 from typing import Any, Protocol, Self, cast
 
-__all__ = ["MessageClass", "decoder", "encoder", "frame"]
+__all__ = ["PREFIX", "MessageClass", "decoder", "encoder", "frame"]
 
-_pack_prefix = struct.Struct(">BI").pack
+PREFIX = struct.Struct(">BI")
+"""What precedes each message: whether it is compressed, and its length (gRPC over HTTP/2, Length-Prefixed-Message)."""
 
 
 class MessageClass(Protocol):
@@ -41,5 +42,5 @@ def _serialize(message: MessageClass) -> bytes:
 
 
 def frame(data: bytes) -> bytes:
-    """``data`` with its length before it, not compressed (gRPC over HTTP/2, Length-Prefixed-Message)."""
-    return _pack_prefix(0, len(data)) + data
+    """``data`` with its prefix, not compressed."""
+    return PREFIX.pack(0, len(data)) + data

@@ -1,16 +1,14 @@
 """grpclib's HTTP/2 protocol objects, made to wait on Trio.
 
 grpclib drives h2 through small objects that wait on asyncio Events and a Queue. Here the same objects get events and an
-inbox that park Trio tasks, so that streams are awaited by Trio tasks directly and no asyncio loop exists. Three rules
-differ from grpclib's: a GOAWAY does not end the streams that are open (RFC 9113, 6.8), a stream that ends early raises
-in whoever waits for it, and DATA frames are counted back to the peer in batches.
+inbox that park Trio tasks, so that streams are awaited by Trio tasks directly and no asyncio loop exists. What differs
+from grpclib: a GOAWAY does not end the streams that are open (RFC 9113, 6.8), a stream that ends early raises in
+whoever waits for it, DATA frames are made without h2 and credited to the peer in batches.
 """
 
 from __future__ import annotations
 
-import struct
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -18,8 +16,7 @@ from typing import cast
 import h2.events
 import trio
 from grpclib.config import Configuration
-from grpclib.const import Status
-from grpclib.exceptions import GRPCError, StreamTerminatedError
+from grpclib.exceptions import StreamTerminatedError
 from grpclib.protocol import AbstractHandler, Connection, EventsProcessor, H2Protocol, Stream
 from grpclib.utils import Wrapper
 from h2.config import H2Configuration
@@ -27,174 +24,25 @@ from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError, TooManyStreamsError
 from h2.settings import SettingCodes, Settings
+from h2.stream import StreamState
 from hyperframe.frame import Frame, GoAwayFrame
 
 from mesh_pilot.rpc.errors import ConnectionLost, StreamReset
+from mesh_pilot.rpc.inbox import TURNS, Inbox, Signal
 from mesh_pilot.rpc.limits import Limits
 from mesh_pilot.rpc.transport import SocketTransport
 
-__all__ = ["Headers", "Inbox", "RpcConnection", "RpcEvents", "RpcHandler", "RpcProtocol", "RpcStream", "Signal"]
+__all__ = ["Headers", "RpcConnection", "RpcEvents", "RpcHandler", "RpcProtocol", "RpcStream"]
 
 Headers = list[tuple[str, str]]
 
 _MAX_FRAME_SIZE = 1024 * 1024
 """The largest DATA frame we accept: large messages come in few frames."""
 
+_MAY_SEND = frozenset((StreamState.OPEN, StreamState.HALF_CLOSED_REMOTE))
+
 _SEND_CHUNK = 256 * 1024
 """Bytes of one message handed to the transport between looks at its high mark."""
-
-_TURNS = 32
-"""Reads or sends of one stream that may succeed without waiting before other tasks get their turn."""
-
-_PREFIX = struct.Struct(">BI")
-"""What precedes each message: whether it is compressed, and its length (gRPC over HTTP/2, Length-Prefixed-Message)."""
-
-
-class Signal:
-    """asyncio.Event's methods on Trio: a flag that tasks wait for, and that can be cleared again."""
-
-    __slots__ = ("_lot", "_set")
-
-    def __init__(self, *, is_set: bool = False) -> None:
-        self._set = is_set
-        self._lot = trio.lowlevel.ParkingLot()
-
-    def is_set(self) -> bool:
-        return self._set
-
-    def set(self) -> None:
-        self._set = True
-        if self._lot:
-            self._lot.unpark_all()
-
-    def clear(self) -> None:
-        self._set = False
-
-    async def wait(self) -> None:
-        """Return at once when set (without a checkpoint), else once it was set."""
-        if not self._set:
-            await self._lot.park()
-
-
-class Inbox:
-    """The bytes received on one stream, cut into messages; stands where grpclib has its Buffer.
-
-    ``credit`` hands flow-control bytes back to the peer. Bytes are handed back when their message is taken, or when a
-    reader waits for the rest of it: a peer is never ahead of the reader by more than the window.
-    """
-
-    def __init__(self, credit: Callable[[int], None], *, limit: int, batch: int) -> None:
-        self._credit = credit
-        self._limit = limit
-        self._batch = batch
-        self._chunks: deque[bytes | memoryview] = deque()
-        self._size = 0
-        self._owed = 0
-        self._ahead = 0
-        self.ended = False
-        """Whether the peer said that it sends no more."""
-        self._error: Exception | None = None
-        self._arrived = Signal()
-        self._reads = 0
-
-    def add(self, data: bytes, ack_size: int) -> None:
-        """Take a DATA frame of ``ack_size`` bytes, padding included."""
-        if data:
-            self._chunks.append(data)
-            self._size += len(data)
-        self._owe(ack_size - len(data))
-        self._arrived.set()
-
-    def eof(self) -> None:
-        """The peer sends no more."""
-        self.ended = True
-        self._arrived.set()
-
-    def fail(self, error: Exception) -> None:
-        """The stream is gone: readers get ``error`` after the messages that are complete, unless the end came first."""
-        if not self.ended:
-            self._error = error
-        self._arrived.set()
-
-    def unacked_size(self) -> int:
-        """Bytes that the peer must still be credited with, called by grpclib when the stream is released."""
-        size = self._owed + self._size - self._ahead
-        self._owed = 0
-        self._ahead = self._size
-        return size
-
-    def _owe(self, size: int) -> None:
-        self._owed += size
-        if self._owed >= self._batch:
-            owed, self._owed = self._owed, 0
-            self._credit(owed)
-
-    def _take_message(self, length: int) -> bytes:
-        """Remove a prefix and the ``length`` bytes after it, all of which have arrived."""
-        size = _PREFIX.size + length
-        self._size -= size
-        early = min(size, self._ahead)
-        self._ahead -= early
-        self._owe(size - early)
-        first = self._chunks[0]
-        if len(first) > size:
-            self._chunks[0] = memoryview(first)[size:]
-            return bytes(first[_PREFIX.size : size])
-        self._chunks.popleft()
-        if len(first) == size:
-            return bytes(first[_PREFIX.size :])
-        parts = [memoryview(first)[_PREFIX.size :]]
-        missing = size - len(first)
-        while missing:
-            part = memoryview(self._chunks.popleft())
-            if len(part) > missing:
-                self._chunks.appendleft(part[missing:])
-                part = part[:missing]
-            parts.append(part)
-            missing -= len(part)
-        return b"".join(parts)
-
-    async def read_message(self) -> bytes | None:
-        """The next message, None at the end.
-
-        Raises GRPCError for a message that is too large, compressed or cut short, StreamTerminatedError when the stream
-        is gone. Nothing is lost if cancelled.
-        """
-        self._reads += 1
-        if not self._reads % _TURNS:
-            await trio.lowlevel.checkpoint()
-        if not await self._wait_for(_PREFIX.size):
-            return None
-        compressed, length = _PREFIX.unpack(self._peek_prefix())
-        if length > self._limit:
-            text = f"a message of {length} bytes is larger than the limit of {self._limit} bytes"
-            raise GRPCError(Status.RESOURCE_EXHAUSTED, text)
-        if compressed:
-            raise GRPCError(Status.UNIMPLEMENTED, "the message is compressed; send it with grpc-encoding: identity")
-        if self._size < length + _PREFIX.size:
-            await self._wait_for(length + _PREFIX.size)
-        return self._take_message(length)
-
-    def _peek_prefix(self) -> bytes | memoryview:
-        while len(self._chunks[0]) < _PREFIX.size:
-            first = self._chunks.popleft()
-            self._chunks[0] = b"".join((first, self._chunks[0]))
-        return self._chunks[0][: _PREFIX.size]
-
-    async def _wait_for(self, size: int) -> bool:
-        """Wait until ``size`` bytes are here; False at a proper end."""
-        while self._size < size:
-            if self._error is not None:
-                raise self._error
-            if self.ended:
-                if self._size:
-                    raise GRPCError(Status.INTERNAL, "the stream ended in the middle of a message")
-                return False
-            self._owe(self._size - self._ahead)
-            self._ahead = self._size
-            self._arrived.clear()
-            await self._arrived.wait()
-        return True
 
 
 class RpcStream(Stream):
@@ -293,8 +141,9 @@ class RpcStream(Stream):
         part of ``data`` may be sent: ``mid_message``.
         """
         self._sends += 1
-        if not self._sends % _TURNS:
+        if not self._sends % TURNS:
             await trio.lowlevel.checkpoint()
+        assert self.id is not None
         connection = self.connection
         rest = memoryview(data)
         while True:
@@ -310,7 +159,9 @@ class RpcStream(Stream):
                 continue
             budget = min(window, len(rest), _SEND_CHUNK)
             last = budget == len(rest)
-            self._send_frames(rest[:budget], end_stream=end_stream and last)
+            self._queue_data(rest[:budget])
+            if end_stream and last:
+                self._h2_connection.end_stream(self.id)  # an empty frame: h2 keeps the stream's state
             self.data_sent += budget
             connection.data_sent += budget
             self.mid_message = not last
@@ -333,18 +184,24 @@ class RpcStream(Stream):
         except ProtocolError as error:
             raise StreamTerminatedError("the stream is closed") from error
 
-    def _send_frames(self, data: memoryview, *, end_stream: bool) -> None:
-        """Queue ``data``, which fits the windows, in frames of the size the peer accepts."""
+    def _queue_data(self, data: memoryview) -> None:
+        """Queue ``data``, which fits the windows, in frames of the size the peer accepts.
+
+        The frames are made here, at a tenth of what h2 needs for each; the windows that h2 keeps are told.
+        """
         assert self.id is not None
         connection = self._h2_connection
+        stream = connection.streams.get(self.id)
+        if stream is None or stream.state_machine.state not in _MAY_SEND:
+            raise StreamTerminatedError("the stream is closed")
+        stream.outbound_flow_control_window -= len(data)
+        connection.outbound_flow_control_window -= len(data)
         size = connection.max_outbound_frame_size
-        try:
-            while len(data) > size:
-                connection.send_data(self.id, data[:size])
-                data = data[size:]
-            connection.send_data(self.id, data, end_stream=end_stream)
-        except ProtocolError as error:
-            raise StreamTerminatedError("the stream is closed") from error
+        stream_id = self.id.to_bytes(4, "big")
+        for start in range(0, len(data), size):
+            piece = data[start : start + size]
+            self.connection.queue(len(piece).to_bytes(3, "big") + b"\0\0" + stream_id)
+            self.connection.queue(piece)
 
 
 class RpcConnection(Connection):
@@ -355,6 +212,8 @@ class RpcConnection(Connection):
     ) -> None:
         super().__init__(connection, transport, config=config)
         self.limits = limits
+        self._queued: list[bytes | memoryview] = []
+        self.settings_received = Signal()
         self.write_ready = Signal(is_set=True)  # type: ignore[assignment]
         self.stream_close_waiter = Signal()  # type: ignore[assignment]
 
@@ -367,6 +226,23 @@ class RpcConnection(Connection):
 
     def close(self) -> None:
         self._transport.close()
+
+    def queue(self, data: bytes | memoryview) -> None:
+        """Have ``data``, HTTP/2 frames made outside h2, sent after what h2 has ready, with the next flush."""
+        ready = self._connection.data_to_send()
+        if ready:
+            self._queued.append(ready)
+        self._queued.append(data)
+
+    def flush(self) -> None:
+        """Send all that is ready, in one piece."""
+        data = self._connection.data_to_send()
+        if self._queued:
+            self._queued.append(data)
+            data = b"".join(self._queued)
+            self._queued.clear()
+        if data:
+            self._transport.write(data)
 
     def ping(self) -> None:
         """Ask the peer for a sign of life."""
@@ -397,6 +273,7 @@ class RpcEvents(EventsProcessor):
     """Hands h2's events to the streams; frames of no meaning to gRPC are ignored."""
 
     handler: RpcHandler
+    connection: RpcConnection
     streams: dict[int, RpcStream]  # type: ignore[assignment]
 
     def process(self, event: h2.events.Event) -> None:
@@ -410,6 +287,11 @@ class RpcEvents(EventsProcessor):
         for stream in list(self.streams.values()):
             stream.terminate(ConnectionLost(reason))
         self.connection.stream_close_waiter.set()
+        self.connection.settings_received.set()
+
+    def process_remote_settings_changed(self, event: h2.events.RemoteSettingsChanged) -> None:
+        super().process_remote_settings_changed(event)
+        self.connection.settings_received.set()
 
     def process_stream_reset(self, event: h2.events.StreamReset) -> None:
         assert event.stream_id is not None

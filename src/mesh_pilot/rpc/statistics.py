@@ -18,7 +18,9 @@ class ConnectionStatistics:
     streams_total: int
     """Streams ever opened."""
     messages_received: int
+    """Whole messages that handlers or callers took."""
     messages_sent: int
+    """Messages that the socket, or the buffer before it, took."""
     bytes_received: int
     """Bytes read from the socket, TLS and HTTP/2 framing included."""
     bytes_sent: int
@@ -44,7 +46,9 @@ class ServerStatistics:
     streams_total: int = 0
     """Streams ever opened."""
     messages_received: int = 0
+    """Whole messages that handlers took."""
     messages_sent: int = 0
+    """Messages that the sockets, or the buffers before them, took."""
     bytes_received: int = 0
     """Bytes read from sockets, TLS and HTTP/2 framing included."""
     bytes_sent: int = 0
