@@ -33,6 +33,20 @@ def any_of(msg: message.Message) -> any_pb2.Any:
     return any_pb2.Any(type_url=PREFIX + msg.DESCRIPTOR.full_name, value=encode(msg))
 
 
+def field(number: int, body: bytes) -> bytes:
+    """An embedded message (or string) as a field: appended to an encoded message, it adds to a repeated field."""
+    return _varint(number << 3 | 2) + _varint(len(body)) + body
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
 def resource_of(name: str, msg: message.Message, configs: tuple[ConfigKey, ...] = ()) -> Resource:
     """A message as a resource under a name; ``configs`` are what it was made from, to explain a NACK."""
     return make_resource(name, PREFIX + msg.DESCRIPTOR.full_name, encode(msg), configs)

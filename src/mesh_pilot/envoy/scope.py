@@ -30,6 +30,7 @@ Plan = Mapping[str, Call]
 SCOPE_METADATA = (
     "DNS_AUTO_ALLOCATE",
     "DNS_CAPTURE",
+    "HTTP10",
     "HTTP_PROXY_PORT",
     "IDLE_TIMEOUT",
     "ROUTER_MODE",

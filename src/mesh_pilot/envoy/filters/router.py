@@ -1,0 +1,17 @@
+"""The router: sends the request to the cluster that the route names."""
+
+from __future__ import annotations
+
+from envoy.extensions.filters.http.router.v3 import router_pb2
+from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
+
+from mesh_pilot.envoy.filters.common import http_filter
+from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.model.service import Protocol
+from mesh_pilot.world.view import View
+
+NAME = "envoy.filters.http.router"
+
+
+def router(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter:
+    return http_filter(NAME, router_pb2.Router())

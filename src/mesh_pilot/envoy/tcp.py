@@ -1,0 +1,85 @@
+"""Network filters for bytes: the TCP proxy to one cluster or several by weight, and filters that read a protocol.
+
+Rules: Envoy's TcpProxy and MongoProxy references; Istio's DestinationRule reference for hashing and tunnels.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import attrs
+from envoy.config.listener.v3.listener_components_pb2 import Filter
+from envoy.extensions.filters.network.mongo_proxy.v3 import mongo_proxy_pb2
+from envoy.extensions.filters.network.tcp_proxy.v3.tcp_proxy_pb2 import TcpProxy
+from envoy.type.v3 import hash_policy_pb2
+from google.protobuf import any_pb2
+
+from mesh_pilot.envoy.access_logs import access_logs
+from mesh_pilot.envoy.messages import any_of, duration, encode, field
+from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.model.resource import PREFIX
+from mesh_pilot.model.service import Protocol
+from mesh_pilot.world.view import View
+
+TCP_PROXY = "envoy.filters.network.tcp_proxy"
+MONGO_PROXY = "envoy.filters.network.mongo_proxy"
+
+_ACCESS_LOG_FIELD = TcpProxy.ACCESS_LOG_FIELD_NUMBER
+
+
+@attrs.frozen(cache_hash=True)
+class TcpTarget:
+    """Where a connection goes."""
+
+    stat_prefix: str
+    clusters: tuple[tuple[str, int], ...]
+    """Clusters with their weights; the weight of an only one does not matter."""
+    hash_source_ip: bool = False
+    """Connections of one address go to the same endpoint."""
+    idle_timeout: timedelta | None = None
+    tunnel: Tunnel | None = None
+
+
+@attrs.frozen(cache_hash=True)
+class Tunnel:
+    """The connection is carried in an HTTP request to the cluster."""
+
+    target: str
+    """``host:port`` that the cluster is asked to connect to."""
+    post: bool = False
+    """POST rather than CONNECT."""
+
+
+def to_cluster(name: str) -> TcpTarget:
+    """A target that is one cluster and nothing else."""
+    return TcpTarget(name, ((name, 1),))
+
+
+def tcp_filters(view: View, owner: Owner, target: TcpTarget, protocol: Protocol = Protocol.TCP) -> list[Filter]:
+    """The network filters that carry a connection to its target, the protocol's own first."""
+    filters = [tcp_proxy(view, owner, target)]
+    if protocol is Protocol.MONGO:
+        config = mongo_proxy_pb2.MongoProxy(stat_prefix=target.stat_prefix)
+        filters.insert(0, Filter(name=MONGO_PROXY, typed_config=any_of(config)))
+    return filters
+
+
+def tcp_proxy(view: View, owner: Owner | None, target: TcpTarget) -> Filter:
+    """The TCP proxy filter; without an owner it keeps no access log."""
+    proxy = TcpProxy(stat_prefix=target.stat_prefix)
+    if len(target.clusters) == 1:
+        proxy.cluster = target.clusters[0][0]
+    else:
+        for name, weight in target.clusters:
+            proxy.weighted_clusters.clusters.add(name=name, weight=weight)
+    if target.hash_source_ip:
+        proxy.hash_policy.append(hash_policy_pb2.HashPolicy(source_ip=hash_policy_pb2.HashPolicy.SourceIp()))
+    if target.idle_timeout is not None:
+        proxy.idle_timeout.CopyFrom(duration(target.idle_timeout))
+    if target.tunnel is not None:
+        proxy.tunneling_config.CopyFrom(
+            TcpProxy.TunnelingConfig(hostname=target.tunnel.target, use_post=target.tunnel.post)
+        )
+    logs = view.get(access_logs, owner) if owner else ()
+    body = encode(proxy) + b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
+    return Filter(name=TCP_PROXY, typed_config=any_pb2.Any(type_url=PREFIX + TcpProxy.DESCRIPTOR.full_name, value=body))
