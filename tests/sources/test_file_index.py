@@ -136,6 +136,15 @@ def test_the_second_of_two_files_with_the_same_object_is_refused_until_the_first
     assert index.update({A: Gone()}) == (Upsert("files", config("x", 2)), Accepted("files", "b.yaml"))
 
 
+def test_an_object_that_goes_bad_does_not_give_way_to_a_second_definition_of_it() -> None:
+    index = FileIndex("files")
+    index.update({A: content(good("x", 1)), B: content(good("x", 2, B))})
+    index.update({A: content(bad("x"))})
+    assert versions(index) == {"x": 1}
+    index.update({A: Gone()})
+    assert versions(index) == {"x": 2}
+
+
 def test_the_first_file_wins_even_when_it_comes_later() -> None:
     index = FileIndex("files")
     index.update({C: content(good("x", 2, C))})

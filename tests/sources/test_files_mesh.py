@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from conformance import Follower, running
 
-from mesh_pilot.model.config import ConfigError
+from mesh_pilot.model.config import ConfigError, Origin
 from mesh_pilot.model.events import Delete, MeshConfigValue, MeshNetworksValue
+from mesh_pilot.sources.files.content import Faulty
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
+from mesh_pilot.sources.files.roots import FileRoot
 
 NETWORKS = """\
 networks:
@@ -99,3 +101,13 @@ def test_a_wrong_file_is_a_clear_error_at_the_start(tmp_path: Path, content: byt
     with pytest.raises(ConfigError) as caught:
         load_mesh_config(str(file))
     assert str(caught.value).startswith(f"{tmp_path}/{message}")
+
+
+def test_an_internal_error_is_a_rejection_of_the_file() -> None:
+    def decode(text: str, origin: Origin) -> MeshConfigValue:
+        raise ZeroDivisionError("oops")
+
+    (entry,) = FileRoot("mesh.yaml", "mesh", decode, ("mesh",)).parse("mesh.yaml", {"": b""})
+    assert isinstance(entry, Faulty)
+    assert entry.key == ("mesh",)
+    assert "ZeroDivisionError: oops" in entry.problems[0].reason

@@ -42,6 +42,11 @@ async def eventually(is_so: Callable[[], bool]) -> None:
         await trio.lowlevel.checkpoint()
 
 
+async def at_rest(source: FileSource, *, reads: int) -> None:
+    """Until it only looks when it is told: it has read everything, and once more when nothing changed any more."""
+    await eventually(lambda: source.statistics().reads == reads)
+
+
 def replace(file: Path, content: str) -> None:
     """As careful programs write: aside, then renamed."""
     aside = file.with_name(f".{file.name}.tmp")
@@ -256,11 +261,14 @@ async def test_a_folder_that_is_a_link_is_followed_when_the_link_is_changed(tmp_
         (tmp_path / f"release-{number}" / "config" / "a.yaml").write_text(text("one", number))
     current = tmp_path / "current"
     current.symlink_to("release-1")
-    async with running(file_source([str(current / "config")])) as follower:
+    source = file_source([str(current / "config")])
+    async with running(source) as follower:
         await follower.until_synced()
+        await at_rest(source, reads=2)
         (tmp_path / "next").symlink_to("release-2")
         (tmp_path / "next").rename(current)
         await follower.until(lambda picture: version(picture.items[key("one")]) == 2)
+        await at_rest(source, reads=4)
         (tmp_path / "release-2" / "config" / "a.yaml").write_text(text("one", 3))
         await follower.until(lambda picture: version(picture.items[key("one")]) == 3)
 
@@ -269,8 +277,10 @@ async def test_a_file_that_is_a_link_is_followed_when_its_target_changes(folder:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "x.yaml").write_text(text("one", 1))
     (folder / "a.yaml").symlink_to(tmp_path / "elsewhere" / "x.yaml")
-    async with running(file_source([str(folder)])) as follower:
+    source = file_source([str(folder)])
+    async with running(source) as follower:
         await follower.until_synced()
+        await at_rest(source, reads=2)
         (tmp_path / "elsewhere" / "x.yaml").write_text(text("one", 2))
         await follower.until(lambda picture: version(picture.items[key("one")]) == 2)
 
@@ -282,12 +292,12 @@ async def test_only_files_that_changed_are_read_and_only_objects_that_changed_ar
         (folder / f"{number}.yaml").write_text(f"{text(f'a{number}', 1)}---\n{text(f'b{number}', 1)}")
     async with running(source) as follower:
         await follower.until_synced()
-        await eventually(lambda: source.statistics().reads == 100)  # once more when all had come to rest
+        await at_rest(source, reads=100)
         follower.take_events()
         (folder / "7.yaml").write_text(f"{text('a7', 1)}---\n{text('b7', 2)}")
         await follower.until(lambda picture: version(picture.items[key("b7")]) == 2)
         assert len(follower.take_events()) == 1
-        await eventually(lambda: source.statistics().reads == 102)
+        await at_rest(source, reads=102)
 
 
 # Half-written files, and whatever else looks like a deletion for a moment. Trio's clock stands still in these tests
@@ -302,6 +312,11 @@ async def test_a_half_written_file_is_not_rejected_until_it_had_time_to_settle(
         await follower.until_synced()
         (folder / "a.yaml").write_text(text("one", 2)[:95] + ": [")
         await eventually(lambda: source.statistics().pending == 1)
+        for number in range(3):
+            looks = source.statistics().looks
+            (folder / f"{number}.txt").touch()
+            await eventually(lambda looks=looks: source.statistics().looks > looks)  # type: ignore[misc]
+        assert source.statistics().pending == 1
         (folder / "a.yaml").write_text(text("one", 2))
         await follower.until(lambda picture: version(picture.items[key("one")]) == 2)
         assert not any(isinstance(event, Rejected) for event in follower.events)

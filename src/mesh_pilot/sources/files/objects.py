@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
 import structlog
 
 from mesh_pilot.config.decode import decode_document
@@ -11,7 +12,7 @@ from mesh_pilot.config.kinds import KindError, lookup
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import item_key
-from mesh_pilot.sources.files.content import Entry, Faulty, Found, Ignored
+from mesh_pilot.sources.files.content import Entry, Faulty, Found, Ignored, Key
 from mesh_pilot.sources.files.secrets import read_secret_object
 
 log = structlog.get_logger(scope="sources")
@@ -51,11 +52,15 @@ def _read(document: Document, origin: Origin, default_namespace: str) -> Entry |
     except ConfigError as error:
         return _faulty(error)
     except Exception as error:
-        # Ours, not the user's; it costs this object and no other.
-        log.exception("internal error while decoding an object", file=origin.location, line=document.line)
-        reason = f"internal error of mesh-pilot while decoding it ({type(error).__name__}: {error}); please report it"
-        return Faulty((Problem("", reason, line=document.line),), line=document.line)
+        return internal_error(error, attrs.evolve(origin, line=document.line))
     return Found(item_key(config), config, config.origin.line)
+
+
+def internal_error(error: Exception, origin: Origin, key: Key | None = None) -> Faulty:
+    """What a mistake of ours while decoding costs: this object and no other. Logs it."""
+    log.error("internal error while decoding an object", file=origin.location, line=origin.line, exc_info=error)
+    reason = f"internal error of mesh-pilot while decoding it ({type(error).__name__}: {error}); please report it"
+    return Faulty((Problem("", reason, line=origin.line),), key, origin.line)
 
 
 def _faulty(error: ConfigError) -> Faulty:

@@ -18,7 +18,7 @@ import attrs
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import Item, item_key
 from mesh_pilot.sources.files.content import Entry, Faulty, Found, Ignored
-from mesh_pilot.sources.files.objects import read_objects
+from mesh_pilot.sources.files.objects import internal_error, read_objects
 from mesh_pilot.sources.files.secrets import PART_NAMES, make_credential
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -143,6 +143,8 @@ class FileRoot:
             yield Faulty((Problem("", "is not UTF-8 text"),), self.key)
         except ConfigError as error:
             yield Faulty(error.problems, self.key, error.origin.line)
+        except Exception as error:
+            yield internal_error(error, Origin(self.source, unit), self.key)
         else:
             yield Found(self.key, item)
 
