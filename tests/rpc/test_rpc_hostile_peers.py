@@ -10,6 +10,7 @@ import trio
 from h2.events import DataReceived, ResponseReceived, StreamReset
 from hyperframe.frame import PingFrame, SettingsFrame
 from rpc_support import Echo, RawPeer, in_thread, serving, settled
+from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.rpc import ConnectionLost, Limits, Server, open_channel, open_listeners
@@ -71,6 +72,12 @@ async def test_garbage_on_the_port_closes_that_connection_only(garbage: bytes) -
 
 async def test_random_bytes_after_a_proper_start_never_hurt_the_server() -> None:
     source = random.Random(7)
+    with capture_logs() as logs:
+        await fuzz_a_server(source)
+    assert logs == []
+
+
+async def fuzz_a_server(source: random.Random) -> None:
     async with serving(Echo()) as server:
 
         def fuzz() -> None:
@@ -147,6 +154,19 @@ async def test_a_stream_that_ends_in_the_middle_of_a_message_gets_a_status() -> 
         assert answer["grpc-status"] == "13"
         assert answer["grpc-message"] == "the stream ended in the middle of a message"
         await still_serves(server)
+
+
+async def test_a_unary_call_without_a_request_gets_a_status() -> None:
+    async with serving(Echo()) as server:
+
+        def ask() -> dict[str, str]:
+            peer = RawPeer(server.addresses[0])
+            peer.request(UNARY, end_stream=True)
+            (answer,) = (each for each in peer.events_until(ResponseReceived) if isinstance(each, ResponseReceived))
+            peer.close()
+            return dict(answer.headers)
+
+        assert (await in_thread(ask))["grpc-message"] == "the call needs a request, and none came"
 
 
 async def test_a_compressed_message_is_refused() -> None:

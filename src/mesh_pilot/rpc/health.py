@@ -49,8 +49,7 @@ class Health(HealthBase):
     async def Check(self, stream: HealthStream) -> None:  # type: ignore[override]
         """The status now; NOT_FOUND for a service that was never set."""
         request = await stream.recv_message()
-        if request is None:
-            raise GRPCError(Status.INVALID_ARGUMENT, "no request")
+        assert request is not None
         status = self._status(request.service)
         if status == _UNKNOWN:
             raise GRPCError(Status.NOT_FOUND, f"nothing is known of service {request.service!r}")
@@ -59,8 +58,7 @@ class Health(HealthBase):
     async def Watch(self, stream: HealthStream) -> None:  # type: ignore[override]
         """The status now, and whenever it changes; SERVICE_UNKNOWN while the service was never set."""
         request = await stream.recv_message()
-        if request is None:
-            raise GRPCError(Status.INVALID_ARGUMENT, "no request")
+        assert request is not None
         sent = None
         while True:
             changed = self._changed

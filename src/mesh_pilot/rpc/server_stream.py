@@ -64,6 +64,7 @@ class ServerStream(Generic[Request, Reply]):
         self._encode = encoder(method.reply_type)
         self._sending = False
         self._headers_sent = False
+        self._message_received = False
         self._message_sent = False
         self._trailers_sent = False
         self._cancelled_by_handler = False
@@ -85,11 +86,15 @@ class ServerStream(Generic[Request, Reply]):
     async def recv_message(self) -> Request | None:
         """The next request, None once the client has half-closed.
 
-        Raises GRPCError when it cannot be decoded or is too large. Loses nothing if cancelled.
+        Raises GRPCError when it cannot be decoded, is too large, or is missing in a unary call. If cancelled, nothing
+        is lost.
         """
         data = await self._stream.buffer.read_message()
         if data is None:
+            if not self._cardinality.client_streaming and not self._message_received:
+                raise GRPCError(Status.UNIMPLEMENTED, "the call needs a request, and none came")
             return None
+        self._message_received = True
         self._stream.connection.messages_received += 1
         try:
             message: Request = self._decode(data)
