@@ -1,0 +1,95 @@
+"""Actions: what becomes of a request that matched: it is forwarded, redirected, or answered."""
+
+from __future__ import annotations
+
+from envoy.config.core.v3 import base_pb2
+from envoy.config.route.v3 import route_components_pb2 as rc
+from envoy.type.matcher.v3 import regex_pb2
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.envoy.messages import duration as duration_of
+from mesh_pilot.envoy.messages import seconds
+from mesh_pilot.envoy.route.destination import hash_policies, shares, weighted_clusters
+from mesh_pilot.envoy.route.headers import header_operations
+from mesh_pilot.envoy.route.mirror import mirror_policies
+from mesh_pilot.envoy.route.retry import retry_policy
+from mesh_pilot.envoy.route.rules import HttpRule
+from mesh_pilot.envoy.route.select import Client
+from mesh_pilot.world import View
+
+REDIRECT_CODES = {
+    0: rc.RedirectAction.MOVED_PERMANENTLY,
+    301: rc.RedirectAction.MOVED_PERMANENTLY,
+    302: rc.RedirectAction.FOUND,
+    303: rc.RedirectAction.SEE_OTHER,
+    307: rc.RedirectAction.TEMPORARY_REDIRECT,
+    308: rc.RedirectAction.PERMANENT_REDIRECT,
+}
+
+
+def forward(view: View, route: rc.Route, rule: HttpRule, client: Client, port: int) -> None:
+    """Send to the rule's destinations. Header operations of a single destination are those of the route."""
+    spec = rule.spec
+    action = route.route
+    parts = shares(view, spec.route, rule.namespace, client, port)
+    authority = header_operations(spec.headers).authority
+    if len(parts) == 1:
+        action.cluster = parts[0].target.cluster
+        parts[0].headers.write_to(route)
+        authority = authority or parts[0].headers.authority
+    else:
+        action.weighted_clusters.CopyFrom(weighted_clusters(parts))
+    _rewrite(action, spec.rewrite, authority)
+    action.hash_policy.extend(hash_policies(view, parts, client))
+    action.request_mirror_policies.extend(mirror_policies(view, spec, rule.namespace, client, port))
+    retries = retry_policy(spec.retries if spec.retries is not None else view.get(default_retries))
+    if retries is not None:
+        action.retry_policy.CopyFrom(retries)
+    timeout = seconds(0) if spec.timeout is None else duration_of(spec.timeout)
+    action.timeout.CopyFrom(timeout)
+    action.max_stream_duration.grpc_timeout_header_max.CopyFrom(timeout)
+
+
+def redirect(route: rc.Route, spec: api.HttpRedirect, port: int) -> None:
+    """Send the client elsewhere. A port derived from the request is the one that the route table is for."""
+    action = route.redirect
+    action.host_redirect = spec.authority
+    if spec.prefix_rewrite:
+        action.prefix_rewrite = spec.prefix_rewrite
+    elif spec.uri:
+        action.path_redirect = spec.uri
+    if spec.scheme:
+        action.scheme_redirect = spec.scheme
+    if spec.port is not None:
+        action.port_redirect = spec.port
+    elif spec.derive_port is api.HttpRedirectRedirectPortSelection.FROM_REQUEST_PORT:
+        action.port_redirect = port
+    action.response_code = REDIRECT_CODES[spec.redirect_code]
+
+
+def respond(route: rc.Route, spec: api.HttpDirectResponse) -> None:
+    """Answer at once."""
+    route.direct_response.status = spec.status
+    if spec.body is not None and spec.body.string is not None:
+        route.direct_response.body.CopyFrom(base_pb2.DataSource(inline_string=spec.body.string))
+    elif spec.body is not None and spec.body.bytes is not None:
+        route.direct_response.body.CopyFrom(base_pb2.DataSource(inline_bytes=spec.body.bytes))
+
+
+def default_retries(view: View) -> api.HttpRetry | None:
+    """How routes are retried that say nothing about it."""
+    mesh: MeshConfig = view.mesh()
+    return mesh.default_http_retry_policy
+
+
+def _rewrite(action: rc.RouteAction, rewrite: api.HttpRewrite | None, authority: str) -> None:
+    if rewrite is not None:
+        authority = rewrite.authority or authority
+        if rewrite.uri_regex_rewrite is not None:
+            action.regex_rewrite.pattern.CopyFrom(regex_pb2.RegexMatcher(regex=rewrite.uri_regex_rewrite.match))
+            action.regex_rewrite.substitution = rewrite.uri_regex_rewrite.rewrite
+        elif rewrite.uri:
+            action.prefix_rewrite = rewrite.uri
+    if authority:
+        action.host_rewrite_literal = authority

@@ -1,0 +1,112 @@
+"""Routes, encoded: those of a VirtualService for a client, and the one that a service has without any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from envoy.config.route.v3 import route_components_pb2 as rc
+from google.protobuf import message
+
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.envoy.messages import any_of, encode, seconds
+from mesh_pilot.envoy.names import outbound, parse_cluster
+from mesh_pilot.envoy.policy import RuleRef
+from mesh_pilot.envoy.route.action import default_retries, forward, redirect, respond
+from mesh_pilot.envoy.route.cors import FILTER as CORS
+from mesh_pilot.envoy.route.cors import cors_config
+from mesh_pilot.envoy.route.fault import FILTER as FAULT
+from mesh_pilot.envoy.route.fault import fault_config
+from mesh_pilot.envoy.route.hash import hash_policy
+from mesh_pilot.envoy.route.headers import header_operations
+from mesh_pilot.envoy.route.match import route_match
+from mesh_pilot.envoy.route.retry import retry_policy
+from mesh_pilot.envoy.route.rules import HttpRule, http_rules
+from mesh_pilot.envoy.route.select import Client, select
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.world import View
+
+DEFAULT_NAME = "default"
+
+
+class Encoded(NamedTuple):
+    """A route as bytes."""
+
+    data: bytes
+    takes_all: bool
+    """Whether no request goes past it: nothing may stand behind it."""
+
+
+def virtual_service_routes(view: View, key: ConfigKey, client: Client, port: int) -> tuple[Encoded, ...]:
+    """The routes of a VirtualService for a client that came in on a port, in order."""
+    found = select(view.get(http_rules, key), client, port)
+    return tuple(_encoded(_route(view, key, rule, match, client, port)) for rule, match in found)
+
+
+def service_routes(view: View, host: str, port: int, rule: RuleRef) -> tuple[Encoded, ...]:
+    """The one route to a service that no VirtualService is for; ``rule`` is its DestinationRule."""
+    route = default_route(outbound(host, port), f"{host}:{port}/*")
+    retries = retry_policy(view.get(default_retries))
+    if retries is not None:
+        route.route.retry_policy.CopyFrom(retries)
+    hashed = hash_policy(view, rule, port)
+    if hashed is not None:
+        route.route.hash_policy.append(hashed)
+    return (_encoded(route),)
+
+
+def default_route(cluster: str, operation: str) -> rc.Route:
+    """Everything to one cluster, for as long as it takes. Also what inbound traffic is routed by."""
+    route = rc.Route(name=DEFAULT_NAME, match=route_match(None), decorator=rc.Decorator(operation=operation))
+    action = route.route
+    action.cluster = cluster
+    action.timeout.CopyFrom(seconds(0))
+    action.max_stream_duration.max_stream_duration.CopyFrom(seconds(0))
+    action.max_stream_duration.grpc_timeout_header_max.CopyFrom(seconds(0))
+    return route
+
+
+def _route(
+    view: View, key: ConfigKey, rule: HttpRule, match: api.HttpMatchRequest | None, client: Client, port: int
+) -> rc.Route:
+    spec = rule.spec
+    route = rc.Route(name=_name(spec, match), match=route_match(match))
+    header_operations(spec.headers).write_to(route)
+    if spec.redirect is not None:
+        redirect(route, spec.redirect, port)
+    elif spec.direct_response is not None:
+        respond(route, spec.direct_response)
+    else:
+        forward(view, route, rule, client, port)
+    route.decorator.operation = _operation(route, key.name, port)
+    if match is not None and match.stat_prefix:
+        route.stat_prefix = match.stat_prefix
+    for name, config in _filters(spec):
+        route.typed_per_filter_config[name].CopyFrom(any_of(config))
+    return route
+
+
+def _filters(spec: api.HttpRoute) -> Iterator[tuple[str, message.Message]]:
+    """Configuration of HTTP filters for this route alone."""
+    if spec.cors_policy is not None:
+        yield CORS, cors_config(spec.cors_policy)
+    if spec.fault is not None:
+        yield FAULT, fault_config(spec.fault)
+
+
+def _name(spec: api.HttpRoute, match: api.HttpMatchRequest | None) -> str:
+    return f"{spec.name}.{match.name}" if match is not None and match.name else spec.name
+
+
+def _operation(route: rc.Route, virtual_service: str, port: int) -> str:
+    """What traces call the route: destination (the VirtualService, where there are several), port and path."""
+    match = route.match
+    path = match.path or match.safe_regex.regex or f"{match.prefix}*"
+    target = parse_cluster(route.route.cluster)
+    where = f"{target.host}:{target.port}" if target is not None else f"{virtual_service}:{port}"
+    return where + path
+
+
+def _encoded(route: rc.Route) -> Encoded:
+    match = route.match
+    return Encoded(encode(route), match.prefix == "/" and not match.headers and not match.query_parameters)

@@ -1,0 +1,90 @@
+"""Which rules of a VirtualService are for a client: by gateway, source and port, decided here and not by the proxy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.envoy.policy import NO_RULE, RuleRef, rule_ref
+from mesh_pilot.envoy.route.match import takes_all
+from mesh_pilot.envoy.route.rules import HttpRule, http_rules, traits
+from mesh_pilot.envoy.route.services import service_key
+from mesh_pilot.envoy.scope import Labels, Scope
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.world import View
+from mesh_pilot.world.names import MESH_GATEWAY
+
+
+@attrs.frozen(cache_hash=True)
+class Client:
+    """Of a proxy only what makes a difference for one VirtualService, so that as many as can be share its routes."""
+
+    gateway: str = MESH_GATEWAY
+    """``mesh``, or the ``namespace/name`` of the Gateway that routes."""
+    namespace: str = ""
+    """Empty where it makes no difference."""
+    labels: Labels = frozenset()
+    """Those that matches of the VirtualService ask for."""
+    rules: tuple[tuple[str, RuleRef], ...] = ()
+    """The DestinationRules that the client follows, by host of the destinations that have any."""
+    infer_ports: bool = False
+
+    def rule(self, host: str) -> RuleRef:
+        return next((ref for name, ref in self.rules if name == host), NO_RULE)
+
+
+Selected = tuple[HttpRule, api.HttpMatchRequest | None]
+"""A rule and one of its matches; None where it has none and takes everything."""
+
+
+def client_of(view: View, scope: Scope, gateway: str, key: ConfigKey, *, infer_ports: bool = False) -> Client:
+    """What a proxy of a scope is to a VirtualService.
+
+    ``infer_ports``: a destination without a port gets the only port of its service, rather than the one that the
+    client asked for.
+    """
+    known = view.get(traits, key)
+    rules = []
+    for host in known.destinations:
+        ref = view.get(rule_ref, scope.namespace, scope.labels, service_key(view, scope.namespace, host))
+        if ref:
+            rules.append((host, ref))
+    somebody = infer_ports or known.by_namespace
+    return Client(
+        gateway=gateway,
+        namespace=scope.namespace if somebody else "",
+        labels=frozenset(item for item in scope.labels if item[0] in known.source_labels),
+        rules=tuple(rules),
+        infer_ports=infer_ports,
+    )
+
+
+def has_routes(view: View, key: ConfigKey, client: Client, port: int) -> bool:
+    """Whether any rule of a VirtualService is for a client on a port: without one, it is as if it were not there."""
+    return next(select(view.get(http_rules, key), client, port), None) is not None
+
+
+def select(rules: Sequence[HttpRule], client: Client, port: int) -> Iterator[Selected]:
+    """The rules and matches for a client, in order, up to the first that takes everything."""
+    for rule in rules:
+        if not rule.spec.match:
+            yield rule, None
+            return
+        for match in rule.spec.match:
+            if not _is_for(match, client, port):
+                continue
+            yield rule, match
+            if takes_all(match):
+                return
+
+
+def _is_for(match: api.HttpMatchRequest, client: Client, port: int) -> bool:
+    if match.gateways and client.gateway not in match.gateways:
+        return False
+    if match.port and match.port != port:
+        return False
+    if match.source_namespace and match.source_namespace != client.namespace:
+        return False
+    return match.source_labels.items() <= client.labels

@@ -1,0 +1,75 @@
+"""Route tables from planned virtual hosts: what a table holds is planned apart from the bytes it is made of.
+
+A plan names its virtual hosts and says which translator gives the routes of each. An edit of one VirtualService
+leaves plans alone; it costs its own routes, their virtual hosts, and putting the table together again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+from envoy.config.route.v3 import route_components_pb2 as rc
+from envoy.config.route.v3 import route_pb2
+
+from mesh_pilot.envoy.messages import boolean, encode
+from mesh_pilot.envoy.route.build import Encoded
+from mesh_pilot.envoy.route.wire import embedded, repeated, texts
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.resource import ROUTE, Resource, make_resource
+from mesh_pilot.world import View
+
+RoutesCall = tuple[Callable[..., tuple[Encoded, ...]], tuple[Any, ...]]
+"""A translator that gives routes, and its key."""
+
+NAME = 1
+HOST_DOMAINS, HOST_ROUTES = 2, 3
+TABLE_HOSTS = 2
+"""Field numbers of VirtualHost and RouteConfiguration."""
+
+
+@attrs.frozen(cache_hash=True)
+class PlannedHost:
+    """One virtual host of a table."""
+
+    name: str
+    domains: tuple[str, ...]
+    routes: tuple[RoutesCall, ...] = ()
+    """Where its routes come from, in order."""
+    https_only: bool = False
+    """Plaintext requests are redirected to HTTPS."""
+    configs: tuple[ConfigKey, ...] = ()
+    """What its routes were written in."""
+
+
+def virtual_host(view: View, planned: PlannedHost) -> bytes:
+    """A VirtualHost, encoded. Of routes from several sources those that take everything go last."""
+    routes = [route for function, key in planned.routes for route in view.get(function, *key)]
+    if len(planned.routes) > 1:
+        routes.sort(key=lambda route: route.takes_all)
+    rest = rc.VirtualHost(include_request_attempt_count=True)
+    if planned.https_only:
+        rest.require_tls = rc.VirtualHost.ALL
+    return b"".join(
+        (
+            embedded(NAME, planned.name.encode()),
+            texts(HOST_DOMAINS, planned.domains),
+            repeated(HOST_ROUTES, (route.data for route in routes)),
+            encode(rest),
+        )
+    )
+
+
+def route_table(view: View, name: str, hosts: Iterable[PlannedHost], last: Iterable[bytes] = ()) -> Resource:
+    """A RouteConfiguration; ``last`` are encoded virtual hosts to put at its end.
+
+    Clusters are not checked: routes may come before the clusters they name.
+    """
+    planned = tuple(hosts)
+    encoded = [view.get(virtual_host, host) for host in planned]
+    encoded += last
+    rest = route_pb2.RouteConfiguration(validate_clusters=boolean(False))
+    body = b"".join((embedded(NAME, name.encode()), repeated(TABLE_HOSTS, encoded), encode(rest)))
+    configs = tuple(dict.fromkeys(key for host in planned for key in host.configs))
+    return make_resource(name, ROUTE, body, configs)
