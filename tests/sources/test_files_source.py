@@ -19,9 +19,9 @@ from structlog.testing import capture_logs
 
 from mesh_pilot.config.decode import decode_document
 from mesh_pilot.config.yaml import Document
-from mesh_pilot.model.config import Config, ConfigError
+from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Rejected
-from mesh_pilot.sources.files import FileSource, Timing, check_folder, file_source
+from mesh_pilot.sources.files import FileSource, Timing, file_source
 
 
 def key(name: str) -> tuple[str, ...]:
@@ -166,15 +166,6 @@ async def test_an_internal_error_costs_one_object(
     (rejected,) = follower.picture.rejected.values()
     assert "ZeroDivisionError: oops" in rejected.problems[0].reason
     assert [entry["line"] for entry in logs if entry["log_level"] == "error"] == [13]
-
-
-def test_a_folder_that_can_not_be_read_is_a_clear_error_at_the_start(tmp_path: Path) -> None:
-    check_folder(str(tmp_path))
-    (tmp_path / "file").touch()
-    for name, reason in (("missing", "No such file or directory"), ("file", "Not a directory")):
-        with pytest.raises(ConfigError) as caught:
-            check_folder(str(tmp_path / name))
-        assert str(caught.value) == f"{tmp_path}/{name}: can't be read: {reason}"
 
 
 async def test_the_same_object_in_two_folders_is_the_earlier_folders(tmp_path: Path) -> None:
@@ -526,3 +517,9 @@ async def test_its_representation_tells_its_state(folder: Path, source: FileSour
     async with running(source) as follower:
         await follower.until_synced()
         assert repr(source) == "<FileSource files: 1 files, 1 items, 0 rejected>"
+
+
+async def test_without_anything_to_read_it_syncs_at_once() -> None:
+    async with running(file_source([])) as follower:
+        await follower.until_synced()
+        assert follower.picture.items == {}

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.sources.files.roots import ConfigRoot, CredentialsRoot, Root
 from mesh_pilot.sources.files.source import FileSource, FileSourceStatistics, Timing
 
-__all__ = ["FileSource", "FileSourceStatistics", "Timing", "check_folder", "file_source"]
+__all__ = ["FileSource", "FileSourceStatistics", "Timing", "file_source"]
 
 
 def file_source(
@@ -37,12 +36,3 @@ def file_source(
     roots: list[Root] = [ConfigRoot(folder, name, default_namespace) for folder in folders]
     roots += [CredentialsRoot(folder, name) for folder in credentials]
     return FileSource(name, roots, timing=timing, poll=poll)
-
-
-def check_folder(path: str) -> None:
-    """For the start, when a folder that can't be read is a mistake: raises ConfigError that says so.
-
-    Once the source runs, such a folder is rejected, waited for, and keeps what it said.
-    """
-    if reason := ConfigRoot(path, "").list(set()).faults.get(path):
-        raise ConfigError(Origin("files", path), None, (Problem("", reason),))
