@@ -66,19 +66,19 @@ def client(port: int, streams: int, size: int) -> None:
         selector.register(sock, selectors.EVENT_READ, bytearray())
     while selector.get_map():
         for key, _ in selector.select():
-            sock, buffer = key.fileobj, key.data
-            assert isinstance(sock, socket.socket)
+            connection, buffer = key.fileobj, key.data
+            assert isinstance(connection, socket.socket)
             try:
-                received = sock.recv(65536)
+                received = connection.recv(65536)
             except ConnectionResetError:
                 received = b""
             if not received:
-                selector.unregister(sock)
+                selector.unregister(connection)
                 continue
             buffer += received
             while len(buffer) >= 9 and len(buffer) >= (end := 9 + int.from_bytes(buffer[:3], "big")):
                 if buffer[3] == 0:
-                    sock.sendall(answer)
+                    connection.sendall(answer)
                 del buffer[:end]
 
 

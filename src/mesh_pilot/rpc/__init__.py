@@ -36,8 +36,8 @@ The client side::
             await call.send_message(request_bytes)
             async for reply in call: ...
 
-A channel is one connection: once lost, every call raises :class:`ConnectionLost`, and its owner opens another. Generated
-stubs work on it, except those of methods that stream requests, which want asyncio: use ``channel.request``.
+A channel is one connection: once lost, every call raises :class:`ConnectionLost`, and its owner opens another.
+Generated stubs work on it, except those of bidirectional methods, which want asyncio: use ``channel.request``.
 
 TLS: ``serve(..., tls=server_tls(CertificateFiles(certificate=..., key=..., trusted=...)))`` and ``open_channel(...,
 tls=client_tls(...))``. Changed files hold for the next connection. ``stream.peer`` has the peer's SPIFFE ids.
