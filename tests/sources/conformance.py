@@ -247,7 +247,6 @@ class SourceConformance:
             await follower.until(lambda picture: picture.synced > 0 and bool(picture.rejected))
             statistics = feed.source.statistics()
             assert (statistics.items, statistics.rejected, statistics.synced) == (1, 1, True)
-            assert attrs.asdict(statistics)  # type: ignore[call-overload]
 
     def _versions(self, feed: Feed, follower: Follower) -> dict[Key, int]:
         return {key: feed.version(item) for key, item in follower.picture.items.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 import pytest
@@ -28,7 +28,7 @@ class NoStatistics:
 class Scripted:
     """A source that lives as its script says, one function a life; the last one over and over."""
 
-    script: list[Callable[[trio.MemorySendChannel[Event]], Awaitable[None]]]
+    script: Sequence[Callable[[trio.MemorySendChannel[Event]], Awaitable[None]]]
     name: str = "scripted"
     lives: list[float] = attrs.field(factory=list)
     """When each life began."""
