@@ -108,11 +108,35 @@ def policy(view: View, ref: RuleRef, port: int, subset: str = "") -> Policy:
     return _overlay(result, chosen.traffic_policy, port) if chosen else result
 
 
+def client_policy(view: View, ref: RuleRef, port: int, subset: str = "") -> Policy:
+    """``policy`` as a client follows it: where the rule says nothing, the mesh's default."""
+    result = view.get(policy, ref, port, subset)
+    connection_pool, outlier_detection = view.get(_mesh_default)
+    if connection_pool is None and outlier_detection is None:
+        return result
+    return attrs.evolve(
+        result,
+        connection_pool=_first(result.connection_pool, connection_pool),
+        outlier_detection=_first(result.outlier_detection, outlier_detection),
+    )
+
+
 def policy_for(
     view: View, namespace: str, labels: Labels | None, service: ServiceKey, port: int, subset: str = ""
 ) -> Policy:
-    """``policy`` of the rule that a client follows for a service."""
-    return view.get(policy, view.get(rule_ref, namespace, labels, service), port, subset)
+    """``client_policy`` of the rule that a client follows for a service."""
+    return view.get(client_policy, view.get(rule_ref, namespace, labels, service), port, subset)
+
+
+def passes_through(view: View, ref: RuleRef, port: int, subset: str = "") -> bool:
+    """Whether a rule turns load balancing off: connections go where the client meant them to."""
+    balancer = view.get(policy, ref, port, subset).load_balancer
+    return balancer is not None and balancer.simple == api.LoadBalancerSettingsSimpleLb.PASSTHROUGH
+
+
+def _mesh_default(view: View) -> tuple[api.ConnectionPoolSettings | None, api.OutlierDetection | None]:
+    default = view.mesh().default_traffic_policy
+    return (None, None) if default is None else (default.connection_pool, default.outlier_detection)
 
 
 def _overlay(under: Policy, over: api.TrafficPolicy | None, port: int) -> Policy:

@@ -1,0 +1,178 @@
+"""Outbound clusters: one for each port and subset of every service that a scope may reach, and the two defaults.
+
+A cluster is keyed by what it really depends on (``Upstream``, ``Client``), so that scopes that follow the same rule
+share it, and endpoints do not touch it. Only DNS clusters carry their endpoints with them.
+
+Rules: Istio's DestinationRule and ServiceEntry references; structure and names as Pilot's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+from envoy.config.cluster.v3.cluster_pb2 import Cluster
+
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.envoy.connection_pool import Speaks, apply_connection_pool, outbound_http
+from mesh_pilot.envoy.defaults import cluster_defaults
+from mesh_pilot.envoy.discovery import BY_DNS, Discovery, discovery_of
+from mesh_pilot.envoy.dns_clusters import Resolver, apply_dns, apply_dynamic_dns
+from mesh_pilot.envoy.egress import scope_services
+from mesh_pilot.envoy.endpoints import preference_of
+from mesh_pilot.envoy.grpc_clusters import grpc_cluster
+from mesh_pilot.envoy.identities import identities
+from mesh_pilot.envoy.load_balancing import apply_load_balancing, apply_outlier_detection
+from mesh_pilot.envoy.messages import ads, duration, resource_of
+from mesh_pilot.envoy.mtls import PeerMode, client_mtls
+from mesh_pilot.envoy.names import BLACK_HOLE, PASSTHROUGH, outbound_sni
+from mesh_pilot.envoy.policy import NO_POLICY, client_policy, passes_through, rule_ref, subset_names
+from mesh_pilot.envoy.scope import Call, Place, Plan, Scope
+from mesh_pilot.envoy.stat_names import outbound_stat_name
+from mesh_pilot.envoy.upstream_tls import CertificateFiles, Peer, apply_proxy_protocol, apply_tls
+from mesh_pilot.envoy.upstreams import Upstream
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.service import Port, Protocol, Service
+from mesh_pilot.world.view import View
+
+AUTO_PASSTHROUGH = api.ServerTlsSettingsTlSmode.AUTO_PASSTHROUGH
+
+_TYPES = {
+    Discovery.EDS: Cluster.EDS,
+    Discovery.STRICT_DNS: Cluster.STRICT_DNS,
+    Discovery.LOGICAL_DNS: Cluster.LOGICAL_DNS,
+    Discovery.ORIGINAL_DST: Cluster.ORIGINAL_DST,
+}
+
+
+@attrs.frozen(cache_hash=True)
+class Client:
+    """What of a scope its clusters depend on."""
+
+    sidecar: bool
+    files: CertificateFiles | None = None
+
+
+def outbound_clusters(view: View, scope: Scope, place: Place) -> Plan:
+    """The outbound clusters of a scope: of its services in order, then those for everything else."""
+    plan: dict[str, Call] = {}
+    for service in view.get(scope_services, scope):
+        plan.update(_calls(view, scope, place, service))
+    if not scope.grpc:
+        plan[BLACK_HOLE] = (black_hole, ())
+        if scope.type is NodeType.SIDECAR:
+            plan[PASSTHROUGH] = (passthrough, ())
+    return plan
+
+
+def cluster(
+    view: View, client: Client, upstream: Upstream, discovery: Discovery, resolver: Resolver | None = None
+) -> Resource | None:
+    """The cluster for a port and subset of a service; ``resolver`` for those that find endpoints by DNS."""
+    service = view.service(upstream.service)
+    port = service.port(upstream.port) if service else None
+    if service is None or port is None:
+        return None
+    policy = view.get(client_policy, upstream.rule, port.number, upstream.subset)
+    defaults = view.get(cluster_defaults)
+    http = policy.connection_pool.http if policy.connection_pool else None
+    speaks = outbound_http(port.protocol, http, mesh_upgrade=defaults.h2_upgrade, sniff=client.sidecar)
+    message = Cluster(name=upstream.name)
+    message.alt_stat_name = outbound_stat_name(defaults.outbound_stat_name, service, port, upstream.subset)
+    if resolver is None:
+        message.type = _TYPES[discovery]
+        if discovery is Discovery.EDS:
+            _apply_eds(message)
+    elif discovery is Discovery.DYNAMIC_DNS:
+        apply_dynamic_dns(message, resolver, defaults)
+    else:
+        apply_dns(view, message, upstream, port, resolver, logical=discovery is Discovery.LOGICAL_DNS)
+    apply_connection_pool(message, policy, defaults, speaks)
+    apply_outlier_detection(message, policy.outlier_detection)
+    apply_load_balancing(message, policy.load_balancer, defaults)
+    if not upstream.by_sni:
+        peer = _peer(view, service, port, upstream, discovery, http2=speaks is Speaks.HTTP2)
+        apply_tls(message, policy.tls, peer, defaults, client.files)
+        apply_proxy_protocol(message, policy.proxy_protocol)
+    return resource_of(message.name, message, _configs(service, upstream))
+
+
+def black_hole(view: View) -> Resource | None:
+    """Nowhere."""
+    message = Cluster(name=BLACK_HOLE, type=Cluster.STATIC)
+    message.connect_timeout.CopyFrom(duration(view.get(cluster_defaults).connect_timeout))
+    return resource_of(BLACK_HOLE, message)
+
+
+def passthrough(view: View) -> Resource | None:
+    """Wherever the client was going."""
+    message = Cluster(name=PASSTHROUGH, type=Cluster.ORIGINAL_DST, lb_policy=Cluster.CLUSTER_PROVIDED)
+    apply_connection_pool(message, NO_POLICY, view.get(cluster_defaults), Speaks.AS_CLIENT)
+    return resource_of(PASSTHROUGH, message)
+
+
+def _calls(view: View, scope: Scope, place: Place, service: Service) -> Iterator[tuple[str, Call]]:
+    """The clusters of one service, by name."""
+    client = _client(scope)
+    ref = view.get(rule_ref, scope.namespace, scope.labels, service.key)
+    subsets = ("", *view.get(subset_names, ref)) if ref else ("",)
+    by_sni = not service.external and bool(scope.gateways) and view.get(_passes_by_sni, scope.gateways)
+    for port in service.ports:
+        if port.protocol is Protocol.UDP:
+            continue
+        for subset in subsets:
+            upstream = Upstream(service.key, port.number, subset, ref)
+            through = bool(ref) and view.get(passes_through, ref, port.number, subset)
+            discovery = discovery_of(scope, service, through)
+            if scope.grpc:
+                if discovery is Discovery.EDS:
+                    yield upstream.name, (grpc_cluster, (upstream,))
+                continue
+            resolver = None
+            if discovery in BY_DNS:
+                wanted = view.get(preference_of, ref, port.number, subset, place)
+                resolver = Resolver(wanted, scope.ipv4)
+            yield upstream.name, (cluster, (client, upstream, discovery, resolver))
+            if by_sni:
+                named = attrs.evolve(upstream, by_sni=True)
+                yield named.name, (cluster, (client, named, discovery, resolver))
+
+
+def _client(scope: Scope) -> Client:
+    chain, key = scope.meta("TLS_CLIENT_CERT_CHAIN"), scope.meta("TLS_CLIENT_KEY")
+    files = CertificateFiles(chain, key, scope.meta("TLS_CLIENT_ROOT_CERT")) if chain and key else None
+    return Client(scope.type is NodeType.SIDECAR, files)
+
+
+def _passes_by_sni(view: View, gateways: tuple[ConfigKey, ...]) -> bool:
+    """Whether any server of these Gateways passes connections on by their server name (AUTO_PASSTHROUGH)."""
+    configs = (view.config(key) for key in gateways)
+    return any(
+        server.tls is not None and server.tls.mode == AUTO_PASSTHROUGH
+        for config in configs
+        if config is not None
+        for server in config.spec.servers
+    )
+
+
+def _apply_eds(message: Cluster) -> None:
+    message.eds_cluster_config.service_name = message.name
+    message.eds_cluster_config.eds_config.CopyFrom(ads())
+
+
+def _peer(view: View, service: Service, port: Port, upstream: Upstream, discovery: Discovery, http2: bool) -> Peer:
+    defaults = view.get(cluster_defaults)
+    mode = view.get(client_mtls, service.key, port.name, discovery is Discovery.ORIGINAL_DST)
+    return Peer(
+        identities=view.get(identities, service.key, port.name),
+        sni=outbound_sni(service.host, port.number, upstream.subset),
+        http2=http2,
+        declared_by_users=service.registry == "External",
+        mesh_mtls=defaults.auto_mtls and mode not in (None, PeerMode.DISABLE),
+    )
+
+
+def _configs(service: Service, upstream: Upstream) -> tuple[ConfigKey, ...]:
+    return (service.config, *upstream.rule) if service.config else upstream.rule

@@ -1,0 +1,55 @@
+"""Which services a scope has clusters for, and how a cluster finds its endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from mesh_pilot.envoy.egress import scope_services
+from mesh_pilot.envoy.scope import Scope
+from mesh_pilot.model.proxy import Interception, NodeType
+from mesh_pilot.model.service import Resolution, Service
+from mesh_pilot.world.view import View
+
+
+class Discovery(Enum):
+    """How a cluster finds its endpoints."""
+
+    EDS = "we say"
+    STRICT_DNS = "all addresses of names"
+    LOGICAL_DNS = "an address of a name at a time"
+    ORIGINAL_DST = "where the client was going"
+    DYNAMIC_DNS = "the name that the client asked for"
+
+
+BY_DNS = (Discovery.STRICT_DNS, Discovery.LOGICAL_DNS, Discovery.DYNAMIC_DNS)
+
+_BY_RESOLUTION = {
+    Resolution.CLIENT_SIDE: Discovery.EDS,
+    Resolution.DNS: Discovery.STRICT_DNS,
+    Resolution.DNS_ROUND_ROBIN: Discovery.LOGICAL_DNS,
+    Resolution.PASSTHROUGH: Discovery.ORIGINAL_DST,
+    Resolution.DYNAMIC_DNS: Discovery.DYNAMIC_DNS,
+}
+
+
+def discovery_of(scope: Scope, service: Service, through: bool) -> Discovery:
+    """How the clusters of a service find endpoints; ``through``: a rule turns load balancing off (PASSTHROUGH).
+
+    Only where traffic is redirected to the proxy does it know where a client was going: elsewhere (routers, sidecars
+    without interception) the endpoints that we know serve instead.
+    """
+    knows_target = scope.type is NodeType.SIDECAR and scope.interception is not Interception.NONE and not scope.grpc
+    found = _BY_RESOLUTION[service.resolution]
+    if knows_target:
+        return Discovery.ORIGINAL_DST if through else found
+    return Discovery.EDS if found is Discovery.ORIGINAL_DST else found
+
+
+def scope_service(view: View, scope: Scope, host: str) -> Service | None:
+    """The service that a host means in a scope, with the ports that the scope may use; None where it has none."""
+    return view.get(_by_host, scope).get(host)
+
+
+def _by_host(view: View, scope: Scope) -> Mapping[str, Service]:
+    return {service.host: service for service in view.get(scope_services, scope)}

@@ -1,0 +1,63 @@
+"""Clusters that Envoy fills by DNS: their endpoints are names, and come with the cluster."""
+
+from __future__ import annotations
+
+import attrs
+from envoy.config.cluster.v3.cluster_pb2 import Cluster
+from envoy.extensions.clusters.dynamic_forward_proxy.v3 import cluster_pb2 as dynamic_pb2
+from envoy.extensions.common.dynamic_forward_proxy.v3.dns_cache_pb2 import DnsCacheConfig
+
+from mesh_pilot.envoy.defaults import ClusterDefaults, cluster_defaults
+from mesh_pilot.envoy.endpoints import Reach, build_assignment
+from mesh_pilot.envoy.localities import Preference
+from mesh_pilot.envoy.messages import any_of, duration
+from mesh_pilot.envoy.policy import subset_labels
+from mesh_pilot.envoy.upstreams import Upstream
+from mesh_pilot.model.service import Port
+from mesh_pilot.world.view import View
+
+DYNAMIC_CLUSTER = "envoy.clusters.dynamic_forward_proxy"
+DYNAMIC_CACHE = "dynamic"
+"""Name of the cache of resolved names that all dynamic clusters (and the filters before them) share."""
+
+
+@attrs.frozen(cache_hash=True)
+class Resolver:
+    """What of a client the clusters filled by DNS depend on: where it is, and which addresses it can use."""
+
+    preference: Preference
+    ipv4: bool
+
+
+def apply_dns(
+    view: View, message: Cluster, upstream: Upstream, port: Port, resolver: Resolver, *, logical: bool
+) -> None:
+    """Set the type of a cluster and its endpoints. Without any it is still there, so that routes have their cluster."""
+    defaults = view.get(cluster_defaults)
+    labels = view.get(subset_labels, upstream.rule, upstream.subset) or frozenset()
+    reach = Reach(preference=resolver.preference)
+    endpoints = build_assignment(view, message.name, upstream.service, port.name, labels, reach)
+    count = sum(len(locality.lb_endpoints) for locality in endpoints.endpoints)
+    # Envoy wants exactly one endpoint in a LOGICAL_DNS cluster.
+    message.type = Cluster.LOGICAL_DNS if logical and count == 1 else Cluster.STRICT_DNS
+    message.dns_lookup_family = Cluster.V4_ONLY if resolver.ipv4 else Cluster.V6_ONLY
+    message.dns_refresh_rate.CopyFrom(duration(defaults.dns_refresh_rate))
+    message.respect_dns_ttl = True
+    message.load_assignment.CopyFrom(endpoints)
+
+
+def apply_dynamic_dns(message: Cluster, resolver: Resolver, defaults: ClusterDefaults) -> None:
+    """Set a cluster to resolve whatever host a request asks for."""
+    config = dynamic_pb2.ClusterConfig(dns_cache_config=dns_cache(resolver.ipv4, defaults))
+    message.cluster_type.name = DYNAMIC_CLUSTER
+    message.cluster_type.typed_config.CopyFrom(any_of(config))
+    message.lb_policy = Cluster.CLUSTER_PROVIDED
+
+
+def dns_cache(ipv4: bool, defaults: ClusterDefaults) -> DnsCacheConfig:
+    """The cache of resolved names; the filter before a dynamic cluster must name the very same."""
+    return DnsCacheConfig(
+        name=DYNAMIC_CACHE,
+        dns_lookup_family=Cluster.V4_ONLY if ipv4 else Cluster.V6_ONLY,
+        dns_refresh_rate=duration(defaults.dns_refresh_rate),
+    )

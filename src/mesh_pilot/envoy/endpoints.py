@@ -1,0 +1,304 @@
+"""Endpoints (EDS): who serves a cluster, grouped by locality, with weights, priorities and the way to reach them.
+
+What a client's scope and place mean for a cluster is first worked out to a small ``Reach``; the assignment itself is
+made from that, so that all clients for which it is the same share its bytes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import attrs
+from envoy.config.core.v3 import health_check_pb2
+from envoy.config.endpoint.v3 import endpoint_pb2
+from envoy.config.endpoint.v3.endpoint_components_pb2 import LbEndpoint
+
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.api.istio.security.v1beta1 import PeerAuthenticationMutualTlsMode as PeerAuthenticationMode
+from mesh_pilot.envoy.defaults import cluster_defaults
+from mesh_pilot.envoy.discovery import Discovery, discovery_of, scope_service
+from mesh_pilot.envoy.identities import port_endpoints
+from mesh_pilot.envoy.load_balancing import locality_setting, zone_aware_setting
+from mesh_pilot.envoy.localities import (
+    Distribution,
+    Failover,
+    LabelPriority,
+    Preference,
+    distributed_weights,
+    failover_level,
+    label_level,
+    label_of,
+    preference,
+    topology,
+    zone_aware_preference,
+)
+from mesh_pilot.envoy.messages import address, pipe, resource_of, uint32
+from mesh_pilot.envoy.mtls import PeerMode, peer_modes
+from mesh_pilot.envoy.names import Direction, parse_cluster
+from mesh_pilot.envoy.networks import Gateway, Networks, networks, through_gateways
+from mesh_pilot.envoy.policy import Policy, RuleRef, client_policy, passes_through, rule, rule_ref, subset_labels
+from mesh_pilot.envoy.scope import Labels, Place, Scope
+from mesh_pilot.envoy.upstream_tls import ISTIO_MODE, TLS_MODE_KEY, TlsMode
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.service import NOWHERE, Endpoint, Health, Locality, ServiceKey
+from mesh_pilot.world.view import View
+
+SOCKET_MATCH = "envoy.transport_socket_match"
+
+
+@attrs.frozen(cache_hash=True)
+class Reach:
+    """How a client sees the endpoints of a cluster."""
+
+    preference: Preference = None
+    network: str | None = None
+    """The client's network; None where everything is reached directly."""
+    detects_outliers: bool = False
+    tls_modes: tuple[tuple[Labels, int], ...] = ()
+    """TLS modes that the client's rule sets for endpoints with these labels; the first that fits counts."""
+
+
+def assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | None:
+    """The endpoints of a cluster of a scope, by the cluster's name; None where it has no EDS cluster of that name."""
+    parsed = parse_cluster(name)
+    if parsed is None or parsed.direction is not Direction.OUTBOUND:
+        return None
+    service = view.get(scope_service, scope, parsed.host)
+    port = service.port(parsed.port) if service else None
+    if service is None or port is None:
+        return None
+    ref = view.get(rule_ref, scope.namespace, scope.labels, service.key)
+    labels = view.get(subset_labels, ref, parsed.subset)
+    through = view.get(passes_through, ref, parsed.port, parsed.subset)
+    if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:
+        return None
+    reach = view.get(reach_of, ref, parsed.port, parsed.subset, place)
+    return view.get(load_assignment, name, service.key, port.name, labels, reach)
+
+
+def reach_of(view: View, ref: RuleRef, port: int, subset: str, place: Place) -> Reach:
+    """How a client at a place sees a port's endpoints under a rule."""
+    policy = view.get(client_policy, ref, port, subset)
+    return Reach(
+        preference=view.get(preference_of, ref, port, subset, place),
+        network=place.network if view.get(networks) is not None else None,
+        detects_outliers=policy.outlier_detection is not None,
+        tls_modes=view.get(_tls_modes, ref, port),
+    )
+
+
+def preference_of(view: View, ref: RuleRef, port: int, subset: str, place: Place) -> Preference:
+    """Which endpoints a client at a place prefers under a rule."""
+    policy: Policy = view.get(client_policy, ref, port, subset)
+    defaults = view.get(cluster_defaults)
+    detects = policy.outlier_detection is not None
+    zone_aware = zone_aware_setting(policy.load_balancer, defaults)
+    if zone_aware is not None:
+        return zone_aware_preference(zone_aware, place, detects)
+    return preference(locality_setting(policy.load_balancer, defaults), place, detects)
+
+
+def load_assignment(
+    view: View, name: str, service: ServiceKey, port: str, labels: Labels, reach: Reach
+) -> Resource | None:
+    """The endpoints of a service's port (by name) that have some labels, as a cluster of this name."""
+    return resource_of(name, build_assignment(view, name, service, port, labels, reach), _origin(view, service))
+
+
+def build_assignment(
+    view: View, name: str, service: ServiceKey, port: str, labels: Labels, reach: Reach
+) -> endpoint_pb2.ClusterLoadAssignment:
+    """The message itself; DNS clusters carry it with them."""
+    message = endpoint_pb2.ClusterLoadAssignment(cluster_name=name)
+    chosen = [
+        e
+        for e in view.get(port_endpoints, service, port)
+        if (e.health is not Health.UNHEALTHY or reach.detects_outliers) and _has_labels(e, labels)
+    ]
+    groups = _grouped(view, chosen, reach)
+    for group in _preferred(groups, reach.preference):
+        locality = message.endpoints.add(
+            lb_endpoints=[m.message for m in group.members], load_balancing_weight=uint32(group.weight)
+        )
+        locality.priority = group.priority
+        if group.locality != NOWHERE:
+            locality.locality.region, locality.locality.zone, locality.locality.sub_zone = group.locality
+    return message
+
+
+# -- grouping
+
+
+@attrs.frozen
+class _Member:
+    """One endpoint as a client sees it: itself, or a gateway that leads to it and others."""
+
+    message: LbEndpoint
+    weight: int
+    endpoint: Endpoint
+    """For a gateway: one that has only what its network tells."""
+
+
+@attrs.define
+class _Group:
+    locality: Locality
+    members: list[_Member]
+    weight: int
+    priority: int = 0
+
+
+def _grouped(view: View, endpoints: Iterable[Endpoint], reach: Reach) -> list[_Group]:
+    """Endpoints by locality, each reached in its own way."""
+    by_locality: dict[Locality, list[Endpoint]] = defaultdict(list)
+    seen: set[tuple[str, int]] = set()
+    for endpoint in endpoints:
+        if (endpoint.address, endpoint.port) not in seen:
+            seen.add((endpoint.address, endpoint.port))
+            by_locality[endpoint.locality].append(endpoint)
+    known = view.get(networks) if reach.network is not None else None
+    disabled = view.get(_some_peers_disable)
+    groups = []
+    for locality, held in sorted(by_locality.items()):
+        members = _members(view, held, reach, known, disabled)
+        if members:
+            groups.append(_Group(locality, members, sum(m.weight for m in members)))
+    return groups
+
+
+def _members(
+    view: View, endpoints: Iterable[Endpoint], reach: Reach, known: Networks | None, disabled: bool
+) -> list[_Member]:
+    members: list[_Member] = []
+    behind: dict[tuple[Gateway, ...], int] = defaultdict(int)
+    scale = known.scale if known else 1
+    for endpoint in endpoints:
+        weight = max(endpoint.weight, 1) * scale
+        mesh_tls = _takes_mesh_tls(view, endpoint, reach.tls_modes, disabled)
+        where = known.of(endpoint) if known else ""
+        gateways = known.gateways.get(where, ()) if known else ()
+        if not gateways or not reach.network or where in ("", reach.network):
+            members.append(_Member(_lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
+        elif mesh_tls or _demands_mesh_tls(endpoint, reach.tls_modes):
+            behind[gateways] += weight
+    members += (_gateway_member(known, gateway, weight) for gateway, weight in through_gateways(behind) if known)
+    return members
+
+
+def _gateway_member(known: Networks, gateway: Gateway, weight: int) -> _Member:
+    network = next(n for n, gateways in known.gateways.items() if gateway in gateways)
+    endpoint = Endpoint(*gateway, "", network=network, labels=topology(NOWHERE, network))
+    return _Member(_lb_endpoint(endpoint, weight, True), weight, endpoint)
+
+
+def _lb_endpoint(endpoint: Endpoint, weight: int, mesh_tls: bool) -> LbEndpoint:
+    message = LbEndpoint()
+    where = pipe(endpoint.address) if endpoint.is_unix else address(endpoint.address, endpoint.port)
+    message.endpoint.address.CopyFrom(where)
+    if weight != 1:
+        message.load_balancing_weight.value = weight
+    if mesh_tls:
+        fields = message.metadata.filter_metadata[SOCKET_MATCH].fields
+        fields[TLS_MODE_KEY].string_value = ISTIO_MODE
+    if endpoint.health is Health.UNHEALTHY:
+        message.health_status = health_check_pb2.UNHEALTHY
+    elif endpoint.health is Health.DRAINING:
+        message.health_status = health_check_pb2.DRAINING
+    return message
+
+
+def _preferred(groups: list[_Group], wanted: Preference) -> list[_Group]:
+    """Groups with weights and priorities as a client prefers them."""
+    match wanted:
+        case Distribution():
+            weights = distributed_weights(wanted, [(g.locality, g.weight) for g in groups])
+            for group, weight in zip(groups, weights, strict=True):
+                if weight is None:
+                    group.members = []
+                else:
+                    group.weight = weight
+            return groups
+        case Failover():
+            for group in groups:
+                group.priority = failover_level(wanted, group.locality)
+            return _without_gaps(groups)
+        case LabelPriority():
+            return _without_gaps([part for group in groups for part in _split(group, wanted)])
+        case None:
+            return groups
+
+
+def _split(group: _Group, wanted: LabelPriority) -> list[_Group]:
+    by_level: dict[int, list[_Member]] = defaultdict(list)
+    for member in group.members:
+        by_level[label_level(wanted, member.endpoint)].append(member)
+    return [
+        _Group(group.locality, members, sum(m.weight for m in members), level)
+        for level, members in sorted(by_level.items())
+    ]
+
+
+def _without_gaps(groups: list[_Group]) -> list[_Group]:
+    """Priorities 0, 1, 2, ...: Envoy refuses numbers left out."""
+    levels = {level: i for i, level in enumerate(sorted({g.priority for g in groups}))}
+    for group in groups:
+        group.priority = levels[group.priority]
+    return groups
+
+
+# -- labels and mTLS
+
+
+def _has_labels(endpoint: Endpoint, labels: Labels) -> bool:
+    return all(label_of(endpoint, key) == value for key, value in labels)
+
+
+def _takes_mesh_tls(view: View, endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...], disabled: bool) -> bool:
+    """Whether a client should use mesh mTLS to an endpoint of a cluster that leaves it to the endpoint."""
+    ruled = _ruled_mode(endpoint, modes)
+    if ruled == TlsMode.DISABLE or endpoint.tls_mode != ISTIO_MODE:
+        return False
+    if ruled == TlsMode.ISTIO_MUTUAL or not disabled:
+        return True
+    accepts = view.get(peer_modes, endpoint.namespace, frozenset(endpoint.labels.items()))
+    return accepts.at(endpoint.port) is not PeerMode.DISABLE
+
+
+def _demands_mesh_tls(endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...]) -> bool:
+    return _ruled_mode(endpoint, modes) == TlsMode.ISTIO_MUTUAL
+
+
+def _ruled_mode(endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...]) -> int | None:
+    return next((mode for labels, mode in modes if _has_labels(endpoint, labels)), None)
+
+
+def _tls_modes(view: View, ref: RuleRef, port: int) -> tuple[tuple[Labels, int], ...]:
+    """The TLS modes that a rule sets for a port: a subset's for its endpoints in whatever cluster, then its own."""
+    merged = view.get(rule, ref)
+    modes = [(frozenset(s.labels.items()), _tls_mode(s.traffic_policy, port)) for s in merged.subsets.values()]
+    modes.append((frozenset(), _tls_mode(merged.policy, port)))
+    return tuple((labels, mode) for labels, mode in modes if mode is not None)
+
+
+def _tls_mode(policy: api.TrafficPolicy | None, port: int) -> int | None:
+    if policy is None:
+        return None
+    for settings in policy.port_level_settings:
+        if settings.port is not None and settings.port.number == port and settings.tls is not None:
+            return int(settings.tls.mode)
+    return None if policy.tls is None else int(policy.tls.mode)
+
+
+def _some_peers_disable(view: View) -> bool:
+    """Whether any PeerAuthentication turns mTLS off anywhere: nearly always not, and then endpoints need no look."""
+    for config in view.all_configs("PeerAuthentication"):
+        modes = [config.spec.mtls, *config.spec.port_level_mtls.values()]
+        if any(m is not None and m.mode == PeerAuthenticationMode.DISABLE for m in modes):
+            return True
+    return False
+
+
+def _origin(view: View, service: ServiceKey) -> tuple[ConfigKey, ...]:
+    found = view.service(service)
+    return (found.config,) if found and found.config else ()

@@ -1,0 +1,48 @@
+"""Who may answer for a service: the identities that clients accept in its certificates.
+
+A value of its own, so that endpoints which come and go under the same identities leave clusters alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mesh_pilot.envoy.defaults import cluster_defaults
+from mesh_pilot.model.service import Endpoint, ServiceKey
+from mesh_pilot.world.view import View
+
+SPIFFE = "spiffe://"
+
+
+def port_endpoints(view: View, service: ServiceKey, port: str) -> tuple[Endpoint, ...]:
+    """The endpoints that serve one port (by name) of a service, by address."""
+    return tuple(sorted((e for e in view.endpoints(service) if e.service_port == port), key=_place))
+
+
+def identities(view: View, service: ServiceKey, port: str) -> tuple[str, ...]:
+    """Subject alternative names to accept from a service's port: those of its endpoints' service accounts, also under
+    the trust domain's aliases, and those that the service declares. Sorted."""
+    found = view.service(service)
+    names = set(view.get(_accounts, service, port))
+    if found is not None:
+        names.update(found.subject_alt_names)
+    aliases = view.get(cluster_defaults).trust_domain_aliases
+    return tuple(sorted(_with_aliases(names, aliases)))
+
+
+def _accounts(view: View, service: ServiceKey, port: str) -> tuple[str, ...]:
+    accounts = {e.service_account for e in view.get(port_endpoints, service, port)}
+    return tuple(sorted(accounts - {""}))
+
+
+def _with_aliases(names: Iterable[str], aliases: Iterable[str]) -> set[str]:
+    result = set(names)
+    for name in names:
+        _, slash, rest = name.removeprefix(SPIFFE).partition("/")
+        if name.startswith(SPIFFE) and slash:
+            result.update(f"{SPIFFE}{alias}/{rest}" for alias in aliases)
+    return result
+
+
+def _place(endpoint: Endpoint) -> tuple[str, int, str]:
+    return (endpoint.address, endpoint.port, endpoint.workload)
