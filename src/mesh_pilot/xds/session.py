@@ -1,0 +1,245 @@
+"""One stream on the wire: a task that reads requests, a task that sends what the state machine gives.
+
+The sending task sleeps until a request comes or the proxy's resources wake it. A client that does not read holds up
+that task only: what changes meanwhile is merged in the state machine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from math import inf
+from typing import Protocol
+
+import attrs
+import structlog
+import trio
+from google.protobuf.message import DecodeError
+
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.resource import SHORT
+from mesh_pilot.xds.decode import delta_request, sotw_request
+from mesh_pilot.xds.encode import Encoder
+from mesh_pilot.xds.messages import Code, Nack, Request, Response, StreamError, Variant
+from mesh_pilot.xds.sets import Catalog
+from mesh_pilot.xds.status import Connection, StatusRegistry
+from mesh_pilot.xds.stream import Stream
+
+log = structlog.get_logger(scope="xds")
+
+NAMES_LOGGED = 10
+"""Resources and configs in a log line about a refusal."""
+
+
+@attrs.frozen(kw_only=True)
+class XdsOptions:
+    """Bounds of the server, and how its streams treat their clients."""
+
+    max_streams: int = 10_000
+    """Streams at the same time; more are refused with RESOURCE_EXHAUSTED."""
+    warming_seconds: float = 3.0
+    """How long listeners and routes wait for a client to ask for the endpoints of new clusters."""
+    refusal_backoff_seconds: float = 0.25
+    """How long a type waits after the second refusal in a row; doubled at each further one."""
+    max_refusal_backoff_seconds: float = 30.0
+
+
+DEFAULT_OPTIONS = XdsOptions()
+"""What a server has unless told otherwise."""
+
+
+class Call(Protocol):
+    """The side of an ``rpc.ServerStream`` that a session uses, with encoded messages."""
+
+    async def recv_message(self) -> bytes | None: ...
+
+    async def send_message(self, message: bytes, /) -> None: ...
+
+
+class Session:
+    """One stream with its tasks. Also the stream's journal: writes the log, and passes everything on to the registry.
+
+    Mutable state: the state machine; the event that the sender sleeps on; how often each type was refused in a row
+    and until when it rests; when the change being sent was published.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        catalog: Catalog,
+        variant: Variant,
+        *,
+        only: str | None,
+        encoder: Encoder,
+        registry: StatusRegistry,
+        connection: Connection,
+        options: XdsOptions,
+    ) -> None:
+        self.stream = Stream(catalog, variant, only=only, journal=self, wake=self._wake)
+        connection.stream = self.stream
+        self._call = call
+        self._decode: Callable[[bytes], Request] = sotw_request if variant is Variant.SOTW else delta_request
+        self._variant = variant
+        self._encoder = encoder
+        self._registry = registry
+        self._connection = connection
+        self._options = options
+        self._log = log.bind(stream=connection.id, peer=connection.peer)
+        self._scope = trio.CancelScope()
+        self._news = trio.Event()
+        self._is_woken = False
+        self._is_ending = False
+        self._error: StreamError | None = None
+        self._refusals: dict[str, int] = {}
+        self._rest_until: dict[str, float] = {}
+        self._warming_since: float | None = None
+        self._changed_at: float | None = None
+        self._has_sent_change = False
+
+    def __repr__(self) -> str:
+        return f"<Session {self._connection.id} of {self._connection.peer} {self.stream!r}>"
+
+    async def run(self) -> None:
+        """Talk until the client ends the stream. Raises StreamError when we do.
+
+        If cancelled, nothing is left but the state machine, which the caller closes.
+        """
+        with trio.CancelScope() as self._scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._receive_all)
+                nursery.start_soon(self._send_all)
+        if self._error is not None:
+            raise self._error
+
+    def end(self, error: StreamError) -> None:
+        """End the stream with a status, once what there is to send is sent."""
+        self._error = self._error or error
+        self._finish()
+
+    def _finish(self) -> None:
+        self._is_ending = True
+        self._news.set()
+
+    def _wake(self) -> None:
+        self._is_woken = True
+        self._news.set()
+
+    # -- the two tasks
+
+    async def _receive_all(self) -> None:
+        """Take requests until the client has no more, or sends a wrong one."""
+        while (data := await self._call.recv_message()) is not None:
+            try:
+                self.stream.on_request(self._parse(data))
+            except StreamError as error:
+                self._error = error
+                self._scope.cancel()
+                return
+            self._news.set()
+        self._finish()
+
+    def _parse(self, data: bytes) -> Request:
+        try:
+            return self._decode(data)
+        except (DecodeError, UnicodeDecodeError) as error:
+            raise StreamError(Code.INVALID_ARGUMENT, f"the request cannot be decoded: {error}") from error
+
+    async def _send_all(self) -> None:
+        """Send what there is to send, then sleep until there is more."""
+        while True:
+            news = self._news = trio.Event()
+            self._note_change()
+            response = self.stream.next_response(self._resting())
+            if response is not None:
+                await self._send(response)
+                continue
+            self._note_quiet()
+            if self._is_ending:
+                self._scope.cancel()
+                return
+            with trio.move_on_at(self._next_deadline()):
+                await news.wait()
+            self._stop_waiting_in_time()
+
+    async def _send(self, response: Response) -> None:
+        encoded = self._encoder.encode(response)
+        self._has_sent_change = self._changed_at is not None
+        await self._call.send_message(encoded)
+        self._connection.written(response, len(encoded))
+
+    # -- time
+
+    def _resting(self) -> set[str]:
+        """Types that wait before they are sent again, because the client keeps refusing them."""
+        now = trio.current_time()
+        self._rest_until = {type_url: until for type_url, until in self._rest_until.items() if until > now}
+        return set(self._rest_until)
+
+    def _next_deadline(self) -> float:
+        """When to wake up without news."""
+        if not self.stream.waiting_for().endpoints:
+            self._warming_since = None
+        elif self._warming_since is None:
+            self._warming_since = trio.current_time()
+        patience = inf if self._warming_since is None else self._warming_since + self._options.warming_seconds
+        return min(patience, *self._rest_until.values(), inf)
+
+    def _stop_waiting_in_time(self) -> None:
+        since = self._warming_since
+        if since is not None and trio.current_time() >= since + self._options.warming_seconds:
+            clusters = sorted(self.stream.waiting_for().endpoints)
+            self._log.debug("endpoints of new clusters were not asked for; going on without", clusters=clusters)
+            self.stream.stop_waiting()
+            self._warming_since = None
+
+    def _note_change(self) -> None:
+        if self._is_woken:
+            self._is_woken = False
+            self._changed_at = self._changed_at or self._registry.published_at
+
+    def _note_quiet(self) -> None:
+        """Nothing to send: when nothing waits for an ACK either, the client is up to date with the last change."""
+        if self._changed_at is None or self.stream.waiting_for().acks:
+            return
+        if self._has_sent_change:
+            self._registry.converged(trio.current_time() - self._changed_at)
+        self._changed_at = None
+        self._has_sent_change = False
+
+    # -- the journal
+
+    def connected(self, proxy: Proxy) -> None:
+        self._log = self._log.bind(proxy=proxy.id)
+        self._connection.connected(proxy)
+        self._log.info("connected", version=proxy.version, variant=str(self._variant))
+
+    def sent(self, response: Response) -> None:
+        self._connection.sent(response)
+        self._log.debug(
+            "push",
+            type=SHORT[response.type_url],
+            resources=len(response.resources),
+            removed=len(response.removed),
+            version=response.version,
+        )
+
+    def acked(self, type_url: str, nonce: str, version: str) -> None:
+        self._refusals.pop(type_url, None)
+        self._connection.acked(type_url, nonce, version)
+        self._log.debug("ACK", type=SHORT[type_url], version=version)
+
+    def rejected(self, nack: Nack) -> None:
+        self._connection.rejected(nack)
+        count = self._refusals[nack.type_url] = self._refusals.get(nack.type_url, 0) + 1
+        if count > 1:
+            longest = self._options.refusal_backoff_seconds * 2 ** min(count - 2, 30)
+            longest = min(longest, self._options.max_refusal_backoff_seconds)
+            self._rest_until[nack.type_url] = trio.current_time() + longest * random.uniform(0.5, 1)
+        self._log.warning(
+            "NACK: what the proxy had before stays in force",
+            type=SHORT[nack.type_url],
+            resources=list(nack.names[:NAMES_LOGGED]),
+            reason=nack.reason,
+            configs=[str(key) for key in nack.configs[:NAMES_LOGGED]],
+            in_a_row=count,
+        )

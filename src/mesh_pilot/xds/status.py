@@ -1,0 +1,290 @@
+"""What every connected proxy was sent, accepted and refused: read by metrics, the CLI and the debug pages.
+
+Nothing here decides anything. Times are added here because streams have no clock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import attrs
+
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.resource import TYPES, Resource
+from mesh_pilot.xds.messages import Nack, Response, Variant
+from mesh_pilot.xds.stream import Stream, Waiting
+from mesh_pilot.xds.subscription import SubscriptionStatistics
+
+CONVERGENCE_BOUNDS = (0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0)
+"""Seconds: the buckets of Istio's ``pilot_proxy_convergence_time``."""
+
+NACKS_KEPT = 20
+"""Refusals remembered for each stream."""
+
+RECENT_NACKS_KEPT = 200
+"""Refusals remembered of all streams, those that are gone included."""
+
+
+@attrs.frozen
+class NackRecord:
+    """A refusal and when it came."""
+
+    at: datetime
+    nack: Nack
+
+
+@attrs.frozen
+class TypeStatus:
+    """One type of one stream."""
+
+    subscription: SubscriptionStatistics
+    """What is subscribed, sent and accepted, with versions and nonces."""
+    sent_at: datetime | None = None
+    acked_at: datetime | None = None
+    """When the last response that was accepted, was."""
+    pushes: int = 0
+    rejects: int = 0
+    bytes_sent: int = 0
+
+    @property
+    def type_url(self) -> str:
+        return self.subscription.type_url
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the client has accepted the last response."""
+        return self.subscription.nonce == self.subscription.acked_nonce
+
+
+@attrs.frozen
+class ConnectionStatus:
+    """One stream of one proxy."""
+
+    id: int
+    """Of the stream, counted from 1 since the start."""
+    proxy: Proxy | None
+    """None until its first request."""
+    peer: str
+    """Address of the other side."""
+    variant: Variant
+    connected_at: datetime
+    types: tuple[TypeStatus, ...]
+    waiting: Waiting
+    nacks: tuple[NackRecord, ...]
+    """The latest last."""
+
+
+@attrs.frozen
+class TypeDump:
+    """What a proxy was sent of a type."""
+
+    type_url: str
+    version: str
+    """Of the last response."""
+    is_acked: bool
+    """Whether that response was accepted."""
+    resources: tuple[Resource, ...]
+    """By name. Empty bytes mean that the proxy brought a version that this server has never seen."""
+
+
+@attrs.frozen
+class Durations:
+    """A histogram of seconds."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    """One more than bounds: how many were at most that long, the last for the rest. Not cumulative."""
+    sum: float
+
+
+@attrs.frozen
+class XdsStatistics:
+    """Totals since the start, and who is connected now. Mappings by type URL hold only types that were seen."""
+
+    connected: int
+    connected_by_version: Mapping[str, int]
+    """By the version that the proxies told, ``unknown`` for none."""
+    streams_total: int
+    pushes: Mapping[str, int]
+    acks: Mapping[str, int]
+    rejects: Mapping[str, int]
+    bytes_sent: Mapping[str, int]
+    refused_streams: Mapping[str, int]
+    """Streams ended by an error of ours, by gRPC status name."""
+    convergence_seconds: Durations
+    """From the publishing of a change to the last ACK of what it made us send, a stream each."""
+
+
+class Connection:
+    """The journal of one stream: what it was sent and answered, with times."""
+
+    def __init__(self, registry: StatusRegistry, number: int, variant: Variant, peer: str) -> None:
+        self._registry = registry
+        self.id = number
+        self.variant = variant
+        self.peer = peer
+        self.connected_at = registry.now()
+        self.stream: Stream | None = None
+        self.proxy: Proxy | None = None
+        self.nacks: deque[NackRecord] = deque(maxlen=NACKS_KEPT)
+        self._sent_at: dict[str, datetime] = {}
+        self._acked_at: dict[str, datetime] = {}
+        self._pushes: Counter[str] = Counter()
+        self._rejects: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+
+    def connected(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+
+    def sent(self, response: Response) -> None:
+        self._sent_at[response.type_url] = self._registry.now()
+        self._pushes[response.type_url] += 1
+        self._registry.pushes[response.type_url] += 1
+
+    def written(self, response: Response, size: int) -> None:
+        """The response has left for the network, as so many bytes."""
+        self._bytes[response.type_url] += size
+        self._registry.bytes_sent[response.type_url] += size
+
+    def acked(self, type_url: str, nonce: str, version: str) -> None:
+        self._acked_at[type_url] = self._registry.now()
+        self._registry.acks[type_url] += 1
+
+    def rejected(self, nack: Nack) -> None:
+        record = NackRecord(self._registry.now(), nack)
+        self.nacks.append(record)
+        self._rejects[nack.type_url] += 1
+        self._registry.rejected(record)
+
+    def status(self) -> ConnectionStatus:
+        subscriptions = self.stream.statistics() if self.stream else ()
+        types = tuple(
+            TypeStatus(
+                subscription=subscription,
+                sent_at=self._sent_at.get(subscription.type_url),
+                acked_at=self._acked_at.get(subscription.type_url),
+                pushes=self._pushes[subscription.type_url],
+                rejects=self._rejects[subscription.type_url],
+                bytes_sent=self._bytes[subscription.type_url],
+            )
+            for subscription in subscriptions
+        )
+        return ConnectionStatus(
+            id=self.id,
+            proxy=self.proxy,
+            peer=self.peer,
+            variant=self.variant,
+            connected_at=self.connected_at,
+            types=types,
+            waiting=self.stream.waiting_for() if self.stream else Waiting(node=True),
+            nacks=tuple(self.nacks),
+        )
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class StatusRegistry:
+    """All streams and the totals.
+
+    Mutable state: the connections that are open, the counters, the latest refusals, the convergence histogram, and
+    when the last change was published.
+    """
+
+    def __init__(self, *, now: Callable[[], datetime] = _utc_now) -> None:
+        self.now = now
+        self.pushes: Counter[str] = Counter()
+        self.acks: Counter[str] = Counter()
+        self.rejects: Counter[str] = Counter()
+        self.bytes_sent: Counter[str] = Counter()
+        self.refused_streams: Counter[str] = Counter()
+        self.published_at: float | None = None
+        """When the latest revision was published, on the caller's monotonic clock; None before the first."""
+        self._connections: dict[int, Connection] = {}
+        self._streams_total = 0
+        self._recent: deque[NackRecord] = deque(maxlen=RECENT_NACKS_KEPT)
+        self._converged = [0] * (len(CONVERGENCE_BOUNDS) + 1)
+        self._converged_sum = 0.0
+
+    def __repr__(self) -> str:
+        return f"<StatusRegistry {len(self._connections)} connected, {self.rejects.total()} rejects>"
+
+    # -- told by others
+
+    def published(self, at: float) -> None:
+        """The world changed at this time (``trio.current_time()``): convergence is counted from here."""
+        self.published_at = at
+
+    def connect(self, variant: Variant, peer: str) -> Connection:
+        """A stream began."""
+        self._streams_total += 1
+        connection = Connection(self, self._streams_total, variant, peer)
+        self._connections[connection.id] = connection
+        return connection
+
+    def disconnect(self, connection: Connection) -> None:
+        """A stream ended."""
+        self._connections.pop(connection.id, None)
+
+    def rejected(self, record: NackRecord) -> None:
+        self.rejects[record.nack.type_url] += 1
+        self._recent.append(record)
+
+    def converged(self, seconds: float) -> None:
+        """A stream's client has accepted everything that followed from a change, so long after it was published."""
+        self._converged[bisect_left(CONVERGENCE_BOUNDS, seconds)] += 1
+        self._converged_sum += seconds
+
+    # -- asked by others
+
+    def statistics(self) -> XdsStatistics:
+        versions = Counter(c.proxy.version or "unknown" for c in self._connections.values() if c.proxy)
+        return XdsStatistics(
+            connected=versions.total(),
+            connected_by_version=versions,
+            streams_total=self._streams_total,
+            pushes=dict(self.pushes),
+            acks=dict(self.acks),
+            rejects=dict(self.rejects),
+            bytes_sent=dict(self.bytes_sent),
+            refused_streams=dict(self.refused_streams),
+            convergence_seconds=Durations(CONVERGENCE_BOUNDS, tuple(self._converged), self._converged_sum),
+        )
+
+    def connections(self) -> tuple[ConnectionStatus, ...]:
+        """Every open stream, the oldest first."""
+        return tuple(connection.status() for connection in self._connections.values())
+
+    def recent_nacks(self) -> tuple[NackRecord, ...]:
+        """The latest refusals of all proxies, the latest last."""
+        return tuple(self._recent)
+
+    def config_dump(self, proxy_id: str) -> tuple[TypeDump, ...] | None:
+        """What a proxy holds, a type each, from all its streams; None when it is not connected.
+
+        ``proxy_id`` is its node id or its name (``web-1.shop``).
+        """
+        found = [c for c in self._connections.values() if c.proxy and proxy_id in (c.proxy.id, c.proxy.name)]
+        if not found:
+            return None
+        dumps = [dump for connection in found for dump in _dumps(connection)]
+        return tuple(sorted(dumps, key=lambda dump: TYPES.index(dump.type_url)))
+
+
+def _dumps(connection: Connection) -> list[TypeDump]:
+    stream = connection.stream
+    if stream is None:
+        return []
+    return [
+        TypeDump(
+            type_url=each.type_url,
+            version=each.version,
+            is_acked=each.nonce == each.acked_nonce,
+            resources=tuple(resource for _, resource in sorted(stream.held(each.type_url).items())),
+        )
+        for each in stream.statistics()
+    ]
