@@ -23,7 +23,7 @@ def secret(view: View, workload: Workload, name: str) -> Resource | None:
     """One secret by the name that Envoy asks for; None where there is none (yet).
 
     ``file-cert:chain~key`` and ``file-root:file`` name files that Envoy itself reads; ``kubernetes://name`` and
-    ``kubernetes://name-cacert`` name a credential of the proxy's own namespace.
+    ``kubernetes://name-cacert`` name a credential of the proxy's own namespace, or one of no namespace (from a folder).
     """
     if name.startswith(FILE_CERTIFICATE):
         chain, _, key = name.removeprefix(FILE_CERTIFICATE).partition("~")
@@ -34,7 +34,7 @@ def secret(view: View, workload: Workload, name: str) -> Resource | None:
         return None
     namespace = workload.scope.namespace
     credential = name.removeprefix(CREDENTIAL)
-    held = view.secret(namespace, credential)
+    held = _held(view, namespace, credential)
     if held is not None and held.certificate_chain:
         return _resource(name, certificate=(_inline(held.certificate_chain), _inline(held.private_key)))
     if credential.endswith(CA_SUFFIX):
@@ -48,10 +48,14 @@ def secret(view: View, workload: Workload, name: str) -> Resource | None:
 def _authorities(view: View, namespace: str, credential: str) -> Secret | None:
     """The credential that holds the CA certificates: one of the ``-cacert`` name itself, else the plain one's."""
     for name in (credential, credential.removesuffix(CA_SUFFIX)):
-        held = view.secret(namespace, name)
+        held = _held(view, namespace, name)
         if held is not None and held.ca_certificates:
             return held
     return None
+
+
+def _held(view: View, namespace: str, name: str) -> Secret | None:
+    return view.secret(namespace, name) or view.secret("", name)
 
 
 def _resource(
