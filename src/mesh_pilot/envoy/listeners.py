@@ -1,0 +1,206 @@
+"""A sidecar's outbound listeners: one for everything captured, those that it hands on to, and an HTTP proxy.
+
+Captured connections arrive at ``virtualOutbound`` and are handed to the listener of their destination: an address and
+port, or a port on the wildcard address. What no listener is for passes through or ends in a black hole, as the
+outbound traffic policy says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from envoy.config.core.v3 import base_pb2
+from envoy.config.listener.v3.listener_pb2 import Listener
+
+from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.envoy.access_logs import listener_access_logs
+from mesh_pilot.envoy.chains import (
+    ANY,
+    PLAIN_HTTP,
+    RAW,
+    Chain,
+    Conflict,
+    Match,
+    assemble,
+    bind_address,
+    chain,
+    listener_name,
+    merge,
+    sni_match,
+)
+from mesh_pilot.envoy.hcm import HttpManager, http_manager
+from mesh_pilot.envoy.inspectors import inspectors, wait_for_client
+from mesh_pilot.envoy.messages import boolean
+from mesh_pilot.envoy.names import BLACK_HOLE, PASSTHROUGH, outbound
+from mesh_pilot.envoy.outbound_plan import OutboundListener, TcpMember, outbound_plan
+from mesh_pilot.envoy.owner import outbound_owner
+from mesh_pilot.envoy.scope import Call, Plan, Scope
+from mesh_pilot.envoy.tcp import tcp_filters, tcp_proxy, to_cluster
+from mesh_pilot.envoy.tcp_routes import Conditions, L4Route, route_target, service_target, tcp_routes, tls_routes
+from mesh_pilot.model.proxy import Interception
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.service import Protocol
+from mesh_pilot.world.names import MESH_GATEWAY
+from mesh_pilot.world.view import View
+
+VIRTUAL_OUTBOUND = "virtualOutbound"
+PASSTHROUGH_CHAIN = "PassthroughFilterChain"
+HTTP_PROXY_ROUTES = "http_proxy"
+"""Name of the route table of the HTTP proxy listener."""
+
+
+def outbound_listeners(view: View, scope: Scope) -> Plan:
+    """The outbound listeners of a scope."""
+    plan: dict[str, Call] = {o.name: (outbound_listener, (scope, o)) for o in view.get(outbound_plan, scope).listeners}
+    proxy = http_proxy_port(view, scope)
+    if proxy:
+        plan.setdefault(listener_name(scope.loopback, proxy), (http_proxy_listener, (scope, proxy)))
+    if scope.interception is not Interception.NONE:
+        plan[VIRTUAL_OUTBOUND] = (virtual_outbound, (scope,))
+    return plan
+
+
+def outbound_conflicts(view: View, scope: Scope) -> tuple[Conflict, ...]:
+    """The services that the proxies of a scope can't reach as declared, because others have their place."""
+    plan = view.get(outbound_plan, scope)
+    merged = (c for o in plan.listeners if len(o.tcp) > 1 for c in view.get(_tcp_chains, scope, o)[1])
+    return (*plan.conflicts, *merged)
+
+
+def outbound_listener(view: View, scope: Scope, listener: OutboundListener) -> Resource:
+    """One outbound listener."""
+    header = Listener(
+        name=listener.name,
+        address=bind_address(listener.bind, listener.port),
+        traffic_direction=base_pb2.OUTBOUND,
+    )
+    if not listener.bind_to_port:
+        header.bind_to_port.CopyFrom(boolean(False))
+    chains = list(view.get(_tcp_chains, scope, listener)[0])
+    if listener.http is not None:
+        chains.insert(0, _http_chain(view, scope, listener))
+    if listener.sniffed:
+        wait_for_client(header, view)
+    if listener.sniffed or any(c.match.server_names for c in chains):
+        header.listener_filters.extend(inspectors(http=listener.sniffed))
+    default = next((c for c in chains if c.match.is_any), None)
+    if len(chains) > 1 and default is not None:
+        chains.remove(default)
+    elif default is None and not listener.bind_to_port:
+        default = _passthrough_chain(view, scope)
+    else:
+        default = None
+    logs = view.get(listener_access_logs, outbound_owner(scope))
+    return assemble(header, chains, default=default, logs=logs)
+
+
+def virtual_outbound(view: View, scope: Scope) -> Resource:
+    """The listener to which the host's rules send what the application beside the proxy opens."""
+    port = view.get(_listen_port)
+    header = Listener(
+        name=VIRTUAL_OUTBOUND,
+        address=bind_address(scope.wildcard, port),
+        traffic_direction=base_pb2.OUTBOUND,
+        use_original_dst=boolean(True),
+    )
+    if scope.interception is Interception.TPROXY:
+        header.transparent.CopyFrom(boolean(True))
+    own = chain(Match(port=port), [tcp_proxy(view, None, to_cluster(BLACK_HOLE))], name=f"{VIRTUAL_OUTBOUND}-blackhole")
+    rest = _passthrough_chain(view, scope, f"{VIRTUAL_OUTBOUND}-catchall-tcp")
+    return assemble(header, (own, rest), logs=view.get(listener_access_logs, outbound_owner(scope)))
+
+
+def http_proxy_listener(view: View, scope: Scope, port: int) -> Resource:
+    """The listener that applications use as their HTTP proxy."""
+    name = listener_name(scope.loopback, port)
+    header = Listener(name=name, address=bind_address(scope.loopback, port), traffic_direction=base_pb2.OUTBOUND)
+    owner = outbound_owner(scope)
+    manager = HttpManager(
+        owner, f"outbound_{name}", HTTP_PROXY_ROUTES, protocol=Protocol.HTTP_PROXY, forward_proxy=True
+    )
+    only = chain(ANY, [http_manager(view, manager)])
+    return assemble(header, (only,), logs=view.get(listener_access_logs, owner))
+
+
+def http_proxy_port(view: View, scope: Scope) -> int:
+    """The port of the HTTP proxy listener: the proxy's own, else the mesh's; 0: there is none."""
+    own = scope.meta("HTTP_PROXY_PORT")
+    return int(own) if own.isdecimal() else view.get(_mesh_http_port)
+
+
+def fallthrough_cluster(view: View, scope: Scope) -> str:
+    """The cluster for what is not known: as the Sidecar's outbound traffic policy says, else the mesh's."""
+    config = view.config(scope.sidecar) if scope.sidecar else None
+    policy: api.OutboundTrafficPolicy | None = config.spec.outbound_traffic_policy if config else None
+    if policy is None:
+        return PASSTHROUGH if view.get(_mesh_allows_any) else BLACK_HOLE
+    if policy.mode != api.OutboundTrafficPolicyMode.ALLOW_ANY:
+        return BLACK_HOLE
+    egress = policy.egress_proxy
+    if egress is None or config is None:
+        return PASSTHROUGH
+    host = view.full_host(egress.host, config.namespace)
+    return outbound(host, egress.port.number if egress.port else 0, egress.subset)
+
+
+def _mesh_allows_any(view: View) -> bool:
+    policy = view.mesh().outbound_traffic_policy
+    return policy is None or policy.mode != mesh_api.MeshConfigOutboundTrafficPolicyMode.REGISTRY_ONLY
+
+
+def _listen_port(view: View) -> int:
+    return view.mesh().proxy_listen_port
+
+
+def _mesh_http_port(view: View) -> int:
+    return view.mesh().proxy_http_port
+
+
+def _http_chain(view: View, scope: Scope, listener: OutboundListener) -> Chain:
+    manager = HttpManager(
+        outbound_owner(scope),
+        f"outbound_{listener.name}",
+        listener.route_name,
+        protocol=listener.http or Protocol.HTTP,
+    )
+    match = Match(protocols=PLAIN_HTTP, transport=RAW) if listener.sniffed else ANY
+    return chain(match, [http_manager(view, manager)])
+
+
+def _passthrough_chain(view: View, scope: Scope, name: str = PASSTHROUGH_CHAIN) -> Chain:
+    cluster = view.get(fallthrough_cluster, scope)
+    return chain(ANY, [tcp_proxy(view, outbound_owner(scope), to_cluster(cluster))], name=name)
+
+
+def _tcp_chains(view: View, scope: Scope, listener: OutboundListener) -> tuple[tuple[Chain, ...], tuple[Conflict, ...]]:
+    """The TCP chains of a listener, and who lost a place on it."""
+    return merge(listener.name, (c for member in listener.tcp for c in view.get(_member_chains, scope, member)))
+
+
+def _member_chains(view: View, scope: Scope, member: TcpMember) -> tuple[Chain, ...]:
+    """The chains of one TCP service: those of its routes, and one for what they leave."""
+    found = (view.config(key) for key in member.virtual_services)
+    configs = [c for c in found if c is not None]
+    conditions = Conditions(frozenset((MESH_GATEWAY,)), member.port, scope.namespace, scope.labels)
+    if member.protocol.is_tls:
+        routes = list(tls_routes(view, configs, conditions))
+        covered = bool(routes)
+    else:
+        routes = list(tcp_routes(view, configs, conditions))
+        covered = bool(routes) and routes[-1].is_any
+    chains = list(_route_chains(view, scope, member, routes))
+    if not covered:
+        names = (member.service.host,) if member.by_name else ()
+        target = view.get(service_target, scope, member.service, member.cluster_port)
+        filters = tcp_filters(view, outbound_owner(scope), target, member.protocol)
+        chains.append(chain(sni_match(names, (member.cidr,)), filters, host=member.service.host))
+    return tuple(chains)
+
+
+def _route_chains(view: View, scope: Scope, member: TcpMember, routes: Sequence[L4Route]) -> Iterator[Chain]:
+    for route in routes:
+        target = route_target(view, scope, route, member.port)
+        match = sni_match(route.server_names, route.cidrs or (member.cidr,), route.source_cidrs)
+        filters = tcp_filters(view, outbound_owner(scope), target, member.protocol)
+        yield chain(match, filters, host=member.service.host, configs=(route.config.key,))
