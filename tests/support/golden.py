@@ -18,17 +18,17 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).parent.parent / "golden"
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT.parent)]
 
 import adsdump  # noqa: E402
 import xdsdiff  # noqa: E402
+from support.worlds import read, world_of  # noqa: E402
 
 from mesh_pilot.envoy.scope import Target, facts_of, target_of  # noqa: E402
 from mesh_pilot.model.proxy import NodeType, Proxy, parse_proxy  # noqa: E402
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET, Resource  # noqa: E402
 from mesh_pilot.model.service import Locality  # noqa: E402
 from mesh_pilot.world import World  # noqa: E402
-from tests.support.worlds import read, world_of  # noqa: E402
 
 SECTIONS = {"clusters": CLUSTER, "endpoints": ENDPOINT, "listeners": LISTENER, "routes": ROUTE, "secrets": SECRET}
 

@@ -1,0 +1,304 @@
+"""The properties of the design that span rooms: incremental equals from scratch, same world same bytes, and a change
+costs what it touches. (That the stream never lies, and its order, stand with the stream.)"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support import golden
+from support.worlds import SOURCE, configs, sidecar
+
+from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
+from mesh_pilot.model.config import Config
+from mesh_pilot.model.events import Delete, Synced, Upsert, item_key
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from mesh_pilot.world import World
+
+POOL = """
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {{name: {name}, namespace: {namespace}, creationTimestamp: "2024-03-0{day}T00:00:00Z"}}
+spec:
+  hosts: [{host}]
+  addresses: [{vip}]
+  location: {location}
+  resolution: {resolution}
+  ports:
+  - {{number: {port}, name: {port_name}, protocol: {protocol}}}
+  endpoints:
+  - {{address: 10.1.1.{last}, labels: {{app: {name}, version: v1}}, serviceAccount: {name}}}
+  - {{address: 10.1.2.{last}, labels: {{app: {name}, version: v2}}, weight: {weight}}}
+"""
+ROUTES = """
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {{name: {name}, namespace: {namespace}, creationTimestamp: "2024-03-0{day}T00:00:00Z"}}
+spec:
+  hosts: ["{host}"]
+  gateways: [mesh, shop/edge]
+  http:
+  - match: [{{uri: {{prefix: /a}}, sourceLabels: {labels}}}]
+    route: [{{destination: {{host: {host}, subset: v1}}}}]
+    timeout: {timeout}s
+  - route:
+    - {{destination: {{host: a.shop.svc.cluster.local}}, weight: {weight}}}
+    - {{destination: {{host: b.shop.svc.cluster.local}}, weight: {rest}}}
+"""
+RULE = """
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {{name: {name}, namespace: {namespace}, creationTimestamp: "2024-03-0{day}T00:00:00Z"}}
+spec:
+  host: "{host}"
+  trafficPolicy: {{loadBalancer: {{simple: {balancer}}}, outlierDetection: {{consecutive5xxErrors: {errors}}}}}
+  subsets: [{{name: v1, labels: {{version: v1}}}}]
+"""
+SIDECAR = """
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {{name: {name}, namespace: {namespace}}}
+spec:
+  {selector}
+  egress: [{{hosts: ["{hosts}"]}}]
+"""
+GATEWAY = """
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {{name: edge, namespace: shop}}
+spec:
+  selector: {{app: edge}}
+  servers: [{{port: {{number: {port}, name: http, protocol: HTTP}}, hosts: ["{host}"]}}]
+"""
+
+HOSTS = ("a.shop.svc.cluster.local", "b.shop.svc.cluster.local", "c.example.com", "*.example.com")
+NAMESPACES = ("shop", "other")
+
+
+@st.composite
+def objects(draw: st.DrawFn) -> Config:
+    """One config of a small family in which everything refers to everything."""
+    pick = lambda *options: draw(st.sampled_from(options))  # noqa: E731
+    common = {"namespace": pick(*NAMESPACES), "day": pick(1, 2), "name": pick("x", "y")}
+    match pick("entry", "entry", "routes", "routes", "rule", "sidecar", "gateway"):
+        case "entry":
+            text = POOL.format(
+                **common,
+                host=pick(*HOSTS[:3]),
+                vip=pick("10.9.0.1", "10.9.0.2"),
+                location=pick("MESH_INTERNAL", "MESH_EXTERNAL"),
+                resolution=pick("STATIC", "DNS"),
+                port=pick(80, 81),
+                port_name=pick("http", "tcp"),
+                protocol=pick("HTTP", "TCP", "GRPC"),
+                last=pick(1, 2),
+                weight=pick(1, 5),
+            )
+        case "routes":
+            text = ROUTES.format(
+                **common,
+                host=pick(*HOSTS),
+                labels=pick("{}", "{app: web}", "{tier: front}"),
+                timeout=pick(1, 2),
+                weight=(weight := pick(10, 50)),
+                rest=100 - weight,
+            )
+        case "rule":
+            text = RULE.format(**common, host=pick(*HOSTS), balancer=pick("RANDOM", "ROUND_ROBIN"), errors=pick(3, 7))
+        case "sidecar":
+            text = SIDECAR.format(
+                name=common["name"],
+                namespace=common["namespace"],
+                selector=pick("workloadSelector: {labels: {app: web}}", "workloadSelector: {labels: {app: none}}"),
+                hosts=pick("./*", "*/*", "shop/a.shop.svc.cluster.local"),
+            )
+        case _:
+            text = GATEWAY.format(port=pick(80, 8080), host=pick("*", "*/c.example.com", "a.shop.svc.cluster.local"))
+    (config,) = configs(text)
+    return config
+
+
+PROXIES = (
+    sidecar("10.1.1.1", name="web", namespace="shop", labels={"app": "web", "tier": "front"}),
+    sidecar("10.1.2.2", name="api", namespace="other", labels={"app": "api"}),
+    sidecar("10.1.3.1", name="free", namespace="shop", labels={"app": "free"}, INTERCEPTION_MODE="NONE"),
+    sidecar("10.1.9.9", name="edge", namespace="shop", labels={"app": "edge"}, node_type="router"),
+)
+
+
+def asked_for(resources: WorldResources) -> dict[str, list[str]]:
+    """The names that Envoy would ask EDS and RDS for, given its clusters and listeners."""
+    expander = golden.adsdump.Expander()
+    eds = []
+    for name, resource in resources.set(CLUSTER).all().items():  # type: ignore[union-attr]
+        message = golden.adsdump.find_class(CLUSTER).FromString(resource.body)
+        if message.WhichOneof("cluster_discovery_type") == "type" and message.type == 3:
+            eds.append(name)
+    for resource in resources.set(LISTENER).all().values():  # type: ignore[union-attr]
+        expander.msg(golden.adsdump.find_class(LISTENER).FromString(resource.body))
+    return {ENDPOINT: sorted(eds), ROUTE: sorted(expander.routes)}
+
+
+def everything(resources: WorldResources) -> dict[str, dict[str, str]]:
+    """All that a proxy would be sent: type -> name -> version."""
+    found: dict[str, dict[str, str]] = {}
+    for type_url in (CLUSTER, LISTENER):
+        held = resources.set(type_url)
+        assert held is not None
+        found[type_url] = {n: r.version for n, r in held.all().items()}
+    for type_url, names in asked_for(resources).items():
+        held = resources.set(type_url)
+        assert held is not None
+        found[type_url] = {n: r.version for n in names if (r := held.get(n)) is not None}
+    return found
+
+
+def from_scratch(items: Mapping[Any, Config], proxy: Proxy, seed: int) -> dict[str, dict[str, str]]:
+    """What a fresh process computes from the same configs, come in some other order."""
+    world = World()
+    world.expect(SOURCE)
+    shuffled = list(items.values())
+    random.Random(seed).shuffle(shuffled)
+    world.apply([*(Upsert(SOURCE, c) for c in shuffled), Synced(SOURCE)])
+    return everything(WorldCatalog(world).open(proxy))
+
+
+class Fleet(RuleBasedStateMachine):
+    """Events come, proxies look now and then; what they see is what a fresh process would show them."""
+
+    @initialize()
+    def start(self) -> None:
+        self.world = World()
+        self.world.expect(SOURCE)
+        self.world.apply([Synced(SOURCE)])
+        self.catalog = WorldCatalog(self.world)
+        self.items: dict[Any, Config] = {}
+        self.open: dict[int, WorldResources] = {}
+        self.cursors: dict[tuple[int, str], tuple[Any, int, dict[str, str]]] = {}
+
+    @rule(batch=st.lists(objects(), min_size=1, max_size=4))
+    def change(self, batch: list[Config]) -> None:
+        for config in batch:
+            self.items[item_key(config)] = config
+        self.world.apply([Upsert(SOURCE, c) for c in batch])
+
+    @precondition(lambda self: self.items)
+    @rule(data=st.data())
+    def remove(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.items)))
+        del self.items[key]
+        self.world.apply([Delete(SOURCE, key)])
+
+    @rule(which=st.integers(0, len(PROXIES) - 1), seed=st.integers(0, 3))
+    def look(self, which: int, seed: int) -> None:
+        resources = self.open.setdefault(which, self.catalog.open(PROXIES[which]))
+        assert everything(resources) == from_scratch(self.items, PROXIES[which], seed)
+
+    @rule(which=st.integers(0, len(PROXIES) - 1), type_url=st.sampled_from((CLUSTER, LISTENER)))
+    def follow(self, which: int, type_url: str) -> None:
+        """A reader that takes only what was touched since it last looked ends with the same."""
+        resources = self.open.setdefault(which, self.catalog.open(PROXIES[which]))
+        held = resources.set(type_url)
+        assert held is not None
+        revision = held.refresh()
+        now = {n: r.version for n, r in held.all().items()}
+        _, cursor, before = self.cursors.get((which, type_url), (None, -1, {}))
+        touched = held.touched_since(cursor)
+        names = set(now) | set(before) if touched is None else touched
+        patched = {n: v for n, v in before.items() if n not in names} | {n: now[n] for n in names if n in now}
+        assert patched == now
+        self.cursors[(which, type_url)] = (held, revision, now)
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        which = data.draw(st.sampled_from(sorted(self.open)))
+        self.open.pop(which).close()
+        for key in [k for k in self.cursors if k[0] == which]:
+            del self.cursors[key]
+        self.catalog.trim()
+
+    @invariant()
+    def nothing_is_broken(self) -> None:
+        for live in self.catalog._sets.values():
+            assert live.statistics().failed == 0
+
+
+Fleet.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestFleet = Fleet.TestCase
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(batch=st.lists(objects(), max_size=12), seeds=st.tuples(st.integers(0, 99), st.integers(100, 199)))
+def test_the_same_world_gives_the_same_bytes_whatever_the_order(batch: list[Config], seeds: tuple[int, int]) -> None:
+    items = {item_key(c): c for c in batch}
+    for proxy in PROXIES:
+        assert from_scratch(items, proxy, seeds[0]) == from_scratch(items, proxy, seeds[1])
+
+
+def mesh_of(services: int) -> Iterator[str]:
+    for number in range(services):
+        yield POOL.format(
+            name=f"s{number}", namespace="shop", day=1, host=f"s{number}.shop.svc.cluster.local",
+            vip=f"10.{10 + number // 250}.{number % 250}.1", location="MESH_INTERNAL", resolution="STATIC",
+            port=80, port_name="http", protocol="HTTP", last=number % 250, weight=1,
+        )  # fmt: skip
+        yield ROUTES.format(
+            name=f"s{number}", namespace="shop", day=1, host=f"s{number}.shop.svc.cluster.local", labels="{}",
+            timeout=1, weight=10, rest=90,
+        )  # fmt: skip
+
+
+def calls_of_one_change(services: int, change: str) -> dict[str, int]:
+    """Translator calls, by name, that one change costs once four proxies have seen the mesh."""
+    world = World()
+    world.expect(SOURCE)
+    texts = "---".join(mesh_of(services))
+    world.apply([*(Upsert(SOURCE, c) for c in configs(texts)), Synced(SOURCE)])
+    catalog = WorldCatalog(world)
+    opened = [catalog.open(p) for p in PROXIES[:3]]
+    for resources in opened:
+        everything(resources)
+    before = world.memo.statistics().calls
+    world.apply([Upsert(SOURCE, c) for c in configs(change)])
+    for resources in opened:
+        everything(resources)
+    after = world.memo.statistics().calls
+    return {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name, 0)}
+
+
+VIRTUAL_SERVICE_CHANGE = ROUTES.format(
+    name="s7", namespace="shop", day=1, host="s7.shop.svc.cluster.local", labels="{}", timeout=2, weight=50, rest=50
+)
+ENDPOINT_CHANGE = POOL.format(
+    name="s7", namespace="shop", day=1, host="s7.shop.svc.cluster.local", vip="10.10.7.1", location="MESH_INTERNAL",
+    resolution="STATIC", port=80, port_name="http", protocol="HTTP", last=7, weight=9,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [VIRTUAL_SERVICE_CHANGE, ENDPOINT_CHANGE], ids=["virtual service", "endpoints"])
+def test_a_change_costs_the_same_calls_in_a_small_mesh_and_in_a_large_one(change: str) -> None:
+    small, large = calls_of_one_change(100, change), calls_of_one_change(3000, change)
+    assert small == large
+    assert 0 < sum(large.values()) < 40
+
+
+def test_two_proxies_of_a_scope_share_the_very_same_resources() -> None:
+    world = World()
+    world.expect(SOURCE)
+    world.apply([*(Upsert(SOURCE, c) for c in configs("---".join(mesh_of(5)))), Synced(SOURCE)])
+    catalog = WorldCatalog(world)
+    one, two = (catalog.open(sidecar(f"10.1.7.{n}", name=f"p{n}", namespace="shop")) for n in (1, 2))
+    first, second = (r.set(CLUSTER) for r in (one, two))
+    assert first is not None and second is not None
+    shared = [(a, b) for a, b in itertools.product(first.all().values(), second.all().values()) if a.name == b.name]
+    assert shared and all(a is b for a, b in shared)
