@@ -22,10 +22,10 @@ class ClusterDefaults:
     dns_refresh_rate: timedelta
     locality: api.LocalityLoadBalancerSetting | None
     zone_aware: api.ZoneAwareLoadBalancerSetting | None
-    mesh_tls: mesh_api.MeshConfigTlsConfig | None
-    """Versions and ciphers between proxies of the mesh."""
-    other_tls: mesh_api.MeshConfigTlsConfig | None
-    """The same for TLS to and from others."""
+    tls: mesh_api.MeshConfigTlsConfig | None
+    """Versions and ciphers of TLS to others than the mesh's proxies (``meshMTLS`` is for what those accept)."""
+    verify_certificates: bool
+    """Trust the system's roots, rather than everybody, where a rule asks for TLS and names no roots."""
     inbound_stat_name: str
     outbound_stat_name: str
     trust_domain: str
@@ -43,8 +43,8 @@ def cluster_defaults(view: View) -> ClusterDefaults:
         dns_refresh_rate=mesh.dns_refresh_rate or timedelta(seconds=60),
         locality=mesh.locality_lb_setting,
         zone_aware=mesh.zone_aware_lb_setting,
-        mesh_tls=mesh.mesh_mTLS,
-        other_tls=mesh.tls_defaults,
+        tls=mesh.tls_defaults,
+        verify_certificates=mesh.verify_certificate_at_client is True,
         inbound_stat_name=mesh.inbound_cluster_stat_name,
         outbound_stat_name=mesh.outbound_cluster_stat_name,
         trust_domain=mesh.trust_domain,

@@ -69,8 +69,8 @@ def namespace_mode(view: View, namespace: str) -> PeerMode:
 def client_mtls(view: View, service: ServiceKey, port: str, passthrough: bool) -> PeerMode | None:
     """What a client should expect of a service's port (by name); None for a service outside the mesh.
 
-    ``passthrough``: the client goes to the address that its application chose (no load balancing), so that one
-    endpoint which is known to have no mTLS decides for all.
+    ``passthrough``: the client goes to the address that its application chose (no load balancing), so that mTLS is
+    only for a service of which every endpoint is known, and known to have it.
     """
     found = view.service(service)
     if found is None or found.external:
@@ -81,7 +81,8 @@ def client_mtls(view: View, service: ServiceKey, port: str, passthrough: bool) -
 
 
 def _any_without_mtls(view: View, service: ServiceKey, port: str) -> bool:
-    return any(e.tls_mode != "istio" for e in view.endpoints(service) if e.service_port == port)
+    endpoints = [e for e in view.endpoints(service) if e.service_port == port]
+    return not endpoints or any(e.tls_mode != "istio" for e in endpoints)
 
 
 def _workload_policy(view: View, namespace: str, labels: Labels) -> api.PeerAuthentication | None:

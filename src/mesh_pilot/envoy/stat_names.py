@@ -35,6 +35,6 @@ def _fill(pattern: str, service: Service, port: Port) -> str:
 
 
 def _short(service: Service) -> str:
-    """``reviews.shop`` of a service of the mesh's domain, else the host."""
-    name, _, rest = service.host.partition(".")
-    return f"{name}.{service.namespace}" if rest.startswith(f"{service.namespace}.svc") else service.host
+    """``reviews.shop`` of a Kubernetes service, else the host."""
+    name = service.host.partition(".")[0]
+    return f"{name}.{service.namespace}" if service.registry == "Kubernetes" else service.host

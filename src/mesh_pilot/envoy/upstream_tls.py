@@ -148,12 +148,12 @@ def _mesh_context(
     context = tls_pb2.UpstreamTlsContext(sni=sni)
     common = context.common_tls_context
     if files is not None:
-        common.tls_params.CopyFrom(tls_parameters(defaults.other_tls))
+        common.tls_params.CopyFrom(tls_parameters(defaults.tls))
         common.alpn_protocols.extend(ALPN_HTTP2 if peer.http2 else ())
         common.tls_certificate_sds_secret_configs.append(secret(file_certificate(files.chain, files.key)))
         _validate(context, names, file_roots(files.roots) if files.roots else "", tls)
         return context
-    common.tls_params.CopyFrom(tls_parameters(defaults.mesh_tls))
+    common.tls_params.CopyFrom(tls_parameters(None))
     common.alpn_protocols.extend(MESH_ALPN_HTTP2 if peer.http2 else MESH_ALPN)
     common.tls_certificate_sds_secret_configs.append(secret(IDENTITY_SECRET))
     _validate(context, names, TRUST_SECRET, tls)
@@ -164,7 +164,7 @@ def _other_context(tls: api.ClientTlsSettings, peer: Peer, defaults: ClusterDefa
     """TLS (SIMPLE) or mutual TLS with certificates that the rule names."""
     context = tls_pb2.UpstreamTlsContext(sni=tls.sni)
     common = context.common_tls_context
-    common.tls_params.CopyFrom(tls_parameters(defaults.other_tls))
+    common.tls_params.CopyFrom(tls_parameters(defaults.tls))
     common.alpn_protocols.extend(ALPN_HTTP2 if peer.http2 else ())
     if tls.mode == TlsMode.MUTUAL:
         name = credential(tls.credential_name) if tls.credential_name else ""
@@ -173,8 +173,12 @@ def _other_context(tls: api.ClientTlsSettings, peer: Peer, defaults: ClusterDefa
     names = tls.subject_alt_names or (peer.identities if peer.declared_by_users else ())
     if tls.credential_name:
         _validate(context, names, credential_roots(tls.credential_name), tls)
-    else:
+    elif tls.ca_certificates or tls.insecure_skip_verify or not defaults.verify_certificates:
         _validate(context, names, file_roots(tls.ca_certificates) if tls.ca_certificates else "", tls)
+    else:
+        validation = common.validation_context
+        validation.system_root_certs.SetInParent()
+        validation.match_typed_subject_alt_names.extend(san_matchers(names or filter(None, (tls.sni,))))
     return context
 
 
