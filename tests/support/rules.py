@@ -47,9 +47,7 @@ def holds(kind: str, base: Mapping[str, Any], rule: Rule, name: str = "x") -> No
     """Asserts that the base with the good value is faultless, and with the bad one has the problem that is said."""
     assert problems_of(kind, changed(base, rule.path, rule.good), name) == []
     found = problems_of(kind, changed(base, rule.path, rule.bad), name)
-    path = f"spec.{rule.at if rule.at is not None else rule.path}".removesuffix(".").replace(
-        "spec.metadata", "metadata"
-    )
+    path = f"spec.{rule.at if rule.at is not None else rule.path}".removesuffix(".")
     assert any(p.path == path and rule.said in p.reason and p.severity is rule.severity for p in found), (path, found)
 
 

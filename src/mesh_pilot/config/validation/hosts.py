@@ -38,6 +38,8 @@ def _host_reason(host: str, gateway: bool) -> str:
         return ""
     if host != "*" and "." not in host:
         return f'"{host}" is a short name; write the full one' if host else "must not be empty"
+    if "*" in host[1:] or (host.startswith("*") and host != "*" and not host.startswith("*.")):
+        return wildcard_host_reason(host) or f'"{host}": a wildcard must stand alone before the first dot'
     return wildcard_host_reason(host)
 
 
