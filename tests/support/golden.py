@@ -116,7 +116,7 @@ class Dump:
             self._plan("listeners", "inbound_listeners", "inbound_listeners", workload)
         for name in sorted(self.expander.routes | self.routes):
             if router:
-                self._named("routes", "gateways", "gateway_route", name, scope)
+                self._named("routes", "gateways", "gateway_route", name, workload)
             else:
                 self._named("routes", "routes", "route_configuration", name, scope)
         return {k: v for k, v in self.document.items() if k in self.wanted}

@@ -166,7 +166,7 @@ def _parts(target: Target) -> dict[str, tuple[PartKey, ...]]:
             **common,
             CLUSTER: (clusters_out,),
             LISTENER: ((LISTENER, (gateways.gateway_listeners, (workload,)), True),),
-            ROUTE: ((ROUTE, (gateways.gateway_route, (scope,)), False),),
+            ROUTE: ((ROUTE, (gateways.gateway_route, (workload,)), False),),
         }
     return {
         **common,

@@ -13,9 +13,8 @@ import attrs
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.config.route.v3 import route_pb2
 
-from mesh_pilot.envoy.messages import boolean, encode
+from mesh_pilot.envoy.messages import boolean, encode, field
 from mesh_pilot.envoy.route.build import Encoded
-from mesh_pilot.envoy.route.wire import embedded, repeated, texts
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ROUTE, Resource, make_resource
 from mesh_pilot.world import View
@@ -53,9 +52,9 @@ def virtual_host(view: View, planned: PlannedHost) -> bytes:
         rest.require_tls = rc.VirtualHost.ALL
     return b"".join(
         (
-            embedded(NAME, planned.name.encode()),
-            texts(HOST_DOMAINS, planned.domains),
-            repeated(HOST_ROUTES, (route.data for route in routes)),
+            field(NAME, planned.name.encode()),
+            *(field(HOST_DOMAINS, domain.encode()) for domain in planned.domains),
+            *(field(HOST_ROUTES, route.data) for route in routes),
             encode(rest),
         )
     )
@@ -70,6 +69,6 @@ def route_table(view: View, name: str, hosts: Iterable[PlannedHost], last: Itera
     encoded = [view.get(virtual_host, host) for host in planned]
     encoded += last
     rest = route_pb2.RouteConfiguration(validate_clusters=boolean(False))
-    body = b"".join((embedded(NAME, name.encode()), repeated(TABLE_HOSTS, encoded), encode(rest)))
+    body = b"".join((field(NAME, name.encode()), *(field(TABLE_HOSTS, host) for host in encoded), encode(rest)))
     configs = tuple(dict.fromkeys(key for host in planned for key in host.configs))
     return make_resource(name, ROUTE, body, configs)

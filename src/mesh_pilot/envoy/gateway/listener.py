@@ -1,0 +1,70 @@
+"""A router's listener: the chains of all servers on its port."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from envoy.config.core.v3 import base_pb2
+from envoy.config.listener.v3 import listener_pb2
+
+from mesh_pilot.envoy.access_logs import listener_access_logs
+from mesh_pilot.envoy.chains import ANY, Chain, assemble, bind_address, chain, listener_name, merge, sni_match
+from mesh_pilot.envoy.gateway.servers import Kind, Listener, Server
+from mesh_pilot.envoy.gateway.tcp import auto_passthrough_chains, passthrough_chains, tcp_chains
+from mesh_pilot.envoy.gateway.tls import downstream_tls
+from mesh_pilot.envoy.hcm import HttpManager, http_manager
+from mesh_pilot.envoy.inspectors import tls_inspector
+from mesh_pilot.envoy.messages import transport_socket
+from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.envoy.scope import Scope
+from mesh_pilot.envoy.upstream_tls import TLS_SOCKET
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.world import View
+
+
+def listener(view: View, scope: Scope, owner: Owner, held: Listener) -> Resource | None:
+    """The listener; None where no server has anywhere to pass connections to."""
+    name = listener_name(held.bind, held.port)
+    chains, _ = merge(name, _chains(view, scope, owner, held))
+    if not chains:
+        return None
+    header = listener_pb2.Listener(
+        name=name,
+        address=bind_address(held.bind, held.port),
+        traffic_direction=base_pb2.OUTBOUND,
+        listener_filters=[tls_inspector()] if not held.servers[0].kind.is_plain else (),
+    )
+    return assemble(header, chains, logs=view.get(listener_access_logs, owner))
+
+
+def _chains(view: View, scope: Scope, owner: Owner, held: Listener) -> Iterator[Chain]:
+    first = held.servers[0]
+    if first.kind is Kind.HTTP:
+        yield chain(ANY, [_manager(view, owner, first)], configs=tuple(s.gateway for s in held.servers))
+        return
+    for server in held.servers:
+        match server.kind:
+            case Kind.HTTPS:
+                match = sni_match(server.server_names, ())
+                socket = _socket(view, server)
+                yield chain(match, [_manager(view, owner, server)], transport_socket=socket, configs=(server.gateway,))
+            case Kind.PASSTHROUGH:
+                yield from passthrough_chains(view, scope, owner, server)
+            case Kind.AUTO_PASSTHROUGH:
+                yield from auto_passthrough_chains(view, scope, owner, server)
+            case _:
+                yield from tcp_chains(view, scope, owner, server, _socket(view, server))
+
+
+def _manager(view: View, owner: Owner, server: Server) -> base_pb2.TypedExtensionConfig:
+    prefix = f"outbound_{listener_name(server.bind, server.bound)}"
+    return http_manager(view, HttpManager(owner, prefix, server.route_name, protocol=server.protocol))
+
+
+def _socket(view: View, server: Server) -> base_pb2.TransportSocket | None:
+    """The TLS of a server that ends it."""
+    config = view.config(server.gateway)
+    settings = config.spec.servers[server.index].tls if config is not None else None
+    if settings is None or server.kind.is_plain:
+        return None
+    return transport_socket(TLS_SOCKET, downstream_tls(view, settings))

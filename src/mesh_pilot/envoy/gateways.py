@@ -1,0 +1,35 @@
+"""Routers: listeners for the servers of the Gateways that select them, and their route tables."""
+
+from __future__ import annotations
+
+from mesh_pilot.envoy.chains import listener_name
+from mesh_pilot.envoy.gateway.listener import listener
+from mesh_pilot.envoy.gateway.servers import Ports, Server, merged_servers, target_ports
+from mesh_pilot.envoy.gateway.tables import planned_hosts
+from mesh_pilot.envoy.owner import gateway_owner
+from mesh_pilot.envoy.route.table import route_table
+from mesh_pilot.envoy.scope import Plan, Scope, Workload
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.world import View
+
+
+def gateway_listeners(view: View, workload: Workload) -> Plan:
+    """The listeners of a router. One that has nothing to pass connections to is planned, and comes out as None."""
+    scope = workload.scope
+    merged = view.get(merged_servers, scope, view.get(target_ports, workload))
+    owner = gateway_owner(workload)
+    return {listener_name(held.bind, held.port): (listener, (scope, owner, held)) for held in merged.listeners}
+
+
+def gateway_route(view: View, workload: Workload, name: str) -> Resource | None:
+    """The route table of this name; None where no server has it."""
+    return view.get(_table, workload.scope, view.get(target_ports, workload), name)
+
+
+def _table(view: View, scope: Scope, ports: Ports, name: str) -> Resource | None:
+    servers = view.get(_servers_of, scope, ports, name)
+    return route_table(view, name, view.get(planned_hosts, scope, servers)) if servers else None
+
+
+def _servers_of(view: View, scope: Scope, ports: Ports, name: str) -> tuple[Server, ...]:
+    return view.get(merged_servers, scope, ports).tables.get(name, ())
