@@ -25,7 +25,7 @@ class ClusterDefaults:
     tls: mesh_api.MeshConfigTlsConfig | None
     """Versions and ciphers of TLS to others than the mesh's proxies (``meshMTLS`` is for what those accept)."""
     verify_certificates: bool
-    """Trust the system's roots, rather than everybody, where a rule asks for TLS and names no roots."""
+    """Trust the operating system's roots, rather than everybody, where a rule asks for TLS and names no roots."""
     inbound_stat_name: str
     outbound_stat_name: str
     trust_domain: str

@@ -32,6 +32,9 @@ TLS_SOCKET = "envoy.transport_sockets.tls"
 RAW_SOCKET = "envoy.transport_sockets.raw_buffer"
 PROXY_PROTOCOL_SOCKET = "envoy.transport_sockets.upstream_proxy_protocol"
 
+SYSTEM_ROOTS = "/etc/ssl/certs/ca-certificates.crt"
+"""Where the operating system beside a proxy keeps the roots that it trusts (as Debian and Envoy's images do)."""
+
 TLS_MODE_KEY = "tlsMode"
 """Endpoints whose proxy takes mesh mTLS have it as ``istio`` in their transport socket match metadata."""
 ISTIO_MODE = "istio"
@@ -172,13 +175,12 @@ def _other_context(tls: api.ClientTlsSettings, peer: Peer, defaults: ClusterDefa
         common.tls_certificate_sds_secret_configs.append(secret(own))
     names = tls.subject_alt_names or (peer.identities if peer.declared_by_users else ())
     if tls.credential_name:
-        _validate(context, names, credential_roots(tls.credential_name), tls)
-    elif tls.ca_certificates or tls.insecure_skip_verify or not defaults.verify_certificates:
-        _validate(context, names, file_roots(tls.ca_certificates) if tls.ca_certificates else "", tls)
+        roots = credential_roots(tls.credential_name)
+    elif tls.ca_certificates:
+        roots = file_roots(tls.ca_certificates)
     else:
-        validation = common.validation_context
-        validation.system_root_certs.SetInParent()
-        validation.match_typed_subject_alt_names.extend(san_matchers(names or filter(None, (tls.sni,))))
+        roots = file_roots(SYSTEM_ROOTS) if defaults.verify_certificates else ""
+    _validate(context, names, roots, tls)
     return context
 
 
