@@ -7,6 +7,10 @@ from enum import StrEnum
 import attrs
 
 from mesh_pilot.envoy.scope import Labels, Scope, Workload
+from mesh_pilot.world.view import View
+
+SELECTING_KINDS = ("AuthorizationPolicy", "RequestAuthentication", "Telemetry", "WasmPlugin")
+"""Kinds that pick workloads by ``selector`` and shape their inbound listeners; EnvoyFilter has its own field."""
 
 
 class Side(StrEnum):
@@ -35,12 +39,23 @@ def outbound_owner(scope: Scope) -> Owner:
     return Owner(Side.OUTBOUND, scope.namespace, scope.labels, accepts_http10(scope))
 
 
-def inbound_owner(workload: Workload) -> Owner:
-    return Owner(Side.INBOUND, workload.scope.namespace, workload.labels, accepts_http10(workload.scope))
+def inbound_owner(view: View, workload: Workload) -> Owner:
+    """With those of the workload's labels that any policy selects by: replicas then have the same owner."""
+    selected = view.get(_policy_labels)
+    labels = frozenset((k, v) for k, v in workload.labels if k in selected)
+    return Owner(Side.INBOUND, workload.scope.namespace, labels, accepts_http10(workload.scope))
 
 
 def gateway_owner(workload: Workload) -> Owner:
     return Owner(Side.GATEWAY, workload.scope.namespace, workload.labels, accepts_http10(workload.scope))
+
+
+def _policy_labels(view: View) -> frozenset[str]:
+    """The label keys by which any policy picks workloads."""
+    specs = [c.spec for kind in SELECTING_KINDS for c in view.all_configs(kind)]
+    selected = {label for s in specs if s.selector for label in s.selector.match_labels}
+    filters = (c.spec.workload_selector for c in view.all_configs("EnvoyFilter"))
+    return frozenset(selected | {label for s in filters if s for label in s.labels})
 
 
 def accepts_http10(scope: Scope) -> bool:

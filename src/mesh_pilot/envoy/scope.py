@@ -164,29 +164,39 @@ def target_of(view: View, facts: Facts) -> Target:
     """The parts of a proxy; they change when a Sidecar or Gateway begins or ceases to select it."""
     router = facts.type is NodeType.ROUTER
     selected = view.selected_labels()
+    labels = facts.labels or view.get(_labels_at, facts.ip_addresses, facts.metadata_namespace)
     scope = Scope(
         type=facts.type,
         namespace=facts.namespace,
         dns_domain=facts.dns_domain,
-        sidecar=None if router else view.get(_sidecar_for, facts.namespace, facts.labels),
-        labels=frozenset((k, v) for k, v in facts.labels if k in selected),
-        gateways=view.get(_gateways_for, facts.namespace, facts.labels) if router else (),
+        sidecar=None if router else view.get(_sidecar_for, facts.namespace, labels),
+        labels=frozenset((k, v) for k, v in labels if k in selected),
+        gateways=view.get(_gateways_for, facts.namespace, labels) if router else (),
         interception=facts.interception,
         ipv4=any(":" not in ip for ip in facts.ip_addresses),
         ipv6=any(":" in ip for ip in facts.ip_addresses),
         metadata=facts.metadata,
         grpc=facts.grpc,
     )
-    place = Place(facts.locality, facts.network, facts.cluster_id, facts.labels)
+    place = Place(facts.locality, facts.network, facts.cluster_id, labels)
     workload = Workload(
         scope=scope,
         name=facts.name,
         ip_addresses=facts.ip_addresses,
-        labels=facts.labels,
+        labels=labels,
         service_account=facts.service_account,
         metadata_namespace=facts.metadata_namespace,
     )
     return Target(scope, place, workload)
+
+
+def _labels_at(view: View, ips: tuple[str, ...], metadata_namespace: str) -> Labels:
+    """The labels that a registry gives the workload at these addresses: for a node that does not say its own."""
+    for ip in ips:
+        for service, endpoints in view.endpoints_at(ip):
+            if metadata_namespace in ("", service.namespace):
+                return frozenset(endpoints[0].labels.items())
+    return frozenset()
 
 
 def _sidecar_for(view: View, namespace: str, labels: Labels) -> ConfigKey | None:

@@ -32,9 +32,8 @@ class TcpTarget:
     """Where a connection goes."""
 
     stat_prefix: str
-    cluster: str = ""
-    weighted: tuple[tuple[str, int], ...] = ()
-    """Where there is not one cluster: several with their weights, each above 0."""
+    clusters: tuple[tuple[str, int], ...]
+    """Clusters with their weights, each above 0; the weight of an only one does not matter."""
     hash_source_ip: bool = False
     """Connections of one address go to the same endpoint."""
     idle_timeout: timedelta | None = None
@@ -53,7 +52,7 @@ class Tunnel:
 
 def to_cluster(name: str) -> TcpTarget:
     """A target that is one cluster and nothing else."""
-    return TcpTarget(name, name)
+    return TcpTarget(name, ((name, 1),))
 
 
 def tcp_filters(view: View, owner: Owner, target: TcpTarget, protocol: Protocol = Protocol.TCP) -> list[Filter]:
@@ -68,10 +67,11 @@ def tcp_filters(view: View, owner: Owner, target: TcpTarget, protocol: Protocol 
 def tcp_proxy(view: View, owner: Owner | None, target: TcpTarget) -> Filter:
     """The TCP proxy filter; without an owner it keeps no access log."""
     proxy = TcpProxy(stat_prefix=target.stat_prefix)
-    if target.cluster:
-        proxy.cluster = target.cluster
-    for name, weight in target.weighted:
-        proxy.weighted_clusters.clusters.add(name=name, weight=weight)
+    if len(target.clusters) == 1:
+        proxy.cluster = target.clusters[0][0]
+    else:
+        for name, weight in target.clusters:
+            proxy.weighted_clusters.clusters.add(name=name, weight=weight)
     if target.hash_source_ip:
         proxy.hash_policy.append(hash_policy_pb2.HashPolicy(source_ip=hash_policy_pb2.HashPolicy.SourceIp()))
     if target.idle_timeout is not None:

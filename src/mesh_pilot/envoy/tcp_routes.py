@@ -13,13 +13,13 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.config.scalars import read_duration
-from mesh_pilot.envoy.egress import scope_services
 from mesh_pilot.envoy.names import outbound
-from mesh_pilot.envoy.policy import policy_for
+from mesh_pilot.envoy.policy import client_policy, rule_ref
+from mesh_pilot.envoy.route.services import visible_service
 from mesh_pilot.envoy.scope import Labels, Scope
-from mesh_pilot.envoy.tcp import TcpTarget, Tunnel
+from mesh_pilot.envoy.tcp import TcpTarget, Tunnel, to_cluster
 from mesh_pilot.model.config import Config
-from mesh_pilot.model.service import Service, ServiceKey
+from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world.view import View
 
 L4Match = api.L4MatchAttributes | api.TlsMatchAttributes
@@ -113,39 +113,16 @@ def route_target(view: View, scope: Scope, route: L4Route, port: int) -> TcpTarg
     ]
     (first, _), *others = ends
     if not others:
-        return _with_policy(view, scope, TcpTarget(first.cluster, first.cluster), first)
+        return _with_policy(view, scope, to_cluster(first.cluster), first)
     weighted = tuple((end.cluster, weight) for end, weight in ends if weight > 0)
-    target = TcpTarget(f"{key.name}.{key.namespace}", weighted=weighted or ((first.cluster, 1),))
+    target = TcpTarget(f"{key.name}.{key.namespace}", weighted or ((first.cluster, 1),))
     return _with_policy(view, scope, target, attrs.evolve(first, subset=""))
 
 
 def service_target(view: View, scope: Scope, service: ServiceKey, port: int) -> TcpTarget:
     """Where connections to a service's port go that no route says anything of."""
     cluster = outbound(service.host, port)
-    return _with_policy(view, scope, TcpTarget(cluster, cluster), _End(cluster, service, port, ""))
-
-
-def reachable(view: View, scope: Scope, host: str) -> Service | None:
-    """The service that a host means to the proxies of a scope."""
-    if scope.sidecar is not None:
-        return view.get(_imported, scope).get(host)
-    for service in view.services_named(host):
-        if _visible(view, service, scope.namespace):
-            return service
-    return None
-
-
-def _imported(view: View, scope: Scope) -> dict[str, Service]:
-    return {s.host: s for s in view.get(scope_services, scope)}
-
-
-def _visible(view: View, service: Service, namespace: str) -> bool:
-    export = service.export_to or view.get(_default_export)
-    return "*" in export or namespace in export or ("." in export and service.namespace == namespace)
-
-
-def _default_export(view: View) -> frozenset[str]:
-    return frozenset(view.mesh().default_service_export_to or ["*"])
+    return _with_policy(view, scope, to_cluster(cluster), _End(cluster, service, port, ""))
 
 
 @attrs.frozen
@@ -162,7 +139,7 @@ class _End:
 def _end(view: View, scope: Scope, destination: api.Destination, namespace: str, listener_port: int) -> _End:
     """Without a port in the destination it is the service's only one, else the one that the connection came to."""
     host = view.full_host(destination.host, namespace)
-    service = reachable(view, scope, host)
+    service = visible_service(view, scope.namespace, host)
     port = listener_port
     if destination.port is not None and destination.port.number:
         port = destination.port.number
@@ -174,21 +151,25 @@ def _end(view: View, scope: Scope, destination: api.Destination, namespace: str,
 
 def _with_policy(view: View, scope: Scope, target: TcpTarget, end: _End) -> TcpTarget:
     """What the DestinationRule of the (first) destination and the proxy's own settings add."""
-    target = attrs.evolve(target, idle_timeout=_idle_timeout(scope.meta("IDLE_TIMEOUT")))
+    own = idle_timeout(scope)
     if end.service is None:
-        return target
-    policy = policy_for(view, scope.namespace, scope.labels, end.service, end.port, end.subset)
+        return attrs.evolve(target, idle_timeout=own)
+    ref = view.get(rule_ref, scope.namespace, scope.labels, end.service)
+    policy = view.get(client_policy, ref, end.port, end.subset)
     hashing = policy.load_balancer.consistent_hash if policy.load_balancer else None
+    tcp = policy.connection_pool.tcp if policy.connection_pool else None
     tunnel = policy.tunnel
     return attrs.evolve(
         target,
         hash_source_ip=bool(hashing and hashing.use_source_ip),
+        idle_timeout=(tcp.idle_timeout if tcp else None) or own,
         tunnel=Tunnel(f"{tunnel.target_host}:{tunnel.target_port}", tunnel.protocol == "POST") if tunnel else None,
     )
 
 
-def _idle_timeout(text: str) -> timedelta | None:
-    """The node metadata's idle timeout; None where it has none, or none that can be read."""
+def idle_timeout(scope: Scope) -> timedelta | None:
+    """How long a TCP connection may be idle, as node metadata says; None where it has nothing that can be read."""
+    text = scope.meta("IDLE_TIMEOUT")
     if not text:
         return None
     try:

@@ -1,0 +1,191 @@
+"""Filter chains for what comes in: which connections a port takes, by its protocol and its mTLS mode.
+
+A client's proxy says by ALPN that it speaks mesh mTLS and whether HTTP is inside; plaintext HTTP is found by an
+inspector; the rest is bytes. Rules: Istio's PeerAuthentication and protocol selection documents; Pilot's matches.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import Enum
+
+import attrs
+from envoy.config.listener.v3.listener_components_pb2 import Filter
+
+from mesh_pilot.envoy.chains import MESH, MESH_BYTES, MESH_HTTP, PLAIN_HTTP, RAW, TLS, Chain, Match, chain
+from mesh_pilot.envoy.hcm import HttpManager, http_manager
+from mesh_pilot.envoy.inbound_ports import InboundPort
+from mesh_pilot.envoy.inbound_routes import inbound_routes
+from mesh_pilot.envoy.mesh_tls import MeshIdentity, mesh_server_socket
+from mesh_pilot.envoy.mtls import PeerMode, PeerModes
+from mesh_pilot.envoy.names import BLACK_HOLE, INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound
+from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.envoy.tcp import tcp_filters, tcp_proxy, to_cluster
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.proxy import Interception
+from mesh_pilot.model.service import Protocol
+from mesh_pilot.world.view import View
+
+VIRTUAL_INBOUND = "virtualInbound"
+
+
+@attrs.frozen(cache_hash=True)
+class InboundSide:
+    """All that inbound chains depend on besides the ports: replicas of a workload have the same."""
+
+    owner: Owner
+    modes: PeerModes
+    identity: MeshIdentity
+    interception: Interception
+    ipv4: bool
+    ipv6: bool
+    idle_timeout: timedelta | None = None
+    """For TCP connections."""
+
+    @property
+    def wildcard(self) -> str:
+        return "0.0.0.0" if self.ipv4 else "::"
+
+
+class Inside(Enum):
+    """What a port carries."""
+
+    HTTP = "HTTP"
+    BYTES = "bytes"
+    EITHER = "either"
+
+
+@attrs.frozen
+class _Take:
+    """One kind of connection that a port takes."""
+
+    transport: str
+    protocols: tuple[str, ...]
+    mesh_tls: bool
+    """The mesh's TLS ends here."""
+    http: bool
+
+
+_MESH_ANY_HTTP = _Take(TLS, (), mesh_tls=True, http=True)
+_MESH_ANY_BYTES = _Take(TLS, (), mesh_tls=True, http=False)
+_MESH_HTTP = _Take(TLS, MESH, mesh_tls=True, http=True)
+_MESH_TCP = _Take(TLS, MESH, mesh_tls=True, http=False)
+_SAID_HTTP = _Take(TLS, MESH_HTTP, mesh_tls=True, http=True)
+_SAID_BYTES = _Take(TLS, MESH_BYTES, mesh_tls=True, http=False)
+_OWN_TLS = _Take(TLS, (), mesh_tls=False, http=False)
+"""TLS of the application: passed on."""
+_PLAIN_HTTP = _Take(RAW, (), mesh_tls=False, http=True)
+_FOUND_HTTP = _Take(RAW, PLAIN_HTTP, mesh_tls=False, http=True)
+_PLAIN_BYTES = _Take(RAW, (), mesh_tls=False, http=False)
+
+_TAKES: dict[tuple[Inside, PeerMode], tuple[_Take, ...]] = {
+    (Inside.HTTP, PeerMode.STRICT): (_MESH_ANY_HTTP,),
+    (Inside.HTTP, PeerMode.PERMISSIVE): (_MESH_HTTP, _PLAIN_HTTP),
+    (Inside.HTTP, PeerMode.DISABLE): (_PLAIN_HTTP,),
+    (Inside.BYTES, PeerMode.STRICT): (_MESH_ANY_BYTES,),
+    (Inside.BYTES, PeerMode.PERMISSIVE): (_MESH_TCP, _OWN_TLS, _PLAIN_BYTES),
+    (Inside.BYTES, PeerMode.DISABLE): (_PLAIN_BYTES,),
+    (Inside.EITHER, PeerMode.STRICT): (_SAID_HTTP, _MESH_ANY_BYTES),
+    (Inside.EITHER, PeerMode.PERMISSIVE): (_SAID_HTTP, _FOUND_HTTP, _SAID_BYTES, _PLAIN_BYTES, _OWN_TLS),
+    (Inside.EITHER, PeerMode.DISABLE): (_FOUND_HTTP, _PLAIN_BYTES),
+}
+
+
+@attrs.frozen(cache_hash=True)
+class _Way:
+    """A way in: what its chains have in common."""
+
+    cluster: str
+    protocol: Protocol
+    mode: PeerMode
+    http_name: str
+    """Name of its HTTP chains."""
+    tcp_name: str
+    stat_prefix: str
+    host: str
+    service_port: int
+    port: int = 0
+    """The connection's destination; 0: any."""
+    cidrs: tuple[str, ...] = ()
+    config: ConfigKey | None = None
+
+
+def port_chains(view: View, side: InboundSide, port: InboundPort) -> tuple[Chain, ...]:
+    """The chains of one port."""
+    way = _Way(
+        cluster=inbound(port.number),
+        protocol=port.protocol,
+        mode=side.modes.at(port.number),
+        http_name=port.name,
+        tcp_name=port.name,
+        stat_prefix=f"inbound_{port.name}",
+        host=port.host,
+        service_port=port.service_port,
+        port=port.number,
+        config=port.config,
+    )
+    return _chains(view, side, way)
+
+
+def passthrough_chains(view: View, side: InboundSide, others: tuple[int, ...]) -> tuple[Chain, ...]:
+    """The chains for what comes to ports that nobody declares.
+
+    ``others`` are such ports that have an mTLS mode of their own.
+    """
+    found: list[Chain] = []
+    families = ((side.ipv4, INBOUND_PASSTHROUGH_V4, "0.0.0.0/0"), (side.ipv6, INBOUND_PASSTHROUGH_V6, "::/0"))
+    for there, cluster, cidr in families:
+        for port in (0, *others) if there else ():
+            way = _Way(
+                cluster=cluster,
+                protocol=Protocol.AUTO,
+                mode=side.modes.at(port) if port else side.modes.default,
+                http_name=f"{VIRTUAL_INBOUND}-catchall-http",
+                tcp_name=VIRTUAL_INBOUND,
+                stat_prefix=cluster,
+                host="",
+                service_port=0,
+                port=port,
+                cidrs=(cidr,),
+            )
+            found += _chains(view, side, way)
+    return tuple(found)
+
+
+def black_hole_chain(view: View, port: int) -> Chain:
+    """The chain for connections to the listener's own port, which nobody may use."""
+    return chain(Match(port=port), [tcp_proxy(view, None, to_cluster(BLACK_HOLE))], name=f"{VIRTUAL_INBOUND}-blackhole")
+
+
+def _chains(view: View, side: InboundSide, way: _Way) -> tuple[Chain, ...]:
+    takes = _TAKES[_inside(way.protocol), way.mode]
+    return tuple(
+        chain(
+            Match(cidrs=way.cidrs, port=way.port, protocols=take.protocols, transport=take.transport),
+            _filters(view, side, way, take.http),
+            name=way.http_name if take.http else way.tcp_name,
+            transport_socket=view.get(mesh_server_socket, side.identity) if take.mesh_tls else None,
+            host=way.host,
+            configs=(way.config,) if way.config else (),
+        )
+        for take in takes
+    )
+
+
+def _inside(protocol: Protocol) -> Inside:
+    if protocol.is_http:
+        return Inside.HTTP
+    return Inside.BYTES if protocol.is_tcp else Inside.EITHER
+
+
+def _filters(view: View, side: InboundSide, way: _Way, http: bool) -> list[Filter]:
+    if not http:
+        target = attrs.evolve(to_cluster(way.cluster), idle_timeout=side.idle_timeout)
+        return tcp_filters(view, side.owner, target, way.protocol)
+    manager = HttpManager(
+        side.owner,
+        way.stat_prefix,
+        routes=inbound_routes(way.cluster, way.host, way.service_port),
+        protocol=way.protocol if way.protocol.is_http else Protocol.HTTP,
+    )
+    return [http_manager(view, manager)]

@@ -1,0 +1,91 @@
+"""A sidecar's inbound listeners: virtualInbound for everything captured, and those that it listens on itself.
+
+Replicas of a workload share their listeners: what these depend on is taken out of the workload first.
+"""
+
+from __future__ import annotations
+
+from envoy.config.core.v3 import base_pb2
+from envoy.config.listener.v3.listener_pb2 import Listener
+
+from mesh_pilot.envoy.access_logs import listener_access_logs
+from mesh_pilot.envoy.chains import assemble, bind_address
+from mesh_pilot.envoy.inbound_chains import (
+    VIRTUAL_INBOUND,
+    InboundSide,
+    black_hole_chain,
+    passthrough_chains,
+    port_chains,
+)
+from mesh_pilot.envoy.inbound_ports import InboundPort, inbound_ports
+from mesh_pilot.envoy.inspectors import inbound_filters, wait_for_client
+from mesh_pilot.envoy.mesh_tls import server_identity
+from mesh_pilot.envoy.messages import boolean
+from mesh_pilot.envoy.mtls import peer_modes
+from mesh_pilot.envoy.owner import inbound_owner
+from mesh_pilot.envoy.scope import Call, Plan, Workload
+from mesh_pilot.envoy.tcp_routes import idle_timeout
+from mesh_pilot.model.proxy import Interception
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.world.view import View
+
+
+def inbound_listeners(view: View, workload: Workload) -> Plan:
+    """The inbound listeners of a workload."""
+    side = view.get(inbound_side, workload)
+    ports = view.get(inbound_ports, workload)
+    plan: dict[str, Call] = {p.name: (port_listener, (side, p)) for p in ports if p.listen}
+    if workload.scope.interception is not Interception.NONE:
+        captured = tuple(p for p in ports if not p.listen)
+        plan[VIRTUAL_INBOUND] = (virtual_inbound, (side, captured))
+    return plan
+
+
+def inbound_side(view: View, workload: Workload) -> InboundSide:
+    """What of a workload its inbound chains depend on."""
+    scope = workload.scope
+    return InboundSide(
+        owner=inbound_owner(view, workload),
+        modes=view.get(peer_modes, scope.namespace, workload.labels),
+        identity=server_identity(scope),
+        interception=scope.interception,
+        ipv4=scope.ipv4,
+        ipv6=scope.ipv6,
+        idle_timeout=idle_timeout(scope),
+    )
+
+
+def virtual_inbound(view: View, side: InboundSide, ports: tuple[InboundPort, ...]) -> Resource:
+    """The listener to which the host's rules send what comes in."""
+    number = view.get(_listen_port)
+    tproxy = side.interception is Interception.TPROXY
+    header = Listener(
+        name=VIRTUAL_INBOUND,
+        address=bind_address(side.wildcard, number),
+        traffic_direction=base_pb2.INBOUND,
+    )
+    if tproxy:
+        header.transparent.CopyFrom(boolean(True))
+    declared = {p.number for p in ports}
+    others = tuple(port for port, _ in side.modes.ports if port not in declared)
+    chains = [black_hole_chain(view, number), *view.get(passthrough_chains, side, others)]
+    for port in ports:
+        chains += view.get(port_chains, side, port)
+    header.listener_filters.extend(inbound_filters(chains, captured=True, tproxy=tproxy))
+    wait_for_client(header, view)
+    return assemble(header, chains, logs=view.get(listener_access_logs, side.owner))
+
+
+def port_listener(view: View, side: InboundSide, port: InboundPort) -> Resource:
+    """The listener of one port where nothing is captured: clients connect to it, the application is behind it."""
+    header = Listener(
+        name=port.name, address=bind_address(port.listen, port.number), traffic_direction=base_pb2.INBOUND
+    )
+    chains = view.get(port_chains, side, port)
+    header.listener_filters.extend(inbound_filters(chains, captured=False, tproxy=False))
+    wait_for_client(header, view)
+    return assemble(header, chains, logs=view.get(listener_access_logs, side.owner))
+
+
+def _listen_port(view: View) -> int:
+    return view.mesh().proxy_inbound_listen_port
