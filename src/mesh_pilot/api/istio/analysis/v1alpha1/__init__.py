@@ -24,6 +24,10 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 
 class AnalysisMessageBaseLevel(betterproto2.Enum):
+    """
+    How bad it is; gaps are left on purpose.
+    """
+
     UNKNOWN = 0
 
     ERROR = 3
@@ -35,6 +39,10 @@ class AnalysisMessageBaseLevel(betterproto2.Enum):
 
 @dataclass(eq=False, repr=False)
 class AnalysisMessageBase(betterproto2.Message):
+    """
+    What every finding has.
+    """
+
     type: "AnalysisMessageBaseType | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     level: "AnalysisMessageBaseLevel" = betterproto2.field(
@@ -49,9 +57,16 @@ default_message_pool.register_message("istio.analysis.v1alpha1", "AnalysisMessag
 
 @dataclass(eq=False, repr=False)
 class AnalysisMessageBaseType(betterproto2.Message):
+    """
+    A kind of finding.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     code: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    Such as IST0101.
+    """
 
 
 default_message_pool.register_message("istio.analysis.v1alpha1", "AnalysisMessageBase.Type", AnalysisMessageBaseType)
@@ -59,11 +74,18 @@ default_message_pool.register_message("istio.analysis.v1alpha1", "AnalysisMessag
 
 @dataclass(eq=False, repr=False)
 class AnalysisMessageWeakSchema(betterproto2.Message):
+    """
+    A kind of finding with its text.
+    """
+
     message_base: "AnalysisMessageBase | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     description: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
 
     template: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    With Go's % verbs for the arguments.
+    """
 
     args: "list[AnalysisMessageWeakSchemaArgType]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
 
@@ -73,6 +95,10 @@ default_message_pool.register_message("istio.analysis.v1alpha1", "AnalysisMessag
 
 @dataclass(eq=False, repr=False)
 class AnalysisMessageWeakSchemaArgType(betterproto2.Message):
+    """
+    An argument of the text.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     go_type: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -85,6 +111,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class GenericAnalysisMessage(betterproto2.Message):
+    """
+    A finding of any kind.
+    """
+
     message_base: "AnalysisMessageBase | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     args: "___google__protobuf__.Struct | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -97,6 +127,10 @@ default_message_pool.register_message("istio.analysis.v1alpha1", "GenericAnalysi
 
 @dataclass(eq=False, repr=False)
 class InternalErrorAnalysisMessage(betterproto2.Message):
+    """
+    The analyzer itself failed.
+    """
+
     message_base: "AnalysisMessageBase | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     detail: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)

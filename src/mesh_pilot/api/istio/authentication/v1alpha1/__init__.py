@@ -28,12 +28,20 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 
 class MutualTlsMode(betterproto2.Enum):
+    """
+    Whether plain text is accepted as well.
+    """
+
     STRICT = 0
 
     PERMISSIVE = 1
 
 
 class PrincipalBinding(betterproto2.Enum):
+    """
+    Whose identity counts as that of the request.
+    """
+
     USE_PEER = 0
 
     USE_ORIGIN = 1
@@ -41,6 +49,10 @@ class PrincipalBinding(betterproto2.Enum):
 
 @dataclass(eq=False, repr=False)
 class Jwt(betterproto2.Message):
+    """
+    Which tokens are good, and where they are found.
+    """
+
     issuer: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     audiences: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
@@ -61,6 +73,10 @@ default_message_pool.register_message("istio.authentication.v1alpha1", "Jwt", Jw
 
 @dataclass(eq=False, repr=False)
 class JwtTriggerRule(betterproto2.Message):
+    """
+    For which paths a token is asked for.
+    """
+
     excluded_paths: "list[StringMatch]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
     included_paths: "list[StringMatch]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -71,7 +87,14 @@ default_message_pool.register_message("istio.authentication.v1alpha1", "Jwt.Trig
 
 @dataclass(eq=False, repr=False)
 class MutualTls(betterproto2.Message):
+    """
+    Mutual TLS between proxies.
+    """
+
     allow_tls: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
+    """
+    Accept TLS without a client certificate too.
+    """
 
     mode: "MutualTlsMode" = betterproto2.field(2, betterproto2.TYPE_ENUM, default_factory=lambda: MutualTlsMode(0))
 
@@ -81,6 +104,10 @@ default_message_pool.register_message("istio.authentication.v1alpha1", "MutualTl
 
 @dataclass(eq=False, repr=False)
 class OriginAuthenticationMethod(betterproto2.Message):
+    """
+    A way for the one who sends requests to say who it is.
+    """
+
     jwt: "Jwt | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
 
@@ -92,7 +119,7 @@ default_message_pool.register_message(
 @dataclass(eq=False, repr=False)
 class PeerAuthenticationMethod(betterproto2.Message):
     """
-
+    A way for the other proxy to say who it is.
 
     Oneofs:
         - params:
@@ -110,6 +137,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class Policy(betterproto2.Message):
+    """
+    Which ways are accepted by which services.
+    """
+
     targets: "list[TargetSelector]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
     peers: "list[PeerAuthenticationMethod]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -131,7 +162,7 @@ default_message_pool.register_message("istio.authentication.v1alpha1", "Policy",
 @dataclass(eq=False, repr=False)
 class PortSelector(betterproto2.Message):
     """
-
+    A port by number or name.
 
     Oneofs:
         - port:
@@ -148,7 +179,7 @@ default_message_pool.register_message("istio.authentication.v1alpha1", "PortSele
 @dataclass(eq=False, repr=False)
 class StringMatch(betterproto2.Message):
     """
-
+    One way to match a text.
 
     Oneofs:
         - match_type:
@@ -168,6 +199,10 @@ default_message_pool.register_message("istio.authentication.v1alpha1", "StringMa
 
 @dataclass(eq=False, repr=False)
 class TargetSelector(betterproto2.Message):
+    """
+    A service, or some of its ports.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     labels: "dict[str, str]" = betterproto2.field(

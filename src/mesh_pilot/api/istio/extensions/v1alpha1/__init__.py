@@ -31,12 +31,20 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 
 class EnvValueSource(betterproto2.Enum):
+    """
+    From the object, or from the proxy's own environment.
+    """
+
     INLINE = 0
 
     HOST = 1
 
 
 class FailStrategy(betterproto2.Enum):
+    """
+    What happens to traffic when the module breaks.
+    """
+
     FAIL_CLOSE = 0
 
     FAIL_OPEN = 1
@@ -45,6 +53,10 @@ class FailStrategy(betterproto2.Enum):
 
 
 class PluginPhase(betterproto2.Enum):
+    """
+    Among which filters it goes; by default near the end.
+    """
+
     UNSPECIFIED_PHASE = 0
 
     AUTHN = 1
@@ -55,6 +67,10 @@ class PluginPhase(betterproto2.Enum):
 
 
 class PluginType(betterproto2.Enum):
+    """
+    Filters requests, or bytes.
+    """
+
     UNSPECIFIED_PLUGIN_TYPE = 0
 
     HTTP = 1
@@ -63,6 +79,10 @@ class PluginType(betterproto2.Enum):
 
 
 class PullPolicy(betterproto2.Enum):
+    """
+    When an image is fetched again.
+    """
+
     UNSPECIFIED_POLICY = 0
 
     IfNotPresent = 1
@@ -71,6 +91,10 @@ class PullPolicy(betterproto2.Enum):
 
 
 class TrafficExtensionExecutionPhase(betterproto2.Enum):
+    """
+    Among which filters it goes; by default near the end.
+    """
+
     UNSPECIFIED = 0
 
     AUTHN = 1
@@ -82,6 +106,10 @@ class TrafficExtensionExecutionPhase(betterproto2.Enum):
 
 @dataclass(eq=False, repr=False)
 class EnvVar(betterproto2.Message):
+    """
+    A variable of that environment.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     value_from: "EnvValueSource" = betterproto2.field(
@@ -96,6 +124,10 @@ default_message_pool.register_message("istio.extensions.v1alpha1", "EnvVar", Env
 
 @dataclass(eq=False, repr=False)
 class LuaConfig(betterproto2.Message):
+    """
+    A script for Envoy's Lua filter.
+    """
+
     inline_code: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -105,7 +137,7 @@ default_message_pool.register_message("istio.extensions.v1alpha1", "LuaConfig", 
 @dataclass(eq=False, repr=False)
 class TrafficExtension(betterproto2.Message):
     """
-
+    A filter and where it runs.
 
     Oneofs:
         - filter_config:
@@ -126,6 +158,9 @@ class TrafficExtension(betterproto2.Message):
     priority: "int | None" = betterproto2.field(
         4, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Int32Value, optional=True
     )
+    """
+    Within its phase; higher ones come first.
+    """
 
     match: "list[TrafficSelector]" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, repeated=True)
 
@@ -139,6 +174,10 @@ default_message_pool.register_message("istio.extensions.v1alpha1", "TrafficExten
 
 @dataclass(eq=False, repr=False)
 class TrafficSelector(betterproto2.Message):
+    """
+    Which traffic goes through it.
+    """
+
     mode: "__type__v1beta1__.WorkloadMode" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: __type__v1beta1__.WorkloadMode(0)
     )
@@ -151,6 +190,10 @@ default_message_pool.register_message("istio.extensions.v1alpha1", "TrafficSelec
 
 @dataclass(eq=False, repr=False)
 class VmConfig(betterproto2.Message):
+    """
+    The environment that modules run in.
+    """
+
     env: "list[EnvVar]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
 
@@ -159,6 +202,10 @@ default_message_pool.register_message("istio.extensions.v1alpha1", "VmConfig", V
 
 @dataclass(eq=False, repr=False)
 class WasmConfig(betterproto2.Message):
+    """
+    WebAssembly, as in a WasmPlugin.
+    """
+
     url: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     sha256: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -191,6 +238,10 @@ default_message_pool.register_message("istio.extensions.v1alpha1", "WasmConfig",
 
 @dataclass(eq=False, repr=False)
 class WasmPlugin(betterproto2.Message):
+    """
+    A module and where it runs.
+    """
+
     selector: "__type__v1beta1__.WorkloadSelector | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )
@@ -204,8 +255,14 @@ class WasmPlugin(betterproto2.Message):
     )
 
     url: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    `oci://`, `http://`, `https://` or `file://`.
+    """
 
     sha256: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    What the module must hash to.
+    """
 
     image_pull_policy: "PullPolicy" = betterproto2.field(
         4, betterproto2.TYPE_ENUM, default_factory=lambda: PullPolicy(0)
@@ -214,18 +271,30 @@ class WasmPlugin(betterproto2.Message):
     image_pull_secret: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
 
     verification_key: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    Of a signed image.
+    """
 
     plugin_config: "___google__protobuf__.Struct | None" = betterproto2.field(
         7, betterproto2.TYPE_MESSAGE, optional=True
     )
+    """
+    Handed to the module as JSON.
+    """
 
     plugin_name: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
+    """
+    In Envoy's configuration.
+    """
 
     phase: "PluginPhase" = betterproto2.field(9, betterproto2.TYPE_ENUM, default_factory=lambda: PluginPhase(0))
 
     priority: "int | None" = betterproto2.field(
         10, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Int32Value, optional=True
     )
+    """
+    Within its phase; higher ones come first.
+    """
 
     fail_strategy: "FailStrategy" = betterproto2.field(
         13, betterproto2.TYPE_ENUM, default_factory=lambda: FailStrategy(0)
@@ -243,6 +312,10 @@ default_message_pool.register_message("istio.extensions.v1alpha1", "WasmPlugin",
 
 @dataclass(eq=False, repr=False)
 class WasmPluginTrafficSelector(betterproto2.Message):
+    """
+    Which traffic goes through it.
+    """
+
     mode: "__type__v1beta1__.WorkloadMode" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: __type__v1beta1__.WorkloadMode(0)
     )

@@ -43,6 +43,10 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 @dataclass(eq=False, repr=False)
 class IncrementalMeshConfigRequest(betterproto2.Message):
+    """
+    Asks for changes of a type, or acknowledges a response.
+    """
+
     sink_node: "SinkNode | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     type_url: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -63,6 +67,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class IncrementalMeshConfigResponse(betterproto2.Message):
+    """
+    What has changed.
+    """
+
     system_version_info: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     resources: "list[Resource]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -79,6 +87,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigRequest(betterproto2.Message):
+    """
+    Asks for a type, or acknowledges a response.
+    """
+
     version_info: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     sink_node: "SinkNode | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -88,6 +100,9 @@ class MeshConfigRequest(betterproto2.Message):
     response_nonce: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
 
     error_detail: "___google__rpc__.Status | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    The response was refused.
+    """
 
 
 default_message_pool.register_message("istio.mcp.v1alpha1", "MeshConfigRequest", MeshConfigRequest)
@@ -95,6 +110,10 @@ default_message_pool.register_message("istio.mcp.v1alpha1", "MeshConfigRequest",
 
 @dataclass(eq=False, repr=False)
 class MeshConfigResponse(betterproto2.Message):
+    """
+    All resources of a type.
+    """
+
     version_info: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     resources: "list[Resource]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -109,13 +128,23 @@ default_message_pool.register_message("istio.mcp.v1alpha1", "MeshConfigResponse"
 
 @dataclass(eq=False, repr=False)
 class Metadata(betterproto2.Message):
+    """
+    What identifies a resource and its version.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    `namespace/name`.
+    """
 
     create_time: "datetime.datetime | None" = betterproto2.field(
         2, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Timestamp, optional=True
     )
 
     version: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    Of this content; opaque.
+    """
 
     labels: "dict[str, str]" = betterproto2.field(
         4, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
@@ -131,17 +160,30 @@ default_message_pool.register_message("istio.mcp.v1alpha1", "Metadata", Metadata
 
 @dataclass(eq=False, repr=False)
 class RequestResources(betterproto2.Message):
+    """
+    Asks for a collection, or acknowledges a response.
+    """
+
     sink_node: "SinkNode | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     collection: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    Such as `istio/networking/v1alpha3/virtualservices`.
+    """
 
     initial_resource_versions: "dict[str, str]" = betterproto2.field(
         3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
+    """
+    What the sink has already, on the first request of an incremental stream.
+    """
 
     response_nonce: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
 
     error_detail: "___google__rpc__.Status | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    The response was refused.
+    """
 
     incremental: "bool" = betterproto2.field(6, betterproto2.TYPE_BOOL)
 
@@ -151,6 +193,10 @@ default_message_pool.register_message("istio.mcp.v1alpha1", "RequestResources", 
 
 @dataclass(eq=False, repr=False)
 class Resource(betterproto2.Message):
+    """
+    Metadata and the message itself.
+    """
+
     metadata: "Metadata | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     body: "___google__protobuf__.Any | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -161,6 +207,10 @@ default_message_pool.register_message("istio.mcp.v1alpha1", "Resource", Resource
 
 @dataclass(eq=False, repr=False)
 class Resources(betterproto2.Message):
+    """
+    A collection, or what has changed in it.
+    """
+
     system_version_info: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     collection: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -168,6 +218,9 @@ class Resources(betterproto2.Message):
     resources: "list[Resource]" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, repeated=True)
 
     removed_resources: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Names, when incremental.
+    """
 
     nonce: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
 
@@ -179,6 +232,10 @@ default_message_pool.register_message("istio.mcp.v1alpha1", "Resources", Resourc
 
 @dataclass(eq=False, repr=False)
 class SinkNode(betterproto2.Message):
+    """
+    Who asks.
+    """
+
     id: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     annotations: "dict[str, str]" = betterproto2.field(
@@ -190,6 +247,10 @@ default_message_pool.register_message("istio.mcp.v1alpha1", "SinkNode", SinkNode
 
 
 class AggregatedMeshConfigServiceStub(betterproto2_grpclib.ServiceStub):
+    """
+    The first form of the protocol, by type URL, as in ADS.
+    """
+
     async def stream_aggregated_resources(
         self,
         messages: "AsyncIterable[MeshConfigRequest] | Iterable[MeshConfigRequest]",
@@ -232,6 +293,10 @@ class AggregatedMeshConfigServiceStub(betterproto2_grpclib.ServiceStub):
 
 
 class ResourceSinkStub(betterproto2_grpclib.ServiceStub):
+    """
+    Takes resources from sources that connect to it.
+    """
+
     async def establish_resource_stream(
         self,
         messages: "AsyncIterable[Resources] | Iterable[Resources]",
@@ -240,6 +305,9 @@ class ResourceSinkStub(betterproto2_grpclib.ServiceStub):
         deadline: "Deadline | None" = None,
         metadata: "MetadataLike | None" = None,
     ) -> "AsyncIterator[RequestResources]":
+        """
+        The same with the roles of client and server exchanged.
+        """
 
         async for response in self._stream_stream(
             "/istio.mcp.v1alpha1.ResourceSink/EstablishResourceStream",
@@ -254,6 +322,10 @@ class ResourceSinkStub(betterproto2_grpclib.ServiceStub):
 
 
 class ResourceSourceStub(betterproto2_grpclib.ServiceStub):
+    """
+    Serves resources to sinks that connect to it.
+    """
+
     async def establish_resource_stream(
         self,
         messages: "AsyncIterable[RequestResources] | Iterable[RequestResources]",
@@ -262,6 +334,9 @@ class ResourceSourceStub(betterproto2_grpclib.ServiceStub):
         deadline: "Deadline | None" = None,
         metadata: "MetadataLike | None" = None,
     ) -> "AsyncIterator[Resources]":
+        """
+        Each collection has its own requests, answers and nonces.
+        """
 
         async for response in self._stream_stream(
             "/istio.mcp.v1alpha1.ResourceSource/EstablishResourceStream",
@@ -280,6 +355,10 @@ from ....google import rpc as ___google__rpc__
 
 
 class AggregatedMeshConfigServiceBase(betterproto2_grpclib.ServiceBase):
+    """
+    The first form of the protocol, by type URL, as in ADS.
+    """
+
     async def stream_aggregated_resources(
         self, messages: "AsyncIterator[MeshConfigRequest]"
     ) -> "AsyncIterator[MeshConfigResponse]":
@@ -332,9 +411,16 @@ class AggregatedMeshConfigServiceBase(betterproto2_grpclib.ServiceBase):
 
 
 class ResourceSinkBase(betterproto2_grpclib.ServiceBase):
+    """
+    Takes resources from sources that connect to it.
+    """
+
     async def establish_resource_stream(
         self, messages: "AsyncIterator[Resources]"
     ) -> "AsyncIterator[RequestResources]":
+        """
+        The same with the roles of client and server exchanged.
+        """
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
         yield RequestResources()
@@ -361,9 +447,16 @@ class ResourceSinkBase(betterproto2_grpclib.ServiceBase):
 
 
 class ResourceSourceBase(betterproto2_grpclib.ServiceBase):
+    """
+    Serves resources to sinks that connect to it.
+    """
+
     async def establish_resource_stream(
         self, messages: "AsyncIterator[RequestResources]"
     ) -> "AsyncIterator[Resources]":
+        """
+        Each collection has its own requests, answers and nonces.
+        """
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
         yield Resources()

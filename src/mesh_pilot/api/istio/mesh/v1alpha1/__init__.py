@@ -122,6 +122,10 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 
 class AuthenticationPolicy(betterproto2.Enum):
+    """
+    How proxies speak with the control plane.
+    """
+
     NONE = 0
 
     MUTUAL_TLS = 1
@@ -130,6 +134,10 @@ class AuthenticationPolicy(betterproto2.Enum):
 
 
 class ForwardClientCertDetails(betterproto2.Enum):
+    """
+    What becomes of X-Forwarded-Client-Cert; UNDEFINED leaves it to the defaults.
+    """
+
     UNDEFINED = 0
 
     SANITIZE = 1
@@ -144,18 +152,30 @@ class ForwardClientCertDetails(betterproto2.Enum):
 
 
 class MeshConfigAccessLogEncoding(betterproto2.Enum):
+    """
+    Lines of text, or of JSON.
+    """
+
     TEXT = 0
 
     JSON = 1
 
 
 class MeshConfigAuthPolicy(betterproto2.Enum):
+    """
+    How proxies used to speak with the control plane.
+    """
+
     NONE = 0
 
     MUTUAL_TLS = 1
 
 
 class MeshConfigExtensionProviderOpenCensusAgentTracingProviderTraceContext(betterproto2.Enum):
+    """
+    Which headers carry a trace on.
+    """
+
     UNSPECIFIED = 0
 
     W3C_TRACE_CONTEXT = 1
@@ -168,30 +188,50 @@ class MeshConfigExtensionProviderOpenCensusAgentTracingProviderTraceContext(bett
 
 
 class MeshConfigExtensionProviderServiceAttributeEnrichment(betterproto2.Enum):
+    """
+    By which rules a trace names its service.
+    """
+
     ISTIO_CANONICAL = 0
 
     OTEL_SEMANTIC_CONVENTIONS = 1
 
 
 class MeshConfigExtensionProviderZipkinTracingProviderTraceContextOption(betterproto2.Enum):
+    """
+    Which headers carry a trace on.
+    """
+
     USE_B3 = 0
 
     USE_B3_WITH_W3C_PROPAGATION = 1
 
 
 class MeshConfigH2UpgradePolicy(betterproto2.Enum):
+    """
+    Whether HTTP/1 requests are sent as HTTP/2 within the mesh.
+    """
+
     DO_NOT_UPGRADE = 0
 
     UPGRADE = 1
 
 
 class MeshConfigInboundTrafficPolicyMode(betterproto2.Enum):
+    """
+    At the address that was asked for, or at 127.0.0.1.
+    """
+
     PASSTHROUGH = 0
 
     LOCALHOST = 1
 
 
 class MeshConfigIngressControllerMode(betterproto2.Enum):
+    """
+    Which Ingress objects are taken on.
+    """
+
     UNSPECIFIED = 0
 
     OFF = 1
@@ -202,6 +242,10 @@ class MeshConfigIngressControllerMode(betterproto2.Enum):
 
 
 class MeshConfigOutboundTrafficPolicyMode(betterproto2.Enum):
+    """
+    Refuse it, or let it go.
+    """
+
     REGISTRY_ONLY = 0
 
     ALLOW_ANY = 1
@@ -210,24 +254,45 @@ class MeshConfigOutboundTrafficPolicyMode(betterproto2.Enum):
 
 
 class MeshConfigProxyPathNormalizationNormalizationType(betterproto2.Enum):
+    """
+    How far that goes.
+    """
+
     DEFAULT = 0
 
     NONE = 1
 
     BASE = 2
+    """
+    RFC 3986, and backslashes become slashes.
+    """
 
     MERGE_SLASHES = 3
+    """
+    And several slashes become one.
+    """
 
     DECODE_AND_MERGE_SLASHES = 4
+    """
+    And %2F and %5C are decoded first.
+    """
 
 
 class MeshConfigServiceScopeConfigsScope(betterproto2.Enum):
+    """
+    Their cluster, or the mesh.
+    """
+
     LOCAL = 0
 
     GLOBAL = 1
 
 
 class MeshConfigTlsConfigTlsProtocol(betterproto2.Enum):
+    """
+    Versions of TLS.
+    """
+
     TLS_AUTO = 0
 
     TLSV1_2 = 1
@@ -236,6 +301,10 @@ class MeshConfigTlsConfigTlsProtocol(betterproto2.Enum):
 
 
 class ProxyConfigConnectionSettingsHeadersWithUnderscoresAction(betterproto2.Enum):
+    """
+    What becomes of headers with underscores in their names.
+    """
+
     HEADERS_WITH_UNDERSCORES_UNSPECIFIED = 0
 
     HEADERS_WITH_UNDERSCORES_ALLOW = 1
@@ -246,6 +315,10 @@ class ProxyConfigConnectionSettingsHeadersWithUnderscoresAction(betterproto2.Enu
 
 
 class ProxyConfigConnectionSettingsPathWithEscapedSlashesAction(betterproto2.Enum):
+    """
+    What becomes of paths with %2F and %5C.
+    """
+
     PATH_WITH_ESCAPED_SLASHES_UNSPECIFIED = 0
 
     KEEP_UNCHANGED = 1
@@ -258,12 +331,20 @@ class ProxyConfigConnectionSettingsPathWithEscapedSlashesAction(betterproto2.Enu
 
 
 class ProxyConfigConnectionSettingsProfile(betterproto2.Enum):
+    """
+    Defaults for a place inside the mesh, or at its edge.
+    """
+
     SIDECAR = 0
 
     EDGE = 1
 
 
 class ProxyConfigInboundInterceptionMode(betterproto2.Enum):
+    """
+    How traffic is redirected to the proxy.
+    """
+
     REDIRECT = 0
 
     TPROXY = 1
@@ -272,12 +353,20 @@ class ProxyConfigInboundInterceptionMode(betterproto2.Enum):
 
 
 class ProxyConfigProxyHeadersMetadataExchangeMode(betterproto2.Enum):
+    """
+    When they are sent.
+    """
+
     UNDEFINED = 0
 
     IN_MESH = 1
 
 
 class ProxyConfigTracingServiceName(betterproto2.Enum):
+    """
+    How the name in traces is made of labels and namespace.
+    """
+
     APP_LABEL_AND_NAMESPACE = 0
 
     CANONICAL_NAME_ONLY = 1
@@ -286,10 +375,18 @@ class ProxyConfigTracingServiceName(betterproto2.Enum):
 
 
 class Resource(betterproto2.Enum):
+    """
+    What a source of configuration has besides configuration.
+    """
+
     SERVICE_REGISTRY = 0
 
 
 class ServiceEntryVisibilityVisibility(betterproto2.Enum):
+    """
+    Nowhere, in their namespace, everywhere.
+    """
+
     VISIBILITY_UNSPECIFIED = 0
 
     NONE = 1
@@ -300,6 +397,10 @@ class ServiceEntryVisibilityVisibility(betterproto2.Enum):
 
 
 class TracingOpenCensusAgentTraceContext(betterproto2.Enum):
+    """
+    Which headers carry a trace on.
+    """
+
     UNSPECIFIED = 0
 
     W3C_TRACE_CONTEXT = 1
@@ -313,6 +414,10 @@ class TracingOpenCensusAgentTraceContext(betterproto2.Enum):
 
 @dataclass(eq=False, repr=False)
 class Certificate(betterproto2.Message):
+    """
+    A certificate that was to be made for a secret.
+    """
+
     secret_name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     dns_names: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
@@ -323,7 +428,14 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "Certificate", Cert
 
 @dataclass(eq=False, repr=False)
 class ConfigSource(betterproto2.Message):
+    """
+    Where configuration comes from.
+    """
+
     address: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    `host:port` of an MCP or xDS server, `fs:///` and a folder, or `k8s://`.
+    """
 
     tls_settings: "__networking__v1alpha3__.ClientTlsSettings | None" = betterproto2.field(
         2, betterproto2.TYPE_MESSAGE, optional=True
@@ -337,6 +449,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "ConfigSource", Con
 
 @dataclass(eq=False, repr=False)
 class LabelSelector(betterproto2.Message):
+    """
+    Labels, as Kubernetes selects by them; all conditions must hold.
+    """
+
     match_labels: "dict[str, str]" = betterproto2.field(
         1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
@@ -351,9 +467,16 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "LabelSelector", La
 
 @dataclass(eq=False, repr=False)
 class LabelSelectorRequirement(betterproto2.Message):
+    """
+    A condition on one label.
+    """
+
     key: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     operator: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    In, NotIn, Exists or DoesNotExist.
+    """
 
     values: "list[str]" = betterproto2.field(3, betterproto2.TYPE_STRING, repeated=True)
 
@@ -363,11 +486,24 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "LabelSelectorRequi
 
 @dataclass(eq=False, repr=False)
 class MeshConfig(betterproto2.Message):
+    """
+    Everything there is to set about a mesh.
+    """
+
     proxy_listen_port: "int" = betterproto2.field(4, betterproto2.TYPE_INT32)
+    """
+    Where sidecars take outbound traffic.
+    """
 
     proxy_inbound_listen_port: "int" = betterproto2.field(65, betterproto2.TYPE_INT32)
+    """
+    Where sidecars take inbound traffic.
+    """
 
     proxy_http_port: "int" = betterproto2.field(5, betterproto2.TYPE_INT32)
+    """
+    Where sidecars offer an HTTP proxy; 0 is nowhere.
+    """
 
     connect_timeout: "datetime.timedelta | None" = betterproto2.field(
         6, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
@@ -380,6 +516,9 @@ class MeshConfig(betterproto2.Message):
     protocol_detection_timeout: "datetime.timedelta | None" = betterproto2.field(
         42, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    How long a client may be silent until its traffic counts as TCP; 0s is for ever.
+    """
 
     tcp_keepalive: "__networking__v1alpha3__.ConnectionPoolSettingsTcpSettingsTcpKeepalive | None" = betterproto2.field(
         28, betterproto2.TYPE_MESSAGE, optional=True
@@ -398,8 +537,14 @@ class MeshConfig(betterproto2.Message):
     enable_tracing: "bool" = betterproto2.field(12, betterproto2.TYPE_BOOL)
 
     access_log_file: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
+    """
+    Empty: no log.
+    """
 
     access_log_format: "str" = betterproto2.field(24, betterproto2.TYPE_STRING)
+    """
+    Empty: Istio's own.
+    """
 
     access_log_encoding: "MeshConfigAccessLogEncoding" = betterproto2.field(
         27, betterproto2.TYPE_ENUM, default_factory=lambda: MeshConfigAccessLogEncoding(0)
@@ -410,6 +555,9 @@ class MeshConfig(betterproto2.Message):
     disable_envoy_listener_log: "bool" = betterproto2.field(56, betterproto2.TYPE_BOOL)
 
     default_config: "ProxyConfig | None" = betterproto2.field(14, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    For every proxy that has nothing of its own.
+    """
 
     outbound_traffic_policy: "MeshConfigOutboundTrafficPolicy | None" = betterproto2.field(
         17, betterproto2.TYPE_MESSAGE, optional=True
@@ -428,6 +576,9 @@ class MeshConfig(betterproto2.Message):
     trust_domain: "str" = betterproto2.field(26, betterproto2.TYPE_STRING)
 
     trust_domain_aliases: "list[str]" = betterproto2.field(46, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Identities of these trust domains count as our own.
+    """
 
     ca_certificates: "list[MeshConfigCertificateData]" = betterproto2.field(
         58, betterproto2.TYPE_MESSAGE, repeated=True
@@ -440,6 +591,9 @@ class MeshConfig(betterproto2.Message):
     default_destination_rule_export_to: "list[str]" = betterproto2.field(33, betterproto2.TYPE_STRING, repeated=True)
 
     root_namespace: "str" = betterproto2.field(34, betterproto2.TYPE_STRING)
+    """
+    Objects in it are for the whole mesh.
+    """
 
     locality_lb_setting: "__networking__v1alpha3__.LocalityLoadBalancerSetting | None" = betterproto2.field(
         35, betterproto2.TYPE_MESSAGE, optional=True
@@ -458,8 +612,14 @@ class MeshConfig(betterproto2.Message):
     )
 
     inbound_cluster_stat_name: "str" = betterproto2.field(44, betterproto2.TYPE_STRING)
+    """
+    With %SERVICE%, %SERVICE_FQDN%, %SERVICE_PORT%, %SERVICE_PORT_NAME%.
+    """
 
     outbound_cluster_stat_name: "str" = betterproto2.field(45, betterproto2.TYPE_STRING)
+    """
+    The same, and %SUBSET_NAME%.
+    """
 
     certificates: "list[Certificate]" = betterproto2.field(47, betterproto2.TYPE_MESSAGE, repeated=True)
 
@@ -490,6 +650,9 @@ class MeshConfig(betterproto2.Message):
     )
 
     discovery_selectors: "list[LabelSelector]" = betterproto2.field(59, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Namespaces that are looked at; any of these.
+    """
 
     path_normalization: "MeshConfigProxyPathNormalization | None" = betterproto2.field(
         61, betterproto2.TYPE_MESSAGE, optional=True
@@ -524,6 +687,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "MeshConfig", MeshC
 
 @dataclass(eq=False, repr=False)
 class MeshConfigCa(betterproto2.Message):
+    """
+    A certificate authority of somebody else's.
+    """
+
     address: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     tls_settings: "__networking__v1alpha3__.ClientTlsSettings | None" = betterproto2.field(
@@ -543,7 +710,7 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "MeshConfig.CA", Me
 @dataclass(eq=False, repr=False)
 class MeshConfigCertificateData(betterproto2.Message):
     """
-
+    Roots that are trusted besides the mesh's own.
 
     Oneofs:
         - certificate_data:
@@ -565,6 +732,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "MeshConfig.Certifi
 
 @dataclass(eq=False, repr=False)
 class MeshConfigDefaultProviders(betterproto2.Message):
+    """
+    What Telemetry uses that names no provider.
+    """
+
     tracing: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
 
     metrics: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
@@ -577,6 +748,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "MeshConfig.Default
 
 @dataclass(eq=False, repr=False)
 class MeshConfigDefaultTrafficPolicy(betterproto2.Message):
+    """
+    What holds where no DestinationRule says otherwise.
+    """
+
     connection_pool: "__networking__v1alpha3__.ConnectionPoolSettings | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )
@@ -594,7 +769,7 @@ default_message_pool.register_message(
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProvider(betterproto2.Message):
     """
-
+    Something that other objects refer to by name.
 
     Oneofs:
         - provider:
@@ -677,6 +852,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderDatadogTracingProvider(betterproto2.Message):
+    """
+    Traces to a Datadog agent.
+    """
+
     service: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     port: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -693,6 +872,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderEnvoyExternalAuthorizationGrpcProvider(betterproto2.Message):
+    """
+    Decides about requests, over Envoy's gRPC.
+    """
+
     service: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     port: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -702,10 +885,16 @@ class MeshConfigExtensionProviderEnvoyExternalAuthorizationGrpcProvider(betterpr
     )
 
     fail_open: "bool" = betterproto2.field(3, betterproto2.TYPE_BOOL)
+    """
+    Let requests pass when it can't be reached.
+    """
 
     clear_route_cache: "bool" = betterproto2.field(7, betterproto2.TYPE_BOOL)
 
     status_on_error: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+    """
+    The answer when it can't be reached; 403 where absent.
+    """
 
     include_request_body_in_check: "MeshConfigExtensionProviderEnvoyExternalAuthorizationRequestBody | None" = (
         betterproto2.field(6, betterproto2.TYPE_MESSAGE, optional=True)
@@ -721,7 +910,14 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderEnvoyExternalAuthorizationHttpProvider(betterproto2.Message):
+    """
+    Decides about requests, over HTTP.
+    """
+
     service: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    `host` or `namespace/host`.
+    """
 
     port: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
 
@@ -732,10 +928,16 @@ class MeshConfigExtensionProviderEnvoyExternalAuthorizationHttpProvider(betterpr
     path_prefix: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
 
     fail_open: "bool" = betterproto2.field(4, betterproto2.TYPE_BOOL)
+    """
+    Let requests pass when it can't be reached.
+    """
 
     clear_route_cache: "bool" = betterproto2.field(14, betterproto2.TYPE_BOOL)
 
     status_on_error: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+    """
+    The answer when it can't be reached; 403 where absent.
+    """
 
     include_headers_in_check: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
 
@@ -773,6 +975,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderEnvoyExternalAuthorizationRequestBody(betterproto2.Message):
+    """
+    How much of the body the one who decides gets to see.
+    """
+
     max_request_bytes: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
     allow_partial_message: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
@@ -789,6 +995,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderEnvoyFileAccessLogProvider(betterproto2.Message):
+    """
+    Logs to a file of the proxy's.
+    """
+
     path: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     log_format: "MeshConfigExtensionProviderEnvoyFileAccessLogProviderLogFormat | None" = betterproto2.field(
@@ -808,7 +1018,7 @@ default_message_pool.register_message(
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderEnvoyFileAccessLogProviderLogFormat(betterproto2.Message):
     """
-
+    Lines of text, or of JSON.
 
     Oneofs:
         - log_format:
@@ -830,6 +1040,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderEnvoyHttpGrpcV3LogProvider(betterproto2.Message):
+    """
+    Logs of HTTP to a gRPC service.
+    """
+
     service: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     port: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -854,6 +1068,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderEnvoyOpenTelemetryLogProvider(betterproto2.Message):
+    """
+    Logs to an OpenTelemetry collector.
+    """
+
     service: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     port: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -874,6 +1092,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderEnvoyOpenTelemetryLogProviderLogFormat(betterproto2.Message):
+    """
+    Text and attributes of an entry.
+    """
+
     text: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     labels: "___google__protobuf__.Struct | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -888,6 +1110,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderEnvoyTcpGrpcV3LogProvider(betterproto2.Message):
+    """
+    Logs of TCP to a gRPC service.
+    """
+
     service: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     port: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -906,6 +1132,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderGrpcService(betterproto2.Message):
+    """
+    How calls to a gRPC service are made.
+    """
+
     timeout: "datetime.timedelta | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
@@ -923,7 +1153,7 @@ default_message_pool.register_message(
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderHttpHeader(betterproto2.Message):
     """
-
+    A header, with a fixed value or one of the environment.
 
     Oneofs:
         - header_value:
@@ -943,6 +1173,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderHttpService(betterproto2.Message):
+    """
+    How requests to an HTTP service are made.
+    """
+
     path: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     timeout: "datetime.timedelta | None" = betterproto2.field(
@@ -961,6 +1195,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderLightstepTracingProvider(betterproto2.Message):
+    """
+    Traces to a Lightstep satellite.
+    """
+
     service: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     port: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -979,6 +1217,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderOpenCensusAgentTracingProvider(betterproto2.Message):
+    """
+    Traces to an OpenCensus agent.
+    """
+
     service: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     port: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -1000,7 +1242,7 @@ default_message_pool.register_message(
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderOpenTelemetryTracingProvider(betterproto2.Message):
     """
-
+    Traces to an OpenTelemetry collector.
 
     Oneofs:
         - sampling:
@@ -1042,6 +1284,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderOpenTelemetryTracingProviderDynatraceSampler(betterproto2.Message):
+    """
+    Samples as Dynatrace says.
+    """
+
     tenant: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     cluster_id: "int" = betterproto2.field(2, betterproto2.TYPE_INT32)
@@ -1062,6 +1308,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderOpenTelemetryTracingProviderDynatraceSamplerDynatraceApi(betterproto2.Message):
+    """
+    Where Dynatrace is asked.
+    """
+
     service: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     port: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -1080,6 +1330,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderPrometheusMetricsProvider(betterproto2.Message):
+    """
+    Metrics for Prometheus.
+    """
+
     pass
 
 
@@ -1092,6 +1346,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderResourceDetectors(betterproto2.Message):
+    """
+    What traces say of where they were made.
+    """
+
     environment: "MeshConfigExtensionProviderResourceDetectorsEnvironmentResourceDetector | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )
@@ -1110,6 +1368,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderResourceDetectorsDynatraceResourceDetector(betterproto2.Message):
+    """
+    Taken from Dynatrace's files.
+    """
+
     pass
 
 
@@ -1122,6 +1384,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderResourceDetectorsEnvironmentResourceDetector(betterproto2.Message):
+    """
+    Taken from the environment.
+    """
+
     pass
 
 
@@ -1134,6 +1400,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderSdsProvider(betterproto2.Message):
+    """
+    Secrets from a service of somebody else's.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     service: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1148,6 +1418,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderSkyWalkingTracingProvider(betterproto2.Message):
+    """
+    Traces to SkyWalking.
+    """
+
     service: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     port: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -1164,6 +1438,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderStackdriverProvider(betterproto2.Message):
+    """
+    Traces, metrics and logs to Google Cloud.
+    """
+
     debug: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
 
     max_number_of_attributes: "int | None" = betterproto2.field(
@@ -1214,6 +1492,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderStackdriverProviderLogging(betterproto2.Message):
+    """
+    Labels of log entries, as CEL expressions.
+    """
+
     labels: "dict[str, str]" = betterproto2.field(
         1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
@@ -1228,6 +1510,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigExtensionProviderZipkinTracingProvider(betterproto2.Message):
+    """
+    Traces to a Zipkin collector.
+    """
+
     service: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     port: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -1262,6 +1548,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigInboundTrafficPolicy(betterproto2.Message):
+    """
+    How sidecars reach the workload beside them.
+    """
+
     mode: "MeshConfigInboundTrafficPolicyMode" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: MeshConfigInboundTrafficPolicyMode(0)
     )
@@ -1274,6 +1564,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigOutboundTrafficPolicy(betterproto2.Message):
+    """
+    What happens to traffic to where nobody knows.
+    """
+
     mode: "MeshConfigOutboundTrafficPolicyMode" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: MeshConfigOutboundTrafficPolicyMode(0)
     )
@@ -1290,6 +1584,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigProxyPathNormalization(betterproto2.Message):
+    """
+    How paths are made comparable before they are matched.
+    """
+
     normalization: "MeshConfigProxyPathNormalizationNormalizationType" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: MeshConfigProxyPathNormalizationNormalizationType(0)
     )
@@ -1302,6 +1600,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigServiceScopeConfigs(betterproto2.Message):
+    """
+    Which services are known beyond their cluster.
+    """
+
     namespace_selector: "LabelSelector | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     services_selector: "LabelSelector | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -1318,6 +1620,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigServiceSettings(betterproto2.Message):
+    """
+    Settings of some services.
+    """
+
     settings: "MeshConfigServiceSettingsSettings | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )
@@ -1330,7 +1636,14 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "MeshConfig.Service
 
 @dataclass(eq=False, repr=False)
 class MeshConfigServiceSettingsSettings(betterproto2.Message):
+    """
+    The settings.
+    """
+
     cluster_local: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
+    """
+    Only endpoints of the client's own cluster are used.
+    """
 
 
 default_message_pool.register_message(
@@ -1340,6 +1653,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class MeshConfigTlsConfig(betterproto2.Message):
+    """
+    Which TLS proxies speak.
+    """
+
     min_protocol_version: "MeshConfigTlsConfigTlsProtocol" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: MeshConfigTlsConfigTlsProtocol(0)
     )
@@ -1354,6 +1671,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "MeshConfig.TLSConf
 
 @dataclass(eq=False, repr=False)
 class MeshNetworks(betterproto2.Message):
+    """
+    The networks of the mesh, by name.
+    """
+
     networks: "dict[str, Network]" = betterproto2.field(
         1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE)
     )
@@ -1364,6 +1685,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "MeshNetworks", Mes
 
 @dataclass(eq=False, repr=False)
 class Network(betterproto2.Message):
+    """
+    Endpoints that reach each other directly.
+    """
+
     endpoints: "list[NetworkNetworkEndpoints]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
 
     gateways: "list[NetworkIstioNetworkGateway]" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -1375,7 +1700,7 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "Network", Network)
 @dataclass(eq=False, repr=False)
 class NetworkIstioNetworkGateway(betterproto2.Message):
     """
-
+    Where the others reach it.
 
     Oneofs:
         - gw:
@@ -1396,7 +1721,7 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "Network.IstioNetwo
 @dataclass(eq=False, repr=False)
 class NetworkNetworkEndpoints(betterproto2.Message):
     """
-
+    Which endpoints are in it.
 
     Oneofs:
         - ne:
@@ -1405,6 +1730,9 @@ class NetworkNetworkEndpoints(betterproto2.Message):
     from_cidr: "str | None" = betterproto2.field(1, betterproto2.TYPE_STRING, optional=True, group="ne")
 
     from_registry: "str | None" = betterproto2.field(2, betterproto2.TYPE_STRING, optional=True, group="ne")
+    """
+    Name of a registry, all of whose endpoints are in it.
+    """
 
 
 default_message_pool.register_message("istio.mesh.v1alpha1", "Network.NetworkEndpoints", NetworkNetworkEndpoints)
@@ -1413,7 +1741,7 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "Network.NetworkEnd
 @dataclass(eq=False, repr=False)
 class PrivateKeyProvider(betterproto2.Message):
     """
-
+    Hardware that speeds up TLS handshakes.
 
     Oneofs:
         - provider:
@@ -1433,13 +1761,23 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "PrivateKeyProvider
 
 @dataclass(eq=False, repr=False)
 class PrivateKeyProviderCryptoMb(betterproto2.Message):
+    """
+    Intel's multi-buffer cryptography.
+    """
+
     poll_delay: "datetime.timedelta | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    How long to wait for more to do at once.
+    """
 
     fallback: "bool | None" = betterproto2.field(
         2, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
+    """
+    Do without where the hardware is missing.
+    """
 
 
 default_message_pool.register_message("istio.mesh.v1alpha1", "PrivateKeyProvider.CryptoMb", PrivateKeyProviderCryptoMb)
@@ -1447,13 +1785,23 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "PrivateKeyProvider
 
 @dataclass(eq=False, repr=False)
 class PrivateKeyProviderQat(betterproto2.Message):
+    """
+    Intel's QuickAssist.
+    """
+
     poll_delay: "datetime.timedelta | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    How long to wait between looks at what is done.
+    """
 
     fallback: "bool | None" = betterproto2.field(
         2, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
+    """
+    Do without where the hardware is missing.
+    """
 
 
 default_message_pool.register_message("istio.mesh.v1alpha1", "PrivateKeyProvider.QAT", PrivateKeyProviderQat)
@@ -1462,10 +1810,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "PrivateKeyProvider
 @dataclass(eq=False, repr=False)
 class ProxyConfig(betterproto2.Message):
     """
-
+    Everything there is to set about a proxy.
 
     Oneofs:
-        - cluster_name:
+        - cluster_name: What the proxy calls itself in traces.
     """
 
     config_path: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
@@ -1481,8 +1829,14 @@ class ProxyConfig(betterproto2.Message):
     drain_duration: "datetime.timedelta | None" = betterproto2.field(
         4, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    How long connections have to end during a hot restart.
+    """
 
     discovery_address: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
+    """
+    `host:port` of the control plane.
+    """
 
     discovery_refresh_delay: "datetime.timedelta | None" = betterproto2.field(
         7, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
@@ -1491,6 +1845,9 @@ class ProxyConfig(betterproto2.Message):
     zipkin_address: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
 
     statsd_udp_address: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
+    """
+    `host:port`.
+    """
 
     envoy_metrics_service_address: "str" = betterproto2.field(20, betterproto2.TYPE_STRING)
 
@@ -1505,10 +1862,16 @@ class ProxyConfig(betterproto2.Message):
     custom_config_file: "str" = betterproto2.field(14, betterproto2.TYPE_STRING)
 
     stat_name_length: "int" = betterproto2.field(15, betterproto2.TYPE_INT32)
+    """
+    At most so many characters of a name are kept in statistics.
+    """
 
     concurrency: "int | None" = betterproto2.field(
         16, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Int32Value, optional=True
     )
+    """
+    Worker threads; 0 is one for each core.
+    """
 
     proxy_bootstrap_template_path: "str" = betterproto2.field(17, betterproto2.TYPE_STRING)
 
@@ -1527,6 +1890,9 @@ class ProxyConfig(betterproto2.Message):
     proxy_metadata: "dict[str, str]" = betterproto2.field(
         24, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
+    """
+    More environment for the proxy.
+    """
 
     runtime_values: "dict[str, str]" = betterproto2.field(
         37, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
@@ -1535,12 +1901,18 @@ class ProxyConfig(betterproto2.Message):
     status_port: "int" = betterproto2.field(26, betterproto2.TYPE_INT32)
 
     extra_stat_tags: "list[str]" = betterproto2.field(27, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Tags that are taken out of the names of statistics.
+    """
 
     gateway_topology: "Topology | None" = betterproto2.field(28, betterproto2.TYPE_MESSAGE, optional=True)
 
     termination_drain_duration: "datetime.timedelta | None" = betterproto2.field(
         29, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    How long connections have to end when the proxy is stopped.
+    """
 
     mesh_id: "str" = betterproto2.field(30, betterproto2.TYPE_STRING)
 
@@ -1557,6 +1929,9 @@ class ProxyConfig(betterproto2.Message):
     )
 
     ca_certificates_pem: "list[str]" = betterproto2.field(34, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Roots that are trusted besides the mesh's own.
+    """
 
     image: "__networking__v1beta1__.ProxyImage | None" = betterproto2.field(
         35, betterproto2.TYPE_MESSAGE, optional=True
@@ -1599,6 +1974,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "ProxyConfig", Prox
 
 @dataclass(eq=False, repr=False)
 class ProxyConfigConnectionSettings(betterproto2.Message):
+    """
+    Limits of what proxies accept.
+    """
+
     profile: "ProxyConfigConnectionSettingsProfile" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: ProxyConfigConnectionSettingsProfile(0)
     )
@@ -1687,6 +2066,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ProxyConfigProxyHeaders(betterproto2.Message):
+    """
+    Headers that proxies add of themselves.
+    """
+
     forwarded_client_cert: "ForwardClientCertDetails" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: ForwardClientCertDetails(0)
     )
@@ -1731,6 +2114,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "ProxyConfig.ProxyH
 
 @dataclass(eq=False, repr=False)
 class ProxyConfigProxyHeadersAttemptCount(betterproto2.Message):
+    """
+    `x-envoy-attempt-count`.
+    """
+
     disabled: "bool | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
@@ -1743,6 +2130,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ProxyConfigProxyHeadersEnvoyDebugHeaders(betterproto2.Message):
+    """
+    Those starting with `x-envoy-`.
+    """
+
     disabled: "bool | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
@@ -1755,6 +2146,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ProxyConfigProxyHeadersMetadataExchangeHeaders(betterproto2.Message):
+    """
+    Headers with which proxies tell each other about their workloads.
+    """
+
     mode: "ProxyConfigProxyHeadersMetadataExchangeMode" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: ProxyConfigProxyHeadersMetadataExchangeMode(0)
     )
@@ -1769,6 +2164,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ProxyConfigProxyHeadersRequestId(betterproto2.Message):
+    """
+    `x-request-id`.
+    """
+
     disabled: "bool | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
@@ -1781,6 +2180,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ProxyConfigProxyHeadersServer(betterproto2.Message):
+    """
+    The `server` header of responses.
+    """
+
     disabled: "bool | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
@@ -1795,6 +2198,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ProxyConfigProxyHeadersSetCurrentClientCertDetails(betterproto2.Message):
+    """
+    What of a client's certificate goes into X-Forwarded-Client-Cert.
+    """
+
     subject: "bool | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
@@ -1825,6 +2232,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ProxyConfigProxyHeadersXForwardedHost(betterproto2.Message):
+    """
+    `x-forwarded-host`.
+    """
+
     enabled: "bool | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
@@ -1837,6 +2248,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ProxyConfigProxyHeadersXForwardedPort(betterproto2.Message):
+    """
+    `x-forwarded-port`.
+    """
+
     enabled: "bool | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
@@ -1849,6 +2264,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ProxyConfigProxyStatsMatcher(betterproto2.Message):
+    """
+    More statistics than those that are kept by default.
+    """
+
     inclusion_prefixes: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
 
     inclusion_suffixes: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
@@ -1863,7 +2282,14 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class RemoteService(betterproto2.Message):
+    """
+    A service that proxies send to.
+    """
+
     address: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    `host:port`.
+    """
 
     tls_settings: "__networking__v1alpha3__.ClientTlsSettings | None" = betterproto2.field(
         2, betterproto2.TYPE_MESSAGE, optional=True
@@ -1879,6 +2305,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "RemoteService", Re
 
 @dataclass(eq=False, repr=False)
 class Sds(betterproto2.Message):
+    """
+    How secrets came to proxies before they always came by SDS.
+    """
+
     enabled: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
 
     k8s_sa_jwt_path: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1889,6 +2319,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "SDS", Sds)
 
 @dataclass(eq=False, repr=False)
 class ServiceEntryVisibility(betterproto2.Message):
+    """
+    How far ServiceEntries can be seen, whatever they say themselves.
+    """
+
     default_visibility: "ServiceEntryVisibilityVisibility" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: ServiceEntryVisibilityVisibility(0)
     )
@@ -1904,7 +2338,7 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "ServiceEntryVisibi
 @dataclass(eq=False, repr=False)
 class ServiceEntryVisibilityMatchRule(betterproto2.Message):
     """
-
+    Finds ServiceEntries by their namespace.
 
     Oneofs:
         - matcher:
@@ -1922,6 +2356,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ServiceEntryVisibilityPolicy(betterproto2.Message):
+    """
+    For the ServiceEntries that a rule finds.
+    """
+
     visibility: "ServiceEntryVisibilityVisibility" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: ServiceEntryVisibilityVisibility(0)
     )
@@ -1938,7 +2376,14 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class Topology(betterproto2.Message):
+    """
+    What stands between the clients and a gateway.
+    """
+
     num_trusted_proxies: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
+    """
+    Entries of X-Forwarded-For, from the right, that are believed.
+    """
 
     forward_client_cert_details: "ForwardClientCertDetails" = betterproto2.field(
         2, betterproto2.TYPE_ENUM, default_factory=lambda: ForwardClientCertDetails(0)
@@ -1954,6 +2399,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "Topology", Topolog
 
 @dataclass(eq=False, repr=False)
 class TopologyProxyProtocolConfiguration(betterproto2.Message):
+    """
+    Clients announce themselves with the PROXY protocol.
+    """
+
     pass
 
 
@@ -1965,7 +2414,7 @@ default_message_pool.register_message(
 @dataclass(eq=False, repr=False)
 class Tracing(betterproto2.Message):
     """
-
+    Where a proxy sends its traces, and of how many requests.
 
     Oneofs:
         - tracer:
@@ -1992,8 +2441,14 @@ class Tracing(betterproto2.Message):
     )
 
     max_path_tag_length: "int" = betterproto2.field(6, betterproto2.TYPE_UINT32)
+    """
+    Characters of the path that are kept.
+    """
 
     sampling: "float" = betterproto2.field(7, betterproto2.TYPE_DOUBLE)
+    """
+    Percentage of requests.
+    """
 
     tls_settings: "__networking__v1alpha3__.ClientTlsSettings | None" = betterproto2.field(
         8, betterproto2.TYPE_MESSAGE, optional=True
@@ -2010,7 +2465,7 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "Tracing", Tracing)
 @dataclass(eq=False, repr=False)
 class TracingCustomTag(betterproto2.Message):
     """
-
+    Where the value of a tag comes from.
 
     Oneofs:
         - type:
@@ -2032,6 +2487,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "Tracing.CustomTag"
 
 @dataclass(eq=False, repr=False)
 class TracingDatadog(betterproto2.Message):
+    """
+    A Datadog agent.
+    """
+
     address: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -2040,6 +2499,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "Tracing.Datadog", 
 
 @dataclass(eq=False, repr=False)
 class TracingEnvironment(betterproto2.Message):
+    """
+    A variable of the proxy's environment.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     default_value: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -2050,6 +2513,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "Tracing.Environmen
 
 @dataclass(eq=False, repr=False)
 class TracingLightstep(betterproto2.Message):
+    """
+    A Lightstep satellite.
+    """
+
     address: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     access_token: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -2060,6 +2527,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "Tracing.Lightstep"
 
 @dataclass(eq=False, repr=False)
 class TracingLiteral(betterproto2.Message):
+    """
+    A fixed text.
+    """
+
     value: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -2068,6 +2539,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "Tracing.Literal", 
 
 @dataclass(eq=False, repr=False)
 class TracingOpenCensusAgent(betterproto2.Message):
+    """
+    An OpenCensus agent.
+    """
+
     address: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     context: "list[TracingOpenCensusAgentTraceContext]" = betterproto2.field(2, betterproto2.TYPE_ENUM, repeated=True)
@@ -2078,6 +2553,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "Tracing.OpenCensus
 
 @dataclass(eq=False, repr=False)
 class TracingRequestHeader(betterproto2.Message):
+    """
+    A header of the request.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     default_value: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -2088,6 +2567,10 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "Tracing.RequestHea
 
 @dataclass(eq=False, repr=False)
 class TracingStackdriver(betterproto2.Message):
+    """
+    Google Cloud Trace.
+    """
+
     debug: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
 
     max_number_of_attributes: "int | None" = betterproto2.field(
@@ -2108,7 +2591,14 @@ default_message_pool.register_message("istio.mesh.v1alpha1", "Tracing.Stackdrive
 
 @dataclass(eq=False, repr=False)
 class TracingZipkin(betterproto2.Message):
+    """
+    A Zipkin collector.
+    """
+
     address: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    `host:port`.
+    """
 
 
 default_message_pool.register_message("istio.mesh.v1alpha1", "Tracing.Zipkin", TracingZipkin)

@@ -21,9 +21,16 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 @dataclass(eq=False, repr=False)
 class IstioCondition(betterproto2.Message):
+    """
+    One thing that is so, or is not, or is not known.
+    """
+
     type: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     status: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    True, False or Unknown.
+    """
 
     last_probe_time: "datetime.datetime | None" = betterproto2.field(
         3, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Timestamp, optional=True
@@ -45,6 +52,10 @@ default_message_pool.register_message("istio.meta.v1alpha1", "IstioCondition", I
 
 @dataclass(eq=False, repr=False)
 class IstioStatus(betterproto2.Message):
+    """
+    What controllers say of an object.
+    """
+
     conditions: "list[IstioCondition]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
     validation_messages: "list[__analysis__v1alpha1__.AnalysisMessageBase]" = betterproto2.field(
@@ -52,6 +63,9 @@ class IstioStatus(betterproto2.Message):
     )
 
     observed_generation: "int" = betterproto2.field(3, betterproto2.TYPE_INT64)
+    """
+    The generation of the object that this is about.
+    """
 
 
 default_message_pool.register_message("istio.meta.v1alpha1", "IstioStatus", IstioStatus)

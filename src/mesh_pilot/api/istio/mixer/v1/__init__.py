@@ -24,6 +24,10 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 @dataclass(eq=False, repr=False)
 class Attributes(betterproto2.Message):
+    """
+    Named values of several types.
+    """
+
     attributes: "dict[str, AttributesAttributeValue]" = betterproto2.field(
         1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE)
     )
@@ -35,7 +39,7 @@ default_message_pool.register_message("istio.mixer.v1", "Attributes", Attributes
 @dataclass(eq=False, repr=False)
 class AttributesAttributeValue(betterproto2.Message):
     """
-
+    A value.
 
     Oneofs:
         - value:
@@ -69,6 +73,10 @@ default_message_pool.register_message("istio.mixer.v1", "Attributes.AttributeVal
 
 @dataclass(eq=False, repr=False)
 class AttributesStringMap(betterproto2.Message):
+    """
+    A value that is a map.
+    """
+
     entries: "dict[str, str]" = betterproto2.field(
         1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
@@ -79,7 +87,14 @@ default_message_pool.register_message("istio.mixer.v1", "Attributes.StringMap", 
 
 @dataclass(eq=False, repr=False)
 class CompressedAttributes(betterproto2.Message):
+    """
+    The same, with words for names: indexes into a dictionary.
+    """
+
     words: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
+    """
+    The dictionary of this message; negative indexes refer to it.
+    """
 
     strings: "dict[int, int]" = betterproto2.field(
         2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_SINT32, betterproto2.TYPE_SINT32)
@@ -127,6 +142,10 @@ default_message_pool.register_message("istio.mixer.v1", "CompressedAttributes", 
 
 @dataclass(eq=False, repr=False)
 class StringMap(betterproto2.Message):
+    """
+    A map of words to words.
+    """
+
     entries: "dict[int, int]" = betterproto2.field(
         1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_SINT32, betterproto2.TYPE_SINT32)
     )

@@ -131,14 +131,28 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 
 class CaptureMode(betterproto2.Enum):
+    """
+    How traffic is expected to come to a listener.
+    """
+
     DEFAULT = 0
+    """
+    As the proxy is set up.
+    """
 
     IPTABLES = 1
 
     NONE = 2
+    """
+    The application connects to the listener itself.
+    """
 
 
 class ClientTlsSettingsTlSmode(betterproto2.Enum):
+    """
+    Whether to speak TLS, and with what certificate.
+    """
+
     DISABLE = 0
 
     SIMPLE = 1
@@ -146,9 +160,16 @@ class ClientTlsSettingsTlSmode(betterproto2.Enum):
     MUTUAL = 2
 
     ISTIO_MUTUAL = 3
+    """
+    With the certificate that the mesh gave the proxy.
+    """
 
 
 class ConnectionPoolSettingsHttpSettingsH2UpgradePolicy(betterproto2.Enum):
+    """
+    Whether HTTP/1 requests are sent as HTTP/2.
+    """
+
     DEFAULT = 0
 
     DO_NOT_UPGRADE = 1
@@ -157,6 +178,10 @@ class ConnectionPoolSettingsHttpSettingsH2UpgradePolicy(betterproto2.Enum):
 
 
 class CorsPolicyUnmatchedPreflights(betterproto2.Enum):
+    """
+    Whether preflights from other origins reach the service.
+    """
+
     UNSPECIFIED = 0
 
     FORWARD = 1
@@ -165,6 +190,10 @@ class CorsPolicyUnmatchedPreflights(betterproto2.Enum):
 
 
 class EnvoyFilterApplyTo(betterproto2.Enum):
+    """
+    Which kind of object is patched.
+    """
+
     INVALID = 0
 
     LISTENER = 1
@@ -191,6 +220,10 @@ class EnvoyFilterApplyTo(betterproto2.Enum):
 
 
 class EnvoyFilterPatchFilterClass(betterproto2.Enum):
+    """
+    Groups in the order of filters.
+    """
+
     UNSPECIFIED = 0
 
     AUTHN = 1
@@ -201,26 +234,49 @@ class EnvoyFilterPatchFilterClass(betterproto2.Enum):
 
 
 class EnvoyFilterPatchOperation(betterproto2.Enum):
+    """
+    What to do.
+    """
+
     INVALID = 0
 
     MERGE = 1
+    """
+    Into what is there, as protobuf merges; lists grow.
+    """
 
     ADD = 2
+    """
+    To the end of a list.
+    """
 
     REMOVE = 3
 
     INSERT_BEFORE = 4
+    """
+    What matched, or the first of the list.
+    """
 
     INSERT_AFTER = 5
+    """
+    What matched, or the last of the list.
+    """
 
     INSERT_FIRST = 6
 
     REPLACE = 7
 
     MERGE_AND_REPLACE_LIST = 8
+    """
+    As MERGE, but lists are replaced.
+    """
 
 
 class EnvoyFilterPatchContext(betterproto2.Enum):
+    """
+    For which of a proxy's tasks an object was generated.
+    """
+
     ANY = 0
 
     SIDECAR_INBOUND = 1
@@ -233,6 +289,10 @@ class EnvoyFilterPatchContext(betterproto2.Enum):
 
 
 class EnvoyFilterRouteConfigurationMatchRouteMatchAction(betterproto2.Enum):
+    """
+    What a route does.
+    """
+
     ANY = 0
 
     ROUTE = 1
@@ -243,19 +303,36 @@ class EnvoyFilterRouteConfigurationMatchRouteMatchAction(betterproto2.Enum):
 
 
 class HttpRedirectRedirectPortSelection(betterproto2.Enum):
+    """
+    Where the port of a redirect comes from.
+    """
+
     FROM_PROTOCOL_DEFAULT = 0
 
     FROM_REQUEST_PORT = 1
 
 
 class LoadBalancerSettingsSimpleLb(betterproto2.Enum):
+    """
+    The plain strategies.
+    """
+
     UNSPECIFIED = 0
+    """
+    Istio's default, which is LEAST_REQUEST.
+    """
 
     LEAST_CONN = 1
+    """
+    The old name of LEAST_REQUEST.
+    """
 
     RANDOM = 2
 
     PASSTHROUGH = 3
+    """
+    To where the client was going.
+    """
 
     ROUND_ROBIN = 4
 
@@ -263,26 +340,50 @@ class LoadBalancerSettingsSimpleLb(betterproto2.Enum):
 
 
 class OutboundTrafficPolicyMode(betterproto2.Enum):
+    """
+    Refuse it, or let it go.
+    """
+
     REGISTRY_ONLY = 0
 
     ALLOW_ANY = 1
 
 
 class ServerTlsSettingsTlSmode(betterproto2.Enum):
+    """
+    What becomes of a client's TLS.
+    """
+
     PASSTHROUGH = 0
+    """
+    Routed by SNI, to the service of a VirtualService.
+    """
 
     SIMPLE = 1
 
     MUTUAL = 2
 
     AUTO_PASSTHROUGH = 3
+    """
+    Routed by SNI, to the service that it encodes.
+    """
 
     ISTIO_MUTUAL = 4
+    """
+    Mutual TLS with the certificates of the mesh.
+    """
 
     OPTIONAL_MUTUAL = 5
+    """
+    Mutual TLS, but a client may have no certificate.
+    """
 
 
 class ServerTlsSettingsTlsProtocol(betterproto2.Enum):
+    """
+    Versions of TLS.
+    """
+
     TLS_AUTO = 0
 
     TLSV1_0 = 1
@@ -295,24 +396,51 @@ class ServerTlsSettingsTlsProtocol(betterproto2.Enum):
 
 
 class ServiceEntryLocation(betterproto2.Enum):
+    """
+    Whether the mesh's own rules, such as mutual TLS, hold for it.
+    """
+
     MESH_EXTERNAL = 0
 
     MESH_INTERNAL = 1
 
 
 class ServiceEntryResolution(betterproto2.Enum):
+    """
+    How proxies find its endpoints.
+    """
+
     NONE = 0
+    """
+    To where the client was going.
+    """
 
     STATIC = 1
+    """
+    The endpoints of the object.
+    """
 
     DNS = 2
+    """
+    Every address that DNS has, looked up again and again.
+    """
 
     DNS_ROUND_ROBIN = 3
+    """
+    The first address that DNS has at the moment.
+    """
 
     DYNAMIC_DNS = 4
+    """
+    Whatever host of the wildcard the client names.
+    """
 
 
 class TrafficPolicyProxyProtocolVersion(betterproto2.Enum):
+    """
+    The text or the binary form.
+    """
+
     V1 = 0
 
     V2 = 1
@@ -320,19 +448,38 @@ class TrafficPolicyProxyProtocolVersion(betterproto2.Enum):
 
 @dataclass(eq=False, repr=False)
 class ClientTlsSettings(betterproto2.Message):
+    """
+    TLS that a proxy speaks towards a service.
+    """
+
     mode: "ClientTlsSettingsTlSmode" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: ClientTlsSettingsTlSmode(0)
     )
 
     client_certificate: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    Path of a file of the proxy's.
+    """
 
     private_key: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    Path of a file of the proxy's.
+    """
 
     ca_certificates: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+    """
+    Path of a file; absent: the server is not verified, or by the system's.
+    """
 
     credential_name: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
+    """
+    Name of a secret with certificate and key, instead of files.
+    """
 
     subject_alt_names: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
+    """
+    One of them must be in the server's certificate.
+    """
 
     sni: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
 
@@ -341,6 +488,9 @@ class ClientTlsSettings(betterproto2.Message):
     )
 
     ca_crl: "str" = betterproto2.field(9, betterproto2.TYPE_STRING)
+    """
+    Path of a list of revoked certificates.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "ClientTLSSettings", ClientTlsSettings)
@@ -348,6 +498,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "ClientTLSSet
 
 @dataclass(eq=False, repr=False)
 class ConnectionPoolSettings(betterproto2.Message):
+    """
+    Limits of the connections to a service, or of those a workload accepts.
+    """
+
     tcp: "ConnectionPoolSettingsTcpSettings | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     http: "ConnectionPoolSettingsHttpSettings | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -358,13 +512,29 @@ default_message_pool.register_message("istio.networking.v1alpha3", "ConnectionPo
 
 @dataclass(eq=False, repr=False)
 class ConnectionPoolSettingsHttpSettings(betterproto2.Message):
+    """
+    Limits of HTTP requests.
+    """
+
     http1_max_pending_requests: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
+    """
+    Waiting for a connection.
+    """
 
     http2_max_requests: "int" = betterproto2.field(2, betterproto2.TYPE_INT32)
+    """
+    Under way at once.
+    """
 
     max_requests_per_connection: "int" = betterproto2.field(3, betterproto2.TYPE_INT32)
+    """
+    0 is no limit; 1 switches keep-alive off.
+    """
 
     max_retries: "int" = betterproto2.field(4, betterproto2.TYPE_INT32)
+    """
+    Under way at once.
+    """
 
     idle_timeout: "datetime.timedelta | None" = betterproto2.field(
         5, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
@@ -375,8 +545,14 @@ class ConnectionPoolSettingsHttpSettings(betterproto2.Message):
     )
 
     use_client_protocol: "bool" = betterproto2.field(7, betterproto2.TYPE_BOOL)
+    """
+    Towards the service, what the client speaks.
+    """
 
     max_concurrent_streams: "int" = betterproto2.field(8, betterproto2.TYPE_INT32)
+    """
+    On one HTTP/2 connection.
+    """
 
     http2_keep_alive: "ConnectionPoolSettingsHttpSettingsConnectionKeepalive | None" = betterproto2.field(
         9, betterproto2.TYPE_MESSAGE, optional=True
@@ -390,6 +566,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ConnectionPoolSettingsHttpSettingsConnectionKeepalive(betterproto2.Message):
+    """
+    HTTP/2 pings.
+    """
+
     interval: "datetime.timedelta | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
@@ -408,7 +588,14 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ConnectionPoolSettingsTcpSettings(betterproto2.Message):
+    """
+    Limits of connections.
+    """
+
     max_connections: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
+    """
+    Of HTTP/1 and TCP.
+    """
 
     connect_timeout: "datetime.timedelta | None" = betterproto2.field(
         2, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
@@ -421,6 +608,9 @@ class ConnectionPoolSettingsTcpSettings(betterproto2.Message):
     max_connection_duration: "datetime.timedelta | None" = betterproto2.field(
         4, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    Then the connection is closed, whatever it does.
+    """
 
     idle_timeout: "datetime.timedelta | None" = betterproto2.field(
         5, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
@@ -434,7 +624,14 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ConnectionPoolSettingsTcpSettingsTcpKeepalive(betterproto2.Message):
+    """
+    SO_KEEPALIVE, with whole seconds.
+    """
+
     probes: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
+    """
+    Unanswered probes until the connection counts as dead.
+    """
 
     time: "datetime.timedelta | None" = betterproto2.field(
         2, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
@@ -454,7 +651,14 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class CorsPolicy(betterproto2.Message):
+    """
+    Which pages of other origins may use the route.
+    """
+
     allow_origin: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Exact origins.
+    """
 
     allow_origins: "list[StringMatch]" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, repeated=True)
 
@@ -467,6 +671,9 @@ class CorsPolicy(betterproto2.Message):
     max_age: "datetime.timedelta | None" = betterproto2.field(
         5, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    How long browsers may keep the answer to a preflight.
+    """
 
     allow_credentials: "bool | None" = betterproto2.field(
         6, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
@@ -487,9 +694,16 @@ default_message_pool.register_message("istio.networking.v1alpha3", "CorsPolicy",
 
 @dataclass(eq=False, repr=False)
 class Delegate(betterproto2.Message):
+    """
+    Refers to a VirtualService without hosts.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     namespace: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    Absent: the namespace of the VirtualService that delegates.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "Delegate", Delegate)
@@ -497,11 +711,24 @@ default_message_pool.register_message("istio.networking.v1alpha3", "Delegate", D
 
 @dataclass(eq=False, repr=False)
 class Destination(betterproto2.Message):
+    """
+    A service to send to.
+    """
+
     host: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    Name of the service; short ones are of the namespace of the object that has the route.
+    """
 
     subset: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    A subset that a DestinationRule of the host defines.
+    """
 
     port: "PortSelector | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Needed where the service has several ports.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "Destination", Destination)
@@ -509,7 +736,14 @@ default_message_pool.register_message("istio.networking.v1alpha3", "Destination"
 
 @dataclass(eq=False, repr=False)
 class DestinationRule(betterproto2.Message):
+    """
+    Policies for the traffic to a host and to its subsets.
+    """
+
     host: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    Short, full or wildcard name of a service.
+    """
 
     traffic_policy: "TrafficPolicy | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
 
@@ -520,6 +754,9 @@ class DestinationRule(betterproto2.Message):
     workload_selector: "__type__v1beta1__.WorkloadSelector | None" = betterproto2.field(
         5, betterproto2.TYPE_MESSAGE, optional=True
     )
+    """
+    Only these clients follow the rule.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "DestinationRule", DestinationRule)
@@ -527,6 +764,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "DestinationR
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilter(betterproto2.Message):
+    """
+    Changes to what is generated for some proxies.
+    """
+
     workload_selector: "WorkloadSelector | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
 
     target_refs: "list[__type__v1beta1__.PolicyTargetReference]" = betterproto2.field(
@@ -536,8 +777,14 @@ class EnvoyFilter(betterproto2.Message):
     config_patches: "list[EnvoyFilterEnvoyConfigObjectPatch]" = betterproto2.field(
         4, betterproto2.TYPE_MESSAGE, repeated=True
     )
+    """
+    Applied in order.
+    """
 
     priority: "int" = betterproto2.field(5, betterproto2.TYPE_INT32)
+    """
+    Lower ones are applied first; then older ones.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "EnvoyFilter", EnvoyFilter)
@@ -545,9 +792,16 @@ default_message_pool.register_message("istio.networking.v1alpha3", "EnvoyFilter"
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterClusterMatch(betterproto2.Message):
+    """
+    Conditions on a cluster; those that are absent hold.
+    """
+
     port_number: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
     service: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    Full host name.
+    """
 
     subset: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
 
@@ -560,7 +814,7 @@ default_message_pool.register_message("istio.networking.v1alpha3", "EnvoyFilter.
 @dataclass(eq=False, repr=False)
 class EnvoyFilterEnvoyConfigObjectMatch(betterproto2.Message):
     """
-
+    Which objects a patch is for.
 
     Oneofs:
         - object_types:
@@ -596,6 +850,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterEnvoyConfigObjectPatch(betterproto2.Message):
+    """
+    A patch with what it is for.
+    """
+
     apply_to: "EnvoyFilterApplyTo" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: EnvoyFilterApplyTo(0)
     )
@@ -612,6 +870,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterListenerMatch(betterproto2.Message):
+    """
+    Conditions on a listener, a filter chain, a filter.
+    """
+
     port_number: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
     port_name: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -632,6 +894,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterListenerMatchFilterChainMatch(betterproto2.Message):
+    """
+    Conditions on a filter chain, by what it matches itself.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     sni: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -654,6 +920,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterListenerMatchFilterMatch(betterproto2.Message):
+    """
+    A network filter, by name.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     sub_filter: "EnvoyFilterListenerMatchSubFilterMatch | None" = betterproto2.field(
@@ -668,6 +938,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterListenerMatchSubFilterMatch(betterproto2.Message):
+    """
+    An HTTP filter, by name.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -678,15 +952,25 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterPatch(betterproto2.Message):
+    """
+    A change: what to do, and with what.
+    """
+
     operation: "EnvoyFilterPatchOperation" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: EnvoyFilterPatchOperation(0)
     )
 
     value: "___google__protobuf__.Struct | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    JSON of the Envoy message.
+    """
 
     filter_class: "EnvoyFilterPatchFilterClass" = betterproto2.field(
         3, betterproto2.TYPE_ENUM, default_factory=lambda: EnvoyFilterPatchFilterClass(0)
     )
+    """
+    Among which filters a new one goes.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "EnvoyFilter.Patch", EnvoyFilterPatch)
@@ -694,7 +978,14 @@ default_message_pool.register_message("istio.networking.v1alpha3", "EnvoyFilter.
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterProxyMatch(betterproto2.Message):
+    """
+    Conditions on the proxy.
+    """
+
     proxy_version: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    A regular expression on its Istio version.
+    """
 
     metadata: "dict[str, str]" = betterproto2.field(
         2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
@@ -706,11 +997,18 @@ default_message_pool.register_message("istio.networking.v1alpha3", "EnvoyFilter.
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterRouteConfigurationMatch(betterproto2.Message):
+    """
+    Conditions on a route configuration, a virtual host, a route.
+    """
+
     port_number: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
     port_name: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
 
     gateway: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    `namespace/name`, on gateways only.
+    """
 
     vhost: "EnvoyFilterRouteConfigurationMatchVirtualHostMatch | None" = betterproto2.field(
         4, betterproto2.TYPE_MESSAGE, optional=True
@@ -726,6 +1024,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterRouteConfigurationMatchRouteMatch(betterproto2.Message):
+    """
+    Conditions on a route.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     action: "EnvoyFilterRouteConfigurationMatchRouteMatchAction" = betterproto2.field(
@@ -742,6 +1044,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterRouteConfigurationMatchVirtualHostMatch(betterproto2.Message):
+    """
+    Conditions on a virtual host.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     domain_name: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
@@ -760,6 +1066,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterWaypointMatch(betterproto2.Message):
+    """
+    Conditions on the parts of a waypoint proxy.
+    """
+
     port_number: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
     route: "EnvoyFilterWaypointMatchRouteMatch | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -776,6 +1086,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterWaypointMatchFilterMatch(betterproto2.Message):
+    """
+    A network filter, by name.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     sub_filter: "EnvoyFilterWaypointMatchFilterMatchSubFilterMatch | None" = betterproto2.field(
@@ -790,6 +1104,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterWaypointMatchFilterMatchSubFilterMatch(betterproto2.Message):
+    """
+    An HTTP filter, by name.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -802,6 +1120,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class EnvoyFilterWaypointMatchRouteMatch(betterproto2.Message):
+    """
+    A route, by name.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -812,6 +1134,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ExecHealthCheckConfig(betterproto2.Message):
+    """
+    Ready when a command ends with 0.
+    """
+
     command: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
 
 
@@ -820,11 +1146,18 @@ default_message_pool.register_message("istio.networking.v1alpha3", "ExecHealthCh
 
 @dataclass(eq=False, repr=False)
 class Gateway(betterproto2.Message):
+    """
+    Servers on the proxies that a selector finds.
+    """
+
     servers: "list[Server]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
     selector: "dict[str, str]" = betterproto2.field(
         2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
+    """
+    Labels of the proxies.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "Gateway", Gateway)
@@ -832,6 +1165,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "Gateway", Ga
 
 @dataclass(eq=False, repr=False)
 class GrpcHealthCheckConfig(betterproto2.Message):
+    """
+    Ready when the gRPC health service says so.
+    """
+
     port: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
     service: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -842,6 +1179,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "GrpcHealthCh
 
 @dataclass(eq=False, repr=False)
 class Headers(betterproto2.Message):
+    """
+    What is done to the headers of requests and responses.
+    """
+
     request: "HeadersHeaderOperations | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     response: "HeadersHeaderOperations | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -852,6 +1193,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "Headers", He
 
 @dataclass(eq=False, repr=False)
 class HeadersHeaderOperations(betterproto2.Message):
+    """
+    Changes to one set of headers: overwrite, append, delete.
+    """
+
     set: "dict[str, str]" = betterproto2.field(
         1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
@@ -869,7 +1214,7 @@ default_message_pool.register_message("istio.networking.v1alpha3", "Headers.Head
 @dataclass(eq=False, repr=False)
 class HttpBody(betterproto2.Message):
     """
-
+    The body of a fixed answer.
 
     Oneofs:
         - specifier:
@@ -885,6 +1230,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "HTTPBody", H
 
 @dataclass(eq=False, repr=False)
 class HttpDirectResponse(betterproto2.Message):
+    """
+    A fixed answer from the proxy itself.
+    """
+
     status: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
     body: "HttpBody | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -895,6 +1244,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "HTTPDirectRe
 
 @dataclass(eq=False, repr=False)
 class HttpFaultInjection(betterproto2.Message):
+    """
+    Faults to test with: delays, errors, or both.
+    """
+
     delay: "HttpFaultInjectionDelay | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     abort: "HttpFaultInjectionAbort | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -906,7 +1259,7 @@ default_message_pool.register_message("istio.networking.v1alpha3", "HTTPFaultInj
 @dataclass(eq=False, repr=False)
 class HttpFaultInjectionAbort(betterproto2.Message):
     """
-
+    Answers with an error instead of forwarding.
 
     Oneofs:
         - error_type:
@@ -915,10 +1268,19 @@ class HttpFaultInjectionAbort(betterproto2.Message):
     http_status: "int | None" = betterproto2.field(2, betterproto2.TYPE_INT32, optional=True, group="error_type")
 
     grpc_status: "str | None" = betterproto2.field(3, betterproto2.TYPE_STRING, optional=True, group="error_type")
+    """
+    Name of a gRPC status, such as UNAVAILABLE.
+    """
 
     http2_error: "str | None" = betterproto2.field(4, betterproto2.TYPE_STRING, optional=True, group="error_type")
+    """
+    Not implemented by Istio.
+    """
 
     percentage: "Percent | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Of requests; absent means all.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "HTTPFaultInjection.Abort", HttpFaultInjectionAbort)
@@ -927,13 +1289,16 @@ default_message_pool.register_message("istio.networking.v1alpha3", "HTTPFaultInj
 @dataclass(eq=False, repr=False)
 class HttpFaultInjectionDelay(betterproto2.Message):
     """
-
+    Makes requests wait.
 
     Oneofs:
         - http_delay_type:
     """
 
     percent: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
+    """
+    Percentage of requests, in whole numbers.
+    """
 
     fixed_delay: "datetime.timedelta | None" = betterproto2.field(
         2,
@@ -950,8 +1315,14 @@ class HttpFaultInjectionDelay(betterproto2.Message):
         optional=True,
         group="http_delay_type",
     )
+    """
+    Not implemented by Istio.
+    """
 
     percentage: "Percent | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Of requests; absent means all.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -964,6 +1335,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "HTTPFaultInj
 
 @dataclass(eq=False, repr=False)
 class HttpHeader(betterproto2.Message):
+    """
+    A header of the probe.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     value: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -974,6 +1349,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "HTTPHeader",
 
 @dataclass(eq=False, repr=False)
 class HttpHealthCheckConfig(betterproto2.Message):
+    """
+    Ready when a request is answered with 200 to 399.
+    """
+
     path: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     port: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -990,7 +1369,14 @@ default_message_pool.register_message("istio.networking.v1alpha3", "HTTPHealthCh
 
 @dataclass(eq=False, repr=False)
 class HttpMatchRequest(betterproto2.Message):
+    """
+    Conditions on a request, all of which must hold.
+    """
+
     name: "str" = betterproto2.field(11, betterproto2.TYPE_STRING)
+    """
+    Appended to the route's name in logs.
+    """
 
     uri: "StringMatch | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
@@ -1003,28 +1389,52 @@ class HttpMatchRequest(betterproto2.Message):
     headers: "dict[str, StringMatch]" = betterproto2.field(
         5, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE)
     )
+    """
+    By lower-case name. An empty match is fulfilled by any value.
+    """
 
     port: "int" = betterproto2.field(6, betterproto2.TYPE_UINT32)
+    """
+    The port that the request was sent to.
+    """
 
     source_labels: "dict[str, str]" = betterproto2.field(
         7, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
+    """
+    The labels of workloads whose proxies get this route.
+    """
 
     gateways: "list[str]" = betterproto2.field(8, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Instead of those of the VirtualService.
+    """
 
     query_params: "dict[str, StringMatch]" = betterproto2.field(
         9, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE)
     )
+    """
+    By name; case matters.
+    """
 
     ignore_uri_case: "bool" = betterproto2.field(10, betterproto2.TYPE_BOOL)
 
     without_headers: "dict[str, StringMatch]" = betterproto2.field(
         12, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE)
     )
+    """
+    None of these may match.
+    """
 
     source_namespace: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
+    """
+    The namespace of workloads whose proxies get this route.
+    """
 
     stat_prefix: "str" = betterproto2.field(14, betterproto2.TYPE_STRING)
+    """
+    Prefix of statistics that Envoy keeps for the route.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "HTTPMatchRequest", HttpMatchRequest)
@@ -1032,9 +1442,16 @@ default_message_pool.register_message("istio.networking.v1alpha3", "HTTPMatchReq
 
 @dataclass(eq=False, repr=False)
 class HttpMirrorPolicy(betterproto2.Message):
+    """
+    Gets a copy of some requests.
+    """
+
     destination: "Destination | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     percentage: "Percent | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Of requests; absent means all.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "HTTPMirrorPolicy", HttpMirrorPolicy)
@@ -1043,13 +1460,16 @@ default_message_pool.register_message("istio.networking.v1alpha3", "HTTPMirrorPo
 @dataclass(eq=False, repr=False)
 class HttpRedirect(betterproto2.Message):
     """
-
+    An answer that sends the client elsewhere; what is absent stays as it was.
 
     Oneofs:
         - redirect_port:
     """
 
     uri: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    Replaces the whole path.
+    """
 
     authority: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
 
@@ -1062,8 +1482,14 @@ class HttpRedirect(betterproto2.Message):
     scheme: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
 
     redirect_code: "int" = betterproto2.field(3, betterproto2.TYPE_UINT32)
+    """
+    301 where absent.
+    """
 
     prefix_rewrite: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
+    """
+    Replaces the part of the path that matched.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "HTTPRedirect", HttpRedirect)
@@ -1071,25 +1497,47 @@ default_message_pool.register_message("istio.networking.v1alpha3", "HTTPRedirect
 
 @dataclass(eq=False, repr=False)
 class HttpRetry(betterproto2.Message):
+    """
+    When and how often a request is tried again.
+    """
+
     attempts: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
+    """
+    Retries after the first try; 0 is none.
+    """
 
     per_try_timeout: "datetime.timedelta | None" = betterproto2.field(
         2, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    For each try; absent: the route's timeout.
+    """
 
     retry_on: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    Envoy's conditions and status codes, with commas between them.
+    """
 
     retry_remote_localities: "bool | None" = betterproto2.field(
         4, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
+    """
+    Whether retries may leave the locality.
+    """
 
     retry_ignore_previous_hosts: "bool | None" = betterproto2.field(
         5, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
+    """
+    Whether retries avoid endpoints that failed already.
+    """
 
     backoff: "datetime.timedelta | None" = betterproto2.field(
         6, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    The least time between tries.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "HTTPRetry", HttpRetry)
@@ -1097,7 +1545,14 @@ default_message_pool.register_message("istio.networking.v1alpha3", "HTTPRetry", 
 
 @dataclass(eq=False, repr=False)
 class HttpRewrite(betterproto2.Message):
+    """
+    Changes path or host before the request is forwarded.
+    """
+
     uri: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    Replaces the part of the path that matched.
+    """
 
     authority: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
 
@@ -1109,9 +1564,16 @@ default_message_pool.register_message("istio.networking.v1alpha3", "HTTPRewrite"
 
 @dataclass(eq=False, repr=False)
 class HttpRoute(betterproto2.Message):
+    """
+    What to do with requests that match: forward, redirect, answer or delegate.
+    """
+
     name: "str" = betterproto2.field(17, betterproto2.TYPE_STRING)
 
     match: "list[HttpMatchRequest]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Any of these; none means every request.
+    """
 
     route: "list[HttpRouteDestination]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
 
@@ -1120,30 +1582,48 @@ class HttpRoute(betterproto2.Message):
     direct_response: "HttpDirectResponse | None" = betterproto2.field(21, betterproto2.TYPE_MESSAGE, optional=True)
 
     delegate: "Delegate | None" = betterproto2.field(20, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    The routes are in another VirtualService.
+    """
 
     rewrite: "HttpRewrite | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
 
     timeout: "datetime.timedelta | None" = betterproto2.field(
         6, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    For the whole request with its retries; 0s is no limit.
+    """
 
     retries: "HttpRetry | None" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, optional=True)
 
     fault: "HttpFaultInjection | None" = betterproto2.field(8, betterproto2.TYPE_MESSAGE, optional=True)
 
     mirror: "Destination | None" = betterproto2.field(9, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Gets a copy of requests; its answers are thrown away.
+    """
 
     mirrors: "list[HttpMirrorPolicy]" = betterproto2.field(22, betterproto2.TYPE_MESSAGE, repeated=True)
 
     mirror_percent: "int | None" = betterproto2.field(
         18, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.UInt32Value, optional=True
     )
+    """
+    Percentage of requests to copy.
+    """
 
     mirror_percentage: "Percent | None" = betterproto2.field(19, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Of requests to copy; absent means all.
+    """
 
     cors_policy: "CorsPolicy | None" = betterproto2.field(10, betterproto2.TYPE_MESSAGE, optional=True)
 
     headers: "Headers | None" = betterproto2.field(16, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Changes whatever the destination.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -1156,9 +1636,16 @@ default_message_pool.register_message("istio.networking.v1alpha3", "HTTPRoute", 
 
 @dataclass(eq=False, repr=False)
 class HttpRouteDestination(betterproto2.Message):
+    """
+    One of the destinations of a route, with its share.
+    """
+
     destination: "Destination | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     weight: "int" = betterproto2.field(2, betterproto2.TYPE_INT32)
+    """
+    Its part of the sum of all weights.
+    """
 
     headers: "Headers | None" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, optional=True)
 
@@ -1168,13 +1655,26 @@ default_message_pool.register_message("istio.networking.v1alpha3", "HTTPRouteDes
 
 @dataclass(eq=False, repr=False)
 class IstioEgressListener(betterproto2.Message):
+    """
+    What a workload can reach, all together or by one port.
+    """
+
     port: "SidecarPort | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Absent: everything that has no listener of its own.
+    """
 
     bind: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    IP address, or `unix://` and a path.
+    """
 
     capture_mode: "CaptureMode" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: CaptureMode(0))
 
     hosts: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
+    """
+    `namespace/host`; both may be `*`, the namespace also `.` and `~` (none).
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "IstioEgressListener", IstioEgressListener)
@@ -1182,6 +1682,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "IstioEgressL
 
 @dataclass(eq=False, repr=False)
 class IstioIngressListener(betterproto2.Message):
+    """
+    What a workload's proxy accepts.
+    """
+
     port: "SidecarPort | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     bind: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1189,6 +1693,9 @@ class IstioIngressListener(betterproto2.Message):
     capture_mode: "CaptureMode" = betterproto2.field(3, betterproto2.TYPE_ENUM, default_factory=lambda: CaptureMode(0))
 
     default_endpoint: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+    """
+    Where the workload itself listens: `127.0.0.1:port`, `unix://` and a path.
+    """
 
     tls: "ServerTlsSettings | None" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, optional=True)
 
@@ -1200,11 +1707,21 @@ default_message_pool.register_message("istio.networking.v1alpha3", "IstioIngress
 
 @dataclass(eq=False, repr=False)
 class L4MatchAttributes(betterproto2.Message):
+    """
+    Conditions on a connection, all of which must hold.
+    """
+
     destination_subnets: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
+    """
+    IP addresses or CIDR blocks.
+    """
 
     port: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
 
     source_subnet: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    Where the connection comes from.
+    """
 
     source_labels: "dict[str, str]" = betterproto2.field(
         4, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
@@ -1221,7 +1738,7 @@ default_message_pool.register_message("istio.networking.v1alpha3", "L4MatchAttri
 @dataclass(eq=False, repr=False)
 class LoadBalancerSettings(betterproto2.Message):
     """
-
+    How an endpoint is chosen.
 
     Oneofs:
         - lb_policy:
@@ -1246,8 +1763,14 @@ class LoadBalancerSettings(betterproto2.Message):
     warmup_duration_secs: "datetime.timedelta | None" = betterproto2.field(
         4, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    How long new endpoints get less than their share.
+    """
 
     warmup: "WarmupConfiguration | None" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    The same with more to say.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "LoadBalancerSettings", LoadBalancerSettings)
@@ -1256,7 +1779,7 @@ default_message_pool.register_message("istio.networking.v1alpha3", "LoadBalancer
 @dataclass(eq=False, repr=False)
 class LoadBalancerSettingsConsistentHashLb(betterproto2.Message):
     """
-
+    The same key goes to the same endpoint, as long as it is there.
 
     Oneofs:
         - hash_key:
@@ -1284,6 +1807,9 @@ class LoadBalancerSettingsConsistentHashLb(betterproto2.Message):
     )
 
     minimum_ring_size: "int" = betterproto2.field(4, betterproto2.TYPE_UINT64)
+    """
+    Of the hash ring.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -1298,6 +1824,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class LoadBalancerSettingsConsistentHashLbHttpCookie(betterproto2.Message):
+    """
+    The key is a cookie, which the proxy sets where there is none.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     path: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1305,6 +1835,9 @@ class LoadBalancerSettingsConsistentHashLbHttpCookie(betterproto2.Message):
     ttl: "datetime.timedelta | None" = betterproto2.field(
         3, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    0s makes it a session cookie.
+    """
 
     attributes: "list[LoadBalancerSettingsConsistentHashLbHttpCookieAttribute]" = betterproto2.field(
         4, betterproto2.TYPE_MESSAGE, repeated=True
@@ -1320,6 +1853,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class LoadBalancerSettingsConsistentHashLbHttpCookieAttribute(betterproto2.Message):
+    """
+    More to say of the cookie, such as SameSite.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     value: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1334,7 +1871,14 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class LoadBalancerSettingsConsistentHashLbMagLev(betterproto2.Message):
+    """
+    A table, faster than a ring, and less steady when endpoints change.
+    """
+
     table_size: "int" = betterproto2.field(1, betterproto2.TYPE_UINT64)
+    """
+    A prime number.
+    """
 
 
 default_message_pool.register_message(
@@ -1346,6 +1890,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class LoadBalancerSettingsConsistentHashLbRingHash(betterproto2.Message):
+    """
+    A ring, on which each endpoint has several places.
+    """
+
     minimum_ring_size: "int" = betterproto2.field(1, betterproto2.TYPE_UINT64)
 
 
@@ -1358,6 +1906,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class LocalityLoadBalancerSetting(betterproto2.Message):
+    """
+    Which localities are preferred, and what happens when they fail.
+    """
+
     distribute: "list[LocalityLoadBalancerSettingDistribute]" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, repeated=True
     )
@@ -1367,10 +1919,16 @@ class LocalityLoadBalancerSetting(betterproto2.Message):
     )
 
     failover_priority: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Labels, most important first; endpoints that share more come first.
+    """
 
     enabled: "bool | None" = betterproto2.field(
         3, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
+    """
+    Over what the mesh says.
+    """
 
 
 default_message_pool.register_message(
@@ -1380,11 +1938,21 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class LocalityLoadBalancerSettingDistribute(betterproto2.Message):
+    """
+    How the traffic of one locality is spread.
+    """
+
     from_: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    `region/zone/subzone`, or a part and `*`.
+    """
 
     to: "dict[str, int]" = betterproto2.field(
         2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_UINT32)
     )
+    """
+    Localities to percentages, which add up to 100.
+    """
 
 
 default_message_pool.register_message(
@@ -1394,6 +1962,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class LocalityLoadBalancerSettingFailover(betterproto2.Message):
+    """
+    Where the traffic of a region goes when it fails.
+    """
+
     from_: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     to: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1406,11 +1978,18 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class OutboundTrafficPolicy(betterproto2.Message):
+    """
+    What happens to traffic to where nobody knows.
+    """
+
     mode: "OutboundTrafficPolicyMode" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: OutboundTrafficPolicyMode(0)
     )
 
     egress_proxy: "Destination | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Where it is sent instead of where it was going.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "OutboundTrafficPolicy", OutboundTrafficPolicy)
@@ -1418,35 +1997,69 @@ default_message_pool.register_message("istio.networking.v1alpha3", "OutboundTraf
 
 @dataclass(eq=False, repr=False)
 class OutlierDetection(betterproto2.Message):
+    """
+    When endpoints that fail are left out for a while.
+    """
+
     consecutive_errors: "int" = betterproto2.field(1, betterproto2.TYPE_INT32)
+    """
+    Failures in a row.
+    """
 
     split_external_local_origin_errors: "bool" = betterproto2.field(8, betterproto2.TYPE_BOOL)
+    """
+    Count failures to connect apart from answers.
+    """
 
     consecutive_local_origin_failures: "int | None" = betterproto2.field(
         9, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.UInt32Value, optional=True
     )
+    """
+    Failures to connect in a row.
+    """
 
     consecutive_gateway_errors: "int | None" = betterproto2.field(
         6, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.UInt32Value, optional=True
     )
+    """
+    502, 503 and 504 in a row; 0 switches this off.
+    """
 
     consecutive_5xx_errors: "int | None" = betterproto2.field(
         7, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.UInt32Value, optional=True
     )
+    """
+    Any 5xx in a row; 0 switches this off.
+    """
 
     interval: "datetime.timedelta | None" = betterproto2.field(
         2, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    Between looks at who is to be ejected.
+    """
 
     base_ejection_time: "datetime.timedelta | None" = betterproto2.field(
         3, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    Times the number of ejections so far.
+    """
 
     max_ejection_percent: "int" = betterproto2.field(4, betterproto2.TYPE_INT32)
+    """
+    Of endpoints that may be ejected at once.
+    """
 
     min_health_percent: "int" = betterproto2.field(5, betterproto2.TYPE_INT32)
+    """
+    Below this share of healthy endpoints, none is left out.
+    """
 
     outlier_detection_http_error_codes: "list[int]" = betterproto2.field(10, betterproto2.TYPE_UINT32, repeated=True)
+    """
+    What counts as an error beside 5xx.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -1459,6 +2072,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "OutlierDetec
 
 @dataclass(eq=False, repr=False)
 class Percent(betterproto2.Message):
+    """
+    0.0 to 100.0.
+    """
+
     value: "float" = betterproto2.field(1, betterproto2.TYPE_DOUBLE)
 
 
@@ -1467,9 +2084,16 @@ default_message_pool.register_message("istio.networking.v1alpha3", "Percent", Pe
 
 @dataclass(eq=False, repr=False)
 class Port(betterproto2.Message):
+    """
+    A port that a gateway listens on.
+    """
+
     number: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
     protocol: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    HTTP, HTTPS, GRPC, HTTP2, MONGO, TCP, TLS, ...
+    """
 
     name: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
 
@@ -1486,6 +2110,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "Port", Port)
 
 @dataclass(eq=False, repr=False)
 class PortSelector(betterproto2.Message):
+    """
+    A port of a service, by number.
+    """
+
     number: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
 
@@ -1495,7 +2123,7 @@ default_message_pool.register_message("istio.networking.v1alpha3", "PortSelector
 @dataclass(eq=False, repr=False)
 class ReadinessProbe(betterproto2.Message):
     """
-
+    When to ask, how often, and what to make of the answers.
 
     Oneofs:
         - health_check_method:
@@ -1533,9 +2161,16 @@ default_message_pool.register_message("istio.networking.v1alpha3", "ReadinessPro
 
 @dataclass(eq=False, repr=False)
 class RegexRewrite(betterproto2.Message):
+    """
+    Replaces what an RE2 expression finds in a path.
+    """
+
     match: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     rewrite: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    May refer to capture groups by number, after a backslash.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "RegexRewrite", RegexRewrite)
@@ -1543,9 +2178,16 @@ default_message_pool.register_message("istio.networking.v1alpha3", "RegexRewrite
 
 @dataclass(eq=False, repr=False)
 class RouteDestination(betterproto2.Message):
+    """
+    One of the destinations of a TCP or TLS route, with its share.
+    """
+
     destination: "Destination | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     weight: "int" = betterproto2.field(2, betterproto2.TYPE_INT32)
+    """
+    Its part of the sum of all weights.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "RouteDestination", RouteDestination)
@@ -1553,15 +2195,28 @@ default_message_pool.register_message("istio.networking.v1alpha3", "RouteDestina
 
 @dataclass(eq=False, repr=False)
 class Server(betterproto2.Message):
+    """
+    One port, its hosts, and its TLS.
+    """
+
     port: "Port | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     bind: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+    """
+    IP address, or `unix://` and a path; absent: all addresses.
+    """
 
     hosts: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
+    """
+    `host` or `namespace/host`: VirtualServices of the namespace may bind to it.
+    """
 
     tls: "ServerTlsSettings | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
 
     default_endpoint: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+    """
+    Not implemented by Istio.
+    """
 
     name: "str" = betterproto2.field(6, betterproto2.TYPE_STRING)
 
@@ -1571,7 +2226,14 @@ default_message_pool.register_message("istio.networking.v1alpha3", "Server", Ser
 
 @dataclass(eq=False, repr=False)
 class ServerTlsSettings(betterproto2.Message):
+    """
+    TLS that a proxy speaks towards clients.
+    """
+
     https_redirect: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
+    """
+    Answer plain HTTP with a redirect to HTTPS.
+    """
 
     mode: "ServerTlsSettingsTlSmode" = betterproto2.field(
         2, betterproto2.TYPE_ENUM, default_factory=lambda: ServerTlsSettingsTlSmode(0)
@@ -1582,24 +2244,45 @@ class ServerTlsSettings(betterproto2.Message):
     private_key: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
 
     ca_certificates: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+    """
+    Path of a file, to verify clients.
+    """
 
     ca_crl: "str" = betterproto2.field(13, betterproto2.TYPE_STRING)
 
     credential_name: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
+    """
+    Name of a secret with certificate and key, instead of files.
+    """
 
     credential_names: "list[str]" = betterproto2.field(14, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Several, such as one RSA and one ECDSA.
+    """
 
     ca_cert_credential_name: "str" = betterproto2.field(16, betterproto2.TYPE_STRING)
+    """
+    Name of a secret with what verifies clients.
+    """
 
     tls_certificates: "list[ServerTlsSettingsTlsCertificate]" = betterproto2.field(
         15, betterproto2.TYPE_MESSAGE, repeated=True
     )
 
     subject_alt_names: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
+    """
+    One of them must be in the client's certificate.
+    """
 
     verify_certificate_spki: "list[str]" = betterproto2.field(11, betterproto2.TYPE_STRING, repeated=True)
+    """
+    SHA-256 of the client's public key, in base64.
+    """
 
     verify_certificate_hash: "list[str]" = betterproto2.field(12, betterproto2.TYPE_STRING, repeated=True)
+    """
+    SHA-256 of the client's certificate, in hexadecimal.
+    """
 
     min_protocol_version: "ServerTlsSettingsTlsProtocol" = betterproto2.field(
         7, betterproto2.TYPE_ENUM, default_factory=lambda: ServerTlsSettingsTlsProtocol(0)
@@ -1610,6 +2293,9 @@ class ServerTlsSettings(betterproto2.Message):
     )
 
     cipher_suites: "list[str]" = betterproto2.field(9, betterproto2.TYPE_STRING, repeated=True)
+    """
+    For TLS 1.2 and older.
+    """
 
     insecure_skip_verify: "bool | None" = betterproto2.field(
         17, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
@@ -1621,6 +2307,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "ServerTLSSet
 
 @dataclass(eq=False, repr=False)
 class ServerTlsSettingsTlsCertificate(betterproto2.Message):
+    """
+    Paths of a certificate and its key.
+    """
+
     server_certificate: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     private_key: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1635,9 +2325,16 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ServiceEntry(betterproto2.Message):
+    """
+    Hosts with their ports and endpoints.
+    """
+
     hosts: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
 
     addresses: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Virtual IP addresses or CIDR blocks.
+    """
 
     ports: "list[ServicePort]" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, repeated=True)
 
@@ -1650,12 +2347,21 @@ class ServiceEntry(betterproto2.Message):
     )
 
     endpoints: "list[WorkloadEntry]" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Listed here, or found by the selector.
+    """
 
     workload_selector: "WorkloadSelector | None" = betterproto2.field(9, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Finds WorkloadEntries, and pods.
+    """
 
     export_to: "list[str]" = betterproto2.field(7, betterproto2.TYPE_STRING, repeated=True)
 
     subject_alt_names: "list[str]" = betterproto2.field(8, betterproto2.TYPE_STRING, repeated=True)
+    """
+    One of them must be in the certificates of the endpoints.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "ServiceEntry", ServiceEntry)
@@ -1663,6 +2369,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "ServiceEntry
 
 @dataclass(eq=False, repr=False)
 class ServiceEntryAddress(betterproto2.Message):
+    """
+    An address that was allocated.
+    """
+
     value: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     host: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1673,6 +2383,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "ServiceEntry
 
 @dataclass(eq=False, repr=False)
 class ServiceEntryStatus(betterproto2.Message):
+    """
+    What a controller found out about a ServiceEntry.
+    """
+
     conditions: "list[__meta__v1alpha1__.IstioCondition]" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, repeated=True
     )
@@ -1691,6 +2405,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "ServiceEntry
 
 @dataclass(eq=False, repr=False)
 class ServicePort(betterproto2.Message):
+    """
+    A port of the service.
+    """
+
     number: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
     protocol: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1698,6 +2416,9 @@ class ServicePort(betterproto2.Message):
     name: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
 
     target_port: "int" = betterproto2.field(4, betterproto2.TYPE_UINT32)
+    """
+    Where endpoints listen; absent: the same.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "ServicePort", ServicePort)
@@ -1705,15 +2426,28 @@ default_message_pool.register_message("istio.networking.v1alpha3", "ServicePort"
 
 @dataclass(eq=False, repr=False)
 class Sidecar(betterproto2.Message):
+    """
+    What the proxies of some workloads accept and reach; without a selector, of a whole namespace.
+    """
+
     workload_selector: "WorkloadSelector | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     ingress: "list[IstioIngressListener]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Absent: what the services of the workload say.
+    """
 
     egress: "list[IstioEgressListener]" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Absent: everything that is visible.
+    """
 
     inbound_connection_pool: "ConnectionPoolSettings | None" = betterproto2.field(
         7, betterproto2.TYPE_MESSAGE, optional=True
     )
+    """
+    Limits of what the workload accepts.
+    """
 
     outbound_traffic_policy: "OutboundTrafficPolicy | None" = betterproto2.field(
         4, betterproto2.TYPE_MESSAGE, optional=True
@@ -1725,6 +2459,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "Sidecar", Si
 
 @dataclass(eq=False, repr=False)
 class SidecarPort(betterproto2.Message):
+    """
+    A port that a sidecar listens on.
+    """
+
     number: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
     protocol: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -1745,7 +2483,7 @@ default_message_pool.register_message("istio.networking.v1alpha3", "SidecarPort"
 @dataclass(eq=False, repr=False)
 class StringMatch(betterproto2.Message):
     """
-
+    One way to match a text; none means that it must be there.
 
     Oneofs:
         - match_type:
@@ -1756,6 +2494,9 @@ class StringMatch(betterproto2.Message):
     prefix: "str | None" = betterproto2.field(2, betterproto2.TYPE_STRING, optional=True, group="match_type")
 
     regex: "str | None" = betterproto2.field(3, betterproto2.TYPE_STRING, optional=True, group="match_type")
+    """
+    RE2, on the whole text.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "StringMatch", StringMatch)
@@ -1763,13 +2504,23 @@ default_message_pool.register_message("istio.networking.v1alpha3", "StringMatch"
 
 @dataclass(eq=False, repr=False)
 class Subset(betterproto2.Message):
+    """
+    Endpoints of a service with certain labels, under a name.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     labels: "dict[str, str]" = betterproto2.field(
         2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
+    """
+    Absent: every endpoint.
+    """
 
     traffic_policy: "TrafficPolicy | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    Over that of the rule.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "Subset", Subset)
@@ -1777,6 +2528,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "Subset", Sub
 
 @dataclass(eq=False, repr=False)
 class TcpHealthCheckConfig(betterproto2.Message):
+    """
+    Ready when a connection is accepted.
+    """
+
     host: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     port: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
@@ -1787,7 +2542,14 @@ default_message_pool.register_message("istio.networking.v1alpha3", "TCPHealthChe
 
 @dataclass(eq=False, repr=False)
 class TcpRoute(betterproto2.Message):
+    """
+    Where connections that match go.
+    """
+
     match: "list[L4MatchAttributes]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Any of these; none means every connection.
+    """
 
     route: "list[RouteDestination]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
 
@@ -1797,9 +2559,19 @@ default_message_pool.register_message("istio.networking.v1alpha3", "TCPRoute", T
 
 @dataclass(eq=False, repr=False)
 class TlsMatchAttributes(betterproto2.Message):
+    """
+    Conditions on a TLS connection, all of which must hold.
+    """
+
     sni_hosts: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Within the hosts of the VirtualService.
+    """
 
     destination_subnets: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
+    """
+    IP addresses or CIDR blocks.
+    """
 
     port: "int" = betterproto2.field(3, betterproto2.TYPE_UINT32)
 
@@ -1817,6 +2589,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "TLSMatchAttr
 
 @dataclass(eq=False, repr=False)
 class TlsRoute(betterproto2.Message):
+    """
+    Where TLS connections that match go, untouched.
+    """
+
     match: "list[TlsMatchAttributes]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
     route: "list[RouteDestination]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -1827,6 +2603,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "TLSRoute", T
 
 @dataclass(eq=False, repr=False)
 class TrafficPolicy(betterproto2.Message):
+    """
+    How to talk to a service.
+    """
+
     load_balancer: "LoadBalancerSettings | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     connection_pool: "ConnectionPoolSettings | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -1838,6 +2618,9 @@ class TrafficPolicy(betterproto2.Message):
     port_level_settings: "list[TrafficPolicyPortTrafficPolicy]" = betterproto2.field(
         5, betterproto2.TYPE_MESSAGE, repeated=True
     )
+    """
+    Replace, for one port, what stands beside them.
+    """
 
     tunnel: "TrafficPolicyTunnelSettings | None" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, optional=True)
 
@@ -1853,6 +2636,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "TrafficPolic
 
 @dataclass(eq=False, repr=False)
 class TrafficPolicyPortTrafficPolicy(betterproto2.Message):
+    """
+    How to talk to one port of a service.
+    """
+
     port: "PortSelector | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     load_balancer: "LoadBalancerSettings | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -1871,6 +2658,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class TrafficPolicyProxyProtocol(betterproto2.Message):
+    """
+    Announces the client's address with the PROXY protocol.
+    """
+
     version: "TrafficPolicyProxyProtocolVersion" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: TrafficPolicyProxyProtocolVersion(0)
     )
@@ -1883,11 +2674,18 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class TrafficPolicyRetryBudget(betterproto2.Message):
+    """
+    Limits retries to a share of the requests under way.
+    """
+
     percent: "float | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.DoubleValue, optional=True
     )
 
     min_retry_concurrency: "int" = betterproto2.field(2, betterproto2.TYPE_UINT32)
+    """
+    Retries that are always allowed.
+    """
 
     budget_interval: "datetime.timedelta | None" = betterproto2.field(
         3, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
@@ -1901,7 +2699,14 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class TrafficPolicyTunnelSettings(betterproto2.Message):
+    """
+    Sends TCP through an HTTP CONNECT or POST tunnel.
+    """
+
     protocol: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    CONNECT, the default, or POST.
+    """
 
     target_host: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
 
@@ -1915,17 +2720,39 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class VirtualService(betterproto2.Message):
+    """
+    Routes for one or several hosts. Without hosts it is a delegate, which others refer to.
+    """
+
     hosts: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Short, full or wildcard names; short ones are of the object's own namespace.
+    """
 
     gateways: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
+    """
+    `namespace/name` of Gateways; `mesh` stands for all sidecars and is the default.
+    """
 
     http: "list[HttpRoute]" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    In order: the first route that matches a request takes it.
+    """
 
     tls: "list[TlsRoute]" = betterproto2.field(5, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    For TLS that is not terminated, by SNI.
+    """
 
     tcp: "list[TcpRoute]" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    For everything else.
+    """
 
     export_to: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Namespaces that see it: `.`, `*`, or names.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "VirtualService", VirtualService)
@@ -1933,6 +2760,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "VirtualServi
 
 @dataclass(eq=False, repr=False)
 class WarmupConfiguration(betterproto2.Message):
+    """
+    How new endpoints come to their full share.
+    """
+
     duration: "datetime.timedelta | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
@@ -1940,10 +2771,16 @@ class WarmupConfiguration(betterproto2.Message):
     minimum_percent: "float | None" = betterproto2.field(
         2, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.DoubleValue, optional=True
     )
+    """
+    Of the share, to start with.
+    """
 
     aggression: "float | None" = betterproto2.field(
         3, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.DoubleValue, optional=True
     )
+    """
+    1 is a straight line; more is slower at first.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "WarmupConfiguration", WarmupConfiguration)
@@ -1951,23 +2788,45 @@ default_message_pool.register_message("istio.networking.v1alpha3", "WarmupConfig
 
 @dataclass(eq=False, repr=False)
 class WorkloadEntry(betterproto2.Message):
+    """
+    An endpoint, and what is known of the workload behind it.
+    """
+
     address: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    IP address, host name, or `unix://` and a path; absent in a network with a gateway.
+    """
 
     ports: "dict[str, int]" = betterproto2.field(
         2, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_UINT32)
     )
+    """
+    Name of a port of the service to the number here.
+    """
 
     labels: "dict[str, str]" = betterproto2.field(
         3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
 
     network: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+    """
+    Endpoints of other networks are reached through gateways.
+    """
 
     locality: "str" = betterproto2.field(5, betterproto2.TYPE_STRING)
+    """
+    `region/zone/subzone`.
+    """
 
     weight: "int" = betterproto2.field(6, betterproto2.TYPE_UINT32)
+    """
+    Its share; 0 counts as 1.
+    """
 
     service_account: "str" = betterproto2.field(7, betterproto2.TYPE_STRING)
+    """
+    Makes its identity, together with the namespace.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "WorkloadEntry", WorkloadEntry)
@@ -1975,11 +2834,21 @@ default_message_pool.register_message("istio.networking.v1alpha3", "WorkloadEntr
 
 @dataclass(eq=False, repr=False)
 class WorkloadGroup(betterproto2.Message):
+    """
+    A pattern for WorkloadEntries.
+    """
+
     metadata: "WorkloadGroupObjectMeta | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     template: "WorkloadEntry | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    What the entries have in common; the address is each one's own.
+    """
 
     probe: "ReadinessProbe | None" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    How an agent finds out whether the workload is ready.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1alpha3", "WorkloadGroup", WorkloadGroup)
@@ -1987,6 +2856,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "WorkloadGrou
 
 @dataclass(eq=False, repr=False)
 class WorkloadGroupObjectMeta(betterproto2.Message):
+    """
+    Labels and annotations of the entries.
+    """
+
     labels: "dict[str, str]" = betterproto2.field(
         1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
@@ -2001,6 +2874,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "WorkloadGrou
 
 @dataclass(eq=False, repr=False)
 class WorkloadSelector(betterproto2.Message):
+    """
+    Workloads of the namespace with all of these labels.
+    """
+
     labels: "dict[str, str]" = betterproto2.field(
         1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )
@@ -2011,6 +2888,10 @@ default_message_pool.register_message("istio.networking.v1alpha3", "WorkloadSele
 
 @dataclass(eq=False, repr=False)
 class ZoneAwareLoadBalancerSetting(betterproto2.Message):
+    """
+    Keeps traffic in the zone as far as it has endpoints for it.
+    """
+
     enabled: "bool | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
@@ -2024,6 +2905,9 @@ class ZoneAwareLoadBalancerSetting(betterproto2.Message):
     min_cluster_size: "int | None" = betterproto2.field(
         4, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.UInt64Value, optional=True
     )
+    """
+    With fewer endpoints, zones are ignored.
+    """
 
 
 default_message_pool.register_message(
@@ -2033,6 +2917,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ZoneAwareLoadBalancerSettingFailover(betterproto2.Message):
+    """
+    Where the traffic of a region goes when it fails.
+    """
+
     from_: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     to: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)

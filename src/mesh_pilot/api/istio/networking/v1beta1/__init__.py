@@ -20,6 +20,10 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 @dataclass(eq=False, repr=False)
 class ProxyConfig(betterproto2.Message):
+    """
+    Settings of some proxies, or of those of a namespace.
+    """
+
     selector: "__type__v1beta1__.WorkloadSelector | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )
@@ -27,6 +31,9 @@ class ProxyConfig(betterproto2.Message):
     concurrency: "int | None" = betterproto2.field(
         2, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Int32Value, optional=True
     )
+    """
+    Worker threads; 0 is one for each core.
+    """
 
     environment_variables: "dict[str, str]" = betterproto2.field(
         3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
@@ -40,7 +47,14 @@ default_message_pool.register_message("istio.networking.v1beta1", "ProxyConfig",
 
 @dataclass(eq=False, repr=False)
 class ProxyImage(betterproto2.Message):
+    """
+    Which image of the proxy is injected.
+    """
+
     image_type: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    Such as debug or distroless.
+    """
 
 
 default_message_pool.register_message("istio.networking.v1beta1", "ProxyImage", ProxyImage)

@@ -28,12 +28,20 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 
 class EnforcementMode(betterproto2.Enum):
+    """
+    Refuse, or only say what would be refused.
+    """
+
     ENFORCED = 0
 
     PERMISSIVE = 1
 
 
 class RbacConfigMode(betterproto2.Enum):
+    """
+    Nowhere, everywhere, or with exceptions.
+    """
+
     OFF = 0
 
     ON = 1
@@ -45,6 +53,10 @@ class RbacConfigMode(betterproto2.Enum):
 
 @dataclass(eq=False, repr=False)
 class AccessRule(betterproto2.Message):
+    """
+    Some requests to some services.
+    """
+
     services: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
 
     hosts: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
@@ -71,6 +83,10 @@ default_message_pool.register_message("istio.rbac.v1alpha1", "AccessRule", Acces
 
 @dataclass(eq=False, repr=False)
 class AccessRuleConstraint(betterproto2.Message):
+    """
+    A further condition.
+    """
+
     key: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     values: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
@@ -81,6 +97,10 @@ default_message_pool.register_message("istio.rbac.v1alpha1", "AccessRule.Constra
 
 @dataclass(eq=False, repr=False)
 class RbacConfig(betterproto2.Message):
+    """
+    Where access is controlled at all.
+    """
+
     mode: "RbacConfigMode" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: RbacConfigMode(0))
 
     inclusion: "RbacConfigTarget | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -97,6 +117,10 @@ default_message_pool.register_message("istio.rbac.v1alpha1", "RbacConfig", RbacC
 
 @dataclass(eq=False, repr=False)
 class RbacConfigTarget(betterproto2.Message):
+    """
+    Services and namespaces.
+    """
+
     services: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
 
     namespaces: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
@@ -107,6 +131,10 @@ default_message_pool.register_message("istio.rbac.v1alpha1", "RbacConfig.Target"
 
 @dataclass(eq=False, repr=False)
 class RoleRef(betterproto2.Message):
+    """
+    A role by name.
+    """
+
     kind: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     name: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -117,6 +145,10 @@ default_message_pool.register_message("istio.rbac.v1alpha1", "RoleRef", RoleRef)
 
 @dataclass(eq=False, repr=False)
 class ServiceRole(betterproto2.Message):
+    """
+    What may be done.
+    """
+
     rules: "list[AccessRule]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
 
@@ -125,6 +157,10 @@ default_message_pool.register_message("istio.rbac.v1alpha1", "ServiceRole", Serv
 
 @dataclass(eq=False, repr=False)
 class ServiceRoleBinding(betterproto2.Message):
+    """
+    Who may do what a role says.
+    """
+
     subjects: "list[Subject]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
     role_ref: "RoleRef | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -141,6 +177,10 @@ default_message_pool.register_message("istio.rbac.v1alpha1", "ServiceRoleBinding
 
 @dataclass(eq=False, repr=False)
 class Subject(betterproto2.Message):
+    """
+    Who.
+    """
+
     user: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     names: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)

@@ -34,21 +34,35 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 
 class AuthorizationPolicyAction(betterproto2.Enum):
+    """
+    CUSTOM is asked first, then DENY, then ALLOW.
+    """
+
     ALLOW = 0
 
     DENY = 1
 
     AUDIT = 2
+    """
+    Only marks the request for a log.
+    """
 
     CUSTOM = 3
 
 
 class PeerAuthenticationMutualTlsMode(betterproto2.Enum):
+    """
+    UNSET inherits from the namespace, or the mesh.
+    """
+
     UNSET = 0
 
     DISABLE = 1
 
     PERMISSIVE = 2
+    """
+    Plain text or mutual TLS.
+    """
 
     STRICT = 3
 
@@ -56,15 +70,18 @@ class PeerAuthenticationMutualTlsMode(betterproto2.Enum):
 @dataclass(eq=False, repr=False)
 class AuthorizationPolicy(betterproto2.Message):
     """
-
+    Rules and what is done with requests that match one of them.
 
     Oneofs:
-        - action_detail:
+        - action_detail: More about the action.
     """
 
     selector: "__type__v1beta1__.WorkloadSelector | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )
+    """
+    Absent: all workloads of the namespace, or of the mesh in the root namespace.
+    """
 
     target_ref: "__type__v1beta1__.PolicyTargetReference | None" = betterproto2.field(
         5, betterproto2.TYPE_MESSAGE, optional=True
@@ -75,6 +92,9 @@ class AuthorizationPolicy(betterproto2.Message):
     )
 
     rules: "list[Rule]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    None: nothing matches. An empty rule matches everything.
+    """
 
     action: "AuthorizationPolicyAction" = betterproto2.field(
         3, betterproto2.TYPE_ENUM, default_factory=lambda: AuthorizationPolicyAction(0)
@@ -83,6 +103,9 @@ class AuthorizationPolicy(betterproto2.Message):
     provider: "AuthorizationPolicyExtensionProvider | None" = betterproto2.field(
         4, betterproto2.TYPE_MESSAGE, optional=True, group="action_detail"
     )
+    """
+    For CUSTOM: who decides, as named in the mesh's settings.
+    """
 
 
 default_message_pool.register_message("istio.security.v1beta1", "AuthorizationPolicy", AuthorizationPolicy)
@@ -90,6 +113,10 @@ default_message_pool.register_message("istio.security.v1beta1", "AuthorizationPo
 
 @dataclass(eq=False, repr=False)
 class AuthorizationPolicyExtensionProvider(betterproto2.Message):
+    """
+    Names an extension provider.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -100,6 +127,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ClaimToHeader(betterproto2.Message):
+    """
+    Sends a claim on as a header.
+    """
+
     header: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     claim: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -110,7 +141,14 @@ default_message_pool.register_message("istio.security.v1beta1", "ClaimToHeader",
 
 @dataclass(eq=False, repr=False)
 class Condition(betterproto2.Message):
+    """
+    Values of an attribute.
+    """
+
     key: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    Such as `request.headers[x-user]`.
+    """
 
     values: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
 
@@ -122,6 +160,10 @@ default_message_pool.register_message("istio.security.v1beta1", "Condition", Con
 
 @dataclass(eq=False, repr=False)
 class JwtHeader(betterproto2.Message):
+    """
+    A header that has the token after a prefix.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     prefix: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -132,31 +174,59 @@ default_message_pool.register_message("istio.security.v1beta1", "JWTHeader", Jwt
 
 @dataclass(eq=False, repr=False)
 class JwtRule(betterproto2.Message):
+    """
+    Which tokens of an issuer are good, and where they are found.
+    """
+
     issuer: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     audiences: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
+    """
+    One of them must be in the token; none means any.
+    """
 
     jwks_uri: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
+    """
+    Where to get the issuer's keys; absent: found by OpenID discovery.
+    """
 
     jwks: "str" = betterproto2.field(10, betterproto2.TYPE_STRING)
+    """
+    The keys themselves, as JSON.
+    """
 
     from_headers: "list[JwtHeader]" = betterproto2.field(6, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Where the token may be; by default the Authorization header.
+    """
 
     from_params: "list[str]" = betterproto2.field(7, betterproto2.TYPE_STRING, repeated=True)
 
     output_payload_to_header: "str" = betterproto2.field(8, betterproto2.TYPE_STRING)
+    """
+    Name of a header that is sent on with the claims, in base64.
+    """
 
     from_cookies: "list[str]" = betterproto2.field(12, betterproto2.TYPE_STRING, repeated=True)
 
     forward_original_token: "bool" = betterproto2.field(9, betterproto2.TYPE_BOOL)
+    """
+    Leave the token in the request.
+    """
 
     output_claim_to_headers: "list[ClaimToHeader]" = betterproto2.field(11, betterproto2.TYPE_MESSAGE, repeated=True)
 
     timeout: "datetime.timedelta | None" = betterproto2.field(
         13, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    For getting the keys.
+    """
 
     space_delimited_claims: "list[str]" = betterproto2.field(14, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Claims that are lists with spaces between their entries.
+    """
 
 
 default_message_pool.register_message("istio.security.v1beta1", "JWTRule", JwtRule)
@@ -164,7 +234,14 @@ default_message_pool.register_message("istio.security.v1beta1", "JWTRule", JwtRu
 
 @dataclass(eq=False, repr=False)
 class Operation(betterproto2.Message):
+    """
+    Conditions on the request, all of which must hold; within a list, any.
+    """
+
     hosts: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Case does not matter.
+    """
 
     not_hosts: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
 
@@ -177,6 +254,9 @@ class Operation(betterproto2.Message):
     not_methods: "list[str]" = betterproto2.field(7, betterproto2.TYPE_STRING, repeated=True)
 
     paths: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Exact, `prefix*`, `*suffix`, `*`, or with `{*}` and `{**}` as segments.
+    """
 
     not_paths: "list[str]" = betterproto2.field(8, betterproto2.TYPE_STRING, repeated=True)
 
@@ -186,15 +266,25 @@ default_message_pool.register_message("istio.security.v1beta1", "Operation", Ope
 
 @dataclass(eq=False, repr=False)
 class PeerAuthentication(betterproto2.Message):
+    """
+    What connections workloads accept.
+    """
+
     selector: "__type__v1beta1__.WorkloadSelector | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )
+    """
+    Absent: all workloads of the namespace, or of the mesh in the root namespace.
+    """
 
     mtls: "PeerAuthenticationMutualTls | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
 
     port_level_mtls: "dict[int, PeerAuthenticationMutualTls]" = betterproto2.field(
         3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_UINT32, betterproto2.TYPE_MESSAGE)
     )
+    """
+    By port of the workload.
+    """
 
 
 default_message_pool.register_message("istio.security.v1beta1", "PeerAuthentication", PeerAuthentication)
@@ -202,6 +292,10 @@ default_message_pool.register_message("istio.security.v1beta1", "PeerAuthenticat
 
 @dataclass(eq=False, repr=False)
 class PeerAuthenticationMutualTls(betterproto2.Message):
+    """
+    A mode.
+    """
+
     mode: "PeerAuthenticationMutualTlsMode" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: PeerAuthenticationMutualTlsMode(0)
     )
@@ -214,6 +308,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class RequestAuthentication(betterproto2.Message):
+    """
+    Tokens that are accepted. A request with a bad one is refused, one without is not.
+    """
+
     selector: "__type__v1beta1__.WorkloadSelector | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )
@@ -227,6 +325,9 @@ class RequestAuthentication(betterproto2.Message):
     )
 
     jwt_rules: "list[JwtRule]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Any of these.
+    """
 
 
 default_message_pool.register_message("istio.security.v1beta1", "RequestAuthentication", RequestAuthentication)
@@ -234,9 +335,19 @@ default_message_pool.register_message("istio.security.v1beta1", "RequestAuthenti
 
 @dataclass(eq=False, repr=False)
 class Rule(betterproto2.Message):
+    """
+    Holds where a source, an operation, and all conditions do.
+    """
+
     from_: "list[RuleFrom]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Any of these; none means any source.
+    """
 
     to: "list[RuleTo]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    Any of these; none means any operation.
+    """
 
     when: "list[Condition]" = betterproto2.field(3, betterproto2.TYPE_MESSAGE, repeated=True)
 
@@ -246,6 +357,10 @@ default_message_pool.register_message("istio.security.v1beta1", "Rule", Rule)
 
 @dataclass(eq=False, repr=False)
 class RuleFrom(betterproto2.Message):
+    """
+    Wraps a source.
+    """
+
     source: "Source | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
 
@@ -254,6 +369,10 @@ default_message_pool.register_message("istio.security.v1beta1", "Rule.From", Rul
 
 @dataclass(eq=False, repr=False)
 class RuleTo(betterproto2.Message):
+    """
+    Wraps an operation.
+    """
+
     operation: "Operation | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
 
@@ -262,11 +381,21 @@ default_message_pool.register_message("istio.security.v1beta1", "Rule.To", RuleT
 
 @dataclass(eq=False, repr=False)
 class Source(betterproto2.Message):
+    """
+    Conditions on who sends, all of which must hold; within a list, any.
+    """
+
     principals: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Identities in the client's certificate: `trust-domain/ns/namespace/sa/account`.
+    """
 
     not_principals: "list[str]" = betterproto2.field(5, betterproto2.TYPE_STRING, repeated=True)
 
     request_principals: "list[str]" = betterproto2.field(2, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Identities in a token: `issuer/subject`.
+    """
 
     not_request_principals: "list[str]" = betterproto2.field(6, betterproto2.TYPE_STRING, repeated=True)
 
@@ -275,14 +404,23 @@ class Source(betterproto2.Message):
     not_namespaces: "list[str]" = betterproto2.field(7, betterproto2.TYPE_STRING, repeated=True)
 
     service_accounts: "list[str]" = betterproto2.field(11, betterproto2.TYPE_STRING, repeated=True)
+    """
+    `account` or `namespace/account`.
+    """
 
     not_service_accounts: "list[str]" = betterproto2.field(12, betterproto2.TYPE_STRING, repeated=True)
 
     ip_blocks: "list[str]" = betterproto2.field(4, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Of the connection.
+    """
 
     not_ip_blocks: "list[str]" = betterproto2.field(8, betterproto2.TYPE_STRING, repeated=True)
 
     remote_ip_blocks: "list[str]" = betterproto2.field(9, betterproto2.TYPE_STRING, repeated=True)
+    """
+    Of the original client, as X-Forwarded-For or the PROXY protocol tell.
+    """
 
     not_remote_ip_blocks: "list[str]" = betterproto2.field(10, betterproto2.TYPE_STRING, repeated=True)
 

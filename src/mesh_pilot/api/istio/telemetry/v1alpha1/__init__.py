@@ -37,6 +37,10 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 
 class MetricSelectorIstioMetric(betterproto2.Enum):
+    """
+    The standard metrics.
+    """
+
     ALL_METRICS = 0
 
     REQUEST_COUNT = 1
@@ -61,12 +65,20 @@ class MetricSelectorIstioMetric(betterproto2.Enum):
 
 
 class MetricsOverridesTagOverrideOperation(betterproto2.Enum):
+    """
+    Add or change it, or drop it.
+    """
+
     UPSERT = 0
 
     REMOVE = 1
 
 
 class WorkloadMode(betterproto2.Enum):
+    """
+    Which side of the traffic a workload is on.
+    """
+
     CLIENT_AND_SERVER = 0
 
     CLIENT = 1
@@ -76,6 +88,10 @@ class WorkloadMode(betterproto2.Enum):
 
 @dataclass(eq=False, repr=False)
 class AccessLogging(betterproto2.Message):
+    """
+    Where requests are logged, and which.
+    """
+
     match: "AccessLoggingLogSelector | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
 
     providers: "list[ProviderRef]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -92,7 +108,14 @@ default_message_pool.register_message("istio.telemetry.v1alpha1", "AccessLogging
 
 @dataclass(eq=False, repr=False)
 class AccessLoggingFilter(betterproto2.Message):
+    """
+    Which requests.
+    """
+
     expression: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    CEL that is true for what is logged.
+    """
 
 
 default_message_pool.register_message("istio.telemetry.v1alpha1", "AccessLogging.Filter", AccessLoggingFilter)
@@ -100,6 +123,10 @@ default_message_pool.register_message("istio.telemetry.v1alpha1", "AccessLogging
 
 @dataclass(eq=False, repr=False)
 class AccessLoggingLogSelector(betterproto2.Message):
+    """
+    As client, as server, or both.
+    """
+
     mode: "WorkloadMode" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: WorkloadMode(0))
 
 
@@ -108,13 +135,23 @@ default_message_pool.register_message("istio.telemetry.v1alpha1", "AccessLogging
 
 @dataclass(eq=False, repr=False)
 class Metrics(betterproto2.Message):
+    """
+    What is changed about a provider's metrics.
+    """
+
     providers: "list[ProviderRef]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
     overrides: "list[MetricsOverrides]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
+    """
+    In order; the first that matches counts.
+    """
 
     reporting_interval: "datetime.timedelta | None" = betterproto2.field(
         3, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.Duration, optional=True
     )
+    """
+    For TCP metrics.
+    """
 
 
 default_message_pool.register_message("istio.telemetry.v1alpha1", "Metrics", Metrics)
@@ -123,7 +160,7 @@ default_message_pool.register_message("istio.telemetry.v1alpha1", "Metrics", Met
 @dataclass(eq=False, repr=False)
 class MetricSelector(betterproto2.Message):
     """
-
+    A metric, on one side or both.
 
     Oneofs:
         - metric_match:
@@ -143,6 +180,10 @@ default_message_pool.register_message("istio.telemetry.v1alpha1", "MetricSelecto
 
 @dataclass(eq=False, repr=False)
 class MetricsOverrides(betterproto2.Message):
+    """
+    Changes to some metrics.
+    """
+
     match: "MetricSelector | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     disabled: "bool | None" = betterproto2.field(
@@ -152,6 +193,9 @@ class MetricsOverrides(betterproto2.Message):
     tag_overrides: "dict[str, MetricsOverridesTagOverride]" = betterproto2.field(
         3, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE)
     )
+    """
+    By name of the tag.
+    """
 
 
 default_message_pool.register_message("istio.telemetry.v1alpha1", "MetricsOverrides", MetricsOverrides)
@@ -159,11 +203,18 @@ default_message_pool.register_message("istio.telemetry.v1alpha1", "MetricsOverri
 
 @dataclass(eq=False, repr=False)
 class MetricsOverridesTagOverride(betterproto2.Message):
+    """
+    Changes one tag.
+    """
+
     operation: "MetricsOverridesTagOverrideOperation" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: MetricsOverridesTagOverrideOperation(0)
     )
 
     value: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
+    """
+    A CEL expression.
+    """
 
 
 default_message_pool.register_message(
@@ -173,6 +224,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ProviderRef(betterproto2.Message):
+    """
+    Names an extension provider of the mesh's settings.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -181,6 +236,10 @@ default_message_pool.register_message("istio.telemetry.v1alpha1", "ProviderRef",
 
 @dataclass(eq=False, repr=False)
 class Telemetry(betterproto2.Message):
+    """
+    What is observed of some workloads, of a namespace, or of the mesh.
+    """
+
     selector: "__type__v1beta1__.WorkloadSelector | None" = betterproto2.field(
         1, betterproto2.TYPE_MESSAGE, optional=True
     )
@@ -205,6 +264,10 @@ default_message_pool.register_message("istio.telemetry.v1alpha1", "Telemetry", T
 
 @dataclass(eq=False, repr=False)
 class Tracing(betterproto2.Message):
+    """
+    Whether and how requests are traced.
+    """
+
     match: "TracingTracingSelector | None" = betterproto2.field(7, betterproto2.TYPE_MESSAGE, optional=True)
 
     providers: "list[ProviderRef]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -212,14 +275,23 @@ class Tracing(betterproto2.Message):
     random_sampling_percentage: "float | None" = betterproto2.field(
         3, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.DoubleValue, optional=True
     )
+    """
+    0.0 to 100.0.
+    """
 
     disable_span_reporting: "bool | None" = betterproto2.field(
         4, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
     )
+    """
+    Nothing is sent, though headers are passed on.
+    """
 
     custom_tags: "dict[str, TracingCustomTag]" = betterproto2.field(
         5, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE)
     )
+    """
+    By name of the tag.
+    """
 
     use_request_id_for_trace_sampling: "bool | None" = betterproto2.field(
         6, betterproto2.TYPE_MESSAGE, unwrap=lambda: ___google__protobuf__.BoolValue, optional=True
@@ -240,7 +312,7 @@ default_message_pool.register_message("istio.telemetry.v1alpha1", "Tracing", Tra
 @dataclass(eq=False, repr=False)
 class TracingCustomTag(betterproto2.Message):
     """
-
+    Where the value of a tag comes from.
 
     Oneofs:
         - type:
@@ -264,6 +336,10 @@ default_message_pool.register_message("istio.telemetry.v1alpha1", "Tracing.Custo
 
 @dataclass(eq=False, repr=False)
 class TracingEnvironment(betterproto2.Message):
+    """
+    A variable of the proxy's environment.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     default_value: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -274,6 +350,10 @@ default_message_pool.register_message("istio.telemetry.v1alpha1", "Tracing.Envir
 
 @dataclass(eq=False, repr=False)
 class TracingFormatter(betterproto2.Message):
+    """
+    A text with Envoy's % variables.
+    """
+
     value: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -282,6 +362,10 @@ default_message_pool.register_message("istio.telemetry.v1alpha1", "Tracing.Forma
 
 @dataclass(eq=False, repr=False)
 class TracingLiteral(betterproto2.Message):
+    """
+    A fixed text.
+    """
+
     value: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
 
@@ -290,6 +374,10 @@ default_message_pool.register_message("istio.telemetry.v1alpha1", "Tracing.Liter
 
 @dataclass(eq=False, repr=False)
 class TracingRequestHeader(betterproto2.Message):
+    """
+    A header of the request.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     default_value: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -300,6 +388,10 @@ default_message_pool.register_message("istio.telemetry.v1alpha1", "Tracing.Reque
 
 @dataclass(eq=False, repr=False)
 class TracingTracingSelector(betterproto2.Message):
+    """
+    As client, as server, or both.
+    """
+
     mode: "WorkloadMode" = betterproto2.field(1, betterproto2.TYPE_ENUM, default_factory=lambda: WorkloadMode(0))
 
 

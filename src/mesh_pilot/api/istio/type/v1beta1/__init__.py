@@ -16,6 +16,10 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 
 class WorkloadMode(betterproto2.Enum):
+    """
+    Which side of the traffic a workload is on.
+    """
+
     UNDEFINED = 0
 
     CLIENT = 1
@@ -27,13 +31,23 @@ class WorkloadMode(betterproto2.Enum):
 
 @dataclass(eq=False, repr=False)
 class PolicyTargetReference(betterproto2.Message):
+    """
+    An object that a policy is attached to.
+    """
+
     group: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    API group; absent: Kubernetes' core.
+    """
 
     kind: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
 
     name: "str" = betterproto2.field(3, betterproto2.TYPE_STRING)
 
     namespace: "str" = betterproto2.field(4, betterproto2.TYPE_STRING)
+    """
+    Only the namespace of the policy itself is supported.
+    """
 
 
 default_message_pool.register_message("istio.type.v1beta1", "PolicyTargetReference", PolicyTargetReference)
@@ -41,6 +55,10 @@ default_message_pool.register_message("istio.type.v1beta1", "PolicyTargetReferen
 
 @dataclass(eq=False, repr=False)
 class PortSelector(betterproto2.Message):
+    """
+    A port by number.
+    """
+
     number: "int" = betterproto2.field(1, betterproto2.TYPE_UINT32)
 
 
@@ -49,6 +67,10 @@ default_message_pool.register_message("istio.type.v1beta1", "PortSelector", Port
 
 @dataclass(eq=False, repr=False)
 class WorkloadSelector(betterproto2.Message):
+    """
+    Workloads of the namespace with all of these labels.
+    """
+
     match_labels: "dict[str, str]" = betterproto2.field(
         1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_STRING)
     )

@@ -30,11 +30,24 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 @dataclass(eq=False, repr=False)
 class IstioCertificateRequest(betterproto2.Message):
+    """
+    Asks for a certificate.
+    """
+
     csr: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
+    """
+    Certificate signing request, PEM.
+    """
 
     validity_duration: "int" = betterproto2.field(3, betterproto2.TYPE_INT64)
+    """
+    In seconds.
+    """
 
     metadata: "___google__protobuf__.Struct | None" = betterproto2.field(4, betterproto2.TYPE_MESSAGE, optional=True)
+    """
+    More for the one who signs.
+    """
 
 
 default_message_pool.register_message("istio.v1.auth", "IstioCertificateRequest", IstioCertificateRequest)
@@ -42,13 +55,24 @@ default_message_pool.register_message("istio.v1.auth", "IstioCertificateRequest"
 
 @dataclass(eq=False, repr=False)
 class IstioCertificateResponse(betterproto2.Message):
+    """
+    The certificate.
+    """
+
     cert_chain: "list[str]" = betterproto2.field(1, betterproto2.TYPE_STRING, repeated=True)
+    """
+    PEM: the certificate first, the root last.
+    """
 
 
 default_message_pool.register_message("istio.v1.auth", "IstioCertificateResponse", IstioCertificateResponse)
 
 
 class IstioCertificateServiceStub(betterproto2_grpclib.ServiceStub):
+    """
+    Signs certificates.
+    """
+
     async def create_certificate(
         self,
         message: "IstioCertificateRequest",
@@ -57,6 +81,9 @@ class IstioCertificateServiceStub(betterproto2_grpclib.ServiceStub):
         deadline: "Deadline | None" = None,
         metadata: "MetadataLike | None" = None,
     ) -> "IstioCertificateResponse":
+        """
+        Needs credentials that prove who asks.
+        """
 
         return await self._unary_unary(
             "/istio.v1.auth.IstioCertificateService/CreateCertificate",
@@ -72,7 +99,14 @@ from ....google import protobuf as ___google__protobuf__
 
 
 class IstioCertificateServiceBase(betterproto2_grpclib.ServiceBase):
+    """
+    Signs certificates.
+    """
+
     async def create_certificate(self, message: "IstioCertificateRequest") -> "IstioCertificateResponse":
+        """
+        Needs credentials that prove who asks.
+        """
 
         raise grpclib.GRPCError(grpclib.const.Status.UNIMPLEMENTED)
 

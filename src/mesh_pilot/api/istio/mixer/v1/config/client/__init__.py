@@ -37,6 +37,10 @@ betterproto2.check_compiler_version(_COMPILER_VERSION)
 
 
 class NetworkFailPolicyFailPolicy(betterproto2.Enum):
+    """
+    Let it pass, or refuse it.
+    """
+
     FAIL_OPEN = 0
 
     FAIL_CLOSE = 1
@@ -45,7 +49,7 @@ class NetworkFailPolicyFailPolicy(betterproto2.Enum):
 @dataclass(eq=False, repr=False)
 class ApiKey(betterproto2.Message):
     """
-
+    Where a request has its API key.
 
     Oneofs:
         - key:
@@ -63,6 +67,10 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "APIKey", 
 
 @dataclass(eq=False, repr=False)
 class AttributeMatch(betterproto2.Message):
+    """
+    Conditions on attributes, all of which must hold.
+    """
+
     clause: "dict[str, StringMatch]" = betterproto2.field(
         1, betterproto2.TYPE_MAP, map_meta=betterproto2.map_meta(betterproto2.TYPE_STRING, betterproto2.TYPE_MESSAGE)
     )
@@ -73,6 +81,10 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "Attribute
 
 @dataclass(eq=False, repr=False)
 class HttpapiSpec(betterproto2.Message):
+    """
+    Attributes of an API as a whole and of its operations.
+    """
+
     attributes: "___v1__.Attributes | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     patterns: "list[HttpapiSpecPattern]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -85,6 +97,10 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "HTTPAPISp
 
 @dataclass(eq=False, repr=False)
 class HttpapiSpecBinding(betterproto2.Message):
+    """
+    Which services have which API.
+    """
+
     services: "list[IstioService]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
     api_specs: "list[HttpapiSpecReference]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -96,7 +112,7 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "HTTPAPISp
 @dataclass(eq=False, repr=False)
 class HttpapiSpecPattern(betterproto2.Message):
     """
-
+    An operation: a method and a path.
 
     Oneofs:
         - pattern:
@@ -116,6 +132,10 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "HTTPAPISp
 
 @dataclass(eq=False, repr=False)
 class HttpapiSpecReference(betterproto2.Message):
+    """
+    An HTTPAPISpec by name.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     namespace: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -126,6 +146,10 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "HTTPAPISp
 
 @dataclass(eq=False, repr=False)
 class HttpClientConfig(betterproto2.Message):
+    """
+    Settings of Mixer's HTTP filter.
+    """
+
     transport: "TransportConfig | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     service_configs: "dict[str, ServiceConfig]" = betterproto2.field(
@@ -146,6 +170,10 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "HttpClien
 
 @dataclass(eq=False, repr=False)
 class IstioService(betterproto2.Message):
+    """
+    A service by its parts or by its full name.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     namespace: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -164,6 +192,10 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "IstioServ
 
 @dataclass(eq=False, repr=False)
 class NetworkFailPolicy(betterproto2.Message):
+    """
+    What happens to traffic when Mixer can't be reached.
+    """
+
     policy: "NetworkFailPolicyFailPolicy" = betterproto2.field(
         1, betterproto2.TYPE_ENUM, default_factory=lambda: NetworkFailPolicyFailPolicy(0)
     )
@@ -184,6 +216,10 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "NetworkFa
 
 @dataclass(eq=False, repr=False)
 class Quota(betterproto2.Message):
+    """
+    A quota and how much of it.
+    """
+
     quota: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     charge: "int" = betterproto2.field(2, betterproto2.TYPE_INT32)
@@ -194,6 +230,10 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "Quota", Q
 
 @dataclass(eq=False, repr=False)
 class QuotaRule(betterproto2.Message):
+    """
+    What a request that matches costs.
+    """
+
     match: "list[AttributeMatch]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
     quotas: "list[Quota]" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, repeated=True)
@@ -204,6 +244,10 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "QuotaRule
 
 @dataclass(eq=False, repr=False)
 class QuotaSpec(betterproto2.Message):
+    """
+    Rules that charge quotas.
+    """
+
     rules: "list[QuotaRule]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
 
@@ -212,6 +256,10 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "QuotaSpec
 
 @dataclass(eq=False, repr=False)
 class QuotaSpecBinding(betterproto2.Message):
+    """
+    Which services have which quotas.
+    """
+
     services: "list[IstioService]" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, repeated=True)
 
     quota_specs: "list[QuotaSpecBindingQuotaSpecReference]" = betterproto2.field(
@@ -224,6 +272,10 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "QuotaSpec
 
 @dataclass(eq=False, repr=False)
 class QuotaSpecBindingQuotaSpecReference(betterproto2.Message):
+    """
+    A QuotaSpec by name.
+    """
+
     name: "str" = betterproto2.field(1, betterproto2.TYPE_STRING)
 
     namespace: "str" = betterproto2.field(2, betterproto2.TYPE_STRING)
@@ -236,6 +288,10 @@ default_message_pool.register_message(
 
 @dataclass(eq=False, repr=False)
 class ServiceConfig(betterproto2.Message):
+    """
+    What is different for one service.
+    """
+
     disable_check_calls: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
 
     disable_report_calls: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
@@ -257,7 +313,7 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "ServiceCo
 @dataclass(eq=False, repr=False)
 class StringMatch(betterproto2.Message):
     """
-
+    One way to match a text.
 
     Oneofs:
         - match_type:
@@ -275,6 +331,10 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "StringMat
 
 @dataclass(eq=False, repr=False)
 class TcpClientConfig(betterproto2.Message):
+    """
+    Settings of Mixer's TCP filter.
+    """
+
     transport: "TransportConfig | None" = betterproto2.field(1, betterproto2.TYPE_MESSAGE, optional=True)
 
     mixer_attributes: "___v1__.Attributes | None" = betterproto2.field(2, betterproto2.TYPE_MESSAGE, optional=True)
@@ -295,6 +355,10 @@ default_message_pool.register_message("istio.mixer.v1.config.client", "TcpClient
 
 @dataclass(eq=False, repr=False)
 class TransportConfig(betterproto2.Message):
+    """
+    Caches, batches and clusters of the connection to Mixer.
+    """
+
     disable_check_cache: "bool" = betterproto2.field(1, betterproto2.TYPE_BOOL)
 
     disable_quota_cache: "bool" = betterproto2.field(2, betterproto2.TYPE_BOOL)
