@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from mesh_pilot.envoy.egress import scope_services
+from mesh_pilot.envoy.egress import egress_listeners, scope_services
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Resolution, Service
@@ -47,8 +47,33 @@ def discovery_of(scope: Scope, service: Service, through: bool) -> Discovery:
 
 
 def scope_service(view: View, scope: Scope, host: str) -> Service | None:
-    """The service that a host means in a scope, with the ports that the scope may use; None where it has none."""
+    """The service that a host means in a scope, with the ports that the scope may use; None where it has none.
+
+    The same choice as ``scope_services`` makes, but where no Sidecar narrows it without a look at other hosts.
+    """
+    listeners = view.get(egress_listeners, scope)
+    if len(listeners) == 1 and listeners[0].index < 0:
+        return view.get(_visible_service, scope.namespace, host)
     return view.get(_by_host, scope).get(host)
+
+
+def _visible_service(view: View, namespace: str, host: str) -> Service | None:
+    """The oldest service of a host that is exported to a namespace by name, else the oldest that is public."""
+    default = view.get(_default_export)
+    public: Service | None = None
+    for service in view.services_named(host):
+        export = service.export_to or default
+        if "~" in export:
+            continue
+        if "*" in export:
+            public = public or service
+        elif namespace in export or ("." in export and service.namespace == namespace):
+            return service
+    return public
+
+
+def _default_export(view: View) -> frozenset[str]:
+    return frozenset(view.mesh().default_service_export_to) or frozenset("*")
 
 
 def _by_host(view: View, scope: Scope) -> Mapping[str, Service]:
