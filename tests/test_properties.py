@@ -46,7 +46,7 @@ spec:
   gateways: [mesh, shop/edge]
   http:
   - match: [{{uri: {{prefix: /a}}, sourceLabels: {labels}}}]
-    route: [{{destination: {{host: {host}, subset: v1}}}}]
+    route: [{{destination: {{host: {to}, subset: v1}}}}]
     timeout: {timeout}s
   - route:
     - {{destination: {{host: a.shop.svc.cluster.local}}, weight: {weight}}}
@@ -105,6 +105,7 @@ def objects(draw: st.DrawFn) -> Config:
             text = ROUTES.format(
                 **common,
                 host=pick(*HOSTS),
+                to=pick(*HOSTS[:3]),
                 labels=pick("{}", "{app: web}", "{tier: front}"),
                 timeout=pick(1, 2),
                 weight=(weight := pick(10, 50)),
@@ -254,7 +255,7 @@ def mesh_of(services: int) -> Iterator[str]:
         )  # fmt: skip
         yield ROUTES.format(
             name=f"s{number}", namespace="shop", day=1, host=f"s{number}.shop.svc.cluster.local", labels="{}",
-            timeout=1, weight=10, rest=90,
+            to=f"s{number}.shop.svc.cluster.local", timeout=1, weight=10, rest=90,
         )  # fmt: skip
 
 
@@ -277,8 +278,9 @@ def calls_of_one_change(services: int, change: str) -> dict[str, int]:
 
 
 VIRTUAL_SERVICE_CHANGE = ROUTES.format(
-    name="s7", namespace="shop", day=1, host="s7.shop.svc.cluster.local", labels="{}", timeout=2, weight=50, rest=50
-)
+    name="s7", namespace="shop", day=1, host="s7.shop.svc.cluster.local", to="s7.shop.svc.cluster.local",
+    labels="{}", timeout=2, weight=50, rest=50,
+)  # fmt: skip
 ENDPOINT_CHANGE = POOL.format(
     name="s7", namespace="shop", day=1, host="s7.shop.svc.cluster.local", vip="10.10.7.1", location="MESH_INTERNAL",
     resolution="STATIC", port=80, port_name="http", protocol="HTTP", last=7, weight=9,
