@@ -189,7 +189,9 @@ class ModelClient:
             elif self.to_client:
                 self.client_reads()
             elif self.stream.waiting_for().endpoints:
-                self.stream.stop_waiting()
+                self.stream.stop_warming()
+            elif self.stream.waiting_for().referrers:
+                self.stream.stop_rejoining()
             else:
                 return
         raise AssertionError(f"never quiet: {self.stream!r}")

@@ -102,7 +102,9 @@ class Encoder:
             parts += [_tag(_RESOURCES), _varint(size), before, body, resource.body, after]
         parts.append(_field(_TYPE_URL, response.type_url.encode()))
         parts.append(_field(_NONCE, response.nonce.encode()))
-        parts += [_field(_DELTA_REMOVED, name.encode()) for name in response.removed]
+        for name in response.removed:
+            removed = name.encode()
+            parts += [_tag(_DELTA_REMOVED), _varint(len(removed)), removed]
         parts.append(_field(_DELTA_CONTROL_PLANE, self._control_plane))
         return b"".join(parts)
 

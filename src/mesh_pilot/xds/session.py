@@ -39,6 +39,8 @@ class XdsOptions:
     """Streams at the same time; more are refused with RESOURCE_EXHAUSTED."""
     warming_seconds: float = 3.0
     """How long listeners and routes wait for a client to ask for the endpoints of new clusters."""
+    rejoining_seconds: float = 0.2
+    """How long the removal of clusters waits for a reconnecting client to ask for its listeners and routes."""
     refusal_backoff_seconds: float = 0.25
     """How long a type waits after the second refusal in a row; doubled at each further one."""
     max_refusal_backoff_seconds: float = 30.0
@@ -92,7 +94,8 @@ class Session:
         self._error: StreamError | None = None
         self._refusals: dict[str, int] = {}
         self._rest_until: dict[str, float] = {}
-        self._warming_since: float | None = None
+        self._warming_until: float | None = None
+        self._rejoining_until: float | None = None
         self._changed_at: float | None = None
         self._has_sent_change = False
 
@@ -177,20 +180,21 @@ class Session:
 
     def _next_deadline(self) -> float:
         """When to wake up without news."""
-        if not self.stream.waiting_for().endpoints:
-            self._warming_since = None
-        elif self._warming_since is None:
-            self._warming_since = trio.current_time()
-        patience = inf if self._warming_since is None else self._warming_since + self._options.warming_seconds
-        return min(patience, *self._rest_until.values(), inf)
+        now = trio.current_time()
+        waiting = self.stream.waiting_for()
+        self._warming_until = self._warming_until or now + self._options.warming_seconds if waiting.endpoints else None
+        self._rejoining_until = (
+            self._rejoining_until or now + self._options.rejoining_seconds if waiting.referrers else None
+        )
+        return min(self._warming_until or inf, self._rejoining_until or inf, *self._rest_until.values())
 
     def _stop_waiting_in_time(self) -> None:
-        since = self._warming_since
-        if since is not None and trio.current_time() >= since + self._options.warming_seconds:
-            clusters = sorted(self.stream.waiting_for().endpoints)
-            self._log.debug("endpoints of new clusters were not asked for; going on without", clusters=clusters)
-            self.stream.stop_waiting()
-            self._warming_since = None
+        now = trio.current_time()
+        if self._warming_until is not None and now >= self._warming_until:
+            self._log.debug("endpoints of new clusters were not asked for; going on without")
+            self.stream.stop_warming()
+        if self._rejoining_until is not None and now >= self._rejoining_until:
+            self.stream.stop_rejoining()
 
     def _note_change(self) -> None:
         if self._is_woken:

@@ -60,7 +60,11 @@ class Waiting:
     acks: tuple[str, ...] = ()
     """Types whose last response was not answered."""
     endpoints: frozenset[str] = frozenset()
-    """New clusters whose endpoints the client should ask for before it is sent listeners and routes."""
+    """New clusters whose endpoints the client should ask for before it is sent listeners and routes. A client may never
+    do that: end the waiting after a while with ``stop_warming``."""
+    referrers: tuple[str, ...] = ()
+    """Types that a reconnecting client should ask for before clusters that are gone are taken from it. Envoy asks for
+    all it has at once: end the waiting soon with ``stop_rejoining``."""
 
 
 class Stream:
@@ -93,14 +97,17 @@ class Stream:
         """New clusters that the client may not be able to use before it has their endpoints."""
         self._is_reconnect = False
         """Delta: whether the client said what it has from before."""
+        self._is_rejoining = False
+        """Whether such a client may still have listeners and routes that it has not asked for yet."""
         self._told_clusters: set[str] = set()
         """Clusters sent to such a client before it asked for endpoints: it will wait for those of them."""
 
     def __repr__(self) -> str:
         who = self.proxy.id if self.proxy else "nobody yet"
-        types = " ".join(map(repr, self._subscriptions.values()))
-        warming = f" warming {len(self._warming)}" if self._warming else ""
-        return f"<Stream {self._variant} {who} {types}{warming}>"
+        parts = [self._variant, who, *map(repr, self._subscriptions.values())]
+        if self._warming:
+            parts.append(f"{len(self._warming)} clusters warming")
+        return f"<Stream {' '.join(parts)}>"
 
     def statistics(self) -> tuple[SubscriptionStatistics, ...]:
         """How each type is doing, in the order in which they are sent."""
@@ -112,12 +119,20 @@ class Stream:
         return subscription.held.entries if subscription else {}
 
     def waiting_for(self) -> Waiting:
-        acks = tuple(t for t, s in self._subscriptions.items() if s.outstanding is not None)
-        return Waiting(self.proxy is None, acks, frozenset(self._warming) if self._must_warm() else frozenset())
+        return Waiting(
+            node=self.proxy is None,
+            acks=tuple(t for t, s in self._subscriptions.items() if s.outstanding is not None),
+            endpoints=frozenset(self._warming) if self._must_warm() else frozenset(),
+            referrers=tuple(t for t in (LISTENER, ROUTE) if self._is_rejoining and t not in self._subscriptions),
+        )
 
-    def stop_waiting(self) -> None:
-        """Go on without the endpoints of new clusters: a client that does not ask for them must not wait for ever."""
+    def stop_warming(self) -> None:
+        """Go on although the client has not asked for the endpoints of new clusters."""
         self._warming.clear()
+
+    def stop_rejoining(self) -> None:
+        """Go on although a reconnecting client has not asked for listeners or routes."""
+        self._is_rejoining = False
 
     def close(self) -> None:
         """The stream is over; nothing wakes it any more."""
@@ -197,6 +212,7 @@ class Stream:
         subscription.change(request.subscribe, request.unsubscribe, first=first)
         if first and request.initial_versions:
             self._is_reconnect = True
+            self._is_rejoining = self._is_rejoining or (_is(subscription, CLUSTER) and self._only is None)
             subscription.refresh(source)
             subscription.believe(request.initial_versions, self._told_clusters if _is(subscription, ENDPOINT) else ())
         if _is(subscription, ENDPOINT):
@@ -280,7 +296,7 @@ class Stream:
 
     def _are_referrers_unsettled(self) -> bool:
         """Whether listeners or routes may still name a cluster that is gone, so that it must stay."""
-        return any(self._is_unsettled(type_url) for type_url in REFERRERS)
+        return bool(self.waiting_for().referrers) or any(self._is_unsettled(type_url) for type_url in REFERRERS)
 
     def _is_unsettled(self, type_url: str) -> bool:
         subscription = self._subscriptions.get(type_url)

@@ -1,0 +1,119 @@
+"""Properties 2 and 5 at the stream: a change costs what it touches, and leaves no trace of the order of events."""
+
+from __future__ import annotations
+
+import gc
+import random
+import tracemalloc
+
+import pytest
+from driver import Delta, Sotw
+from fake_world import FakeWorld
+
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from mesh_pilot.xds.encode import Encoder
+
+Client = Sotw | Delta
+TYPES = (CLUSTER, ENDPOINT, LISTENER, ROUTE)
+
+
+def world_of(size: int) -> FakeWorld:
+    world = FakeWorld()
+    for number in range(size):
+        world.put(CLUSTER, f"outbound|80||service-{number}.shop.svc.cluster.local")
+        world.put(ENDPOINT, f"outbound|80||service-{number}.shop.svc.cluster.local")
+    world.put(LISTENER, "web")
+    return world
+
+
+def connect(world: FakeWorld, make: type[Client]) -> Client:
+    """An Envoy that has everything."""
+    client = make(world)
+    client.ask(CLUSTER)
+    client.settle()
+    client.ask(ENDPOINT, *world.sets[CLUSTER].all())
+    client.ask(LISTENER)
+    client.settle()
+    return client
+
+
+@pytest.mark.parametrize("make", [Sotw, Delta])
+def test_a_change_reads_only_what_it_touched(make: type[Client]) -> None:
+    def reads(size: int) -> int:
+        world = world_of(size)
+        client = connect(world, make)
+        endpoints = world.sets[ENDPOINT]
+        endpoints.gets = 0
+        world.put(ENDPOINT, "outbound|80||service-7.shop.svc.cluster.local", "new")
+        assert len(client.settle()) == 1
+        return endpoints.gets
+
+    assert reads(10) == reads(1000) < 10
+
+
+@pytest.mark.parametrize("make", [Sotw, Delta])
+def test_idle_clients_of_one_state_share_it(make: type[Client]) -> None:
+    world = world_of(3000)
+    names = tuple(world.sets[CLUSTER].all())
+    first = connect(world, make)
+    clients: list[Client] = []
+
+    def fresh(name: str) -> str:
+        return (name + " ")[:-1]
+
+    tracemalloc.start()
+    for _ in range(20):
+        client = make(world)
+        client.ask(CLUSTER)
+        client.settle()
+        client.ask(ENDPOINT, *map(fresh, names))
+        client.ask(LISTENER)
+        client.settle()
+        client.journal.responses.clear()
+        if isinstance(client, Sotw):
+            client._names.clear()
+        clients.append(client)
+    gc.collect()
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used / 20 < 20_000
+    assert clients[3].stream.held(CLUSTER) is first.stream.held(CLUSTER)
+    assert clients[3].stream.held(ENDPOINT) is first.stream.held(ENDPOINT)
+
+
+@pytest.mark.parametrize("make", [Sotw, Delta])
+def test_the_same_world_gives_the_same_bytes_whatever_the_order_of_events(make: type[Client]) -> None:
+    def fill(world: FakeWorld, order: random.Random) -> None:
+        resources = [(type_url, f"name-{number}") for type_url in TYPES for number in range(20)]
+        order.shuffle(resources)
+        for type_url, name in resources:
+            if order.random() < 0.3:
+                world.put(type_url, name, "something else")
+            world.put(type_url, name)
+        world.put(CLUSTER, "passing")
+        world.remove(CLUSTER, "passing")
+
+    def bytes_of(seed: int) -> list[bytes]:
+        world = FakeWorld()
+        fill(world, random.Random(seed))
+        client = make(world)
+        for type_url in TYPES:
+            client.ask(type_url, *([] if type_url in (CLUSTER, LISTENER) else ["name-3", "name-1", "name-2"]))
+        sent = client.settle()
+        world.put(CLUSTER, "name-1", "changed")
+        sent += client.settle()
+        return [Encoder("test").encode(response) for response in sent]
+
+    assert bytes_of(1) == bytes_of(2) == bytes_of(3)
+
+
+@pytest.mark.parametrize("make", [Sotw, Delta])
+def test_versions_do_not_depend_on_the_way_a_client_came_by_its_state(make: type[Client]) -> None:
+    world = world_of(3)
+    client = connect(world, make)
+    for content in ("1", "2", "3"):
+        world.put(CLUSTER, "outbound|80||service-1.shop.svc.cluster.local", content)
+        world.put(CLUSTER, f"cluster-{content}")
+        client.settle()
+    fresh = connect(world, make)
+    assert [s.version for s in client.stream.statistics()] == [s.version for s in fresh.stream.statistics()]

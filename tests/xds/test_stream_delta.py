@@ -1,0 +1,243 @@
+"""Delta: subscriptions that come and go, what a reconnecting client has, what is gone."""
+
+from __future__ import annotations
+
+import pytest
+from driver import Delta, names
+from fake_world import FakeWorld
+
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, TYPES
+
+
+@pytest.fixture
+def world() -> FakeWorld:
+    world = FakeWorld()
+    for name in ("a", "b"):
+        for type_url in TYPES:
+            world.put(type_url, name)
+    return world
+
+
+@pytest.fixture
+def client(world: FakeWorld) -> Delta:
+    return Delta(world)
+
+
+@pytest.mark.parametrize("type_url", TYPES)
+def test_a_first_request_without_names_is_for_everything(client: Delta, type_url: str) -> None:
+    client.ask(type_url)
+    assert names(client.next()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("type_url", TYPES)
+def test_a_star_is_for_everything(client: Delta, type_url: str) -> None:
+    client.ask(type_url, "*")
+    assert names(client.next()) == ["a", "b"]
+
+
+def test_a_first_request_that_only_unsubscribes_is_for_nothing(client: Delta) -> None:
+    client.ask(CLUSTER, unsubscribe=["*"])
+    assert client.responses() == []
+
+
+def test_a_first_wildcard_request_is_answered_even_with_nothing() -> None:
+    client = Delta(FakeWorld())
+    client.ask(CLUSTER)
+    (response,) = client.responses()
+    assert (response.resources, response.removed) == ((), ())
+
+
+@pytest.mark.parametrize("type_url", TYPES)
+def test_only_what_changed_is_sent(client: Delta, world: FakeWorld, type_url: str) -> None:
+    client.ask(type_url)
+    client.settle()
+    world.put(type_url, "b", "new")
+    world.put(type_url, "c")
+    (response,) = client.responses()
+    assert (names(response), response.removed) == (["b", "c"], ())
+
+
+def test_what_is_gone_is_removed(client: Delta, world: FakeWorld) -> None:
+    client.ask(LISTENER)
+    client.settle()
+    world.remove(LISTENER, "a")
+    world.remove(LISTENER, "never there")
+    (response,) = client.responses()
+    assert (names(response), response.removed) == ([], ("a",))
+
+
+def test_a_named_resource_that_does_not_exist_is_reported_removed_and_sent_once_it_does(
+    client: Delta, world: FakeWorld
+) -> None:
+    client.ask(ROUTE, "later", "a")
+    (response,) = client.settle()
+    assert (names(response), response.removed) == (["a"], ("later",))
+    world.put(ROUTE, "later")
+    (response,) = client.settle()
+    assert (names(response), response.removed) == (["later"], ())
+
+
+def test_subscribing_again_sends_again(client: Delta) -> None:
+    client.ask(ENDPOINT, "a", "b")
+    client.settle()
+    client.ask(ENDPOINT, "a")
+    (response,) = client.settle()
+    assert names(response) == ["a"]
+
+
+def test_subscribing_to_the_star_again_sends_everything_again(client: Delta) -> None:
+    client.ask(CLUSTER, "*")
+    client.settle()
+    client.ask(CLUSTER, "*")
+    assert names(client.next()) == ["a", "b"]
+
+
+def test_unsubscribed_names_are_not_sent_and_not_removed(client: Delta, world: FakeWorld) -> None:
+    client.ask(ENDPOINT, "a", "b")
+    client.settle()
+    client.ask(ENDPOINT, unsubscribe=["a", "never subscribed"])
+    world.put(ENDPOINT, "a", "new")
+    world.remove(ENDPOINT, "a")
+    assert client.responses() == []
+
+
+def test_a_name_both_subscribed_and_unsubscribed_is_asked_for_again(client: Delta) -> None:
+    client.ask(ENDPOINT, "a")
+    client.settle()
+    client.ask(ENDPOINT, "a", unsubscribe=["a"])
+    assert names(client.next()) == ["a"]
+
+
+def test_a_name_beside_a_wildcard_is_settled_when_it_is_given_up(client: Delta, world: FakeWorld) -> None:
+    """The client cannot know whether the wildcard still gives it: it must be told."""
+    world.put(CLUSTER, "hidden", on_demand=True)
+    client.ask(CLUSTER)
+    client.settle()
+    client.ask(CLUSTER, "a", "hidden")
+    (response,) = client.settle()
+    assert names(response) == ["a", "hidden"]
+    client.ask(CLUSTER, unsubscribe=["a", "hidden"])
+    (response,) = client.settle()
+    assert (names(response), response.removed) == (["a"], ("hidden",))
+
+
+def test_a_wildcard_can_be_given_up_for_a_name(client: Delta, world: FakeWorld) -> None:
+    client.ask(CLUSTER)
+    client.settle()
+    client.ask(CLUSTER, "a")
+    client.settle()
+    client.ask(CLUSTER, unsubscribe=["*"])
+    world.put(CLUSTER, "b", "new")
+    assert client.responses() == []
+    world.put(CLUSTER, "a", "new")
+    assert names(client.settle()[0]) == ["a"]
+    client.ask(CLUSTER, unsubscribe=["a"])
+    world.put(CLUSTER, "a", "newer")
+    assert client.responses() == []
+
+
+def test_a_wildcard_beside_names_sends_the_rest(client: Delta) -> None:
+    client.ask(LISTENER, "a")
+    client.settle()
+    client.ask(LISTENER, "*")
+    assert names(client.next()) == ["b"]
+
+
+def test_a_reconnecting_client_is_sent_only_what_differs(world: FakeWorld) -> None:
+    before = Delta(world)
+    before.ask(CLUSTER)
+    (response,) = before.settle()
+    has = {resource.name: resource.version for resource in response.resources}
+    world.put(CLUSTER, "b", "new")
+    world.put(CLUSTER, "c")
+    client = Delta(world, only=CLUSTER)
+    client.ask(CLUSTER, has={**has, "gone": "1"})
+    (response,) = client.responses()
+    assert (names(response), response.removed) == (["b", "c"], ("gone",))
+
+
+@pytest.mark.parametrize("subscribe", [(), ("*",), ("a", "b")])
+def test_a_reconnecting_client_that_has_everything_is_sent_nothing(
+    world: FakeWorld, subscribe: tuple[str, ...]
+) -> None:
+    has = {resource.name: resource.version for resource in world.sets[CLUSTER].all().values()}
+    client = Delta(world)
+    client.ask(CLUSTER, *subscribe, has=has)
+    assert client.responses() == []
+    world.put(CLUSTER, "a", "new")
+    assert names(client.next()) == ["a"]
+
+
+def test_what_a_reconnecting_client_has_of_a_later_version_comes_back(world: FakeWorld) -> None:
+    """The world went back to what the client does not have."""
+    client = Delta(world)
+    later = world.put(CLUSTER, "a", "later").version
+    world.put(CLUSTER, "a", "a")
+    client.ask(CLUSTER, has={"a": later, "b": world.sets[CLUSTER].all()["b"].version})
+    world.put(CLUSTER, "a", "later")
+    client.settle()
+    world.put(CLUSTER, "a", "a")
+    assert [r.body for r in client.settle()[0].resources] == [b"a"]
+
+
+def test_what_a_client_has_besides_its_subscription_is_ignored(world: FakeWorld) -> None:
+    client = Delta(world)
+    client.ask(ROUTE, "a", has={"b": "1", "zzz": "1"})
+    (response,) = client.responses()
+    assert (names(response), response.removed) == (["a"], ())
+
+
+def test_a_request_with_a_stale_nonce_still_subscribes(client: Delta, world: FakeWorld) -> None:
+    client.ask(ENDPOINT, "a")
+    (first,) = client.settle()
+    world.put(ENDPOINT, "a", "new")
+    (second,) = client.responses()
+    client.ask(ENDPOINT, "b", nonce=first.nonce)
+    assert client.stream.waiting_for().acks == (ENDPOINT,)
+    client.ack(second)
+    assert names(client.next()) == ["b"]
+
+
+def test_one_response_a_type_and_changes_merge_behind_it(client: Delta, world: FakeWorld) -> None:
+    client.ask(CLUSTER)
+    (response,) = client.responses()
+    world.put(CLUSTER, "a", "1")
+    world.put(CLUSTER, "a", "2")
+    world.put(CLUSTER, "c")
+    world.remove(CLUSTER, "c")
+    world.remove(CLUSTER, "b")
+    assert client.responses() == []
+    client.ack(response)
+    (merged,) = client.responses()
+    assert ([r.body for r in merged.resources], merged.removed) == ([b"2"], ("b",))
+
+
+def test_another_set_is_compared_and_only_the_difference_sent(client: Delta, world: FakeWorld) -> None:
+    client.ask(CLUSTER)
+    client.settle()
+    world.replace_set(CLUSTER)
+    assert client.responses() == []
+    world.replace_set(CLUSTER)
+    world.put(CLUSTER, "a", "new")
+    world.remove(CLUSTER, "b")
+    (response,) = client.responses()
+    assert (names(response), response.removed) == (["a"], ("b",))
+
+
+def test_a_client_that_lags_behind_the_log_is_compared(client: Delta, world: FakeWorld) -> None:
+    client.ask(ENDPOINT, "a", "b")
+    (response,) = client.responses()
+    world.put(ENDPOINT, "b", "new")
+    world.sets[ENDPOINT].forget_log()
+    client.ack(response)
+    assert names(client.next()) == ["b"]
+
+
+def test_the_system_version_is_that_of_everything_held(client: Delta, world: FakeWorld) -> None:
+    client.ask(CLUSTER)
+    client.settle()
+    world.put(CLUSTER, "c")
+    (response,) = client.settle()
+    fresh = Delta(world)
+    fresh.ask(CLUSTER)
+    assert fresh.settle()[0].version == response.version

@@ -1,0 +1,121 @@
+"""Requests that end a stream, with the status and the words they end it with; and what a stream tells of itself."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from driver import Delta, Sotw
+from fake_world import NODE, FakeWorld
+
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, PREFIX, TYPES
+from mesh_pilot.xds.messages import Code, DeltaRequest, Node, SotwRequest, StreamError, Variant
+from mesh_pilot.xds.stream import Stream, Waiting
+
+
+def refusal(stream: Stream, request: SotwRequest | DeltaRequest) -> str:
+    """Why the stream ends with INVALID_ARGUMENT."""
+    with pytest.raises(StreamError) as caught:
+        stream.on_request(request)
+    assert caught.value.code is Code.INVALID_ARGUMENT
+    return caught.value.message
+
+
+@pytest.fixture(params=[SotwRequest, DeltaRequest])
+def request_type(request: pytest.FixtureRequest) -> type[SotwRequest | DeltaRequest]:
+    kind: type[SotwRequest | DeltaRequest] = request.param
+    return kind
+
+
+@pytest.fixture
+def stream(request_type: type[SotwRequest | DeltaRequest]) -> Stream:
+    return Stream(FakeWorld(), Variant.SOTW if request_type is SotwRequest else Variant.DELTA)
+
+
+def test_the_first_request_must_have_a_node(stream: Stream, request_type: type[SotwRequest]) -> None:
+    assert "must have a node" in refusal(stream, request_type(CLUSTER))
+
+
+@pytest.mark.parametrize("node_id", ["", "web", "sidecar~10.1.1.1~web.shop", "thing~10.1.1.1~web.shop~shop.local"])
+def test_a_malformed_node_id_is_explained(stream: Stream, request_type: type[SotwRequest], node_id: str) -> None:
+    assert "expected type~ip~name.namespace~dns-domain" in refusal(stream, request_type(CLUSTER, node=Node(node_id)))
+
+
+def test_an_unknown_type_is_refused_with_those_that_are_served(stream: Stream, request_type: type[SotwRequest]) -> None:
+    message = refusal(stream, request_type(PREFIX + "envoy.config.nothing.v3.Nothing", node=NODE))
+    assert "envoy.config.nothing.v3.Nothing is not served" in message
+    assert all(type_url in message for type_url in TYPES)
+
+
+def test_an_aggregated_stream_needs_a_type(stream: Stream, request_type: type[SotwRequest]) -> None:
+    assert "must have a type URL" in refusal(stream, request_type(node=NODE))
+
+
+def test_another_node_on_the_same_stream_is_refused(stream: Stream, request_type: type[SotwRequest]) -> None:
+    stream.on_request(request_type(CLUSTER, node=NODE))
+    other = attrs.evolve(NODE, id="sidecar~10.1.1.2~web-2.shop~shop.svc.cluster.local")
+    assert "web-2.shop" in refusal(stream, request_type(CLUSTER, node=other))
+
+
+def test_the_same_node_again_is_fine(stream: Stream, request_type: type[SotwRequest]) -> None:
+    stream.on_request(request_type(CLUSTER, node=NODE))
+    stream.on_request(request_type(ENDPOINT, node=NODE))
+    stream.on_request(request_type(ENDPOINT, node=Node("")))
+
+
+def test_a_stream_for_one_type_serves_no_other(request_type: type[SotwRequest]) -> None:
+    variant = Variant.SOTW if request_type is SotwRequest else Variant.DELTA
+    stream = Stream(FakeWorld(), variant, only=CLUSTER)
+    stream.on_request(request_type("", node=NODE))
+    stream.on_request(request_type(CLUSTER))
+    assert f"serves {CLUSTER}, not {ENDPOINT}" in refusal(stream, request_type(ENDPOINT))
+
+
+def test_a_type_without_a_set_is_not_served() -> None:
+    world = FakeWorld()
+    del world.sets[ENDPOINT]
+    stream = Stream(world, Variant.SOTW)
+    assert "is not served" in refusal(stream, SotwRequest(ENDPOINT, node=NODE))
+
+
+def test_the_proxy_is_who_its_node_says() -> None:
+    client = Sotw(FakeWorld())
+    assert client.stream.waiting_for() == Waiting(node=True)
+    client.ask(CLUSTER)
+    proxy = client.stream.proxy
+    assert proxy is not None
+    assert (proxy.name, proxy.namespace, proxy.version) == ("web-1.shop", "shop", "1.40.0")
+    assert client.journal.proxies == [proxy]
+    assert client.stream.waiting_for() == Waiting()
+
+
+def test_the_stream_shows_its_state() -> None:
+    world = FakeWorld()
+    world.put(CLUSTER, "a")
+    client = Delta(world)
+    assert repr(client.stream) == "<Stream delta nobody yet>"
+    client.ask(CLUSTER)
+    client.ask(ENDPOINT, "a")
+    (clusters, _) = client.responses()
+    shown = repr(client.stream)
+    assert shown.startswith(f"<Stream delta {NODE.id} <CDS * un-ACKed {clusters.version[:8]}")
+    assert "<EDS 1 names un-ACKed" in shown
+    client.ack(clusters)
+    first, second = client.stream.statistics()
+    assert (first.type_url, first.phase.value, first.wildcard, first.held) == (CLUSTER, "ACKed", True, 1)
+    assert (first.nonce, first.acked_nonce, first.acked_version) == (clusters.nonce, clusters.nonce, clusters.version)
+    assert (second.names, second.phase.value, second.acked_nonce) == (1, "un-ACKed", "")
+
+
+def test_a_closed_stream_is_woken_no_more() -> None:
+    world = FakeWorld()
+    client = Sotw(world)
+    client.ask(CLUSTER)
+    client.settle()
+    world.put(CLUSTER, "a")
+    assert client.wakes == 1
+    client.stream.close()
+    client.stream.close()
+    world.put(CLUSTER, "b")
+    assert client.wakes == 1
+    assert world.open_resources == []
+    assert client.responses() == []

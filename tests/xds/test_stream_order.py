@@ -1,0 +1,281 @@
+"""Make before break: which type goes first, what waits for what, and what follows what."""
+
+from __future__ import annotations
+
+import pytest
+from driver import Delta, Sotw, names
+from fake_world import FakeWorld
+
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, TYPES
+from mesh_pilot.xds.messages import Response
+
+Client = Sotw | Delta
+
+
+@pytest.fixture
+def world() -> FakeWorld:
+    world = FakeWorld()
+    for name in ("a", "b"):
+        world.put(CLUSTER, name)
+        world.put(ENDPOINT, name)
+    world.put(LISTENER, "web")
+    world.put(ROUTE, "web")
+    return world
+
+
+@pytest.fixture(params=[Sotw, Delta])
+def client(world: FakeWorld, request: pytest.FixtureRequest) -> Client:
+    """An Envoy that has everything."""
+    client: Client = request.param(world)
+    client.ask(CLUSTER)
+    client.settle()
+    client.ask(ENDPOINT, "a", "b")
+    client.ask(LISTENER)
+    client.settle()
+    client.ask(ROUTE, "web")
+    client.settle()
+    return client
+
+
+def ask_endpoints(client: Client, *names: str, new: str) -> None:
+    """Ask for the endpoints of a new cluster, in the way of the variant."""
+    if isinstance(client, Delta):
+        client.ask(ENDPOINT, new)
+    else:
+        client.ask(ENDPOINT, *names, new)
+
+
+def kinds(responses: list[Response]) -> list[str]:
+    return [response.type_url for response in responses]
+
+
+@pytest.mark.parametrize("make", [Sotw, Delta])
+def test_types_are_sent_in_order(make: type[Client]) -> None:
+    world = FakeWorld()
+    client = make(world)
+    for type_url in reversed(TYPES):
+        world.put(type_url, "a")
+        client.ask(type_url, *([] if type_url in (CLUSTER, LISTENER) else ["a"]))
+    assert kinds(client.responses()) == [CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET, EXTENSION]
+
+
+def test_a_cluster_change_is_followed_by_the_endpoints_of_the_touched_clusters(
+    client: Client, world: FakeWorld
+) -> None:
+    world.put(CLUSTER, "b", "new")
+    clusters, endpoints = client.settle()
+    assert (clusters.type_url, clusters.touched) == (CLUSTER, ("b",))
+    assert (endpoints.type_url, names(endpoints)) == (ENDPOINT, ["b"])
+
+
+def test_endpoints_follow_a_cluster_that_changes_while_endpoints_are_unacked(client: Client, world: FakeWorld) -> None:
+    world.put(ENDPOINT, "b", "new")
+    (endpoints,) = client.responses()
+    world.put(CLUSTER, "b", "new")
+    (clusters,) = client.responses()
+    client.ack(endpoints)
+    (again,) = client.responses()
+    assert (clusters.type_url, again.type_url, names(again)) == (CLUSTER, ENDPOINT, ["b"])
+
+
+def test_endpoints_the_client_did_not_ask_for_do_not_follow(world: FakeWorld) -> None:
+    client = Sotw(world)
+    client.ask(CLUSTER)
+    client.ask(ENDPOINT, "a")
+    client.settle()
+    world.put(CLUSTER, "b", "new")
+    assert kinds(client.settle()) == [CLUSTER]
+
+
+def test_endpoints_follow_clusters_that_a_reconnecting_delta_client_was_just_sent(world: FakeWorld) -> None:
+    """It has the endpoints, but the changed cluster waits for them to come again."""
+    versions = {name: resource.version for name, resource in world.sets[ENDPOINT].all().items()}
+    clusters = {name: resource.version for name, resource in world.sets[CLUSTER].all().items()}
+    world.put(CLUSTER, "b", "new")
+    client = Delta(world)
+    client.ask(CLUSTER, has=clusters)
+    assert [names(r) for r in client.settle()] == [["b"]]
+    client.ask(ENDPOINT, "a", "b", has=versions)
+    assert [names(r) for r in client.settle()] == [["b"]]
+
+
+def test_listeners_and_routes_wait_for_clusters_that_could_not_be_sent_yet(client: Client, world: FakeWorld) -> None:
+    world.put(CLUSTER, "a", "new")
+    clusters, endpoints = client.responses()
+    world.put(CLUSTER, "dns")
+    world.put(LISTENER, "web", "to dns")
+    world.put(ROUTE, "web", "to dns")
+    client.ack(endpoints)
+    assert client.responses() == []
+    client.ack(clusters)
+    assert kinds(client.responses()) == [CLUSTER, LISTENER, ROUTE]
+
+
+def test_endpoints_do_not_wait_for_clusters(client: Client, world: FakeWorld) -> None:
+    world.put(CLUSTER, "a", "new")
+    client.ack(client.responses()[1])
+    world.put(CLUSTER, "c")
+    world.put(ENDPOINT, "b", "new")
+    assert kinds(client.responses()) == [ENDPOINT]
+
+
+def test_routes_wait_until_the_client_has_the_endpoints_of_a_new_cluster(client: Client, world: FakeWorld) -> None:
+    world.put(CLUSTER, "c")
+    world.put(ENDPOINT, "c")
+    world.put(ROUTE, "web", "to c")
+    (clusters,) = client.responses()
+    client.ack(clusters)
+    assert client.responses() == []
+    assert client.stream.waiting_for().endpoints == {"c"}
+    ask_endpoints(client, "a", "b", new="c")
+    endpoints, routes = client.responses()
+    assert (endpoints.type_url, names(endpoints), routes.type_url) == (ENDPOINT, ["c"], ROUTE)
+
+
+def test_a_client_that_never_asks_for_those_endpoints_can_be_given_up_on(client: Client, world: FakeWorld) -> None:
+    world.put(CLUSTER, "c")
+    world.put(ENDPOINT, "c")
+    world.put(ROUTE, "web", "to c")
+    client.settle()
+    client.stream.stop_warming()
+    assert kinds(client.responses()) == [ROUTE]
+
+
+def test_new_clusters_without_endpoints_from_us_keep_nothing_waiting(client: Client, world: FakeWorld) -> None:
+    world.put(CLUSTER, "dns")
+    world.put(ROUTE, "web", "to dns")
+    assert kinds(client.responses()) == [CLUSTER, ROUTE]
+
+
+def test_a_refused_cluster_keeps_nothing_waiting(client: Client, world: FakeWorld) -> None:
+    world.put(CLUSTER, "c")
+    world.put(ENDPOINT, "c")
+    world.put(ROUTE, "web", "to c")
+    (clusters,) = client.responses()
+    client.nack(clusters)
+    assert kinds(client.responses()) == [ROUTE]
+
+
+def test_a_new_cluster_that_goes_again_keeps_nothing_waiting(client: Client, world: FakeWorld) -> None:
+    world.put(CLUSTER, "c")
+    world.put(ENDPOINT, "c")
+    client.settle()
+    world.put(ROUTE, "web", "elsewhere")
+    world.remove(CLUSTER, "c")
+    assert kinds(client.settle()) == [ROUTE, CLUSTER]
+
+
+def test_a_cluster_goes_only_once_listeners_and_routes_have_let_go_of_it(client: Client, world: FakeWorld) -> None:
+    world.put(ROUTE, "web", "to a only")
+    world.put(LISTENER, "web", "to a only")
+    world.remove(CLUSTER, "b")
+    world.remove(ENDPOINT, "b")
+    listeners, routes = client.responses()
+    assert kinds([listeners, routes]) == [LISTENER, ROUTE]
+    client.ack(listeners)
+    assert client.responses() == []
+    client.ack(routes)
+    clusters = client.responses()[0]
+    assert clusters.type_url == CLUSTER
+    assert clusters.removed == ("b",) if isinstance(client, Delta) else names(clusters) == ["a"]
+
+
+def test_a_cluster_that_must_stay_does_not_keep_new_ones_away(client: Client, world: FakeWorld) -> None:
+    world.remove(CLUSTER, "b")
+    world.put(CLUSTER, "dns")
+    world.put(ROUTE, "web", "to dns")
+    clusters, routes = client.responses()
+    assert names(clusters) == (["dns"] if isinstance(client, Delta) else ["a", "b", "dns"])
+    assert (clusters.removed, routes.type_url) == ((), ROUTE)
+    client.ack(clusters)
+    client.ack(routes)
+    (clusters,) = client.settle()
+    assert clusters.removed == ("b",) if isinstance(client, Delta) else names(clusters) == ["a", "dns"]
+
+
+def test_a_cluster_that_nothing_named_goes_at_once(client: Client, world: FakeWorld) -> None:
+    world.remove(CLUSTER, "b")
+    assert kinds(client.responses()) == [CLUSTER]
+
+
+def test_a_cluster_stays_while_the_routes_that_let_go_of_it_are_refused(client: Client, world: FakeWorld) -> None:
+    """The client then goes on with the old routes, which need it."""
+    world.put(ROUTE, "web", "bad")
+    world.remove(CLUSTER, "b")
+    (routes,) = client.responses()
+    client.nack(routes)
+    assert client.responses() == []
+    world.put(ROUTE, "web", "mended")
+    assert kinds(client.settle()) == [ROUTE, CLUSTER]
+
+
+def test_a_cluster_that_comes_back_in_time_never_went(client: Client, world: FakeWorld) -> None:
+    world.put(ROUTE, "web", "to a only")
+    world.remove(CLUSTER, "b")
+    (routes,) = client.responses()
+    world.put(CLUSTER, "b")
+    client.ack(routes)
+    assert client.responses() == []
+
+
+def test_endpoints_stay_as_long_as_their_cluster(world: FakeWorld) -> None:
+    client = Delta(world)
+    client.ask(CLUSTER)
+    client.ask(ENDPOINT, "a", "b")
+    client.ask(ROUTE, "web")
+    client.settle()
+    world.put(ROUTE, "web", "to a only")
+    world.remove(CLUSTER, "b")
+    world.remove(ENDPOINT, "b")
+    sent = client.settle()
+    assert [(r.type_url, r.removed) for r in sent] == [(ROUTE, ()), (CLUSTER, ("b",)), (ENDPOINT, ("b",))]
+
+
+def test_endpoints_that_go_without_their_cluster_go_at_once(world: FakeWorld) -> None:
+    client = Delta(world)
+    client.ask(CLUSTER)
+    client.ask(ENDPOINT, "a", "b")
+    client.settle()
+    world.remove(ENDPOINT, "b")
+    assert [(r.type_url, r.removed) for r in client.settle()] == [(ENDPOINT, ("b",))]
+
+
+def test_a_type_on_hold_is_left_out_and_keeps_what_needs_it_back(client: Client, world: FakeWorld) -> None:
+    world.put(CLUSTER, "dns")
+    world.put(ENDPOINT, "a", "new")
+    world.put(ROUTE, "web", "to dns")
+    response = client.stream.next_response({CLUSTER})
+    assert response is not None
+    assert response.type_url == ENDPOINT
+    assert client.stream.next_response({CLUSTER}) is None
+    assert kinds(client.responses()) == [CLUSTER, ROUTE]
+
+
+def test_a_client_without_clusters_gets_routes_at_once(world: FakeWorld) -> None:
+    client = Sotw(world)
+    client.ask(ROUTE, "web")
+    assert kinds(client.responses()) == [ROUTE]
+
+
+def test_a_reconnecting_delta_client_keeps_clusters_until_it_has_asked_for_listeners_and_routes(
+    world: FakeWorld,
+) -> None:
+    has = {name: resource.version for name, resource in world.sets[CLUSTER].all().items()}
+    routes = {name: resource.version for name, resource in world.sets[ROUTE].all().items()}
+    world.put(ROUTE, "web", "to a only")
+    world.remove(CLUSTER, "b")
+    client = Delta(world)
+    client.ask(CLUSTER, has=has)
+    assert client.responses() == []
+    assert client.stream.waiting_for().referrers == (LISTENER, ROUTE)
+    client.ask(LISTENER)
+    client.ask(ROUTE, "web", has=routes)
+    assert [(r.type_url, r.removed) for r in client.settle()] == [(LISTENER, ()), (ROUTE, ()), (CLUSTER, ("b",))]
+
+
+def test_a_reconnecting_delta_client_without_routes_is_given_up_on(world: FakeWorld) -> None:
+    client = Delta(world)
+    client.ask(CLUSTER, has={"gone": "1"})
+    assert kinds(client.settle()) == [CLUSTER]
+    client.stream.stop_rejoining()
+    assert [r.removed for r in client.settle()] == [("gone",)]
