@@ -36,7 +36,7 @@ oneof are `None` unless set. An empty message is falsy: ask `is not None`.
 '''
 
 
-def generate(into: Path) -> None:
+def generate(into: Path, *, verbose: bool = False) -> None:
     """Run protoc with betterproto2's plugin on every file of `proto/`, writing the package to `into`."""
     sources = sorted(path.relative_to(PROTO).as_posix() for path in PROTO.rglob("*.proto"))
     plugin = Path(sys.executable).parent
@@ -55,7 +55,7 @@ def generate(into: Path) -> None:
         cwd=ROOT,
         env={**os.environ, "PATH": f"{plugin}{os.pathsep}{os.environ.get('PATH', '')}"},
         check=True,
-        stderr=None if "-v" in sys.argv else subprocess.PIPE,
+        stderr=None if verbose else subprocess.PIPE,
     )
     (into / "__init__.py").write_text(DOCSTRING, encoding="utf-8")
 
@@ -88,7 +88,7 @@ def main() -> int:
         fresh = Path(folder) / "api"
         fresh.mkdir()
         try:
-            generate(fresh)
+            generate(fresh, verbose=arguments.verbose)
         except subprocess.CalledProcessError as error:
             print((error.stderr or b"").decode(errors="replace"), file=sys.stderr)
             print("protoc failed; is the `proto` extra installed?", file=sys.stderr)

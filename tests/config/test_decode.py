@@ -83,6 +83,8 @@ def test_an_absent_spec_is_an_empty_one() -> None:
         ({**GOOD, "metadata": None}, "metadata: is missing"),
         ({**GOOD, "metadata": []}, "metadata: expected an object, got a list"),
         ({**GOOD, "metadata": {}}, "metadata.name: is missing"),
+        (with_metadata(name=None), "metadata.name: is missing"),
+        (with_metadata(name=""), "metadata.name: is missing"),
         (with_metadata(namspace="a"), 'metadata.namspace: unknown field "namspace"; did you mean namespace?'),
         (with_metadata(name=5), "metadata.name: expected a string, got the number 5; put it in quotes"),
         (with_metadata(labels={"a": 1}), "metadata.labels[a]: expected a string, got the number 1; put it in quotes"),

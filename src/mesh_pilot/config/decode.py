@@ -186,7 +186,7 @@ def _metadata(
         annotations=_strings(data, "annotations", problems),
         api_version=str(document.get("apiVersion", "")),
     )
-    if "name" not in data:
+    if data.get("name") in (None, ""):
         problems.append(Problem("metadata.name", "is missing"))
     _check_names(metadata, kind, problems)
     return metadata
