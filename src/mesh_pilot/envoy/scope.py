@@ -16,7 +16,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import Interception, NodeType, Proxy
 from mesh_pilot.model.resource import Resource
-from mesh_pilot.model.service import Locality
+from mesh_pilot.model.service import NOWHERE, Locality
 from mesh_pilot.world.view import View
 
 Labels = frozenset[tuple[str, str]]
@@ -91,7 +91,7 @@ class Place:
     network: str
     cluster_id: str
     labels: Labels
-    """All of its labels: ``failoverPriority`` compares them with the endpoints'."""
+    """Those of its labels that some ``failoverPriority`` may compare with the endpoints'."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -178,7 +178,13 @@ def target_of(view: View, facts: Facts) -> Target:
         metadata=facts.metadata,
         grpc=facts.grpc,
     )
-    place = Place(facts.locality, facts.network, facts.cluster_id, labels)
+    compared = selected | view.get(_mesh_failover_labels)
+    place = Place(
+        locality=_known(facts.locality) or view.get(_locality_at, facts.ip_addresses, facts.metadata_namespace),
+        network=facts.network,
+        cluster_id=facts.cluster_id,
+        labels=frozenset((k, v) for k, v in labels if k in compared),
+    )
     workload = Workload(
         scope=scope,
         name=facts.name,
@@ -197,6 +203,26 @@ def _labels_at(view: View, ips: tuple[str, ...], metadata_namespace: str) -> Lab
             if metadata_namespace in ("", service.namespace):
                 return frozenset(endpoints[0].labels.items())
     return frozenset()
+
+
+def _known(locality: Locality) -> Locality | None:
+    return None if locality == NOWHERE else locality
+
+
+def _locality_at(view: View, ips: tuple[str, ...], metadata_namespace: str) -> Locality:
+    """The locality that a registry gives the workload at these addresses: for a node that does not say its own."""
+    for ip in ips:
+        for service, endpoints in view.endpoints_at(ip):
+            if metadata_namespace in ("", service.namespace):
+                return endpoints[0].locality
+    return NOWHERE
+
+
+def _mesh_failover_labels(view: View) -> frozenset[str]:
+    """The label keys that the mesh's own ``failoverPriority`` compares."""
+    mesh = view.mesh()
+    settings = (mesh.locality_lb_setting, mesh.zone_aware_lb_setting)
+    return frozenset(label.partition("=")[0] for s in settings if s for label in s.failover_priority)
 
 
 def _sidecar_for(view: View, namespace: str, labels: Labels) -> ConfigKey | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
@@ -164,7 +165,17 @@ def _labels_selected(config: Config | None) -> frozenset[str]:
             labels |= {k for tls in service.tls for m in tls.match for k in m.source_labels}
             labels |= {k for tcp in service.tcp for m in tcp.match for k in m.source_labels}
             return frozenset(labels)
-        case api.DestinationRule(workload_selector=selector) if selector:
-            return frozenset(selector.match_labels)
+        case api.DestinationRule() as rule:
+            labels = set(rule.workload_selector.match_labels) if rule.workload_selector else set()
+            policies = [rule.traffic_policy, *(s.traffic_policy for s in rule.subsets)]
+            labels |= {k for policy in policies if policy for k in _labels_compared(policy)}
+            return frozenset(labels)
         case _:
             return frozenset()
+
+
+def _labels_compared(policy: api.TrafficPolicy) -> Iterator[str]:
+    """The label keys that ``failoverPriority`` compares between clients and endpoints."""
+    for balancer in (policy.load_balancer, *(p.load_balancer for p in policy.port_level_settings)):
+        for setting in (balancer.locality_lb_setting, balancer.zone_aware_lb_setting) if balancer else ():
+            yield from (label.partition("=")[0] for label in (setting.failover_priority if setting else ()))
