@@ -14,6 +14,7 @@ from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.ops.histogram import Histogram
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
+from mesh_pilot.xds.status import Durations
 
 log = structlog.get_logger(scope="config")
 
@@ -33,7 +34,7 @@ class ChangeStatistics:
     """Services that registries added, updated or deleted, by the same words."""
     triggers: Mapping[str, int]
     """Revisions by what was in them: ``config``, ``endpoint``, ``service``, ``secret``, ``global`` (mesh, networks)."""
-    debounce_seconds: Histogram
+    debounce_seconds: Durations
     """From the first event of a revision until it was published."""
 
 
@@ -54,7 +55,7 @@ class Changes:
         self._debounce = Histogram((0.01, 0.1, 1, 3, 5, 10, 20, 30))
 
     def statistics(self) -> ChangeStatistics:
-        return ChangeStatistics(self._config_events, self._service_events, self._triggers, self._debounce)
+        return ChangeStatistics(self._config_events, self._service_events, self._triggers, self._debounce.durations())
 
     def published(self, published: Published) -> None:
         """Take in one revision. Synchronous and quick: it runs in the reducer's task."""

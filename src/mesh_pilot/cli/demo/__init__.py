@@ -1,0 +1,86 @@
+"""``mesh-pilot demo``: the whole thing at work in half a minute, with real Envoys, on this machine alone.
+
+``stage`` starts what runs, ``story`` is what happens to it, ``screen`` what is shown of it. May import: everything.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+
+import click
+import trio
+
+from mesh_pilot.cli.demo.screen import Screen
+from mesh_pilot.cli.demo.stage import Stage, stage
+from mesh_pilot.cli.demo.story import Disappointment, tell, traffic
+from mesh_pilot.cli.envoy_process import EnvoyError, find_envoy
+from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
+
+
+@click.command("demo")
+@click.option("--keep", is_flag=True, help="Leave it running at the end, to play with.")
+def command(*, keep: bool) -> int:
+    """See it work: a small mesh with real Envoys, in half a minute.
+
+    Uses free ports of the loopback and a temporary folder, and leaves nothing behind.
+    """
+    try:
+        find_envoy()
+    except EnvoyError as error:
+        raise click.ClickException(str(error)) from None
+    configure(LogLevels(logging.ERROR), LogFormat.TEXT, sys.stderr)
+    return trio.run(_run, keep)
+
+
+async def _run(keep: bool) -> int:
+    """Returns the exit code."""
+    screen = Screen()
+    code = 130
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_end_on_signal, nursery.cancel_scope)
+        code = await _show(screen, keep)
+        nursery.cancel_scope.cancel()
+    return code
+
+
+async def _end_on_signal(scope: trio.CancelScope) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        await anext(signals)
+        scope.cancel()
+
+
+async def _show(screen: Screen, keep: bool) -> int:
+    disappointments: list[str] = []
+    try:
+        async with stage() as running:
+            async with traffic(running) as tally:
+                await tell(running, tally, screen)
+            if keep:
+                _say_what_to_try(running, screen)
+                await trio.sleep_forever()
+    except* (Disappointment, EnvoyError) as errors:
+        disappointments = [str(error) for error in leaves(errors)]
+    for text in disappointments:
+        screen.bad(text)
+    return 1 if disappointments else 0
+
+
+def leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
+    """The exceptions in a group, those of groups within it included."""
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from leaves(error)
+        else:
+            yield error
+
+
+def _say_what_to_try(running: Stage, screen: Screen) -> None:
+    screen.step("It stays up until Ctrl-C. Try")
+    for door in running.doors:
+        screen.say(f"curl -H 'Host: {door.host}' http://{door.address}/")
+    screen.say(f"$EDITOR {running.sample.traffic}")
+    screen.say(f"mesh-pilot proxy-status --pilot {running.plane.addresses.http}")
+    screen.say(f"open http://{running.plane.addresses.http}/")

@@ -48,15 +48,14 @@ class Screen:
 
 def _table(tally: Tally) -> Table:
     table = Table(box=None, pad_edge=False, show_edge=False)
-    names = sorted({name for counter in tally.answers.values() for name in counter})
-    table.add_column("  answered by")
+    table.add_column("   answered by")
     for door in tally.answers:
         table.add_column(f"via {door}", justify="right")
     table.add_column("share", justify="right")
+    table.add_column("")
     everything = sum(counter.total() for counter in tally.answers.values())
-    for name in names:
+    for name in sorted({name for counter in tally.answers.values() for name in counter}):
         counts = [counter[name] for counter in tally.answers.values()]
         share = 100 * sum(counts) / everything
-        bar = "#" * round(share / 4)
-        table.add_row(f"  {name}", *map(str, counts), f"{share:.0f} % {bar:<25}")
+        table.add_row(f"   {name}", *map(str, counts), f"{share:.0f} %", "#" * round(share / 4))
     return table

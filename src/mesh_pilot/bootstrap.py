@@ -1,0 +1,266 @@
+"""Builds everything from settings and runs it: one tree of nurseries. Nothing else knows all the parts.
+
+    async with control_plane(Settings(config_dirs=(Path("config"),))) as plane:
+        await plane.wait_ready()
+        print(plane.addresses.grpc)
+
+Leaving the block drains. May import: ``ops`` and down.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+
+import attrs
+import structlog
+import trio
+
+from mesh_pilot import __version__
+from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.model.config import ConfigError
+from mesh_pilot.model.events import Event
+from mesh_pilot.ops.app import debug_app, monitoring_app
+from mesh_pilot.ops.changes import Changes
+from mesh_pilot.ops.http import serve_http
+from mesh_pilot.ops.state import State
+from mesh_pilot.rpc.errors import RpcError
+from mesh_pilot.rpc.net import address_of, open_listeners
+from mesh_pilot.rpc.server import Service, serve
+from mesh_pilot.rpc.tls import CertificateFiles, TlsSource, server_tls
+from mesh_pilot.sources.files import FileSource, file_source
+from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
+from mesh_pilot.sources.supervisor import Supervisor
+from mesh_pilot.world import Reducer, World
+from mesh_pilot.xds.server import XdsServer
+
+log = structlog.get_logger(scope="bootstrap")
+
+HTTP_GRACE_SECONDS = 0.5
+"""What HTTP requests that run at the end of the drain have to finish."""
+
+TRIM_SECONDS = 60.0
+"""How often what was generated for proxies that are gone is let go."""
+
+
+class StartError(Exception):
+    """What keeps the control plane from starting, in one line for the operator."""
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """All that can be set; see ``docs/configuration.md``. Times are in seconds, addresses as ``rpc.net`` reads them."""
+
+    config_dirs: tuple[Path, ...] = ()
+    mesh_config: Path | None = None
+    networks_config: Path | None = None
+    secrets_dir: Path | None = None
+    grpc_addr: str = "127.0.0.1:15010"
+    secure_grpc_addr: str = "127.0.0.1:15012"
+    """Served only where ``tls`` is given."""
+    tls: CertificateFiles | None = None
+    """The server's certificate, and the CA that signs those of clients."""
+    http_addr: str = "127.0.0.1:8080"
+    monitoring_addr: str = "127.0.0.1:15014"
+    domain: str = "cluster.local"
+    namespace: str = "istio-system"
+    """Where the control plane itself lives."""
+    shutdown_seconds: float = 10.0
+    debounce_after: float = 0.1
+    debounce_max: float = 10.0
+    sync_timeout: float | None = None
+    """How long to wait for sources before serving with what there is; None: as long as it takes."""
+
+
+@attrs.frozen
+class Addresses:
+    """Where it really listens, with the ports that 0 became; empty where a server is off."""
+
+    grpc: str
+    secure_grpc: str
+    http: str
+    monitoring: str
+
+
+@attrs.frozen
+class _Sockets:
+    """Everything that is listened on, opened before anything runs: a taken port is known at once."""
+
+    grpc: list[trio.SocketListener]
+    secure_grpc: list[trio.SocketListener]
+    http: list[trio.SocketListener]
+    monitoring: list[trio.SocketListener]
+
+    def addresses(self) -> Addresses:
+        groups = (self.grpc, self.secure_grpc, self.http, self.monitoring)
+        return Addresses(*(address_of(group[0].socket) if group else "" for group in groups))
+
+    def close(self) -> None:
+        for group in (self.grpc, self.secure_grpc, self.http, self.monitoring):
+            for listener in group:
+                listener.socket.close()
+
+
+class ControlPlane:
+    """A running control plane. State: that of its parts, and how far its start or end has come."""
+
+    def __init__(self, settings: Settings, state: State, addresses: Addresses) -> None:
+        self.settings = settings
+        self.state = state
+        self.addresses = addresses
+        self._ready = trio.Event()
+
+    def __repr__(self) -> str:
+        waiting = self.state.not_ready()
+        return f"<ControlPlane {self.addresses.grpc} {f'not ready: {waiting}' if waiting else 'ready'}>"
+
+    async def wait_ready(self) -> None:
+        """Until every source is in, or waiting for them was given up, and proxies are served."""
+        await self._ready.wait()
+
+
+@asynccontextmanager
+async def control_plane(settings: Settings) -> AsyncIterator[ControlPlane]:
+    """Run a control plane for the length of the block; it is serving HTTP at once and xDS when it is ready.
+
+    Leaving the block drains within ``shutdown_seconds``; being cancelled, or an exception, ends it at once. Either way
+    no task, socket or file watch is left. Raises StartError.
+    """
+    _check(settings)
+    sockets = await _open_sockets(settings)
+    try:
+        events, inbox = trio.open_memory_channel[Event](1000)
+        sources = _sources(settings)
+        world = World(domain=settings.domain)
+        for source in sources:
+            world.expect(source.name)
+        reducer = Reducer(world, debounce_after=settings.debounce_after, debounce_max=settings.debounce_max)
+        changes = Changes(world)
+        reducer.on_publish(changes.published)
+        catalog = WorldCatalog(world)
+        xds = XdsServer(catalog, identifier=f"mesh-pilot {__version__}")
+        reducer.on_publish(lambda published: xds.status.published(published.published_at))
+        supervisors = [Supervisor(source, events) for source in sources]
+        state = State(world, reducer, supervisors, catalog, changes, xds)
+        plane = ControlPlane(settings, state, sockets.addresses())
+        stop_http = trio.Event()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reducer.run, inbox)
+            for supervisor in supervisors:
+                nursery.start_soon(supervisor.run)
+            for app, listeners in ((debug_app(state), sockets.http), (monitoring_app(state), sockets.monitoring)):
+                await nursery.start(partial(serve_http, app, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
+            nursery.start_soon(_trim, catalog)
+            nursery.start_soon(_serve_when_synced, plane, sockets, nursery)
+            yield plane
+            await _drain(plane)
+            stop_http.set()
+            nursery.cancel_scope.cancel()
+    finally:
+        sockets.close()
+
+
+async def _serve_when_synced(plane: ControlPlane, sockets: _Sockets, nursery: trio.Nursery) -> None:
+    """Let proxies in once there is something true to tell them."""
+    timeout = plane.settings.sync_timeout
+    with trio.move_on_after(math.inf if timeout is None else timeout) as waiting:
+        await plane.state.reducer.wait_synced()
+    if waiting.cancelled_caught:
+        plane.state.overdue = True
+        log.warning("serving although sources have not synced in time", waiting_for=plane.state.unsynced())
+    services = plane.state.xds.services()
+    await nursery.start(_serve_grpc, plane, services, sockets.grpc, None)
+    if plane.settings.tls is not None:
+        await nursery.start(_serve_grpc, plane, services, sockets.secure_grpc, server_tls(plane.settings.tls))
+    log.info("ready", **attrs.asdict(plane.addresses))
+    plane._ready.set()
+
+
+async def _serve_grpc(
+    plane: ControlPlane,
+    services: Sequence[Service],
+    listeners: list[trio.SocketListener],
+    tls: TlsSource | None,
+    *,
+    task_status: trio.TaskStatus[None],
+) -> None:
+    async with trio.open_nursery() as nursery:
+        server = await nursery.start(partial(serve, services, listeners, tls=tls))
+        plane.state.rpc_servers.append(server)
+        task_status.started()
+
+
+async def _drain(plane: ControlPlane) -> None:
+    """Send proxies elsewhere, and give what runs its time."""
+    plane.state.draining = True
+    seconds = plane.settings.shutdown_seconds
+    log.info("draining", within_seconds=seconds)
+    plane.state.xds.drain()
+    with trio.move_on_after(seconds):
+        async with trio.open_nursery() as nursery:
+            for server in plane.state.rpc_servers:
+                nursery.start_soon(server.drain, seconds - min(1.0, seconds / 2))
+
+
+async def _trim(catalog: WorldCatalog) -> None:
+    """Let go of what was generated for proxies that are gone and have not come back."""
+    while True:
+        await trio.sleep(TRIM_SECONDS)
+        catalog.trim()
+
+
+def _sources(settings: Settings) -> list[FileSource]:
+    """The sources in the order in which they win."""
+    sources = [mesh_source(_text(settings.mesh_config), _text(settings.networks_config))]
+    credentials = [str(settings.secrets_dir)] if settings.secrets_dir else []
+    if settings.config_dirs or credentials:
+        sources.append(file_source([str(folder) for folder in settings.config_dirs], credentials=credentials))
+    return sources
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _check(settings: Settings) -> None:
+    """Raise StartError for what a source would wait for patiently, but which at start is a mistake."""
+    for folder in (*settings.config_dirs, *filter(None, [settings.secrets_dir])):
+        try:
+            any(folder.iterdir())
+        except OSError as error:
+            raise StartError(f"cannot read the folder {folder}: {error.strerror}") from error
+    with _start_errors():
+        if settings.mesh_config is not None:
+            load_mesh_config(str(settings.mesh_config))
+        if settings.networks_config is not None:
+            load_mesh_networks(str(settings.networks_config))
+        if settings.tls is not None:
+            server_tls(settings.tls)
+
+
+async def _open_sockets(settings: Settings) -> _Sockets:
+    """Listen everywhere; nothing stays open when one address can't be had."""
+    sockets = _Sockets([], [], [], [])
+    try:
+        with _start_errors():
+            sockets.grpc.extend(await open_listeners(settings.grpc_addr))
+            if settings.tls is not None:
+                sockets.secure_grpc.extend(await open_listeners(settings.secure_grpc_addr))
+            sockets.http.extend(await open_listeners(settings.http_addr))
+            sockets.monitoring.extend(await open_listeners(settings.monitoring_addr))
+    except BaseException:
+        sockets.close()
+        raise
+    return sockets
+
+
+@contextmanager
+def _start_errors() -> Iterator[None]:
+    """Errors of the rooms below, which are one line already, as StartError."""
+    try:
+        yield
+    except (ConfigError, RpcError) as error:
+        raise StartError(str(error)) from error

@@ -1,0 +1,161 @@
+"""The demo's story, told under traffic that never stops: start, change a rule, break it, lose a backend."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from functools import partial
+from typing import TypeVar
+
+import trio
+
+from mesh_pilot.cli.demo.screen import Screen
+from mesh_pilot.cli.demo.stage import Stage
+from mesh_pilot.cli.demo.traffic import Tally, keep_asking
+from mesh_pilot.cli.envoy_process import EnvoyProcess
+from mesh_pilot.ops.changes import describe
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 10.0
+"""How long a thing may take that should take a moment."""
+
+WINDOW_REQUESTS = 200
+"""Requests through each Envoy that a table is made of."""
+
+SLACK = 9.0
+"""By how many per cent a split of so many random choices may be off: over four standard deviations."""
+
+
+class Disappointment(Exception):
+    """What should have happened did not."""
+
+
+@asynccontextmanager
+async def traffic(stage: Stage) -> AsyncIterator[Tally]:
+    """Requests through every Envoy for the length of the block."""
+    tally = Tally()
+    async with trio.open_nursery() as nursery:
+        for door in stage.doors:
+            nursery.start_soon(keep_asking, door, tally)
+        yield tally
+        nursery.cancel_scope.cancel()
+
+
+async def tell(stage: Stage, tally: Tally, screen: Screen) -> None:
+    """The whole story. Raises Disappointment where it does not go as it should."""
+    await _show_start(stage, screen)
+    await _show_split(tally, screen, "The VirtualService says: 90 % to v1, 10 % to v2", v2_percent=10)
+    await _change(stage, tally, screen)
+    await _break(stage, tally, screen)
+    await _lose_a_backend(stage, tally, screen)
+    await _sum_up(stage, tally, screen)
+
+
+async def _show_start(stage: Stage, screen: Screen) -> None:
+    where = stage.plane.addresses
+    screen.step("Start: a control plane, three backends, two Envoys")
+    screen.say(f"control plane  xDS on {where.grpc}, web page http://{where.http}/")
+    screen.say(f"configuration  {stage.sample.config}")
+    ports = ", ".join(f"{name} on {backend.port}" for name, backend in stage.backends.items())
+    screen.say(f"backends       {ports}")
+    for door in stage.doors:
+        listed = await stage.envoys[door.name].get("/server_info")
+        version = listed.json()["version"].split("/")[1]
+        screen.say(f"{door.name:<14} Envoy {version}: http://{door.address}/ with host {door.host}")
+
+
+async def _show_split(tally: Tally, screen: Screen, title: str, *, v2_percent: float) -> None:
+    screen.step(title)
+    await _watch(tally, screen)
+    _expect(abs(tally.share("v2") - v2_percent) < SLACK, f"v2 got {tally.share('v2'):.0f} %, not {v2_percent:.0f} %")
+
+
+async def _change(stage: Stage, tally: Tally, screen: Screen) -> None:
+    screen.step("Edit it to 50 / 50 and save")
+    before = stage.route_versions()
+    saved = datetime.now(UTC)
+    stage.sample.edit(stage.sample.traffic, ("weight: 90", "weight: 50"), ("weight: 10", "weight: 50"))
+    taken = await _soon(_now(lambda: stage.routes_taken_since(before)), "both Envoys take the new routes")
+    for name, at in taken.items():
+        screen.good(f"{name}: accepted (ACK) {(at - saved).total_seconds() * 1000:.0f} ms after the save")
+    await _watch(tally, screen)
+    _expect(abs(tally.share("v2") - 50) < SLACK, f"v2 got {tally.share('v2'):.0f} %, not 50 %")
+
+
+async def _break(stage: Stage, tally: Tally, screen: Screen) -> None:
+    screen.step("Break the YAML: weight: 50 becomes weight: half")
+    world, asked = stage.plane.state.world, tally.requests
+    stage.sample.edit(stage.sample.traffic, ("weight: 50", "weight: half"))
+    refused = await _soon(_now(world.rejections), "the error is found")
+    for line in (line for rejected in refused for line in describe(rejected)):
+        place = line["where"].removeprefix(f"{stage.sample.config}/")
+        screen.good(f"refused: {place}: {line.get('object')}: {line.get('field')}: {line['reason']}")
+    await _watch(tally, screen)
+    _expect(abs(tally.share("v2") - 50) < SLACK, "the last good version is not in force")
+    screen.good(f"traffic goes on with the last good version: {tally.requests - asked} requests since, none failed")
+    stage.sample.edit(stage.sample.traffic, ("weight: half", "weight: 50"))
+    await _soon(_now(lambda: not world.rejections()), "the mended file is taken")
+    screen.good("mended, and the error is gone")
+
+
+async def _lose_a_backend(stage: Stage, tally: Tally, screen: Screen) -> None:
+    screen.step("Kill v2-b: retries cover for it until outlier detection ejects it")
+    killed = trio.current_time()
+    stage.backends["v2-b"].stop()
+    for name, envoy in stage.envoys.items():
+        await _soon(partial(_has_ejected, envoy), f"{name} ejects the dead backend")
+        screen.good(f"{name}: ejected {trio.current_time() - killed:.1f} s after the kill")
+    await _watch(tally, screen)
+    _expect(not any(counter["v2-b"] for counter in tally.answers.values()), "the dead answer")
+
+
+async def _sum_up(stage: Stage, tally: Tally, screen: Screen) -> None:
+    screen.step("In the end")
+    refused = {name: await envoy.rejected() for name, envoy in stage.envoys.items()}
+    sent = stage.plane.state.xds.status.statistics()
+    screen.say(f"{tally.requests} requests through Envoy, {len(tally.failures)} failed")
+    for failure in tally.failures[:3]:
+        screen.bad(failure)
+    screen.say(
+        f"{sum(sent.pushes.values())} pushes, {sum(sent.acks.values())} accepted, {sum(sent.rejects.values())} refused"
+    )
+    _expect(not tally.failures, "requests failed")
+    _expect(not any(refused.values()), f"Envoy refused updates: {refused}")
+
+
+async def _watch(tally: Tally, screen: Screen) -> None:
+    """Show who answers the next requests. A window begins after the requests that were under way."""
+    await trio.sleep(0.1)
+    tally.restart()
+    with screen.answers(tally):
+        await _soon(_now(lambda: tally.fewest >= WINDOW_REQUESTS), "enough requests are answered")
+    _expect(not tally.failures, f"a request failed: {tally.failures[:1]}")
+
+
+async def _has_ejected(envoy: EnvoyProcess) -> bool:
+    return any((await envoy.stats(r"outlier_detection\.ejections_active$")).values())
+
+
+async def _soon(ask: Callable[[], Awaitable[T | None]], what: str) -> T:
+    """The answer, once it is neither None nor false."""
+    with trio.move_on_after(PATIENCE_SECONDS):
+        while not (found := await ask()):
+            await trio.sleep(0.01)
+        return found
+    raise Disappointment(f"not within {PATIENCE_SECONDS:.0f} s: {what}")
+
+
+def _now(ask: Callable[[], T]) -> Callable[[], Awaitable[T]]:
+    """A question that is answered without waiting, for ``_soon``."""
+
+    async def answer() -> T:
+        return ask()
+
+    return answer
+
+
+def _expect(held: bool, otherwise: str) -> None:
+    if not held:
+        raise Disappointment(otherwise)

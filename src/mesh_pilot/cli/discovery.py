@@ -1,0 +1,131 @@
+"""``mesh-pilot discovery``: the control plane itself."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import trio
+
+from mesh_pilot import __version__
+from mesh_pilot.bootstrap import ControlPlane, Settings, StartError, control_plane
+from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
+from mesh_pilot.cli.options import address, duration
+from mesh_pilot.rpc.tls import CertificateFiles
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PATH = click.Path(path_type=Path)
+
+
+def _option(name: str, *more: str, **attributes: Any) -> Callable[[F], F]:
+    """An option ``--some-flag`` that can also be given as the environment variable ``MESH_PILOT_SOME_FLAG``."""
+    variable = "MESH_PILOT_" + name.removeprefix("--").upper().replace("-", "_")
+    return click.option(name, *more, envvar=variable, show_envvar=True, **attributes)
+
+
+def levels(text: str) -> LogLevels:
+    try:
+        return parse_levels(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command("discovery", context_settings={"show_default": True})
+@_option("--config-dir", "config_dirs", type=PATH, multiple=True, help="Folder of Istio YAML; may be repeated.")
+@_option("--mesh-config", type=PATH, help="File with Istio's MeshConfig (mesh.yaml).")
+@_option("--networks-config", type=PATH, help="File with Istio's MeshNetworks.")
+@_option("--secrets-dir", type=PATH, help="Folder with a folder of PEM files for each credentialName.")
+@_option("--grpc-addr", type=address, default="127.0.0.1:15010", help="xDS in plaintext.")
+@_option("--secure-grpc-addr", type=address, default="127.0.0.1:15012", help="xDS over mutual TLS, with --tls-*.")
+@_option("--tls-cert", type=PATH, help="PEM file of the server's certificate.")
+@_option("--tls-key", type=PATH, help="PEM file of its key.")
+@_option("--tls-ca", type=PATH, help="PEM file of the CA that signs the certificates of proxies.")
+@_option("--http-addr", type=address, default="127.0.0.1:8080", help="Web page, /ready, /debug, /metrics.")
+@_option("--monitoring-addr", type=address, default="127.0.0.1:15014", help="/metrics, /ready and /version.")
+@_option("--domain", default="cluster.local", help="DNS domain of the mesh.")
+@_option("--namespace", default="istio-system", help="Namespace of the control plane.")
+@_option("--shutdown-duration", type=duration, default="10s", help="How long draining may take.")
+@_option("--debounce-after", type=duration, default="100ms", help="Publish changes once it is quiet for so long,")
+@_option("--debounce-max", type=duration, default="10s", help="but after so long at the latest.")
+@_option("--sync-timeout", type=duration, help="Serve without sources that are not in by then.  [default: wait]")
+@_option("--log-level", type=levels, default="info", help="level, or scope:level,... (see docs/operating.md).")
+@_option(
+    "--log-format",
+    type=click.Choice([f.value for f in LogFormat]),
+    default="text",
+    help="text (key=value in a pipe) or json.",
+)
+def command(
+    *,
+    config_dirs: tuple[Path, ...],
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_ca: Path | None,
+    shutdown_duration: float,
+    log_level: LogLevels,
+    log_format: str,
+    **settings: Any,
+) -> None:
+    """Serve xDS to Envoys from Istio configuration in folders.
+
+    Runs until SIGTERM or Ctrl-C, then drains. A second signal ends it at once.
+    """
+    if not config_dirs:
+        raise click.UsageError("nothing to serve: name a folder of Istio YAML with --config-dir")
+    tls = None
+    if tls_cert or tls_key or tls_ca:
+        if not (tls_cert and tls_key and tls_ca):
+            raise click.UsageError("serving mutual TLS needs all of --tls-cert, --tls-key and --tls-ca")
+        tls = CertificateFiles(certificate=tls_cert, key=tls_key, trusted=tls_ca)
+    configure(log_level, LogFormat(log_format), sys.stderr)
+    with start_errors():
+        trio.run(_serve, Settings(config_dirs=config_dirs, tls=tls, shutdown_seconds=shutdown_duration, **settings))
+
+
+@contextmanager
+def start_errors() -> Iterator[None]:
+    """What keeps a command from starting is one line, not a traceback."""
+    try:
+        yield
+    except StartError as error:
+        raise click.ClickException(str(error)) from None
+
+
+async def _serve(settings: Settings) -> None:
+    started = time.monotonic()
+    async with control_plane(settings) as plane:
+        _say_where(plane)
+        # Only here: a second signal, while draining, has its usual effect.
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_say_when_ready, plane, started)
+                await anext(signals)
+                nursery.cancel_scope.cancel()
+        click.echo(f"draining, for at most {settings.shutdown_seconds:g} s")
+
+
+def _say_where(plane: ControlPlane) -> None:
+    where = plane.addresses
+    lines = [f"mesh-pilot {__version__} serves"]
+    lines.append(f"  xDS                {where.grpc}")
+    lines.append(f"  xDS, mutual TLS    {where.secure_grpc or 'off (give --tls-cert, --tls-key and --tls-ca)'}")
+    lines.append(f"  web, ready, debug  http://{where.http}/")
+    lines.append(f"  metrics            http://{where.monitoring}/metrics")
+    lines.append(f"  from               {', '.join(map(str, plane.settings.config_dirs))}")
+    click.echo("\n".join(lines))
+
+
+async def _say_when_ready(plane: ControlPlane, started: float) -> None:
+    await plane.wait_ready()
+    state = plane.state.world.statistics()
+    click.echo(
+        f"ready after {time.monotonic() - started:.1f} s: {sum(state.configs.values())} objects, "
+        f"{state.services} services, {state.rejected} refused"
+    )

@@ -1,0 +1,184 @@
+"""``/metrics``: what the parts' ``statistics()`` say, under the names that Istio's dashboards know.
+
+Istio's counters have no ``_total`` at their end. Prometheus' Python client would add it, so they are exposed as
+untyped, which queries do not notice. Source of the names: Istio, "pilot-discovery", exported metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import (
+    GC_COLLECTOR,
+    PLATFORM_COLLECTOR,
+    PROCESS_COLLECTOR,
+    CollectorRegistry,
+    generate_latest,
+)
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from mesh_pilot import __version__
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, SHORT
+from mesh_pilot.ops.state import State
+from mesh_pilot.xds.status import Durations
+from mesh_pilot.xds.subscription import Phase
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = Mapping[str, str]
+
+_TYPE_LABELS = {t: SHORT[t].lower() for t in (CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET, EXTENSION)}
+
+
+class Metrics:
+    """A registry of its own over one control plane's state."""
+
+    def __init__(self, state: State) -> None:
+        self._registry = CollectorRegistry()
+        self._registry.register(_Parts(state))
+        for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+            self._registry.register(collector)
+
+    def text(self) -> bytes:
+        """Everything, in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _Parts(Collector):
+    """Asks every part when it is scraped; holds nothing."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: names are not checked against others, and no part is asked before it runs."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        yield _one("istio_build", "Which version this is", "gauge", 1, component="pilot", tag=__version__)
+        yield _one("pilot_info", "Which version this is", "gauge", 1, version=__version__)
+        yield from self._world()
+        yield from self._changes()
+        yield from self._proxies()
+        yield from self._sources()
+        yield from self._work()
+
+    def _world(self) -> Iterator[Metric]:
+        held = self._state.world.statistics()
+        yield _one("pilot_services", "Services known", "gauge", held.services)
+        yield _one("pilot_virt_services", "VirtualServices known", "gauge", held.configs.get("VirtualService", 0))
+        yield _one("mesh_pilot_endpoints", "Endpoints known", "gauge", held.endpoints)
+        yield _one("mesh_pilot_revision", "Published states of the world", "counter", held.revision)
+        yield _one("mesh_pilot_rejected_objects", "Objects that are refused now", "gauge", held.rejected)
+        configs = _metric("mesh_pilot_configs", "Objects in force, by kind", "gauge")
+        for kind, count in sorted(held.configs.items()):
+            configs.add_sample(configs.name, {"kind": kind}, count)
+        yield configs
+
+    def _changes(self) -> Iterator[Metric]:
+        told = self._state.changes.statistics()
+        configs = _metric("pilot_k8s_cfg_events", "Objects added, updated, deleted", "counter")
+        for (kind, event), count in sorted(told.config_events.items()):
+            configs.add_sample(configs.name, {"type": kind, "event": event}, count)
+        yield configs
+        services = _metric("pilot_k8s_reg_events", "Services added, updated, deleted by registries", "counter")
+        for event, count in sorted(told.service_events.items()):
+            services.add_sample(services.name, {"type": "Services", "event": event}, count)
+        yield services
+        triggers = _metric("pilot_push_triggers", "Published changes, by what was in them", "counter")
+        for trigger, count in sorted(told.triggers.items()):
+            triggers.add_sample(triggers.name, {"type": trigger}, count)
+        yield triggers
+        yield _histogram("pilot_debounce_time", "Seconds from a first change to its publication", told.debounce_seconds)
+        reducer = self._state.reducer.statistics()
+        yield _one("pilot_inbound_updates", "Events received from sources", "counter", reducer.events, type="all")
+        yield _one("mesh_pilot_debounced_events", "Events that shared a publication", "counter", reducer.debounced)
+
+    def _proxies(self) -> Iterator[Metric]:
+        xds = self._state.xds.status.statistics()
+        connected = _metric("pilot_xds", "Proxies connected, by their version", "gauge")
+        for version, count in sorted(xds.connected_by_version.items()):
+            connected.add_sample(connected.name, {"version": version}, count)
+        yield connected
+        yield _by_type("pilot_xds_pushes", "Responses sent", xds.pushes)
+        yield _by_type("pilot_total_xds_rejects", "Responses that proxies refused", xds.rejects, always=True)
+        yield _by_type("mesh_pilot_xds_acks", "Responses that proxies accepted", xds.acks)
+        yield _by_type("mesh_pilot_xds_sent_bytes", "Bytes of responses sent", xds.bytes_sent)
+        yield from self._rejects()
+        refused = _metric("mesh_pilot_xds_refused_streams", "Streams ended with an error, by status", "counter")
+        for status, count in sorted(xds.refused_streams.items()):
+            refused.add_sample(refused.name, {"status": status}, count)
+        yield refused
+        yield _histogram(
+            "pilot_proxy_convergence_time", "Seconds from a change to its last ACK", xds.convergence_seconds
+        )
+
+    def _rejects(self) -> Iterator[Metric]:
+        """Which proxies refuse a type just now."""
+        found = {t: _metric(f"pilot_xds_{name}_reject", f"{name.upper()} refused", "gauge") for t, name in _REJECTS}
+        for connection in self._state.xds.status.connections():
+            for each in connection.types:
+                metric = found.get(each.type_url)
+                if connection.proxy and metric is not None and each.subscription.phase is Phase.NACKED:
+                    metric.add_sample(metric.name, {"node": connection.proxy.id}, 1)
+        yield from found.values()
+
+    def _sources(self) -> Iterator[Metric]:
+        missing = set(self._state.world.unsynced())
+        synced = _metric("mesh_pilot_source_synced", "Whether a source's picture is in", "gauge")
+        items = _metric("mesh_pilot_source_items", "Objects of a source", "gauge")
+        rejected = _metric("mesh_pilot_source_rejected", "What a source was given and refuses", "gauge")
+        restarts = _metric("mesh_pilot_source_restarts", "How often a source died and was started again", "counter")
+        for supervisor in self._state.supervisors:
+            own = supervisor.statistics()
+            labels = {"source": own.name}
+            synced.add_sample(synced.name, labels, own.name not in missing)
+            items.add_sample(items.name, labels, own.source.items)
+            rejected.add_sample(rejected.name, labels, own.source.rejected)
+            restarts.add_sample(restarts.name, labels, own.restarts)
+        yield from (synced, items, rejected, restarts)
+
+    def _work(self) -> Iterator[Metric]:
+        memo = self._state.world.memo.statistics()
+        yield _one("mesh_pilot_derived_values", "Derived values held", "gauge", memo.derived)
+        calls = _metric("mesh_pilot_translator_calls", "Calls of translators", "counter")
+        for function, count in sorted(memo.calls.items()):
+            calls.add_sample(calls.name, {"function": function}, count)
+        yield calls
+        grpc = [server.statistics() for server in self._state.rpc_servers]
+        yield _one("mesh_pilot_grpc_connections", "gRPC connections", "gauge", sum(s.connections_open for s in grpc))
+        yield _one("mesh_pilot_grpc_streams", "gRPC streams", "gauge", sum(s.streams_open for s in grpc))
+
+
+_REJECTS = tuple((t, _TYPE_LABELS[t]) for t in (CLUSTER, ENDPOINT, LISTENER, ROUTE))
+
+
+def _metric(name: str, help_text: str, kind: str) -> Metric:
+    return Metric(name, help_text, "unknown" if kind == "counter" else kind)
+
+
+def _one(name: str, help_text: str, kind: str, value: float, /, **labels: str) -> Metric:
+    metric = _metric(name, help_text, kind)
+    metric.add_sample(name, labels, value)
+    return metric
+
+
+def _by_type(name: str, help_text: str, values: Mapping[str, int], *, always: bool = False) -> Metric:
+    """A counter by xDS type; with ``always`` types without a value are 0 instead of missing, so that rates start."""
+    metric = _metric(name, help_text, "counter")
+    for type_url, label in _TYPE_LABELS.items():
+        if always or type_url in values:
+            metric.add_sample(name, {"type": label}, values.get(type_url, 0))
+    return metric
+
+
+def _histogram(name: str, help_text: str, durations: Durations) -> Metric:
+    metric = _metric(name, help_text, "histogram")
+    total = 0
+    for bound, count in zip((*map(str, durations.bounds), "+Inf"), durations.counts, strict=True):
+        total += count
+        metric.add_sample(f"{name}_bucket", {"le": bound}, total)
+    metric.add_sample(f"{name}_sum", {}, durations.sum)
+    metric.add_sample(f"{name}_count", {}, total)
+    return metric

@@ -1,0 +1,163 @@
+"""What proxies were sent, took and refused, as JSON values for the debug pages and tables for the web page.
+
+The field names of ``syncz`` are Istio's, the shape of a configuration dump is that of Envoy's admin interface.
+"""
+
+from __future__ import annotations
+
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, SHORT
+from mesh_pilot.ops.page import table
+from mesh_pilot.ops.state import State
+from mesh_pilot.ops.world_pages import Json
+from mesh_pilot.xds.status import ConnectionStatus, NackRecord, TypeStatus
+from mesh_pilot.xds.subscription import Phase
+
+STATES = {Phase.IDLE: "NOT SENT", Phase.UNACKED: "STALE", Phase.ACKED: "SYNCED", Phase.NACKED: "NACK"}
+"""What ``proxy-status`` shows for where the conversation about a type stands."""
+
+_SYNC_NAMES = {
+    CLUSTER: "cluster",
+    ENDPOINT: "endpoint",
+    LISTENER: "listener",
+    ROUTE: "route",
+    SECRET: "secret",
+    EXTENSION: "extensionconfig",
+}
+
+
+def names(state: State) -> list[str]:
+    """Names of the connected proxies, each once."""
+    return sorted({c.proxy.name for c in state.xds.status.connections() if c.proxy is not None})
+
+
+def sync_status(state: State) -> list[Json]:
+    """A connected stream each: the last nonce sent and the last one accepted of each type, and what that means."""
+    found: list[Json] = []
+    for connection in state.xds.status.connections():
+        proxy = connection.proxy
+        if proxy is None:
+            continue
+        entry: dict[str, Json] = {
+            "proxy": proxy.name,
+            "proxy_id": proxy.id,
+            "proxy_type": proxy.type.value,
+            "proxy_version": proxy.version,
+            "cluster_id": proxy.text("CLUSTER_ID"),
+            "xds": connection.variant.value,
+            "connected_at": connection.connected_at.isoformat(),
+            "status": {SHORT[t.type_url]: STATES[t.subscription.phase] for t in connection.types},
+        }
+        for each in connection.types:
+            name = _SYNC_NAMES[each.type_url]
+            entry[f"{name}_sent"] = each.subscription.nonce
+            entry[f"{name}_acked"] = each.subscription.acked_nonce
+        found.append(entry)
+    return found
+
+
+def streams(state: State) -> list[Json]:
+    """Every open stream in full: who, since when, what is subscribed, how much was sent, what it waits for."""
+    return [_stream(connection) for connection in state.xds.status.connections()]
+
+
+def rejections(state: State) -> list[Json]:
+    """The latest refusals of all proxies, the latest first."""
+    return [_nack(record) for record in reversed(state.xds.status.recent_nacks())]
+
+
+def tables(state: State) -> list[str]:
+    """The proxies, and what they refused, for the web page."""
+    shown = (CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET)
+    rows = []
+    for connection in state.xds.status.connections():
+        proxy = connection.proxy
+        if proxy is None:
+            continue
+        phases = {t.type_url: t.subscription.phase for t in connection.types}
+        cells = [_cell(phases.get(type_url)) for type_url in shown]
+        since = f"{connection.connected_at:%H:%M:%S} UTC"
+        rows.append((proxy.name, proxy.type.value, proxy.version, connection.variant.value, since, *cells))
+    headers = ("name", "type", "Envoy", "xDS", "since", *(SHORT[t] for t in shown))
+    nacks = [
+        (
+            f"{record.at:%H:%M:%S} UTC",
+            record.nack.proxy.name,
+            SHORT[record.nack.type_url],
+            ", ".join(record.nack.names),
+            f"!{record.nack.reason}",
+            ", ".join(map(str, record.nack.configs)),
+        )
+        for record in reversed(state.xds.status.recent_nacks())
+    ]
+    return [
+        table("Proxies", headers, rows, "None is connected."),
+        table("Refused by proxies", ("when", "proxy", "type", "resource", "reason", "made from"), nacks, "Nothing."),
+    ]
+
+
+def _cell(phase: Phase | None) -> str:
+    if phase is None:
+        return ""
+    return ("!" if phase is Phase.NACKED else "") + STATES[phase]
+
+
+def _stream(connection: ConnectionStatus) -> Json:
+    proxy = connection.proxy
+    waiting = connection.waiting
+    return {
+        "stream": connection.id,
+        "peer": connection.peer,
+        "xds": connection.variant.value,
+        "connected_at": connection.connected_at.isoformat(),
+        "node": _node(proxy) if proxy else None,
+        "types": {SHORT[t.type_url]: _type(t) for t in connection.types},
+        "waiting_for": {
+            "node": waiting.node,
+            "acks": [SHORT[t] for t in waiting.acks],
+            "endpoints": sorted(waiting.endpoints),
+        },
+        "refused": [_nack(record) for record in connection.nacks],
+    }
+
+
+def _node(proxy: Proxy) -> Json:
+    return {
+        "id": proxy.id,
+        "addresses": list(proxy.ip_addresses),
+        "labels": dict(proxy.labels),
+        "locality": str(proxy.locality),
+        "version": proxy.version,
+    }
+
+
+def _type(status: TypeStatus) -> Json:
+    own = status.subscription
+    return {
+        "state": STATES[own.phase],
+        "wildcard": own.wildcard,
+        "names": own.names,
+        "held": own.held,
+        "in_doubt": own.in_doubt,
+        "version": own.version,
+        "acked_version": own.acked_version,
+        "sent_at": status.sent_at.isoformat() if status.sent_at else None,
+        "acked_at": status.acked_at.isoformat() if status.acked_at else None,
+        "pushes": status.pushes,
+        "rejects": status.rejects,
+        "bytes_sent": status.bytes_sent,
+    }
+
+
+def _nack(record: NackRecord) -> Json:
+    nack = record.nack
+    return {
+        "at": record.at.isoformat(),
+        "proxy": nack.proxy.name,
+        "type": SHORT[nack.type_url],
+        "resources": list(nack.names),
+        "reason": nack.reason,
+        "configs": [str(key) for key in nack.configs],
+        "version": nack.version,
+        "nonce": nack.nonce,
+    }

@@ -1,0 +1,53 @@
+"""What ``ops`` looks at: the parts of a running control plane, and whether it is ready."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import attrs
+
+from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.ops.changes import Changes
+from mesh_pilot.rpc.server import Server
+from mesh_pilot.sources.supervisor import Supervisor
+from mesh_pilot.world import Reducer, World
+from mesh_pilot.xds.server import XdsServer
+
+
+@attrs.define
+class State:
+    """The parts, and how far the start or the end has come. ``bootstrap`` builds it; ``ops`` only reads it."""
+
+    world: World
+    reducer: Reducer
+    supervisors: Sequence[Supervisor]
+    catalog: WorldCatalog
+    changes: Changes
+    xds: XdsServer
+    rpc_servers: list[Server] = attrs.field(factory=list)
+    """The gRPC servers once they serve."""
+    overdue: bool = False
+    """Whether waiting for sources was given up (``--sync-timeout``): serving with what there is."""
+    draining: bool = False
+    started: float = attrs.field(factory=time.time)
+    """When the process began, in seconds since the epoch."""
+
+    def not_ready(self) -> dict[str, str]:
+        """Why this server should get no proxies now, by who is to blame; empty when it is ready."""
+        if self.draining:
+            return {"server": "shutting down"}
+        waiting = {} if self.overdue else self.unsynced()
+        if not waiting and not self.rpc_servers:
+            return {"server": "about to serve"}
+        return waiting
+
+    def unsynced(self) -> dict[str, str]:
+        """Sources whose first full picture is not in the World yet, and why."""
+        reasons: dict[str, str] = {}
+        missing = set(self.world.unsynced())
+        for supervisor in self.supervisors:
+            if supervisor.source.name in missing:
+                own = supervisor.statistics()
+                reasons[own.name] = own.last_error or own.source.waiting_for or "its first objects are being taken in"
+        return reasons
