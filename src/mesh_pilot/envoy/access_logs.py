@@ -1,8 +1,8 @@
-"""Access logs as the mesh config says: a file, as text or JSON, in the mesh's own format or Istio's.
+"""Access logs: which a proxy keeps of its connections, as Telemetry and the mesh config say.
 
 Every HTTP connection manager and TCP proxy has them; a listener has them for connections that no chain takes.
-Rules: Istio's MeshConfig reference (``accessLogFile``, ``accessLogFormat``, ``accessLogEncoding``) and Envoy's access
-log documentation.
+Without a Telemetry that speaks of logs, and without default providers, it is the mesh's own file (``accessLogFile``).
+Rules: Istio's Telemetry and MeshConfig references.
 """
 
 from __future__ import annotations
@@ -11,31 +11,27 @@ import json
 
 import attrs
 from envoy.config.accesslog.v3 import accesslog_pb2
-from envoy.config.core.v3 import base_pb2, substitution_format_string_pb2
-from envoy.extensions.access_loggers.file.v3 import file_pb2
-from google.protobuf import json_format, struct_pb2
+from envoy.extensions.access_loggers.filters.cel.v3 import cel_pb2
+from google.protobuf import json_format as protobuf_json
+from google.protobuf import struct_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
+from mesh_pilot.envoy.extension_providers import extension_provider
+from mesh_pilot.envoy.log_providers import file_log, json_format, provider_log, text_format
 from mesh_pilot.envoy.messages import any_of, encode
 from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.envoy.telemetry import is_for_side, provider_names, telemetry_for
 from mesh_pilot.world.view import View
 
 AccessLogs = tuple[bytes, ...]
 """Encoded ``AccessLog`` messages."""
 
-FILE_LOGGER = "envoy.access_loggers.file"
+CEL_FILTER = "envoy.access_loggers.extension_filters.cel"
 NO_ROUTE = "NR"
 """Envoy's response flag for a connection that no filter chain takes."""
 
-TEXT_FORMAT = (
-    '[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% '
-    "%RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% "
-    '"%UPSTREAM_TRANSPORT_FAILURE_REASON%" %BYTES_RECEIVED% %BYTES_SENT% %DURATION% '
-    '%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" "%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" '
-    '"%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%" %UPSTREAM_CLUSTER% %UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% '
-    "%DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%\n"
-)
-"""Istio's default line."""
+MESH_FILE = ""
+"""Stands among provider names for the mesh's own log file."""
 
 JSON_FORMAT = {
     "start_time": "%START_TIME%",
@@ -67,6 +63,16 @@ JSON_FORMAT = {
 
 
 @attrs.frozen
+class Logger:
+    """One log that a proxy keeps."""
+
+    provider: str
+    """Name of an extension provider, or MESH_FILE."""
+    expression: str = ""
+    """CEL: what is logged; empty: everything."""
+
+
+@attrs.frozen
 class _File:
     """The mesh's own log file."""
 
@@ -74,23 +80,62 @@ class _File:
     """Empty: no log."""
     format: str
     json: bool
-    on_listeners: bool
 
 
-def access_logs(view: View, owner: Owner) -> AccessLogs:
-    """The logs of what connections carry: for HTTP connection managers and TCP proxies."""
-    file = view.get(_mesh_file)
-    return (encode(_file_logger(file)),) if file.path else ()
+def access_logs(view: View, owner: Owner, http: bool) -> AccessLogs:
+    """The logs of what connections carry: of HTTP connection managers, or of TCP proxies."""
+    built = ((_log(view, owner, logger, http), logger) for logger in view.get(loggers, owner))
+    return tuple(encode(_filtered(log, logger)) for log, logger in built if log is not None)
 
 
 def listener_access_logs(view: View, owner: Owner) -> AccessLogs:
     """The logs of a listener: connections that no filter chain takes."""
-    file = view.get(_mesh_file)
-    if not file.path or not file.on_listeners:
+    if not view.get(_on_listeners):
         return ()
-    log = _file_logger(file)
-    log.filter.response_flag_filter.flags.append(NO_ROUTE)
-    return (encode(log),)
+    built = ((_log(view, owner, logger, False), logger) for logger in view.get(loggers, owner))
+    return tuple(encode(_unmatched(log, logger)) for log, logger in built if log is not None)
+
+
+def loggers(view: View, owner: Owner) -> tuple[Logger, ...]:
+    """The logs that an owner's connections go to, in the order in which they are named."""
+    names = view.get(_default_providers)
+    held = {name: Logger(name) for name in names}
+    for spec in view.get(telemetry_for, owner.namespace, owner.labels):
+        entries = [e for e in spec.access_logging if is_for_side(e.match, owner)]
+        said = tuple(dict.fromkeys(name for e in entries for name in provider_names(e.providers)))
+        names = said or names
+        if said:
+            held = {}
+        for entry in entries:
+            for name in provider_names(entry.providers) or names:
+                if entry.disabled:
+                    held.pop(name, None)
+                else:
+                    held[name] = Logger(name, entry.filter.expression if entry.filter else "")
+    return tuple(held.values())
+
+
+def _default_providers(view: View) -> tuple[str, ...]:
+    defaults = view.mesh().default_providers
+    return tuple(defaults.access_logging if defaults else ()) or (MESH_FILE,)
+
+
+def _on_listeners(view: View) -> bool:
+    return not view.mesh().disable_envoy_listener_log
+
+
+def _log(view: View, owner: Owner, logger: Logger, http: bool) -> accesslog_pb2.AccessLog | None:
+    if logger.provider != MESH_FILE:
+        provider = view.get(extension_provider, logger.provider)
+        return provider_log(view, owner.namespace, provider, http=http) if provider else None
+    file = view.get(_mesh_file)
+    if not file.path:
+        return None
+    if not file.json:
+        return file_log(file.path, text_format(file.format))
+    fields = struct_pb2.Struct()
+    protobuf_json.ParseDict(json.loads(file.format) if file.format else JSON_FORMAT, fields)
+    return file_log(file.path, json_format(fields))
 
 
 def _mesh_file(view: View) -> _File:
@@ -99,25 +144,27 @@ def _mesh_file(view: View) -> _File:
         path=mesh.access_log_file,
         format=mesh.access_log_format,
         json=mesh.access_log_encoding == mesh_api.MeshConfigAccessLogEncoding.JSON,
-        on_listeners=not mesh.disable_envoy_listener_log,
     )
 
 
-def _file_logger(file: _File) -> accesslog_pb2.AccessLog:
-    line = _json_format(file.format) if file.json else text_format(file.format)
-    config = file_pb2.FileAccessLog(path=file.path, log_format=line)
-    return accesslog_pb2.AccessLog(name=FILE_LOGGER, typed_config=any_of(config))
+def _filtered(log: accesslog_pb2.AccessLog, logger: Logger) -> accesslog_pb2.AccessLog:
+    if logger.expression:
+        log.filter.CopyFrom(_cel(logger.expression))
+    return log
 
 
-def text_format(line: str) -> substitution_format_string_pb2.SubstitutionFormatString:
-    """A log line (Istio's, if empty); it ends in a newline in any case."""
-    text = line or TEXT_FORMAT
-    return substitution_format_string_pb2.SubstitutionFormatString(
-        text_format_source=base_pb2.DataSource(inline_string=text if text.endswith("\n") else text + "\n")
+def _unmatched(log: accesslog_pb2.AccessLog, logger: Logger) -> accesslog_pb2.AccessLog:
+    """Only what no chain takes."""
+    no_route = accesslog_pb2.AccessLogFilter(response_flag_filter=accesslog_pb2.ResponseFlagFilter(flags=[NO_ROUTE]))
+    if logger.expression:
+        log.filter.and_filter.filters.extend((no_route, _cel(logger.expression)))
+    else:
+        log.filter.CopyFrom(no_route)
+    return log
+
+
+def _cel(expression: str) -> accesslog_pb2.AccessLogFilter:
+    config = any_of(cel_pb2.ExpressionFilter(expression=expression))
+    return accesslog_pb2.AccessLogFilter(
+        extension_filter=accesslog_pb2.ExtensionFilter(name=CEL_FILTER, typed_config=config)
     )
-
-
-def _json_format(fields: str) -> substitution_format_string_pb2.SubstitutionFormatString:
-    struct = struct_pb2.Struct()
-    json_format.ParseDict(json.loads(fields) if fields else JSON_FORMAT, struct)
-    return substitution_format_string_pb2.SubstitutionFormatString(json_format=struct)

@@ -89,7 +89,7 @@ def _common(view: View, owner: Owner, protocol: Protocol, forward_proxy: bool) -
     traced = view.get(tracing, owner)
     if traced:
         manager.tracing.MergeFromString(traced)
-    logs = view.get(access_logs, owner)
+    logs = view.get(access_logs, owner, True)
     return encode(manager) + b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
 
 

@@ -80,6 +80,6 @@ def tcp_proxy(view: View, owner: Owner | None, target: TcpTarget) -> Filter:
         proxy.tunneling_config.CopyFrom(
             TcpProxy.TunnelingConfig(hostname=target.tunnel.target, use_post=target.tunnel.post)
         )
-    logs = view.get(access_logs, owner) if owner else ()
+    logs = view.get(access_logs, owner, False) if owner else ()
     body = encode(proxy) + b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
     return Filter(name=TCP_PROXY, typed_config=any_pb2.Any(type_url=PREFIX + TcpProxy.DESCRIPTOR.full_name, value=body))

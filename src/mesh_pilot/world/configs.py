@@ -7,8 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from mesh_pilot.api.istio.extensions.v1alpha1 import WasmPlugin
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.api.istio.telemetry.v1alpha1 import Telemetry
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world.names import MESH_GATEWAY, full_gateway, full_host
 from mesh_pilot.world.services import ServiceTable
@@ -170,6 +172,10 @@ def _labels_selected(config: Config | None) -> frozenset[str]:
             policies = [rule.traffic_policy, *(s.traffic_policy for s in rule.subsets)]
             labels |= {k for policy in policies if policy for k in _labels_compared(policy)}
             return frozenset(labels)
+        case Telemetry(selector=selector) | WasmPlugin(selector=selector) if selector:
+            return frozenset(selector.match_labels)
+        case api.EnvoyFilter(workload_selector=workloads) if workloads:
+            return frozenset(workloads.labels)
         case _:
             return frozenset()
 
