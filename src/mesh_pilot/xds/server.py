@@ -9,15 +9,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import attrs
 import structlog
 import trio
 
+from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
-from mesh_pilot.rpc import Cardinality, GRPCError, Handler, ServerStream, Service, Status
+from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, ServerStream, Service, Status
+from mesh_pilot.security.authentication import AuthenticationError
 from mesh_pilot.xds.encode import Encoder, EncoderStatistics
 from mesh_pilot.xds.messages import Code, StreamError, Variant
 from mesh_pilot.xds.session import DEFAULT_OPTIONS, Session, XdsOptions
@@ -27,6 +29,9 @@ from mesh_pilot.xds.status import StatusRegistry, XdsStatistics
 log = structlog.get_logger(scope="xds")
 
 RawStream = ServerStream[bytes, bytes]
+
+Admit = Callable[[Proxy, Peer], Proxy]
+"""Notes the identity of a proxy, given its connection; raises AuthenticationError to refuse it."""
 
 METHODS: Mapping[str, tuple[str, str | None]] = {
     "envoy.service.discovery.v3.AggregatedDiscoveryService": ("AggregatedResources", None),
@@ -55,11 +60,19 @@ class XdsServer:
     Mutable state: the open sessions, and whether it is draining.
     """
 
-    def __init__(self, catalog: Catalog, *, identifier: str, options: XdsOptions = DEFAULT_OPTIONS) -> None:
-        """``identifier`` names this control plane to its clients."""
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        identifier: str,
+        options: XdsOptions = DEFAULT_OPTIONS,
+        admit: Admit = lambda proxy, peer: proxy,
+    ) -> None:
+        """``identifier`` names this control plane to its clients; ``admit`` says who each of them is."""
         self.status = StatusRegistry()
         self._catalog = catalog
         self._options = options
+        self._admit = admit
         self._encoder = Encoder(identifier)
         self._sessions: set[Session] = set()
         self._is_draining = False
@@ -111,6 +124,7 @@ class XdsServer:
             registry=self.status,
             connection=connection,
             options=self._options,
+            admit=partial(self._admit_from, call.peer),
         )
         self._sessions.add(session)
         began = trio.current_time()
@@ -125,6 +139,12 @@ class XdsServer:
             session.stream.close()
             if connection.proxy is not None:
                 log.info("gone", proxy=connection.proxy.id, stream=connection.id, after=trio.current_time() - began)
+
+    def _admit_from(self, peer: Peer, proxy: Proxy) -> Proxy:
+        try:
+            return self._admit(proxy, peer)
+        except AuthenticationError as error:
+            raise StreamError(Code.UNAUTHENTICATED, str(error)) from error
 
     def _note_refused(self, call: RawStream, error: StreamError) -> None:
         self.status.refused_streams[error.code.name] += 1

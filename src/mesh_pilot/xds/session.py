@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import SHORT
+from mesh_pilot.rpc import StreamTerminatedError
 from mesh_pilot.xds.decode import delta_request, sotw_request
 from mesh_pilot.xds.encode import Encoder
 from mesh_pilot.xds.messages import Code, Nack, Request, Response, StreamError, Variant
@@ -76,8 +77,9 @@ class Session:
         registry: StatusRegistry,
         connection: Connection,
         options: XdsOptions,
+        admit: Callable[[Proxy], Proxy],
     ) -> None:
-        self.stream = Stream(catalog, variant, only=only, journal=self, wake=self._wake)
+        self.stream = Stream(catalog, variant, only=only, journal=self, wake=self._wake, admit=admit)
         connection.stream = self.stream
         self._call = call
         self._decode: Callable[[bytes], Request] = sotw_request if variant is Variant.SOTW else delta_request
@@ -103,14 +105,17 @@ class Session:
         return f"<Session {self._connection.id} of {self._connection.peer} {self.stream!r}>"
 
     async def run(self) -> None:
-        """Talk until the client ends the stream. Raises StreamError when we do.
+        """Talk until the client ends the stream or is gone. Raises StreamError when we end it.
 
         If cancelled, nothing is left but the state machine, which the caller closes.
         """
-        with trio.CancelScope() as self._scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._receive_all)
-                nursery.start_soon(self._send_all)
+        try:
+            with trio.CancelScope() as self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._receive_all)
+                    nursery.start_soon(self._send_all)
+        except* StreamTerminatedError:
+            pass  # the client is gone, and there is nobody to tell
         if self._error is not None:
             raise self._error
 

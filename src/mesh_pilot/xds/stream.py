@@ -82,13 +82,16 @@ class Stream:
         only: str | None = None,
         journal: Journal = NO_JOURNAL,
         wake: Callable[[], None] = lambda: None,
+        admit: Callable[[Proxy], Proxy] = lambda proxy: proxy,
     ) -> None:
-        """``only`` is the type of a per-type service, None for ADS. ``wake`` is called when there may be news."""
+        """``only`` is the type of a per-type service, None for ADS. ``wake`` is called when there may be news.
+        ``admit`` sees each proxy first: it may note its identity, or raise StreamError."""
         self._catalog = catalog
         self._variant = variant
         self._only = only
         self._journal = journal
         self._wake = wake
+        self._admit = admit
         self.proxy: Proxy | None = None
         """Who the client is; None before its first request."""
         self._resources: ProxyResources | None = None
@@ -171,7 +174,7 @@ class Stream:
             )
         except NodeError as error:
             raise StreamError(Code.INVALID_ARGUMENT, str(error)) from error
-        self.proxy = proxy
+        proxy = self.proxy = self._admit(proxy)
         self._resources = self._catalog.open(proxy)
         self._resources.watch(self._wake)
         self._journal.connected(proxy)

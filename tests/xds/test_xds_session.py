@@ -1,0 +1,248 @@
+"""What takes time: patience with clients, backoff after refusals, and how long a change takes to be accepted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from envoy.config.core.v3.base_pb2 import Node as NodeMessage
+from envoy.service.discovery.v3.discovery_pb2 import (
+    DeltaDiscoveryRequest,
+    DeltaDiscoveryResponse,
+    DiscoveryRequest,
+    DiscoveryResponse,
+)
+from fake_world import NODE, FakeWorld
+from structlog.testing import capture_logs
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from mesh_pilot.xds.encode import Encoder
+from mesh_pilot.xds.messages import Code, StreamError, Variant
+from mesh_pilot.xds.session import Session, XdsOptions
+from mesh_pilot.xds.status import StatusRegistry
+
+OPTIONS = XdsOptions(warming_seconds=3, rejoining_seconds=0.2, refusal_backoff_seconds=1, max_refusal_backoff_seconds=5)
+
+
+class Client:
+    """The other end of a call whose network is two queues of messages."""
+
+    def __init__(self, world: FakeWorld, variant: Variant) -> None:
+        self.world = world
+        self.registry = StatusRegistry()
+        self._to_server, self._from_client = trio.open_memory_channel[bytes](100)
+        self._to_client, self._from_server = trio.open_memory_channel[bytes](0)
+        self._response_type = DiscoveryResponse if variant is Variant.SOTW else DeltaDiscoveryResponse
+        self._node: NodeMessage | None = NodeMessage(id=NODE.id)
+        self.session = Session(
+            self,
+            world,
+            variant,
+            only=None,
+            encoder=Encoder("test"),
+            registry=self.registry,
+            connection=self.registry.connect(variant, "test"),
+            options=OPTIONS,
+        )
+
+    async def recv_message(self) -> bytes | None:
+        try:
+            return await self._from_client.receive()
+        except trio.EndOfChannel:
+            return None
+
+    async def send_message(self, message: bytes, /) -> None:
+        await self._to_client.send(message)
+
+    def send(self, request: DiscoveryRequest | DeltaDiscoveryRequest) -> None:
+        if self._node is not None:
+            request.node.CopyFrom(self._node)
+            self._node = None
+        self._to_server.send_nowait(request.SerializeToString())
+
+    async def receive(self) -> DiscoveryResponse:
+        return self._response_type.FromString(await self._from_server.receive())
+
+    async def receive_and_ack(self, *names: str) -> DiscoveryResponse:
+        response = await self.receive()
+        self.ask(response.type_url, *names, response_nonce=response.nonce)
+        return response
+
+    def ask(self, type_url: str, *names: str, **fields: str) -> None:
+        self.send(DiscoveryRequest(type_url=type_url, resource_names=names, **fields))
+
+    def refuse(self, response: DiscoveryResponse) -> None:
+        request = DiscoveryRequest(type_url=response.type_url, response_nonce=response.nonce)
+        request.error_detail.message = "no"
+        self.send(request)
+
+    def publish(self, type_url: str, name: str, text: str) -> None:
+        """A change of the world, as the reducer makes one."""
+        self.world.put(type_url, name, text)
+        self.registry.published(trio.current_time())
+
+    def half_close(self) -> None:
+        self._to_server.close()
+
+
+@asynccontextmanager
+async def connected(variant: Variant = Variant.SOTW) -> AsyncIterator[Client]:
+    world = FakeWorld()
+    for type_url in (CLUSTER, ENDPOINT, LISTENER, ROUTE):
+        world.put(type_url, "a")
+    client = Client(world, variant)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.session.run)
+        yield client
+        nursery.cancel_scope.cancel()
+
+
+async def test_listeners_wait_a_while_for_the_endpoints_of_a_new_cluster(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        client.ask(CLUSTER)
+        await client.receive_and_ack()
+        client.ask(ENDPOINT, "a")
+        await client.receive_and_ack("a")
+        client.ask(LISTENER)
+        await client.receive_and_ack()
+        began = trio.current_time()
+        client.world.put(CLUSTER, "b")
+        client.world.put(ENDPOINT, "b")
+        client.world.put(LISTENER, "a", "to b")
+        assert (await client.receive_and_ack()).type_url == CLUSTER
+        assert (await client.receive_and_ack()).type_url == LISTENER
+        assert trio.current_time() - began == pytest.approx(3)
+
+
+async def test_a_reconnecting_client_without_listeners_loses_its_old_clusters_soon(autojump_clock: MockClock) -> None:
+    async with connected(Variant.DELTA) as client:
+        client.send(DeltaDiscoveryRequest(type_url=CLUSTER, initial_resource_versions={"gone": "1"}))
+        first = await client.receive()
+        assert list(first.removed_resources) == []
+        client.send(DeltaDiscoveryRequest(type_url=CLUSTER, response_nonce=first.nonce))
+        assert list((await client.receive()).removed_resources) == ["gone"]
+        assert trio.current_time() < 1
+
+
+async def test_repeated_refusals_are_answered_ever_more_slowly(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        client.ask(LISTENER)
+        waits = []
+        for round_ in range(7):
+            began = trio.current_time()
+            client.refuse(await client.receive())
+            waits.append(trio.current_time() - began)
+            await wait_all_tasks_blocked()
+            client.world.put(LISTENER, "a", f"bad {round_}")
+        assert waits[:2] == [0, 0]
+        for wait, longest in zip(waits[2:], (1, 2, 4, 5, 5), strict=True):
+            assert longest / 2 <= wait <= longest
+        await client.receive_and_ack()
+        await wait_all_tasks_blocked()
+        began = trio.current_time()
+        client.world.put(LISTENER, "a", "good")
+        await client.receive_and_ack()
+        assert trio.current_time() == began
+
+
+async def test_a_type_that_is_refused_does_not_slow_down_the_others(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        client.ask(LISTENER)
+        for round_ in range(2):
+            client.refuse(await client.receive())
+            await wait_all_tasks_blocked()
+            client.world.put(LISTENER, "a", f"bad {round_}")
+        began = trio.current_time()
+        client.ask(ROUTE, "a")
+        assert (await client.receive()).type_url == ROUTE
+        assert trio.current_time() == began
+
+
+async def test_convergence_is_counted_from_the_publishing_to_the_last_ack(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        client.ask(CLUSTER)
+        await client.receive_and_ack()
+        client.ask(LISTENER)
+        await client.receive_and_ack()
+        await wait_all_tasks_blocked()
+        assert sum(client.registry.statistics().convergence_seconds.counts) == 0
+        client.publish(CLUSTER, "a", "new")
+        client.publish(LISTENER, "a", "new")
+        clusters, listeners = await client.receive(), await client.receive()
+        await trio.sleep(2)
+        client.ask(CLUSTER, response_nonce=clusters.nonce)
+        await trio.sleep(2)
+        client.ask(LISTENER, response_nonce=listeners.nonce)
+        await wait_all_tasks_blocked()
+        convergence = client.registry.statistics().convergence_seconds
+        assert dict(zip(convergence.bounds, convergence.counts, strict=False))[5.0] == 1
+        assert (sum(convergence.counts), convergence.sum) == (1, pytest.approx(4))
+
+
+async def test_a_change_that_does_not_touch_the_client_is_not_counted(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        client.ask(ENDPOINT, "a")
+        await client.receive_and_ack("a")
+        await wait_all_tasks_blocked()
+        client.publish(ENDPOINT, "b", "new")
+        await wait_all_tasks_blocked()
+        assert sum(client.registry.statistics().convergence_seconds.counts) == 0
+
+
+async def test_changes_while_the_client_does_not_read_are_one_response(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        client.ask(LISTENER)
+        await wait_all_tasks_blocked()
+        for round_ in range(10):
+            client.world.put(LISTENER, "a", f"change {round_}")
+            await wait_all_tasks_blocked()
+        await client.receive_and_ack()
+        assert [any.value for any in (await client.receive_and_ack()).resources] == [b"change 9"]
+        await wait_all_tasks_blocked()
+        assert client.registry.statistics().pushes == {LISTENER: 2}
+
+
+async def test_a_client_that_half_closes_is_sent_what_there_is_and_let_go(autojump_clock: MockClock) -> None:
+    world = FakeWorld()
+    client = Client(world, Variant.SOTW)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.session.run)
+        client.ask(CLUSTER)
+        client.ask(LISTENER)
+        client.half_close()
+        assert [(await client.receive()).type_url for _ in range(2)] == [CLUSTER, LISTENER]
+
+
+async def test_a_session_that_is_ended_sends_what_there_is_first(autojump_clock: MockClock) -> None:
+    world = FakeWorld()
+    client = Client(world, Variant.SOTW)
+    error = StreamError(Code.UNAVAILABLE, "enough")
+    caught = []
+
+    async def run() -> None:
+        try:
+            await client.session.run()
+        except StreamError as raised:
+            caught.append(raised)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        client.ask(CLUSTER)
+        await wait_all_tasks_blocked()
+        client.session.end(error)
+        assert (await client.receive()).type_url == CLUSTER
+    assert caught == [error]
+
+
+async def test_the_log_tells_of_connecting_and_refusing(autojump_clock: MockClock) -> None:
+    with capture_logs() as logs:
+        async with connected() as client:
+            client.ask(LISTENER)
+            client.refuse(await client.receive())
+            await wait_all_tasks_blocked()
+    shown = [(entry["event"].split(":")[0], entry["log_level"]) for entry in logs if entry["log_level"] != "debug"]
+    assert shown == [("connected", "info"), ("NACK", "warning")]
+    assert {entry["proxy"] for entry in logs} == {NODE.id}
