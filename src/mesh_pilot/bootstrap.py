@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -23,14 +24,19 @@ from mesh_pilot import __version__
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.events import Event
+from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.http import serve_http
 from mesh_pilot.ops.state import State
+from mesh_pilot.rpc import Peer
 from mesh_pilot.rpc.errors import RpcError
 from mesh_pilot.rpc.net import address_of, open_listeners
 from mesh_pilot.rpc.server import Service, serve
 from mesh_pilot.rpc.tls import CertificateFiles, TlsSource, server_tls
+from mesh_pilot.security.authentication import Authentication
+from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
+from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.sources.files import FileSource, file_source
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
 from mesh_pilot.sources.supervisor import Supervisor
@@ -41,6 +47,12 @@ log = structlog.get_logger(scope="bootstrap")
 
 HTTP_GRACE_SECONDS = 0.5
 """What HTTP requests that run at the end of the drain have to finish."""
+
+RENEW_SECONDS = 60.0
+"""How often to look for certificates that are due; new proxies may have come meanwhile."""
+
+AUTHORITY_NAME = "mesh-pilot"
+"""What the root certificate of our own making is called."""
 
 TRIM_SECONDS = 60.0
 """How often what was generated for proxies that are gone is let go."""
@@ -65,6 +77,10 @@ class Settings:
     """The server's certificate, and the CA that signs those of clients."""
     http_addr: str = "127.0.0.1:8080"
     monitoring_addr: str = "127.0.0.1:15014"
+    ca_dir: Path | None = None
+    """Folder of the root certificate that signs those of proxies, made there if absent; None: a root for this run."""
+    trust_local: bool = True
+    """Whether plaintext peers on this machine are who they say, and get certificates."""
     domain: str = "cluster.local"
     namespace: str = "istio-system"
     """Where the control plane itself lives."""
@@ -140,8 +156,13 @@ async def control_plane(settings: Settings) -> AsyncIterator[ControlPlane]:
         reducer = Reducer(world, debounce_after=settings.debounce_after, debounce_max=settings.debounce_max)
         changes = Changes(world)
         reducer.on_publish(changes.published)
-        catalog = WorldCatalog(world)
-        xds = XdsServer(catalog, identifier=f"mesh-pilot {__version__}")
+        issuer = Issuer(_authority(settings), now=_now, advance=world.memo.advance)
+        catalog = WorldCatalog(world, issuer)
+        xds = XdsServer(
+            catalog,
+            identifier=f"mesh-pilot {__version__}",
+            admit=partial(_admit, world, Authentication(settings.trust_local)),
+        )
         reducer.on_publish(lambda published: xds.status.published(published.published_at))
         supervisors = [Supervisor(source, events) for source in sources]
         state = State(world, reducer, supervisors, catalog, changes, xds)
@@ -154,6 +175,7 @@ async def control_plane(settings: Settings) -> AsyncIterator[ControlPlane]:
             for app, listeners in ((debug_app(state), sockets.http), (monitoring_app(state), sockets.monitoring)):
                 await nursery.start(partial(serve_http, app, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
             nursery.start_soon(_trim, catalog)
+            nursery.start_soon(_renew, issuer)
             nursery.start_soon(_serve_when_synced, plane, sockets, nursery)
             yield plane
             await _drain(plane)
@@ -203,6 +225,42 @@ async def _drain(plane: ControlPlane) -> None:
         async with trio.open_nursery() as nursery:
             for server in plane.state.rpc_servers:
                 nursery.start_soon(server.drain, seconds - min(1.0, seconds / 2))
+
+
+def _admit(world: World, rules: Authentication, proxy: Proxy, peer: Peer) -> Proxy:
+    """A proxy with the identity that its connection gives it."""
+    trust_domain = world.mesh.peek(()).trust_domain
+    identity = rules.identity(proxy, trust_domain, address=peer.address, spiffe_ids=peer.spiffe_ids)
+    if not identity:
+        log.warning(
+            "no certificate of the mesh for this proxy: nothing vouches for who it is; "
+            "let it connect to --secure-grpc-addr with a certificate",
+            proxy=proxy.id,
+            peer=peer.address,
+        )
+    return attrs.evolve(proxy, identity=identity)
+
+
+def _authority(settings: Settings) -> CertificateAuthority:
+    """The CA of the operator's folder, or one for as long as this process lives."""
+    if settings.ca_dir is None:
+        return CertificateAuthority.ephemeral(AUTHORITY_NAME, _now())
+    try:
+        return CertificateAuthority.open(settings.ca_dir, AUTHORITY_NAME, _now())
+    except AuthorityError as error:
+        raise StartError(str(error)) from error
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+async def _renew(issuer: Issuer) -> None:
+    """Give proxies new certificates before their old ones end."""
+    while True:
+        due = issuer.renew()
+        seconds = RENEW_SECONDS if due is None else (due - _now()).total_seconds()
+        await trio.sleep(min(max(seconds, 1.0), RENEW_SECONDS))
 
 
 async def _trim(catalog: WorldCatalog) -> None:

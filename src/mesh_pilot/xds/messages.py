@@ -29,6 +29,7 @@ class Code(IntEnum):
     INVALID_ARGUMENT = 3
     RESOURCE_EXHAUSTED = 8
     UNAVAILABLE = 14
+    UNAUTHENTICATED = 16
 
 
 class StreamError(Exception):
