@@ -67,7 +67,7 @@ def preference(setting: api.LocalityLoadBalancerSetting | None, place: Place, de
             return None
         for rule in setting.distribute:
             if matches(place.locality, rule.from_):
-                return Distribution(tuple(sorted(rule.to.items(), key=_specific_first)))
+                return Distribution(tuple(sorted(rule.to.items())))
         return None
     if not detects_outliers:
         return None
@@ -159,9 +159,3 @@ def _wanted_label(text: str, own: Mapping[str, str]) -> tuple[str, str]:
     """``label`` (the client's own value is wanted) or ``label=value``."""
     key, equals, value = text.partition("=")
     return (key, value if equals else own.get(key, ""))
-
-
-def _specific_first(share: tuple[str, int]) -> tuple[int, str]:
-    """Overlapping patterns: the one that says most decides."""
-    parts = [p for p in share[0].split("/") if p not in (ANY, "")]
-    return (-len(parts), share[0])

@@ -1,0 +1,308 @@
+"""Endpoints: who serves a cluster, with weights, the way to reach them, and what clients share."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from envoy.config.core.v3.health_check_pb2 import DRAINING, UNHEALTHY
+from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
+from support.upstreams import addresses, eds, endpoints, target
+from support.worlds import SOURCE, sidecar, update, world_of
+
+from mesh_pilot.envoy.endpoints import assignment
+from mesh_pilot.incremental import Watch
+from mesh_pilot.model.events import Endpoints, Upsert
+from mesh_pilot.model.service import Endpoint, Health, Port, Protocol, Service, ServiceKey
+from mesh_pilot.world import World
+
+HOST = "store.shop.svc.cluster.local"
+NAME = f"outbound|80||{HOST}"
+
+
+def entry(listed: str, *, host: str = HOST, more: str = "", ports: str = "[{number: 80, name: http}]") -> str:
+    return f"""
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {{name: store, namespace: shop}}
+spec:
+  hosts: ["{host}"]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: {ports}
+  endpoints: [{listed}]
+  {more}
+---
+"""
+
+
+def rule(body: str) -> str:
+    return f"""
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {{name: store, namespace: shop}}
+spec: {{host: {HOST}, {body}}}
+---
+"""
+
+
+def peer_authentication(body: str, namespace: str = "shop") -> str:
+    return f"""
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {{name: store, namespace: {namespace}}}
+spec: {{{body}}}
+---
+"""
+
+
+def mesh_tls(assigned: ClusterLoadAssignment) -> list[str]:
+    """The addresses of endpoints that mesh mTLS is used to."""
+    return [
+        e.endpoint.address.socket_address.address
+        for locality in assigned.endpoints
+        for e in locality.lb_endpoints
+        if e.metadata.filter_metadata["envoy.transport_socket_match"].fields["tlsMode"].string_value == "istio"
+    ]
+
+
+def registered(*listed: Endpoint) -> World:
+    """A World with one service of a registry."""
+    world = world_of()
+    key = ServiceKey(HOST, "shop")
+    service = Service(HOST, "shop", (Port(80, "http", Protocol.HTTP),), created=datetime(2024, 1, 1, tzinfo=UTC))
+    world.apply([Upsert(SOURCE, service), Upsert(SOURCE, Endpoints(key, listed))])
+    return world
+
+
+# -- who
+
+
+def test_endpoints_of_a_port_are_at_its_target_port_by_address() -> None:
+    ports = "[{number: 80, name: http, targetPort: 8080}, {number: 90, name: other}]"
+    text = entry("{address: 10.2.1.2}, {address: 10.2.1.1, ports: {http: 7070}}", ports=ports)
+    world = world_of(text)
+    assert addresses(endpoints(world, sidecar(), NAME)) == ["10.2.1.1:7070", "10.2.1.2:8080"]
+    assert addresses(endpoints(world, sidecar(), f"outbound|90||{HOST}")) == ["10.2.1.1:90", "10.2.1.2:90"]
+
+
+def test_a_cluster_without_endpoints_has_an_empty_assignment() -> None:
+    world = world_of(entry("{address: 10.2.1.1, labels: {v: a}}") + rule("subsets: [{name: b, labels: {v: b}}]"))
+    assert not endpoints(world, sidecar(), f"outbound|80|b|{HOST}").endpoints
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "outbound|81||" + HOST,
+        "outbound|80|v9|" + HOST,
+        "outbound|80||other.example.com",
+        "inbound|80||",
+        "BlackHoleCluster",
+        "outbound|x||" + HOST,
+    ],
+)
+def test_what_is_no_eds_cluster_has_no_assignment(name: str) -> None:
+    assert eds(world_of(entry("{address: 10.2.1.1}")), sidecar(), name) is None
+
+
+def test_clusters_that_find_endpoints_by_themselves_have_no_assignment() -> None:
+    dns = entry("{address: a.example.com}").replace("STATIC", "DNS")
+    assert eds(world_of(dns), sidecar(), NAME) is None
+    through = entry("{address: 10.2.1.1}") + rule("trafficPolicy: {loadBalancer: {simple: PASSTHROUGH}}")
+    assert eds(world_of(through), sidecar(), NAME) is None
+    assert eds(world_of(through), sidecar(node_type="router"), NAME) is not None
+
+
+def test_a_subset_has_the_endpoints_with_its_labels_topology_included() -> None:
+    text = entry("{address: 10.2.1.1, labels: {v: a}, locality: eu/1}, {address: 10.2.1.2, labels: {v: a}}")
+    subsets = "{name: a, labels: {v: a}}, {name: eu, labels: {v: a, topology.kubernetes.io/region: eu}}"
+    world = world_of(text + rule(f"subsets: [{subsets}]"))
+    assert addresses(endpoints(world, sidecar(), f"outbound|80|a|{HOST}")) == ["10.2.1.2:80", "10.2.1.1:80"]
+    assert addresses(endpoints(world, sidecar(), f"outbound|80|eu|{HOST}")) == ["10.2.1.1:80"]
+
+
+def test_a_gateway_finds_them_under_the_server_name_too() -> None:
+    world = world_of(entry("{address: 10.2.1.1}"))
+    name = f"outbound_.80_._.{HOST}"
+    assigned = endpoints(world, sidecar(node_type="router"), name)
+    assert (assigned.cluster_name, addresses(assigned)) == (name, ["10.2.1.1:80"])
+
+
+def test_of_two_namespaces_a_host_is_the_one_that_the_cluster_is_of() -> None:
+    red = entry("{address: 10.1.1.1}", host="api.example.com").replace("name: store", "name: red")
+    blue = entry("{address: 10.1.1.2}", host="api.example.com").replace("namespace: shop", "namespace: blue")
+    private = entry("{address: 10.1.1.3}", host="api.example.com", more='exportTo: ["."]')
+    private = private.replace("namespace: shop", "namespace: green")
+    world = world_of(red + blue + private)
+    for namespace, address in (("shop", "10.1.1.2"), ("blue", "10.1.1.2"), ("green", "10.1.1.3")):
+        assigned = endpoints(world, sidecar(namespace=namespace), "outbound|80||api.example.com")
+        assert addresses(assigned) == [f"{address}:80"]
+
+
+def test_a_sidecar_config_narrows_what_has_an_assignment() -> None:
+    scope = """
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: default}
+spec: {egress: [{hosts: ["~/*"]}]}
+"""
+    world = world_of(entry("{address: 10.2.1.1}") + scope)
+    assert eds(world, sidecar(), NAME) is None
+    assert eds(world, sidecar(namespace="shop"), NAME) is not None
+
+
+# -- how much, how well
+
+
+def test_weights_add_up_and_no_weight_is_one() -> None:
+    assigned = endpoints(
+        world_of(entry("{address: 10.2.1.1, weight: 7}, {address: 10.2.1.2, weight: 0}, {address: 10.2.1.3}")),
+        sidecar(),
+        NAME,
+    )
+    (locality,) = assigned.endpoints
+    assert [e.load_balancing_weight.value for e in locality.lb_endpoints] == [7, 0, 0]
+    assert not locality.lb_endpoints[1].HasField("load_balancing_weight")
+    assert locality.load_balancing_weight.value == 9
+
+
+def test_the_same_address_counts_once() -> None:
+    assigned = endpoints(world_of(entry("{address: 10.2.1.1}, {address: 10.2.1.1}")), sidecar(), NAME)
+    assert addresses(assigned) == ["10.2.1.1:80"]
+    assert assigned.endpoints[0].load_balancing_weight.value == 1
+
+
+def test_a_unix_socket_is_a_pipe() -> None:
+    assigned = endpoints(world_of(entry('{address: "unix:///var/run/a.sock"}')), sidecar(), NAME)
+    assert assigned.endpoints[0].lb_endpoints[0].endpoint.address.pipe.path == "/var/run/a.sock"
+
+
+def test_endpoints_that_drain_are_said_to_and_unhealthy_ones_are_left_out() -> None:
+    listed = [Endpoint(f"10.2.1.{i}", 80, "http", health=health) for i, health in enumerate(Health)]
+    assigned = endpoints(registered(*listed), sidecar(), NAME)
+    (locality,) = assigned.endpoints
+    assert addresses(assigned) == ["10.2.1.0:80", "10.2.1.2:80"]
+    assert locality.lb_endpoints[1].health_status == DRAINING
+
+
+def test_unhealthy_ones_are_sent_where_outliers_are_detected_so_that_failover_sees_them() -> None:
+    world = registered(Endpoint("10.2.1.1", 80, "http", health=Health.UNHEALTHY))
+    update(world, rule("trafficPolicy: {outlierDetection: {}}"))
+    (locality,) = endpoints(world, sidecar(), NAME).endpoints
+    assert locality.lb_endpoints[0].health_status == UNHEALTHY
+
+
+# -- mesh mTLS
+
+
+BOTH = "{address: 10.2.1.1, serviceAccount: a, labels: {v: a}}, {address: 10.2.1.2, labels: {v: b}}"
+
+
+def test_mesh_mtls_is_for_endpoints_that_have_it() -> None:
+    assert mesh_tls(endpoints(world_of(entry(BOTH)), sidecar(), NAME)) == ["10.2.1.1"]
+
+
+def test_a_rule_that_disables_tls_does_so_for_endpoints_too() -> None:
+    text = entry(BOTH) + rule("trafficPolicy: {tls: {mode: DISABLE}}")
+    assert mesh_tls(endpoints(world_of(text), sidecar(), NAME)) == []
+
+
+def test_a_subset_that_disables_tls_does_so_for_its_endpoints_in_every_cluster() -> None:
+    subset = "{name: a, labels: {v: a}, trafficPolicy: {tls: {mode: DISABLE}}}"
+    text = entry(BOTH) + rule(f"subsets: [{subset}]")
+    assert mesh_tls(endpoints(world_of(text), sidecar(), NAME)) == []
+
+
+def test_a_workload_that_accepts_only_plaintext_gets_plaintext() -> None:
+    one = Endpoint("10.2.1.1", 80, "http", labels={"v": "a"}, tls_mode="istio", namespace="shop")
+    two = Endpoint("10.2.1.2", 80, "http", labels={"v": "b"}, tls_mode="istio", namespace="shop")
+    world = registered(one, two)
+    update(world, peer_authentication("selector: {matchLabels: {v: a}}, mtls: {mode: DISABLE}"))
+    assert mesh_tls(endpoints(world, sidecar(), NAME)) == ["10.2.1.2"]
+    update(world, peer_authentication("selector: {matchLabels: {v: a}}, portLevelMtls: {81: {mode: DISABLE}}"))
+    assert mesh_tls(endpoints(world, sidecar(), NAME)) == ["10.2.1.1", "10.2.1.2"]
+
+
+# -- several networks
+
+NETWORKS = """
+networks:
+  a: {endpoints: [{fromCidr: 10.1.0.0/16}], gateways: [{address: 198.51.100.1, port: 15443}]}
+  b: {gateways: [{address: 198.51.100.2, port: 15443}, {address: 198.51.100.3, port: 15443}]}
+"""
+
+SPREAD = """{address: 10.1.0.1, serviceAccount: a}, {address: 10.2.0.1, serviceAccount: a, network: b, weight: 3},
+  {address: 10.2.0.2, network: b}"""
+
+
+def test_another_network_is_reached_through_its_gateways_by_mesh_mtls_only() -> None:
+    world = world_of(entry(SPREAD), networks=NETWORKS)
+    near = endpoints(world, sidecar(NETWORK="a"), NAME)
+    assert addresses(near) == ["10.1.0.1:80", "198.51.100.2:15443", "198.51.100.3:15443"]
+    (locality,) = near.endpoints
+    # Weights are scaled so that they divide evenly between the two gateways.
+    assert [e.load_balancing_weight.value for e in locality.lb_endpoints] == [2, 3, 3]
+    assert mesh_tls(near) == ["10.1.0.1", "198.51.100.2", "198.51.100.3"]
+    far = endpoints(world, sidecar(NETWORK="b"), NAME)
+    assert addresses(far) == ["10.2.0.1:80", "10.2.0.2:80", "198.51.100.1:15443"]
+
+
+def test_a_proxy_of_no_known_network_reaches_everything_directly() -> None:
+    world = world_of(entry(SPREAD), networks=NETWORKS)
+    assert len(addresses(endpoints(world, sidecar(), NAME))) == 3
+
+
+def test_a_rule_for_mesh_mtls_counts_endpoints_behind_gateways_in() -> None:
+    text = entry("{address: 10.2.0.2, network: b}") + rule("trafficPolicy: {tls: {mode: ISTIO_MUTUAL}}")
+    found = endpoints(world_of(text, networks=NETWORKS), sidecar(NETWORK="a"), NAME)
+    assert addresses(found) == ["198.51.100.2:15443", "198.51.100.3:15443"]
+
+
+def test_gateways_may_be_a_service_of_the_registry() -> None:
+    gateway = entry(
+        "{address: 203.0.113.9}", host="gw.example.com", ports="[{number: 443, name: tls, targetPort: 8443}]"
+    )
+    gateway = gateway.replace("name: store", "name: gw")
+    networks = "networks: {b: {gateways: [{registryServiceName: gw.example.com, port: 443}]}}"
+    world = world_of(entry(SPREAD) + gateway, networks=networks)
+    assert addresses(endpoints(world, sidecar(NETWORK="a"), NAME)) == ["10.1.0.1:80", "203.0.113.9:8443"]
+
+
+# -- sharing
+
+
+def test_clients_for_which_it_is_the_same_share_the_bytes() -> None:
+    world = world_of(entry("{address: 10.2.1.1, locality: eu/1}") + rule("trafficPolicy: {outlierDetection: {}}"))
+    proxies: list[dict[str, Any]] = [{"namespace": "a"}, {"namespace": "b", "labels": {"app": "b"}}]
+    found = [eds(world, sidecar(**p, locality="eu/2"), NAME) for p in proxies]
+    assert found[0] is found[1]
+    assert eds(world, sidecar(locality="us/1"), NAME) is not found[0]
+
+
+def test_a_change_of_one_services_endpoints_costs_one_assignment() -> None:
+    others = "".join(
+        entry("{address: 10.3.1.1}", host=f"h{i}.example.com").replace("name: store", f"name: h{i}") for i in range(20)
+    )
+    world = world_of(entry("{address: 10.2.1.1}") + others)
+    watch = Watch(world.memo, lambda: None)
+    at = target(world, sidecar())
+    for host in (HOST, *(f"h{i}.example.com" for i in range(20))):
+        watch.get(assignment, at.scope, at.place, f"outbound|80||{host}")
+    watch.take()
+    before = world.memo.statistics().calls
+    update(world, entry("{address: 10.2.1.1}, {address: 10.2.1.2}"))
+    stale = watch.take()
+    assert [args[-1] for _, args in stale] == [NAME]
+    for function, args in stale:
+        watch.get(function, *args)
+    calls = world.memo.statistics().calls
+    assert calls["load_assignment"] - before["load_assignment"] == 1
+    assert calls["assignment"] - before["assignment"] == 1
+
+
+def test_registries_may_list_endpoints_in_any_order() -> None:
+    listed = [Endpoint(f"10.2.1.{i}", 80, "http") for i in range(3)]
+    one, other = registered(*listed), registered(*reversed(listed))
+    assert eds(one, sidecar(), NAME) == eds(other, sidecar(), NAME)

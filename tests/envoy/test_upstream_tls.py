@@ -1,0 +1,217 @@
+"""TLS towards upstreams: mesh mTLS by itself, and what rules ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from envoy.config.cluster.v3.cluster_pb2 import Cluster
+from envoy.extensions.transport_sockets.proxy_protocol.v3.upstream_proxy_protocol_pb2 import (
+    ProxyProtocolUpstreamTransport,
+)
+from envoy.extensions.transport_sockets.tls.v3.common_pb2 import CertificateValidationContext, TlsParameters
+from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import UpstreamTlsContext
+from support.upstreams import outbound, tls
+from support.worlds import sidecar, world_of
+
+from mesh_pilot.envoy.upstream_tls import san_matchers
+
+HOST = "store.shop.svc.cluster.local"
+IDENTITY = "spiffe://cluster.local/ns/shop/sa/store"
+
+ENTRY = f"""
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {{name: store, namespace: shop}}
+spec:
+  hosts: [{HOST}]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{{number: 80, name: http, protocol: HTTP}}, {{number: 90, name: grpc, protocol: GRPC}}]
+  endpoints: [{{address: 10.2.1.1, serviceAccount: store}}]
+---
+"""
+EXTERNAL = ENTRY.replace("MESH_INTERNAL", "MESH_EXTERNAL")
+
+
+def cluster(text: str = ENTRY, setting: str = "", port: int = 80, mesh: str = "", **proxy: Any) -> Cluster:
+    rule = f"""
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {{name: rule, namespace: shop}}
+spec: {{host: {HOST}, trafficPolicy: {{{setting}}}}}
+"""
+    world = world_of(text + rule if setting else text, mesh=mesh)
+    return outbound(world, sidecar(**proxy))[f"outbound|{port}||{HOST}"]
+
+
+def peer_authentication(mode: str, namespace: str) -> str:
+    return f"""
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {{name: default, namespace: {namespace}}}
+spec: {{mtls: {{mode: {mode}}}}}
+---
+"""
+
+
+def names(context: UpstreamTlsContext) -> set[str]:
+    """The subject alternative names that are accepted."""
+    validation = context.common_tls_context.combined_validation_context.default_validation_context
+    return {m.matcher.exact for m in validation.match_typed_subject_alt_names}
+
+
+def secrets(context: UpstreamTlsContext) -> tuple[list[str], str]:
+    """(own certificates, roots) by the names of their secrets."""
+    common = context.common_tls_context
+    own = [s.name for s in common.tls_certificate_sds_secret_configs]
+    return own, common.combined_validation_context.validation_context_sds_secret_config.name
+
+
+def test_mesh_mtls_is_used_towards_endpoints_that_have_it() -> None:
+    found = cluster()
+    with_tls, without = found.transport_socket_matches
+    assert with_tls.match.fields["tlsMode"].string_value == "istio"
+    assert not without.match.fields
+    assert without.transport_socket.name == "envoy.transport_sockets.raw_buffer"
+    context = tls(found)
+    assert context.sni == f"outbound_.80_._.{HOST}"
+    assert list(context.common_tls_context.alpn_protocols) == ["istio"]
+    assert names(context) == {IDENTITY}
+    assert secrets(context) == (["default"], "ROOTCA")
+    parameters = context.common_tls_context.tls_params
+    versions = (parameters.tls_minimum_protocol_version, parameters.tls_maximum_protocol_version)
+    assert versions == (TlsParameters.TLSv1_2, TlsParameters.TLSv1_3)
+
+
+def test_http2_is_offered_where_it_is_spoken() -> None:
+    assert list(tls(cluster(port=90)).common_tls_context.alpn_protocols) == ["istio", "h2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "mesh"),
+    [
+        (EXTERNAL, ""),
+        (ENTRY, "enableAutoMtls: false"),
+        (ENTRY + peer_authentication("DISABLE", "shop"), ""),
+        (ENTRY + peer_authentication("DISABLE", "istio-system"), ""),
+    ],
+)
+def test_mesh_mtls_is_not_used_where_it_cannot_be_expected(text: str, mesh: str) -> None:
+    found = cluster(text, mesh=mesh)
+    assert not found.transport_socket_matches
+    assert not found.HasField("transport_socket")
+
+
+def test_without_load_balancing_every_endpoint_must_have_mtls() -> None:
+    through = "loadBalancer: {simple: PASSTHROUGH}"
+    found = cluster(setting=through)
+    assert found.type == Cluster.ORIGINAL_DST
+    assert tls(found).sni
+    mixed = ENTRY.replace("serviceAccount: store}", "serviceAccount: store}, {address: 10.2.1.2}")
+    assert not cluster(mixed, through).HasField("transport_socket")
+    none = ENTRY.replace("STATIC", "NONE").replace("endpoints: [{address: 10.2.1.1, serviceAccount: store}]", "")
+    assert not cluster(none).HasField("transport_socket")
+
+
+def test_identities_are_of_endpoints_and_declared_also_under_aliases() -> None:
+    declared = ENTRY.replace("resolution:", 'subjectAltNames: ["spiffe://cluster.local/ns/x/sa/y", a.b]\n  resolution:')
+    assert names(tls(cluster(declared, mesh="trustDomainAliases: [old.td]"))) == {
+        IDENTITY,
+        "spiffe://old.td/ns/shop/sa/store",
+        "spiffe://cluster.local/ns/x/sa/y",
+        "spiffe://old.td/ns/x/sa/y",
+        "a.b",
+    }
+
+
+def test_istio_mutual_is_for_every_endpoint_with_its_own_names_if_given() -> None:
+    found = cluster(setting="tls: {mode: ISTIO_MUTUAL}")
+    assert not found.transport_socket_matches
+    assert (tls(found).sni, names(tls(found))) == (f"outbound_.80_._.{HOST}", {IDENTITY})
+    context = tls(cluster(setting='tls: {mode: ISTIO_MUTUAL, sni: s.example.com, subjectAltNames: ["spiffe://o/p"]}'))
+    assert (context.sni, names(context)) == ("s.example.com", {"spiffe://o/p"})
+
+
+def test_disable_is_plaintext() -> None:
+    found = cluster(setting="tls: {mode: DISABLE}")
+    assert not found.transport_socket_matches
+    assert not found.HasField("transport_socket")
+
+
+def test_simple_tls_verifies_by_the_roots_it_names() -> None:
+    context = tls(
+        cluster(EXTERNAL, "tls: {mode: SIMPLE, caCertificates: /ca.pem, sni: s.example.com, caCrl: /crl.pem}", 90)
+    )
+    assert context.sni == "s.example.com"
+    assert secrets(context) == ([], "file-root:/ca.pem")
+    assert names(context) == {IDENTITY}, "a ServiceEntry's own identities, where the rule names none"
+    assert list(context.common_tls_context.alpn_protocols) == ["h2"]
+    validation = context.common_tls_context.combined_validation_context.default_validation_context
+    assert validation.crl.filename == "/crl.pem"
+
+
+def test_simple_tls_without_roots_trusts_everybody_unless_the_mesh_verifies() -> None:
+    context = tls(cluster(EXTERNAL, "tls: {mode: SIMPLE}"))
+    assert context.common_tls_context.HasField("validation_context")
+    context = tls(cluster(EXTERNAL, "tls: {mode: SIMPLE}", mesh="verifyCertificateAtClient: true"))
+    assert secrets(context)[1] == "file-root:/etc/ssl/certs/ca-certificates.crt"
+
+
+def test_verification_can_be_skipped() -> None:
+    context = tls(
+        cluster(EXTERNAL, "tls: {mode: SIMPLE, insecureSkipVerify: true}", mesh="verifyCertificateAtClient: true")
+    )
+    trust = context.common_tls_context.validation_context.trust_chain_verification
+    assert trust == CertificateValidationContext.ACCEPT_UNTRUSTED
+
+
+def test_mutual_tls_has_a_certificate_from_files_or_a_credential() -> None:
+    files = "clientCertificate: /me.pem, privateKey: /me.key, caCertificates: /ca.pem"
+    context = tls(cluster(EXTERNAL, f"tls: {{mode: MUTUAL, {files}}}"))
+    assert secrets(context) == (["file-cert:/me.pem~/me.key"], "file-root:/ca.pem")
+    for kind in ("sidecar", "router"):
+        context = tls(cluster(EXTERNAL, "tls: {mode: MUTUAL, credentialName: partner}", node_type=kind))
+        assert secrets(context) == (["kubernetes://partner"], "kubernetes://partner-cacert")
+
+
+def test_files_of_the_node_take_the_place_of_the_mesh_identity() -> None:
+    node = {"TLS_CLIENT_CERT_CHAIN": "/n.pem", "TLS_CLIENT_KEY": "/n.key", "TLS_CLIENT_ROOT_CERT": "/n.ca"}
+    found = cluster(**node)
+    assert not found.transport_socket_matches
+    assert secrets(tls(found)) == (["file-cert:/n.pem~/n.key"], "file-root:/n.ca")
+    assert tls(found).sni == f"outbound_.80_._.{HOST}"
+
+
+def test_versions_and_ciphers_of_the_mesh_are_for_tls_to_others() -> None:
+    mesh = "tlsDefaults: {minProtocolVersion: TLSV1_3, ecdhCurves: [P-256], cipherSuites: [AES128-SHA]}"
+    parameters = tls(cluster(EXTERNAL, "tls: {mode: SIMPLE}", mesh=mesh)).common_tls_context.tls_params
+    assert parameters.tls_minimum_protocol_version == TlsParameters.TLSv1_3
+    assert (list(parameters.ecdh_curves), list(parameters.cipher_suites)) == (["P-256"], ["AES128-SHA"])
+    parameters = tls(cluster(mesh=mesh)).common_tls_context.tls_params
+    assert parameters.tls_minimum_protocol_version == TlsParameters.TLSv1_2
+
+
+def test_a_proxy_header_goes_before_whatever_else_is_sent() -> None:
+    for setting, inner in (
+        ("proxyProtocol: {version: V2}", "envoy.transport_sockets.tls"),
+        ("proxyProtocol: {version: V2}, tls: {mode: DISABLE}", "envoy.transport_sockets.raw_buffer"),
+    ):
+        found = cluster(setting=setting)
+        sockets = [m.transport_socket for m in found.transport_socket_matches] or [found.transport_socket]
+        wrapped = ProxyProtocolUpstreamTransport()
+        assert all(s.name == "envoy.transport_sockets.upstream_proxy_protocol" for s in sockets)
+        assert sockets[0].typed_config.Unpack(wrapped)
+        assert (wrapped.config.version, wrapped.transport_socket.name) == (1, inner)
+
+
+def test_names_are_matched_as_what_they_can_be() -> None:
+    kinds = {m.matcher.exact: set() for m in san_matchers(["spiffe://a/b", "a@b", "1.2.3.4", "a.b"])}
+    for matcher in san_matchers(["spiffe://a/b", "a@b", "1.2.3.4", "a.b"]):
+        kinds[matcher.matcher.exact].add(matcher.SanType.Name(matcher.san_type))
+    assert kinds == {
+        "spiffe://a/b": {"URI"},
+        "a@b": {"EMAIL"},
+        "1.2.3.4": {"IP_ADDRESS", "DNS"},
+        "a.b": {"DNS", "URI"},
+    }
