@@ -29,15 +29,24 @@ from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.http import serve_http
 from mesh_pilot.ops.state import State
-from mesh_pilot.rpc import Peer
-from mesh_pilot.rpc.errors import RpcError
-from mesh_pilot.rpc.net import address_of, open_listeners
-from mesh_pilot.rpc.server import Service, serve
-from mesh_pilot.rpc.tls import CertificateFiles, TlsSource, server_tls
+from mesh_pilot.rpc import (
+    CertificateFiles,
+    Health,
+    Peer,
+    RpcError,
+    Service,
+    TlsSource,
+    open_listeners,
+    serve,
+    server_tls,
+    with_reflection,
+)
+from mesh_pilot.rpc.net import address_of
 from mesh_pilot.security.authentication import Authentication
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
-from mesh_pilot.sources.files import FileSource, file_source
+from mesh_pilot.sources.base import Source
+from mesh_pilot.sources.files import file_source
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.world import Reducer, World
@@ -127,6 +136,8 @@ class ControlPlane:
         self.settings = settings
         self.state = state
         self.addresses = addresses
+        self.health = Health()
+        """gRPC's own health service, served beside xDS."""
         self._ready = trio.Event()
 
     def __repr__(self) -> str:
@@ -139,8 +150,10 @@ class ControlPlane:
 
 
 @asynccontextmanager
-async def control_plane(settings: Settings) -> AsyncIterator[ControlPlane]:
+async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = ()) -> AsyncIterator[ControlPlane]:
     """Run a control plane for the length of the block; it is serving HTTP at once and xDS when it is ready.
+
+    ``more_sources`` are sources beside those of the settings, which win over them.
 
     Leaving the block drains within ``shutdown_seconds``; being cancelled, or an exception, ends it at once. Either way
     no task, socket or file watch is left. Raises StartError.
@@ -149,7 +162,7 @@ async def control_plane(settings: Settings) -> AsyncIterator[ControlPlane]:
     sockets = await _open_sockets(settings)
     try:
         events, inbox = trio.open_memory_channel[Event](1000)
-        sources = _sources(settings)
+        sources = [*_sources(settings), *more_sources]
         world = World(domain=settings.domain)
         for source in sources:
             world.expect(source.name)
@@ -193,7 +206,7 @@ async def _serve_when_synced(plane: ControlPlane, sockets: _Sockets, nursery: tr
     if waiting.cancelled_caught:
         plane.state.overdue = True
         log.warning("serving although sources have not synced in time", waiting_for=plane.state.unsynced())
-    services = plane.state.xds.services()
+    services = with_reflection([*plane.state.xds.services(), plane.health])
     await nursery.start(_serve_grpc, plane, services, sockets.grpc, None)
     if plane.settings.tls is not None:
         await nursery.start(_serve_grpc, plane, services, sockets.secure_grpc, server_tls(plane.settings.tls))
@@ -220,6 +233,7 @@ async def _drain(plane: ControlPlane) -> None:
     plane.state.draining = True
     seconds = plane.settings.shutdown_seconds
     log.info("draining", within_seconds=seconds)
+    plane.health.set("", False)
     plane.state.xds.drain()
     with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:
@@ -270,9 +284,9 @@ async def _trim(catalog: WorldCatalog) -> None:
         catalog.trim()
 
 
-def _sources(settings: Settings) -> list[FileSource]:
+def _sources(settings: Settings) -> list[Source]:
     """The sources in the order in which they win."""
-    sources = [mesh_source(_text(settings.mesh_config), _text(settings.networks_config))]
+    sources: list[Source] = [mesh_source(_text(settings.mesh_config), _text(settings.networks_config))]
     credentials = [str(settings.secrets_dir)] if settings.secrets_dir else []
     if settings.config_dirs or credentials:
         sources.append(file_source([str(folder) for folder in settings.config_dirs], credentials=credentials))

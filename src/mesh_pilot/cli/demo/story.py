@@ -141,7 +141,7 @@ async def _has_ejected(envoy: EnvoyProcess) -> bool:
 async def _soon(ask: Callable[[], Awaitable[T | None]], what: str) -> T:
     """The answer, once it is neither None nor false."""
     with trio.move_on_after(PATIENCE_SECONDS):
-        while not (found := await ask()):
+        while not (found := await ask()):  # noqa: ASYNC110  some of it happens in Envoy
             await trio.sleep(0.01)
         return found
     raise Disappointment(f"not within {PATIENCE_SECONDS:.0f} s: {what}")

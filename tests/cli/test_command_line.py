@@ -1,0 +1,171 @@
+"""The command line from outside: a caller's mistake is one line, and ``discovery`` starts, serves and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+from support.command import COMMAND, mesh_pilot
+
+from mesh_pilot import __version__
+from mesh_pilot.cli import COMMANDS
+
+SAMPLE = Path(__file__).parents[2] / "samples" / "demo"
+FREE = ("--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--monitoring-addr", "127.0.0.1:0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ([], 2, "nothing to serve: name a folder of Istio YAML with --config-dir"),
+        (["--config-dir", "{there}", "--no-such-flag"], 2, "No such option '--no-such-flag'"),
+        (["--config-dir", "{there}/nothing"], 1, "cannot read the folder {there}/nothing: No such file or directory"),
+        (["--config-dir", "{there}", "--grpc-addr", "15010"], 2, "'15010' has no port"),
+        (["--config-dir", "{there}", "--grpc-addr", "{taken}"], 1, "cannot listen on {taken}: Address already in use"),
+        (["--config-dir", "{there}", "--http-addr", "{taken}"], 1, "cannot listen on {taken}: Address already in use"),
+        (["--config-dir", "{there}", "--log-level", "xsd:debug"], 2, "unknown scope 'xsd'"),
+        (["--config-dir", "{there}", "--shutdown-duration", "10"], 2, "'10' is not a duration"),
+        (["--config-dir", "{there}", "--tls-cert", "a.pem"], 2, "needs all of --tls-cert, --tls-key and --tls-ca"),
+        (["--config-dir", "{there}", "--mesh-config", "{there}/nothing"], 1, "{there}/nothing: can't be read"),
+        (["--config-dir", "{there}", "--mesh-config", "{broken}"], 1, "{broken}:2: connectTimeout:"),
+        (["--config-dir", "{there}", "--networks-config", "{broken}"], 1, "{broken}:1: trustDomain: unknown"),
+    ],
+)
+def test_a_mistake_at_the_start_is_one_line_and_a_code(
+    arguments: list[str], code: int, says: str, tmp_path: Path
+) -> None:
+    broken = tmp_path / "mesh.txt"
+    broken.write_text("trustDomain: example.test\nconnectTimeout: soon\n")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        words = {
+            "there": str(tmp_path),
+            "broken": str(broken),
+            "taken": f"127.0.0.1:{taken.getsockname()[1]}",
+        }
+        filled = [argument.format(**words) for argument in arguments]
+        done = mesh_pilot("discovery", *FREE, *filled)
+    assert (done.code, done.out) == (code, "")
+    assert done.err.startswith("mesh-pilot: ")
+    assert done.err.count("\n") == 1
+    assert says.format(**words) in done.err
+
+
+@contextmanager
+def discovery(*arguments: str, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A running ``mesh-pilot discovery``; killed at the end if it still runs."""
+    process = subprocess.Popen(
+        [*COMMAND, "discovery", *arguments],
+        env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_until(process: subprocess.Popen[str], start: str) -> list[str]:
+    """The lines of standard output up to the one that starts so."""
+    assert process.stdout is not None
+    lines: list[str] = []
+    for line in process.stdout:
+        lines.append(line.rstrip("\n"))
+        if line.startswith(start):
+            return lines
+    raise AssertionError(f"ended without {start!r}: {lines} {process.stderr and process.stderr.read()}")
+
+
+def said(lines: list[str], what: str) -> str:
+    """The address that a line of the start names."""
+    (found,) = [line.split()[-1] for line in lines if line.strip().startswith(what)]
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_where_it_serves_becomes_ready_and_ends_with_0_on_a_signal(number: signal.Signals) -> None:
+    mesh = ("--mesh-config", str(SAMPLE / "mesh.yaml"))
+    with discovery("--config-dir", str(SAMPLE / "config"), *mesh, *FREE) as process:
+        lines = read_until(process, "ready after")
+        assert lines[0] == f"mesh-pilot {__version__} serves"
+        assert lines[-1].endswith("4 objects, 1 services, 0 refused")
+        web, metrics = said(lines, "web"), said(lines, "metrics")
+        assert httpx.get(f"{web}ready", trust_env=False).text == "ready\n"
+        assert "pilot_services 1.0" in httpx.get(metrics, trust_env=False).text
+        began = time.monotonic()
+        process.send_signal(number)
+        assert process.wait(20) == 0
+        assert time.monotonic() - began < 5
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_every_flag_is_also_an_environment_variable(tmp_path: Path) -> None:
+    env = {
+        "MESH_PILOT_CONFIG_DIR": f"{SAMPLE / 'config'}:{tmp_path}",
+        "MESH_PILOT_GRPC_ADDR": "127.0.0.1:0",
+        "MESH_PILOT_HTTP_ADDR": "127.0.0.1:0",
+        "MESH_PILOT_MONITORING_ADDR": "127.0.0.1:0",
+        "MESH_PILOT_LOG_FORMAT": "json",
+    }
+    with discovery(env=env) as process:
+        lines = read_until(process, "ready after")
+        assert lines[-2].strip() == f"from               {SAMPLE / 'config'}, {tmp_path}"
+        process.terminate()
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("{")
+
+
+def test_every_command_explains_itself() -> None:
+    for name in COMMANDS:
+        done = mesh_pilot(name, "--help")
+        assert done.code == 0
+        assert done.out.startswith(f"Usage: mesh-pilot {name}")
+
+
+def test_without_a_command_the_commands_are_listed() -> None:
+    done = mesh_pilot()
+    assert done.code == 2
+    assert all(name in done.err for name in COMMANDS)
+    assert mesh_pilot("no-such").err == "mesh-pilot: No such command 'no-such'; see mesh-pilot --help\n"
+
+
+def test_the_version_is_said() -> None:
+    assert mesh_pilot("version").out.startswith(f"mesh-pilot {__version__} (Python ")
+
+
+def test_proxy_status_of_a_server_without_proxies_and_of_none() -> None:
+    with discovery("--config-dir", str(SAMPLE / "config"), *FREE) as process:
+        web = said(read_until(process, "ready after"), "web").removeprefix("http://").rstrip("/")
+        assert mesh_pilot("proxy-status", "--pilot", web).out == "no proxy is connected\n"
+    done = mesh_pilot("proxy-status", "--pilot", web)
+    assert done.code == 1
+    assert done.err.startswith(f"mesh-pilot: cannot ask http://{web}/debug/syncz: ")
+
+
+def test_an_envoy_bootstrap_is_written_from_flags() -> None:
+    done = mesh_pilot(
+        *("envoy-bootstrap", "--id", "web-1", "--namespace", "shop", "--ip", "10.1.1.1", "--label", "app=web"),
+        *("--interception", "NONE", "--delta", "--locality", "eu/eu-1", "--pilot", "pilot.test:15010"),
+    )
+    assert done.code == 0
+    bootstrap = yaml.safe_load(done.out)
+    assert bootstrap["node"]["id"] == "sidecar~10.1.1.1~web-1.shop~shop.svc.cluster.local"
+    assert bootstrap["node"]["metadata"]["INTERCEPTION_MODE"] == "NONE"
+    assert bootstrap["dynamic_resources"]["ads_config"]["api_type"] == "DELTA_GRPC"
+    refused = mesh_pilot("envoy-bootstrap", "--id", "web-1", "--ip", "10.1.1.1", "--tls-ca", "ca.pem")
+    assert (refused.code, "needs all of" in refused.err) == (2, True)

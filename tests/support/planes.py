@@ -1,0 +1,45 @@
+"""A whole control plane in a test's process, on folders of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from mesh_pilot.bootstrap import ControlPlane, Settings, control_plane
+
+ANYWHERE = {
+    "grpc_addr": "127.0.0.1:0",
+    "secure_grpc_addr": "127.0.0.1:0",
+    "http_addr": "127.0.0.1:0",
+    "monitoring_addr": "127.0.0.1:0",
+}
+
+SERVICE = """\
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: reviews, namespace: shop}
+spec:
+  hosts: [reviews.test]
+  resolution: STATIC
+  ports: [{number: 9080, name: http, protocol: HTTP}]
+  endpoints: [{address: 10.0.0.1, labels: {version: v1}}]
+"""
+"""A service in one file."""
+
+
+def settings(*folders: Path, **more: Any) -> Settings:
+    """Settings for tests: free ports, and a short drain."""
+    return Settings(**{"config_dirs": folders, "shutdown_seconds": 2.0, **ANYWHERE, **more})
+
+
+@asynccontextmanager
+async def running_plane(*folders: Path, **more: Any) -> AsyncIterator[ControlPlane]:
+    """A control plane that is ready, for the length of the block."""
+    async with control_plane(settings(*folders, **more)) as plane:
+        with trio.fail_after(10):
+            await plane.wait_ready()
+        yield plane

@@ -1,0 +1,111 @@
+"""The whole control plane in-process: how it becomes ready, what holds it up, how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+from support.certificates import write_certificates
+from support.envoy import eventually
+from support.planes import SERVICE, running_plane, settings
+
+from mesh_pilot.bootstrap import StartError, control_plane
+from mesh_pilot.model.events import Event
+from mesh_pilot.rpc import CertificateFiles, client_tls, open_channel
+from mesh_pilot.sources.files import FileSourceStatistics
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    folder = tmp_path / "config"
+    folder.mkdir()
+    (folder / "a.yaml").write_text(SERVICE)
+    return folder
+
+
+async def ready(address: str) -> tuple[int, str]:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        reply = await client.get(f"http://{address}/ready")
+        return reply.status_code, reply.text
+
+
+async def test_it_is_ready_once_its_sources_are_in(config: Path) -> None:
+    async with running_plane(config) as plane:
+        assert plane.state.world.statistics().services == 1
+        assert await ready(plane.addresses.http) == (200, "ready\n")
+        assert "ready" in repr(plane)
+
+
+class Silent:
+    """A source that never syncs."""
+
+    name = "silent"
+
+    async def run(
+        self,
+        events: trio.MemorySendChannel[Event],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        task_status.started()
+        await trio.sleep_forever()
+
+    def statistics(self) -> FileSourceStatistics:
+        return FileSourceStatistics(0, 0, False, "nobody answers", 0, 0, 0, 0, "")
+
+
+async def test_a_source_that_can_not_sync_holds_readiness_and_says_why(config: Path) -> None:
+    async with control_plane(settings(config), more_sources=[Silent()]) as plane:
+        await eventually(lambda: set(plane.state.unsynced()) == {"silent"})
+        assert await ready(plane.addresses.http) == (503, "silent: nobody answers\n")
+        assert plane.state.rpc_servers == []
+
+
+async def test_after_the_sync_timeout_it_serves_what_it_has(config: Path) -> None:
+    async with control_plane(settings(config, sync_timeout=0.3), more_sources=[Silent()]) as plane:
+        with trio.fail_after(5):
+            await plane.wait_ready()
+        assert plane.state.unsynced() == {"silent": "nobody answers"}
+        assert await ready(plane.addresses.http) == (200, "ready\n")
+
+
+async def test_a_taken_port_leaves_nothing_open(config: Path) -> None:
+    async with running_plane(config) as plane:
+        with pytest.raises(StartError, match=f"cannot listen on {plane.addresses.monitoring}"):
+            async with control_plane(settings(config, monitoring_addr=plane.addresses.monitoring)):
+                pass
+
+
+async def test_all_ports_are_closed_after_the_block(config: Path) -> None:
+    async with running_plane(config) as plane:
+        addresses = plane.addresses
+    for address in (addresses.grpc, addresses.http, addresses.monitoring):
+        host, _, port = address.rpartition(":")
+        with pytest.raises(OSError, match="all attempts to connect"):
+            await trio.open_tcp_stream(host, int(port))
+
+
+async def test_cancelling_ends_it_at_once(config: Path) -> None:
+    with trio.fail_after(3), trio.CancelScope() as scope:
+        async with running_plane(config, shutdown_seconds=60):
+            scope.cancel()
+            await trio.sleep_forever()
+
+
+async def test_mutual_tls_is_served_where_certificates_are_given(config: Path, tmp_path: Path) -> None:
+    server = write_certificates(tmp_path, "server")
+    client = write_certificates(tmp_path, "client")
+    tls = CertificateFiles(certificate=server.certificate, key=server.key, trusted=server.ca)
+    mine = CertificateFiles(certificate=client.certificate, key=client.key, trusted=client.ca)
+    async with running_plane(config, tls=tls) as plane:
+        assert len(plane.state.rpc_servers) == 2
+        async with open_channel(plane.addresses.secure_grpc, tls=client_tls(mine)):
+            assert plane.state.rpc_servers[1].statistics().connections_open == 1
+
+
+async def test_without_certificates_only_plaintext_is_served(config: Path) -> None:
+    async with running_plane(config) as plane:
+        assert plane.addresses.secure_grpc == ""
+        assert len(plane.state.rpc_servers) == 1
