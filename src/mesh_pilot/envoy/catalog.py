@@ -156,7 +156,7 @@ def _parts(target: Target) -> dict[str, tuple[PartKey, ...]]:
     """What a proxy's resources of each type are made from."""
     scope, place, workload = target.scope, target.place, target.workload
     clusters_out: PartKey = (CLUSTER, (clusters.outbound_clusters, (scope, place)), True)
-    common = {
+    common: dict[str, tuple[PartKey, ...]] = {
         ENDPOINT: ((ENDPOINT, (endpoints.assignment, (scope, place)), False),),
         SECRET: ((SECRET, (secret, (workload,)), False),),
         EXTENSION: ((EXTENSION, (_no_extensions, ()), True),),
