@@ -52,7 +52,7 @@ class Table:
 
 
 def route_configuration(view: View, scope: Scope, name: str) -> Resource | None:
-    """The route table of this name for a scope; None for names that no listener of it has."""
+    """The route table of this name for a scope; None for names that no table of a sidecar can have."""
     hosts = view.get(planned_hosts, scope, name)
     if hosts is None:
         return None
@@ -61,11 +61,16 @@ def route_configuration(view: View, scope: Scope, name: str) -> Resource | None:
 
 
 def planned_hosts(view: View, scope: Scope, name: str) -> tuple[PlannedHost, ...] | None:
-    """The virtual hosts of a table by name, without the one for everything else."""
+    """The virtual hosts of a table by name, without the one for everything else.
+
+    A table may be asked for while its listener goes away: it is empty then.
+    """
     table = parse_table(name)
-    egress = _egress_for(view.get(egress_listeners, scope), table) if table else None
-    if table is None or egress is None:
+    if table is None:
         return None
+    egress = _egress_for(view.get(egress_listeners, scope), table)
+    if egress is None:
+        return ()
     # An explicit HTTP proxy is asked for every port.
     port = 0 if egress.protocol is Protocol.HTTP_PROXY else table.port
     hosts = view.get(_hosts_on, scope, egress, port)

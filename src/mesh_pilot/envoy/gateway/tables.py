@@ -13,7 +13,7 @@ import attrs
 from mesh_pilot.envoy.egress import visible_virtual_services
 from mesh_pilot.envoy.gateway.servers import Server
 from mesh_pilot.envoy.route.build import virtual_service_routes
-from mesh_pilot.envoy.route.domains import host_port
+from mesh_pilot.envoy.route.domains import host_port, in_brackets
 from mesh_pilot.envoy.route.rules import sources
 from mesh_pilot.envoy.route.select import client_of, has_routes
 from mesh_pilot.envoy.route.table import PlannedHost, RoutesCall
@@ -94,4 +94,4 @@ def _domains(host: str, port: int) -> tuple[str, ...]:
     """A host with whatever port, for there may be others before this one; a wildcard can only have this one."""
     if host == ANY_HOST:
         return (host,)
-    return (host, host_port(host, port if host.startswith(ANY_HOST) else ANY_PORT))
+    return (in_brackets(host), host_port(host, port if host.startswith(ANY_HOST) else ANY_PORT))

@@ -26,6 +26,7 @@ from mesh_pilot.world import View
 
 Mode = api.ServerTlsSettingsTlSmode
 Version = api.ServerTlsSettingsTlsProtocol
+MeshVersion = mesh_api.MeshConfigTlsConfigTlsProtocol
 TlsParameters = common_pb2.TlsParameters
 
 ALPN = ("h2", "http/1.1")
@@ -35,6 +36,11 @@ VERSIONS = {
     Version.TLSV1_1: TlsParameters.TLSv1_1,
     Version.TLSV1_2: TlsParameters.TLSv1_2,
     Version.TLSV1_3: TlsParameters.TLSv1_3,
+}
+MESH_VERSIONS = {
+    MeshVersion.TLS_AUTO: TlsParameters.TLS_AUTO,
+    MeshVersion.TLSV1_2: TlsParameters.TLSv1_2,
+    MeshVersion.TLSV1_3: TlsParameters.TLSv1_3,
 }
 MUTUAL = (Mode.MUTUAL, Mode.ISTIO_MUTUAL)
 """The client must show a certificate."""
@@ -115,7 +121,7 @@ def _parameters(
         parameters.ecdh_curves.extend(defaults.ecdh_curves)
         parameters.cipher_suites.extend(() if settings.cipher_suites else defaults.cipher_suites)
         if settings.min_protocol_version is Version.TLS_AUTO:
-            parameters.tls_minimum_protocol_version = VERSIONS[Version(defaults.min_protocol_version)]
+            parameters.tls_minimum_protocol_version = MESH_VERSIONS[defaults.min_protocol_version]
     return parameters
 
 
