@@ -19,7 +19,8 @@ FIRST_PORT = 10_000
 def complaints(folder: Path, listeners: Iterable[bytes], clusters: Iterable[bytes] = ()) -> str:
     """What Envoy says against a static configuration of these encoded messages; empty if it takes them all.
 
-    Names and ports are made unique first, so that those of many proxies can be asked at once.
+    Listeners' names and ports are made unique first, so that those of many proxies can be asked at once; of clusters
+    with one name the last is asked.
     """
     envoy = require_binary("envoy")
     bootstrap = _bootstrap()
@@ -29,12 +30,8 @@ def complaints(folder: Path, listeners: Iterable[bytes], clusters: Iterable[byte
         if listener.address.HasField("socket_address"):
             listener.address.socket_address.port_value = FIRST_PORT + number
         bootstrap.static_resources.listeners.append(listener)
-    for number, body in enumerate(dict.fromkeys(clusters)):
-        cluster = cluster_pb2.Cluster.FromString(body)
-        cluster.name = f"{number}/{cluster.name}"
-        if cluster.HasField("load_assignment"):
-            cluster.load_assignment.cluster_name = cluster.name
-        bootstrap.static_resources.clusters.append(cluster)
+    decoded = [cluster_pb2.Cluster.FromString(body) for body in clusters]
+    bootstrap.static_resources.clusters.extend({c.name: c for c in decoded}.values())
     path = folder / "bootstrap.pb"
     path.write_bytes(bootstrap.SerializeToString())
     command = [str(envoy), "--mode", "validate", "--log-level", "error", "-c", str(path)]

@@ -122,7 +122,7 @@ def merge(listener: str, chains: Iterable[Chain]) -> tuple[tuple[Chain, ...], tu
         else:
             kept += (attrs.evolve(candidate, match=m) for m in free)
             other = taken[lost[0]]
-            if other.host != candidate.host:
+            if other.host != candidate.host and other.body != candidate.body:
                 conflicts.append(Conflict(listener, other.host, candidate.host, _reason(lost[0])))
         taken.update((m, candidate) for m in free)
     return tuple(kept), tuple(conflicts)

@@ -1,0 +1,252 @@
+"""Inbound listeners: which connections a workload takes on which port, and what they need to show."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import DownstreamTlsContext
+from support.listeners import inspector_names, is_http, listeners, manager, resources, target, tcp
+from support.worlds import sidecar, update, world_of
+
+from mesh_pilot.envoy.inbound_ports import inbound_plan
+from mesh_pilot.incremental import Watch
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.world import World
+
+
+def web(ports: str = "{number: 80, name: http, protocol: HTTP, targetPort: 8080}", name: str = "web") -> str:
+    return f"""
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  hosts: [{name}.example]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{ports}]
+  endpoints: [{{address: 10.1.1.1, labels: {{app: web}}}}, {{address: 10.1.1.2, labels: {{app: web}}}}]
+"""
+
+
+def peer(mode: str, ports: str = "{}") -> str:
+    return f"""
+---
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {{name: web, namespace: shop}}
+spec: {{selector: {{matchLabels: {{app: web}}}}, mtls: {{mode: {mode}}}, portLevelMtls: {ports}}}
+"""
+
+
+def workload(ip: str = "10.1.1.1", **metadata: Any) -> Proxy:
+    return sidecar(ip, name="web", namespace="shop", labels={"app": "web"}, **metadata)
+
+
+def virtual_inbound(world: World, proxy: Proxy | None = None) -> Any:
+    return listeners(world, proxy or workload())["virtualInbound"]
+
+
+def takes(listener: Any, port: int) -> list[str]:
+    """The chains of a destination port (0: those for any other), each in a few words."""
+    found = []
+    for chain in listener.filter_chains:
+        match = chain.filter_chain_match
+        if match.destination_port.value != port:
+            continue
+        tls = "mtls" if chain.HasField("transport_socket") else match.transport_protocol
+        kind = "http" if is_http(chain) else "bytes"
+        found.append(" ".join((tls, kind, *match.application_protocols)))
+    return found
+
+
+PROTOCOLS = {
+    "HTTP": {
+        "STRICT": ["mtls http"],
+        "PERMISSIVE": ["mtls http istio istio-http/1.0 istio-http/1.1 istio-h2", "raw_buffer http"],
+        "DISABLE": ["raw_buffer http"],
+    },
+    "TCP": {
+        "STRICT": ["mtls bytes"],
+        "PERMISSIVE": [
+            "mtls bytes istio istio-http/1.0 istio-http/1.1 istio-h2",
+            "tls bytes",
+            "raw_buffer bytes",
+        ],
+        "DISABLE": ["raw_buffer bytes"],
+    },
+    "": {
+        "STRICT": ["mtls http istio-http/1.0 istio-http/1.1 istio-h2", "mtls bytes"],
+        "PERMISSIVE": [
+            "mtls http istio-http/1.0 istio-http/1.1 istio-h2",
+            "raw_buffer http http/1.1 h2c",
+            "mtls bytes istio",
+            "raw_buffer bytes",
+            "tls bytes",
+        ],
+        "DISABLE": ["raw_buffer http http/1.1 h2c", "raw_buffer bytes"],
+    },
+}
+
+
+@pytest.mark.parametrize("mode", ["STRICT", "PERMISSIVE", "DISABLE"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_port_takes_connections_by_its_protocol_and_mtls_mode(protocol: str, mode: str) -> None:
+    world = world_of(web(f"{{number: 8080, name: what, protocol: '{protocol}'}}") + peer(mode))
+    assert takes(virtual_inbound(world), 8080) == PROTOCOLS[protocol][mode]
+
+
+def test_ports_have_their_own_mtls_modes_declared_or_not() -> None:
+    world = world_of(web() + peer("STRICT", "{8080: {mode: DISABLE}, 9999: {mode: PERMISSIVE}}"))
+    listener = virtual_inbound(world)
+    assert takes(listener, 8080) == ["raw_buffer http"]
+    assert takes(listener, 9999) == PROTOCOLS[""]["PERMISSIVE"]
+    assert takes(listener, 0) == PROTOCOLS[""]["STRICT"]
+
+
+def test_inspectors_are_off_on_ports_that_do_not_need_them() -> None:
+    world = world_of(web("{number: 9000, name: tcp, protocol: TCP}") + peer("DISABLE"))
+    listener = virtual_inbound(world)
+    assert inspector_names(listener) == ["original_dst", "http_inspector"]
+    off = listener.listener_filters[1].filter_disabled.or_match.rules
+    assert [r.destination_port_range.start for r in off] == [9000, 15006]
+
+
+def test_mesh_mtls_asks_for_a_certificate_of_the_trust_domain_or_its_aliases() -> None:
+    world = world_of(web(), mesh="{trustDomain: one.example, trustDomainAliases: [old.example]}")
+    socket = virtual_inbound(world).filter_chains[1].transport_socket
+    context = DownstreamTlsContext.FromString(socket.typed_config.value)
+    assert context.require_client_certificate.value
+    common = context.common_tls_context
+    assert common.tls_certificate_sds_secret_configs[0].name == "default"
+    validation = common.combined_validation_context
+    assert validation.validation_context_sds_secret_config.name == "ROOTCA"
+    matchers = validation.default_validation_context.match_typed_subject_alt_names
+    assert [m.matcher.prefix for m in matchers] == ["spiffe://one.example/", "spiffe://old.example/"]
+
+
+def test_certificate_files_of_the_node_take_the_place_of_the_mesh_identity() -> None:
+    files = {"TLS_SERVER_CERT_CHAIN": "/c.pem", "TLS_SERVER_KEY": "/k.pem", "TLS_SERVER_ROOT_CERT": "/r.pem"}
+    socket = virtual_inbound(world_of(web()), workload(**files)).filter_chains[1].transport_socket
+    common = DownstreamTlsContext.FromString(socket.typed_config.value).common_tls_context
+    assert common.tls_certificate_sds_secret_configs[0].name == "file-cert:/c.pem~/k.pem"
+    assert common.combined_validation_context.validation_context_sds_secret_config.name == "file-root:/r.pem"
+
+
+def test_http_of_a_port_has_its_route_inline_and_no_time_limit() -> None:
+    chain = next(c for c in virtual_inbound(world_of(web())).filter_chains if c.name == "0.0.0.0_8080")
+    routes = manager(chain).route_config
+    assert routes.name == "inbound|8080||"
+    assert routes.virtual_hosts[0].name == "inbound|http|80"
+    route = routes.virtual_hosts[0].routes[0]
+    assert route.route.cluster == "inbound|8080||" and route.decorator.operation == "web.example:80/*"
+    assert route.route.HasField("timeout") and route.route.timeout.seconds == 0
+
+
+def test_connections_to_the_listeners_own_port_end_in_a_black_hole() -> None:
+    first = virtual_inbound(world_of(mesh="proxyInboundListenPort: 15106")).filter_chains[0]
+    assert first.filter_chain_match.destination_port.value == 15106
+    assert tcp(first).cluster == "BlackHoleCluster"
+
+
+def test_passthrough_is_by_address_family() -> None:
+    world = world_of()
+    listener = virtual_inbound(world, sidecar("10.1.1.1", namespace="shop", INSTANCE_IPS="10.1.1.1,2001:db8::1"))
+    found = {tcp(c).cluster for c in listener.filter_chains if not is_http(c)}
+    assert found == {"BlackHoleCluster", "InboundPassthroughClusterIpv4", "InboundPassthroughClusterIpv6"}
+    six = virtual_inbound(world, sidecar("2001:db8::1", namespace="shop"))
+    assert six.address.socket_address.address == "::"
+
+
+def test_a_service_of_another_namespace_does_not_claim_a_port() -> None:
+    world = world_of(web().replace("namespace: shop", "namespace: elsewhere"))
+    assert takes(virtual_inbound(world), 8080) == []
+    # A node that does not say its namespace takes part in what is at its address.
+    assert takes(virtual_inbound(world, workload(NAMESPACE=None)), 8080) != []
+
+
+def test_a_node_without_labels_has_those_of_its_endpoint() -> None:
+    world = world_of(web() + peer("STRICT"))
+    assert takes(virtual_inbound(world, sidecar("10.1.1.1", namespace="shop")), 8080) == ["mtls http"]
+
+
+def test_of_two_services_on_one_port_the_first_counts_and_the_conflict_is_told() -> None:
+    world = world_of(
+        web("{number: 80, name: http, protocol: HTTP, targetPort: 8080}", "a")
+        + web("{number: 81, name: tcp, protocol: TCP, targetPort: 8080}", "b")
+    )
+    assert takes(virtual_inbound(world), 8080)[0].startswith("mtls http")
+    conflicts = world.memo.get(inbound_plan, target(world, workload()).workload).conflicts
+    assert [(c.listener, c.kept, c.dropped) for c in conflicts] == [("0.0.0.0_8080", "a.example", "b.example")]
+
+
+# -- without interception
+
+
+def test_without_interception_each_port_has_a_listener_at_the_workloads_address() -> None:
+    found = listeners(world_of(web()), workload(INTERCEPTION_MODE="NONE"))
+    inbound = found["0.0.0.0_8080"]
+    # The application listens on the loopback address, so the wildcard address would be taken.
+    assert inbound.address.socket_address.address == "10.1.1.1"
+    assert takes(inbound, 8080) == PROTOCOLS["HTTP"]["PERMISSIVE"]
+    assert inspector_names(inbound) == ["tls_inspector"]
+    assert "virtualInbound" not in found
+
+
+def test_a_workload_on_the_loopback_address_is_reached_directly() -> None:
+    text = web().replace("10.1.1.1", "127.0.0.1")
+    assert "0.0.0.0_8080" not in listeners(world_of(text), workload("127.0.0.1", INTERCEPTION_MODE="NONE"))
+
+
+# -- Sidecar ingress listeners
+
+INGRESS = """
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: web, namespace: shop}
+spec:
+  workloadSelector: {labels: {app: web}}
+  ingress:
+  - {port: {number: 9080, name: http, protocol: HTTP}, defaultEndpoint: "127.0.0.1:8080"}
+  - port: {number: 9000, name: tcp, protocol: TCP}
+    defaultEndpoint: "127.0.0.1:9001"
+    bind: 10.1.1.7
+    captureMode: NONE
+"""
+
+
+def test_ingress_listeners_take_the_place_of_the_services_ports() -> None:
+    found = listeners(world_of(web() + INGRESS), workload())
+    captured = found["virtualInbound"]
+    assert takes(captured, 8080) == [] and takes(captured, 9080) == PROTOCOLS["HTTP"]["PERMISSIVE"]
+    names = {c.name for c in captured.filter_chains if c.filter_chain_match.destination_port.value == 9080}
+    assert names == {"10.1.1.1_9080"}
+    own = found["10.1.1.7_9000"]
+    assert own.address.socket_address.address == "10.1.1.7"
+    assert tcp(own.filter_chains[0]).cluster == "inbound|9000||"
+
+
+# -- what a change costs
+
+
+def test_replicas_of_a_workload_share_their_listener() -> None:
+    world = world_of(web() + peer("STRICT"))
+    watch = Watch(world.memo, lambda: None)
+    one = resources(world, workload("10.1.1.1"), watch)
+    two = resources(world, sidecar("10.1.1.2", namespace="shop", labels={"app": "web", "pod": "web-2"}), watch)
+    assert one["virtualInbound"] is two["virtualInbound"]
+    assert world.memo.statistics().calls["virtual_inbound"] == 1
+
+
+def test_another_endpoint_of_the_service_does_not_touch_a_workloads_listener() -> None:
+    world = world_of(web())
+    watch = Watch(world.memo, lambda: None)
+    resources(world, workload(), watch)
+    before = world.memo.statistics().calls
+    update(world, web().replace("10.1.1.2", "10.1.1.3"))
+    resources(world, workload(), watch)
+    after = world.memo.statistics().calls
+    for function in ("instances", "inbound_listeners", "virtual_inbound"):
+        assert after[function] == before[function]
