@@ -19,6 +19,9 @@ from mesh_pilot.cli.demo.story import Disappointment, tell, traffic
 from mesh_pilot.cli.envoy_process import EnvoyError, find_envoy
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
 
+STOPPED = 130
+"""Exit code where it was stopped before the end, as shells have it."""
+
 
 @click.command("demo")
 @click.option("--keep", is_flag=True, help="Leave it running at the end, to play with.")
@@ -37,13 +40,21 @@ def command(*, keep: bool) -> int:
 
 async def _run(keep: bool) -> int:
     """Returns the exit code."""
-    screen = Screen()
-    code = 130
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(_end_on_signal, nursery.cancel_scope)
-        code = await _show(screen, keep)
-        nursery.cancel_scope.cancel()
-    return code
+    told = trio.Event()
+    disappointments: list[str] = []
+    with trio.CancelScope() as scope:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_end_on_signal, scope)
+                await _show(Screen(), keep, told)
+                nursery.cancel_scope.cancel()
+        except* (Disappointment, EnvoyError) as errors:
+            disappointments = [str(error) for error in leaves(errors)]
+    for text in disappointments:
+        click.echo(f"mesh-pilot: the demo did not go as it should: {text}", err=True)
+    if disappointments:
+        return 1
+    return 0 if told.is_set() else STOPPED
 
 
 async def _end_on_signal(scope: trio.CancelScope) -> None:
@@ -52,20 +63,14 @@ async def _end_on_signal(scope: trio.CancelScope) -> None:
         scope.cancel()
 
 
-async def _show(screen: Screen, keep: bool) -> int:
-    disappointments: list[str] = []
-    try:
-        async with stage() as running:
-            async with traffic(running) as tally:
-                await tell(running, tally, screen)
-            if keep:
-                _say_what_to_try(running, screen)
-                await trio.sleep_forever()
-    except* (Disappointment, EnvoyError) as errors:
-        disappointments = [str(error) for error in leaves(errors)]
-    for text in disappointments:
-        screen.bad(text)
-    return 1 if disappointments else 0
+async def _show(screen: Screen, keep: bool, told: trio.Event) -> None:
+    async with stage() as running:
+        async with traffic(running) as tally:
+            await tell(running, tally, screen)
+        told.set()
+        if keep:
+            _say_what_to_try(running, screen)
+            await trio.sleep_forever()
 
 
 def leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:

@@ -31,10 +31,6 @@ class Screen:
         self._console.print("   [green]ok[/green] ", end="")
         self._console.print(text, markup=False)
 
-    def bad(self, text: str) -> None:
-        self._console.print("   [red]no[/red] ", end="")
-        self._console.print(text, markup=False)
-
     @contextmanager
     def answers(self, tally: Tally) -> Iterator[None]:
         """Show who answers while the block runs: a table that moves on a terminal, and its last state in any case."""
