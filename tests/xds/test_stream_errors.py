@@ -7,6 +7,7 @@ import pytest
 from driver import Delta, Sotw
 from fake_world import NODE, FakeWorld
 
+from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, PREFIX, TYPES
 from mesh_pilot.xds.messages import Code, DeltaRequest, Node, SotwRequest, StreamError, Variant
 from mesh_pilot.xds.stream import Stream, Waiting
@@ -86,6 +87,24 @@ def test_the_proxy_is_who_its_node_says() -> None:
     assert (proxy.name, proxy.namespace, proxy.version) == ("web-1.shop", "shop", "1.40.0")
     assert client.journal.proxies == [proxy]
     assert client.stream.waiting_for() == Waiting()
+
+
+def test_a_proxy_that_is_not_admitted_gets_nothing() -> None:
+    def admit(proxy: Proxy) -> Proxy:
+        raise StreamError(Code.UNAUTHENTICATED, f"{proxy.name} shows no certificate")
+
+    world = FakeWorld()
+    stream = Stream(world, Variant.SOTW, admit=admit)
+    with pytest.raises(StreamError, match="shows no certificate"):
+        stream.on_request(SotwRequest(CLUSTER, node=NODE))
+    assert world.open_resources == []
+
+
+def test_admission_says_who_the_proxy_is() -> None:
+    stream = Stream(FakeWorld(), Variant.SOTW, admit=lambda proxy: attrs.evolve(proxy, namespace="store"))
+    stream.on_request(SotwRequest(CLUSTER, node=NODE))
+    assert stream.proxy is not None
+    assert stream.proxy.namespace == "store"
 
 
 def test_the_stream_shows_its_state() -> None:

@@ -46,6 +46,7 @@ class Client:
             registry=self.registry,
             connection=self.registry.connect(variant, "test"),
             options=OPTIONS,
+            admit=lambda proxy: proxy,
         )
 
     async def recv_message(self) -> bytes | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import attrs
@@ -63,7 +64,12 @@ class State:
 
     def listing(self) -> tuple[Resource, ...]:
         """The resources in the order in which they are sent: by name."""
-        return tuple([resource for _, resource in sorted(self.entries.items())])
+        return _listing(self)
+
+
+@lru_cache(maxsize=16)
+def _listing(state: State) -> tuple[Resource, ...]:
+    return tuple([resource for _, resource in sorted(state.entries.items())])
 
 
 def _digest_of(resource: Resource | None) -> int:

@@ -85,7 +85,9 @@ class Stream:
         admit: Callable[[Proxy], Proxy] = lambda proxy: proxy,
     ) -> None:
         """``only`` is the type of a per-type service, None for ADS. ``wake`` is called when there may be news.
-        ``admit`` sees each proxy first: it may note its identity, or raise StreamError."""
+
+        ``admit`` sees the proxy before anything else: it may note its identity, or raise StreamError.
+        """
         self._catalog = catalog
         self._variant = variant
         self._only = only

@@ -263,9 +263,12 @@ class Subscription:
             self._entries = whole(source).entries
         else:
             self._entries = _NOTHING
-        if touched is None:
-            touched = {*self.held.entries, *self._entries, *self.names}
-        self._judge(touched)
+        if touched is not None:
+            self._judge(touched)
+        elif self.phase is Phase.IDLE and self.held is EMPTY:
+            self._dirty = set(self._entries)  # the names are asked for as it is
+        else:
+            self._judge({*self.held.entries, *self._entries, *self.names})
 
     def _judge(self, names: Iterable[str]) -> None:
         for name in names:
@@ -326,9 +329,10 @@ class Subscription:
         if not self.whole_state:
             names |= self._doubt.keys()
         for name in sorted(names):
-            current, refusal = self._current(name), self._doubt.get(name)
+            current = self._current(name)
             if current is None and not self._may_drop(name, keep):
                 continue
+            refusal = self._doubt.get(name) if self._doubt else None
             if refusal is not None and self._is_as_refused(name, current, refusal):
                 tainted.setdefault(refusal.group, Draft()).add(name, current)
             else:
