@@ -228,6 +228,20 @@ def test_ingress_listeners_take_the_place_of_the_services_ports() -> None:
     assert tcp(own.filter_chains[0]).cluster == "inbound|9000||"
 
 
+def test_an_ingress_listener_ends_tls_of_its_own_where_the_mesh_has_none() -> None:
+    tls = INGRESS.replace(
+        '9080, name: http, protocol: HTTP}, defaultEndpoint: "127.0.0.1:8080"',
+        '9080, name: https, protocol: HTTPS}, defaultEndpoint: "127.0.0.1:8080", '
+        "tls: {mode: SIMPLE, serverCertificate: /c.pem, privateKey: /k.pem}",
+    )
+    (own,) = (
+        c for c in virtual_inbound(world_of(web() + tls + peer("DISABLE"))).filter_chains if c.name == "10.1.1.1_9080"
+    )
+    context = DownstreamTlsContext.FromString(own.transport_socket.typed_config.value)
+    assert context.common_tls_context.tls_certificate_sds_secret_configs[0].name == "file-cert:/c.pem~/k.pem"
+    assert is_http(own) and not context.require_client_certificate.value
+
+
 # -- what a change costs
 
 

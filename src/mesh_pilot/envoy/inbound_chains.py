@@ -12,15 +12,19 @@ from enum import Enum
 import attrs
 from envoy.config.listener.v3.listener_components_pb2 import Filter
 
+from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.chains import MESH, MESH_BYTES, MESH_HTTP, PLAIN_HTTP, RAW, TLS, Chain, Match, chain
+from mesh_pilot.envoy.gateway.tls import downstream_tls
 from mesh_pilot.envoy.hcm import HttpManager, http_manager
 from mesh_pilot.envoy.inbound_ports import InboundPort
 from mesh_pilot.envoy.inbound_routes import inbound_routes
 from mesh_pilot.envoy.mesh_tls import MeshIdentity, mesh_server_socket
+from mesh_pilot.envoy.messages import transport_socket
 from mesh_pilot.envoy.mtls import PeerMode, PeerModes
 from mesh_pilot.envoy.names import BLACK_HOLE, INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound
 from mesh_pilot.envoy.owner import Owner
 from mesh_pilot.envoy.tcp import tcp_filters, tcp_proxy, to_cluster
+from mesh_pilot.envoy.upstream_tls import TLS_SOCKET
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Protocol
@@ -91,6 +95,10 @@ _TAKES: dict[tuple[Inside, PeerMode], tuple[_Take, ...]] = {
 }
 
 
+_INSIDE_TLS = {Protocol.HTTPS: Protocol.HTTP, Protocol.TLS: Protocol.TCP}
+"""What a port carries once its TLS has ended."""
+
+
 @attrs.frozen(cache_hash=True)
 class _Way:
     """A way in: what its chains have in common."""
@@ -111,10 +119,16 @@ class _Way:
 
 
 def port_chains(view: View, side: InboundSide, port: InboundPort) -> tuple[Chain, ...]:
-    """The chains of one port."""
+    """The chains of one port.
+
+    TLS of an ingress listener's own is used where the mesh's is off: one port can't end both.
+    """
+    own_tls = view.get(_ingress_tls, port.ingress) if port.ingress else None
+    if side.modes.at(port.number) is not PeerMode.DISABLE:
+        own_tls = None
     way = _Way(
         cluster=inbound(port.number),
-        protocol=port.protocol,
+        protocol=_INSIDE_TLS.get(port.protocol, port.protocol) if own_tls else port.protocol,
         mode=side.modes.at(port.number),
         http_name=port.name,
         tcp_name=port.name,
@@ -124,7 +138,19 @@ def port_chains(view: View, side: InboundSide, port: InboundPort) -> tuple[Chain
         port=port.number,
         config=port.config,
     )
-    return _chains(view, side, way)
+    if own_tls is None:
+        return _chains(view, side, way)
+    http = _inside(way.protocol) is Inside.HTTP
+    return (
+        chain(
+            Match(port=port.number, transport=TLS),
+            _filters(view, side, way, http),
+            name=port.name,
+            transport_socket=transport_socket(TLS_SOCKET, downstream_tls(view, own_tls)),
+            host=port.host,
+            configs=(port.config,) if port.config else (),
+        ),
+    )
 
 
 def passthrough_chains(view: View, side: InboundSide, others: tuple[int, ...]) -> tuple[Chain, ...]:
@@ -170,6 +196,13 @@ def _chains(view: View, side: InboundSide, way: _Way) -> tuple[Chain, ...]:
         )
         for take in takes
     )
+
+
+def _ingress_tls(view: View, ingress: tuple[ConfigKey, int]) -> api.ServerTlsSettings | None:
+    key, index = ingress
+    config = view.config(key)
+    listeners: list[api.IstioIngressListener] = config.spec.ingress if config else []
+    return listeners[index].tls if index < len(listeners) else None
 
 
 def _inside(protocol: Protocol) -> Inside:
