@@ -168,6 +168,11 @@ def test_weights_add_up_and_no_weight_is_one() -> None:
     assert locality.load_balancing_weight.value == 9
 
 
+def test_a_locality_is_always_there_because_envoy_ignores_the_weight_of_one_that_is_not() -> None:
+    (locality,) = endpoints(world_of(entry("{address: 10.2.1.1}")), sidecar(), NAME).endpoints
+    assert locality.HasField("locality")
+
+
 def test_the_same_address_counts_once() -> None:
     assigned = endpoints(world_of(entry("{address: 10.2.1.1}, {address: 10.2.1.1}")), sidecar(), NAME)
     assert addresses(assigned) == ["10.2.1.1:80"]

@@ -123,8 +123,9 @@ def build_assignment(
             lb_endpoints=[m.message for m in group.members], load_balancing_weight=uint32(group.weight)
         )
         locality.priority = group.priority
-        if group.locality != NOWHERE:
-            locality.locality.region, locality.locality.zone, locality.locality.sub_zone = group.locality
+        # Envoy heeds a locality's weight only where the locality is there, be it empty.
+        locality.locality.SetInParent()
+        locality.locality.region, locality.locality.zone, locality.locality.sub_zone = group.locality
     return message
 
 
