@@ -383,6 +383,12 @@ def test_the_idle_timeout_of_node_metadata_reaches_the_tcp_proxy() -> None:
     assert not ignored.HasField("idle_timeout")
 
 
+def test_the_meshs_pattern_names_the_statistics_of_tcp_proxies() -> None:
+    world = world_of(DB, mesh="outboundClusterStatName: out_%SERVICE_FQDN%_%SERVICE_PORT%")
+    proxy = tcp(listeners(world, client())["10.9.0.1_5432"].filter_chains[0])
+    assert (proxy.stat_prefix, proxy.cluster) == ("out_db.example_5432", "outbound|5432||db.example")
+
+
 # -- what a change costs
 
 

@@ -23,7 +23,7 @@ from mesh_pilot.envoy.messages import transport_socket
 from mesh_pilot.envoy.mtls import PeerMode, PeerModes
 from mesh_pilot.envoy.names import BLACK_HOLE, INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound
 from mesh_pilot.envoy.owner import Owner
-from mesh_pilot.envoy.tcp import tcp_filters, tcp_proxy, to_cluster
+from mesh_pilot.envoy.tcp import TcpTarget, tcp_filters, tcp_proxy, to_cluster
 from mesh_pilot.envoy.upstream_tls import TLS_SOCKET
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Interception
@@ -109,7 +109,8 @@ class _Way:
     http_name: str
     """Name of its HTTP chains."""
     tcp_name: str
-    stat_prefix: str
+    http_stats: str
+    tcp_stats: str
     host: str
     service_port: int
     port: int = 0
@@ -132,7 +133,8 @@ def port_chains(view: View, side: InboundSide, port: InboundPort) -> tuple[Chain
         mode=side.modes.at(port.number),
         http_name=port.name,
         tcp_name=port.name,
-        stat_prefix=f"inbound_{port.name}",
+        http_stats=port.stat_name or f"inbound_{port.name}",
+        tcp_stats=port.stat_name or inbound(port.number),
         host=port.host,
         service_port=port.service_port,
         port=port.number,
@@ -168,7 +170,8 @@ def passthrough_chains(view: View, side: InboundSide, others: tuple[int, ...]) -
                 mode=side.modes.at(port) if port else side.modes.default,
                 http_name=f"{VIRTUAL_INBOUND}-catchall-http",
                 tcp_name=VIRTUAL_INBOUND,
-                stat_prefix=cluster,
+                http_stats=cluster,
+                tcp_stats=cluster,
                 host="",
                 service_port=0,
                 port=port,
@@ -213,11 +216,11 @@ def _inside(protocol: Protocol) -> Inside:
 
 def _filters(view: View, side: InboundSide, way: _Way, http: bool) -> list[Filter]:
     if not http:
-        target = attrs.evolve(to_cluster(way.cluster), idle_timeout=side.idle_timeout)
+        target = TcpTarget(way.tcp_stats, ((way.cluster, 1),), idle_timeout=side.idle_timeout)
         return tcp_filters(view, side.owner, target, way.protocol)
     manager = HttpManager(
         side.owner,
-        way.stat_prefix,
+        way.http_stats,
         routes=inbound_routes(way.cluster, way.host, way.service_port),
         protocol=way.protocol if way.protocol.is_http else Protocol.HTTP,
     )

@@ -13,8 +13,10 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.chains import Conflict, listener_name
+from mesh_pilot.envoy.defaults import cluster_defaults
 from mesh_pilot.envoy.instances import instances
 from mesh_pilot.envoy.scope import Scope, Workload
+from mesh_pilot.envoy.stat_names import inbound_stat_name
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Protocol
@@ -41,6 +43,8 @@ class InboundPort:
     """Where it has a listener of its own, because nothing is captured; empty: it is part of virtualInbound."""
     ingress: tuple[ConfigKey, int] | None = None
     """The Sidecar and the index of its ingress listener."""
+    stat_name: str = ""
+    """What it is counted under, where the mesh config gives a pattern."""
     config: ConfigKey | None = None
     """Where it is declared."""
 
@@ -77,6 +81,7 @@ def inbound_plan(view: View, workload: Workload) -> InboundPlan:
 
 def _instances(view: View, workload: Workload) -> Iterator[InboundPort]:
     scope = workload.scope
+    pattern = view.get(cluster_defaults).inbound_stat_name
     uncaptured = scope.interception is Interception.NONE
     for instance in view.get(instances, workload):
         endpoint, port = instance.endpoint, instance.port
@@ -88,6 +93,7 @@ def _instances(view: View, workload: Workload) -> Iterator[InboundPort]:
             host=instance.service.host,
             service_port=port.number,
             listen=endpoint.address if uncaptured else "",
+            stat_name=inbound_stat_name(pattern, instance.service, port),
             config=instance.service.config,
         )
 

@@ -13,10 +13,12 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.config.scalars import read_duration
+from mesh_pilot.envoy.defaults import cluster_defaults
 from mesh_pilot.envoy.names import outbound
 from mesh_pilot.envoy.policy import client_policy, rule_ref
 from mesh_pilot.envoy.route.services import visible_service
 from mesh_pilot.envoy.scope import Labels, Scope
+from mesh_pilot.envoy.stat_names import outbound_stat_name
 from mesh_pilot.envoy.tcp import TcpTarget, Tunnel, to_cluster
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import ServiceKey
@@ -113,7 +115,7 @@ def route_target(view: View, scope: Scope, route: L4Route, port: int) -> TcpTarg
     ]
     (first, _), *others = ends
     if not others:
-        return _with_policy(view, scope, to_cluster(first.cluster), first)
+        return _with_policy(view, scope, _single(view, first), first)
     weighted = tuple((end.cluster, weight) for end, weight in ends if weight > 0)
     target = TcpTarget(f"{key.name}.{key.namespace}", weighted or ((first.cluster, 1),))
     return _with_policy(view, scope, target, attrs.evolve(first, subset=""))
@@ -121,8 +123,8 @@ def route_target(view: View, scope: Scope, route: L4Route, port: int) -> TcpTarg
 
 def service_target(view: View, scope: Scope, service: ServiceKey, port: int) -> TcpTarget:
     """Where connections to a service's port go that no route says anything of."""
-    cluster = outbound(service.host, port)
-    return _with_policy(view, scope, to_cluster(cluster), _End(cluster, service, port, ""))
+    end = _End(outbound(service.host, port), service, port, "")
+    return _with_policy(view, scope, _single(view, end), end)
 
 
 @attrs.frozen
@@ -147,6 +149,16 @@ def _end(view: View, scope: Scope, destination: api.Destination, namespace: str,
         port = service.ports[0].number
     subset = destination.subset
     return _End(outbound(host, port, subset), service.key if service else None, port, subset)
+
+
+def _single(view: View, end: _End) -> TcpTarget:
+    """One destination, counted under its cluster's name or by the mesh's pattern."""
+    pattern = view.get(cluster_defaults).outbound_stat_name
+    service = view.service(end.service) if pattern and end.service else None
+    port = service.port(end.port) if service else None
+    if service is None or port is None:
+        return to_cluster(end.cluster)
+    return TcpTarget(outbound_stat_name(pattern, service, port, end.subset), ((end.cluster, 1),))
 
 
 def _with_policy(view: View, scope: Scope, target: TcpTarget, end: _End) -> TcpTarget:
