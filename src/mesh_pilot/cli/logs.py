@@ -20,7 +20,6 @@ SCOPES: Mapping[str, str] = {
     "bootstrap": "start, readiness, drain",
     "config": "objects refused, and good again",
     "envoy": "translators: what could not be generated, and from which configs",
-    "ops": "the HTTP endpoints for people and machines",
     "rpc": "gRPC connections: opened, lost, misbehaving peers",
     "sources": "every source, and the supervisor that restarts them",
     "world": "the reducer: revisions, what changed and why, conflicts",

@@ -16,7 +16,7 @@ from mesh_pilot.envoy.scope import Call, Plan
 from mesh_pilot.incremental import Memo, Query, Watch
 from mesh_pilot.model.resource import Resource
 
-log = structlog.get_logger("envoy")
+log = structlog.get_logger(scope="envoy")
 
 LOG_LENGTH = 4096
 """Touched names remembered; who lags further behind compares everything."""

@@ -19,7 +19,7 @@ from mesh_pilot.world.world import Revision, World
 _QUIET_AT_START = 0.01
 """Seconds of quiet before the first pictures are published: nobody is served yet, and waiting helps nobody."""
 
-log = structlog.get_logger("world")
+log = structlog.get_logger(scope="world")
 
 
 @attrs.frozen
