@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from envoy.config.core.v3 import base_pb2
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.type.matcher.v3 import regex_pb2
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.messages import duration as duration_of
-from mesh_pilot.envoy.messages import seconds
+from mesh_pilot.envoy.messages import duration
 from mesh_pilot.envoy.route.destination import hash_policies, shares, weighted_clusters
 from mesh_pilot.envoy.route.headers import header_operations
 from mesh_pilot.envoy.route.mirror import mirror_policies
@@ -46,9 +47,7 @@ def forward(view: View, route: rc.Route, rule: HttpRule, client: Client, port: i
     retries = retry_policy(spec.retries if spec.retries is not None else view.get(default_retries))
     if retries is not None:
         action.retry_policy.CopyFrom(retries)
-    timeout = seconds(0) if spec.timeout is None else duration_of(spec.timeout)
-    action.timeout.CopyFrom(timeout)
-    action.max_stream_duration.grpc_timeout_header_max.CopyFrom(timeout)
+    _limit(action, spec.timeout or timedelta(0))
 
 
 def redirect(route: rc.Route, spec: api.HttpRedirect, port: int) -> None:
@@ -81,6 +80,19 @@ def default_retries(view: View) -> api.HttpRetry | None:
     """How routes are retried that say nothing about it."""
     mesh: MeshConfig = view.mesh()
     return mesh.default_http_retry_policy
+
+
+def _limit(action: rc.RouteAction, timeout: timedelta) -> None:
+    """Set how long a request may take (0: as long as it likes); a gRPC client may ask for less.
+
+    ``max_grpc_timeout`` is deprecated, but what replaces it makes Envoy's router ignore ``timeout`` altogether: so
+    the new field only stands where there is no limit.
+    """
+    action.timeout.CopyFrom(duration(timeout))
+    if timeout:
+        action.max_grpc_timeout.CopyFrom(duration(timeout))
+    else:
+        action.max_stream_duration.grpc_timeout_header_max.CopyFrom(duration(timeout))
 
 
 def _rewrite(action: rc.RouteAction, rewrite: api.HttpRewrite | None, authority: str) -> None:
