@@ -111,6 +111,9 @@ def merge(listener: str, chains: Iterable[Chain]) -> tuple[tuple[Chain, ...], tu
     Envoy refuses a listener in which two chains match the same; so a later chain is narrowed to what is left, or
     dropped. Either is a conflict.
     """
+    chains = tuple(chains)
+    if len(chains) == 1:
+        return chains, ()
     taken: dict[Match, Chain] = {}
     kept: list[Chain] = []
     conflicts: list[Conflict] = []

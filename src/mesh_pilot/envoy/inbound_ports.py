@@ -13,7 +13,6 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.chains import Conflict, listener_name
-from mesh_pilot.envoy.defaults import cluster_defaults
 from mesh_pilot.envoy.instances import instances
 from mesh_pilot.envoy.scope import Scope, Workload
 from mesh_pilot.envoy.stat_names import inbound_stat_name
@@ -81,7 +80,7 @@ def inbound_plan(view: View, workload: Workload) -> InboundPlan:
 
 def _instances(view: View, workload: Workload) -> Iterator[InboundPort]:
     scope = workload.scope
-    pattern = view.get(cluster_defaults).inbound_stat_name
+    pattern = view.get(_stat_pattern)
     uncaptured = scope.interception is Interception.NONE
     for instance in view.get(instances, workload):
         endpoint, port = instance.endpoint, instance.port
@@ -96,6 +95,10 @@ def _instances(view: View, workload: Workload) -> Iterator[InboundPort]:
             stat_name=inbound_stat_name(pattern, instance.service, port),
             config=instance.service.config,
         )
+
+
+def _stat_pattern(view: View) -> str:
+    return view.mesh().inbound_cluster_stat_name
 
 
 def _ingress(config: Config, workload: Workload) -> Iterator[InboundPort]:

@@ -77,7 +77,9 @@ def outbound_listener(view: View, scope: Scope, listener: OutboundListener) -> R
     )
     if not listener.bind_to_port:
         header.bind_to_port.CopyFrom(boolean(False))
-    chains = list(view.get(_tcp_chains, scope, listener)[0])
+    # What only one listener needs is remembered with it; only where many services meet their chains are apart.
+    merged = view.get(_tcp_chains, scope, listener) if len(listener.tcp) > 1 else _tcp_chains(view, scope, listener)
+    chains = list(merged[0])
     if listener.http is not None:
         chains.insert(0, _http_chain(view, scope, listener))
     if listener.sniffed:
@@ -175,6 +177,8 @@ def _passthrough_chain(view: View, scope: Scope, name: str = PASSTHROUGH_CHAIN) 
 
 def _tcp_chains(view: View, scope: Scope, listener: OutboundListener) -> tuple[tuple[Chain, ...], tuple[Conflict, ...]]:
     """The TCP chains of a listener, and who lost a place on it."""
+    if len(listener.tcp) == 1:
+        return merge(listener.name, _member_chains(view, scope, listener.tcp[0]))
     return merge(listener.name, (c for member in listener.tcp for c in view.get(_member_chains, scope, member)))
 
 
@@ -192,7 +196,7 @@ def _member_chains(view: View, scope: Scope, member: TcpMember) -> tuple[Chain, 
     chains = list(_route_chains(view, scope, member, routes))
     if not covered:
         names = (member.service.host,) if member.by_name else ()
-        target = view.get(service_target, scope, member.service, member.cluster_port)
+        target = service_target(view, scope, member.service, member.cluster_port)
         filters = tcp_filters(view, outbound_owner(scope), target, member.protocol)
         chains.append(chain(sni_match(names, (member.cidr,)), filters, host=member.service.host))
     return tuple(chains)

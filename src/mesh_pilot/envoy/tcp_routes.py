@@ -13,7 +13,6 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.config.scalars import read_duration
-from mesh_pilot.envoy.defaults import cluster_defaults
 from mesh_pilot.envoy.names import outbound
 from mesh_pilot.envoy.policy import client_policy, rule_ref
 from mesh_pilot.envoy.route.services import visible_service
@@ -153,12 +152,16 @@ def _end(view: View, scope: Scope, destination: api.Destination, namespace: str,
 
 def _single(view: View, end: _End) -> TcpTarget:
     """One destination, counted under its cluster's name or by the mesh's pattern."""
-    pattern = view.get(cluster_defaults).outbound_stat_name
+    pattern = view.get(_stat_pattern)
     service = view.service(end.service) if pattern and end.service else None
     port = service.port(end.port) if service else None
     if service is None or port is None:
         return to_cluster(end.cluster)
     return TcpTarget(outbound_stat_name(pattern, service, port, end.subset), ((end.cluster, 1),))
+
+
+def _stat_pattern(view: View) -> str:
+    return view.mesh().outbound_cluster_stat_name
 
 
 def _with_policy(view: View, scope: Scope, target: TcpTarget, end: _End) -> TcpTarget:
