@@ -2,6 +2,7 @@
 
 ``8080`` is the table for all HTTP services on a port, ``host:8080`` the one for a service whose protocol is detected,
 ``http_proxy`` that of the explicit HTTP proxy, and a Unix socket's address that of a Sidecar's egress listener there.
+gRPC clients without proxy ask for a cluster's name and get the services of its port.
 
 Order and precedence are Pilot's: VirtualServices by precedence, then services that none is for; of virtual hosts
 with the same name the first stays; a domain belongs to the first that claims it.
@@ -19,6 +20,7 @@ from mesh_pilot.envoy.egress import (
     egress_services,
     egress_virtual_services,
 )
+from mesh_pilot.envoy.names import parse_cluster
 from mesh_pilot.envoy.policy import rule_ref
 from mesh_pilot.envoy.route.build import service_routes, virtual_service_routes
 from mesh_pilot.envoy.route.catch_all import catch_all
@@ -40,7 +42,7 @@ HTTP_PORT = 80
 """The port of hosts that say none: only here do VirtualServices for hosts with no service count."""
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Table:
     """What a table's name says."""
 
@@ -53,21 +55,19 @@ class Table:
 
 def route_configuration(view: View, scope: Scope, name: str) -> Resource | None:
     """The route table of this name for a scope; None for names that no table of a sidecar can have."""
-    hosts = view.get(planned_hosts, scope, name)
-    if hosts is None:
+    table = parse_table(name, grpc=scope.grpc)
+    if table is None:
         return None
-    last = () if ":" in name and not name.startswith(UNIX_PREFIX) else (view.get(catch_all, scope.sidecar),)
-    return route_table(view, name, hosts, last)
+    hosts = view.get(planned_hosts, scope, table)
+    last = () if table.sniffed or scope.grpc else (view.get(catch_all, scope.sidecar),)
+    return route_table(view, name, hosts, last, grpc=scope.grpc)
 
 
-def planned_hosts(view: View, scope: Scope, name: str) -> tuple[PlannedHost, ...] | None:
+def planned_hosts(view: View, scope: Scope, table: Table) -> tuple[PlannedHost, ...]:
     """The virtual hosts of a table by name, without the one for everything else.
 
     A table may be asked for while its listener goes away: it is empty then.
     """
-    table = parse_table(name)
-    if table is None:
-        return None
     egress = _egress_for(view.get(egress_listeners, scope), table)
     if egress is None:
         return ()
@@ -77,8 +77,11 @@ def planned_hosts(view: View, scope: Scope, name: str) -> tuple[PlannedHost, ...
     return _only(hosts, table.sniffed) if table.sniffed else hosts
 
 
-def parse_table(name: str) -> Table | None:
-    """What a table's name says; None if it is not one of a sidecar's."""
+def parse_table(name: str, *, grpc: bool = False) -> Table | None:
+    """What a table's name says; None if it is not one of a sidecar's (or of a gRPC client's)."""
+    if grpc:
+        cluster = parse_cluster(name)
+        return Table(cluster.port) if cluster is not None else None
     if name == HTTP_PROXY:
         return Table()
     if name.startswith(UNIX_PREFIX):

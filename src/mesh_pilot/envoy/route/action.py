@@ -47,7 +47,7 @@ def forward(view: View, route: rc.Route, rule: HttpRule, client: Client, port: i
     retries = retry_policy(spec.retries if spec.retries is not None else view.get(default_retries))
     if retries is not None:
         action.retry_policy.CopyFrom(retries)
-    _limit(action, spec.timeout or timedelta(0))
+    _limit(action, spec.timeout or timedelta(0), grpc=client.grpc)
 
 
 def redirect(route: rc.Route, spec: api.HttpRedirect, port: int) -> None:
@@ -82,17 +82,20 @@ def default_retries(view: View) -> api.HttpRetry | None:
     return mesh.default_http_retry_policy
 
 
-def _limit(action: rc.RouteAction, timeout: timedelta) -> None:
-    """Set how long a request may take (0: as long as it likes); a gRPC client may ask for less.
+def _limit(action: rc.RouteAction, timeout: timedelta, *, grpc: bool) -> None:
+    """Set how long a request may take (0: as long as it likes); clients that speak gRPC may ask for less.
 
     ``max_grpc_timeout`` is deprecated, but what replaces it makes Envoy's router ignore ``timeout`` altogether: so
-    the new field only stands where there is no limit.
+    the new field only stands where there is no limit. gRPC's own xDS client only knows the new one (gRFC A31).
     """
-    action.timeout.CopyFrom(duration(timeout))
-    if timeout:
-        action.max_grpc_timeout.CopyFrom(duration(timeout))
+    limit = duration(timeout)
+    action.timeout.CopyFrom(limit)
+    if grpc:
+        action.max_stream_duration.max_stream_duration.CopyFrom(limit)
+    elif timeout:
+        action.max_grpc_timeout.CopyFrom(limit)
     else:
-        action.max_stream_duration.grpc_timeout_header_max.CopyFrom(duration(timeout))
+        action.max_stream_duration.grpc_timeout_header_max.CopyFrom(limit)
 
 
 def _rewrite(action: rc.RouteAction, rewrite: api.HttpRewrite | None, authority: str) -> None:

@@ -30,6 +30,9 @@ class Client:
     rules: tuple[tuple[str, RuleRef], ...] = ()
     """The DestinationRules that the client follows, by host of the destinations that have any."""
     infer_ports: bool = False
+    """A destination without a port means the only one of its service, not the one that the client asked for."""
+    grpc: bool = False
+    """A gRPC client without proxy, which reads time limits elsewhere."""
 
     def rule(self, host: str) -> RuleRef:
         return next((ref for name, ref in self.rules if name == host), NO_RULE)
@@ -40,11 +43,7 @@ Selected = tuple[HttpRule, api.HttpMatchRequest | None]
 
 
 def client_of(view: View, scope: Scope, gateway: str, key: ConfigKey, *, infer_ports: bool = False) -> Client:
-    """What a proxy of a scope is to a VirtualService.
-
-    ``infer_ports``: a destination without a port gets the only port of its service, rather than the one that the
-    client asked for.
-    """
+    """What a proxy of a scope is to a VirtualService."""
     known = view.get(traits, key)
     rules = []
     for host in known.destinations:
@@ -58,6 +57,7 @@ def client_of(view: View, scope: Scope, gateway: str, key: ConfigKey, *, infer_p
         labels=frozenset(item for item in scope.labels if item[0] in known.source_labels),
         rules=tuple(rules),
         infer_ports=infer_ports,
+        grpc=scope.grpc,
     )
 
 

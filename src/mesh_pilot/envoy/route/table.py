@@ -60,15 +60,18 @@ def virtual_host(view: View, planned: PlannedHost) -> bytes:
     )
 
 
-def route_table(view: View, name: str, hosts: Iterable[PlannedHost], last: Iterable[bytes] = ()) -> Resource:
+def route_table(
+    view: View, name: str, hosts: Iterable[PlannedHost], last: Iterable[bytes] = (), *, grpc: bool = False
+) -> Resource:
     """A RouteConfiguration; ``last`` are encoded virtual hosts to put at its end.
 
-    Clusters are not checked: routes may come before the clusters they name.
+    Envoy is told not to check its clusters, for routes may come before the clusters they name; ``grpc`` clients
+    never check.
     """
     planned = tuple(hosts)
     encoded = [view.get(virtual_host, host) for host in planned]
     encoded += last
-    rest = route_pb2.RouteConfiguration(validate_clusters=boolean(False))
-    body = b"".join((field(NAME, name.encode()), *(field(TABLE_HOSTS, host) for host in encoded), encode(rest)))
+    rest = b"" if grpc else encode(route_pb2.RouteConfiguration(validate_clusters=boolean(False)))
+    body = b"".join((field(NAME, name.encode()), *(field(TABLE_HOSTS, host) for host in encoded), rest))
     configs = tuple(dict.fromkeys(key for host in planned for key in host.configs))
     return make_resource(name, ROUTE, body, configs)
