@@ -71,6 +71,19 @@ async def test_after_the_sync_timeout_it_serves_what_it_has(config: Path) -> Non
         assert await ready(plane.addresses.http) == (200, "ready\n")
 
 
+async def test_the_root_namespace_is_that_of_the_control_plane_unless_the_mesh_says(
+    config: Path, tmp_path: Path
+) -> None:
+    mesh = tmp_path / "mesh.yaml"
+    mesh.write_text("connectTimeout: 3s\n")
+    for more in ({}, {"mesh_config": mesh}):
+        async with running_plane(config, namespace="control", **more) as plane:
+            assert plane.state.world.mesh.peek(()).root_namespace == "control"
+    mesh.write_text("rootNamespace: other\n")
+    async with running_plane(config, namespace="control", mesh_config=mesh) as plane:
+        assert plane.state.world.mesh.peek(()).root_namespace == "other"
+
+
 async def test_a_taken_port_leaves_nothing_open(config: Path) -> None:
     async with running_plane(config) as plane:
         with pytest.raises(StartError, match=f"cannot listen on {plane.addresses.monitoring}"):

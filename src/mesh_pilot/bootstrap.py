@@ -92,7 +92,7 @@ class Settings:
     """Whether plaintext peers on this machine are who they say, and get certificates."""
     domain: str = "cluster.local"
     namespace: str = "istio-system"
-    """Where the control plane itself lives."""
+    """Where the control plane lives: the mesh's root namespace, unless its MeshConfig names another."""
     shutdown_seconds: float = 10.0
     debounce_after: float = 0.1
     debounce_max: float = 10.0
@@ -163,7 +163,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
     try:
         events, inbox = trio.open_memory_channel[Event](1000)
         sources = [*_sources(settings), *more_sources]
-        world = World(domain=settings.domain)
+        world = World(domain=settings.domain, root_namespace=settings.namespace)
         for source in sources:
             world.expect(source.name)
         reducer = Reducer(world, debounce_after=settings.debounce_after, debounce_max=settings.debounce_max)
@@ -286,7 +286,8 @@ async def _trim(catalog: WorldCatalog) -> None:
 
 def _sources(settings: Settings) -> list[Source]:
     """The sources in the order in which they win."""
-    sources: list[Source] = [mesh_source(_text(settings.mesh_config), _text(settings.networks_config))]
+    files = (_text(settings.mesh_config), _text(settings.networks_config))
+    sources: list[Source] = [mesh_source(*files, root_namespace=settings.namespace)]
     credentials = [str(settings.secrets_dir)] if settings.secrets_dir else []
     if settings.config_dirs or credentials:
         sources.append(file_source([str(folder) for folder in settings.config_dirs], credentials=credentials))

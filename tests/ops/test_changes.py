@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
-from mesh_pilot.api.istio.networking.v1alpha3 import EnvoyFilter, ServiceEntry
+import mesh_pilot
+from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, WorkloadGroup
+from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, Rejected, Upsert, item_key
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
-from mesh_pilot.ops.changes import Changes, describe
+from mesh_pilot.ops.changes import WITHOUT_EFFECT, Changes, describe
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
 
@@ -107,10 +110,18 @@ def test_a_file_that_can_not_be_read_is_told_without_an_object(logged: list[Any]
 def test_a_kind_without_effect_is_warned_of_once(logged: list[Any]) -> None:
     told = Told()
     for name in ("one", "two"):
-        told.publish(Upsert("files", Config(ConfigKey("EnvoyFilter", "shop", name), EnvoyFilter())))
-    assert [e["kind"] for e in logged if e["log_level"] == "warning"] == ["EnvoyFilter"]
+        told.publish(Upsert("files", Config(ConfigKey("WorkloadGroup", "shop", name), WorkloadGroup())))
+    assert [e["kind"] for e in logged if e["log_level"] == "warning"] == ["WorkloadGroup"]
 
 
 def test_each_problem_of_an_object_has_its_own_line() -> None:
     twice = Rejected("files", ORIGIN, (Problem("spec.a", "x", line=4), Problem("spec.b", "y")))
     assert [line["where"] for line in describe(twice)] == ["config/a.yaml:4", "config/a.yaml:3"]
+
+
+def test_the_kinds_without_effect_are_those_that_nothing_generates_from() -> None:
+    rooms = Path(mesh_pilot.__file__).parent
+    # owner.py only says which kinds would select a workload.
+    files = [f for room in ("world", "envoy") for f in (rooms / room).rglob("*.py") if f.name != "owner.py"]
+    code = "\n".join(file.read_text() for file in files)
+    assert {kind for kind in KINDS if f'"{kind}"' not in code} == WITHOUT_EFFECT

@@ -52,7 +52,7 @@ def levels(text: str) -> LogLevels:
 @_option("--http-addr", type=address, default="127.0.0.1:8080", help="Web page, /ready, /debug, /metrics.")
 @_option("--monitoring-addr", type=address, default="127.0.0.1:15014", help="/metrics, /ready and /version.")
 @_option("--domain", default="cluster.local", help="DNS domain of the mesh.")
-@_option("--namespace", default="istio-system", help="Namespace of the control plane.")
+@_option("--namespace", default="istio-system", help="Root namespace, unless the MeshConfig names one.")
 @_option("--shutdown-duration", type=duration, default="10s", help="How long draining may take.")
 @_option("--debounce-after", type=duration, default="100ms", help="Publish changes once it is quiet for so long,")
 @_option("--debounce-max", type=duration, default="10s", help="but after so long at the latest.")

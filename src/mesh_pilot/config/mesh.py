@@ -10,7 +10,7 @@ import betterproto2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as api
 from mesh_pilot.config import yaml
-from mesh_pilot.config.mesh_defaults import default_mesh, default_proxy
+from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE, default_mesh, default_proxy
 from mesh_pilot.config.reader import read
 from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.config.validation import mesh_config, mesh_networks
@@ -30,20 +30,21 @@ def decode_mesh(
     origin: Origin,
     line_of: LineOf = lambda path: 0,
     warnings: list[Problem] | None = None,
+    root_namespace: str = ROOT_NAMESPACE,
 ) -> api.MeshConfig:
     """The MeshConfig of a ``mesh.yaml``: what it says, over the defaults.
 
     Fields of the file replace the defaults whole, but ``defaultConfig`` and ``defaultProviders`` are merged field by
     field and ``extensionProviders`` by name. The document may also be a ConfigMap, or an object, with the settings as
     text under ``mesh``. An empty document is the defaults. Raises ConfigError with every problem; what is only worth
-    a warning is added to ``warnings``.
+    a warning is added to ``warnings``. ``root_namespace`` is the default of that field.
     """
     data, line_of = _unwrapped(document, "mesh", origin, line_of)
     problems: list[Problem] = []
     spec = read(api.MeshConfig, data, "", problems)
     if spec is None or not isinstance(data, Mapping):
         raise ConfigError(origin, None, _lined(problems, line_of))
-    merged = _over_defaults(spec, data)
+    merged = _over_defaults(spec, data, default_mesh(root_namespace))
     problems += mesh_config.validate(merged)
     _settle(problems, origin, line_of, warnings)
     return merged
@@ -114,8 +115,7 @@ def _inner(text: str, origin: Origin, start: int) -> Iterator[yaml.Document]:
         yield document
 
 
-def _over_defaults(spec: api.MeshConfig, data: Mapping[str, object]) -> api.MeshConfig:
-    defaults = default_mesh()
+def _over_defaults(spec: api.MeshConfig, data: Mapping[str, object], defaults: api.MeshConfig) -> api.MeshConfig:
     merged = _overlay(defaults, spec, data)
     proxy = data.get("defaultConfig", data.get("default_config"))
     if spec.default_config is not None and isinstance(proxy, Mapping):

@@ -10,7 +10,11 @@ from mesh_pilot.api.istio.networking.v1alpha3 import LocalityLoadBalancerSetting
 _Provider = api.MeshConfigExtensionProvider
 
 
-def default_mesh() -> api.MeshConfig:
+ROOT_NAMESPACE = "istio-system"
+"""Whose objects hold for the whole mesh, unless the operator says otherwise."""
+
+
+def default_mesh(root_namespace: str = ROOT_NAMESPACE) -> api.MeshConfig:
     """A new MeshConfig with every default."""
     return api.MeshConfig(
         proxy_listen_port=15001,
@@ -22,7 +26,7 @@ def default_mesh() -> api.MeshConfig:
         ingress_controller_mode=api.MeshConfigIngressControllerMode.STRICT,
         enable_tracing=True,
         trust_domain="cluster.local",
-        root_namespace="istio-system",
+        root_namespace=root_namespace,
         enable_auto_mtls=True,
         outbound_traffic_policy=api.MeshConfigOutboundTrafficPolicy(
             mode=api.MeshConfigOutboundTrafficPolicyMode.ALLOW_ANY

@@ -21,7 +21,7 @@ log = structlog.get_logger(scope="config")
 Key = tuple[str, ...]
 
 WITHOUT_EFFECT = frozenset(
-    ("AuthorizationPolicy", "EnvoyFilter", "ProxyConfig", "RequestAuthentication", "Telemetry", "WasmPlugin")
+    ("AuthorizationPolicy", "ProxyConfig", "RequestAuthentication", "WasmPlugin", "WorkloadGroup")
 )
 """Kinds that are read and checked, but that this version does not carry out: whoever relies on one must be told."""
 

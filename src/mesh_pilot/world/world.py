@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
-from mesh_pilot.config.mesh import default_mesh
+from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE, default_mesh
 from mesh_pilot.incremental import Index, Memo
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import (
@@ -58,11 +58,13 @@ class WorldStatistics:
 class World:
     """State and indexes. ``apply`` takes events in; reads go through ``view`` (tracked) or the indexes' ``peek``."""
 
-    def __init__(self, *, domain: str = "cluster.local") -> None:
+    def __init__(self, *, domain: str = "cluster.local", root_namespace: str = ROOT_NAMESPACE) -> None:
+        """``root_namespace`` holds while no source sends a MeshConfig."""
         self.domain = domain
+        self._default_mesh = default_mesh(root_namespace)
         self.memo = Memo()
         index = self.memo.index
-        self.mesh: Index[tuple[()], MeshConfig] = index("mesh", default_mesh())
+        self.mesh: Index[tuple[()], MeshConfig] = index("mesh", self._default_mesh)
         self.networks: Index[tuple[()], MeshNetworks] = index("networks", MeshNetworks())
         self.config: Index[ConfigKey, Config | None] = index("config", None)
         self.configs_in: Index[tuple[str, str], tuple[Config, ...]] = index("configs_in", ())
@@ -197,7 +199,7 @@ class World:
                 return self._set_networks(first.networks if first else MeshNetworks())
             case _:
                 assert first is None or isinstance(first, MeshConfigValue)
-                return self._set_mesh(first.config if first else default_mesh())
+                return self._set_mesh(first.config if first else self._default_mesh)
 
     def _set_networks(self, networks: MeshNetworks) -> bool:
         before = self.networks.peek(())

@@ -7,6 +7,7 @@ source runs, a wrong or vanished file is refused and the last good one stays in 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +15,7 @@ import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
+from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
@@ -42,21 +44,25 @@ def mesh_source(
     mesh_config_path: str | None = None,
     networks_path: str | None = None,
     *,
+    root_namespace: str = ROOT_NAMESPACE,
     timing: Timing | None = None,
     poll: bool = False,
 ) -> FileSource:
-    """The source of the mesh-wide settings, for the files that are given; says nothing of the others."""
+    """The source of the mesh-wide settings, for the files that are given; says nothing of the others.
+
+    ``root_namespace`` holds where the file names none.
+    """
     roots: list[Root] = []
     if mesh_config_path is not None:
-        roots.append(FileRoot(mesh_config_path, NAME, mesh_config, ("mesh",)))
+        roots.append(FileRoot(mesh_config_path, NAME, partial(mesh_config, root_namespace=root_namespace), ("mesh",)))
     if networks_path is not None:
         roots.append(FileRoot(networks_path, NAME, mesh_networks, ("networks",)))
     return FileSource(NAME, roots, timing=timing, poll=poll)
 
 
-def mesh_config(text: str, origin: Origin) -> MeshConfigValue:
+def mesh_config(text: str, origin: Origin, root_namespace: str = ROOT_NAMESPACE) -> MeshConfigValue:
     """The item that the text of a ``mesh.yaml`` gives. Raises ConfigError."""
-    return MeshConfigValue(_decode(text, origin, decode_mesh))
+    return MeshConfigValue(_decode(text, origin, partial(decode_mesh, root_namespace=root_namespace)))
 
 
 def mesh_networks(text: str, origin: Origin) -> MeshNetworksValue:
