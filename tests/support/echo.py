@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -29,13 +30,16 @@ class Backend:
 
 
 @asynccontextmanager
-async def http_backend(name: str, *, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[Backend]:
+async def http_backend(
+    name: str, *, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Backend]:
     """An HTTP/1.1 server that answers every request with JSON: its name, and the request as it saw it."""
     async with trio.open_nursery() as nursery:
         listeners = await trio.open_tcp_listeners(port, host=host)
         backend = Backend(name, host, listeners[0].socket.getsockname()[1])
 
-        async def connection(stream: trio.SocketStream) -> None:
+        async def connection(raw: trio.SocketStream) -> None:
+            stream: trio.abc.Stream = trio.SSLStream(raw, tls, server_side=True) if tls else raw
             try:
                 await _serve(stream, backend)
             except (trio.BrokenResourceError, h11.RemoteProtocolError):
@@ -85,7 +89,7 @@ async def greeting(host: str, port: int) -> str:
         return data.decode().strip()
 
 
-async def _serve(stream: trio.SocketStream, backend: Backend) -> None:
+async def _serve(stream: trio.abc.Stream, backend: Backend) -> None:
     connection = h11.Connection(h11.SERVER)
     while True:
         request, body = await _request(stream, connection)
@@ -120,7 +124,7 @@ async def _serve(stream: trio.SocketStream, backend: Backend) -> None:
         connection.start_next_cycle()
 
 
-async def _request(stream: trio.SocketStream, connection: h11.Connection) -> tuple[h11.Request | None, bytes]:
+async def _request(stream: trio.abc.Stream, connection: h11.Connection) -> tuple[h11.Request | None, bytes]:
     request: h11.Request | None = None
     body = b""
     while True:
