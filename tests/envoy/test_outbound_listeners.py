@@ -232,6 +232,19 @@ def test_an_egress_listener_may_be_a_unix_socket() -> None:
     assert manager(listener.filter_chains[0]).rds.route_config_name == "unix:///tmp/a.sock"
 
 
+def test_a_tcp_unix_socket_is_for_a_service_of_one_port() -> None:
+    egress = (
+        "  egress: [{port: {number: 0, name: tcp, protocol: TCP}, bind: 'unix:///tmp/a.sock', "
+        + 'captureMode: NONE, hosts: ["./a.example"]}]\n'
+    )
+    one = world_of(service("a", port(80)) + SIDECAR + egress)
+    chain = listeners(one, client())["unix:///tmp/a.sock_0"].filter_chains[0]
+    assert tcp(chain).cluster == "outbound|80||a.example"
+    two = world_of(service("a", f"{port(80)}, {port(81)}") + SIDECAR + egress)
+    assert "unix:///tmp/a.sock_0" not in names(two, client())
+    assert dropped(two, client()) == [("unix:///tmp/a.sock_0", "", "a.example")]
+
+
 # -- the HTTP proxy
 
 

@@ -99,6 +99,7 @@ class _Held:
     tcp: list[TcpMember] = attrs.Factory(list)
 
     def listener(self) -> OutboundListener:
+        """The listener as it is now. TLS services that would be told apart by nothing are so by server name."""
         tls = {m.service.host for m in self.tcp if m.protocol.is_tls}
         tcp = (
             (attrs.evolve(m, by_name=True) if m.protocol.is_tls else m for m in self.tcp) if len(tls) > 1 else self.tcp
@@ -188,42 +189,43 @@ class _Planner:
         held.route_name = str(spot.port) if spot.port else bind
 
     def _place_tcp(self, spot: _Spot, routes: _RouteHeads) -> None:
-        bind, cidr = spot.bind, ""
-        if not bind:
-            bind, cidr = self._bind_of(spot.address)
+        bind, cidr = (spot.bind, "") if spot.bind else self._bind_of(spot.address)
         held = self.held.get(listener_name(bind, spot.port))
+        if held is not None and (held.locked or self._stays_out(held, spot)):
+            return
+        member = self._member(spot, bind, cidr, routes)
+        if not member.cluster_port:
+            reason = "a Unix socket has no port by which to choose one of the service's"
+            self.conflicts.append(Conflict(listener_name(bind, spot.port), "", spot.service.host, reason))
+            return
+        held = held or self._open(spot, bind)
+        held.tcp.append(member)
         auto = spot.protocol is Protocol.AUTO
-        only = spot.service.ports[0].number if len(spot.service.ports) == 1 else spot.port
-        if held is None:
-            held = self._open(spot, bind)
-        elif held.locked:
-            return
-        if not only:
-            self._refuse(held, spot, "a Unix socket has no port by which to choose one of the service's")
-            return
-        if auto and held.http is not None and held.sniffed:
-            if not held.tcp:
-                self._refuse(held, spot, "connections that are not HTTP pass through, because HTTP came first")
-            return
-        if self._server_first(held, spot):
-            return
-        if auto or held.http is not None:
-            held.sniffed = True
         if auto and held.http is None:
             held.http = Protocol.AUTO
             own_address = bind != self.scope.wildcard
             held.route_name = f"{spot.service.host}:{spot.port}" if own_address else str(spot.port)
+        held.sniffed = held.http is not None
+
+    def _stays_out(self, held: _Held, spot: _Spot) -> bool:
+        """Whether a TCP service gets no place on a listener that is there already."""
+        if spot.protocol is not Protocol.AUTO or held.http is None or not held.sniffed:
+            return self._server_first(held, spot)
+        if not held.tcp:
+            self._refuse(held, spot, "connections that are not HTTP pass through, because HTTP came first")
+        return True
+
+    def _member(self, spot: _Spot, bind: str, cidr: str, routes: _RouteHeads) -> TcpMember:
+        ports = spot.service.ports
         shared = "/" in spot.address or (spot.address == UNSPECIFIED and bind == self.scope.wildcard)
-        held.tcp.append(
-            TcpMember(
-                service=spot.service.key,
-                port=spot.port,
-                cluster_port=only,
-                protocol=spot.protocol,
-                cidr=cidr,
-                by_name=shared and spot.protocol.is_tls,
-                virtual_services=routes.for_host(spot.service.host),
-            )
+        return TcpMember(
+            service=spot.service.key,
+            port=spot.port,
+            cluster_port=ports[0].number if len(ports) == 1 else spot.port,
+            protocol=spot.protocol,
+            cidr=cidr,
+            by_name=shared and spot.protocol.is_tls,
+            virtual_services=routes.for_host(spot.service.host),
         )
 
     def _bind_of(self, address: str) -> tuple[str, str]:
