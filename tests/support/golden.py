@@ -6,7 +6,6 @@ Run as a program: ``python -m tests.support.golden [SCENARIO...] [--only cluster
 from __future__ import annotations
 
 import argparse
-import importlib
 import io
 import json
 import sys
@@ -24,8 +23,9 @@ import adsdump  # noqa: E402
 import xdsdiff  # noqa: E402
 from support.worlds import read, world_of  # noqa: E402
 
+from mesh_pilot.envoy.parts import PartKey, parts_of  # noqa: E402
 from mesh_pilot.envoy.scope import Target, facts_of, target_of  # noqa: E402
-from mesh_pilot.model.proxy import NodeType, Proxy, parse_proxy  # noqa: E402
+from mesh_pilot.model.proxy import Proxy, parse_proxy  # noqa: E402
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET, Resource  # noqa: E402
 from mesh_pilot.model.service import Locality  # noqa: E402
 from mesh_pilot.world import World  # noqa: E402
@@ -101,36 +101,28 @@ class Dump:
         self.expander = adsdump.Expander()
 
     def run(self) -> dict[str, dict[str, Any]]:
-        scope, place, workload = self.target.scope, self.target.place, self.target.workload
-        router = scope.type is NodeType.ROUTER
-        self._plan("clusters", "clusters", "outbound_clusters", scope, place)
-        if not router:
-            self._plan("clusters", "inbound_clusters", "inbound_clusters", workload)
+        parts = parts_of(self.target)
+        for part in parts[CLUSTER]:
+            self._part("clusters", part)
         eds = [n for n, c in self.document["clusters"].items() if c.get("type") == "EDS"]
-        for name in eds:
-            self._named("endpoints", "endpoints", "assignment", name, scope, place)
-        if router:
-            self._plan("listeners", "gateways", "gateway_listeners", workload)
-        else:
-            self._plan("listeners", "listeners", "outbound_listeners", scope)
-            self._plan("listeners", "inbound_listeners", "inbound_listeners", workload)
-        for name in sorted(self.expander.routes | self.routes):
-            if router:
-                self._named("routes", "gateways", "gateway_route", name, workload)
-            else:
-                self._named("routes", "routes", "route_configuration", name, scope)
+        for part in parts[ENDPOINT]:
+            self._part("endpoints", part, eds)
+        for part in parts[LISTENER]:
+            self._part("listeners", part)
+        for part in parts[ROUTE]:
+            self._part("routes", part, sorted(self.expander.routes | self.routes))
         return {k: v for k, v in self.document.items() if k in self.wanted}
 
-    def _plan(self, section: str, module: str, function: str, *key: Any) -> None:
+    def _part(self, section: str, part: PartKey, names: Iterable[str] = ()) -> None:
+        """All resources of a plan, or those that a function of names has for these names."""
+        _, (function, key), is_plan = part
+
         def run() -> None:
-            plan = self.world.memo.get(_entry(module, function), *key)
+            plan = self.world.memo.get(function, *key) if is_plan else {n: (function, (*key, n)) for n in names}
             for name, (translator, args) in plan.items():
                 self._guard(section, name, lambda t=translator, a=args, n=name: self._put(section, n, t, *a))
 
-        self._guard(section, function, run)
-
-    def _named(self, section: str, module: str, function: str, name: str, *key: Any) -> None:
-        self._guard(section, name, lambda: self._put(section, name, _entry(module, function), *key, name))
+        self._guard(section, function.__name__, run)
 
     def _put(self, section: str, name: str, translator: Callable[..., Resource | None], *key: Any) -> None:
         resource = self.world.memo.get(translator, *key)
@@ -152,11 +144,6 @@ class Dump:
             run()
         except Exception:
             self.failures.append(f"{section} {name}: {traceback.format_exc()}")
-
-
-def _entry(module: str, function: str) -> Callable[..., Any]:
-    found: Callable[..., Any] = getattr(importlib.import_module(f"mesh_pilot.envoy.{module}"), function)
-    return found
 
 
 def compare(

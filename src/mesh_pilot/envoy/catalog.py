@@ -6,19 +6,17 @@ from collections.abc import Callable
 
 import attrs
 
-from mesh_pilot.envoy import clusters, endpoints, gateways, inbound_clusters, inbound_listeners, listeners, routes
+from mesh_pilot.envoy.parts import PartKey, Parts, parts_of
+from mesh_pilot.envoy.patches.patch import PatchProblem
+from mesh_pilot.envoy.patches.problems import plan_problems, problems, table_problems
 from mesh_pilot.envoy.scope import Facts, Target, facts_of, target_of
-from mesh_pilot.envoy.secrets import secret
 from mesh_pilot.envoy.sets import JoinedSet, LiveSet, Part
-from mesh_pilot.incremental import Query, Watch
-from mesh_pilot.model.proxy import NodeType, Proxy
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
+from mesh_pilot.incremental import Watch
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.resource import ROUTE, SECRET
 from mesh_pilot.security.secrets import IdentitySet, Issuer
 from mesh_pilot.security.spiffe import parse_identity
-from mesh_pilot.world import View, World
-
-PartKey = tuple[str, Query, bool]
-"""Type, translator with its key, and whether that is a plan (else a function of the name)."""
+from mesh_pilot.world import World
 
 
 @attrs.frozen
@@ -41,13 +39,23 @@ class WorldCatalog:
         self._sets: dict[PartKey, LiveSet] = {}
         self._idle: dict[PartKey, bool] = {}
         """Sets without readers; True once a ``trim`` has seen them so."""
-        self._open = 0
+        self._open: dict[WorldResources, None] = {}
 
     def open(self, proxy: Proxy) -> WorldResources:
-        self._open += 1
         identity = parse_identity(proxy.identity)
         own = self._issuer.secrets_of(identity) if self._issuer and identity else None
-        return WorldResources(self, facts_of(proxy), own)
+        resources = WorldResources(self, facts_of(proxy), own)
+        self._open[resources] = None
+        return resources
+
+    def patch_problems(self) -> dict[str, tuple[PatchProblem, ...]]:
+        """What EnvoyFilters could not do to the proxies that are connected, by the name of those where there is
+        any such thing."""
+        found: dict[str, dict[PatchProblem, None]] = {}
+        for resources in self._open:
+            for problem in resources.patch_problems():
+                found.setdefault(resources.name, {})[problem] = None
+        return {name: tuple(held) for name, held in found.items()}
 
     def trim(self) -> None:
         """Let go of sets that nobody has read since the last call. Call it every minute or so."""
@@ -58,7 +66,7 @@ class WorldCatalog:
             self._idle[part] = True
 
     def statistics(self) -> CatalogStatistics:
-        return CatalogStatistics(self._open, len(self._sets), len(self._idle))
+        return CatalogStatistics(len(self._open), len(self._sets), len(self._idle))
 
     def _attach(self, part: PartKey, reader: WorldResources, wake: Callable[[], None]) -> LiveSet:
         live = self._sets.get(part)
@@ -87,12 +95,17 @@ class WorldResources:
         self._watch = Watch(self._world.memo, self._retarget)
         self._target: Target | None = None
         self._stale = True
-        self._parts: dict[str, tuple[PartKey, ...]] = {}
+        self._parts: Parts = {}
         self._sets: dict[str, JoinedSet] = {}
         self._waker: Callable[[], None] = _nothing
 
     def __repr__(self) -> str:
         return f"<WorldResources of {self._facts.name} open={sorted(self._sets)}>"
+
+    @property
+    def name(self) -> str:
+        """The proxy's."""
+        return self._facts.name
 
     @property
     def target(self) -> Target:
@@ -105,7 +118,7 @@ class WorldResources:
                 for type_url in list(self._sets):
                     self._leave(type_url)
                 self._target = target
-                self._parts = _parts(target)
+                self._parts = parts_of(target)
         assert self._target is not None
         return self._target
 
@@ -123,6 +136,21 @@ class WorldResources:
             joined = self._sets[type_url] = JoinedSet(self._world.memo, type_url, live)
         return joined
 
+    def patch_problems(self) -> tuple[PatchProblem, ...]:
+        """What EnvoyFilters could not do to what this proxy has; found by looking at all of it."""
+        target = self.target
+        if not target.filters:
+            return ()
+        view = self._world.memo.view
+        found = dict.fromkeys(problems(view, target.filters))
+        for type_url, parts in self._parts.items():
+            for _, query, is_plan in parts:
+                if is_plan:
+                    found.update(dict.fromkeys(plan_problems(view, query)))
+                elif type_url == ROUTE and type_url in self._sets:
+                    found.update(dict.fromkeys(table_problems(view, query, self._sets[type_url].all())))
+        return tuple(found)
+
     def watch(self, wake: Callable[[], None]) -> None:
         self._waker = wake
 
@@ -131,7 +159,7 @@ class WorldResources:
             self._leave(type_url)
         self._watch.close()
         self._waker = _nothing
-        self._catalog._open -= 1
+        self._catalog._open.pop(self, None)
 
     def _leave(self, type_url: str) -> None:
         del self._sets[type_url]
@@ -150,34 +178,3 @@ class WorldResources:
 
 def _nothing() -> None:
     pass
-
-
-def _parts(target: Target) -> dict[str, tuple[PartKey, ...]]:
-    """What a proxy's resources of each type are made from."""
-    scope, place, workload = target.scope, target.place, target.workload
-    clusters_out: PartKey = (CLUSTER, (clusters.outbound_clusters, (scope, place)), True)
-    common: dict[str, tuple[PartKey, ...]] = {
-        ENDPOINT: ((ENDPOINT, (endpoints.assignment, (scope, place)), False),),
-        SECRET: ((SECRET, (secret, (workload,)), False),),
-        EXTENSION: ((EXTENSION, (_no_extensions, ()), True),),
-    }
-    if scope.type is NodeType.ROUTER:
-        return {
-            **common,
-            CLUSTER: (clusters_out,),
-            LISTENER: ((LISTENER, (gateways.gateway_listeners, (workload,)), True),),
-            ROUTE: ((ROUTE, (gateways.gateway_route, (workload,)), False),),
-        }
-    return {
-        **common,
-        CLUSTER: (clusters_out, (CLUSTER, (inbound_clusters.inbound_clusters, (workload,)), True)),
-        LISTENER: (
-            (LISTENER, (listeners.outbound_listeners, (scope,)), True),
-            (LISTENER, (inbound_listeners.inbound_listeners, (workload,)), True),
-        ),
-        ROUTE: ((ROUTE, (routes.route_configuration, (scope,)), False),),
-    }
-
-
-def _no_extensions(view: View) -> dict[str, object]:
-    return {}

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.envoy.patches.selection import Described, FilterRef, filters_for
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import Interception, NodeType, Proxy
 from mesh_pilot.model.resource import Resource
@@ -128,6 +129,10 @@ class Facts:
     network: str
     cluster_id: str
     grpc: bool
+    version: str = ""
+    """Istio's, as the proxy says it; empty where it does not."""
+    texts: frozenset[tuple[str, str]] = frozenset()
+    """All of the node's metadata that is text: EnvoyFilters can ask for any."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -137,6 +142,8 @@ class Target:
     scope: Scope
     place: Place
     workload: Workload
+    filters: tuple[FilterRef, ...] = ()
+    """The EnvoyFilters that apply to it, in order; for most proxies there are none."""
 
 
 def facts_of(proxy: Proxy) -> Facts:
@@ -157,6 +164,8 @@ def facts_of(proxy: Proxy) -> Facts:
         network=proxy.text("NETWORK"),
         cluster_id=proxy.text("CLUSTER_ID"),
         grpc=proxy.is_grpc,
+        version=proxy.text("ISTIO_VERSION"),
+        texts=frozenset((k, v) for k, v in metadata.items() if isinstance(v, str)),
     )
 
 
@@ -193,7 +202,9 @@ def target_of(view: View, facts: Facts) -> Target:
         service_account=facts.service_account,
         metadata_namespace=facts.metadata_namespace,
     )
-    return Target(scope, place, workload)
+    described = Described(facts.namespace, labels, facts.version, facts.texts)
+    # What a proxyless client understands of xDS is too little to be patched.
+    return Target(scope, place, workload, () if facts.grpc else filters_for(view, described))
 
 
 def _labels_at(view: View, ips: tuple[str, ...], metadata_namespace: str) -> Labels:

@@ -1,0 +1,91 @@
+"""What a proxy's resources of each type are made from: its translators, with patches where it has EnvoyFilters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mesh_pilot.envoy import clusters, endpoints, gateways, inbound_clusters, inbound_listeners, listeners, routes
+from mesh_pilot.envoy.patches.patch import Context
+from mesh_pilot.envoy.patches.plans import (
+    patched_clusters,
+    patched_extensions,
+    patched_listeners,
+    patched_route,
+)
+from mesh_pilot.envoy.patches.resources import Task
+from mesh_pilot.envoy.scope import Plan, Target
+from mesh_pilot.envoy.secrets import secret
+from mesh_pilot.incremental import Query
+from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
+from mesh_pilot.world import View
+
+PartKey = tuple[str, Query, bool]
+"""Type, translator with its key, and whether that is a plan (else a function of the name)."""
+
+Parts = Mapping[str, tuple[PartKey, ...]]
+"""By type. The parts of a type have no name in common."""
+
+
+def parts_of(target: Target) -> Parts:
+    """The parts of a proxy. Proxies with the same part share its resources."""
+    parts = _router_parts(target) if target.scope.type is NodeType.ROUTER else _sidecar_parts(target)
+    return _patched(target, parts) if target.filters else parts
+
+
+def _common(target: Target) -> dict[str, tuple[PartKey, ...]]:
+    return {
+        ENDPOINT: ((ENDPOINT, (endpoints.assignment, (target.scope, target.place)), False),),
+        SECRET: ((SECRET, (secret, (target.workload,)), False),),
+        EXTENSION: ((EXTENSION, (_no_extensions, ()), True),),
+    }
+
+
+def _router_parts(target: Target) -> Parts:
+    scope, workload = target.scope, target.workload
+    return {
+        **_common(target),
+        CLUSTER: ((CLUSTER, (clusters.outbound_clusters, (scope, target.place)), True),),
+        LISTENER: ((LISTENER, (gateways.gateway_listeners, (workload,)), True),),
+        ROUTE: ((ROUTE, (gateways.gateway_route, (workload,)), False),),
+    }
+
+
+def _sidecar_parts(target: Target) -> Parts:
+    """Of clusters and listeners the first part is for outbound, the second for inbound traffic."""
+    scope, workload = target.scope, target.workload
+    return {
+        **_common(target),
+        CLUSTER: (
+            (CLUSTER, (clusters.outbound_clusters, (scope, target.place)), True),
+            (CLUSTER, (inbound_clusters.inbound_clusters, (workload,)), True),
+        ),
+        LISTENER: (
+            (LISTENER, (listeners.outbound_listeners, (scope,)), True),
+            (LISTENER, (inbound_listeners.inbound_listeners, (workload,)), True),
+        ),
+        ROUTE: ((ROUTE, (routes.route_configuration, (scope,)), False),),
+    }
+
+
+def _no_extensions(view: View) -> Plan:
+    return {}
+
+
+def _patched(target: Target, parts: Parts) -> Parts:
+    """The parts with EnvoyFilters over them. A type's plans become one: patches add to all of it."""
+    router = target.scope.type is NodeType.ROUTER
+    contexts = (Context.GATEWAY,) if router else (Context.SIDECAR_OUTBOUND, Context.SIDECAR_INBOUND)
+    tasks = tuple(Task(target.filters, context) for context in contexts)
+
+    def bases(type_url: str) -> tuple[tuple[Task, Query], ...]:
+        return tuple((task, query) for task, (_, query, _) in zip(tasks, parts[type_url], strict=type_url != EXTENSION))
+
+    tables = Task(target.filters, contexts[0], target.workload if router else None)
+    return {
+        **parts,
+        CLUSTER: ((CLUSTER, (patched_clusters, (target.workload, bases(CLUSTER))), True),),
+        LISTENER: ((LISTENER, (patched_listeners, (bases(LISTENER),)), True),),
+        EXTENSION: ((EXTENSION, (patched_extensions, (bases(EXTENSION),)), True),),
+        ROUTE: tuple((ROUTE, (patched_route, (tables, query)), False) for _, query, _ in parts[ROUTE]),
+    }

@@ -1,0 +1,127 @@
+"""Resources with the patches for them applied: each is derived from the translator's own."""
+
+from __future__ import annotations
+
+import attrs
+from envoy.config.cluster.v3.cluster_pb2 import Cluster
+from envoy.config.listener.v3.listener_pb2 import Listener
+from envoy.config.route.v3.route_pb2 import RouteConfiguration
+from google.protobuf.message import Message
+
+from mesh_pilot.envoy.gateway.servers import target_ports
+from mesh_pilot.envoy.messages import resource_of
+from mesh_pilot.envoy.patches.clusters import edit_cluster
+from mesh_pilot.envoy.patches.edit import Edit
+from mesh_pilot.envoy.patches.listeners import edit_listener
+from mesh_pilot.envoy.patches.parsed import parsed, patches_for
+from mesh_pilot.envoy.patches.patch import ApplyTo, Context, PatchProblem
+from mesh_pilot.envoy.patches.routes import TABLE_KINDS, edit_table
+from mesh_pilot.envoy.patches.selection import FilterRef
+from mesh_pilot.envoy.scope import Call, Workload
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.world.view import View
+
+CLUSTER_KINDS = (ApplyTo.CLUSTER,)
+LISTENER_KINDS = (
+    ApplyTo.LISTENER,
+    ApplyTo.LISTENER_FILTER,
+    ApplyTo.FILTER_CHAIN,
+    ApplyTo.NETWORK_FILTER,
+    ApplyTo.HTTP_FILTER,
+)
+
+
+@attrs.frozen(cache_hash=True)
+class Task:
+    """Which of a proxy's tasks resources are for, and what of the proxy decides how they are patched."""
+
+    filters: tuple[FilterRef, ...]
+    context: Context
+    router: Workload | None = None
+    """For a router's route tables: whose ports decide what ``portNumber`` means."""
+
+
+@attrs.frozen
+class Edited:
+    """What came of a resource."""
+
+    resource: Resource | None
+    """As the translator made it, the very same, where no patch is for it; None where one removes it."""
+    problems: tuple[PatchProblem, ...] = ()
+
+
+def listener_kinds(context: Context) -> tuple[ApplyTo, ...]:
+    """What of a listener is patched. Tables inside listeners are those of inbound traffic; others come by name."""
+    return LISTENER_KINDS + TABLE_KINDS if context is Context.SIDECAR_INBOUND else LISTENER_KINDS
+
+
+def patched_cluster(view: View, task: Task, hosts: tuple[str, ...], base: Call) -> Resource | None:
+    """A cluster; ``hosts`` are the services that an inbound one is for."""
+    return view.get(edited_cluster, task, hosts, base).resource
+
+
+def patched_listener(view: View, task: Task, base: Call) -> Resource | None:
+    """A listener; None where a patch removes it."""
+    return view.get(edited_listener, task, base).resource
+
+
+def patched_table(view: View, task: Task, base: Call) -> Resource | None:
+    """A route table."""
+    return view.get(edited_table, task, base).resource
+
+
+def added(view: View, key: ConfigKey, index: int) -> Resource | None:
+    """A resource that is a patch's own."""
+    for patch in view.get(parsed, key).patches:
+        if patch.index == index:
+            return resource_of(str(getattr(patch.message, "name", "")), patch.message, (key,))
+    return None
+
+
+def edited_cluster(view: View, task: Task, hosts: tuple[str, ...], base: Call) -> Edited:
+    resource = _base(view, base)
+    if resource is None:
+        return Edited(None)
+    edit = _edit(view, task, CLUSTER_KINDS, f"cluster {resource.name}")
+    message = Cluster.FromString(resource.body)
+    edit_cluster(edit, message, hosts)
+    return _result(resource, edit, message)
+
+
+def edited_listener(view: View, task: Task, base: Call) -> Edited:
+    resource = _base(view, base)
+    if resource is None:
+        return Edited(None)
+    edit = _edit(view, task, listener_kinds(task.context), f"listener {resource.name}")
+    message = Listener.FromString(resource.body)
+    kept = edit_listener(edit, message, task.context)
+    return _result(resource, edit, message) if kept else Edited(None, edit.problems)
+
+
+def edited_table(view: View, task: Task, base: Call) -> Edited:
+    resource = _base(view, base)
+    if resource is None:
+        return Edited(None)
+    patches = view.get(patches_for, task.filters, task.context, TABLE_KINDS)
+    if not patches:
+        return Edited(resource)
+    edit = Edit(patches, f"route table {resource.name}")
+    message = RouteConfiguration.FromString(resource.body)
+    edit_table(edit, message, task.context, view.get(target_ports, task.router) if task.router else ())
+    return _result(resource, edit, message)
+
+
+def _base(view: View, base: Call) -> Resource | None:
+    function, key = base
+    return view.get(function, *key)
+
+
+def _edit(view: View, task: Task, kinds: tuple[ApplyTo, ...], resource: str) -> Edit:
+    return Edit(view.get(patches_for, task.filters, task.context, kinds), resource)
+
+
+def _result(resource: Resource, edit: Edit, message: Message) -> Edited:
+    if not edit.changes:
+        return Edited(resource, edit.problems)
+    return Edited(resource_of(resource.name, message, (*resource.configs, *edit.configs)), edit.problems)
