@@ -18,6 +18,9 @@ from mesh_pilot.envoy.names import IDENTITY_SECRET, TRUST_SECRET
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import PREFIX, Resource, make_resource
 
+SECRET_PATIENCE = timedelta(seconds=3)
+"""How long Envoy waits for a secret that others can do without, before it goes on."""
+
 UNLIMITED = 4294967295
 """Istio's "no limit" for circuit breakers: the largest uint32."""
 
@@ -111,11 +114,11 @@ def secret(name: str) -> secret_pb2.SdsSecretConfig:
 
     Without the mesh's own certificate and roots nothing works, so those are waited for. Others may never come
     (a file that is missing, a credential not made yet), and one cluster's must not hold up a whole proxy's start:
-    they are waited for as long as Envoy does by default (15 s), then only their users fail.
+    they are waited for a little while, then only their users fail (until the secret comes after all).
     """
     source = ads()
     if name not in (IDENTITY_SECRET, TRUST_SECRET):
-        source.ClearField("initial_fetch_timeout")
+        source.initial_fetch_timeout.CopyFrom(duration(SECRET_PATIENCE))
     return secret_pb2.SdsSecretConfig(name=name, sds_config=source)
 
 
