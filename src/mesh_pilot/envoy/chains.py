@@ -75,7 +75,7 @@ class Conflict:
 
     listener: str
     kept: str
-    """Host that has the place."""
+    """Host that has the place; empty where nobody has."""
     dropped: str
     """Host that has not."""
     reason: str
