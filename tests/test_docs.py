@@ -1,0 +1,79 @@
+"""The documentation says what is so: links lead somewhere, flags and fields are those of the code."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+import mesh_pilot
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.cli.discovery import command as discovery
+from mesh_pilot.cli.logs import SCOPES
+
+ROOT = Path(__file__).parents[1]
+CODE = Path(mesh_pilot.__file__).parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "samples").glob("*.md")])
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+OPERATING = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
+    missing = [t for t in targets if not t.startswith("http") and not (page.parent / t).exists()]
+    assert missing == []
+
+
+def test_every_flag_of_discovery_is_described_and_no_other() -> None:
+    table = CONFIGURATION[: CONFIGURATION.index("Addresses are")]
+    described = set(
+        re.findall(r"`(--[a-z-]+)`", "\n".join(row.split("|")[1] for row in table.splitlines() if "| `--" in row))
+    )
+    flags = {name for p in discovery.params if isinstance(p, click.Option) for name in (*p.opts, *p.secondary_opts)}
+    assert described == flags
+
+
+def test_default_values_of_flags_are_as_described() -> None:
+    for param in discovery.params:
+        if isinstance(param, click.Option) and isinstance(param.default, str) and param.default:
+            row = next(row for row in CONFIGURATION.splitlines() if row.startswith(f"| `{param.opts[0]}`"))
+            assert f"`{param.default}`" in row
+
+
+def test_mesh_fields_said_to_have_an_effect_are_read_by_translators_and_the_others_are_not() -> None:
+    part = CONFIGURATION[CONFIGURATION.index("These fields have an effect") : CONFIGURATION.index("- `defaultConfig`")]
+    described = {*re.findall(r"`([a-zA-Z0-9]+)`", part), "defaultConfig"}
+    rooms = [file for room in ("world", "envoy") for file in (CODE / room).rglob("*.py")]
+    code = "\n".join(file.read_text(encoding="utf-8") for file in [*rooms, CODE / "bootstrap.py"])
+    read = {_camel(f.name) for f in dataclasses.fields(MeshConfig) if re.search(rf"\.{f.name}\b", code)}
+    # Two names that other messages have as well.
+    assert described == read - {"ca", "caCertificates"}
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part[:1].upper() + part[1:] for part in rest)
+
+
+def test_every_log_scope_is_described() -> None:
+    assert set(re.findall(r"^\| `([a-z]+)` \| ", OPERATING, re.MULTILINE)) == set(SCOPES)
+
+
+def test_every_metric_of_ours_and_every_page_is_described() -> None:
+    metrics = (CODE / "ops" / "metrics.py").read_text(encoding="utf-8")
+    for name in set(re.findall(r'"((?:mesh_)?pilot_\w+)"', metrics)):
+        assert name in OPERATING or f"..._{name.rsplit('_', 1)[1]}" in OPERATING, name
+    for path in re.findall(r'_route\("([^"]+)"', (CODE / "ops" / "app.py").read_text(encoding="utf-8")):
+        assert f"`{path}" in OPERATING, path
+
+
+def test_the_first_screen_of_the_readme_has_the_two_commands() -> None:
+    first_screen = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:25]
+    commands = [line.strip() for line in first_screen if line.startswith("    ")]
+    venv = "python3 -m venv .venv && .venv/bin/pip install -q"
+    assert commands == [f"{venv} '.[demo]' && .venv/bin/mesh-pilot demo", f"{venv} tox && .venv/bin/tox"]
+    assert commands[1] in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
