@@ -30,6 +30,7 @@ _LISTENER_PARTS = (
 _ROUTE_PARTS = (ApplyTo.ROUTE_CONFIGURATION, ApplyTo.VIRTUAL_HOST, ApplyTo.HTTP_ROUTE)
 _ORDERED = (Operation.INSERT_BEFORE, Operation.INSERT_AFTER, Operation.INSERT_FIRST)
 _IN_LISTS = (ApplyTo.NETWORK_FILTER, ApplyTo.HTTP_FILTER, ApplyTo.LISTENER_FILTER, ApplyTo.HTTP_ROUTE)
+_REPLACEABLE = (ApplyTo.NETWORK_FILTER, ApplyTo.HTTP_FILTER, ApplyTo.LISTENER_FILTER, ApplyTo.VIRTUAL_HOST)
 
 
 def validate(spec: EnvoyFilter, context: Context) -> Iterator[Problem]:
@@ -54,12 +55,11 @@ def _check_patch(path: str, patch: EnvoyFilterEnvoyConfigObjectPatch) -> Iterato
         elif operation != Operation.REMOVE and patch.patch.value is None:
             yield error(f"{path}.patch.value", f"is missing: operation {operation.name} needs it")
         elif operation in _ORDERED and patch.apply_to not in (*_IN_LISTS, ApplyTo.INVALID):
-            reason = f"{operation.name} has no effect on {patch.apply_to.name}, which is in no ordered list"
+            reason = f"{operation.name} is taken as ADD on {patch.apply_to.name}, which is in no ordered list"
             yield warning(f"{path}.patch.operation", reason)
-        elif operation == Operation.REPLACE and patch.apply_to not in (*_IN_LISTS[:3], ApplyTo.INVALID):
-            yield warning(
-                f"{path}.patch.operation", f"REPLACE has no effect on {patch.apply_to.name}; it is for filters"
-            )
+        elif operation == Operation.REPLACE and patch.apply_to not in (*_REPLACEABLE, ApplyTo.INVALID):
+            reason = f"REPLACE has no effect on {patch.apply_to.name}; it is for filters and virtual hosts"
+            yield warning(f"{path}.patch.operation", reason)
     if patch.match is not None:
         yield from _check_match(f"{path}.match", patch.apply_to, patch.match)
 
