@@ -279,3 +279,36 @@ def test_a_reconnecting_delta_client_without_routes_is_given_up_on(world: FakeWo
     assert kinds(client.settle()) == [CLUSTER]
     client.stream.stop_rejoining()
     assert [r.removed for r in client.settle()] == [("gone",)]
+
+
+def test_a_reconnecting_sotw_client_is_named_new_clusters_only_with_their_endpoints(world: FakeWorld) -> None:
+    """What it has is unknown, but which endpoints it asks for tells which clusters are new to it."""
+    client = Sotw(world)
+    client.ask(CLUSTER, version="of another replica")
+    client.ask(ENDPOINT, "a")
+    client.ask(ROUTE, "web")
+    assert kinds(client.settle()) == [CLUSTER, ENDPOINT]
+    assert client.stream.waiting_for().endpoints == {"b"}
+    client.ask(ENDPOINT, "a", "b")
+    assert kinds(client.settle()) == [ENDPOINT, ROUTE]
+
+
+def test_a_sotw_client_that_comes_back_soon_is_known(world: FakeWorld) -> None:
+    """Then clusters that are gone can wait for its routes, as if it had never been away."""
+    before = Sotw(world)
+    before.ask(CLUSTER)
+    (response,) = before.settle()
+    before.stream.close()
+    world.put(ROUTE, "web", "to a only")
+    world.put(CLUSTER, "c")
+    world.remove(CLUSTER, "b")
+    client = Sotw(world)
+    client.ask(CLUSTER, version=response.version)
+    (clusters,) = client.settle()
+    assert (names(clusters), clusters.touched) == (["a", "b", "c"], ("c",))
+    client.ask(LISTENER)
+    client.ask(ROUTE, "web")
+    assert kinds(client.responses()) == [LISTENER, ROUTE]
+    for response in client.journal.responses[-2:]:
+        client.ack(response)
+    assert names(client.next()) == ["a", "c"]

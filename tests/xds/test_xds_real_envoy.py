@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -97,10 +97,10 @@ async def backend(text: str) -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def served(world: EnvoyWorld) -> AsyncIterator[tuple[XdsServer, str]]:
+async def served(world: EnvoyWorld, address: str = "127.0.0.1:0") -> AsyncIterator[tuple[XdsServer, str]]:
     xds = XdsServer(world, identifier="mesh-pilot test")
     async with trio.open_nursery() as nursery:
-        server = await nursery.start(partial(serve, xds.services(), await open_listeners("127.0.0.1:0")))
+        server = await nursery.start(partial(serve, xds.services(), await open_listeners(address)))
         yield xds, server.addresses[0]
         nursery.cancel_scope.cancel()
 
@@ -176,6 +176,46 @@ async def test_a_real_envoy_follows_without_a_refusal_or_a_failed_request(
                 assert set(await envoy.dynamic("Cluster")) - {"xds-grpc"} == {"one-2", "empty"}
                 warming = await envoy.stats("warming")
                 assert set(warming.values()) == {0}
+
+
+@pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
+async def test_a_real_envoy_catches_up_with_a_control_plane_that_was_away(
+    delta: bool, tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    world = EnvoyWorld()
+    port, plane = free_ports(2)
+    address = f"127.0.0.1:{plane}"
+    async with backend("one") as one, backend("two") as two, trio.open_nursery() as nursery:
+        for name in ("one", "other"):
+            world.put_cluster(name)
+            world.put_endpoints(name, one)
+        world.put_listener(port)
+        world.put_route("one")
+        async with AsyncExitStack() as stack:
+            async with served(world, address) as (xds, _):
+                envoy = await stack.enter_async_context(real_envoy(address, tmp_path, EnvoyNode("web-1"), delta=delta))
+                await envoy.wait_live()
+                traffic = Traffic(port)
+                nursery.start_soon(traffic.run)
+                await traffic.until("200 one")
+                await eventually(partial(_is_synced, xds), seconds=SECONDS, what="everything ACKed")
+            # While it is away one cluster changes (its endpoints do not), one goes, one comes and gets the traffic.
+            world.put_cluster("one", timeout_seconds=2)
+            world.put_cluster("two")
+            world.put_endpoints("two", two)
+            world.put_route("two")
+            world.remove(CLUSTER, "other")
+            world.remove(ENDPOINT, "other")
+            async with served(world, address) as (xds, _):
+                await traffic.until("200 two")
+                await eventually(partial(_is_warm, envoy, "one", "2s"), seconds=10, what="the cluster warm")
+                assert traffic.answers == {"200 one", "200 two"}
+                assert set(await envoy.dynamic("Cluster")) - {"xds-grpc"} == {"one", "two"}
+                assert await envoy.rejected() == {}
+                if delta:
+                    pushes = xds.statistics().xds.pushes
+                    assert LISTENER not in pushes, "it has the listener"
+                nursery.cancel_scope.cancel()
 
 
 async def _is_synced(xds: XdsServer) -> bool:

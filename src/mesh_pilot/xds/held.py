@@ -8,6 +8,7 @@ leaves no trace, and two clients (in any process) that hold the same have the sa
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -24,6 +25,9 @@ _states: WeakValueDictionary[int, State] = WeakValueDictionary()
 
 _whole: WeakKeyDictionary[ResourceSet, tuple[int, State]] = WeakKeyDictionary()
 """The revision and state of each set when it was last looked at as a whole."""
+
+_recent: deque[State] = deque(maxlen=32)
+"""States of clients that left a while ago: what they have when they come back."""
 
 _names: WeakValueDictionary[int, frozenset[str]] = WeakValueDictionary()
 """Every set of subscribed names in use, by hash."""
@@ -86,6 +90,20 @@ def _shared(digest: int, entries: Mapping[str, Resource]) -> State:
 
 EMPTY = _shared(0, {})
 """Nothing held."""
+
+
+def remember(state: State) -> None:
+    """Keep what a client that is leaving holds, for some time."""
+    if state not in _recent:
+        _recent.append(state)
+
+
+def recall(version: str) -> State | None:
+    """The state of a version, if anyone holds it or held it lately."""
+    try:
+        return _states.get(int(version, 16))
+    except ValueError:
+        return None
 
 
 def whole(source: ResourceSet) -> State:

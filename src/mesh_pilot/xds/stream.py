@@ -18,9 +18,11 @@ import attrs
 
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, TYPES, Resource
+from mesh_pilot.xds.held import remember
 from mesh_pilot.xds.messages import Code, DeltaRequest, Nack, Node, Request, Response, SotwRequest, StreamError, Variant
+from mesh_pilot.xds.plan import Plan
 from mesh_pilot.xds.sets import Catalog, ProxyResources, ResourceSet
-from mesh_pilot.xds.subscription import Plan, Subscription, SubscriptionStatistics
+from mesh_pilot.xds.subscription import Subscription, SubscriptionStatistics
 
 REFERRERS = (LISTENER, ROUTE, EXTENSION)
 """Types whose resources name clusters."""
@@ -101,11 +103,11 @@ class Stream:
         self._warming: set[str] = set()
         """New clusters that the client may not be able to use before it has their endpoints."""
         self._is_reconnect = False
-        """Delta: whether the client said what it has from before."""
+        """Whether the client has been here before, or at another replica."""
         self._is_rejoining = False
-        """Whether such a client may still have listeners and routes that it has not asked for yet."""
+        """Whether such a client, whose clusters are known, has not asked for its listeners and routes yet."""
         self._told_clusters: set[str] = set()
-        """Clusters sent to such a client before it asked for endpoints: it will wait for those of them."""
+        """Delta: clusters sent to such a client before it asked for endpoints; it will wait for those of them."""
 
     def __repr__(self) -> str:
         who = self.proxy.id if self.proxy else "nobody yet"
@@ -141,6 +143,9 @@ class Stream:
 
     def close(self) -> None:
         """The stream is over; nothing wakes it any more."""
+        for subscription in self._subscriptions.values():
+            if subscription.whole_state and subscription.wildcard and subscription.is_settled:
+                remember(subscription.held)
         if self._resources is not None:
             self._resources.close()
             self._resources = None
@@ -206,22 +211,26 @@ class Stream:
         if subscription.nonce and request.nonce:
             self._on_answer(subscription, request.error)
         subscription.want(request.names)
-        may_have_all = subscription.whole_state and subscription.wildcard and not subscription.names
-        if first and may_have_all:
+        if first and request.version and subscription.whole_state and subscription.wildcard and not subscription.names:
             subscription.refresh(source)
-            subscription.has_all(request.version)
+            is_known = subscription.take_back(request.version)
+            self._note_reconnect(subscription, knows_past=is_known)
 
     def _on_delta(self, subscription: Subscription, request: DeltaRequest, source: ResourceSet, first: bool) -> None:
         if request.nonce and request.nonce == subscription.nonce:
             self._on_answer(subscription, request.error)
         subscription.change(request.subscribe, request.unsubscribe, first=first)
         if first and request.initial_versions:
-            self._is_reconnect = True
-            self._is_rejoining = self._is_rejoining or (_is(subscription, CLUSTER) and self._only is None)
+            self._note_reconnect(subscription, knows_past=True)
             subscription.refresh(source)
             subscription.believe(request.initial_versions, self._told_clusters if _is(subscription, ENDPOINT) else ())
         if _is(subscription, ENDPOINT):
             self._told_clusters.clear()
+
+    def _note_reconnect(self, subscription: Subscription, *, knows_past: bool) -> None:
+        self._is_reconnect = True
+        if _is(subscription, CLUSTER) and self._only is None:
+            self._is_rejoining = knows_past
 
     def _on_answer(self, subscription: Subscription, error: str | None) -> None:
         nonce, version = subscription.nonce, subscription.version
@@ -280,9 +289,9 @@ class Stream:
         endpoints = self._subscriptions.get(ENDPOINT)
         if endpoints is not None:
             endpoints.ask_again(touched)
-        elif self._is_reconnect:
+        elif self._is_reconnect and self._variant is Variant.DELTA:
             self._told_clusters |= touched
-        if clusters.wildcard and (clusters.version or clusters.held.entries):
+        if clusters.wildcard and (clusters.version or self._is_reconnect):
             self._warming.update(n for n in touched if n not in clusters.held.entries or n in clusters.in_doubt)
 
     def _clusters_unsent(self) -> bool:

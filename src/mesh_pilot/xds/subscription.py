@@ -13,8 +13,9 @@ from enum import Enum
 import attrs
 
 from mesh_pilot.model.resource import CLUSTER, LISTENER, SHORT, Resource
-from mesh_pilot.xds.held import EMPTY, State, content_digest, intern_names, whole
+from mesh_pilot.xds.held import EMPTY, State, content_digest, intern_names, recall, whole
 from mesh_pilot.xds.messages import Response, Variant
+from mesh_pilot.xds.plan import Draft, Plan, Refusal
 from mesh_pilot.xds.sets import ResourceSet
 
 WILDCARD = "*"
@@ -30,43 +31,6 @@ class Phase(Enum):
     UNACKED = "un-ACKed"
     ACKED = "ACKed"
     NACKED = "NACKed"
-
-
-@attrs.frozen
-class Plan:
-    """What to send next."""
-
-    puts: tuple[Resource, ...] = ()
-    """New, changed or asked for again."""
-    drops: tuple[str, ...] = ()
-    """Held by the client, or asked for, and not there."""
-
-
-@attrs.define
-class Draft:
-    """A plan being made."""
-
-    puts: list[Resource] = attrs.field(factory=list)
-    drops: list[str] = attrs.field(factory=list)
-
-    def add(self, name: str, current: Resource | None) -> None:
-        if current is None:
-            self.drops.append(name)
-        else:
-            self.puts.append(current)
-
-    def plan(self) -> Plan:
-        return Plan(tuple(self.puts), tuple(self.drops))
-
-
-@attrs.frozen
-class Refusal:
-    """Why a name is in doubt: it was in a response that the client refused."""
-
-    group: int
-    """Digest of that response's content."""
-    version: str
-    """The version that was in it; empty for a removal."""
 
 
 @attrs.frozen
@@ -309,14 +273,18 @@ class Subscription:
         """The client waits for these, whether they changed or not, as far as it ever had them."""
         self._asked.update(name for name in names if name in self.held.entries and self.is_wanted(name))
 
-    def has_all(self, version: str) -> bool:
-        """Take a wildcard client at its word that it holds ``version``; False when that is not what there is now."""
-        if self._source is None or not version or whole(self._source).version != version:
+    def take_back(self, version: str) -> bool:
+        """A wildcard client comes back with this version: take it at its word, if it is known what that was.
+
+        Returns whether it is; only what differs from it is then new to the client. Call ``refresh`` before.
+        """
+        state = recall(version)
+        if state is None:
             return False
-        self.held = whole(self._source)
+        self.held = state
         self.acked_version = self.version = version
-        self._dirty.clear()
         self._answer_due = False
+        self._judge({*state.entries, *self._entries})
         return True
 
     def plan(self, keep: Callable[[str], bool] | None = None) -> Plan | None:
