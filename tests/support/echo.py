@@ -6,6 +6,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -27,16 +28,29 @@ class Backend:
     """Requests so far, oldest first."""
     answer: Answer | None = None
     """What to answer instead of 200; may be set while it runs."""
+    gate: trio.Event | None = None
+    """While there is one, answers wait for it to be set."""
+
+    def asked(self, path: str) -> int:
+        """How many requests for a path came."""
+        return sum(request["path"] == path for request in self.seen)
 
 
 @asynccontextmanager
 async def http_backend(
-    name: str, *, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
+    name: str, *, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None, unix: Path | None = None
 ) -> AsyncIterator[Backend]:
-    """An HTTP/1.1 server that answers every request with JSON: its name, and the request as it saw it."""
+    """An HTTP/1.1 server that answers every request with JSON: its name, and the request as it saw it.
+
+    On a Unix socket where ``unix`` is given; its ``host`` is then ``unix://PATH`` and its port 0.
+    """
     async with trio.open_nursery() as nursery:
-        listeners = await trio.open_tcp_listeners(port, host=host)
-        backend = Backend(name, host, listeners[0].socket.getsockname()[1])
+        if unix is None:
+            listeners = await trio.open_tcp_listeners(port, host=host)
+            backend = Backend(name, host, listeners[0].socket.getsockname()[1])
+        else:
+            listeners = [await _unix_listener(unix)]
+            backend = Backend(name, f"unix://{unix}", 0)
 
         async def connection(raw: trio.SocketStream) -> None:
             stream: trio.abc.Stream = trio.SSLStream(raw, tls, server_side=True) if tls else raw
@@ -89,6 +103,13 @@ async def greeting(host: str, port: int) -> str:
         return data.decode().strip()
 
 
+async def _unix_listener(path: Path) -> trio.SocketListener:
+    socket = trio.socket.socket(trio.socket.AF_UNIX)
+    await socket.bind(str(path))
+    socket.listen(128)
+    return trio.SocketListener(socket)
+
+
 async def _serve(stream: trio.abc.Stream, backend: Backend) -> None:
     connection = h11.Connection(h11.SERVER)
     while True:
@@ -103,6 +124,8 @@ async def _serve(stream: trio.abc.Stream, backend: Backend) -> None:
             "body": body.decode(errors="replace"),
         }
         backend.seen.append(seen)
+        if backend.gate is not None:
+            await backend.gate.wait()
         status, headers = (backend.answer and backend.answer(request, body)) or (200, {})
         content = json.dumps(seen).encode()
         given = [(k.encode(), v.encode()) for k, v in headers.items()]

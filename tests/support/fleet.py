@@ -9,8 +9,9 @@ Whatever it started is gone when the block is left.
 
 from __future__ import annotations
 
+import ssl
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import attrs
 import httpx
 import trio
+from support.certificates import CertificateFiles
 from support.echo import Backend, http_backend, tcp_backend
 from support.envoy import RealEnvoy, eventually, real_envoy
 
@@ -51,6 +53,18 @@ class Fleet:
         """Put a file in place as an editor does: whole."""
         _write(self.folder / "config" / name, config)
 
+    async def apply(self, config: str, name: str = "config.yaml") -> None:
+        """Write a file that says something new, and return when the control plane has read it; all of it must do."""
+        before = self.plane.state.reducer.statistics().revisions
+        self.write(config, name)
+        await eventually(lambda: self.plane.state.reducer.statistics().revisions > before, what=f"{name} is read")
+        self.assert_nothing_refused()
+
+    def assert_nothing_refused(self) -> None:
+        """The control plane has refused no object."""
+        refused = [f"{r.origin}: {'; '.join(map(str, r.problems))}" for r in self.plane.state.world.rejections()]
+        assert refused == [], "\n".join(refused)
+
     async def backend(self, name: str, **options: Any) -> Backend:
         return await self._stack.enter_async_context(http_backend(name, **options))
 
@@ -64,11 +78,28 @@ class Fleet:
         )
         with trio.fail_after(20):
             await envoy.wait_live()
+            while not (await envoy.stats("workers_started")).get("listener_manager.workers_started"):
+                await trio.sleep(0.02)
         self.envoys.append(envoy)
         return envoy
 
-    async def get(self, url: str, *, host: str = "", headers: dict[str, str] | None = None) -> httpx.Response:
-        return await self.client.get(url, headers={**({"host": host} if host else {}), **(headers or {})})
+    async def get(
+        self, url: str, *, host: str = "", headers: Mapping[str, str] | None = None, method: str = "GET", **more: Any
+    ) -> httpx.Response:
+        """The reply to a request; ``more`` is what httpx takes."""
+        named = {"host": host} if host else {}
+        return await self.client.request(method, url, headers={**named, **(headers or {})}, **more)
+
+    async def https(
+        self, port: int, host: str, path: str = "/", *, own: CertificateFiles | None = None, ca: Path, **more: Any
+    ) -> httpx.Response:
+        """The reply over a connection of its own, to 127.0.0.1 with this SNI and its certificate verified by ``ca``."""
+        context = ssl.create_default_context(cafile=str(ca))
+        if own is not None:
+            context.load_cert_chain(own.certificate, own.key)
+        async with httpx.AsyncClient(verify=context, timeout=10, trust_env=False) as client:
+            url = f"https://127.0.0.1:{port}{path}"
+            return await client.get(url, headers={"host": host}, extensions={"sni_hostname": host}, **more)
 
     async def names(
         self, url: str, *, host: str, count: int = 20, headers: dict[str, str] | None = None
@@ -118,14 +149,15 @@ class Fleet:
                 load.failures.append(f"{reply.status_code} {reply.text}")
 
     async def assert_all_taken(self) -> None:
-        """No Envoy has refused anything."""
+        """The control plane has refused no config, and no Envoy anything that it was sent."""
+        self.assert_nothing_refused()
         for envoy in self.envoys:
             assert await envoy.rejected() == {}, envoy.log.read_text()[-2000:]
 
 
 @asynccontextmanager
 async def fleet(
-    folder: Path, config: str = "", *, mesh: str = "", grpc_addr: str = "127.0.0.1:0"
+    folder: Path, config: str = "", *, mesh: str = "", grpc_addr: str = "127.0.0.1:0", secrets: Path | None = None
 ) -> AsyncIterator[Fleet]:
     """A control plane that serves ``config``, ready; no Envoy yet."""
     (folder / "config").mkdir()
@@ -136,6 +168,7 @@ async def fleet(
     settings = Settings(
         config_dirs=(folder / "config",),
         mesh_config=folder / "mesh.yaml",
+        secrets_dir=secrets,
         grpc_addr=grpc_addr,
         http_addr=anywhere,
         monitoring_addr=anywhere,
