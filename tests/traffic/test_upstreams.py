@@ -204,6 +204,44 @@ async def test_a_proxy_header_says_who_the_client_is(tmp_path: Path, free_ports:
         nursery.cancel_scope.cancel()
 
 
+async def test_hosts_under_a_wildcard_are_resolved_as_requests_ask_for_them(tmp_path: Path) -> None:
+    async with fleet(tmp_path) as mesh:
+        asked: list[str] = []
+        files = write_certificates(tmp_path, "server", dns=("a.localhost",))
+        plain = await mesh.backend("plain")
+        secure = await mesh.backend("secure", tls=server_context(files, asked, mutual=False))
+        bind = "127.0.0.9"
+        config = f"""
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {{name: dynamic, namespace: shop}}
+spec:
+  hosts: ["*.localhost"]
+  location: MESH_EXTERNAL
+  resolution: DYNAMIC_DNS
+  ports: [{{number: {plain.port}, name: http, protocol: HTTP}}, {{number: {secure.port}, name: tls, protocol: TLS}}]
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {{name: default, namespace: shop}}
+spec:
+  egress:
+  - {{port: {{number: {plain.port}, name: http, protocol: HTTP}}, bind: {bind}, captureMode: NONE, hosts: ["*/*"]}}
+  - {{port: {{number: {secure.port}, name: tls, protocol: TLS}}, bind: {bind}, captureMode: NONE, hosts: ["*/*"]}}
+"""
+        await client(mesh, config, 1)
+        await listening(mesh, secure.port)
+        url = f"http://{bind}:{plain.port}/"
+        await mesh.until_answered_by({"plain"}, url, host=f"a.localhost:{plain.port}")
+        context = ssl.create_default_context(cafile=str(files.ca))
+        raw = await trio.open_tcp_stream(bind, secure.port)
+        async with trio.SSLStream(raw, context, server_hostname="a.localhost", https_compatible=True) as stream:
+            await stream.send_all(b"GET / HTTP/1.1\r\nhost: a.localhost\r\n\r\n")
+            assert b"200" in await stream.receive_some()
+        assert asked == ["a.localhost"]
+        await mesh.assert_all_taken()
+
+
 EVERYTHING = """
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry

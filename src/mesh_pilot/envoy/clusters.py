@@ -20,7 +20,6 @@ from mesh_pilot.envoy.discovery import BY_DNS, Discovery, discovery_of
 from mesh_pilot.envoy.dns_clusters import Resolver, apply_dns, apply_dynamic_dns
 from mesh_pilot.envoy.egress import scope_services
 from mesh_pilot.envoy.endpoints import preference_of
-from mesh_pilot.envoy.grpc_clusters import grpc_cluster
 from mesh_pilot.envoy.identities import identities
 from mesh_pilot.envoy.load_balancing import apply_load_balancing, apply_outlier_detection
 from mesh_pilot.envoy.messages import ads, duration, resource_of
@@ -60,17 +59,16 @@ def outbound_clusters(view: View, scope: Scope, place: Place) -> Plan:
     plan: dict[str, Call] = {}
     for service in view.get(scope_services, scope):
         plan.update(_calls(view, scope, place, service))
-    if not scope.grpc:
-        plan[BLACK_HOLE] = (black_hole, ())
-        if scope.type is NodeType.SIDECAR:
-            plan[PASSTHROUGH] = (passthrough, ())
+    plan[BLACK_HOLE] = (black_hole, ())
+    if scope.type is NodeType.SIDECAR:
+        plan[PASSTHROUGH] = (passthrough, ())
     return plan
 
 
 def cluster(
     view: View, client: Client, upstream: Upstream, discovery: Discovery, resolver: Resolver | None = None
 ) -> Resource | None:
-    """The cluster for a port and subset of a service; ``resolver`` for those that find endpoints by DNS."""
+    """The cluster for a port and subset of a service; ``resolver`` for those whose endpoints are names."""
     service = view.service(upstream.service)
     port = service.port(upstream.port) if service else None
     if service is None or port is None:
@@ -81,14 +79,14 @@ def cluster(
     speaks = outbound_http(port.protocol, http, mesh_upgrade=defaults.h2_upgrade, sniff=client.sidecar)
     message = Cluster(name=upstream.name)
     message.alt_stat_name = outbound_stat_name(defaults.outbound_stat_name, service, port, upstream.subset)
-    if resolver is None:
+    if resolver is not None:
+        apply_dns(view, message, upstream, port, resolver, logical=discovery is Discovery.LOGICAL_DNS)
+    elif discovery is Discovery.DYNAMIC_DNS:
+        apply_dynamic_dns(message, defaults)
+    else:
         message.type = _TYPES[discovery]
         if discovery is Discovery.EDS:
             _apply_eds(message)
-    elif discovery is Discovery.DYNAMIC_DNS:
-        apply_dynamic_dns(message, resolver, defaults)
-    else:
-        apply_dns(view, message, upstream, port, resolver, logical=discovery is Discovery.LOGICAL_DNS)
     apply_connection_pool(message, policy, defaults, speaks)
     apply_outlier_detection(message, policy.outlier_detection)
     apply_load_balancing(message, policy.load_balancer, defaults)
@@ -126,10 +124,6 @@ def _calls(view: View, scope: Scope, place: Place, service: Service) -> Iterator
             upstream = Upstream(service.key, port.number, subset, ref)
             through = bool(ref) and view.get(passes_through, ref, port.number, subset)
             discovery = discovery_of(scope, service, through)
-            if scope.grpc:
-                if discovery is Discovery.EDS:
-                    yield upstream.name, (grpc_cluster, (upstream,))
-                continue
             resolver = None
             if discovery in BY_DNS:
                 wanted = view.get(preference_of, ref, port.number, subset, place)

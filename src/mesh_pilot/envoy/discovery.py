@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from mesh_pilot.envoy.egress import egress_listeners, scope_services
+from mesh_pilot.envoy.egress import egress_listeners, scope_services, visible_services
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Resolution, Service
@@ -22,7 +22,8 @@ class Discovery(Enum):
     DYNAMIC_DNS = "the name that the client asked for"
 
 
-BY_DNS = (Discovery.STRICT_DNS, Discovery.LOGICAL_DNS, Discovery.DYNAMIC_DNS)
+BY_DNS = (Discovery.STRICT_DNS, Discovery.LOGICAL_DNS)
+"""Endpoints are names, and come with the cluster."""
 
 _BY_RESOLUTION = {
     Resolution.CLIENT_SIDE: Discovery.EDS,
@@ -55,6 +56,11 @@ def scope_service(view: View, scope: Scope, host: str) -> Service | None:
     if len(listeners) == 1 and listeners[0].index < 0:
         return view.get(_visible_service, scope.namespace, host)
     return view.get(_by_host, scope).get(host)
+
+
+def any_dynamic(view: View, namespace: str) -> bool:
+    """Whether a namespace may see any service whose hosts are resolved as requests ask for them."""
+    return any(s.resolution is Resolution.DYNAMIC_DNS for s in view.get(visible_services, namespace))
 
 
 def _visible_service(view: View, namespace: str, host: str) -> Service | None:

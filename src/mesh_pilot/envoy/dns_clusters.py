@@ -46,18 +46,18 @@ def apply_dns(
     message.load_assignment.CopyFrom(endpoints)
 
 
-def apply_dynamic_dns(message: Cluster, resolver: Resolver, defaults: ClusterDefaults) -> None:
-    """Set a cluster to resolve whatever host a request asks for."""
-    config = dynamic_pb2.ClusterConfig(dns_cache_config=dns_cache(resolver.ipv4, defaults))
+def apply_dynamic_dns(message: Cluster, defaults: ClusterDefaults) -> None:
+    """Set a cluster to resolve whatever host a request asks for; a filter before it has to find that out."""
+    config = dynamic_pb2.ClusterConfig(dns_cache_config=dns_cache(defaults))
     message.cluster_type.name = DYNAMIC_CLUSTER
     message.cluster_type.typed_config.CopyFrom(any_of(config))
     message.lb_policy = Cluster.CLUSTER_PROVIDED
 
 
-def dns_cache(ipv4: bool, defaults: ClusterDefaults) -> DnsCacheConfig:
-    """The cache of resolved names; the filter before a dynamic cluster must name the very same."""
+def dns_cache(defaults: ClusterDefaults) -> DnsCacheConfig:
+    """The cache of resolved names. Clusters and the filters before them must describe it in the very same way."""
     return DnsCacheConfig(
         name=DYNAMIC_CACHE,
-        dns_lookup_family=Cluster.V4_ONLY if ipv4 else Cluster.V6_ONLY,
+        dns_lookup_family=Cluster.V4_PREFERRED,
         dns_refresh_rate=duration(defaults.dns_refresh_rate),
     )

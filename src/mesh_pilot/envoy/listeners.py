@@ -195,8 +195,8 @@ def _member_chains(view: View, scope: Scope, member: TcpMember) -> tuple[Chain, 
         covered = bool(routes) and routes[-1].is_any
     chains = list(_route_chains(view, scope, member, routes))
     if not covered:
-        names = (member.service.host,) if member.by_name else ()
         target = service_target(view, scope, member.service, member.cluster_port)
+        names = (member.service.host,) if member.by_name or (target.sni_port and member.protocol.is_tls) else ()
         filters = tcp_filters(view, outbound_owner(scope), target, member.protocol)
         chains.append(chain(sni_match(names, (member.cidr,)), filters, host=member.service.host))
     return tuple(chains)

@@ -10,11 +10,16 @@ from datetime import timedelta
 import attrs
 from envoy.config.listener.v3.listener_components_pb2 import Filter
 from envoy.extensions.filters.network.mongo_proxy.v3 import mongo_proxy_pb2
+from envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3 import (
+    sni_dynamic_forward_proxy_pb2 as sni_dynamic_pb2,
+)
 from envoy.extensions.filters.network.tcp_proxy.v3.tcp_proxy_pb2 import TcpProxy
 from envoy.type.v3 import hash_policy_pb2
 from google.protobuf import any_pb2
 
 from mesh_pilot.envoy.access_logs import access_logs
+from mesh_pilot.envoy.defaults import cluster_defaults
+from mesh_pilot.envoy.dns_clusters import dns_cache
 from mesh_pilot.envoy.messages import any_of, duration, encode, field
 from mesh_pilot.envoy.owner import Owner
 from mesh_pilot.model.resource import PREFIX
@@ -22,6 +27,7 @@ from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
 TCP_PROXY = "envoy.filters.network.tcp_proxy"
+SNI_DYNAMIC_DNS = "envoy.filters.network.sni_dynamic_forward_proxy"
 MONGO_PROXY = "envoy.filters.network.mongo_proxy"
 
 _ACCESS_LOG_FIELD = TcpProxy.ACCESS_LOG_FIELD_NUMBER
@@ -38,6 +44,8 @@ class TcpTarget:
     """Connections of one address go to the same endpoint."""
     idle_timeout: timedelta | None = None
     tunnel: Tunnel | None = None
+    sni_port: int = 0
+    """Not 0: the server name that the client asks for is resolved, and connected to at this port."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -58,6 +66,10 @@ def to_cluster(name: str) -> TcpTarget:
 def tcp_filters(view: View, owner: Owner, target: TcpTarget, protocol: Protocol = Protocol.TCP) -> list[Filter]:
     """The network filters that carry a connection to its target, the protocol's own first."""
     filters = [tcp_proxy(view, owner, target)]
+    if target.sni_port and protocol.is_tls:
+        cache = dns_cache(view.get(cluster_defaults))
+        dynamic = sni_dynamic_pb2.FilterConfig(dns_cache_config=cache, port_value=target.sni_port)
+        filters.insert(0, Filter(name=SNI_DYNAMIC_DNS, typed_config=any_of(dynamic)))
     if protocol is Protocol.MONGO:
         config = mongo_proxy_pb2.MongoProxy(stat_prefix=target.stat_prefix)
         filters.insert(0, Filter(name=MONGO_PROXY, typed_config=any_of(config)))

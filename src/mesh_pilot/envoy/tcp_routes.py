@@ -20,7 +20,7 @@ from mesh_pilot.envoy.scope import Labels, Scope
 from mesh_pilot.envoy.stat_names import outbound_stat_name
 from mesh_pilot.envoy.tcp import TcpTarget, Tunnel, to_cluster
 from mesh_pilot.model.config import Config
-from mesh_pilot.model.service import ServiceKey
+from mesh_pilot.model.service import Resolution, ServiceKey
 from mesh_pilot.world.view import View
 
 L4Match = api.L4MatchAttributes | api.TlsMatchAttributes
@@ -179,7 +179,13 @@ def _with_policy(view: View, scope: Scope, target: TcpTarget, end: _End) -> TcpT
         hash_source_ip=bool(hashing and hashing.use_source_ip),
         idle_timeout=(tcp.idle_timeout if tcp else None) or own,
         tunnel=Tunnel(f"{tunnel.target_host}:{tunnel.target_port}", tunnel.protocol == "POST") if tunnel else None,
+        sni_port=end.port if view.get(_is_dynamic, end.service) else 0,
     )
+
+
+def _is_dynamic(view: View, service: ServiceKey) -> bool:
+    found = view.service(service)
+    return found is not None and found.resolution is Resolution.DYNAMIC_DNS
 
 
 def idle_timeout(scope: Scope) -> timedelta | None:

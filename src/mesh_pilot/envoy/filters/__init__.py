@@ -10,6 +10,7 @@ from collections.abc import Callable
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 
 from mesh_pilot.envoy.filters.cors import cors
+from mesh_pilot.envoy.filters.dynamic_dns import dynamic_dns
 from mesh_pilot.envoy.filters.fault import fault
 from mesh_pilot.envoy.filters.grpc_stats import grpc_stats
 from mesh_pilot.envoy.filters.grpc_web import grpc_web
@@ -26,6 +27,7 @@ HTTP_FILTERS: tuple[HttpFilterBuilder, ...] = (
     grpc_stats,
     fault,
     cors,
+    dynamic_dns,
     router,
 )
 """All HTTP filters, in the order of a request; the last one sends it on."""

@@ -1,0 +1,26 @@
+"""Dynamic DNS: before a cluster of a service with resolution DYNAMIC_DNS, the host of a request is resolved.
+
+Only where such a service may be reached; for requests to other clusters the filter does nothing.
+"""
+
+from __future__ import annotations
+
+from envoy.extensions.filters.http.dynamic_forward_proxy.v3 import dynamic_forward_proxy_pb2
+from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
+
+from mesh_pilot.envoy.defaults import cluster_defaults
+from mesh_pilot.envoy.discovery import any_dynamic
+from mesh_pilot.envoy.dns_clusters import dns_cache
+from mesh_pilot.envoy.filters.common import http_filter
+from mesh_pilot.envoy.owner import Owner, Side
+from mesh_pilot.model.service import Protocol
+from mesh_pilot.world.view import View
+
+NAME = "envoy.filters.http.dynamic_forward_proxy"
+
+
+def dynamic_dns(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter | None:
+    if owner.side is Side.INBOUND or not view.get(any_dynamic, owner.namespace):
+        return None
+    cache = dns_cache(view.get(cluster_defaults))
+    return http_filter(NAME, dynamic_forward_proxy_pb2.FilterConfig(dns_cache_config=cache))
