@@ -404,24 +404,3 @@ def test_clusters_may_be_counted_under_names_of_their_own() -> None:
     mesh = 'outboundClusterStatName: "%SERVICE_FQDN%_%SERVICE_PORT_NAME%_%SERVICE_PORT%_%TARGET_PORT%_%SUBSET_NAME%"'
     world = world_of(entry() + rule(subsets="[{name: v1}]"), mesh=mesh)
     assert only(world, f"outbound|80|v1|{STORE}").alt_stat_name == f"{STORE}_http_80_80_v1"
-
-
-# -- proxyless gRPC
-
-
-def test_grpc_clients_get_only_what_they_understand() -> None:
-    text = entry(ports="[{number: 80, name: grpc, protocol: GRPC}]")
-    found = outbound(world_of(text), sidecar(GENERATOR="grpc"))
-    (cluster,) = found.values()
-    assert plain(cluster) == {
-        "name": f"outbound|80||{STORE}",
-        "type": "EDS",
-        "eds_cluster_config": {"eds_config": {"ads": {}}, "service_name": f"outbound|80||{STORE}"},
-    }
-
-
-def test_grpc_clients_use_ring_hash_and_mtls_where_a_rule_says() -> None:
-    text = entry() + rule("{tls: {mode: ISTIO_MUTUAL}, loadBalancer: {consistentHash: {httpHeaderName: x}}}")
-    (cluster,) = outbound(world_of(text), sidecar(GENERATOR="grpc")).values()
-    assert cluster.lb_policy == Cluster.RING_HASH
-    assert cluster.HasField("transport_socket")

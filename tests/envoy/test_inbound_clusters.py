@@ -161,7 +161,3 @@ def test_replicas_of_a_service_share_their_clusters() -> None:
         for ip in (IP, "10.2.1.2")
     ]
     assert plans[0] == plans[1]
-
-
-def test_a_grpc_client_has_none() -> None:
-    assert clusters(GENERATOR="grpc") == {}

@@ -219,15 +219,6 @@ def test_names_of_tables(name: str, meaning: Table | None) -> None:
     assert parse_table(name) == meaning
 
 
-def test_a_grpc_client_asks_by_cluster_and_gets_its_port_and_nothing_for_hosts_unknown() -> None:
-    text = service("web", ports="9000 grpc GRPC") + service("api")
-    limited = virtual_service("web", f"{{hosts: [web], http: [{{timeout: 2s, {_to('web')}}}]}}")
-    found = table(world_of(text + limited), f"outbound|9000||{WEB}", sidecar(namespace="shop", GENERATOR="grpc"))
-    assert list(found) == [f"{WEB}:9000"]
-    limits = plain(found[f"{WEB}:9000"].routes[0])["route"]
-    assert limits["max_stream_duration"] == {"max_stream_duration": "2s"} and "max_grpc_timeout" not in limits
-
-
 def test_a_name_that_no_table_has_is_not_served() -> None:
     assert resource(world_of(service("web")), "nonsense") is None
 

@@ -10,7 +10,7 @@ import io
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,10 @@ def proxy_of(entry: dict[str, Any]) -> Proxy:
 class Dump:
     """What one proxy is sent, as the document that the comparison reads."""
 
-    def __init__(self, world: World, proxy: Proxy, wanted: Iterable[str] = SECTIONS) -> None:
+    def __init__(self, world: World, proxy: Proxy, wanted: Iterable[str] = SECTIONS, asked: Iterable[str] = ()) -> None:
+        """``asked``: names of the listeners that a proxyless gRPC client asks for."""
         self.world = world
+        self.asked = tuple(asked)
         self.wanted = set(wanted)
         self.failures: list[str] = []
         self.target: Target = world.memo.get(target_of, facts_of(proxy))
@@ -101,17 +103,24 @@ class Dump:
         self.expander = adsdump.Expander()
 
     def run(self) -> dict[str, dict[str, Any]]:
-        parts = parts_of(self.target)
-        for part in parts[CLUSTER]:
-            self._part("clusters", part)
-        eds = [n for n, c in self.document["clusters"].items() if c.get("type") == "EDS"]
-        for part in parts[ENDPOINT]:
-            self._part("endpoints", part, eds)
-        for part in parts[LISTENER]:
-            self._part("listeners", part)
-        for part in parts[ROUTE]:
-            self._part("routes", part, sorted(self.expander.routes | self.routes))
+        if self.asked:
+            self._type("listeners", self.asked)
+            self._type("routes", sorted(self.expander.routes))
+            self._type("clusters", sorted(set(_clusters_of(self.document["routes"]))))
+            self._type("endpoints", self._eds())
+        else:
+            self._type("clusters")
+            self._type("endpoints", self._eds())
+            self._type("listeners")
+            self._type("routes", sorted(self.expander.routes | self.routes))
         return {k: v for k, v in self.document.items() if k in self.wanted}
+
+    def _eds(self) -> list[str]:
+        return [n for n, c in self.document["clusters"].items() if c.get("type") == "EDS"]
+
+    def _type(self, section: str, names: Iterable[str] = ()) -> None:
+        for part in parts_of(self.target)[SECTIONS[section]]:
+            self._part(section, part, names)
 
     def _part(self, section: str, part: PartKey, names: Iterable[str] = ()) -> None:
         """All resources of a plan, or those that a function of names has for these names."""
@@ -135,7 +144,8 @@ class Dump:
 
     def _guard(self, section: str, name: str, run: Callable[[], None]) -> None:
         if (
-            section not in self.wanted
+            not self.asked
+            and section not in self.wanted
             and section != "clusters"
             and not (section == "listeners" and "routes" in self.wanted and len(self.wanted) > 1)
         ):
@@ -146,13 +156,25 @@ class Dump:
             self.failures.append(f"{section} {name}: {traceback.format_exc()}")
 
 
+def _clusters_of(routes: Any) -> Iterator[str]:
+    """The clusters that a document of route tables names."""
+    if isinstance(routes, dict):
+        if isinstance(routes.get("cluster"), str):
+            yield routes["cluster"]
+        yield from (part["name"] for part in routes.get("weighted_clusters", {}).get("clusters", ()))
+        routes = list(routes.values())
+    if isinstance(routes, list):
+        for part in routes:
+            yield from _clusters_of(part)
+
+
 def compare(
     scenario: str, entry: dict[str, Any], world: World, wanted: Iterable[str] = SECTIONS, limit: int | None = None
 ) -> tuple[int, int, str]:
     """(equal, total, report) for one proxy of a scenario."""
     adsdump.load_all_protos()
     expect = json.loads(read(ROOT / scenario / "expect" / f"{entry['name']}.json"))
-    dump = Dump(world, proxy_of(entry), wanted)
+    dump = Dump(world, proxy_of(entry), wanted, entry.get("grpc", ()))
     if set(wanted) == {"routes"}:
         dump.routes = set(expect["routes"])
     actual = json.loads(json.dumps(dump.run()))
@@ -183,14 +205,12 @@ def main() -> int:
         try:
             world = load(scenario)
             for entry in proxies(scenario):
-                if entry.get("grpc"):
-                    continue
                 n, m, text = compare(scenario, entry, world, wanted, args.max)
                 got, all_of = got + n, all_of + m
                 if n < m or "Traceback" in text:
                     report += f"  [{entry['name']}]\n" + "".join(f"    {line}\n" for line in text.splitlines())
                 if args.print:
-                    dump = Dump(world, proxy_of(entry))
+                    dump = Dump(world, proxy_of(entry), asked=entry.get("grpc", ()))
                     dump.run()
                     for section, held in dump.document.items():
                         if args.print in held:

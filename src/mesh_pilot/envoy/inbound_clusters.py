@@ -70,8 +70,6 @@ def inbound_clusters(view: View, workload: Workload) -> Plan:
     """The inbound clusters of a sidecar: of its ports, then those for all others."""
     plan: dict[str, Call] = {}
     scope = workload.scope
-    if scope.grpc:
-        return plan
     for found in _ports(view, workload):
         plan.setdefault(inbound(found.port), (inbound_cluster, (found,)))
     if scope.ipv4:

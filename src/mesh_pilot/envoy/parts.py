@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mesh_pilot.envoy import clusters, endpoints, gateways, inbound_clusters, inbound_listeners, listeners, routes
+from mesh_pilot.envoy.grpc_clusters import grpc_assignment, grpc_cluster
+from mesh_pilot.envoy.grpc_listeners import client_listener, server_listener
+from mesh_pilot.envoy.grpc_routes import grpc_route_table
 from mesh_pilot.envoy.patches.patch import Context
 from mesh_pilot.envoy.patches.plans import (
     patched_clusters,
@@ -29,6 +32,8 @@ Parts = Mapping[str, tuple[PartKey, ...]]
 
 def parts_of(target: Target) -> Parts:
     """The parts of a proxy. Proxies with the same part share its resources."""
+    if target.scope.grpc:
+        return _grpc_parts(target)
     parts = _router_parts(target) if target.scope.type is NodeType.ROUTER else _sidecar_parts(target)
     return _patched(target, parts) if target.filters else parts
 
@@ -65,6 +70,20 @@ def _sidecar_parts(target: Target) -> Parts:
             (LISTENER, (inbound_listeners.inbound_listeners, (workload,)), True),
         ),
         ROUTE: ((ROUTE, (routes.route_configuration, (scope,)), False),),
+    }
+
+
+def _grpc_parts(target: Target) -> Parts:
+    """Proxyless gRPC asks for everything by name. It has neither secrets nor extensions from us."""
+    scope, workload = target.scope, target.workload
+    return {
+        CLUSTER: ((CLUSTER, (grpc_cluster, (scope,)), False),),
+        ENDPOINT: ((ENDPOINT, (grpc_assignment, (scope, target.place)), False),),
+        LISTENER: (
+            (LISTENER, (client_listener, (scope,)), False),
+            (LISTENER, (server_listener, (scope.namespace, workload.labels)), False),
+        ),
+        ROUTE: ((ROUTE, (grpc_route_table, (scope,)), False),),
     }
 
 

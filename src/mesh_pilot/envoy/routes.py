@@ -2,7 +2,6 @@
 
 ``8080`` is the table for all HTTP services on a port, ``host:8080`` the one for a service whose protocol is detected,
 ``http_proxy`` that of the explicit HTTP proxy, and a Unix socket's address that of a Sidecar's egress listener there.
-gRPC clients without proxy ask for a cluster's name and get the services of its port.
 
 Order and precedence are Pilot's: VirtualServices by precedence, then services that none is for; of virtual hosts
 with the same name the first stays; a domain belongs to the first that claims it.
@@ -20,7 +19,6 @@ from mesh_pilot.envoy.egress import (
     egress_services,
     egress_virtual_services,
 )
-from mesh_pilot.envoy.names import parse_cluster
 from mesh_pilot.envoy.policy import rule_ref
 from mesh_pilot.envoy.route.build import service_routes, virtual_service_routes
 from mesh_pilot.envoy.route.catch_all import catch_all
@@ -55,12 +53,12 @@ class Table:
 
 def route_configuration(view: View, scope: Scope, name: str) -> Resource | None:
     """The route table of this name for a scope; None for names that no table of a sidecar can have."""
-    table = parse_table(name, grpc=scope.grpc)
+    table = parse_table(name)
     if table is None:
         return None
     hosts = view.get(planned_hosts, scope, table)
-    last = () if table.sniffed or scope.grpc else (view.get(catch_all, scope.sidecar),)
-    return route_table(view, name, hosts, last, grpc=scope.grpc)
+    last = () if table.sniffed else (view.get(catch_all, scope.sidecar),)
+    return route_table(view, name, hosts, last)
 
 
 def planned_hosts(view: View, scope: Scope, table: Table) -> tuple[PlannedHost, ...]:
@@ -77,11 +75,8 @@ def planned_hosts(view: View, scope: Scope, table: Table) -> tuple[PlannedHost, 
     return _only(hosts, table.sniffed) if table.sniffed else hosts
 
 
-def parse_table(name: str, *, grpc: bool = False) -> Table | None:
-    """What a table's name says; None if it is not one of a sidecar's (or of a gRPC client's)."""
-    if grpc:
-        cluster = parse_cluster(name)
-        return Table(cluster.port) if cluster is not None else None
+def parse_table(name: str) -> Table | None:
+    """What a table's name says; None if it is not one of a sidecar's."""
     if name == HTTP_PROXY:
         return Table()
     if name.startswith(UNIX_PREFIX):
