@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import click
 import httpx
 import pytest
 import yaml
@@ -18,6 +19,7 @@ from support.command import COMMAND, mesh_pilot
 
 from mesh_pilot import __version__
 from mesh_pilot.cli import COMMANDS
+from mesh_pilot.cli.discovery import command as discovery_command
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "demo"
 FREE = ("--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--monitoring-addr", "127.0.0.1:0")
@@ -128,6 +130,12 @@ def test_every_flag_is_also_an_environment_variable(tmp_path: Path) -> None:
         assert process.wait(20) == 0
         assert process.stderr is not None
         assert process.stderr.readline().startswith("{")
+
+
+def test_the_variable_of_a_flag_is_its_name() -> None:
+    for param in discovery_command.params:
+        if isinstance(param, click.Option):
+            assert param.envvar == "MESH_PILOT_" + param.opts[0].removeprefix("--").upper().replace("-", "_")
 
 
 def test_every_command_explains_itself() -> None:

@@ -26,7 +26,7 @@ PATH = click.Path(path_type=Path)
 
 def _option(name: str, *more: str, **attributes: Any) -> Callable[[F], F]:
     """An option ``--some-flag`` that can also be given as the environment variable ``MESH_PILOT_SOME_FLAG``."""
-    variable = "MESH_PILOT_" + name.removeprefix("--").upper().replace("-", "_")
+    variable = "MESH_PILOT_" + name.split("/")[0].removeprefix("--").upper().replace("-", "_")
     return click.option(name, *more, envvar=variable, show_envvar=True, **attributes)
 
 
