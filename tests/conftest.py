@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,22 @@ def _quiet_logs() -> Iterator[None]:
 
 @pytest.fixture
 def free_ports() -> Callable[[int], list[int]]:
-    """``free_ports(n)``: that many TCP ports that nothing listens on just now, all different."""
+    """``free_ports(n)``: that many TCP ports that nothing listens on just now, all different.
+
+    They are below those that the system gives to connections and to listeners on port 0, and picked at random: what
+    else runs on the machine is unlikely to take them before the test does.
+    """
 
     def find(count: int) -> list[int]:
+        found: list[int] = []
         with ExitStack() as stack:
-            sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-            for sock in sockets:
-                sock.bind(("127.0.0.1", 0))
-            return [sock.getsockname()[1] for sock in sockets]
+            while len(found) < count:
+                sock = stack.enter_context(socket.socket())
+                port = random.SystemRandom().randrange(10_000, 32_000)
+                with suppress(OSError):
+                    sock.bind(("", port))
+                    found.append(port)
+        return found
 
     return find
 

@@ -78,8 +78,7 @@ class Fleet:
         )
         with trio.fail_after(20):
             await envoy.wait_live()
-            while not (await envoy.stats("workers_started")).get("listener_manager.workers_started"):
-                await trio.sleep(0.02)
+        await eventually(envoy.takes_traffic, what="Envoy's workers run")
         self.envoys.append(envoy)
         return envoy
 
