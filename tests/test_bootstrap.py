@@ -7,14 +7,23 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
+from envoy.config.core.v3.base_pb2 import Node
+from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
+from google.protobuf.json_format import ParseDict
+from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 from support.certificates import write_certificates
 from support.envoy import eventually
 from support.planes import SERVICE, running_plane, settings
 
 from mesh_pilot.bootstrap import StartError, control_plane
+from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.events import Event
-from mesh_pilot.rpc import CertificateFiles, client_tls, open_channel
+from mesh_pilot.model.resource import CLUSTER
+from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, Status, client_tls, open_channel
 from mesh_pilot.sources.files import FileSourceStatistics
+
+ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 
 
 @pytest.fixture
@@ -98,6 +107,42 @@ async def test_all_ports_are_closed_after_the_block(config: Path) -> None:
         host, _, port = address.rpartition(":")
         with pytest.raises(OSError, match="all attempts to connect"):
             await trio.open_tcp_stream(host, int(port))
+
+
+async def test_proxies_are_told_to_go_elsewhere_and_hold_up_nothing(config: Path) -> None:
+    kinds = (Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse)
+    node = ParseDict(EnvoyNode("web-1", "shop", "10.9.9.9").to_dict(), Node())
+    ended: list[Status] = []
+    is_served = trio.Event()
+
+    async def proxy(address: str) -> None:
+        async with open_channel(address) as channel, channel.request(ADS, *kinds) as call:
+            await call.send_message(DiscoveryRequest(node=node, type_url=CLUSTER))
+            await call.recv_message()
+            is_served.set()
+            try:
+                await call.recv_message()
+            except GRPCError as error:
+                ended.append(error.status)
+
+    async with trio.open_nursery() as nursery:
+        with trio.fail_after(10):
+            async with running_plane(config, shutdown_seconds=60) as plane:
+                nursery.start_soon(proxy, plane.addresses.grpc)
+                await is_served.wait()
+    assert ended == [Status.UNAVAILABLE]
+
+
+async def test_health_and_reflection_are_served_beside_xds(config: Path) -> None:
+    async with running_plane(config) as plane, open_channel(plane.addresses.grpc) as channel:
+        reply = await channel.unary("/grpc.health.v1.Health/Check", HealthCheckRequest(), HealthCheckResponse)
+        assert reply.status == HealthCheckResponse.SERVING
+        kinds = (Cardinality.STREAM_STREAM, ServerReflectionRequest, ServerReflectionResponse)
+        async with channel.request("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", *kinds) as call:
+            await call.send_message(ServerReflectionRequest(list_services=""))
+            listed = await call.recv_message()
+        assert listed is not None
+        assert ADS.split("/")[1] in {service.name for service in listed.list_services_response.service}
 
 
 async def test_cancelling_ends_it_at_once(config: Path) -> None:
