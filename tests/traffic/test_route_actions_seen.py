@@ -1,0 +1,414 @@
+"""What the rules of a VirtualService do to requests and their answers, seen from both ends of a real Envoy."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import h11
+import httpx
+import pytest
+import trio
+from support.envoy import eventually
+from support.manifests import routes
+from support.shop import HOST, TO_V1, TO_V2, shop
+
+pytestmark = pytest.mark.envoy
+
+VARIANTS = pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
+Ports = Callable[[int], list[int]]
+
+
+@VARIANTS
+async def test_requests_are_split_by_weight_with_headers_of_each_destination(
+    tmp_path: Path, free_ports: Ports, delta: bool
+) -> None:
+    http = """
+    - match: [{uri: {prefix: /none}}]
+      route:
+      - {destination: {host: reviews.example.com, subset: v1}, weight: 100}
+      - {destination: {host: reviews.example.com, subset: v2}, weight: 0}
+    - route:
+      - destination: {host: reviews.example.com, subset: v1}
+        weight: 75
+        headers: {request: {set: {x-lane: main}}, response: {set: {x-by: one}, remove: [content-type]}}
+      - destination: {host: reviews.example.com, subset: v2}
+        weight: 25
+        headers: {request: {set: {host: canary.example.com}, add: {x-lane: side}}, response: {add: {x-by: two}}}
+    """
+    (port,) = free_ports(1)
+    async with shop(tmp_path, port, http, delta=delta) as at:
+        replies = [await at.ask() for _ in range(200)]
+        said = [(r.json(), r.headers) for r in replies]
+        share = Counter(seen["name"] for seen, _ in said)
+        assert 15 < share["v2"] < 90, share
+        for seen, headers in said:
+            asked = seen["headers"]
+            if seen["name"] == "v1":
+                assert (asked["x-lane"], asked["host"], headers["x-by"]) == ("main", HOST, "one")
+                assert "content-type" not in headers
+            else:
+                assert (asked["x-lane"], asked["host"], headers["x-by"]) == ("side", "canary.example.com", "two")
+        assert {await at.name("/none") for _ in range(20)} == {"v1"}
+
+
+REDIRECTS = {
+    "{uri: /new, authority: new.example.com}": (301, "http://new.example.com/new?q=1"),
+    "{uri: /new, redirectCode: 302}": (302, "http://$host/new?q=1"),
+    "{redirectCode: 303, authority: new.example.com}": (303, "http://new.example.com/$n/rest?q=1"),
+    "{redirectCode: 307, scheme: https}": (307, "https://$host/$n/rest?q=1"),
+    "{redirectCode: 308, port: 8443, scheme: https}": (308, "https://$host:8443/$n/rest?q=1"),
+    "{authority: new.example.com, derivePort: FROM_REQUEST_PORT}": (301, "http://new.example.com:$port/$n/rest?q=1"),
+    "{authority: new.example.com, derivePort: FROM_PROTOCOL_DEFAULT}": (301, "http://new.example.com/$n/rest?q=1"),
+    "{prefixRewrite: /moved/}": (301, "http://$host/moved/rest?q=1"),
+}
+
+
+@VARIANTS
+async def test_clients_are_redirected_as_the_rule_says(tmp_path: Path, free_ports: Ports, delta: bool) -> None:
+    (port,) = free_ports(1)
+    http = "".join(f"- match: [{{uri: {{prefix: /{n}/}}}}]\n  redirect: {r}\n" for n, r in enumerate(REDIRECTS))
+    async with shop(tmp_path, port, http, delta=delta) as at:
+        wrong = []
+        for n, (redirect, (status, location)) in enumerate(REDIRECTS.items()):
+            reply = await at.ask(f"/{n}/rest?q=1")
+            wanted = location.replace("$host", HOST).replace("$port", str(port)).replace("$n", str(n))
+            if (reply.status_code, reply.headers.get("location")) != (status, wanted):
+                wrong.append((redirect, reply.status_code, reply.headers.get("location"), wanted))
+        assert wrong == []
+
+
+async def test_rules_answer_by_themselves(tmp_path: Path, free_ports: Ports) -> None:
+    http = """
+    - match: [{uri: {exact: /tea}}]
+      directResponse: {status: 418, body: {string: "short and stout"}}
+      headers: {response: {set: {content-type: text/tea}}}
+    - match: [{uri: {exact: /bytes}}]
+      directResponse: {status: 503, body: {bytes: "AAEC"}}
+    - match: [{uri: {exact: /empty}}]
+      directResponse: {status: 204}
+    """
+    (port,) = free_ports(1)
+    async with shop(tmp_path, port, http) as at:
+        tea = await at.ask("/tea")
+        assert (tea.status_code, tea.text, tea.headers["content-type"]) == (418, "short and stout", "text/tea")
+        assert ((await at.ask("/bytes")).status_code, (await at.ask("/bytes")).content) == (503, b"\x00\x01\x02")
+        assert ((await at.ask("/empty")).status_code, (await at.ask("/empty")).content) == (204, b"")
+        assert (await at.ask("/nothing")).status_code == 404, "no rule is for it"
+
+
+REWRITES = {
+    "match: [{uri: {prefix: /0/}}], rewrite: {uri: /}": ("/0/a?b=c", "/a?b=c", HOST),
+    "match: [{uri: {prefix: /1}}], rewrite: {uri: /long/er}": ("/1/a", "/long/er/a", HOST),
+    "match: [{uri: {exact: /2}}], rewrite: {uri: /whole}": ("/2?b=c", "/whole?b=c", HOST),
+    "match: [{uri: {regex: '/3/.*'}}], rewrite: {uri: /regex}": ("/3/a/b?c=d", "/regex?c=d", HOST),
+    "match: [{uri: {prefix: /4}}], rewrite: {authority: inner.example.com}": ("/4/a", "/4/a", "inner.example.com"),
+    "match: [{uri: {prefix: /5}}], rewrite: {uri: /u, authority: inner.example.com}": (
+        "/5/a", "/u/a", "inner.example.com"),
+    r"match: [{uri: {prefix: /6}}], rewrite: {uriRegexRewrite: {match: '/6/([^/]+)/(.*)', rewrite: '/\2/\1'}}": (
+        "/6/one/two?q=1", "/two/one?q=1", HOST),
+    "match: [{uri: {prefix: /7}}], headers: {request: {set: {Host: set.example.com}}}": (
+        "/7", "/7", "set.example.com"),
+}  # fmt: skip
+"""A rule: the path asked for, the path and the host that the backend sees."""
+
+
+@VARIANTS
+async def test_paths_and_hosts_are_rewritten(tmp_path: Path, free_ports: Ports, delta: bool) -> None:
+    (port,) = free_ports(1)
+    http = "".join(f"- {{{rule}, route: $v1}}\n" for rule in REWRITES)
+    async with shop(tmp_path, port, http, delta=delta, v1=TO_V1) as at:
+        wrong = []
+        for rule, (asked, path, host) in REWRITES.items():
+            seen = (await at.ask(asked)).json()
+            if (seen["path"], seen["headers"]["host"]) != (path, host):
+                wrong.append((rule, seen["path"], seen["headers"]["host"]))
+        assert wrong == []
+
+
+@VARIANTS
+async def test_headers_are_set_added_to_and_removed_both_ways(tmp_path: Path, free_ports: Ports, delta: bool) -> None:
+    http = """
+    - headers:
+        request: {set: {x-set: new, x-from: "%REQ(x-kept)%"}, add: {x-add: more}, remove: [x-old]}
+        response: {set: {x-set: back}, add: {x-add: more}, remove: [x-secret]}
+      route:
+      - destination: {host: reviews.example.com, subset: v1}
+        headers: {request: {remove: [x-gone]}, response: {set: {x-by: v1}}}
+    """
+    (port,) = free_ports(1)
+    async with shop(tmp_path, port, http, delta=delta) as at:
+        at.v1.answer = lambda request, body: (200, {"x-set": "s", "x-add": "a", "x-secret": "1"})
+        reply = await at.ask(headers={"x-set": "s", "x-add": "a", "x-old": "o", "x-gone": "g", "x-kept": "k"})
+        seen = reply.json()["headers"]
+        assert (seen["x-set"], seen["x-from"]) == ("new", "k")
+        assert seen["x-add"] in ("more", "a,more")
+        assert not {"x-old", "x-gone"} & seen.keys()
+        headers = reply.headers
+        assert (headers["x-set"], headers["x-by"]) == ("back", "v1")
+        assert headers.get_list("x-add", split_commas=True) == ["a", "more"]
+        assert "x-secret" not in headers
+
+
+@VARIANTS
+async def test_requests_are_given_the_time_that_the_rule_gives_them(
+    tmp_path: Path, free_ports: Ports, delta: bool
+) -> None:
+    """The one without a limit was asked for first, and is still waited for when the other is given up."""
+    http = """
+    - match: [{uri: {prefix: /limited}}]
+      timeout: 0.2s
+      route: $v1
+    - match: [{uri: {prefix: /unlimited}}]
+      timeout: 0s
+      route: $v1
+    """
+    (port,) = free_ports(1)
+    async with shop(tmp_path, port, http, delta=delta, v1=TO_V1) as at, trio.open_nursery() as nursery:
+        at.v1.gate = trio.Event()
+        statuses: list[int] = []
+
+        async def patiently() -> None:
+            statuses.append((await at.ask("/unlimited")).status_code)
+
+        nursery.start_soon(patiently)
+        await eventually(lambda: at.v1.asked("/unlimited") == 1)
+        late = await at.ask("/limited")
+        assert (late.status_code, at.v1.asked("/limited")) == (504, 1)
+        assert statuses == []
+        at.v1.gate.set()
+        await eventually(lambda: statuses == [200])
+        assert (await at.ask("/limited")).status_code == 200
+
+
+def failing(*statuses: int) -> Callable[[h11.Request, bytes], tuple[int, dict[str, str]]]:
+    """These statuses in order for each path, then 200."""
+    tries: Counter[bytes] = Counter()
+
+    def answer(request: h11.Request, body: bytes) -> tuple[int, dict[str, str]]:
+        tries[request.target] += 1
+        n = tries[request.target]
+        return (statuses[n - 1] if n <= len(statuses) else 200), {}
+
+    return answer
+
+
+RETRIES: dict[str, tuple[tuple[int, ...], int, int]] = {
+    "": ((503,), 200, 2),
+    "retries: {attempts: 0},": ((503,), 503, 1),
+    "retries: {attempts: 1},": ((503, 503), 503, 2),
+    "retries: {attempts: 3},": ((503, 503, 503), 200, 4),
+    "retries: {attempts: 2, retryOn: 5xx},": ((500, 502), 200, 3),
+    "retries: {attempts: 2, retryOn: gateway-error},": ((500,), 500, 1),
+    "retries: {attempts: 2, retryOn: '429,408'},": ((429, 408), 200, 3),
+    "retries: {attempts: 2, retryOn: retriable-4xx},": ((409,), 200, 2),
+    "retries: {attempts: 2, retryOn: connect-failure},": ((503,), 503, 1),
+    "retries: {attempts: 2, retryOn: 5xx, backoff: 1ms, retryIgnorePreviousHosts: false},": ((500, 500), 200, 3),
+}
+"""A rule: what the backend answers at first, what the client gets, and how often the backend is asked."""
+
+
+@VARIANTS
+async def test_requests_are_tried_again_as_often_as_the_rule_says_on_what_it_says(
+    tmp_path: Path, free_ports: Ports, delta: bool
+) -> None:
+    (port,) = free_ports(1)
+    http = "".join(f"- {{match: [{{uri: {{exact: /{n}}}}}], {rule} route: $v1}}\n" for n, rule in enumerate(RETRIES))
+    async with shop(tmp_path, port, http, delta=delta, v1=TO_V1) as at:
+        wrong = []
+        for n, (rule, (statuses, final, tries)) in enumerate(RETRIES.items()):
+            at.v1.answer = failing(*statuses)
+            got = (await at.ask(f"/{n}")).status_code, at.v1.asked(f"/{n}")
+            if got != (final, tries):
+                wrong.append((rule, got, (final, tries)))
+        assert wrong == []
+
+
+async def test_each_try_has_its_time_and_another_endpoint_is_tried(tmp_path: Path, free_ports: Ports) -> None:
+    http = """
+    - match: [{uri: {prefix: /v1}}]
+      retries: {attempts: 2, perTryTimeout: 0.1s, retryOn: reset, backoff: 1ms}
+      route: $v1
+    - timeout: 10s
+      retries: {attempts: 1, perTryTimeout: 0.1s, retryOn: reset}
+      route: [{destination: {host: reviews.example.com}}]
+    """
+    (port,) = free_ports(1)
+    async with shop(tmp_path, port, http, v1=TO_V1) as at:
+        at.v1.gate = trio.Event()
+        assert (await at.ask("/v1")).status_code == 504
+        assert at.v1.asked("/v1") == 3
+        assert {await at.name("/any") for _ in range(4)} == {"v2"}
+        assert at.v1.asked("/any") > 0
+        at.v1.gate.set()
+
+
+async def test_the_mesh_says_how_requests_are_tried_again_where_no_rule_does(tmp_path: Path, free_ports: Ports) -> None:
+    http = "- {match: [{uri: {exact: /own}}], retries: {attempts: 0}, route: $v1}\n- {route: $v1}"
+    mesh = "defaultHttpRetryPolicy: {attempts: 1, retryOn: 5xx}"
+    (port,) = free_ports(1)
+    async with shop(tmp_path, port, http, mesh=mesh, v1=TO_V1) as at:
+        at.v1.answer = failing(500)
+        assert [await at.name("/"), await at.name("/own")] == ["v1", "500"]
+        at.v1.answer = failing(500, 500)
+        assert await at.name("/twice") == "500"
+
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "abort: {httpStatus: 418, percentage: {value: 100}}": {"status": 418},
+    "abort: {httpStatus: 418, percentage: {value: 0}}": {"status": 200},
+    "abort: {httpStatus: 418}": {"status": 200},
+    "abort: {grpcStatus: RESOURCE_EXHAUSTED, percentage: {value: 100}}": {"status": 200, "grpc": "8"},
+    "abort: {grpcStatus: UNAVAILABLE, percentage: {value: 100}}": {"status": 200, "grpc": "14"},
+    "delay: {fixedDelay: 0.2s, percentage: {value: 100}}": {"status": 200, "delay": 0.2},
+    "delay: {fixedDelay: 60s, percentage: {value: 0}}": {"status": 200},
+    "delay: {fixedDelay: 0.2s, percentage: {value: 100}}, abort: {httpStatus: 503, percentage: {value: 100}}": {
+        "status": 503,
+        "delay": 0.2,
+    },
+}
+
+
+@VARIANTS
+async def test_faults_are_injected(tmp_path: Path, free_ports: Ports, delta: bool) -> None:
+    (port,) = free_ports(1)
+    http = "".join(
+        f"- {{match: [{{uri: {{exact: /{n}}}}}], fault: {{{fault}}}, route: $v1}}\n" for n, fault in enumerate(FAULTS)
+    )
+    async with shop(tmp_path, port, http, delta=delta, v1=TO_V1) as at:
+        wrong: list[tuple[str, Mapping[str, Any]]] = []
+        for n, (fault, wanted) in enumerate(FAULTS.items()):
+            headers = {"content-type": "application/grpc"} if "grpc" in wanted else {}
+            started = trio.current_time()
+            reply = await at.ask(f"/{n}", headers=headers)
+            got: dict[str, Any] = {"status": reply.status_code}
+            if "grpc-status" in reply.headers:
+                got["grpc"] = reply.headers["grpc-status"]
+            if trio.current_time() - started >= 0.2:
+                got["delay"] = 0.2
+            if got != wanted:
+                wrong.append((fault, got))
+        assert wrong == []
+
+
+async def test_a_share_of_requests_gets_the_fault(tmp_path: Path, free_ports: Ports) -> None:
+    http = "- {fault: {abort: {httpStatus: 500, percentage: {value: 30}}}, retries: {attempts: 0}, route: $v1}"
+    (port,) = free_ports(1)
+    async with shop(tmp_path, port, http, v1=TO_V1) as at:
+        statuses = Counter([await at.name() for _ in range(200)])
+        assert statuses.keys() == {"v1", "500"} and 25 < statuses["500"] < 100, statuses
+
+
+@VARIANTS
+async def test_copies_are_sent_to_mirrors(tmp_path: Path, free_ports: Ports, delta: bool) -> None:
+    http = """
+    - match: [{uri: {exact: /one}}]
+      route: $v1
+      mirror: {host: reviews.example.com, subset: v2}
+    - match: [{uri: {exact: /many}}]
+      route: $v1
+      mirrors:
+      - {destination: {host: reviews.example.com, subset: v2}, percentage: {value: 100}}
+      - {destination: {host: reviews.example.com, subset: v1}}
+      - {destination: {host: reviews.example.com, subset: v2}, percentage: {value: 0}}
+    - match: [{uri: {exact: /never}}]
+      route: $v1
+      mirror: {host: reviews.example.com, subset: v2}
+      mirrorPercentage: {value: 0}
+    - match: [{uri: {exact: /half}}]
+      route: $v1
+      mirror: {host: reviews.example.com, subset: v2}
+      mirrorPercentage: {value: 50}
+    """
+    (port,) = free_ports(1)
+    async with shop(tmp_path, port, http, delta=delta, v1=TO_V1) as at:
+        assert await at.name("/one") == "v1"
+        await eventually(lambda: at.v2.asked("/one") == 1, what="the mirror is asked")
+        assert at.v2.seen[-1]["headers"]["host"] == f"{HOST}-shadow"
+        assert await at.name("/many") == "v1"
+        await eventually(lambda: (at.v2.asked("/many"), at.v1.asked("/many")) == (1, 2), what="both mirrors are asked")
+        assert await at.name("/never") == "v1"
+        for _ in range(60):
+            assert await at.name("/half") == "v1"
+        # What is asked for last is mirrored last: then everything before it has been.
+        await at.name("/one")
+        await eventually(lambda: at.v2.asked("/one") == 2)
+        assert at.v2.asked("/never") == 0
+        assert 5 < at.v2.asked("/half") < 55
+
+
+CORS = """
+- match: [{uri: {prefix: /open}}]
+  corsPolicy: {allowOrigins: [{regex: ".*"}], allowMethods: [GET]}
+  route: $v1
+- match: [{uri: {prefix: /closed}}]
+  route: $v1
+- corsPolicy:
+    allowOrigins: [{exact: https://a.com}, {prefix: https://b.}, {regex: "https://.*[.]dev"}]
+    allowMethods: [GET, PUT]
+    allowHeaders: [x-one, x-two]
+    exposeHeaders: [x-shown]
+    maxAge: 90s
+    allowCredentials: true
+    unmatchedPreflights: IGNORE
+  route: $v1
+"""
+
+
+@VARIANTS
+async def test_browsers_are_told_what_pages_of_other_origins_may(
+    tmp_path: Path, free_ports: Ports, delta: bool
+) -> None:
+    (port,) = free_ports(1)
+    async with shop(tmp_path, port, CORS, delta=delta, v1=TO_V1) as at:
+
+        async def preflight(origin: str, path: str = "/") -> httpx.Headers:
+            asked = {"origin": origin, "access-control-request-method": "PUT"}
+            reply = await at.ask(path, method="OPTIONS", headers=asked)
+            return reply.headers
+
+        allowed = await preflight("https://a.com")
+        assert {name: value for name, value in allowed.items() if name.startswith("access-control")} == {
+            "access-control-allow-origin": "https://a.com",
+            "access-control-allow-methods": "GET,PUT",
+            "access-control-allow-headers": "x-one,x-two",
+            "access-control-expose-headers": "x-shown",
+            "access-control-max-age": "90",
+            "access-control-allow-credentials": "true",
+        }
+        assert at.v1.seen == [], "preflights are answered by the proxy"
+        for origin in ("https://b.org", "https://x.dev"):
+            assert (await preflight(origin))["access-control-allow-origin"] == origin
+        for origin in ("https://c.com", "https://a.com.evil.com", "http://x.dev.evil.com"):
+            assert "access-control-allow-origin" not in await preflight(origin), origin
+        plain = await at.ask(headers={"origin": "https://a.com"})
+        assert plain.headers["access-control-allow-origin"] == "https://a.com"
+        assert plain.headers["access-control-allow-credentials"] == "true"
+        assert plain.headers["access-control-expose-headers"] == "x-shown"
+        other = await at.ask(headers={"origin": "https://c.com"})
+        assert other.status_code == 200 and "access-control-allow-origin" not in other.headers
+        assert (await preflight("https://any.org", "/open"))["access-control-allow-origin"] == "https://any.org"
+        assert "access-control-allow-origin" not in await preflight("https://a.com", "/closed")
+
+
+async def test_changes_of_a_rule_are_followed_without_a_failed_request(tmp_path: Path, free_ports: Ports) -> None:
+    """Every kind of action comes and goes while requests that it is not for are answered."""
+    steps = [
+        "- {match: [{uri: {exact: /x}}], directResponse: {status: 418}}",
+        "- {match: [{uri: {exact: /x}}], redirect: {uri: /y}}",
+        "- {match: [{uri: {exact: /x}}], fault: {abort: {httpStatus: 499, percentage: {value: 100}}}, route: $v1}",
+        "- {match: [{uri: {exact: /x}}], route: $v2}",
+    ]
+    wanted = ["418", "301", "499", "v2"]
+    (port,) = free_ports(1)
+    async with shop(tmp_path, port) as at, at.mesh.load(f"{at.url}/", host=HOST) as load:
+        for step, status in zip(steps, wanted, strict=True):
+            await at.mesh.apply(routes(HOST, f"{step}\n- {{route: $v1}}", v1=TO_V1, v2=TO_V2), "step.yaml")
+
+            async def seen(status: str = status) -> bool:
+                return await at.name("/x") == status
+
+            await eventually(seen, what=f"{step} is seen")
+    assert load.failures == []
