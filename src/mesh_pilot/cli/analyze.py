@@ -12,7 +12,7 @@ import trio
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
 from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.ops.changes import WITHOUT_EFFECT, describe
-from mesh_pilot.ops.world_pages import warnings
+from mesh_pilot.ops.world_pages import configs, warnings
 from mesh_pilot.sources.files import file_source
 from mesh_pilot.world import World
 
@@ -61,9 +61,12 @@ async def _read(folders: tuple[Path, ...]) -> World:
 
 
 def _without_effect(world: World) -> list[dict[str, str]]:
-    held = [config for _, config in world.config.items() if config is not None and config.key.kind in WITHOUT_EFFECT]
     reason = "this kind is checked, but has no effect in this version"
-    return [{"where": str(config.origin), "object": str(config.key), "reason": reason} for config in held]
+    return [
+        {"where": str(config.origin), "object": str(config.key), "reason": reason}
+        for config in configs(world)
+        if config.key.kind in WITHOUT_EFFECT
+    ]
 
 
 def _sentence(severity: str, line: dict[str, str]) -> str:

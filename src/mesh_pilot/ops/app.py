@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import trio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
@@ -17,6 +18,9 @@ from mesh_pilot.ops.state import State
 
 Answer = Callable[[Request], Response]
 
+Work = Callable[[], Response]
+"""What is left to do for a large answer; it uses only values that no longer change, so that a thread may do it."""
+
 
 def debug_app(state: State) -> Starlette:
     """Everything: the web page, readiness, metrics, debug pages."""
@@ -27,12 +31,12 @@ def debug_app(state: State) -> Starlette:
             *_common(state, metrics),
             _route("/debug/syncz", lambda _: _json(proxy_pages.sync_status(state))),
             _route("/debug/adsz", lambda _: _json(proxy_pages.streams(state))),
-            _route("/debug/config_dump", lambda request: _config_dump(state, request)),
+            _large("/debug/config_dump", lambda request: _config_dump(state, request)),
             _route("/debug/rejections", lambda _: _json(_rejections(state))),
             _route("/debug/statistics", lambda _: _json(overview.statistics(state))),
-            _route("/debug/configz", lambda request: _configs(state, request)),
+            _large("/debug/configz", lambda request: _configs(state, request)),
             _route("/debug/registryz", lambda _: _json(world_pages.services(state.world))),
-            _route("/debug/endpointz", lambda _: _json(world_pages.endpoints(state.world))),
+            _large("/debug/endpointz", lambda _: _endpoints(state)),
         ]
     )
 
@@ -58,6 +62,15 @@ def _route(path: str, answer: Answer) -> Route:
     return Route(path, endpoint)
 
 
+def _large(path: str, prepare: Callable[[Request], Work]) -> Route:
+    """A page that may take seconds in a large mesh: made in a thread, so that proxies do not wait for it."""
+
+    async def endpoint(request: Request) -> Response:
+        return await trio.to_thread.run_sync(prepare(request))
+
+    return Route(path, endpoint)
+
+
 def _json(value: world_pages.Json) -> JSONResponse:
     return JSONResponse(value)
 
@@ -73,16 +86,23 @@ def _rejections(state: State) -> world_pages.Json:
     return {"configs": world_pages.rejections(state.world), "proxies": proxy_pages.rejections(state)}
 
 
-def _configs(state: State, request: Request) -> Response:
+def _configs(state: State, request: Request) -> Work:
     query = request.query_params
-    return _json(world_pages.configs(state.world, query.get("kind", ""), query.get("namespace", "")))
+    found = world_pages.configs(state.world, query.get("kind", ""), query.get("namespace", ""))
+    return lambda: _json([world_pages.show_config(config) for config in found])
 
 
-def _config_dump(state: State, request: Request) -> Response:
+def _endpoints(state: State) -> Work:
+    found = sorted(state.world.endpoints.items())
+    return lambda: _json([world_pages.show_endpoints(key, held) for key, held in found])
+
+
+def _config_dump(state: State, request: Request) -> Work:
     proxy_id = request.query_params.get("proxyID", "")
     dumps = state.xds.status.config_dump(proxy_id)
     if dumps is not None:
-        return _json(config_dump(dumps))
+        return lambda: _json(config_dump(dumps))
     known = "".join(f"  {name}\n" for name in proxy_pages.names(state))
     asked = f"no connected proxy {proxy_id!r}" if proxy_id else "say which proxy: ?proxyID=NAME.NAMESPACE"
-    return PlainTextResponse(f"{asked}; connected are:\n{known or '  none'}\n", status_code=404)
+    answer = f"{asked}; connected are:\n{known or '  none'}\n"
+    return lambda: PlainTextResponse(answer, status_code=404)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from mesh_pilot.model.config import Config, Problem
-from mesh_pilot.model.service import Endpoint, Service
+from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.ops.changes import describe
 from mesh_pilot.world import World
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 
 
-def configs(world: World, kind: str = "", namespace: str = "") -> list[Json]:
-    """Every config in force (of a kind and a namespace, where given), as it would be written in a file."""
-    held = sorted((config for _, config in world.config.items() if config is not None), key=lambda c: c.key)
-    return [
-        _config(config) for config in held if kind in ("", config.key.kind) and namespace in ("", config.key.namespace)
-    ]
+def configs(world: World, kind: str = "", namespace: str = "") -> list[Config]:
+    """Every config in force, of a kind and a namespace where given, in order."""
+    held = (config for _, config in world.config.items() if config is not None)
+    found = (c for c in held if kind in ("", c.key.kind) and namespace in ("", c.key.namespace))
+    return sorted(found, key=lambda config: config.key)
 
 
 def services(world: World) -> list[Json]:
@@ -27,12 +26,9 @@ def services(world: World) -> list[Json]:
     return [_service(service) for service in sorted(held, key=lambda s: s.key)]
 
 
-def endpoints(world: World) -> list[Json]:
-    """The endpoints of every service."""
-    return [
-        {"service": key.host, "namespace": key.namespace, "endpoints": [_endpoint(e) for e in held]}
-        for key, held in sorted(world.endpoints.items())
-    ]
+def show_endpoints(key: ServiceKey, held: Iterable[Endpoint]) -> Json:
+    """The endpoints of a service."""
+    return {"service": key.host, "namespace": key.namespace, "endpoints": [_endpoint(e) for e in held]}
 
 
 def rejections(world: World) -> list[Json]:
@@ -43,7 +39,7 @@ def rejections(world: World) -> list[Json]:
 def warnings(world: World) -> list[dict[str, str]]:
     """What is doubtful in configs that are in force."""
     found: list[dict[str, str]] = []
-    for config in sorted((c for _, c in world.config.items() if c is not None), key=lambda c: c.key):
+    for config in configs(world):
         found += [_warning(config, problem) for problem in config.warnings]
     return found
 
@@ -53,7 +49,8 @@ def _warning(config: Config, problem: Problem) -> dict[str, str]:
     return {"where": where, "object": str(config.key), "field": problem.path, "reason": problem.reason}
 
 
-def _config(config: Config) -> Json:
+def show_config(config: Config) -> Json:
+    """A config as it would be written in a file, and where it was read."""
     metadata: dict[str, Json] = {"name": config.name, "namespace": config.namespace}
     if config.labels:
         metadata["labels"] = dict(config.labels)
