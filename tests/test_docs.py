@@ -67,7 +67,7 @@ def test_every_metric_of_ours_and_every_page_is_described() -> None:
     metrics = (CODE / "ops" / "metrics.py").read_text(encoding="utf-8")
     for name in set(re.findall(r'"((?:mesh_)?pilot_\w+)"', metrics)):
         assert name in OPERATING or f"..._{name.rsplit('_', 1)[1]}" in OPERATING, name
-    for path in re.findall(r'_route\("([^"]+)"', (CODE / "ops" / "app.py").read_text(encoding="utf-8")):
+    for path in re.findall(r'_(?:route|large)\("([^"]+)"', (CODE / "ops" / "app.py").read_text(encoding="utf-8")):
         assert f"`{path}" in OPERATING, path
 
 
