@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Set, ValuesView
 
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Proxy
@@ -16,13 +16,35 @@ def node(number: int) -> Node:
     return Node(f"sidecar~10.1.{number // 250}.{number % 250 + 1}~web-{number}.shop~shop.svc.cluster.local")
 
 
+class Walked(dict[str, Resource]):
+    """A mapping that counts how often somebody walks through all of it."""
+
+    walks = 0
+
+    def __iter__(self) -> Iterator[str]:
+        Walked.walks += 1
+        return super().__iter__()
+
+    def items(self) -> ItemsView[str, Resource]:
+        Walked.walks += 1
+        return super().items()
+
+    def values(self) -> ValuesView[Resource]:
+        Walked.walks += 1
+        return super().values()
+
+    def keys(self) -> KeysView[str]:
+        Walked.walks += 1
+        return super().keys()
+
+
 class FakeSet:
     """The resources of one type, a log of what was touched, and a count of what readers cost."""
 
     def __init__(self, type_url: str, world: FakeWorld) -> None:
         self.type_url = type_url
         self._world = world
-        self._resources: dict[str, Resource] = {}
+        self._resources = Walked()
         self.on_demand: dict[str, Resource] = {}
         """By name only: no wildcard gives them."""
         self._log: list[tuple[int, str]] = []
@@ -47,12 +69,12 @@ class FakeSet:
         return {name for at, name in self._log if at > revision}
 
     def write(self, name: str, resource: Resource | None, *, on_demand: bool = False) -> None:
-        target = self.on_demand if on_demand else dict(self._resources)
+        target = self.on_demand if on_demand else Walked(self._resources)
         if resource is None:
             target.pop(name, None)
         else:
             target[name] = resource
-        if not on_demand:
+        if isinstance(target, Walked):
             self._resources = target
         self._revision = self._world.advance()
         self._log.append((self._revision, name))

@@ -8,7 +8,7 @@ import tracemalloc
 
 import pytest
 from driver import Delta, Sotw
-from fake_world import FakeWorld
+from fake_world import FakeWorld, Walked
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from mesh_pilot.xds.encode import Encoder
@@ -49,6 +49,16 @@ def test_a_change_reads_only_what_it_touched(make: type[Client]) -> None:
         return endpoints.gets
 
     assert reads(10) == reads(1000) < 10
+
+
+def test_no_change_makes_a_delta_stream_walk_through_everything() -> None:
+    world = world_of(100)
+    client = connect(world, Delta)
+    world.put(CLUSTER, "outbound|80||service-7.shop.svc.cluster.local", "new")
+    world.put(CLUSTER, "another")
+    Walked.walks = 0
+    assert [len(r.resources) for r in client.settle()] == [2, 1]
+    assert Walked.walks == 0
 
 
 @pytest.mark.parametrize("make", [Sotw, Delta])

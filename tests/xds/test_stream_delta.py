@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from driver import Delta, names
+from driver import Delta, Sotw, names
 from fake_world import FakeWorld
 
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, TYPES
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, TYPES, make_resource
 
 
 @pytest.fixture
@@ -178,6 +178,19 @@ def test_what_a_reconnecting_client_has_of_a_later_version_comes_back(world: Fak
     client.settle()
     world.put(CLUSTER, "a", "a")
     assert [r.body for r in client.settle()[0].resources] == [b"a"]
+
+
+def test_a_version_that_only_a_client_knows_lends_its_bytes_to_nobody() -> None:
+    world = FakeWorld()
+    later = make_resource("a", CLUSTER, b"later").version
+    world.put(CLUSTER, "a")
+    client = Delta(world)
+    client.ask(CLUSTER, has={"a": later})
+    world.put(CLUSTER, "a", "later")
+    other = Sotw(world)
+    other.ask(CLUSTER)
+    assert [r.body for r in other.settle()[0].resources] == [b"later"]
+    assert [r.body for r in client.settle()[0].resources] == [b"later"]
 
 
 def test_what_a_client_has_besides_its_subscription_is_ignored(world: FakeWorld) -> None:

@@ -177,6 +177,19 @@ def test_subscribing_again_after_a_refusal_sends_again(world: FakeWorld) -> None
     assert names(client.next()) == ["ratings"]
 
 
+def test_what_was_refused_and_is_no_longer_wanted_is_forgotten(world: FakeWorld) -> None:
+    client = Delta(world)
+    client.ask(CLUSTER, "ratings")
+    client.nack(client.responses()[0])
+    client.ask(CLUSTER, unsubscribe=["ratings"])
+    assert client.responses() == []
+    client = Delta(world)
+    client.ask(CLUSTER)
+    client.nack(client.responses()[0])
+    client.ask(CLUSTER, unsubscribe=["*"])
+    assert client.responses() == []
+
+
 def test_a_refusal_that_also_changes_the_names_does_both(world: FakeWorld) -> None:
     world.put(ENDPOINT, "a")
     world.put(ENDPOINT, "b")

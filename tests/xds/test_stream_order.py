@@ -156,6 +156,32 @@ def test_a_refused_cluster_keeps_nothing_waiting(client: Client, world: FakeWorl
     assert kinds(client.responses()) == [ROUTE]
 
 
+def test_after_a_refusal_endpoints_follow_all_that_may_not_have_been_taken(world: FakeWorld) -> None:
+    client = Sotw(world)
+    client.ask(CLUSTER)
+    client.ask(ENDPOINT, "a", "b")
+    client.settle()
+    world.put(CLUSTER, "a", "bad")
+    world.put(CLUSTER, "b", "new")
+    clusters, endpoints = client.responses()
+    client.nack(clusters)
+    client.ack(endpoints)
+    world.put(CLUSTER, "a", "mended")
+    clusters, endpoints = client.responses()
+    assert (clusters.touched, names(endpoints)) == (("a",), ["a", "b"])
+
+
+def test_a_new_cluster_that_was_refused_is_new_again(client: Client, world: FakeWorld) -> None:
+    world.put(CLUSTER, "c", "bad")
+    world.put(ENDPOINT, "c")
+    (clusters,) = client.responses()
+    client.nack(clusters)
+    world.put(CLUSTER, "c", "mended")
+    world.put(ROUTE, "web", "to c")
+    assert kinds(client.settle()) == [CLUSTER]
+    assert client.stream.waiting_for().endpoints == {"c"}
+
+
 def test_a_new_cluster_that_goes_again_keeps_nothing_waiting(client: Client, world: FakeWorld) -> None:
     world.put(CLUSTER, "c")
     world.put(ENDPOINT, "c")
@@ -231,6 +257,20 @@ def test_endpoints_stay_as_long_as_their_cluster(world: FakeWorld) -> None:
     assert [(r.type_url, r.removed) for r in sent] == [(ROUTE, ()), (CLUSTER, ("b",)), (ENDPOINT, ("b",))]
 
 
+def test_endpoints_stay_while_the_removal_of_their_cluster_waits_behind_an_unacked_response(world: FakeWorld) -> None:
+    client = Delta(world)
+    client.ask(CLUSTER)
+    client.ask(ENDPOINT, "a", "b")
+    client.settle()
+    world.put(CLUSTER, "dns")
+    (clusters,) = client.responses()
+    world.remove(CLUSTER, "b")
+    world.remove(ENDPOINT, "b")
+    assert client.responses() == []
+    client.ack(clusters)
+    assert [(r.type_url, r.removed) for r in client.responses()] == [(CLUSTER, ("b",)), (ENDPOINT, ("b",))]
+
+
 def test_endpoints_that_go_without_their_cluster_go_at_once(world: FakeWorld) -> None:
     client = Delta(world)
     client.ask(CLUSTER)
@@ -299,6 +339,12 @@ def test_a_sotw_client_that_comes_back_soon_is_known(world: FakeWorld) -> None:
     before.ask(CLUSTER)
     (response,) = before.settle()
     before.stream.close()
+    for number in range(20):
+        other = FakeWorld()
+        other.put(CLUSTER, f"passing-{number}")
+        passing = Sotw(other)
+        passing.ask(CLUSTER)
+        passing.settle()
     world.put(ROUTE, "web", "to a only")
     world.put(CLUSTER, "c")
     world.remove(CLUSTER, "b")

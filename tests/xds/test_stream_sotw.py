@@ -208,6 +208,27 @@ def test_a_stale_nonce_is_ignored(client: Sotw, world: FakeWorld) -> None:
     assert client.stream.waiting_for().acks == ()
 
 
+def test_everything_given_up_in_a_stale_request_is_sent_again(client: Sotw, world: FakeWorld) -> None:
+    client.ask(ENDPOINT)
+    (old,) = client.settle()
+    world.put(ENDPOINT, "a", "new")
+    (new,) = client.responses()
+    client.ask(ENDPOINT, "a", nonce=old.nonce)
+    client.ack(new, "*")
+    assert names(client.next()) == ["a", "b"]
+
+
+def test_names_in_a_stale_request_end_the_time_when_no_names_mean_everything(client: Sotw, world: FakeWorld) -> None:
+    client.ask(CLUSTER)
+    (old,) = client.settle()
+    world.put(CLUSTER, "a", "new")
+    (new,) = client.responses()
+    client.ask(CLUSTER, "a", nonce=old.nonce)
+    client.ask(CLUSTER, nonce=new.nonce)
+    world.put(CLUSTER, "a", "newer")
+    assert client.responses() == []
+
+
 def test_a_repeated_ack_is_noted_once(client: Sotw) -> None:
     client.ask(CLUSTER)
     (response,) = client.responses()

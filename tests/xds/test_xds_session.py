@@ -147,6 +147,12 @@ async def test_repeated_refusals_are_answered_ever_more_slowly(autojump_clock: M
         client.world.put(LISTENER, "a", "good")
         await client.receive_and_ack()
         assert trio.current_time() == began
+        client.world.put(LISTENER, "a", "bad again")
+        client.refuse(await client.receive())
+        await wait_all_tasks_blocked()
+        client.world.put(LISTENER, "a", "good")
+        await client.receive_and_ack()
+        assert trio.current_time() == began
 
 
 async def test_a_type_that_is_refused_does_not_slow_down_the_others(autojump_clock: MockClock) -> None:
@@ -181,6 +187,12 @@ async def test_convergence_is_counted_from_the_publishing_to_the_last_ack(autoju
         convergence = client.registry.statistics().convergence_seconds
         assert dict(zip(convergence.bounds, convergence.counts, strict=False))[5.0] == 1
         assert (sum(convergence.counts), convergence.sum) == (1, pytest.approx(4))
+        await trio.sleep(10)
+        client.publish(LISTENER, "a", "newer")
+        await client.receive_and_ack()
+        await wait_all_tasks_blocked()
+        convergence = client.registry.statistics().convergence_seconds
+        assert (sum(convergence.counts), convergence.sum) == (2, pytest.approx(4))
 
 
 async def test_a_change_that_does_not_touch_the_client_is_not_counted(autojump_clock: MockClock) -> None:

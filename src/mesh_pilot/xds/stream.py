@@ -211,7 +211,7 @@ class Stream:
         if subscription.nonce and request.nonce:
             self._on_answer(subscription, request.error)
         subscription.want(request.names)
-        if first and request.version and subscription.whole_state and subscription.wildcard and not subscription.names:
+        if first and request.version and subscription.whole_state and subscription.wildcard:
             subscription.refresh(source)
             is_known = subscription.take_back(request.version)
             self._note_reconnect(subscription, knows_past=is_known)
@@ -264,8 +264,6 @@ class Stream:
     def _send(self, subscription: Subscription, plan: Plan) -> Response:
         if _is(subscription, CLUSTER):
             self._follow_clusters(subscription, plan)
-        if _is(subscription, ENDPOINT):
-            self._warming.difference_update([resource.name for resource in plan.puts])
         response = subscription.send(plan)
         self._journal.sent(response)
         return response
