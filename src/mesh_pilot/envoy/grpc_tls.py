@@ -20,29 +20,25 @@ CERTIFICATE_PROVIDER = "default"
 
 def client_socket(names: Iterable[str], *, own: bool) -> base_pb2.TransportSocket:
     """TLS to servers with one of these names (none: any that the roots vouch for); ``own``: show a certificate."""
-    context = tls_pb2.UpstreamTlsContext()
-    common = context.common_tls_context
-    if own:
-        _set_certificate(common)
-    combined = common.combined_validation_context
-    combined.default_validation_context.match_subject_alt_names.extend(exact(name) for name in names)
-    _set_roots(combined.validation_context_certificate_provider_instance)
+    context = tls_pb2.UpstreamTlsContext(common_tls_context=_common(names, own=own))
     return transport_socket(TLS_SOCKET, context)
 
 
 def server_socket() -> base_pb2.TransportSocket:
     """mTLS with whoever the roots vouch for; gRPC servers cannot look at names here."""
-    context = tls_pb2.DownstreamTlsContext(require_client_certificate=boolean(True))
-    common = context.common_tls_context
-    _set_certificate(common)
-    _set_roots(common.validation_context_certificate_provider_instance)
+    context = tls_pb2.DownstreamTlsContext(
+        common_tls_context=_common((), own=True), require_client_certificate=boolean(True)
+    )
     return transport_socket(TLS_SOCKET, context)
 
 
-def _set_certificate(common: tls_pb2.CommonTlsContext) -> None:
-    provider = common.tls_certificate_certificate_provider_instance
-    provider.instance_name, provider.certificate_name = CERTIFICATE_PROVIDER, IDENTITY_SECRET
-
-
-def _set_roots(provider: tls_pb2.CommonTlsContext.CertificateProviderInstance) -> None:
-    provider.instance_name, provider.certificate_name = CERTIFICATE_PROVIDER, TRUST_SECRET
+def _common(names: Iterable[str], *, own: bool) -> tls_pb2.CommonTlsContext:
+    common = tls_pb2.CommonTlsContext()
+    if own:
+        certificate = common.tls_certificate_certificate_provider_instance
+        certificate.instance_name, certificate.certificate_name = CERTIFICATE_PROVIDER, IDENTITY_SECRET
+    combined = common.combined_validation_context
+    combined.default_validation_context.match_subject_alt_names.extend(exact(name) for name in names)
+    roots = combined.validation_context_certificate_provider_instance
+    roots.instance_name, roots.certificate_name = CERTIFICATE_PROVIDER, TRUST_SECRET
+    return common
