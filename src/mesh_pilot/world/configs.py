@@ -174,8 +174,6 @@ def _labels_selected(config: Config | None) -> frozenset[str]:
             return frozenset(labels)
         case Telemetry(selector=selector) | WasmPlugin(selector=selector) if selector:
             return frozenset(selector.match_labels)
-        case api.EnvoyFilter(workload_selector=workloads) if workloads:
-            return frozenset(workloads.labels)
         case _:
             return frozenset()
 

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from mesh_pilot.envoy.patches.edit import Edit
+from mesh_pilot.envoy.patches.known_types import type_name
 from mesh_pilot.envoy.patches.match import is_named, selected_name
 from mesh_pilot.envoy.patches.merge import fits_filter, merge_filter
 from mesh_pilot.envoy.patches.patch import FilterClass, Operation, Patch
-from mesh_pilot.envoy.patches.values import type_name
 
 _HTTP = "envoy.extensions.filters.http"
 _NETWORK = "envoy.extensions.filters.network"

@@ -15,8 +15,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from mesh_pilot.envoy.messages import any_of
+from mesh_pilot.envoy.patches.known_types import type_name, unpack
 from mesh_pilot.envoy.patches.patch import Operation, Patch, PatchError
-from mesh_pilot.envoy.patches.values import type_name, unpack
 
 WHOLE = frozenset(
     f"google.protobuf.{name}"

@@ -101,7 +101,7 @@ def _parse(key: ConfigKey, index: int, entry: api.EnvoyFilterEnvoyConfigObjectPa
         if given.value is None:
             raise PatchError(f"patch.value is missing: {operation.name} needs it")
         value, unread = read_value(entry.apply_to, given.value)
-        doubt = f"patch.value: {unread}; the rest of it is applied" if unread else ""
+        doubt = f"unknown fields of patch.value: {unread}; the rest of it is applied" if unread else ""
         if operation is Operation.ADD and entry.apply_to in _NAMED and not getattr(value, "name", ""):
             raise PatchError("patch.value.name is missing: what is added needs a name")
     patch = Patch(key, index, entry.apply_to, operation, match, value, given.filter_class)

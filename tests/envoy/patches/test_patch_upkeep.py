@@ -1,0 +1,189 @@
+"""Patches over time: what changes with an EnvoyFilter, what stays shared, and what is said of those that fail."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+from support import golden
+from support.envoy_check import complaints
+from support.patching import API, OTHER, SHOP, Shop, envoy_filter, in_http_filter, patch
+from support.worlds import SOURCE, update, world_of
+
+from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
+from mesh_pilot.envoy.patches.problems import problems
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.events import Delete
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.resource import CLUSTER, EXTENSION, LISTENER, ROUTE, Resource
+from mesh_pilot.world import World
+
+API_80 = "outbound|80||api.shop.svc.cluster.local"
+LIMITER = {"name": "limiter", "type": "STATIC", "connect_timeout": "1s"}
+BUFFER = {"per_connection_buffer_limit_bytes": 4096}
+ROUTER_MERGE = patch(
+    "HTTP_FILTER", "MERGE", {"name": "envoy.filters.http.router"}, listener=in_http_filter("envoy.filters.http.router")
+)
+
+
+def held(resources: WorldResources, type_url: str) -> dict[str, Resource]:
+    found = resources.set(type_url)
+    assert found is not None
+    return dict(found.all())
+
+
+def everything(resources: WorldResources) -> dict[tuple[str, str], str]:
+    tables = resources.set(ROUTE)
+    assert tables is not None
+    for name in ("80", "http.8081"):
+        tables.get(name)
+    types = (CLUSTER, LISTENER, ROUTE, EXTENSION)
+    return {(t, n): r.version for t in types for n, r in held(resources, t).items()}
+
+
+def test_resources_that_no_patch_is_for_are_the_very_same_as_other_proxies_have() -> None:
+    change = patch("CLUSTER", "MERGE", BUFFER, cluster={"name": API_80})
+    shop = Shop(envoy_filter(change, workloadSelector={"labels": {"app": "api"}}))
+    mine, theirs = held(shop.resources, CLUSTER), held(shop.catalog.open(OTHER), CLUSTER)
+    shared = {name for name in mine if theirs.get(name) is mine[name]}
+    assert shared == {n for n in theirs if n != API_80 and not n.startswith("inbound")} | {
+        "InboundPassthroughClusterIpv4"
+    }
+    assert mine[API_80] != theirs[API_80]
+
+
+def test_a_resource_that_a_patch_looks_at_and_leaves_alone_is_the_same_object() -> None:
+    change = patch("FILTER_CHAIN", "REMOVE", listener={"filterChain": {"name": "no such"}})
+    shop = Shop(envoy_filter(change, workloadSelector={"labels": {"app": "api"}}))
+    mine, theirs = held(shop.resources, LISTENER), held(shop.catalog.open(OTHER), LISTENER)
+    assert mine["0.0.0.0_80"] is theirs["0.0.0.0_80"]
+
+
+def test_a_patched_resource_says_which_envoy_filters_it_came_from() -> None:
+    change = patch("CLUSTER", "MERGE", BUFFER, cluster={"name": API_80})
+    found = Shop(envoy_filter(change), envoy_filter(change, name="g")).resource(CLUSTER, API_80)
+    assert found is not None
+    assert [str(c) for c in found.configs] == ["ServiceEntry/shop/api", "EnvoyFilter/shop/f", "EnvoyFilter/shop/g"]
+
+
+def test_an_edit_reaches_what_it_patches_and_nothing_else() -> None:
+    def clusters(timeout: int) -> str:
+        return envoy_filter(patch("CLUSTER", "MERGE", {"connect_timeout": f"{timeout}s"}, cluster={"name": API_80}))
+
+    shop = Shop(clusters(3))
+    everything(shop.resources)
+    found = shop.resources.set(CLUSTER)
+    listeners = shop.resources.set(LISTENER)
+    assert found is not None and listeners is not None
+    at, listeners_at = found.refresh(), listeners.refresh()
+    calls = shop.world.memo.statistics().calls
+    update(shop.world, clusters(4))
+    assert found.touched_since(at) == {API_80}
+    assert listeners.touched_since(listeners_at) == set()
+    after = shop.world.memo.statistics().calls
+    called = {name for name in after if after[name] != calls.get(name, 0)}
+    ours = {"_heads", "parsed", "patches_for", "cluster_membership", "edited_cluster", "patched_cluster"}
+    assert {name for name in called if not name.startswith("_policy")} <= ours
+    assert shop.cluster(API_80).connect_timeout.seconds == 4
+
+
+def test_a_proxy_whose_last_envoy_filter_goes_is_as_if_there_had_been_none() -> None:
+    world = world_of(SHOP)
+    resources = WorldCatalog(world).open(API)
+    before = everything(resources)
+    update(world, envoy_filter(patch("CLUSTER", "ADD", LIMITER), patch("LISTENER", "MERGE", BUFFER)))
+    assert everything(resources) != before
+    world.apply([Delete(SOURCE, ("config", "EnvoyFilter", "shop", "f"))])
+    assert everything(resources) == before
+
+
+FILTERS: tuple[tuple[dict[str, Any], ...], ...] = (
+    (patch("CLUSTER", "MERGE", {"connect_timeout": "3s"}), patch("CLUSTER", "ADD", LIMITER)),
+    (patch("CLUSTER", "REMOVE", cluster={"portNumber": 9000}), ROUTER_MERGE),
+    (patch("LISTENER", "MERGE", BUFFER), patch("LISTENER", "REMOVE", listener={"portNumber": 9000})),
+    (patch("VIRTUAL_HOST", "MERGE", {"response_headers_to_remove": ["x"]}),),
+    (patch("HTTP_ROUTE", "INSERT_FIRST", "{name: new, match: {prefix: /}, direct_response: {status: 200}}"),),
+    (patch("EXTENSION_CONFIG", "ADD", {"name": "e"}), patch("CLUSTER", "ADD", LIMITER, context="SIDECAR_INBOUND")),
+)
+
+
+def test_whatever_comes_and_goes_the_result_is_that_of_a_fresh_start() -> None:
+    random_ = random.Random(7)
+    world = world_of(SHOP)
+    catalog = WorldCatalog(world)
+    resources = catalog.open(API)
+    present: dict[str, str] = {}
+    for step in range(40):
+        name = random_.choice("abc")
+        if name in present and random_.random() < 0.3:
+            del present[name]
+            world.apply([Delete(SOURCE, ("config", "EnvoyFilter", "shop", name))])
+        else:
+            present[name] = envoy_filter(
+                *random_.choice(FILTERS),
+                name=name,
+                namespace="shop",
+                priority=random_.choice((0, 1)),
+                **random_.choice(({}, {"workloadSelector": {"labels": {"app": random_.choice(("api", "b"))}}})),
+            )
+            update(world, present[name])
+        if step % 7 == 0:
+            catalog.trim()
+        fresh = WorldCatalog(world_of(SHOP + "".join(present.values()))).open(API)
+        assert everything(resources) == everything(fresh)
+        assert resources.patch_problems() == fresh.patch_problems()
+
+
+def test_a_patch_that_fails_is_reported_with_its_proxy_and_the_rest_stands() -> None:
+    bad = patch("CLUSTER", "MERGE", {"connect_timeout": "soon"})
+    good = patch("CLUSTER", "MERGE", BUFFER)
+    rename = patch("CLUSTER", "MERGE", {"name": "x"}, cluster={"name": API_80})
+    shop = Shop(envoy_filter(bad, good, rename))
+    assert shop.cluster(API_80).per_connection_buffer_limit_bytes.value == 4096
+    key = ConfigKey("EnvoyFilter", "shop", "f")
+    found = shop.catalog.patch_problems()
+    assert list(found) == ["api.shop"]
+    assert [(p.config, p.patch, p.resource) for p in found["api.shop"]] == [
+        (key, 0, ""),
+        (key, 2, f"cluster {API_80}"),
+    ]
+    assert str(found["api.shop"][1]).startswith(f"EnvoyFilter/shop/f: spec.configPatches[2] on cluster {API_80}: ")
+
+
+def test_what_is_wrong_with_patches_for_other_proxies_is_not_said_of_this_one() -> None:
+    bad = patch("CLUSTER", "MERGE", {"connect_timeout": "soon"}, proxy={"metadata": {"ZONE": "b"}})
+    shop = Shop(envoy_filter(bad, patch("CLUSTER", "MERGE", BUFFER)))
+    assert shop.problems == ()
+    assert problems(shop.world.memo.view, shop.resources.target.filters) == ()
+
+
+def test_problems_with_route_tables_are_those_of_the_tables_that_are_asked_for() -> None:
+    shop = Shop(envoy_filter(patch("ROUTE_CONFIGURATION", "MERGE", {"name": "x"})))
+    assert [p.resource for p in shop.problems if p.resource.startswith("route table 80")] == []
+    shop.table("80")
+    assert "route table 80" in [p.resource for p in shop.problems]
+
+
+def test_a_proxy_that_goes_is_no_longer_reported() -> None:
+    shop = Shop(envoy_filter(patch("CLUSTER", "MERGE", {"connect_timeout": "soon"})))
+    assert shop.catalog.patch_problems()
+    shop.resources.close()
+    assert shop.catalog.patch_problems() == {}
+
+
+def proxies(scenario: str) -> list[tuple[World, Proxy]]:
+    world = golden.load(scenario)
+    return [(world, golden.proxy_of(entry)) for entry in golden.proxies(scenario)]
+
+
+def test_a_real_envoy_takes_what_the_patches_of_the_goldens_make(tmp_path: Path) -> None:
+    scenarios = ("ef-clusters", "ef-http-filters", "ef-network-listener")
+    listeners: list[bytes] = []
+    clusters: dict[str, bytes] = {}
+    for world, proxy in itertools.chain.from_iterable(map(proxies, scenarios)):
+        resources = WorldCatalog(world).open(proxy)
+        listeners += (r.body for n, r in held(resources, LISTENER).items() if n != "0.0.0.0_8081")
+        clusters |= {n: r.body for n, r in held(resources, CLUSTER).items()}
+    assert complaints(tmp_path, listeners, clusters.values()) == ""

@@ -1,0 +1,149 @@
+"""Values of patches: people's JSON becomes Envoy's messages, or it is said what is wrong with it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from envoy.extensions.filters.http.lua.v3.lua_pb2 import Lua
+from support.patching import LUA, ROUTER, parse, patch
+from xds.type.v3.typed_struct_pb2 import TypedStruct
+
+from mesh_pilot.model.config import Severity
+
+ANY_CLUSTER = {"connect_timeout": "3s"}
+
+
+def value_of(*patches: dict[str, Any]) -> Any:
+    found = parse(*patches)
+    assert not found.problems
+    return found.patches[0].value
+
+
+def reason_of(bad: dict[str, Any]) -> str:
+    """What is said of a patch that can't be used; the good one beside it stays."""
+    found = parse(patch("CLUSTER", "MERGE", ANY_CLUSTER), bad)
+    assert [p.index for p in found.patches] == [0]
+    (problem,) = found.problems
+    assert problem.patch == 1
+    assert problem.severity is Severity.ERROR
+    assert str(problem).startswith("EnvoyFilter/shop/f: spec.configPatches[1]: ")
+    return problem.reason
+
+
+def test_fields_may_be_written_in_either_case_and_numbers_as_numbers() -> None:
+    cluster = value_of(patch("CLUSTER", "MERGE", "{connectTimeout: 0.25s, max_requests_per_connection: 3, type: EDS}"))
+    assert cluster.connect_timeout.nanos == 250_000_000
+    assert cluster.max_requests_per_connection.value == 3
+    assert cluster.type == 3
+
+
+def test_the_type_of_an_extension_is_found_by_its_name() -> None:
+    held = value_of(patch("HTTP_FILTER", "ADD", {"name": "lua", "typed_config": {"@type": LUA, "inlineCode": "x"}}))
+    assert Lua.FromString(held.typed_config.value).inline_code == "x"
+
+
+@pytest.mark.parametrize("wrapper", ["udpa.type.v1.TypedStruct", "xds.type.v3.TypedStruct"])
+def test_a_typed_struct_of_a_known_type_becomes_that_type(wrapper: str) -> None:
+    config = {"@type": f"type.googleapis.com/{wrapper}", "type_url": LUA, "value": {"inline_code": "x"}}
+    held = value_of(patch("HTTP_FILTER", "ADD", {"name": "lua", "typed_config": config}))
+    assert held.typed_config.type_url == LUA
+    assert Lua.FromString(held.typed_config.value).inline_code == "x"
+
+
+def test_a_typed_struct_of_an_unknown_type_stays_as_it_is() -> None:
+    config = {"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "type_url": "acme/acme.Own", "value": {"a": [1]}}
+    held = value_of(patch("HTTP_FILTER", "ADD", {"name": "own", "typed_config": config}))
+    kept = TypedStruct.FromString(held.typed_config.value)
+    assert kept.type_url == "acme/acme.Own"
+    assert kept.value["a"][0] == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"connect_timeout": "soon"}, "connect_timeout"),
+        ({"type": "SOMETHING"}, "SOMETHING"),
+        ({"per_connection_buffer_limit_bytes": -1}, "per_connection_buffer_limit_bytes"),
+        ({"health_checks": {}}, "must be in []"),
+        ({"metadata": {"typed_filter_metadata": {"a": {"@type": "x/acme.v1.Own"}}}}, "x/acme.v1.Own: no such type"),
+        ({"metadata": {"typed_filter_metadata": {"a": {"@type": "x/envoy.nowhere.v3.Own"}}}}, "no such type is known"),
+    ],
+)
+def test_a_value_that_is_not_such_a_message_is_refused(value: dict[str, Any], said: str) -> None:
+    assert said in reason_of(patch("CLUSTER", "MERGE", value))
+
+
+def test_a_field_that_is_unknown_is_named_and_the_rest_is_applied() -> None:
+    found = parse(patch("CLUSTER", "MERGE", {**ANY_CLUSTER, "hosts": [{"address": "a"}]}))
+    assert [p.message.connect_timeout.seconds for p in found.patches] == [3]  # type: ignore[attr-defined]
+    (problem,) = found.problems
+    assert problem.severity is Severity.WARNING
+    assert "hosts (there is none in envoy.config.cluster.v3.Cluster)" in problem.reason
+    assert "the rest of it is applied" in problem.reason
+
+
+def test_every_field_that_is_unknown_is_named_with_its_path() -> None:
+    value = {
+        "name": "a",
+        "typedConfig": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.fault.v3.HTTPFault",
+            "abort": {"http_status": 503, "grpc": 1},
+            "headers": [{"name": "x"}, {"name": "y", "odd": 1}],
+        },
+    }
+    found = parse(patch("HTTP_FILTER", "ADD", value))
+    paths = [word for word in found.problems[0].reason.split() if word.startswith("typedConfig")]
+    assert paths == ["typedConfig.abort.grpc", "typedConfig.headers[1].odd"]
+    assert found.patches[0].message.name == "a"  # type: ignore[attr-defined]
+
+
+def test_keys_of_maps_and_of_free_form_data_are_not_fields() -> None:
+    value = """
+    metadata: {filter_metadata: {acme: {anything: [1, {at: all}]}}}
+    typed_extension_protocol_options:
+      acme:
+        "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: {http_protocol_options: {}}
+    """
+    cluster = value_of(patch("CLUSTER", "MERGE", value))
+    assert cluster.metadata.filter_metadata["acme"]["anything"][1]["at"] == "all"
+
+
+def test_a_field_that_is_unknown_inside_a_typed_struct_is_named_too() -> None:
+    config = {"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "type_url": ROUTER, "value": {"nonsense": 1}}
+    (problem,) = parse(patch("HTTP_FILTER", "ADD", {"name": "r", "typed_config": config})).problems
+    assert "nonsense" in problem.reason
+
+
+def test_naming_a_type_loads_nothing_but_envoys_api() -> None:
+    assert "no such type" in reason_of(
+        patch("CLUSTER", "MERGE", {"metadata": {"typed_filter_metadata": {"a": {"@type": "x/this.that.Own"}}}})
+    )
+    assert "this" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (patch("ROUTE_CONFIGURATION", "ADD", {"name": "a"}), "ADD has no meaning for ROUTE_CONFIGURATION"),
+        (patch("EXTENSION_CONFIG", "MERGE", {"name": "a"}), "MERGE has no meaning for EXTENSION_CONFIG"),
+        (patch("HTTP_ROUTE", "REPLACE", {"name": "a"}), "REPLACE has no meaning for HTTP_ROUTE"),
+        (patch("BOOTSTRAP", "MERGE", {}), "bootstrap is its own"),
+        (patch("CLUSTER", "ADD", {"type": "STATIC"}), "patch.value.name is missing"),
+        (patch("LISTENER", "INSERT_FIRST", {}), "patch.value.name is missing"),
+        (patch("HTTP_FILTER", "REMOVE"), "names no filter: REMOVE"),
+        (patch("NETWORK_FILTER", "REPLACE", {"name": "a"}, listener={"portNumber": 1}), "names no filter: REPLACE"),
+        (patch("CLUSTER", "MERGE", {}, context="WAYPOINT"), "there are none here"),
+        (patch("CLUSTER", "MERGE", {}, proxy={"proxyVersion": r"\z"}), "can't be read here"),
+    ],
+)
+def test_a_patch_that_can_never_do_anything_is_refused(bad: dict[str, Any], said: str) -> None:
+    assert said in reason_of(bad)
+
+
+def test_a_match_that_nobody_reads_is_named() -> None:
+    found = parse(patch("LISTENER", "MERGE", {}, listener={"portName": "http"}))
+    assert len(found.patches) == 1
+    assert "portName has no effect" in found.problems[0].reason
