@@ -148,7 +148,7 @@ class WorldResources:
                 if is_plan:
                     found.update(dict.fromkeys(plan_problems(view, query)))
                 elif type_url == ROUTE and type_url in self._sets:
-                    found.update(dict.fromkeys(table_problems(view, query, self._sets[type_url].all())))
+                    found.update(dict.fromkeys(table_problems(view, query, self._sets[type_url].asked())))
         return tuple(found)
 
     def watch(self, wake: Callable[[], None]) -> None:

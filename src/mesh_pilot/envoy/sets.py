@@ -18,6 +18,8 @@ from mesh_pilot.model.resource import Resource
 
 log = structlog.get_logger(scope="envoy")
 
+_NOTHING: Mapping[str, Resource] = {}
+
 LOG_LENGTH = 4096
 """Touched names remembered; who lags further behind compares everything."""
 
@@ -79,9 +81,16 @@ class LiveSet:
         return self._revision
 
     def all(self) -> Mapping[str, Resource]:
+        """All of a plan; nothing of a function of names, which only knows what others asked for."""
         self.refresh()
+        if self._plan is None:
+            return _NOTHING
         self._lent = True
         return self._resources
+
+    def asked(self) -> tuple[str, ...]:
+        """The names that a function of names was asked for, whether or not there is such a resource."""
+        return tuple(self._calls) if self._plan is None else ()
 
     def get(self, name: str) -> Resource | None:
         self.refresh()
@@ -224,6 +233,10 @@ class JoinedSet:
     def all(self) -> Mapping[str, Resource]:
         parts = tuple(part.all() for part in self.parts)
         return parts[0] if len(parts) == 1 else Joined(parts)
+
+    def asked(self) -> tuple[str, ...]:
+        """The names that anybody asked for, of those parts that are functions of names."""
+        return tuple(name for part in self.parts if isinstance(part, LiveSet) for name in part.asked())
 
     def get(self, name: str) -> Resource | None:
         for part in self.parts:
