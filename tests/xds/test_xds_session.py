@@ -195,6 +195,17 @@ async def test_convergence_is_counted_from_the_publishing_to_the_last_ack(autoju
         assert (sum(convergence.counts), convergence.sum) == (2, pytest.approx(4))
 
 
+async def test_a_change_that_is_refused_is_not_counted(autojump_clock: MockClock) -> None:
+    async with connected() as client:
+        client.ask(LISTENER)
+        await client.receive_and_ack()
+        await wait_all_tasks_blocked()
+        client.publish(LISTENER, "a", "bad")
+        client.refuse(await client.receive())
+        await wait_all_tasks_blocked()
+        assert sum(client.registry.statistics().convergence_seconds.counts) == 0
+
+
 async def test_a_change_that_does_not_touch_the_client_is_not_counted(autojump_clock: MockClock) -> None:
     async with connected() as client:
         client.ask(ENDPOINT, "a")

@@ -204,7 +204,8 @@ class Session:
     def _note_change(self) -> None:
         if self._is_woken:
             self._is_woken = False
-            self._changed_at = self._changed_at or self._registry.published_at
+            if self._changed_at is None:
+                self._changed_at = self._registry.published_at
 
     def _note_quiet(self) -> None:
         """Nothing to send: when nothing waits for an ACK either, the client is up to date with the last change."""
@@ -239,6 +240,7 @@ class Session:
 
     def rejected(self, nack: Nack) -> None:
         self._connection.rejected(nack)
+        self._changed_at = None  # it will not be accepted, so it has no time of being so
         count = self._refusals[nack.type_url] = self._refusals.get(nack.type_url, 0) + 1
         if count > 1:
             longest = self._options.refusal_backoff_seconds * 2 ** min(count - 2, 30)
