@@ -27,9 +27,6 @@ from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Port
 from mesh_pilot.world.view import View
 
-MAX_RING_SIZE = 8_388_608
-"""gRPC refuses a cluster that asks for more."""
-
 
 def outbound_name(name: str) -> ClusterName | None:
     """The parts of an outbound cluster's name as gRPC clients ask for it; None for any other name."""
@@ -114,4 +111,4 @@ def _hash(message: Cluster, hashing: api.LoadBalancerSettingsConsistentHashLb) -
     size = hashing.ring_hash.minimum_ring_size if hashing.ring_hash else hashing.minimum_ring_size
     message.lb_policy = Cluster.RING_HASH
     if size:
-        message.ring_hash_lb_config.minimum_ring_size.CopyFrom(uint64(min(size, MAX_RING_SIZE)))
+        message.ring_hash_lb_config.minimum_ring_size.CopyFrom(uint64(size))
