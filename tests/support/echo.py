@@ -26,6 +26,8 @@ class Backend:
     port: int
     seen: list[dict[str, Any]] = attrs.field(factory=list, repr=False)
     """Requests so far, oldest first."""
+    connections: int = 0
+    """How many were opened so far."""
     answer: Answer | None = None
     """What to answer instead of 200; may be set while it runs."""
     gate: trio.Event | None = None
@@ -53,6 +55,7 @@ async def http_backend(
             backend = Backend(name, f"unix://{unix}", 0)
 
         async def connection(raw: trio.SocketStream) -> None:
+            backend.connections += 1
             stream: trio.abc.Stream = trio.SSLStream(raw, tls, server_side=True) if tls else raw
             try:
                 await _serve(stream, backend)

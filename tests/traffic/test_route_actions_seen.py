@@ -240,8 +240,9 @@ async def test_each_try_has_its_time_and_another_endpoint_is_tried(tmp_path: Pat
         at.v1.gate = trio.Event()
         assert (await at.ask("/v1")).status_code == 504
         assert at.v1.asked("/v1") == 3
-        assert {await at.name("/any") for _ in range(4)} == {"v2"}
-        assert at.v1.asked("/any") > 0
+        with trio.fail_after(10):
+            while not at.v1.asked("/any"):
+                assert await at.name("/any") == "v2"
         at.v1.gate.set()
 
 
