@@ -13,7 +13,7 @@ from mesh_pilot.envoy.scope import Facts, Target, facts_of, target_of
 from mesh_pilot.envoy.sets import JoinedSet, LiveSet, Part
 from mesh_pilot.incremental import Watch
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import ROUTE, SECRET
+from mesh_pilot.model.resource import SECRET
 from mesh_pilot.security.secrets import IdentitySet, Issuer
 from mesh_pilot.security.spiffe import parse_identity
 from mesh_pilot.world import World
@@ -52,8 +52,9 @@ class WorldCatalog:
         """What EnvoyFilters could not do to the proxies that are connected, by the name of those where there is
         any such thing."""
         found: dict[str, dict[PatchProblem, None]] = {}
+        seen: dict[PartKey, tuple[PatchProblem, ...]] = {}
         for resources in self._open:
-            for problem in resources.patch_problems():
+            for problem in resources.patch_problems(seen):
                 found.setdefault(resources.name, {})[problem] = None
         return {name: tuple(held) for name, held in found.items()}
 
@@ -136,19 +137,25 @@ class WorldResources:
             joined = self._sets[type_url] = JoinedSet(self._world.memo, type_url, live)
         return joined
 
-    def patch_problems(self) -> tuple[PatchProblem, ...]:
-        """What EnvoyFilters could not do to what this proxy has; found by looking at all of it."""
+    def patch_problems(self, seen: dict[PartKey, tuple[PatchProblem, ...]] | None = None) -> tuple[PatchProblem, ...]:
+        """What EnvoyFilters could not do to what this proxy has; found by looking at all of it.
+
+        ``seen`` keeps what was found in parts that other proxies share, for a look at many; it is good until the
+        next change.
+        """
         target = self.target
         if not target.filters:
             return ()
         view = self._world.memo.view
+        seen = {} if seen is None else seen
         found = dict.fromkeys(problems(view, target.filters))
-        for type_url, parts in self._parts.items():
-            for _, query, is_plan in parts:
-                if is_plan:
-                    found.update(dict.fromkeys(plan_problems(view, query)))
-                elif type_url == ROUTE and type_url in self._sets:
-                    found.update(dict.fromkeys(table_problems(view, query, self._sets[type_url].asked())))
+        for part in (p for parts in self._parts.values() for p in parts):
+            if part not in seen:
+                _, query, is_plan = part
+                live = self._catalog._sets.get(part)
+                names = live.asked() if live is not None else ()
+                seen[part] = tuple(plan_problems(view, query) if is_plan else table_problems(view, query, names))
+            found.update(dict.fromkeys(seen[part]))
         return tuple(found)
 
     def watch(self, wake: Callable[[], None]) -> None:

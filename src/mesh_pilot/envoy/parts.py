@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+import attrs
 
 from mesh_pilot.envoy import clusters, endpoints, gateways, inbound_clusters, inbound_listeners, listeners, routes
 from mesh_pilot.envoy.grpc_clusters import grpc_assignment, grpc_cluster
@@ -10,6 +12,7 @@ from mesh_pilot.envoy.grpc_listeners import client_listener, server_listener
 from mesh_pilot.envoy.grpc_routes import grpc_route_table
 from mesh_pilot.envoy.patches.patch import Context
 from mesh_pilot.envoy.patches.plans import (
+    PatchedPart,
     patched_clusters,
     patched_extensions,
     patched_listeners,
@@ -92,19 +95,22 @@ def _no_extensions(view: View) -> Plan:
 
 
 def _patched(target: Target, parts: Parts) -> Parts:
-    """The parts with EnvoyFilters over them. A type's plans become one: patches add to all of it."""
+    """The parts with EnvoyFilters over them."""
     router = target.scope.type is NodeType.ROUTER
-    contexts = (Context.GATEWAY,) if router else (Context.SIDECAR_OUTBOUND, Context.SIDECAR_INBOUND)
-    tasks = tuple(Task(target.filters, context) for context in contexts)
+    main = Task(target.filters, Context.GATEWAY if router else Context.SIDECAR_OUTBOUND)
+    inbound = Task(target.filters, Context.SIDECAR_INBOUND)
 
-    def bases(type_url: str) -> tuple[tuple[Task, Query], ...]:
-        return tuple((task, query) for task, (_, query, _) in zip(tasks, parts[type_url], strict=type_url != EXTENSION))
+    def plans(type_url: str, patched: Callable[[View, PatchedPart], Plan]) -> tuple[PartKey, ...]:
+        (_, base, _), *rest = parts[type_url]
+        first = PatchedPart(main, base)
+        others = (PatchedPart(inbound, query, target.workload, first) for _, query, _ in rest)
+        return tuple((type_url, (patched, (part,)), True) for part in (first, *others))
 
-    tables = Task(target.filters, contexts[0], target.workload if router else None)
+    tables = attrs.evolve(main, router=target.workload if router else None)
     return {
         **parts,
-        CLUSTER: ((CLUSTER, (patched_clusters, (target.workload, bases(CLUSTER))), True),),
-        LISTENER: ((LISTENER, (patched_listeners, (bases(LISTENER),)), True),),
-        EXTENSION: ((EXTENSION, (patched_extensions, (bases(EXTENSION),)), True),),
+        CLUSTER: plans(CLUSTER, patched_clusters),
+        LISTENER: plans(LISTENER, patched_listeners),
+        EXTENSION: plans(EXTENSION, patched_extensions),
         ROUTE: tuple((ROUTE, (patched_route, (tables, query)), False) for _, query, _ in parts[ROUTE]),
     }

@@ -75,7 +75,7 @@ def test_a_listener_can_be_removed_and_another_added() -> None:
             patch("LISTENER", "ADD", EXTRA, context="SIDECAR_OUTBOUND"),
         )
     )
-    assert shop.names(LISTENER) == ["0.0.0.0_80", "virtualOutbound", "virtualInbound", "extra"]
+    assert shop.names(LISTENER) == ["0.0.0.0_80", "virtualOutbound", "extra", "virtualInbound"]
     assert shop.listener("extra").address.socket_address.port_value == 18888
     held = shop.resource(LISTENER, "extra")
     assert held is not None
@@ -92,13 +92,28 @@ def test_a_name_that_is_taken_can_not_be_added() -> None:
     shop = Shop(
         envoy_filter(patch("LISTENER", "ADD", EXTRA)),
         envoy_filter(patch("LISTENER", "ADD", EXTRA), name="g"),
-        envoy_filter(patch("LISTENER", "ADD", EXTRA.replace("name: extra", "name: virtualInbound", 1)), name="h"),
+        envoy_filter(patch("LISTENER", "ADD", EXTRA.replace("name: extra", "name: virtualOutbound", 1)), name="h"),
     )
     assert shop.said() == [
         "listener extra: there is a listener of this name already: ADD can't put another beside it",
-        "listener virtualInbound: there is a listener of this name already: ADD can't put another beside it",
+        "listener virtualOutbound: there is a listener of this name already: ADD can't put another beside it",
     ]
     assert [p.config.name for p in shop.problems] == ["g", "h"]
+
+
+def test_no_name_is_there_for_outbound_and_for_inbound_traffic() -> None:
+    inbound = patch("LISTENER", "ADD", EXTRA, context="SIDECAR_INBOUND")
+    shop = Shop(
+        envoy_filter(patch("LISTENER", "ADD", EXTRA)),
+        envoy_filter(inbound, name="g"),
+        envoy_filter(patch("LISTENER", "ADD", EXTRA.replace("name: extra", "name: virtualInbound", 1)), name="h"),
+    )
+    assert sorted(shop.names(LISTENER)) == ["0.0.0.0_80", "10.9.1.1_9000", "extra", "virtualInbound", "virtualOutbound"]
+    assert shop.listener("virtualInbound").address.socket_address.port_value == 18888
+    assert [(p.config.name, p.reason) for p in shop.problems] == [
+        ("h", "the listener of this name that the proxy has for inbound traffic gives way to this one"),
+        ("g", "there is a listener of this name already: ADD can't put another beside it"),
+    ]
 
 
 def test_a_listener_can_not_be_renamed() -> None:

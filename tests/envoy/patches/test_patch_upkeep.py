@@ -187,3 +187,15 @@ def test_a_real_envoy_takes_what_the_patches_of_the_goldens_make(tmp_path: Path)
         listeners += (r.body for n, r in held(resources, LISTENER).items() if n != "0.0.0.0_8081")
         clusters |= {n: r.body for n, r in held(resources, CLUSTER).items()}
     assert complaints(tmp_path, listeners, clusters.values()) == ""
+
+
+def test_proxies_with_the_same_envoy_filters_share_what_is_patched_and_the_plans_of_it() -> None:
+    shop = Shop(envoy_filter(patch("CLUSTER", "MERGE", BUFFER), patch("LISTENER", "MERGE", BUFFER)))
+    mine = {t: held(shop.resources, t) for t in (CLUSTER, LISTENER)}
+    sets = shop.catalog.statistics().sets
+    other = shop.catalog.open(OTHER)
+    for type_url, resources in mine.items():
+        theirs = held(other, type_url)
+        outbound = [n for n in theirs if not n.startswith("inbound") and n != "virtualInbound"]
+        assert outbound and all(theirs[n] is resources[n] for n in outbound)
+    assert shop.catalog.statistics().sets == sets + 2  # those of its own inbound traffic

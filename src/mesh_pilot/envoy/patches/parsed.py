@@ -62,14 +62,15 @@ def parsed(view: View, key: ConfigKey) -> Parsed:
 
 
 def patches_for(
-    view: View, filters: tuple[FilterRef, ...], context: Context, kinds: tuple[ApplyTo, ...]
+    view: View, filters: tuple[FilterRef, ...], context: Context | None, kinds: tuple[ApplyTo, ...]
 ) -> tuple[Patch, ...]:
-    """The patches to objects of some kinds, generated for one of a proxy's tasks, in the order in which they apply."""
+    """The patches to objects of some kinds, generated for one of a proxy's tasks (None: for any), in the order in which
+    they apply."""
     return tuple(
         patch
         for ref in filters
         for patch in view.get(parsed, ref.config).patches
-        if patch.apply_to in kinds and patch.index not in ref.skipped and patch.is_for(context)
+        if patch.apply_to in kinds and patch.index not in ref.skipped and (context is None or patch.is_for(context))
     )
 
 

@@ -6,7 +6,7 @@ no EnvoyFilters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -15,7 +15,7 @@ from mesh_pilot.envoy.instances import instances
 from mesh_pilot.envoy.names import Direction, parse_cluster
 from mesh_pilot.envoy.patches.match import cluster_matches, listener_may_match
 from mesh_pilot.envoy.patches.parsed import patches_for
-from mesh_pilot.envoy.patches.patch import ApplyTo, Context, Operation, Patch, PatchProblem
+from mesh_pilot.envoy.patches.patch import ApplyTo, Operation, Patch, PatchProblem
 from mesh_pilot.envoy.patches.resources import (
     CLUSTER_KINDS,
     Task,
@@ -33,10 +33,18 @@ from mesh_pilot.world.view import View
 PlanCall = tuple[Callable[..., Plan], tuple[Any, ...]]
 """A translator of a plan and its key."""
 
-Bases = tuple[tuple[Task, PlanCall], ...]
-"""Plans with the task that each is for. Together they are all of a proxy's resources of a type."""
 
-CONTEXTS = (Context.SIDECAR_INBOUND, Context.SIDECAR_OUTBOUND, Context.GATEWAY)
+@attrs.frozen(cache_hash=True)
+class PatchedPart:
+    """A translator's plan, to be patched for the task that it is for."""
+
+    task: Task
+    base: PlanCall
+    workload: Workload | None = None
+    """Whose inbound clusters they are: whose services ``cluster.service`` means."""
+    beside: PatchedPart | None = None
+    """Another part that a proxy has of the same type: no name may be in both. Given for the part that fewer proxies
+    share, so that the other depends on nothing of theirs. What is added for any task is in the other."""
 
 
 @attrs.frozen
@@ -47,19 +55,23 @@ class Membership:
     problems: tuple[PatchProblem, ...]
 
 
-def patched_clusters(view: View, workload: Workload, bases: Bases) -> Plan:
-    """The clusters of a proxy."""
-    return view.get(cluster_membership, workload, bases).plan
+Added = tuple[ConfigKey, int]
+"""The patch that adds a resource: its EnvoyFilter, and its place there."""
 
 
-def patched_listeners(view: View, bases: Bases) -> Plan:
-    """The listeners of a proxy. One that a patch removes is planned, and comes out as None."""
-    return view.get(listener_membership, bases).plan
+def patched_clusters(view: View, part: PatchedPart) -> Plan:
+    """The clusters of a part."""
+    return view.get(cluster_membership, part).plan
 
 
-def patched_extensions(view: View, bases: Bases) -> Plan:
+def patched_listeners(view: View, part: PatchedPart) -> Plan:
+    """The listeners of a part. One that a patch removes is planned, and comes out as None."""
+    return view.get(listener_membership, part).plan
+
+
+def patched_extensions(view: View, part: PatchedPart) -> Plan:
     """The configs of extensions that a proxy asks for by name."""
-    return view.get(extension_membership, bases).plan
+    return view.get(extension_membership, part).plan
 
 
 def patched_route(view: View, task: Task, base: Call, name: str) -> Resource | None:
@@ -68,72 +80,78 @@ def patched_route(view: View, task: Task, base: Call, name: str) -> Resource | N
     return view.get(patched_table, task, (function, (*key, name)))
 
 
-def cluster_membership(view: View, workload: Workload, bases: Bases) -> Membership:
-    members = _Members("cluster")
-    for task, (function, key) in bases:
-        patches = view.get(patches_for, task.filters, task.context, CLUSTER_KINDS)
-        named = any(p.match.cluster is not None and p.match.cluster.service for p in patches)
-        inbound = named and task.context is Context.SIDECAR_INBOUND
-        hosts = view.get(_hosts_at, workload) if inbound else {}
-        for name, call in view.get(function, *key).items():
-            own = hosts.get(_inbound_port(name), ()) if inbound else ()
-            meant = [p for p in patches if cluster_matches(p.match.cluster, name, own)]
-            if any(p.operation is Operation.REMOVE for p in meant):
-                continue
+def cluster_membership(view: View, part: PatchedPart) -> Membership:
+    task = part.task
+    patches = view.get(patches_for, task.filters, task.context, CLUSTER_KINDS)
+    named = any(p.match.cluster is not None and p.match.cluster.service for p in patches)
+    hosts = view.get(_hosts_at, part.workload) if named and part.workload is not None else {}
+    plan: dict[str, Call] = {}
+    for name, call in _base(view, part).items():
+        own = hosts.get(_inbound_port(name), ()) if hosts else ()
+        meant = [p for p in patches if cluster_matches(p.match.cluster, name, own)]
+        if not any(p.operation is Operation.REMOVE for p in meant):
             merged = any(p.is_merge for p in meant)
-            members.plan[name] = (patched_cluster, (task, own, call)) if merged else call
-        members.add(patches)
-    return members.result()
+            plan[name] = (patched_cluster, (task, own, call)) if merged else call
+    return _with_added(view, "cluster", cluster_membership, part, plan, patches)
 
 
-def listener_membership(view: View, bases: Bases) -> Membership:
-    members = _Members("listener")
-    for task, (function, key) in bases:
-        patches = view.get(patches_for, task.filters, task.context, listener_kinds(task.context))
-        for name, call in view.get(function, *key).items():
-            meant = any(listener_may_match(p, name) for p in patches)
-            members.plan[name] = (patched_listener, (task, call)) if meant else call
-        members.add(p for p in patches if p.apply_to is ApplyTo.LISTENER)
-    return members.result()
+def listener_membership(view: View, part: PatchedPart) -> Membership:
+    task = part.task
+    patches = view.get(patches_for, task.filters, task.context, listener_kinds(task.context))
+    plan: dict[str, Call] = {}
+    for name, call in _base(view, part).items():
+        meant = any(listener_may_match(p, name) for p in patches)
+        plan[name] = (patched_listener, (task, call)) if meant else call
+    own = [p for p in patches if p.apply_to is ApplyTo.LISTENER]
+    return _with_added(view, "listener", listener_membership, part, plan, own)
 
 
-def extension_membership(view: View, bases: Bases) -> Membership:
-    members = _Members("extension config")
-    for task, (function, key) in bases:
-        members.plan.update(view.get(function, *key))
-        # Whoever asks for a name gets it, whatever it is for.
-        every = {
-            (p.config, p.index): p
-            for context in CONTEXTS
-            for p in view.get(patches_for, task.filters, context, (ApplyTo.EXTENSION_CONFIG,))
-        }
-        order = {ref.config: at for at, ref in enumerate(task.filters)}
-        members.add(sorted(every.values(), key=lambda p: (order[p.config], p.index)))
-    return members.result()
+def extension_membership(view: View, part: PatchedPart) -> Membership:
+    # Whoever asks for a name gets it, whatever it is for.
+    patches = view.get(patches_for, part.task.filters, None, (ApplyTo.EXTENSION_CONFIG,))
+    return _with_added(view, "extension config", extension_membership, part, dict(_base(view, part)), patches)
 
 
-class _Members:
-    """Gathers what there is; of things with one name the first stays."""
+def _base(view: View, part: PatchedPart) -> Plan:
+    function, key = part.base
+    return view.get(function, *key)
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._added: dict[tuple[ConfigKey, int], str] = {}
-        self.plan: dict[str, Call] = {}
 
-    def add(self, patches: Iterable[Patch]) -> None:
-        """What patches add: it comes after all that is there without them."""
-        for patch in patches:
-            if patch.operation is Operation.ADD:
-                self._added[(patch.config, patch.index)] = str(getattr(patch.message, "name", ""))
+def _with_added(
+    view: View,
+    what: str,
+    membership: Callable[[View, PatchedPart], Membership],
+    part: PatchedPart,
+    plan: dict[str, Call],
+    patches: Iterable[Patch],
+) -> Membership:
+    """A plan and what patches add to it; of things with one name the first stays."""
+    problems: list[PatchProblem] = []
+    adding = [p for p in patches if p.operation is Operation.ADD]
+    taken: Container[str] = ()
+    if part.beside is not None:
+        for name, (config, index) in view.get(_added_names, membership, part.beside):
+            if plan.pop(name, None) is not None:
+                reason = f"the {what} of this name that the proxy has for inbound traffic gives way to this one"
+                problems.append(PatchProblem(config, index, reason, f"{what} {name}"))
+        adding = [p for p in adding if p.match.context is part.task.context]
+        taken = view.get(membership, part.beside).plan if adding else ()
+    for patch in adding:
+        name = str(getattr(patch.message, "name", ""))
+        if name in plan or name in taken:
+            reason = f"there is a {what} of this name already: ADD can't put another beside it"
+            problems.append(PatchProblem(patch.config, patch.index, reason, f"{what} {name}"))
+        else:
+            plan[name] = (added, (patch.config, patch.index))
+    return Membership(plan, tuple(problems))
 
-    def result(self) -> Membership:
-        problems: list[PatchProblem] = []
-        for (config, index), name in self._added.items():
-            call: Call = (added, (config, index))
-            if self.plan.setdefault(name, call) != call:
-                reason = f"there is a {self._what} of this name already: ADD can't put another beside it"
-                problems.append(PatchProblem(config, index, reason, f"{self._what} {name}"))
-        return Membership(self.plan, tuple(problems))
+
+def _added_names(
+    view: View, membership: Callable[[View, PatchedPart], Membership], part: PatchedPart
+) -> tuple[tuple[str, Added], ...]:
+    """What patches add to a part, by name."""
+    plan = view.get(membership, part).plan
+    return tuple((name, (key[0], key[1])) for name, (function, key) in plan.items() if function is added)
 
 
 def _hosts_at(view: View, workload: Workload) -> Mapping[int, tuple[str, ...]]:
