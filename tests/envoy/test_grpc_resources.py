@@ -344,6 +344,16 @@ def test_a_name_is_resolved_by_grpc_and_several_cannot_be() -> None:
     assert cluster(world_of(several)).type == Cluster.EDS
 
 
+def test_endpoints_of_other_networks_are_themselves_for_grpc_cannot_pass_a_gateway() -> None:
+    networks = "networks: {east: {gateways: [{address: 10.9.9.9, port: 15443}]}}"
+    there = "{address: 10.1.1.2, network: east}, {address: 10.1.1.3, network: east, locality: a/b}"
+    text = service("web", ports=GRPC).replace("{address: 127.0.0.1}", there)
+    found = body(opened(world_of(text, networks=networks), NETWORK="west"), ENDPOINT, CLUSTER_NAME)
+    localities = ClusterLoadAssignment.FromString(found or b"").endpoints
+    held = [e.endpoint.address.socket_address.address for locality in localities for e in locality.lb_endpoints]
+    assert held == ["10.1.1.2", "10.1.1.3"]
+
+
 # -- as a whole
 
 

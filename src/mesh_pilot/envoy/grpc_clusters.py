@@ -9,6 +9,7 @@ name is there, and one that nobody serves has no endpoints: its calls fail at on
 
 from __future__ import annotations
 
+import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.config.endpoint.v3 import endpoint_pb2
 
@@ -54,7 +55,9 @@ def grpc_assignment(view: View, scope: Scope, place: Place, name: str) -> Resour
     """The endpoints of a cluster of ``grpc_cluster``: none where nobody serves it."""
     if outbound_name(name) is None:
         return None
-    found = view.get(assignment, scope, place, name)
+    # Gateways between networks go by the server name of mesh mTLS, which gRPC does not send: it is given the endpoints
+    # themselves, and passes over those that it cannot connect to.
+    found = view.get(assignment, scope, attrs.evolve(place, network=""), name)
     return found or resource_of(name, endpoint_pb2.ClusterLoadAssignment(cluster_name=name))
 
 
