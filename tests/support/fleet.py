@@ -156,7 +156,13 @@ class Fleet:
 
 @asynccontextmanager
 async def fleet(
-    folder: Path, config: str = "", *, mesh: str = "", grpc_addr: str = "127.0.0.1:0", secrets: Path | None = None
+    folder: Path,
+    config: str = "",
+    *,
+    mesh: str = "",
+    grpc_addr: str = "127.0.0.1:0",
+    secrets: Path | None = None,
+    trust_local: bool = True,
 ) -> AsyncIterator[Fleet]:
     """A control plane that serves ``config``, ready; no Envoy yet."""
     (folder / "config").mkdir()
@@ -169,6 +175,7 @@ async def fleet(
         mesh_config=folder / "mesh.yaml",
         secrets_dir=secrets,
         grpc_addr=grpc_addr,
+        trust_local=trust_local,
         http_addr=anywhere,
         monitoring_addr=anywhere,
         shutdown_seconds=1.0,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import yaml
 
 ROOT = Path(__file__).parent.parent / "golden"
@@ -79,12 +80,13 @@ def proxy_of(entry: dict[str, Any]) -> Proxy:
             metadata.pop(key, None)
         else:
             metadata[key] = value
-    return parse_proxy(
+    proxy = parse_proxy(
         f"{kind}~{ip}~{name}.{namespace}~{domain}",
         metadata,
         locality=Locality.parse(entry.get("locality", "")),
         cluster=entry.get("cluster", ""),
     )
+    return attrs.evolve(proxy, identity=f"spiffe://cluster.local/ns/{namespace}/sa/default")
 
 
 class Dump:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from mesh_pilot.config import yaml
 from mesh_pilot.config.decode import decode_document
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
@@ -57,15 +59,17 @@ def sidecar(
     labels: Mapping[str, str] | None = None,
     node_type: str = "sidecar",
     locality: str = "",
+    certified: bool = True,
     **metadata: Any,
 ) -> Proxy:
-    """A proxy as a well-behaved agent presents it; further keywords are node metadata."""
+    """A proxy as a well-behaved agent presents it, its identity proven; further keywords are node metadata."""
     given = {"NAMESPACE": namespace, "INSTANCE_IPS": ip, "LABELS": dict(labels or {}), **metadata}
-    return parse_proxy(
+    proxy = parse_proxy(
         f"{node_type}~{ip}~{name}.{namespace}~{namespace}.svc.cluster.local",
         {k: v for k, v in given.items() if v is not None},
         locality=Locality.parse(locality),
     )
+    return attrs.evolve(proxy, identity=f"spiffe://cluster.local/ns/{namespace}/sa/default" if certified else "")
 
 
 def read(path: Path) -> str:

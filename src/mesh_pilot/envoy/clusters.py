@@ -52,6 +52,8 @@ class Client:
 
     sidecar: bool
     files: CertificateFiles | None = None
+    certified: bool = True
+    """Whether it has a certificate of the mesh to show."""
 
 
 def outbound_clusters(view: View, scope: Scope, place: Place) -> Plan:
@@ -92,6 +94,8 @@ def cluster(
     apply_load_balancing(message, policy.load_balancer, defaults)
     if not upstream.by_sni:
         peer = _peer(view, service, port, upstream, discovery, http2=speaks is Speaks.HTTP2)
+        if not client.certified:
+            peer = attrs.evolve(peer, mesh_mtls=False)
         apply_tls(message, policy.tls, peer, defaults, client.files)
         apply_proxy_protocol(message, policy.proxy_protocol)
     return resource_of(message.name, message, _configs(service, upstream))
@@ -137,7 +141,7 @@ def _calls(view: View, scope: Scope, place: Place, service: Service) -> Iterator
 def _client(scope: Scope) -> Client:
     chain, key = scope.meta("TLS_CLIENT_CERT_CHAIN"), scope.meta("TLS_CLIENT_KEY")
     files = CertificateFiles(chain, key, scope.meta("TLS_CLIENT_ROOT_CERT")) if chain and key else None
-    return Client(scope.type is NodeType.SIDECAR, files)
+    return Client(scope.type is NodeType.SIDECAR, files, scope.certified or files is not None)
 
 
 def _passes_by_sni(view: View, gateways: tuple[ConfigKey, ...]) -> bool:

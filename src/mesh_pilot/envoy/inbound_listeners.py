@@ -44,10 +44,12 @@ def inbound_listeners(view: View, workload: Workload) -> Plan:
 def inbound_side(view: View, workload: Workload) -> InboundSide:
     """What of a workload its inbound chains depend on."""
     scope = workload.scope
+    modes = view.get(peer_modes, scope.namespace, workload.labels)
+    identity = server_identity(scope)
     return InboundSide(
         owner=inbound_owner(view, workload),
-        modes=view.get(peer_modes, scope.namespace, workload.labels),
-        identity=server_identity(scope),
+        modes=modes if scope.certified or identity.in_files else modes.uncertified(),
+        identity=identity,
         interception=scope.interception,
         ipv4=scope.ipv4,
         ipv6=scope.ipv6,

@@ -42,6 +42,10 @@ class PeerModes:
     def at(self, port: int) -> PeerMode:
         return dict(self.ports).get(port, self.default)
 
+    def uncertified(self) -> PeerModes:
+        """These modes for a proxy without a certificate: what may be plaintext is, and what must not be stays."""
+        return PeerModes(_uncertified(self.default), tuple((port, _uncertified(mode)) for port, mode in self.ports))
+
 
 def peer_modes(view: View, namespace: str, labels: Labels) -> PeerModes:
     """What a workload's ports accept."""
@@ -102,6 +106,10 @@ def _namespace_policy(view: View, namespace: str) -> PeerMode | None:
         if spec.selector is None or not spec.selector.match_labels:
             return _said(spec.mtls)
     return None
+
+
+def _uncertified(mode: PeerMode) -> PeerMode:
+    return PeerMode.DISABLE if mode is PeerMode.PERMISSIVE else mode
 
 
 def _said(mtls: api.PeerAuthenticationMutualTls | None) -> PeerMode | None:

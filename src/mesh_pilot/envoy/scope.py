@@ -66,6 +66,9 @@ class Scope:
     metadata: frozenset[tuple[str, str]] = frozenset()
     grpc: bool = False
     """A proxyless gRPC client."""
+    certified: bool = True
+    """Whether it gets a certificate of the mesh from us. One that does not is left to plaintext where that is allowed:
+    it would wait for the certificate for ever."""
 
     def meta(self, key: str) -> str:
         """A value of SCOPE_METADATA as text, empty when absent."""
@@ -73,6 +76,18 @@ class Scope:
             if name == key:
                 return value
         return ""
+
+    def is_on(self, key: str) -> bool:
+        """Whether a switch of SCOPE_METADATA is on."""
+        return self.meta(key).lower() == "true"
+
+    @property
+    def auto_addresses(self) -> bool:
+        """Whether its clients reach services without addresses at those that are given them, as its own DNS says.
+
+        They are of IPv4, and of no use to others.
+        """
+        return self.ipv4 and self.is_on("DNS_CAPTURE") and self.is_on("DNS_AUTO_ALLOCATE")
 
     @property
     def wildcard(self) -> str:
@@ -129,6 +144,7 @@ class Facts:
     network: str
     cluster_id: str
     grpc: bool
+    certified: bool
     version: str = ""
     """Istio's, as the proxy says it; empty where it does not."""
     texts: frozenset[tuple[str, str]] = frozenset()
@@ -164,6 +180,7 @@ def facts_of(proxy: Proxy) -> Facts:
         network=proxy.text("NETWORK"),
         cluster_id=proxy.text("CLUSTER_ID"),
         grpc=proxy.is_grpc,
+        certified=bool(proxy.identity),
         version=proxy.text("ISTIO_VERSION"),
         texts=frozenset((k, v) for k, v in metadata.items() if isinstance(v, str)),
     )
@@ -186,6 +203,7 @@ def target_of(view: View, facts: Facts) -> Target:
         ipv6=any(":" in ip for ip in facts.ip_addresses),
         metadata=facts.metadata,
         grpc=facts.grpc,
+        certified=facts.certified,
     )
     compared = selected | view.get(_mesh_failover_labels)
     place = Place(
