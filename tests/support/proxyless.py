@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -26,6 +27,7 @@ from support.certificates import CertificateFiles
 from support.envoy import eventually
 
 SCRIPT = Path(__file__).with_name("grpc_peer.py")
+PAGE = Path(__file__).parents[2] / "docs" / "proxyless-grpc.md"
 
 
 def bootstrap(
@@ -37,36 +39,28 @@ def bootstrap(
     labels: Mapping[str, str] | None = None,
     certificates: CertificateFiles | None = None,
 ) -> dict[str, Any]:
-    """gRPC's bootstrap for a workload, as docs/proxyless-grpc.md shows it."""
-    provider = {
-        "plugin_name": "file_watcher",
-        "config": {
-            "certificate_file": str(certificates and certificates.certificate),
-            "private_key_file": str(certificates and certificates.key),
-            "ca_certificate_file": str(certificates and certificates.ca),
-            "refresh_interval": "600s",
-        },
-    }
-    return {
-        "xds_servers": [
-            {
-                "server_uri": control_plane,
-                "channel_creds": [{"type": "insecure"}],
-                "server_features": ["xds_v3"],
-            }
-        ],
-        "node": {
-            "id": f"sidecar~{ip}~{name}.{namespace}~{namespace}.svc.cluster.local",
-            "metadata": {
-                "GENERATOR": "grpc",
-                "NAMESPACE": namespace,
-                "INSTANCE_IPS": ip,
-                "LABELS": dict(labels or {}),
-            },
-        },
-        "certificate_providers": {"default": provider} if certificates else {},
-        "server_listener_resource_name_template": "xds.istio.io/grpc/lds/inbound/%s",
-    }
+    """gRPC's bootstrap for a workload: the one that the documentation shows, with what is its own filled in."""
+    block = re.search(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert block is not None
+    shown: dict[str, Any] = json.loads(block[1])
+    shown["xds_servers"][0]["server_uri"] = control_plane
+    shown["node"]["id"] = f"sidecar~{ip}~{name}.{namespace}~{namespace}.svc.cluster.local"
+    shown["node"]["metadata"] |= {"NAMESPACE": namespace, "INSTANCE_IPS": ip, "LABELS": dict(labels or {})}
+    if certificates is None:
+        del shown["certificate_providers"]
+    else:
+        shown["certificate_providers"]["default"]["config"] |= {
+            "certificate_file": str(certificates.certificate),
+            "private_key_file": str(certificates.key),
+            "ca_certificate_file": str(certificates.ca),
+        }
+    return shown
+
+
+def grpc_environment(bootstrap: Mapping[str, Any]) -> dict[str, str]:
+    """The environment of a process with this bootstrap, and without the settings that gRPC would find in ours."""
+    ours = {k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy") and not k.startswith("GRPC_")}
+    return {**ours, "GRPC_XDS_BOOTSTRAP_CONFIG": json.dumps(bootstrap), "GRPC_VERBOSITY": "ERROR"}
 
 
 @attrs.define(eq=False)
@@ -122,12 +116,9 @@ class GrpcPeers:
     async def start(self, name: str, *, trace: str = "", **node: Any) -> GrpcPeer:
         """``trace``: grpcio's tracers to switch on, to find out why a test fails (``xds_client``)."""
         log = self.folder / f"{name}.log"
-        environment = {
-            **{k: v for k, v in os.environ.items() if not k.lower().endswith("_proxy") and not k.startswith("GRPC_")},
-            "GRPC_XDS_BOOTSTRAP_CONFIG": json.dumps(bootstrap(self.control_plane, name=name, **node)),
-            "GRPC_TRACE": trace,
-            "GRPC_VERBOSITY": "DEBUG" if trace else "ERROR",
-        }
+        environment = grpc_environment(bootstrap(self.control_plane, name=name, **node))
+        if trace:
+            environment |= {"GRPC_TRACE": trace, "GRPC_VERBOSITY": "DEBUG"}
         with log.open("wb") as errors:
             run = partial(
                 trio.run_process,

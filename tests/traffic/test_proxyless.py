@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
+import trio
 from support.certificates import write_certificates
 from support.envoy import eventually
 from support.fleet import Fleet, fleet
-from support.proxyless import GrpcPeer, GrpcPeers, grpc_peers
+from support.proxyless import GrpcPeer, GrpcPeers, grpc_environment, grpc_peers
 
 HOST = "reviews.shop.svc.cluster.local"
 TARGET = f"xds:///{HOST}:9000"
@@ -297,3 +301,33 @@ async def test_an_xds_server_and_an_xds_channel_speak_mutual_tls_where_rules_say
         s.mesh.write(entry(("v1", port)))
         await client.until_answered_by({"secret"}, TARGET, tls=True)
         s.nothing_is_refused()
+
+
+SAMPLE = Path(__file__).parents[2] / "samples" / "grpc"
+
+
+async def test_the_sample_does_what_it_says(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
+    ports = free_ports(2)
+    config = (SAMPLE / "config" / "greeter.yaml").read_text(encoding="utf-8")
+    for shown, port in zip((50051, 50052), ports, strict=True):
+        config = config.replace(str(shown), str(port))
+    async with fleet(tmp_path, config) as mesh, trio.open_nursery() as nursery:
+        bootstrap = json.loads((SAMPLE / "bootstrap.json").read_text(encoding="utf-8"))
+        bootstrap["xds_servers"][0]["server_uri"] = mesh.plane.addresses.grpc
+        run = partial(trio.run_process, env=grpc_environment(bootstrap), check=False, capture_stderr=True)
+        greeter = [sys.executable, SAMPLE / "greeter.py"]
+        for name, port in zip(("v1", "v2"), ports, strict=True):
+            nursery.start_soon(run, [*greeter, "serve", name, f"127.0.0.1:{port}"])
+
+        async def answers(*arguments: str) -> dict[str, int]:
+            done = await run([*greeter, "call", *arguments], capture_stdout=True)
+            return {
+                name: int(count) for count, name in (line.split(" ", 1) for line in done.stdout.decode().splitlines())
+            }
+
+        async def served() -> bool:
+            return set(await answers("xds:///greeter:9000", "60")) == {"v1", "v2"}
+
+        await eventually(served, seconds=20)
+        assert await answers("xds:///greeter.shop:9000", "5", "x-version=v2") == {"v2": 5}
+        nursery.cancel_scope.cancel()
