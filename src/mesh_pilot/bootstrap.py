@@ -28,6 +28,7 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.http import serve_http
+from mesh_pilot.ops.patches import PatchReports
 from mesh_pilot.ops.state import State
 from mesh_pilot.rpc import (
     CertificateFiles,
@@ -187,7 +188,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
                 nursery.start_soon(supervisor.run)
             for app, listeners in ((debug_app(state), sockets.http), (monitoring_app(state), sockets.monitoring)):
                 await nursery.start(partial(serve_http, app, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
-            nursery.start_soon(_trim, catalog)
+            nursery.start_soon(_look_after, catalog)
             nursery.start_soon(_renew, issuer)
             nursery.start_soon(_serve_when_synced, plane, sockets, nursery)
             yield plane
@@ -277,11 +278,13 @@ async def _renew(issuer: Issuer) -> None:
         await trio.sleep(min(max(seconds, 1.0), RENEW_SECONDS))
 
 
-async def _trim(catalog: WorldCatalog) -> None:
-    """Let go of what was generated for proxies that are gone and have not come back."""
+async def _look_after(catalog: WorldCatalog) -> None:
+    """Let go of what was generated for proxies that are gone and have not come back; tell which patches fail."""
+    reports = PatchReports(catalog)
     while True:
         await trio.sleep(TRIM_SECONDS)
         catalog.trim()
+        reports.tell()
 
 
 def _sources(settings: Settings) -> list[Source]:

@@ -57,3 +57,18 @@ def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     done = mesh_pilot("analyze", str(tmp_path / "nothing"))
     assert done.code == 1
     assert done.err == f"mesh-pilot: cannot read the folder {tmp_path}/nothing: No such file or directory\n"
+
+
+def test_a_patch_that_can_not_be_applied_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("""\
+apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: wait, namespace: shop}
+spec:
+  configPatches:
+  - applyTo: CLUSTER
+    patch: {operation: MERGE, value: {connect_timeout: soon}}
+""")
+    done = mesh_pilot("analyze", str(tmp_path))
+    assert done.code == 1
+    assert f"{tmp_path}/a.yaml:1: error: EnvoyFilter/shop/wait: spec.configPatches[0]: " in done.out

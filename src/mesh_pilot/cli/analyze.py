@@ -10,8 +10,10 @@ import click
 import trio
 
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
+from mesh_pilot.model.config import Severity
 from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.ops.changes import WITHOUT_EFFECT, describe
+from mesh_pilot.ops.patches import in_configs
 from mesh_pilot.ops.world_pages import configs, warnings
 from mesh_pilot.sources.files import file_source
 from mesh_pilot.world import World
@@ -33,9 +35,11 @@ def command(folders: tuple[Path, ...]) -> int:
     configure(LogLevels(logging.WARNING), LogFormat.TEXT, sys.stderr)
     world = trio.run(_read, folders)
     errors = [line for rejected in world.rejections() for line in describe(rejected)]
+    doubts = [*warnings(world), *_without_effect(world)]
+    for severity, line in in_configs(world):
+        (errors if severity is Severity.ERROR else doubts).append(line)
     for line in errors:
         click.echo(_sentence("error", line))
-    doubts = [*warnings(world), *_without_effect(world)]
     for line in doubts:
         click.echo(_sentence("warning", line))
     held = sum(world.statistics().configs.values())

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from mesh_pilot import __version__
-from mesh_pilot.ops import overview, proxy_pages, world_pages
+from mesh_pilot.ops import overview, patches, proxy_pages, world_pages
 from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.state import State
@@ -83,7 +83,11 @@ def _ready(state: State) -> Response:
 
 
 def _rejections(state: State) -> world_pages.Json:
-    return {"configs": world_pages.rejections(state.world), "proxies": proxy_pages.rejections(state)}
+    return {
+        "configs": world_pages.rejections(state.world),
+        "proxies": proxy_pages.rejections(state),
+        "patches": patches.failed(state.catalog),
+    }
 
 
 def _configs(state: State, request: Request) -> Work:

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 import attrs
 import structlog
 
+from mesh_pilot.envoy.patches.selection import KIND
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Rejected
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.ops.histogram import Histogram
+from mesh_pilot.ops.patches import tell_config
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
 from mesh_pilot.xds.status import Durations
@@ -69,6 +71,8 @@ class Changes:
                     there = self._world.config.peek(ConfigKey(kind, namespace, name)) is not None
                     self._config_events[kind, self._event(key, there)] += 1
                     self._tell_without_effect(kind)
+                    if kind == KIND:
+                        tell_config(self._world, ConfigKey(kind, namespace, name))
                 case ("service", host, namespace):
                     there = self._world.services.peek(ServiceKey(host, namespace)) is not None
                     self._service_events[self._event(key, there)] += 1

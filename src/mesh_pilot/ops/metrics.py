@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from mesh_pilot import __version__
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, SHORT
+from mesh_pilot.ops.patches import counts
 from mesh_pilot.ops.state import State
 from mesh_pilot.xds.status import Durations
 from mesh_pilot.xds.subscription import Phase
@@ -106,6 +107,10 @@ class _Parts(Collector):
         yield _by_type("mesh_pilot_xds_acks", "Responses that proxies accepted", xds.acks)
         yield _by_type("mesh_pilot_xds_sent_bytes", "Bytes of responses sent", xds.bytes_sent)
         yield from self._rejects()
+        failed = _metric("mesh_pilot_envoy_filter_problems", "Patches that could not be carried out", "gauge")
+        for name, count in sorted(counts(self._state.catalog).items()):
+            failed.add_sample(failed.name, {"name": name}, count)
+        yield failed
         refused = _metric("mesh_pilot_xds_refused_streams", "Streams ended with an error, by status", "counter")
         for status, count in sorted(xds.refused_streams.items()):
             refused.add_sample(refused.name, {"status": status}, count)

@@ -10,7 +10,7 @@ from enum import Enum
 import attrs
 
 from mesh_pilot import __version__
-from mesh_pilot.ops import proxy_pages
+from mesh_pilot.ops import patches, proxy_pages
 from mesh_pilot.ops.changes import describe
 from mesh_pilot.ops.page import line, links, page, table
 from mesh_pilot.ops.state import State
@@ -54,6 +54,7 @@ def overview(state: State) -> str:
                 "Refused objects", ("where", "object", "field", "reason"), refused, "Everything is in force as written."
             ),
             *proxy_pages.tables(state),
+            patches.failed_table(state.catalog),
             links(PAGES),
         ],
     )

@@ -1,0 +1,96 @@
+"""What EnvoyFilters ask for that can't be done is told: once in the log, and on pages and in metrics while it is so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+from support.patching import API, OTHER, SHOP, Shop, envoy_filter, patch
+from support.planes import running_plane
+from support.worlds import configs, update
+
+from mesh_pilot.model.config import ConfigKey, Severity
+from mesh_pilot.model.events import Delete, Upsert, item_key
+from mesh_pilot.ops import patches
+from mesh_pilot.ops.changes import Changes
+from mesh_pilot.world import World
+from mesh_pilot.world.reducer import Published
+
+BROKEN = patch("CLUSTER", "MERGE", {"connect_timeout": "soon"})
+DOUBTFUL = patch("CLUSTER", "MERGE", {"hosts": []})
+RENAMING = patch("CLUSTER", "MERGE", {"name": "x"}, cluster={"name": "PassthroughCluster"})
+KEY = ConfigKey("EnvoyFilter", "shop", "f")
+
+
+@pytest.fixture
+def logged() -> Iterator[list[Any]]:
+    with structlog.testing.capture_logs() as entries:
+        yield entries
+
+
+def test_what_is_wrong_with_a_patch_itself_is_listed_with_place_field_and_reason() -> None:
+    shop = Shop(envoy_filter(BROKEN, DOUBTFUL, RENAMING))
+    (error, first), (warning, second) = patches.in_configs(shop.world)
+    assert (error, warning) == (Severity.ERROR, Severity.WARNING)
+    assert first["where"].startswith("test.yaml:")
+    assert first["object"] == "EnvoyFilter/shop/f"
+    assert first["field"] == "spec.configPatches[0]"
+    assert "soon" in first["reason"]
+    assert second["field"] == "spec.configPatches[1]"
+
+
+def test_it_is_logged_when_the_object_comes_and_not_when_it_goes(logged: list[Any]) -> None:
+    world = World()
+    changes = Changes(world)
+    (config,) = configs(envoy_filter(BROKEN, DOUBTFUL))
+    changes.published(Published(world.apply([Upsert("files", config)]), 1.0, 1.0, 0.0))
+    changes.published(Published(world.apply([Delete("files", item_key(config))]), 1.0, 1.0, 0.0))
+    told = [(e["event"], e["field"]) for e in logged if e.get("object") == str(KEY)]
+    assert told == [
+        ("a patch that can't be applied; the others are", "spec.configPatches[0]"),
+        ("a part of a patch has no effect", "spec.configPatches[1]"),
+    ]
+
+
+def test_what_could_not_be_done_to_proxies_is_logged_once_while_it_is_so(logged: list[Any]) -> None:
+    shop = Shop(envoy_filter(RENAMING))
+    shop.catalog.open(OTHER)
+    reports = patches.PatchReports(shop.catalog)
+    reports.tell()
+    reports.tell()
+    (entry,) = logged
+    assert entry["object"] == "EnvoyFilter/shop/f"
+    assert entry["resource"] == "cluster PassthroughCluster"
+    assert entry["proxies"] == "api.shop, other.shop"
+    update(shop.world, envoy_filter(patch("CLUSTER", "MERGE", {})))
+    reports.tell()
+    update(shop.world, envoy_filter(RENAMING))
+    reports.tell()
+    assert len(logged) == 2
+
+
+def test_a_problem_of_many_proxies_is_one_entry_that_names_some() -> None:
+    shop = Shop(envoy_filter(RENAMING))
+    for _ in range(3):
+        shop.catalog.open(OTHER)
+    (entry,) = patches.failed(shop.catalog)
+    assert entry["proxies"] == ["api.shop", "other.shop"]
+    assert entry["proxies_in_all"] == 2
+    assert patches.counts(shop.catalog) == {"shop/f": 2}
+    assert "api.shop, other.shop" in patches.failed_table(shop.catalog)
+
+
+async def test_pages_and_metrics_show_it(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(SHOP + envoy_filter(BROKEN))
+    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False) as client:
+        plane.state.catalog.open(API)
+        address = plane.addresses.http
+        (entry,) = (await client.get(f"http://{address}/debug/rejections")).json()["patches"]
+        assert (entry["object"], entry["field"]) == ("EnvoyFilter/shop/f", "spec.configPatches[0]")
+        assert "Patches without effect" in (await client.get(f"http://{address}/")).text
+        metrics = (await client.get(f"http://{address}/metrics")).text
+        assert 'mesh_pilot_envoy_filter_problems{name="shop/f"} 1.0' in metrics
