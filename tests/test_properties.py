@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -131,6 +131,7 @@ PROXIES = (
     sidecar("10.1.2.2", name="api", namespace="other", labels={"app": "api"}),
     sidecar("10.1.3.1", name="free", namespace="shop", labels={"app": "free"}, INTERCEPTION_MODE="NONE"),
     sidecar("10.1.9.9", name="edge", namespace="shop", labels={"app": "edge"}, node_type="router"),
+    sidecar("10.1.4.1", name="grpc", namespace="shop", labels={"app": "web"}, GENERATOR="grpc"),
 )
 
 
@@ -147,14 +148,26 @@ def asked_for(resources: WorldResources) -> dict[str, list[str]]:
     return {ENDPOINT: sorted(eds), ROUTE: sorted(expander.routes)}
 
 
-def everything(resources: WorldResources) -> dict[str, dict[str, str]]:
-    """All that a proxy would be sent: type -> name -> version."""
+def asked_by_grpc(hosts: Iterable[str]) -> dict[str, list[str]]:
+    """All that a proxyless client of these hosts may ask for."""
+    places = list(itertools.product(hosts, (80, 81)))
+    clusters = [f"outbound|{port}|{subset}|{host}" for host, port in places for subset in ("", "v1")]
+    listeners = ["xds.istio.io/grpc/lds/inbound/10.1.4.1:80", *(f"{host}:{port}" for host, port in places)]
+    return {CLUSTER: clusters, ENDPOINT: clusters, LISTENER: listeners, ROUTE: clusters}
+
+
+def everything(resources: WorldResources, hosts: Iterable[str] = HOSTS[:3]) -> dict[str, dict[str, str]]:
+    """All that a proxy would be sent: type -> name -> version. Proxyless clients ask for ``hosts``."""
     found: dict[str, dict[str, str]] = {}
-    for type_url in (CLUSTER, LISTENER):
-        held = resources.set(type_url)
-        assert held is not None
-        found[type_url] = {n: r.version for n, r in held.all().items()}
-    for type_url, names in asked_for(resources).items():
+    if resources.target.scope.grpc:
+        asked = asked_by_grpc(hosts)
+    else:
+        for type_url in (CLUSTER, LISTENER):
+            held = resources.set(type_url)
+            assert held is not None
+            found[type_url] = {n: r.version for n, r in held.all().items()}
+        asked = asked_for(resources)
+    for type_url, names in asked.items():
         held = resources.set(type_url)
         assert held is not None
         found[type_url] = {n: r.version for n in names if (r := held.get(n)) is not None}
@@ -259,20 +272,24 @@ def mesh_of(services: int) -> Iterator[str]:
         )  # fmt: skip
 
 
+CALLERS = (*PROXIES[:3], PROXIES[4])
+
+
 def calls_of_one_change(services: int, change: str) -> dict[str, int]:
     """Translator calls, by name, that one change costs once four proxies have seen the mesh."""
+    hosts = ("s7.shop.svc.cluster.local",)
     world = World()
     world.expect(SOURCE)
     texts = "---".join(mesh_of(services))
     world.apply([*(Upsert(SOURCE, c) for c in configs(texts)), Synced(SOURCE)])
     catalog = WorldCatalog(world)
-    opened = [catalog.open(p) for p in PROXIES[:3]]
+    opened = [catalog.open(p) for p in CALLERS]
     for resources in opened:
-        everything(resources)
+        everything(resources, hosts)
     before = world.memo.statistics().calls
     world.apply([Upsert(SOURCE, c) for c in configs(change)])
     for resources in opened:
-        everything(resources)
+        everything(resources, hosts)
     after = world.memo.statistics().calls
     return {name: after[name] - before.get(name, 0) for name in after if after[name] != before.get(name, 0)}
 
