@@ -1,0 +1,190 @@
+"""The bench's command line: ``python -m bench --help``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+
+from bench import cases, generate, plot, report
+from bench.crew import SwarmError
+from bench.events import EVENTS
+from bench.mesh import Mesh
+from bench.report import Measurement
+from bench.server import ServerError
+
+_VARIANTS = click.Choice(["sotw", "delta", "both"])
+
+
+@click.group(context_settings={"show_default": True, "max_content_width": 110})
+def main() -> None:
+    """Measures mesh-pilot, or another xDS control plane: how long changes take to reach every client, and what they
+    cost. Everything runs on this machine, on free ports, in a folder that is gone afterwards.
+
+    Seconds depend on the machine and on what else it does; CPU seconds less, counts of calls, bytes and responses not.
+    """
+
+
+def _outputs(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of everything that measures."""
+    for option in (
+        click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all measurements there."),
+        click.option("--svg", "svg_file", type=click.Path(path_type=Path), help="Write a plot there."),
+        click.option("--quiet", is_flag=True, help="No progress, only the table."),
+    ):
+        command = option(command)
+    return command
+
+
+def _variants(choice: str) -> tuple[str, ...]:
+    return ("sotw", "delta") if choice == "both" else (choice,)
+
+
+class _Output:
+    """Progress while it runs, then the results everywhere they are wanted."""
+
+    def __init__(self, json_file: Path | None, svg_file: Path | None, quiet: bool) -> None:
+        self._json, self._svg, self._quiet = json_file, svg_file, quiet
+        self._began = time.monotonic()
+        self._started = report.surroundings()
+
+    def say(self, text: str) -> None:
+        if not self._quiet:
+            click.echo(f"{time.monotonic() - self._began:6.1f} s  {text}", err=True)
+
+    def finish(self, measured: Sequence[Measurement]) -> None:
+        report.show(measured, Console(width=None if Console().is_terminal else 180))
+        if self._json:
+            report.write_json(self._json, measured, self._started)
+        if self._svg:
+            self._svg.write_text(plot.svg(measured), encoding="utf-8")
+        wrong = [m for m in measured if m.missing or m.problems]
+        if wrong:
+            raise click.ClickException(f"{len(wrong)} measurements where something was wrong: see the last column")
+
+
+def _run(output: _Output, work: Callable[[], list[Measurement]]) -> None:
+    try:
+        measured = work()
+    except (ServerError, SwarmError) as error:
+        raise click.ClickException(str(error)) from None
+    output.finish(measured)
+
+
+@main.command()
+@click.option("--services", default=100, help="Services of the mesh.")
+@click.option("--endpoints", default=5, help="Endpoints of each.")
+@click.option("--virtual-services", type=int, help="VirtualServices; by default one a service.")
+@click.option("--namespaces", default=1, help="Namespaces that services and clients are spread over.")
+@click.option("--scoped", is_flag=True, help="A Sidecar in each namespace narrows its clients to it.")
+@click.option("--clients", default=100, help="Clients, a connection each.")
+@click.option("--variant", type=_VARIANTS, default="both", help="Dialect of xDS.")
+@click.option("--events", default="route,endpoint,service,warm,reconnect", help=f"Of {', '.join(EVENTS)}; or: all.")
+@click.option("--repeat", default=3, help="How often each event; the table has the middle one.")
+@click.option("--patience", default=60.0, help="Seconds that an event may take.")
+@click.option("--budget", default=600.0, help="Seconds for all events of one variant on one server.")
+@click.option("--settle", default=0.3, help="Seconds without a response after which an event is over.")
+@click.option("--processes", default=1, help="Processes of the swarm.")
+@click.option("--compare", "revision", default="", help="Run the same on this git revision, too.")
+@click.option("--peer", "peer_address", default="", help="host:port of another xDS server to drive the same way.")
+@click.option("--peer-pid", type=int, help="Its process, for CPU and memory.")
+@click.option("--peer-config-dir", type=click.Path(path_type=Path), help="The folder that it reads.")
+@click.option("--peer-http", default="", help="Where it answers /debug/statistics, if it is a mesh-pilot.")
+@_outputs
+def run(
+    services: int,
+    endpoints: int,
+    virtual_services: int | None,
+    namespaces: int,
+    scoped: bool,
+    clients: int,
+    variant: str,
+    events: str,
+    repeat: int,
+    patience: float,
+    budget: float,
+    settle: float,
+    processes: int,
+    revision: str,
+    peer_address: str,
+    peer_pid: int | None,
+    peer_config_dir: Path | None,
+    peer_http: str,
+    **outputs: Any,
+) -> None:
+    """Events on one mesh with a swarm of clients."""
+    chosen = tuple(EVENTS) if events == "all" else tuple(filter(None, events.split(",")))
+    if unknown := [name for name in chosen if name not in EVENTS]:
+        raise click.BadParameter(f"unknown: {', '.join(unknown)}", param_hint="--events")
+    peer = None
+    if peer_address:
+        if peer_pid is None or peer_config_dir is None:
+            raise click.UsageError("--peer needs --peer-pid and --peer-config-dir")
+        peer = cases.Peer(address=peer_address, pid=peer_pid, folder=peer_config_dir, http=peer_http)
+    case = cases.Case(
+        mesh=Mesh(
+            services=services,
+            endpoints=endpoints,
+            virtual_services=services if virtual_services is None else virtual_services,
+            namespaces=namespaces,
+            scoped=scoped,
+        ),
+        clients=clients,
+        variants=_variants(variant),
+        events=chosen,
+        repeat=repeat,
+        patience=patience,
+        budget=budget,
+        settle=settle,
+        processes=processes,
+    )
+    output = _Output(**outputs)
+    _run(output, lambda: cases.run_case(case, output.say, revision=revision, peer=peer))
+
+
+@main.command()
+@click.option("--sizes", default="100,1000,10000", help="Numbers of services.")
+@click.option("--clients", default=10, help="Clients on each mesh.")
+@click.option("--variant", type=_VARIANTS, default="delta", help="Dialect of xDS.")
+@click.option("--repeat", default=3, help="How often each event.")
+@_outputs
+def scale(sizes: str, clients: int, variant: str, repeat: int, **outputs: Any) -> None:
+    """What one change costs as the mesh grows: CPU and translator calls."""
+    output = _Output(**outputs)
+    counts = [int(size) for size in sizes.split(",")]
+    _run(output, lambda: cases.scale(counts, clients, _variants(variant), output.say, repeat=repeat))
+
+
+@main.command()
+@click.option("--services", default=10_000, help="Services of the mesh.")
+@click.option("--endpoints", default=10, help="Endpoints of each.")
+@click.option("--virtual-services", default=0, help="VirtualServices.")
+@click.option("--repeat", default=1, help="How often.")
+@_outputs
+def cold(services: int, endpoints: int, virtual_services: int, repeat: int, **outputs: Any) -> None:
+    """From the start of the process on files to the first full answer, and the memory that takes."""
+    output = _Output(**outputs)
+    mesh = Mesh(services=services, endpoints=endpoints, virtual_services=virtual_services)
+    _run(output, lambda: cases.cold(mesh, output.say, repeat=repeat))
+
+
+@main.command()
+@click.option("--services", default=100, help="Services of the mesh.")
+@click.option("--clients", default=1000, help="Clients, a connection each.")
+@click.option("--variant", type=_VARIANTS, default="both", help="Dialect of xDS.")
+@_outputs
+def idle(services: int, clients: int, variant: str, **outputs: Any) -> None:
+    """Many clients: the memory that each costs, and changes for all of them."""
+    output = _Output(**outputs)
+    mesh = Mesh(services=services, virtual_services=services)
+    _run(output, lambda: cases.idle(mesh, clients, _variants(variant), output.say))
+
+
+main.add_command(generate.command)
+
+if __name__ == "__main__":
+    main(prog_name="python -m bench")

@@ -1,0 +1,174 @@
+"""Whole cases: a mesh served by one server or several, and every event of a list on it, as often as wanted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import attrs
+
+from bench.crew import Crew
+from bench.events import EVENTS, NotHere, Stage, connect
+from bench.mesh import Mesh
+from bench.report import Measurement, spread
+from bench.server import OwnServer, Server, checkout, own_server, peer_server
+
+Say = Callable[[str], None]
+
+
+@attrs.frozen(kw_only=True)
+class Peer:
+    """Another control plane, which runs already and reads a folder."""
+
+    address: str
+    pid: int
+    folder: Path
+    http: str = ""
+    """Where it answers mesh-pilot's ``/debug/statistics``; empty: it does not."""
+    settle_seconds: float = 3.0
+    """How long it may take to have read a mesh."""
+
+
+@attrs.frozen(kw_only=True)
+class Case:
+    mesh: Mesh
+    clients: int
+    variants: tuple[str, ...] = ("sotw", "delta")
+    events: tuple[str, ...] = ("route", "endpoint")
+    repeat: int = 1
+    patience: float = 60.0
+    """Seconds that any event may take."""
+    budget: float = 600.0
+    """Seconds for the case on one server in one variant; events that are not begun by then are left out."""
+    settle: float = 0.3
+    """Seconds without a response after which an event is over."""
+    processes: int = 1
+    """Of the swarm."""
+
+
+def run_case(case: Case, say: Say, *, revision: str = "", peer: Peer | None = None) -> list[Measurement]:
+    """On our own server, then on that of a git revision, then on the peer."""
+    files = case.mesh.files()
+    measured: list[Measurement] = []
+    for variant in case.variants:
+        with own_server("mesh-pilot", files) as server:
+            measured += _on_own(case, server, variant, say)
+        if revision:
+            with checkout(revision) as tree, own_server(revision, files, source=tree) as server:
+                measured += _on_own(case, server, variant, say)
+        if peer is not None:
+            with peer_server(peer.address, peer.pid, peer.folder, peer.http, files) as other:
+                time.sleep(peer.settle_seconds)
+                measured += _on_server(case, other, variant, say)
+    return measured
+
+
+def _on_own(case: Case, server: OwnServer, variant: str, say: Say) -> list[Measurement]:
+    seconds = server.start()
+    say(f"{server.name} ready after {seconds:.2f} s: {server.cpu_seconds():.2f} s CPU, {server.memory()[0]:.0f} MB")
+    return _on_server(case, server, variant, say)
+
+
+def _on_server(case: Case, server: Server, variant: str, say: Say) -> list[Measurement]:
+    began = time.monotonic()
+    with Crew(server.address, case.processes) as crew:
+        told = f"{server.name}, {variant}, {case.mesh.label}, {case.clients:,} clients: "
+        stage = Stage(
+            server, crew, case.mesh, variant, case.clients, case.patience, lambda text: say(told + text), case.settle
+        )
+        connect(stage)
+        for name in case.events:
+            for stage.repeat in range(case.repeat):
+                if time.monotonic() - began > case.budget:
+                    say(f"{told}out of time; {name} is left out")
+                    break
+                try:
+                    EVENTS[name](stage)
+                except NotHere as reason:
+                    say(f"{told}{name} is left out: {reason}")
+                    break
+    return stage.measured
+
+
+# -- special cases
+
+
+def scale(sizes: Sequence[int], clients: int, variants: Sequence[str], say: Say, *, repeat: int) -> list[Measurement]:
+    """What a change costs on meshes of growing size."""
+    found: list[Measurement] = []
+    for services in sizes:
+        mesh = Mesh(services=services, virtual_services=services)
+        events = ("route", "endpoint", "service")
+        case = Case(mesh=mesh, clients=clients, variants=tuple(variants), events=events, repeat=repeat)
+        found += run_case(case, say)
+    return found
+
+
+def cold(mesh: Mesh, say: Say, *, repeat: int = 1) -> list[Measurement]:
+    """From the start of the process on files to the first full answer of one client."""
+    measured = []
+    for number in range(repeat):
+        with own_server("mesh-pilot", mesh.files()) as server:
+            began = time.monotonic()
+            ready = server.start(300)
+            cpu_ready, memory_ready = server.cpu_seconds(), server.memory()[0]
+            with Crew(server.address) as crew:
+                crew.open(1, "sotw", mesh.all_namespaces)
+                times = crew.complete(300)
+                cpu = server.cpu_seconds()
+                received = crew.count()
+                problems = crew.check()["problems"]
+            now, most = server.memory()
+            note = f"ready after {ready:.2f} s ({cpu_ready:.2f} s CPU, {memory_ready:.0f} MB); at most {most:.0f} MB"
+            calls = server.work().calls
+            measured.append(
+                Measurement(
+                    server="mesh-pilot",
+                    mesh=mesh.label,
+                    variant="sotw",
+                    clients=1,
+                    event="files to first full answer",
+                    repeat=number,
+                    missing=times.missing,
+                    bytes=received.bytes,
+                    responses=received.responses,
+                    by_type=received.by_type,
+                    resources=received.resources,
+                    cpu=cpu,
+                    memory=now,
+                    calls=sum(calls.values()),
+                    calls_by_function=calls,
+                    problems=problems,
+                    note=note,
+                    **spread([at - began for at in times.at]),
+                )
+            )
+            say(f"{mesh.label}: last {measured[-1].last:.2f} s, CPU {cpu:.2f} s; {note}")
+    return measured
+
+
+def idle(mesh: Mesh, clients: int, variants: Sequence[str], say: Say) -> list[Measurement]:
+    """What clients cost that are connected and complete, and then an endpoint change for all of them."""
+    measured = []
+    for variant in variants:
+        with own_server("mesh-pilot", mesh.files()) as server:
+            server.start()
+            with Crew(server.address) as crew:
+                crew.open(10, variant, mesh.all_namespaces)
+                crew.complete(60)
+                crew.quiet(0.5, 10)
+                few = server.memory()[0]
+                stage = Stage(server, crew, mesh, variant, clients, 120, say)
+                with stage.measuring("connect, the others warm") as span:
+                    span.began = time.monotonic()
+                    crew.open(clients - 10, variant, mesh.all_namespaces)
+                    span.times = crew.complete(120)
+                each = (server.memory()[0] - few) * 1024 / (clients - 10)
+                stage.measured[-1] = attrs.evolve(stage.measured[-1], note=f"{each:.0f} KB a client")
+                say(f"{clients:,} clients, {variant}: {each:.0f} KB each")
+                for stage.repeat in range(3):
+                    EVENTS["endpoint"](stage)
+                    EVENTS["route"](stage)
+                measured += stage.measured
+    return measured

@@ -1,0 +1,215 @@
+"""Control planes under test, as processes: what they are fed from, and what they cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+ROOT = Path(__file__).resolve().parent.parent
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class ServerError(Exception):
+    """A server that does not start, or ends by itself."""
+
+
+@attrs.frozen
+class Work:
+    """What a server says of its own work; all zero for one that can't be asked."""
+
+    calls: Mapping[str, int] = attrs.Factory(dict)
+    """Translator calls since the start, by function."""
+    publish_count: int = 0
+    publish_seconds: float = 0.0
+    """Over all revisions: from the first event to the publication."""
+    converged_count: int = 0
+    converged_seconds: float = 0.0
+    """Over all streams and changes: from the publication to the last ACK."""
+
+
+class Server:
+    """A control plane: its address, its process, and the folder that it reads."""
+
+    def __init__(self, name: str, address: str, pid: int, folder: Path, http: str = "") -> None:
+        self.name = name
+        self.address = address
+        self.pid = pid
+        self.folder = folder
+        self.http = http
+
+    # -- what it is fed
+
+    def write(self, name: str, text: str) -> float:
+        """Put a file into the folder in one step; returns when, of ``time.monotonic()``."""
+        aside = self.folder.parent / f".bench-{os.getpid()}-{name}"
+        aside.write_text(text, encoding="utf-8")
+        at = time.monotonic()
+        aside.rename(self.folder / name)
+        return at
+
+    def remove(self, name: str) -> float:
+        at = time.monotonic()
+        (self.folder / name).unlink(missing_ok=True)
+        return at
+
+    # -- what it costs
+
+    def cpu_seconds(self) -> float:
+        """CPU time of all its threads, to the nanosecond where the kernel tells."""
+        total = 0
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            try:
+                total += int((task / "schedstat").read_text().split()[0])
+            except OSError:
+                continue
+        if total:
+            return total / 1e9
+        ticks = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+    def memory(self) -> tuple[float, float]:
+        """Resident megabytes now, and at the most so far."""
+        lines = dict(line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines())
+        now, most = (int(lines[key].split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))
+        return now, most
+
+    def work(self) -> Work:
+        """Its own statistics; costs it some CPU."""
+        if not self.http:
+            return Work()
+        told = self.get("/debug/statistics")
+        debounce, converged = told["changes"]["debounce_seconds"], told["xds"]["xds"]["convergence_seconds"]
+        return Work(
+            told["memo"]["calls"],
+            sum(debounce["counts"]),
+            debounce["sum"],
+            sum(converged["counts"]),
+            converged["sum"],
+        )
+
+    def get(self, path: str) -> Any:
+        with _OPENER.open(f"http://{self.http}{path}", timeout=60) as answer:
+            return json.load(answer)
+
+
+class OwnServer(Server):
+    """A mesh-pilot that the bench starts and ends itself; it can be started again on the same addresses."""
+
+    def __init__(self, name: str, folder: Path, source: Path | None = None, options: tuple[str, ...] = ()) -> None:
+        """``source``: a checkout whose ``src`` is run instead of the installed package."""
+        grpc, http, monitoring = (f"127.0.0.1:{port}" for port in _free_ports(3))
+        super().__init__(name, grpc, 0, folder, http)
+        self._log = folder.parent / f"{name.replace('/', '_')}.log"
+        self._command = [
+            *(sys.executable, "-m", "mesh_pilot.cli", "discovery", "--config-dir", str(folder)),
+            *("--grpc-addr", grpc, "--http-addr", http, "--monitoring-addr", monitoring, "--log-level", "warning"),
+            *options,
+        ]
+        self._environment = dict(os.environ)
+        if source is not None:
+            self._environment["PYTHONPATH"] = str(source / "src")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, seconds: float = 120) -> float:
+        """Start it and wait until it is ready; returns how long that took."""
+        began = time.monotonic()
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, env=self._environment, stdout=log, stderr=log)
+        self.pid = self._process.pid
+        while time.monotonic() - began < seconds:
+            if self._process.poll() is not None:
+                raise ServerError(f"{self.name} ended: {self._log.read_text(errors='replace')[-800:]}")
+            try:
+                _OPENER.open(f"http://{self.http}/ready", timeout=5).close()
+                return time.monotonic() - began
+            except OSError:
+                time.sleep(0.02)
+        self.stop()
+        raise ServerError(f"{self.name} was not ready within {seconds:g} s")
+
+    def stop(self) -> None:
+        """End it, the hard way if it takes long."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def kill(self) -> None:
+        """As a crash does."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def own_server(
+    name: str, files: Mapping[str, str], *, source: Path | None = None, options: tuple[str, ...] = ()
+) -> Iterator[OwnServer]:
+    """A server over these files, in a folder of its own; not started yet. Both are gone after the block."""
+    scratch = Path(tempfile.mkdtemp(prefix="mesh-pilot-bench-"))
+    folder = scratch / "config"
+    folder.mkdir()
+    server = OwnServer(name, folder, source, options)
+    try:
+        for file, text in files.items():
+            (folder / file).write_text(text, encoding="utf-8")
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextmanager
+def peer_server(address: str, pid: int, folder: Path, http: str, files: Mapping[str, str]) -> Iterator[Server]:
+    """Another server that runs already; the files go into its folder, and out again."""
+    server = Server("peer", address, pid, folder, http)
+    try:
+        for file, text in files.items():
+            server.write(file, text)
+        yield server
+    finally:
+        for file in files:
+            server.remove(file)
+
+
+@contextmanager
+def checkout(revision: str) -> Iterator[Path]:
+    """A git revision in a work tree of its own."""
+    scratch = Path(tempfile.mkdtemp(prefix="mesh-pilot-bench-"))
+    tree = scratch / "tree"
+    git = ["git", "-C", str(ROOT), "worktree"]
+    try:
+        done = subprocess.run([*git, "add", "--detach", str(tree), revision], capture_output=True, text=True)
+        if done.returncode:
+            raise ServerError(f"cannot check out {revision}: {done.stderr.strip()}")
+        yield tree
+    finally:
+        subprocess.run([*git, "remove", "--force", str(tree)], capture_output=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]

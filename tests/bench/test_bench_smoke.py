@@ -1,0 +1,114 @@
+"""The bench on a tiny mesh: what it reports is what happened."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SERVICES = 20
+CLIENTS = 4
+EVENTS = "route,endpoint,service,reconnect,stuck,refusing"
+
+
+def bench(*arguments: str) -> str:
+    command = [sys.executable, "-m", "bench", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """A run of several events, as JSON; with the table under ``table`` and the plot under ``svg``."""
+    folder = tmp_path_factory.mktemp("bench")
+    sizes = ("--services", str(SERVICES), "--clients", str(CLIENTS), "--repeat", "1", "--settle", "0.05")
+    table = bench(
+        "run",
+        *sizes,
+        "--events",
+        EVENTS,
+        "--quiet",
+        "--json",
+        str(folder / "run.json"),
+        "--svg",
+        str(folder / "run.svg"),
+    )
+    told: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    return {**told, "table": table, "svg": (folder / "run.svg").read_text()}
+
+
+def of(results: dict[str, Any], event: str) -> list[dict[str, Any]]:
+    """An event's measurements, State of the World first."""
+    found = [m for m in results["measurements"] if m["event"] == event]
+    assert [m["variant"] for m in found] == ["sotw", "delta"]
+    return found
+
+
+def test_every_client_has_every_change_and_finds_nothing_wrong(results: dict[str, Any]) -> None:
+    for m in results["measurements"]:
+        assert (m["missing"], m["problems"]) == (0, []), m["event"]
+        assert 0 <= m["p50"] <= m["p99"] <= m["last"]
+
+
+def test_a_run_tells_where_it_took_place_and_what_it_cost(results: dict[str, Any]) -> None:
+    assert {"format", "revision", "python", "cores", "load", "load_at_end"} <= results.keys()
+    for m in results["measurements"]:
+        assert (m["server"], m["mesh"], m["clients"]) == ("mesh-pilot", "20 x 5", CLIENTS)
+        assert m["cpu"] > 0
+        assert m["memory"] > 10
+
+
+def test_clients_that_come_are_sent_each_type_once(results: dict[str, Any]) -> None:
+    for m in of(results, "connect, cold"):
+        assert m["by_type"] == dict.fromkeys(("CDS", "EDS", "LDS", "RDS"), CLIENTS)
+        assert m["calls"] > SERVICES
+        assert m["needless"] == 0
+
+
+def test_a_route_edit_is_one_response_to_each_client(results: dict[str, Any]) -> None:
+    for m in of(results, "route edit"):
+        assert m["by_type"] == {"RDS": CLIENTS}
+        assert m["resources"] == CLIENTS
+        assert m["last"] > m["publish"] > 0
+
+
+def test_an_endpoint_change_sends_only_that_assignment(results: dict[str, Any]) -> None:
+    for m in of(results, "endpoint change"):
+        assert m["by_type"] == {"EDS": CLIENTS}
+        assert m["resources"] == CLIENTS
+        assert 0 < m["calls"] < 10
+
+
+def test_delta_clients_that_come_back_with_versions_are_sent_nothing(results: dict[str, Any]) -> None:
+    sotw, delta = of(results, "reconnect with versions")
+    assert (delta["responses"], delta["bytes"], delta["calls"]) == (0, 0, 0)
+    assert sotw["calls"] == 0
+
+
+def test_changes_reach_the_others_while_a_client_reads_nothing(results: dict[str, Any]) -> None:
+    for m in of(results, "endpoint change, one stuck"):
+        assert m["responses"] == CLIENTS - 1
+
+
+def test_the_table_and_the_plot_have_every_event(results: dict[str, Any]) -> None:
+    for event in ("connect, cold", "route edit", "endpoint change", "service added", "reconnect with versions"):
+        assert event in results["table"]
+        assert event in results["svg"]
+    assert results["svg"].startswith("<svg ")
+
+
+def test_generation_is_measured_in_process() -> None:
+    assert "endpoints 10 x 10" in bench("generate", "--only", "endpoints 10 x 10")
+
+
+def test_a_peer_needs_its_process_and_its_folder() -> None:
+    command = [sys.executable, "-m", "bench", "run", "--peer", "127.0.0.1:1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "--peer-pid" in done.stderr
