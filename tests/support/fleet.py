@@ -90,14 +90,22 @@ class Fleet:
         return await self.client.request(method, url, headers={**named, **(headers or {})}, **more)
 
     async def https(
-        self, port: int, host: str, path: str = "/", *, own: CertificateFiles | None = None, ca: Path, **more: Any
+        self,
+        port: int,
+        host: str,
+        path: str = "/",
+        *,
+        ca: Path,
+        own: CertificateFiles | None = None,
+        address: str = "127.0.0.1",
+        **more: Any,
     ) -> httpx.Response:
-        """The reply over a connection of its own, to 127.0.0.1 with this SNI and its certificate verified by ``ca``."""
+        """The reply over a connection of its own, with the host as SNI, its certificate verified by ``ca``."""
         context = ssl.create_default_context(cafile=str(ca))
         if own is not None:
             context.load_cert_chain(own.certificate, own.key)
         async with httpx.AsyncClient(verify=context, timeout=10, trust_env=False) as client:
-            url = f"https://127.0.0.1:{port}{path}"
+            url = f"https://{address}:{port}{path}"
             return await client.get(url, headers={"host": host}, extensions={"sni_hostname": host}, **more)
 
     async def names(
