@@ -441,3 +441,27 @@ def test_an_edit_of_unrelated_mesh_settings_leaves_listeners_alone() -> None:
     world.apply([Upsert("test", MeshConfigValue(default_mesh()))])
     resources(world, client(), watch)
     assert calls(world, "outbound_listener") + calls(world, "virtual_inbound") == built
+
+
+# -- addresses given to services that have none
+
+
+DNS = {"DNS_CAPTURE": "true", "DNS_AUTO_ALLOCATE": "true"}
+
+
+def test_where_a_proxy_answers_dns_tcp_services_without_addresses_have_listeners_of_their_own() -> None:
+    world = world_of(service("a", port(5432)) + service("b", port(5432)))
+    assert "0.0.0.0_5432" in names(world, client())
+    found = listeners(world, client(**DNS))
+    own = {name: found[name] for name in found if name.startswith("240.240.")}
+    assert len(own) == 2 and "0.0.0.0_5432" not in found
+    assert {tcp(x.filter_chains[0]).cluster for x in own.values()} == {
+        "outbound|5432||a.example",
+        "outbound|5432||b.example",
+    }
+
+
+@pytest.mark.parametrize("switch", DNS)
+def test_addresses_are_given_only_where_both_switches_are_on(switch: str) -> None:
+    world = world_of(service("a", port(5432)))
+    assert "0.0.0.0_5432" in names(world, client(**{switch: "true"}))

@@ -142,4 +142,4 @@ def _may_listen(scope: Scope, address: str, port: int) -> bool:
 
 
 def _is_privileged(scope: Scope, port: int) -> bool:
-    return scope.meta("UNPRIVILEGED_POD").lower() == "true" and port < PRIVILEGED
+    return scope.is_on("UNPRIVILEGED_POD") and port < PRIVILEGED

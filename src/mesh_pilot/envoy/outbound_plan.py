@@ -117,7 +117,7 @@ class _Planner:
         self.scope = scope
         self.held: dict[str, _Held] = {}
         self.conflicts: list[Conflict] = []
-        self.unprivileged = _on(scope, "UNPRIVILEGED_POD")
+        self.unprivileged = scope.is_on("UNPRIVILEGED_POD")
 
     def add(self, egress: Egress) -> None:
         view, scope = self.view, self.scope
@@ -153,7 +153,7 @@ class _Planner:
         """The addresses that clients know a service by; UNSPECIFIED for none."""
         if service.addresses:
             return service.addresses
-        if service.auto_address and _on(self.scope, "DNS_CAPTURE") and _on(self.scope, "DNS_AUTO_ALLOCATE"):
+        if service.auto_address and self.scope.auto_addresses:
             return (service.auto_address,)
         return (UNSPECIFIED,)
 
@@ -295,10 +295,6 @@ class _RouteHeads:
 
 def _endpoint_addresses(view: View, key: ServiceKey, port: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(e.address for e in view.endpoints(key) if e.service_port == port))
-
-
-def _on(scope: Scope, setting: str) -> bool:
-    return scope.meta(setting).lower() == "true"
 
 
 def _is_ip(text: str) -> bool:

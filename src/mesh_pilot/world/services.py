@@ -17,6 +17,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Endpoints
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
+from mesh_pilot.world.auto_addresses import allocate, wants_address
 from mesh_pilot.world.entries import endpoints_of, selects, services_of
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ class ServiceTable:
         self._exported: dict[str, dict[ServiceKey, Service]] = defaultdict(dict)
         self._listed: dict[ServiceKey, frozenset[str]] = {}
         """Under which keys of ``_exported`` a service stands."""
+        self._addressless: dict[str, set[ServiceKey]] = {}
+        """By host, the services that are given an address."""
+        self._auto: dict[str, str] = {}
+        """The address that a host is given."""
         self._at: dict[str, dict[ServiceKey, list[Endpoint]]] = defaultdict(dict)
 
     # -- what came in
@@ -130,8 +135,7 @@ class ServiceTable:
     def _flush_services(self) -> None:
         world = self._world
         exports: dict[str, None] = {}
-        for key in self._stale_services:
-            service = self._merged(key)
+        for key, service in self._addressed({key: self._merged(key) for key in self._stale_services}).items():
             listed = self._listed.get(key, frozenset())
             lists = self._exports(service) if service else frozenset()
             if world.services.peek(key) == service and listed == lists:
@@ -156,6 +160,32 @@ class ServiceTable:
         self._stale_services.clear()
         for namespace in exports:
             world.services_exported[namespace] = _sorted(self._exported[namespace].values())
+
+    def _addressed(self, merged: dict[ServiceKey, Service | None]) -> dict[ServiceKey, Service | None]:
+        """Services with the addresses that they are given; other services whose address that moves come along."""
+        hosts = len(self._addressless)
+        changed = False
+        for key, service in merged.items():
+            keys = self._addressless.get(key.host, set())
+            wants = service is not None and wants_address(service)
+            if wants:
+                changed |= key.host not in self._addressless
+                self._addressless.setdefault(key.host, keys).add(key)
+            elif key in keys:
+                keys.remove(key)
+                if not keys:
+                    del self._addressless[key.host]
+        if changed or len(self._addressless) != hosts:
+            before, self._auto = self._auto, allocate(self._addressless)
+            moved = (host for host, address in self._auto.items() if before.get(host, address) != address)
+            for key in sorted(key for host in moved for key in self._addressless[host]):
+                merged.setdefault(key, self._merged(key))
+        return {
+            key: attrs.evolve(service, auto_address=self._auto.get(key.host, ""))
+            if service is not None and key in self._addressless.get(key.host, ())
+            else service
+            for key, service in merged.items()
+        }
 
     def _flush_endpoints(self) -> None:
         world = self._world

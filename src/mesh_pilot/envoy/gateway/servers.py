@@ -122,7 +122,7 @@ def target_ports(view: View, workload: Workload) -> Ports:
 
 def merged_servers(view: View, scope: Scope, ports: Ports) -> Merged:
     """The servers of the Gateways (oldest first) that select a router."""
-    merger = _Merger(unprivileged=scope.meta("UNPRIVILEGED_POD").lower() == "true")
+    merger = _Merger(unprivileged=scope.is_on("UNPRIVILEGED_POD"))
     for key in scope.gateways:
         config = view.config(key)
         for index, server in enumerate(config.spec.servers if config is not None else ()):

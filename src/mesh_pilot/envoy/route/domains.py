@@ -37,7 +37,7 @@ def service_names(service: Service, dns_domain: str) -> tuple[tuple[str, ...], t
 def service_addresses(service: Service, scope: Scope) -> tuple[str, ...]:
     """The service's virtual addresses that a request can name as its host."""
     found = [a for a in service.addresses if a != UNSPECIFIED and "/" not in a]
-    if not found and scope.meta("DNS_CAPTURE") and service.auto_address:
+    if not service.addresses and scope.auto_addresses and service.auto_address:
         found.append(service.auto_address)
     return tuple(found)
 
