@@ -5,9 +5,22 @@ from __future__ import annotations
 import attrs
 import pytest
 from envoy.config.route.v3 import route_pb2
-from support.routing import clusters, config, plain, resource, service, table, virtual_service
+from support.listeners import listeners, tcp
+from support.routing import (
+    clusters,
+    config,
+    gateway_table,
+    plain,
+    resource,
+    router,
+    service,
+    table,
+    target,
+    virtual_service,
+)
 from support.worlds import sidecar, world_of
 
+from mesh_pilot.envoy.clusters import outbound_clusters
 from mesh_pilot.envoy.route.domains import service_names
 from mesh_pilot.envoy.routes import Table, parse_table
 from mesh_pilot.model.service import Resolution, Service
@@ -239,3 +252,33 @@ def test_a_table_says_which_configs_it_came_from() -> None:
         "ServiceEntry/shop/api.shop.svc.cluster.local",
         "VirtualService/shop/vs",
     ]
+
+
+def _two_of_one_host() -> str:
+    """A host in two namespaces: an old public service on 81, and a young one that ``shop`` alone may see on 82."""
+    young = service("db.example", namespace="b", ports="82 http HTTP", age=9).replace(
+        "spec: {", "spec: {exportTo: [shop], "
+    )
+    return service("db.example", namespace="a", ports="81 http HTTP") + young
+
+
+def test_a_host_in_two_namespaces_means_to_routes_what_it_means_to_clusters() -> None:
+    own = service("web", ports="80 http HTTP")
+    vs = virtual_service("all", "{hosts: ['*'], gateways: [gw], http: [{route: [{destination: {host: db.example}}]}]}")
+    servers = "[{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]"
+    gateway = config("Gateway", "gw", f"{{selector: {{istio: edge}}, servers: {servers}}}")
+    world = world_of(own + vs + gateway + _two_of_one_host())
+    edge = router(namespace="shop")
+    seen = target(world, edge)
+    made = [c for c in world.memo.get(outbound_clusters, seen.scope, seen.place) if c.endswith("db.example")]
+    routed = [r.route.cluster for host in gateway_table(world, proxy=edge).values() for r in host.routes]
+    assert routed == made == ["outbound|82||db.example"]
+
+
+def test_a_sidecar_that_imports_one_namespace_means_that_ones_service() -> None:
+    scoped = config("Sidecar", "default", "{egress: [{hosts: ['a/*', './*']}]}")
+    vs = virtual_service("tcp", "{hosts: [gate.example], tcp: [{route: [{destination: {host: db.example}}]}]}")
+    gate = service("gate.example", ports="5432 tcp TCP", addresses="10.9.0.1")
+    world = world_of(scoped + vs + gate + _two_of_one_host())
+    found = listeners(world, sidecar(namespace="shop"))["10.9.0.1_5432"]
+    assert tcp(found.filter_chains[0]).cluster == "outbound|81||db.example"

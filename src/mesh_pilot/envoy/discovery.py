@@ -54,7 +54,7 @@ def scope_service(view: View, scope: Scope, host: str) -> Service | None:
     """
     listeners = view.get(egress_listeners, scope)
     if len(listeners) == 1 and listeners[0].index < 0:
-        return view.get(_visible_service, scope.namespace, host)
+        return view.get(visible_service, scope.namespace, host)
     return view.get(_by_host, scope).get(host)
 
 
@@ -63,8 +63,11 @@ def any_dynamic(view: View, namespace: str) -> bool:
     return any(s.resolution is Resolution.DYNAMIC_DNS for s in view.get(visible_services, namespace))
 
 
-def _visible_service(view: View, namespace: str, host: str) -> Service | None:
-    """The oldest service of a host that is exported to a namespace by name, else the oldest that is public."""
+def visible_service(view: View, namespace: str, host: str) -> Service | None:
+    """The oldest service of a host that is exported to a namespace by name, else the oldest that is public.
+
+    What a host means where no Sidecar narrows it.
+    """
     default = view.get(_default_export)
     public: Service | None = None
     for service in view.services_named(host):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
+from mesh_pilot.envoy.discovery import visible_service
 from mesh_pilot.envoy.names import outbound
-from mesh_pilot.envoy.route.services import visible_service
 from mesh_pilot.world.view import View
 
 Provider = mesh_api.MeshConfigExtensionProvider

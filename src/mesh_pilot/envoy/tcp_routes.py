@@ -13,9 +13,9 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.config.scalars import read_duration
+from mesh_pilot.envoy.discovery import scope_service
 from mesh_pilot.envoy.names import outbound
 from mesh_pilot.envoy.policy import client_policy, rule_ref
-from mesh_pilot.envoy.route.services import visible_service
 from mesh_pilot.envoy.scope import Labels, Scope
 from mesh_pilot.envoy.stat_names import outbound_stat_name
 from mesh_pilot.envoy.tcp import TcpTarget, Tunnel, to_cluster
@@ -140,7 +140,7 @@ class _End:
 def _end(view: View, scope: Scope, destination: api.Destination, namespace: str, listener_port: int) -> _End:
     """Without a port in the destination it is the service's only one, else the one that the connection came to."""
     host = view.full_host(destination.host, namespace)
-    service = visible_service(view, scope.namespace, host)
+    service = view.get(scope_service, scope, host)
     port = listener_port
     if destination.port is not None and destination.port.number:
         port = destination.port.number

@@ -13,7 +13,6 @@ from mesh_pilot.envoy.names import outbound
 from mesh_pilot.envoy.route.hash import hash_policy
 from mesh_pilot.envoy.route.headers import HeaderOperations, header_operations
 from mesh_pilot.envoy.route.select import Client
-from mesh_pilot.envoy.route.services import only_port
 from mesh_pilot.world import View
 
 
@@ -44,9 +43,7 @@ def target_of(view: View, destination: api.Destination, namespace: str, client: 
     """Where a destination written in a namespace leads; without a port of its own, on the one the client used."""
     host = view.full_host(destination.host, namespace)
     number = destination.port.number if destination.port is not None else 0
-    if not number and client.infer_ports:
-        number = view.get(only_port, client.namespace, host)
-    return Target(host, number or port, destination.subset)
+    return Target(host, number or client.only_port(host) or port, destination.subset)
 
 
 def shares(

@@ -33,7 +33,7 @@ class Traits:
     by_namespace: bool
     """Whether a match picks clients by their namespace."""
     destinations: tuple[str, ...]
-    """Full names of the hosts that its routes send to."""
+    """Full names of the hosts that its routes send to, mirrors included."""
 
 
 def http_rules(view: View, key: ConfigKey) -> tuple[HttpRule, ...]:
@@ -63,17 +63,22 @@ def traits(view: View, key: ConfigKey) -> Traits:
     """See ``Traits``."""
     rules = view.get(http_rules, key)
     matches = [match for rule in rules for match in rule.spec.match]
-    hosts = (
-        view.full_host(route.destination.host, rule.namespace)
-        for rule in rules
-        for route in rule.spec.route
-        if route.destination is not None
-    )
+    hosts = (view.full_host(d.host, rule.namespace) for rule in rules for d in _destinations(rule.spec))
     return Traits(
         source_labels=frozenset(name for match in matches for name in match.source_labels),
         by_namespace=any(match.source_namespace for match in matches),
         destinations=tuple(dict.fromkeys(hosts)),
     )
+
+
+def _destinations(spec: api.HttpRoute) -> Iterator[api.Destination]:
+    """Where a rule sends requests or copies of them."""
+    named = (
+        *(route.destination for route in spec.route),
+        spec.mirror,
+        *(mirror.destination for mirror in spec.mirrors),
+    )
+    return (destination for destination in named if destination is not None)
 
 
 def _delegated(view: View, root: api.HttpRoute, namespace: str) -> Iterator[HttpRule]:

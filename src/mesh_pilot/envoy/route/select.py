@@ -10,7 +10,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.policy import NO_RULE, RuleRef, rule_ref
 from mesh_pilot.envoy.route.match import takes_all
 from mesh_pilot.envoy.route.rules import HttpRule, http_rules, traits
-from mesh_pilot.envoy.route.services import service_key
+from mesh_pilot.envoy.route.services import only_port, service_key
 from mesh_pilot.envoy.scope import Labels, Scope
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
@@ -29,13 +29,17 @@ class Client:
     """Those that matches of the VirtualService ask for."""
     rules: tuple[tuple[str, RuleRef], ...] = ()
     """The DestinationRules that the client follows, by host of the destinations that have any."""
-    infer_ports: bool = False
-    """A destination without a port means the only one of its service, not the one that the client asked for."""
+    only_ports: tuple[tuple[str, int], ...] = ()
+    """What a destination without a port means, by host, where that is not the port that the client asked for."""
     grpc: bool = False
     """A gRPC client without proxy, which reads time limits elsewhere."""
 
     def rule(self, host: str) -> RuleRef:
         return next((ref for name, ref in self.rules if name == host), NO_RULE)
+
+    def only_port(self, host: str) -> int:
+        """0: the port that the client asked for."""
+        return next((port for name, port in self.only_ports if name == host), 0)
 
 
 Selected = tuple[HttpRule, api.HttpMatchRequest | None]
@@ -43,20 +47,23 @@ Selected = tuple[HttpRule, api.HttpMatchRequest | None]
 
 
 def client_of(view: View, scope: Scope, gateway: str, key: ConfigKey, *, infer_ports: bool = False) -> Client:
-    """What a proxy of a scope is to a VirtualService."""
+    """What a proxy of a scope is to a VirtualService.
+
+    ``infer_ports``: a destination without a port means the only one of its service.
+    """
     known = view.get(traits, key)
     rules = []
     for host in known.destinations:
-        ref = view.get(rule_ref, scope.namespace, scope.labels, service_key(view, scope.namespace, host))
+        ref = view.get(rule_ref, scope.namespace, scope.labels, service_key(view, scope, host))
         if ref:
             rules.append((host, ref))
-    somebody = infer_ports or known.by_namespace
+    ports = ((host, only_port(view, scope, host)) for host in known.destinations if infer_ports)
     return Client(
         gateway=gateway,
-        namespace=scope.namespace if somebody else "",
+        namespace=scope.namespace if known.by_namespace else "",
         labels=frozenset(item for item in scope.labels if item[0] in known.source_labels),
         rules=tuple(rules),
-        infer_ports=infer_ports,
+        only_ports=tuple((host, port) for host, port in ports if port),
         grpc=scope.grpc,
     )
 
