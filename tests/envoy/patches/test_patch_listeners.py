@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import DownstreamTlsContext
-from support.patching import API, EDGE, OTHER, Shop, envoy_filter, names, patch
+from support.patching import EDGE, OTHER, Shop, envoy_filter, names, patch
 
 from mesh_pilot.model.resource import LISTENER
 
@@ -220,4 +220,3 @@ def test_other_proxies_have_the_very_resources_they_had() -> None:
         for n in plain.names(LISTENER)
     }
     assert shop.catalog.patch_problems() == {}
-    assert API.name == "api.shop"
