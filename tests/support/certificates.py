@@ -30,9 +30,10 @@ def write_certificates(
         ca_key = serialization.load_pem_private_key(ca_key_file.read_bytes(), None)
         assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
     else:
+        authority = f"ca of {folder.name}"
         ca_key = ec.generate_private_key(ec.SECP256R1())
         ca = (
-            _builder("test ca", ca_key, _name("test ca"))
+            _builder(authority, ca_key, _name(authority))
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .sign(ca_key, hashes.SHA256())
         )
