@@ -12,7 +12,7 @@ from mesh_pilot.cli.envoy_process import EnvoyError, find_envoy
 
 
 def require_binary(name: str) -> Path:
-    """The path of a program that the test needs.
+    """The path of a program that the test needs: that of the variable of its name (``CONSUL``), else the one on PATH.
 
     Without it the test is skipped on a developer's machine and fails where the environment variable CI is set: a
     suite that silently tests less is worse than a red one.
@@ -23,10 +23,10 @@ def require_binary(name: str) -> Path:
         except EnvoyError as error:
             why = str(error)
     else:
-        found = shutil.which(name)
+        found = shutil.which(os.environ.get(name.upper()) or name)
         if found is not None:
             return Path(found)
-        why = f"no {name} on PATH"
+        why = f"no {name} on PATH, and {name.upper()} does not name one"
     if os.environ.get("CI"):
         pytest.fail(why)
     pytest.skip(why)

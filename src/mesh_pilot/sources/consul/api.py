@@ -1,0 +1,246 @@
+"""Asking Consul: python-consul2's client on one httpx pool on Trio.
+
+    async with open_api(settings) as api:
+        answer = await api.services(index=0, wait_seconds=0)
+
+A query raises ConsulError with a text for people; nothing else of httpx or python-consul2 comes out.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+import attrs
+import httpx
+from consul import base
+
+from mesh_pilot.sources.consul.settings import Agent, Consistency, ConsulSettings, Tls
+
+T = TypeVar("T")
+Json = Mapping[str, object]
+Parameter = tuple[str, object]
+
+
+class ConsulError(Exception):
+    """A query that was not answered as it should be: what Consul or the network said."""
+
+
+@attrs.frozen
+class Answer:
+    """What a query returned."""
+
+    index: int
+    """Where to go on from; 0 where Consul gave none that can be used."""
+    data: object
+
+
+class TokenFile:
+    """A token in a file, read again when the file has changed. State: what was read, and of which file."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._path = agent.token_file
+        self._token = agent.token
+        self._read: tuple[int, int, int] | None = None
+
+    def token(self) -> str:
+        """The token to use now; a file that can't be read keeps the last one. Raises ConsulError if there is none."""
+        if self._path is None:
+            return self._token
+        try:
+            found = self._path.stat()
+            stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if stamp != self._read:
+                self._token = self._path.read_text(encoding="utf-8").strip()
+                self._read = stamp
+        except (OSError, UnicodeDecodeError) as error:
+            if self._read is None:
+                raise ConsulError(f"cannot read the token file {self._path}: {error}") from None
+        return self._token
+
+
+class HttpTransport(base.HTTPClient):  # type: ignore[misc]
+    """What python-consul2 sends its requests with: its methods return coroutines."""
+
+    def __init__(self, client: httpx.AsyncClient, settings: ConsulSettings) -> None:
+        """`client` stays its owner's."""
+        self._client = client
+        self._tokens = TokenFile(settings.agent)
+        self._always: list[Parameter] = []
+        if settings.partition:
+            self._always.append(("partition", settings.partition))
+        if settings.consul_namespace:
+            self._always.append(("ns", settings.consul_namespace))
+        server_name = settings.agent.tls.server_name
+        self._extensions = {"sni_hostname": server_name} if server_name else {}
+        self._timing = settings.timing
+        self.requests = 0
+        """How many were sent."""
+
+    async def get(
+        self,
+        callback: Callable[[base.Response], T],
+        path: str,
+        params: Sequence[Parameter] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        """The answer as `callback` reads it. Raises ConsulError."""
+        return await self._request("GET", callback, path, params, b"", headers)
+
+    async def put(
+        self,
+        callback: Callable[[base.Response], T],
+        path: str,
+        params: Sequence[Parameter] | None = None,
+        data: str | bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        return await self._request("PUT", callback, path, params, data, headers)
+
+    async def post(
+        self,
+        callback: Callable[[base.Response], T],
+        path: str,
+        params: Sequence[Parameter] | None = None,
+        data: str | bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        return await self._request("POST", callback, path, params, data, headers)
+
+    async def delete(
+        self,
+        callback: Callable[[base.Response], T],
+        path: str,
+        params: Sequence[Parameter] | None = None,
+        data: str | bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        return await self._request("DELETE", callback, path, params, data, headers)
+
+    async def _request(
+        self,
+        method: str,
+        callback: Callable[[base.Response], T],
+        path: str,
+        params: Sequence[Parameter] | None,
+        data: str | bytes,
+        headers: Mapping[str, str] | None,
+    ) -> T:
+        every = [*(params or ()), *self._always]
+        token = self._tokens.token()
+        sent = {**({"X-Consul-Token": token} if token else {}), **(headers or {})}
+        self.requests += 1
+        try:
+            reply = await self._client.request(
+                method,
+                quote(path, safe="/:"),
+                params=[(name, str(value)) for name, value in every],
+                content=data,
+                headers=sent,
+                timeout=httpx.Timeout(self._patience(every), connect=self._timing.connect_seconds),
+                extensions=self._extensions,
+            )
+            return callback(base.Response(reply.status_code, reply.headers, reply.text, reply.content))
+        except httpx.HTTPError as error:
+            raise ConsulError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
+        except (base.BadRequest, base.ACLDisabled, base.ACLPermissionDenied, base.NotFound) as error:
+            raise ConsulError(f"Consul refuses {path}: {str(error).strip()}") from error
+        except base.ConsulException as error:
+            raise ConsulError(f"Consul answers {path} with {str(error).strip()}") from error
+        except (ValueError, KeyError) as error:
+            raise ConsulError(f"what answers {path} is no Consul: {type(error).__name__} {error}") from error
+
+    def _patience(self, params: Sequence[Parameter]) -> float:
+        """How long an answer may take, in seconds: Consul adds up to a sixteenth to what was asked for."""
+        wait = next((float(str(value).removesuffix("ms")) / 1000 for name, value in params if name == "wait"), 0.0)
+        return wait * 17 / 16 + self._timing.grace_seconds
+
+
+class ConsulApi(base.Consul):  # type: ignore[misc]
+    """The questions of a source. ``catalog`` and ``kv`` are python-consul2's."""
+
+    def __init__(self, transport: HttpTransport, settings: ConsulSettings) -> None:
+        # Not super().__init__(): it would let the environment overrule where this client was told to connect.
+        self.http = transport
+        self.dc = settings.datacenter or None
+        self.token = None
+        self.consistency = settings.consistency.value
+        self.catalog = base.Consul.Catalog(self)
+        self.kv = base.Consul.KV(self)
+        self._settings = settings
+
+    async def services(self, index: int, wait_seconds: float) -> Answer:
+        """The names of all services, each with all its tags."""
+        return _answer(await self.catalog.services(index=index or None, wait=_wait(wait_seconds)))
+
+    async def instances(self, name: str, index: int, wait_seconds: float) -> Answer:
+        """The health entries of a service's instances: a list of ``{Node, Service, Checks}``."""
+        # Health.service() of python-consul2 knows neither filters nor consistency.
+        params: list[Parameter] = [("index", index), ("wait", _wait(wait_seconds))] if index else []
+        if self.dc:
+            params.append(("dc", self.dc))
+        if self._settings.consistency is not Consistency.DEFAULT:
+            params.append((self.consistency, "1"))
+        if self._settings.service_tag:
+            params.append(("tag", self._settings.service_tag))
+        if self._settings.service_filter:
+            params.append(("filter", self._settings.service_filter))
+        path = f"/v1/health/service/{name}"
+        return _answer(await self.http.get(base.CB.json(index=True), path=path, params=params))
+
+    async def tree(self, prefix: str, index: int, wait_seconds: float) -> Answer:
+        """All keys below a prefix: a list of ``{Key, Value, ...}`` with values as bytes; None where there are none."""
+        return _answer(await self.kv.get(prefix, index=index or None, wait=_wait(wait_seconds), recurse=True))
+
+
+@asynccontextmanager
+async def open_api(settings: ConsulSettings) -> AsyncIterator[ConsulApi]:
+    """A client with a pool of its own, for the length of the block. Raises ConsulError for bad TLS files."""
+    agent = settings.agent
+    connections = settings.max_queries + settings.max_starts + 4
+    transport = httpx.AsyncHTTPTransport(
+        verify=_tls_context(agent.tls) if agent.base_url.startswith("https:") else False,
+        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=30),
+        uds=agent.socket_path or None,
+        trust_env=False,
+    )
+    user, colon, password = agent.basic_auth.partition(":")
+    async with httpx.AsyncClient(
+        base_url=agent.base_url,
+        transport=transport,
+        auth=httpx.BasicAuth(user, password) if colon else None,
+        trust_env=False,
+    ) as client:
+        yield ConsulApi(HttpTransport(client, settings), settings)
+
+
+def _tls_context(tls: Tls) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=_text(tls.ca_file), capath=_text(tls.ca_path))
+        if tls.certificate is not None:
+            context.load_cert_chain(tls.certificate, tls.key)
+    except OSError as error:
+        files = ", ".join(str(f) for f in (tls.ca_file, tls.ca_path, tls.certificate, tls.key) if f)
+        raise ConsulError(f"cannot use the TLS files {files}: {error}") from error
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def _wait(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"
+
+
+def _answer(found: tuple[str | None, object]) -> Answer:
+    index, data = found
+    # "Sanity check index is greater than zero": 0 would not block.
+    return Answer(max(1, int(index)) if index and index.isdecimal() else 0, data)

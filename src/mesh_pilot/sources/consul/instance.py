@@ -1,0 +1,140 @@
+"""One instance of a service, out of a health entry of Consul (``/v1/health/service/:service``)."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+
+import attrs
+
+from mesh_pilot.model.service import Protocol
+
+
+class State(IntEnum):
+    """What an instance's checks come to: the worst of them."""
+
+    PASSING = 0
+    WARNING = 1
+    CRITICAL = 2
+    MAINTENANCE = 3
+
+
+_STATES = {"passing": State.PASSING, "warning": State.WARNING, "critical": State.CRITICAL}
+_MAINTENANCE = ("_node_maintenance", "_service_maintenance:")
+
+SERVED_KINDS = ("", "typical")
+"""Kinds of services that are services; the others are proxies and gateways of Consul's own mesh."""
+
+
+@attrs.frozen
+class Instance:
+    """An instance as Consul knows it."""
+
+    node: str
+    id: str
+    kind: str
+    datacenter: str
+    address: str
+    """The service's own address; empty where it has that of its node."""
+    node_address: str
+    port: int
+    facts: Mapping[str, str]
+    """What is said of it: metadata, and tags ``key=value`` or ``key|value`` where metadata does not say it."""
+    node_meta: Mapping[str, str]
+    tagged: Mapping[str, tuple[str, int]]
+    """Further addresses with their ports (0: its own) by tag: ``lan``, ``wan``, ``virtual``."""
+    node_tagged: Mapping[str, str]
+    weight: int
+    """Its weight in its state."""
+    state: State
+
+    @property
+    def is_served(self) -> bool:
+        return self.kind in SERVED_KINDS
+
+    def reached_at(self, tag: str) -> tuple[str, int]:
+        """Address and port that clients use, where they prefer the address of a tag."""
+        if tag and tag in self.tagged:
+            address, port = self.tagged[tag]
+            return address, port or self.port
+        if tag and not self.address and tag in self.node_tagged:
+            return self.node_tagged[tag], self.port
+        return self.address or self.node_address, self.port
+
+
+def read_instance(entry: object) -> Instance:
+    """The instance that a health entry describes; what is missing or odd in it counts as absent."""
+    whole = _object(entry)
+    node, service = _object(whole.get("Node")), _object(whole.get("Service"))
+    tagged = {tag: _object(where) for tag, where in _object(service.get("TaggedAddresses")).items()}
+    state = _state(whole.get("Checks"))
+    return Instance(
+        node=_text(node.get("Node")),
+        id=_text(service.get("ID")),
+        kind=_text(service.get("Kind")),
+        datacenter=_text(node.get("Datacenter")),
+        address=_text(service.get("Address")),
+        node_address=_text(node.get("Address")),
+        port=_number(service.get("Port")),
+        facts={**_tags(service.get("Tags")), **_texts(service.get("Meta"))},
+        node_meta=_texts(node.get("Meta")),
+        tagged={t: (_text(w.get("Address")), _number(w.get("Port"))) for t, w in tagged.items() if w.get("Address")},
+        node_tagged=_texts(node.get("TaggedAddresses")),
+        weight=_weight(service.get("Weights"), state),
+        state=state,
+    )
+
+
+def is_ip(address: str) -> bool:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:
+        return False
+    return True
+
+
+def _tags(tags: object) -> dict[str, str]:
+    """What tags say; sorted first, so that their order never matters. A tag ``http`` is the protocol."""
+    found: dict[str, str] = {}
+    for tag in sorted(_text(tag) for tag in _list(tags)):
+        cut = min((at for at in (tag.find("="), tag.find("|")) if at > 0), default=0)
+        if cut:
+            found.setdefault(tag[:cut].strip(), tag[cut + 1 :].strip())
+        elif Protocol.parse(tag) is not Protocol.AUTO:
+            found.setdefault("protocol", tag)
+    return found
+
+
+def _state(checks: object) -> State:
+    worst = State.PASSING
+    for check in map(_object, _list(checks)):
+        if _text(check.get("CheckID")).startswith(_MAINTENANCE):
+            return State.MAINTENANCE
+        worst = max(worst, _STATES.get(_text(check.get("Status")), State.CRITICAL))
+    return worst
+
+
+def _weight(weights: object, state: State) -> int:
+    of_state = _object(weights).get("Warning" if state is State.WARNING else "Passing")
+    return max(_number(of_state), 1) if of_state is not None else 1
+
+
+def _object(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> Iterable[object]:
+    return value if isinstance(value, list) else ()
+
+
+def _texts(value: object) -> dict[str, str]:
+    return {name: text for name, text in sorted(_object(value).items()) if isinstance(text, str) and text}
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value <= 65535 else 0

@@ -1,0 +1,256 @@
+"""What the instances of a Consul service come to in a mesh: a Service, its Endpoints, and what is wrong with them.
+
+Metadata keys that mean something here (see ``docs/consul.md``) may stand in the service's metadata or in tags
+``key=value``; all others are labels of the endpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from mesh_pilot.model.config import Problem
+from mesh_pilot.model.events import Endpoints
+from mesh_pilot.model.service import Endpoint, Health, Locality, Port, Protocol, Resolution, Service, ServiceKey
+from mesh_pilot.sources.consul.instance import Instance, State, is_ip
+from mesh_pilot.sources.consul.settings import ConsulSettings, CriticalRule, WarningRule
+
+RESERVED = frozenset(
+    (
+        "protocol",
+        "service_port",
+        "port_name",
+        "namespace",
+        "region",
+        "zone",
+        "subzone",
+        "network",
+        "service_account",
+        "tls_mode",
+        "external",
+        "workload",
+    )
+)
+"""Keys that are not labels."""
+
+_RESERVED_PREFIXES = ("protocol_", "port_", "service_port_")
+_NAME = re.compile(r"[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?")
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+@attrs.frozen
+class Reading:
+    """What a service's instances come to."""
+
+    service: Service | None = None
+    """None: nothing to serve; or, with problems, nothing that can be."""
+    endpoints: Endpoints | None = None
+    problems: tuple[Problem, ...] = ()
+
+
+@attrs.frozen
+class _PortOf:
+    """A port of the service: what it is called, and where each instance has it."""
+
+    name: str
+    number: int
+    protocol: Protocol
+    is_main: bool
+
+    def at(self, instance: Instance, main: int) -> int:
+        """Where an instance listens; 0: it does not have this port."""
+        return main if self.is_main else _port_number(instance.facts.get(f"port_{self.name}", ""))
+
+
+def is_name(name: str) -> bool:
+    """Whether a service's name can stand in a host name."""
+    return _NAME.fullmatch(name) is not None and ".." not in name
+
+
+def read_service(name: str, instances: Iterable[Instance], settings: ConsulSettings) -> Reading:
+    """The service that instances make up; the order in which they come does not matter."""
+    members = sorted((i for i in instances if i.is_served), key=lambda i: (i.node, i.id))
+    if not members:
+        return Reading()
+    problems: list[Problem] = []
+    if not is_name(name):
+        problems.append(Problem("Service", f"{name!r} can't stand in a host name: letters, digits, - and _ can"))
+        return Reading(problems=tuple(problems))
+    ports = _ports(members, settings, problems)
+    if not ports:
+        reason = "no instance has a port: register it with one, or with metadata port_<name>"
+        return Reading(problems=(*problems, Problem("Port", reason)))
+    namespace = _namespace(members, settings, problems)
+    key = ServiceKey(_host(name, members, settings), namespace)
+    endpoints = tuple(e for i in members for e in _endpoints(i, ports, namespace, settings))
+    is_external = all(_is_external(i) for i in members)
+    service = Service(
+        host=key.host,
+        namespace=namespace,
+        ports=tuple(Port(p.number, p.name, p.protocol) for p in ports),
+        addresses=tuple(sorted({i.tagged["virtual"][0] for i in members if "virtual" in i.tagged})),
+        resolution=Resolution.CLIENT_SIDE if all(is_ip(e.address) for e in endpoints) else Resolution.DNS,
+        external=is_external,
+        registry="Consul",
+    )
+    return Reading(service, Endpoints(key, endpoints), tuple(problems))
+
+
+def _host(name: str, members: Sequence[Instance], settings: ConsulSettings) -> str:
+    datacenter = settings.datacenter or members[0].datacenter
+    middle = f"service.{datacenter}" if settings.remote and datacenter else "service"
+    return f"{name}.{middle}.{settings.domain}".lower()
+
+
+def _namespace(members: Sequence[Instance], settings: ConsulSettings, problems: list[Problem]) -> str:
+    said = _said(members, "namespace", problems)
+    if said and not _NAMESPACE.fullmatch(said):
+        reason = f"{said!r} is no namespace; the service is served in {settings.namespace!r}"
+        problems.append(Problem("Meta.namespace", reason))
+        return settings.namespace
+    return said or settings.namespace
+
+
+# -- ports
+
+
+def _ports(members: Sequence[Instance], settings: ConsulSettings, problems: list[Problem]) -> tuple[_PortOf, ...]:
+    """The ports of a service: that of its registration first, then those of metadata by name."""
+    found: dict[str, _PortOf] = {}
+    numbers = {i.reached_at(settings.address_tag)[1] for i in members} - {0}
+    if numbers:
+        name = _said(members, "port_name", problems)
+        protocol = _protocol(members, [f"protocol_{name}"] if name else [], settings, problems)
+        name = name or (protocol.lower() if protocol is not Protocol.AUTO else "main")
+        said = _number_said(members, "service_port", problems) or settings.service_port
+        if not said and len(numbers) > 1:
+            reason = (
+                f"instances listen on {len(numbers)} ports, clients use the lowest, {min(numbers)}: say service_port"
+            )
+            problems.append(Problem("Meta.service_port", reason))
+        found[name] = _PortOf(name, said or min(numbers), protocol, True)
+    names = {k.removeprefix("port_") for i in members for k in i.facts if k.startswith("port_") and k != "port_name"}
+    for name in sorted(names - found.keys()):
+        protocol = _protocol(members, [f"protocol_{name}"], settings, problems, name)
+        numbers = {_number_said(members, f"port_{name}", problems)} - {0}
+        if numbers:
+            said = _number_said(members, f"service_port_{name}", problems)
+            found[name] = _PortOf(name, said or min(numbers), protocol, False)
+    by_number: dict[int, _PortOf] = {}
+    for port in found.values():
+        taken = by_number.setdefault(port.number, port)
+        if taken is not port:
+            reason = f"is {port.number} as that of {taken.name!r}; it is left out: set service_port_{port.name}"
+            problems.append(Problem(f"Meta.port_{port.name}", reason))
+    return tuple(by_number.values())
+
+
+def _protocol(
+    members: Sequence[Instance],
+    keys: Sequence[str],
+    settings: ConsulSettings,
+    problems: list[Problem],
+    port_name: str = "",
+) -> Protocol:
+    """What a port speaks: as a key says, else as the name of a further port does, else as the service in general."""
+    for key in (*keys, *(() if port_name else ("protocol",))):
+        said = _said(members, key, problems)
+        protocol = Protocol.parse(said)
+        if protocol is not Protocol.AUTO:
+            return protocol
+        if said:
+            used = settings.default_protocol.value
+            problems.append(Problem(f"Meta.{key}", f"{said!r} is no protocol that is known; {used} is used"))
+    named = Protocol.parse(port_name.partition("-")[0])
+    return settings.default_protocol if named is Protocol.AUTO else named
+
+
+def _said(members: Sequence[Instance], key: str, problems: list[Problem]) -> str:
+    """What instances say of their service as a whole; where they differ, what most say."""
+    votes = Counter(i.facts[key] for i in members if key in i.facts)
+    if not votes:
+        return ""
+    winner = min(votes, key=lambda value: (-votes[value], value))
+    # Instances of a deploy under way may well differ on where they listen, but not on what the service is.
+    if len(votes) > 1 and not key.startswith("port_"):
+        problems.append(Problem(f"Meta.{key}", f"instances say {', '.join(sorted(votes))}; {winner} is used"))
+    return winner
+
+
+def _number_said(members: Sequence[Instance], key: str, problems: list[Problem]) -> int:
+    """A port number that instances say; the lowest where they differ, 0 where none does."""
+    said = sorted({i.facts[key] for i in members if key in i.facts})
+    bad = [text for text in said if not _port_number(text)]
+    if bad:
+        problems.append(Problem(f"Meta.{key}", f"{', '.join(map(repr, bad))} is no port number; it is ignored"))
+    return min(filter(None, map(_port_number, said)), default=0)
+
+
+def _port_number(text: str) -> int:
+    return int(text) if text.isdecimal() and 0 < int(text) <= 65535 else 0
+
+
+# -- endpoints
+
+
+def _endpoints(
+    instance: Instance, ports: Sequence[_PortOf], namespace: str, settings: ConsulSettings
+) -> Iterable[Endpoint]:
+    health = _health(instance, settings)
+    address, main = instance.reached_at(settings.address_tag)
+    if health is None or not address:
+        return
+    facts = instance.facts
+    labels = {k: v for k, v in sorted(facts.items()) if k not in RESERVED and not k.startswith(_RESERVED_PREFIXES)}
+    for port in ports:
+        number = port.at(instance, main)
+        if number:
+            yield Endpoint(
+                address=address,
+                port=number,
+                service_port=port.name,
+                labels=labels,
+                locality=_locality(instance),
+                network=facts.get("network", ""),
+                weight=instance.weight,
+                service_account=_identity(facts.get("service_account", ""), namespace, settings),
+                tls_mode="istio" if facts.get("tls_mode") == "istio" else "",
+                namespace=namespace,
+                workload=facts.get("workload", ""),
+                health=health,
+            )
+
+
+def _health(instance: Instance, settings: ConsulSettings) -> Health | None:
+    """How healthy an instance is; None: it is out."""
+    match instance.state:
+        case State.PASSING:
+            return Health.HEALTHY
+        case State.WARNING:
+            rules = {WarningRule.IN: Health.HEALTHY, WarningRule.UNHEALTHY: Health.UNHEALTHY}
+            return rules.get(settings.warning)
+        case State.CRITICAL | State.MAINTENANCE:
+            return Health.UNHEALTHY if settings.critical is CriticalRule.UNHEALTHY else None
+
+
+def _locality(instance: Instance) -> Locality:
+    """Region, zone and subzone: of the service's metadata, else of its node's; the datacenter is the region."""
+
+    def said(key: str) -> str:
+        return instance.facts.get(key) or instance.node_meta.get(key, "")
+
+    return Locality(said("region") or instance.datacenter, said("zone"), said("subzone"))
+
+
+def _identity(account: str, namespace: str, settings: ConsulSettings) -> str:
+    if not account or account.startswith("spiffe://"):
+        return account
+    return f"spiffe://{settings.trust_domain}/ns/{namespace}/sa/{account}"
+
+
+def _is_external(instance: Instance) -> bool:
+    """Outside the mesh: by its own metadata, or registered on a node that stands for the outside."""
+    return instance.facts.get("external", instance.node_meta.get("external-node", "")).lower() == "true"

@@ -1,0 +1,306 @@
+"""The source that follows a Consul datacenter: which services there are, each one's health, and configs in KV."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import attrs
+import structlog
+import trio
+
+from mesh_pilot.model.config import ConfigError, Problem
+from mesh_pilot.model.events import Event, Replace, Synced
+from mesh_pilot.sources.base import Backoff
+from mesh_pilot.sources.consul.api import ConsulApi, open_api
+from mesh_pilot.sources.consul.configs import location_of, read_config
+from mesh_pilot.sources.consul.follow import Crowd, Query, Take, follow
+from mesh_pilot.sources.consul.instance import read_instance
+from mesh_pilot.sources.consul.line import Line
+from mesh_pilot.sources.consul.mapping import read_service
+from mesh_pilot.sources.consul.picture import Picture
+from mesh_pilot.sources.consul.settings import ConsulSettings
+
+log = structlog.get_logger(scope="sources")
+
+CATALOG = "the catalog"
+CONFIGS = "the configs in KV"
+
+OWN_SERVICE = "consul"
+"""What Consul's own servers are registered as: no service of the mesh."""
+
+
+@attrs.frozen
+class ConsulStatistics:
+    """How a Consul source is doing."""
+
+    items: int
+    rejected: int
+    synced: bool
+    waiting_for: str
+    services: int
+    """Services followed."""
+    queries: int
+    """How many were sent."""
+    failures: int
+    """How many of them were not answered as they should be."""
+    under_way: int
+    """Queries that wait for Consul."""
+    waiting: int
+    """Queries that wait for their turn."""
+    outages: int
+    """How often Consul did not answer at all."""
+    stale_seconds: float
+    """For how long it has not answered; 0 while it does."""
+    trouble: str
+    """Why it does not answer, or what it refuses; empty while all is well."""
+    held_back: tuple[str, ...]
+    """What has become empty, which is not believed yet."""
+
+
+@attrs.define
+class _Run:
+    """What lives as long as one run. Services are followed in scopes of their own, by name."""
+
+    api: ConsulApi
+    events: trio.MemorySendChannel[Event]
+    nursery: trio.Nursery
+    line: Line
+    crowd: Crowd
+    followed: dict[str, trio.CancelScope] = attrs.field(factory=dict)
+    unanswered: set[str] = attrs.field(factory=set)
+    """What has not been answered once since the run began."""
+    telling: trio.Lock = attrs.field(factory=trio.Lock)
+    """Held while the picture is changed and the change is sent: events go out in the order of what they tell, and
+    nobody is cancelled half-way through telling."""
+
+
+class ConsulSource:
+    """Sends the services of a Consul datacenter and how they change.
+
+    State: `_picture` and `_values`, what is known, survive a restart; `_empty_since`, what has become empty and is
+    not believed yet; `_announced`, whether this run's first picture was sent; `_run`, what lives as long as a run.
+    """
+
+    def __init__(self, name: str, settings: ConsulSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self._picture = Picture(name)
+        self._values: dict[str, bytes] = {}
+        """What stands in KV, as it was last read."""
+        self._empty_since: dict[str, float] = {}
+        self._announced = False
+        self._run: _Run | None = None
+        self._queries = self._failures = self._outages = 0
+        """Of runs before this one."""
+
+    def __repr__(self) -> str:
+        state = self.statistics()
+        return f"<ConsulSource {self.name}: {state.services} services, {state.items} items, {state.rejected} rejected>"
+
+    def statistics(self) -> ConsulStatistics:
+        run = self._run
+        down_since = run.line.down_since if run else None
+        return ConsulStatistics(
+            items=len(self._picture.items()),
+            rejected=len(self._picture.rejections()),
+            synced=self._announced,
+            waiting_for=self._waiting_for(),
+            services=len(run.followed) if run else 0,
+            queries=self._queries + (run.api.http.requests if run else 0),
+            failures=self._failures + (run.crowd.failures if run else 0),
+            under_way=run.crowd.under_way if run else 0,
+            waiting=run.crowd.waiting if run else 0,
+            outages=self._outages + (run.line.outages if run else 0),
+            stale_seconds=0.0 if down_since is None else trio.current_time() - down_since,
+            trouble=self._trouble(),
+            held_back=tuple(sorted(self._empty_since)),
+        )
+
+    async def run(
+        self,
+        events: trio.MemorySendChannel[Event],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Send everything, then every change, until cancelled. What is known is kept for the next run.
+
+        Raises ConsulError for TLS files that can't be used.
+        """
+        self._announced = False
+        timing = self.settings.timing
+        async with open_api(self.settings) as api, trio.open_nursery() as nursery:
+            backoff = Backoff(timing.retry_seconds, timing.retry_limit_seconds)
+            line = Line(self.name, partial(api.services, 0, 0), backoff)
+            self._run = run = _Run(api, events, nursery, line, Crowd(self.settings))
+            try:
+                run.unanswered = {CATALOG, *([CONFIGS] if self.settings.config_prefix else [])}
+                task_status.started()
+                nursery.start_soon(line.run)
+                if self.settings.config_prefix:
+                    tree = partial(api.tree, self.settings.config_prefix)
+                    nursery.start_soon(self._follow, run, CONFIGS, tree, partial(self._take_configs, run))
+                await self._follow(run, CATALOG, api.services, partial(self._take_catalog, run))
+            finally:
+                self._queries += api.http.requests
+                self._failures += run.crowd.failures
+                self._outages += line.outages
+                self._run = None
+
+    async def _follow(self, run: _Run, what: str, query: Query, take: Take) -> None:
+        await follow(what, query, take, run.line, run.crowd, self.settings)
+
+    # -- answers
+
+    async def _take_catalog(self, run: _Run, data: object) -> float | None:
+        """The names of services: follow those that are new, let go of those that are gone."""
+        names = self._wanted(data)
+        async with run.telling:
+            held = [name for name in map(_service_at, self._picture.locations()) if name]
+            if not names and held and (seconds := self._hold_back(CATALOG)):
+                await self._say(run, CATALOG, ())
+                return seconds
+            self._believe(CATALOG)
+            for name in sorted(run.followed.keys() - names):
+                run.followed.pop(name).cancel()
+                self._believe(_service(name))
+                run.unanswered.discard(_service(name))
+            for name in sorted(names - run.followed.keys()):
+                run.followed[name] = scope = trio.CancelScope()
+                run.unanswered.add(_service(name))
+                run.nursery.start_soon(self._follow_service, run, name, scope)
+            gone = [name for name in held if name not in names]
+            await self._say(run, CATALOG, [event for name in gone for event in self._picture.drop(_service(name))])
+            return None
+
+    def _wanted(self, data: object) -> frozenset[str]:
+        """The services of a catalog that the mesh is to have."""
+        if not isinstance(data, Mapping):
+            return frozenset()
+        tag = self.settings.service_tag
+        return frozenset(name for name, tags in data.items() if name != OWN_SERVICE and (not tag or tag in tags))
+
+    async def _follow_service(self, run: _Run, name: str, scope: trio.CancelScope) -> None:
+        with scope:
+            await self._follow(
+                run, _service(name), partial(run.api.instances, name), partial(self._take_service, run, name)
+            )
+
+    async def _take_service(self, run: _Run, name: str, data: object) -> float | None:
+        """The instances of a service."""
+        where = _service(name)
+        entries = data if isinstance(data, list) else []
+        async with run.telling:
+            if not entries and where in self._picture and (seconds := self._hold_back(where)):
+                await self._say(run, where, ())
+                return seconds
+            self._believe(where)
+            await self._say(run, where, self._read_service(name, entries))
+            return None
+
+    def _read_service(self, name: str, entries: Sequence[object]) -> Sequence[Event]:
+        where = _service(name)
+        try:
+            reading = read_service(name, map(read_instance, entries), self.settings)
+        except Exception as error:
+            log.error("internal error over a service", source=self.name, service=name, exc_info=error)
+            return self._picture.refuse(where, (_mistake_of_ours(error),))
+        if reading.service is None and reading.problems:
+            return self._picture.refuse(where, reading.problems)
+        # Endpoints first: whoever learns of the service finds them there.
+        found = [item for item in (reading.endpoints, reading.service) if item is not None]
+        return self._picture.put(where, found, reading.problems)
+
+    async def _take_configs(self, run: _Run, data: object) -> float | None:
+        """All objects in the KV store; only those that differ are parsed."""
+        entries = data if isinstance(data, list) else []
+        values = {str(e["Key"]): e.get("Value") or b"" for e in entries if not str(e["Key"]).endswith("/")}
+        async with run.telling:
+            if not values and self._values and (seconds := self._hold_back(CONFIGS)):
+                await self._say(run, CONFIGS, ())
+                return seconds
+            self._believe(CONFIGS)
+            events: list[Event] = []
+            for key in sorted(self._values.keys() - values.keys()):
+                events += self._picture.drop(location_of(key))
+            for key, value in sorted(values.items()):
+                if self._values.get(key) != value:
+                    events += self._read_config(key, value)
+            self._values = values
+            await self._say(run, CONFIGS, events)
+            return None
+
+    def _read_config(self, key: str, value: bytes) -> Sequence[Event]:
+        where = location_of(key)
+        try:
+            config = read_config(self.settings.config_prefix, key, value, self.name)
+        except ConfigError as error:
+            return self._picture.refuse(where, error.problems, error.origin.line)
+        except Exception as error:
+            log.error("internal error while decoding an object", source=self.name, key=key, exc_info=error)
+            return self._picture.refuse(where, (_mistake_of_ours(error),))
+        return self._picture.put(where, (config,))
+
+    # -- emptiness
+
+    def _hold_back(self, what: str) -> float:
+        """For how long an empty answer is not believed yet, in seconds; 0: it is."""
+        now = trio.current_time()
+        if what not in self._empty_since:
+            say = log.debug if _service_at(what) else log.warning
+            say(
+                "an empty answer where there was something is more often an accident: it is held back",
+                source=self.name,
+                what=what,
+                seconds=self.settings.timing.hold_seconds,
+            )
+        left = self._empty_since.setdefault(what, now) + self.settings.timing.hold_seconds - now
+        return max(left, 0.0)
+
+    def _believe(self, what: str) -> None:
+        self._empty_since.pop(what, None)
+
+    # -- telling
+
+    async def _say(self, run: _Run, what: str, events: Sequence[Event]) -> None:
+        """Send what has changed; before the first picture, send that once everything has been answered."""
+        run.unanswered.discard(what)
+        if not self._announced:
+            if run.unanswered:
+                return
+            self._announced = True
+            rejections = self._picture.rejections()
+            log.info("all is read", source=self.name, services=len(run.followed), rejected=len(rejections))
+            events = (Replace(self.name, (), self._picture.items()), *rejections, Synced(self.name))
+        for event in events:
+            await run.events.send(event)
+
+    def _waiting_for(self) -> str:
+        if self._announced:
+            return ""
+        if self._run is None:
+            return "not started"
+        trouble = self._trouble()
+        missing = sorted(self._run.unanswered)
+        what = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        return f"{what}: {trouble}" if trouble else f"{what} to be answered"
+
+    def _trouble(self) -> str:
+        if self._run is None:
+            return ""
+        return self._run.line.error or next(iter(self._run.crowd.troubles.values()), "")
+
+
+def _service(name: str) -> str:
+    """A service's location, for people and as a key."""
+    return f"consul service {name}"
+
+
+def _service_at(location: str) -> str:
+    """The name of the service that a location is of; empty for others."""
+    name = location.removeprefix("consul service ")
+    return name if name != location else ""
+
+
+def _mistake_of_ours(error: Exception) -> Problem:
+    return Problem("", f"internal error of mesh-pilot ({type(error).__name__}: {error}); please report it")
