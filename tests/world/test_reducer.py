@@ -122,6 +122,16 @@ async def test_a_closed_channel_ends_it_after_the_last_events(autojump_clock: Mo
     assert len(world.services) == 1
 
 
+async def test_a_hook_that_fails_stops_nobody(autojump_clock: MockClock) -> None:
+    async with bench() as b:
+        b.reducer.on_publish(lambda published: 1 / 0)  # type: ignore[arg-type, return-value]
+        b.reducer.on_publish(lambda published: b.published.append((b.now(), -1)))
+        await synced(b)
+        await b.tell(service(1))
+        await trio.sleep(1)
+        assert b.published == [(0.1, 1), (0.1, -1)]
+
+
 async def test_many_waiting_events_make_one_revision(autojump_clock: MockClock) -> None:
     async with bench() as b:
         await synced(b)

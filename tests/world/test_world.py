@@ -268,6 +268,16 @@ def test_it_knows_which_sources_have_not_synced() -> None:
     assert world.unsynced() == ("files",)
 
 
+def test_an_object_that_we_fail_at_costs_only_itself() -> None:
+    world = world_of(ENTRY)
+    (broken,) = configs(virtual_service("broken", "a"))
+    broken.spec.hosts = None  # what no source sends
+    (good,) = configs(virtual_service("good", "a"))
+    world.apply([Upsert(SOURCE, broken), Upsert(SOURCE, good)])
+    assert [h.key.name for h in world.virtual_services.peek("mesh")] == ["good"]
+    assert world.statistics().failures == 1
+
+
 def test_an_event_that_changes_nothing_makes_no_revision() -> None:
     world = world_of(ENTRY)
     revision = world.revision

@@ -145,7 +145,10 @@ class Reducer:
             self._synced.set()
         published = Published(revision, self._first_at, trio.current_time(), took)
         for hook in self._hooks:
-            hook(published)
+            try:
+                hook(published)
+            except Exception as error:
+                log.error("who follows the revisions failed; the World is as it should be", exc_info=error)
 
 
 def _is_urgent(event: Event) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import attrs
+import structlog
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE, default_mesh
@@ -30,6 +32,8 @@ from mesh_pilot.world.configs import ConfigTable
 from mesh_pilot.world.services import ServiceTable
 from mesh_pilot.world.view import Placed, View, VirtualServiceHead
 
+log = structlog.get_logger(scope="world")
+
 Key = tuple[str, ...]
 
 
@@ -53,6 +57,8 @@ class WorldStatistics:
     """Configs by kind."""
     rejected: int
     """Objects that are refused now."""
+    failures: int
+    """Errors of our own while taking objects in, since the start."""
 
 
 class World:
@@ -84,6 +90,7 @@ class World:
         self.revision = 0
         self._held: dict[str, dict[Key, Item]] = {}
         self._synced: set[str] = set()
+        self._failures = 0
         self._rejected: dict[tuple[str, str | Key], Rejected] = {}
         self._service_table = ServiceTable(self)
         self._config_table = ConfigTable(self, self._service_table)
@@ -101,6 +108,15 @@ class World:
     def rejections(self) -> tuple[Rejected, ...]:
         """Objects that are refused now, with reasons; in order of source and place."""
         return tuple(sorted(self._rejected.values(), key=lambda r: (r.source, str(r.origin))))
+
+    def mesh_settings(self) -> tuple[MeshConfigValue | MeshNetworksValue, ...]:
+        """The mesh-wide settings that are in force, as their sources sent them."""
+        found: list[MeshConfigValue | MeshNetworksValue] = []
+        for key in (("mesh",), ("networks",)):
+            item = next((held[key] for held in self._held.values() if key in held), None)
+            if isinstance(item, (MeshConfigValue, MeshNetworksValue)):
+                found.append(item)
+        return tuple(found)
 
     def held(self, source: str) -> dict[Key, Item]:
         """What one source says now, by item key."""
@@ -131,6 +147,7 @@ class World:
             endpoints=sum(len(e) for _, e in self.endpoints.items()),
             configs=self._config_table.counts(),
             rejected=len(self._rejected),
+            failures=self._failures,
         )
 
     def _take(self, event: Event, touched: dict[Key, None]) -> None:
@@ -169,11 +186,22 @@ class World:
         changed: set[Key] = set()
         for key in sorted(touched, key=_mesh_first):
             items = [held[key] for held in self._held.values() if key in held]
-            if self._write(key, items):
-                changed.add(key)
-        self._config_table.flush()
-        self._service_table.flush()
+            with self._sheltered("one object could not be taken in; what it said before stays", key=key):
+                if self._write(key, items):
+                    changed.add(key)
+        for table in (self._config_table, self._service_table):
+            with self._sheltered("some indexes could not be brought up to date; they stay as they were"):
+                table.flush()
         return changed
+
+    @contextmanager
+    def _sheltered(self, what: str, **context: object) -> Iterator[None]:
+        """An error of ours costs what it is about, and never the reducer."""
+        try:
+            yield
+        except Exception as error:
+            self._failures += 1
+            log.error(what, exc_info=error, **context)
 
     def _write(self, key: Key, items: list[Item]) -> bool:
         first = items[0] if items else None
