@@ -431,3 +431,66 @@ async def test_a_sidecar_reaches_services_by_way_of_a_gateway_of_the_mesh(tmp_pa
         with pytest.raises(httpx.HTTPError):
             await mesh.get(f"http://127.0.0.1:{edge_port}/", host="far.test")
         await mesh.assert_all_taken()
+
+
+@VARIANTS
+async def test_servers_come_and_go_without_a_failed_request_to_the_others(
+    tmp_path: Path, free_ports: Ports, delta: bool
+) -> None:
+    """On the same port and on others, over connections that are kept and new ones."""
+    port, other, plain = free_ports(3)
+    both = """
+    - {port: {number: $port, name: https-a, protocol: HTTPS}, hosts: [a.test], tls: {mode: SIMPLE, credentialName: a}}
+    - {port: {number: $plain, name: http, protocol: HTTP}, hosts: [a.test]}
+    """
+    second = """
+    - {port: {number: $port, name: https-b, protocol: HTTPS}, hosts: [b.test], tls: {mode: SIMPLE, credentialName: b}}
+    """
+    third = "- {port: {number: $other, name: http-other, protocol: HTTP}, hosts: [b.test]}"
+    async with secure(tmp_path) as at_edge:
+        mesh = at_edge.mesh
+        files = at_edge.credential("a", "a.test")
+        at_edge.credential("b", "b.test")
+        fixed = service("app.test", 80, at(at_edge.app)) + "".join(
+            to(host, "app.test", "edge", "more") for host in ("a.test", "b.test")
+        )
+        first = gateway("edge", both, port=port, plain=plain)
+        await mesh.apply(fixed + first)
+        await mesh.envoy(EDGE, delta=delta)
+        context = ssl.create_default_context(cafile=str(files.ca))
+        async with (
+            httpx.AsyncClient(verify=context, timeout=10, trust_env=False) as client,
+            mesh.load(f"http://127.0.0.1:{plain}/", host="a.test") as load,
+            trio.open_nursery() as nursery,
+        ):
+            statuses: list[int] = []
+
+            async def keep_asking() -> None:
+                while True:
+                    reply = await client.get(
+                        f"https://127.0.0.1:{port}/", headers={"host": "a.test"}, extensions={"sni_hostname": "a.test"}
+                    )
+                    statuses.append(reply.status_code)
+
+            async def served(host: str) -> bool:
+                try:
+                    return (await mesh.https(port, host, ca=files.ca)).status_code == 200
+                except httpx.ConnectError:
+                    return False
+
+            async def not_served() -> bool:
+                return not await served("b.test")
+
+            nursery.start_soon(keep_asking)
+            await eventually(lambda: len(statuses) > 5)
+            await mesh.apply(fixed + first + gateway("more", second, port=port))
+            await eventually(lambda: served("b.test"))
+            await mesh.apply(fixed + first + gateway("more", third, other=other))
+            await mesh.until_answered_by({"app"}, f"http://127.0.0.1:{other}/", host="b.test")
+            await eventually(not_served)
+            assert await served("a.test")
+            done = len(statuses)
+            await eventually(lambda: len(statuses) > done + 5)
+            nursery.cancel_scope.cancel()
+        assert set(statuses) == {200}
+        assert load.failures == []
