@@ -23,7 +23,7 @@ def require_binary(name: str) -> Path:
         except EnvoyError as error:
             why = str(error)
     else:
-        found = shutil.which(os.environ.get(name.upper()) or name)
+        found = shutil.which(os.environ.get(name.upper(), "")) or shutil.which(name)
         if found is not None:
             return Path(found)
         why = f"no {name} on PATH, and {name.upper()} does not name one"

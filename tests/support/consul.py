@@ -172,10 +172,10 @@ class Cable:
         self.connections += 1
         with trio.CancelScope() as scope, suppress(OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             self._scopes.add(scope)
-            async with near, await trio.open_tcp_stream("127.0.0.1", self.target) as far:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_pump, near, far, nursery.cancel_scope)
-                    nursery.start_soon(_pump, far, near, nursery.cancel_scope)
+            far = await trio.open_tcp_stream("127.0.0.1", self.target)
+            async with near, far, trio.open_nursery() as nursery:
+                nursery.start_soon(_pump, near, far, nursery.cancel_scope)
+                nursery.start_soon(_pump, far, near, nursery.cancel_scope)
         self._scopes.discard(scope)
         await trio.aclose_forcefully(near)
 

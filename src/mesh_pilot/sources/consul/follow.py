@@ -26,8 +26,11 @@ class Query(Protocol):
         """What is so now, or once it differs from what was so at `index`. Raises ConsulError."""
 
 
-Take = Callable[[object], Awaitable[float | None]]
-"""What is done with an answer's data. It returns how long the next query may wait at most, in seconds, or None."""
+Take = Callable[[object, bool], Awaitable[float | None]]
+"""What is done with an answer's data; also, whether Consul seems to have lost what it knew (its index went back).
+
+It returns how long the next query may wait at most, in seconds, or None.
+"""
 
 
 @attrs.define
@@ -97,7 +100,7 @@ async def follow(what: str, query: Query, take: Take, line: Line, crowd: Crowd, 
     timing = settings.timing
     backoff = Backoff(timing.retry_seconds, timing.retry_limit_seconds)
     pace = Pace(timing.pace_seconds)
-    index = 0
+    index = known = 0
     most_seconds: float | None = None
     crowd.followers += 1
     try:
@@ -115,8 +118,9 @@ async def follow(what: str, query: Query, take: Take, line: Line, crowd: Crowd, 
                 continue
             backoff.reset()
             crowd.troubles.pop(what, None)
+            is_lost, known = answer.index < known, answer.index
             index = 0 if answer.index < index else answer.index
-            most_seconds = await take(answer.data)
+            most_seconds = await take(answer.data, is_lost)
     finally:
         crowd.followers -= 1
         crowd.troubles.pop(what, None)

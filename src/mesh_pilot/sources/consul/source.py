@@ -15,7 +15,7 @@ from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.consul.api import ConsulApi, open_api
 from mesh_pilot.sources.consul.configs import location_of, read_config
 from mesh_pilot.sources.consul.follow import Crowd, Query, Take, follow
-from mesh_pilot.sources.consul.instance import read_instance
+from mesh_pilot.sources.consul.instance import Instance, read_instance
 from mesh_pilot.sources.consul.line import Line
 from mesh_pilot.sources.consul.mapping import read_service
 from mesh_pilot.sources.consul.picture import Picture
@@ -55,7 +55,7 @@ class ConsulStatistics:
     trouble: str
     """Why it does not answer, or what it refuses; empty while all is well."""
     held_back: tuple[str, ...]
-    """What has become empty, which is not believed yet."""
+    """What misses something that is not believed to be gone yet."""
 
 
 @attrs.define
@@ -78,8 +78,9 @@ class _Run:
 class ConsulSource:
     """Sends the services of a Consul datacenter and how they change.
 
-    State: `_picture` and `_values`, what is known, survive a restart; `_empty_since`, what has become empty and is
-    not believed yet; `_announced`, whether this run's first picture was sent; `_run`, what lives as long as a run.
+    State: `_picture`, `_instances` and `_values`, what is known, survive a restart; `_doubted_since`, what misses
+    something that is not believed to be gone yet; `_announced`, whether this run's first picture was sent; `_run`,
+    what lives as long as a run.
     """
 
     def __init__(self, name: str, settings: ConsulSettings) -> None:
@@ -88,7 +89,9 @@ class ConsulSource:
         self._picture = Picture(name)
         self._values: dict[str, bytes] = {}
         """What stands in KV, as it was last read."""
-        self._empty_since: dict[str, float] = {}
+        self._instances: dict[str, tuple[Instance, ...]] = {}
+        """Of each service, as they are served."""
+        self._doubted_since: dict[str, float] = {}
         self._announced = False
         self._run: _Run | None = None
         self._queries = self._failures = self._outages = 0
@@ -114,7 +117,7 @@ class ConsulSource:
             outages=self._outages + (run.line.outages if run else 0),
             stale_seconds=0.0 if down_since is None else trio.current_time() - down_since,
             trouble=self._trouble(),
-            held_back=tuple(sorted(self._empty_since)),
+            held_back=tuple(sorted(self._doubted_since)),
         )
 
     async def run(
@@ -152,26 +155,29 @@ class ConsulSource:
 
     # -- answers
 
-    async def _take_catalog(self, run: _Run, data: object) -> float | None:
+    async def _take_catalog(self, run: _Run, data: object, is_lost: bool) -> float | None:
         """The names of services: follow those that are new, let go of those that are gone."""
         names = self._wanted(data)
         async with run.telling:
-            held = [name for name in map(_service_at, self._picture.locations()) if name]
-            if not names and held and (seconds := self._hold_back(CATALOG)):
-                await self._say(run, CATALOG, ())
-                return seconds
-            self._believe(CATALOG)
-            for name in sorted(run.followed.keys() - names):
-                run.followed.pop(name).cancel()
-                self._believe(_service(name))
-                run.unanswered.discard(_service(name))
+            known = run.followed.keys() | {name for name in map(_service_at, self._picture.locations()) if name}
+            gone = known - names
+            seconds = self._doubt(CATALOG, is_lost or not names, bool(gone))
             for name in sorted(names - run.followed.keys()):
                 run.followed[name] = scope = trio.CancelScope()
                 run.unanswered.add(_service(name))
                 run.nursery.start_soon(self._follow_service, run, name, scope)
-            gone = [name for name in held if name not in names]
-            await self._say(run, CATALOG, [event for name in gone for event in self._picture.drop(_service(name))])
-            return None
+            events = [] if seconds else [event for name in sorted(gone) for event in self._let_go(run, name)]
+            await self._say(run, CATALOG, events)
+            return seconds or None
+
+    def _let_go(self, run: _Run, name: str) -> Sequence[Event]:
+        """A service is gone."""
+        if name in run.followed:
+            run.followed.pop(name).cancel()
+        run.unanswered.discard(_service(name))
+        self._doubted_since.pop(_service(name), None)
+        self._instances.pop(name, None)
+        return self._picture.drop(_service(name))
 
     def _wanted(self, data: object) -> frozenset[str]:
         """The services of a catalog that the mesh is to have."""
@@ -186,22 +192,22 @@ class ConsulSource:
                 run, _service(name), partial(run.api.instances, name), partial(self._take_service, run, name)
             )
 
-    async def _take_service(self, run: _Run, name: str, data: object) -> float | None:
+    async def _take_service(self, run: _Run, name: str, data: object, is_lost: bool) -> float | None:
         """The instances of a service."""
         where = _service(name)
-        entries = data if isinstance(data, list) else []
+        found = tuple(map(read_instance, data if isinstance(data, list) else ()))
         async with run.telling:
-            if not entries and where in self._picture and (seconds := self._hold_back(where)):
-                await self._say(run, where, ())
-                return seconds
-            self._believe(where)
-            await self._say(run, where, self._read_service(name, entries))
-            return None
+            there = {(instance.node, instance.id) for instance in found}
+            gone = [i for i in self._instances.get(name, ()) if (i.node, i.id) not in there]
+            seconds = self._doubt(where, is_lost or not found, bool(gone))
+            self._instances[name] = (*found, *gone) if seconds else found
+            await self._say(run, where, self._read_service(name, self._instances[name]))
+            return seconds or None
 
-    def _read_service(self, name: str, entries: Sequence[object]) -> Sequence[Event]:
+    def _read_service(self, name: str, instances: Sequence[Instance]) -> Sequence[Event]:
         where = _service(name)
         try:
-            reading = read_service(name, map(read_instance, entries), self.settings)
+            reading = read_service(name, instances, self.settings)
         except Exception as error:
             log.error("internal error over a service", source=self.name, service=name, exc_info=error)
             return self._picture.refuse(where, (_mistake_of_ours(error),))
@@ -211,24 +217,23 @@ class ConsulSource:
         found = [item for item in (reading.endpoints, reading.service) if item is not None]
         return self._picture.put(where, found, reading.problems)
 
-    async def _take_configs(self, run: _Run, data: object) -> float | None:
+    async def _take_configs(self, run: _Run, data: object, is_lost: bool) -> float | None:
         """All objects in the KV store; only those that differ are parsed."""
         entries = data if isinstance(data, list) else []
         values = {str(e["Key"]): e.get("Value") or b"" for e in entries if not str(e["Key"]).endswith("/")}
         async with run.telling:
-            if not values and self._values and (seconds := self._hold_back(CONFIGS)):
-                await self._say(run, CONFIGS, ())
-                return seconds
-            self._believe(CONFIGS)
+            gone = sorted(self._values.keys() - values.keys())
+            seconds = self._doubt(CONFIGS, is_lost or not values, bool(gone))
             events: list[Event] = []
-            for key in sorted(self._values.keys() - values.keys()):
+            for key in () if seconds else gone:
+                del self._values[key]
                 events += self._picture.drop(location_of(key))
             for key, value in sorted(values.items()):
                 if self._values.get(key) != value:
+                    self._values[key] = value
                     events += self._read_config(key, value)
-            self._values = values
             await self._say(run, CONFIGS, events)
-            return None
+            return seconds or None
 
     def _read_config(self, key: str, value: bytes) -> Sequence[Event]:
         where = location_of(key)
@@ -241,24 +246,33 @@ class ConsulSource:
             return self._picture.refuse(where, (_mistake_of_ours(error),))
         return self._picture.put(where, (config,))
 
-    # -- emptiness
+    # -- doubt
 
-    def _hold_back(self, what: str) -> float:
-        """For how long an empty answer is not believed yet, in seconds; 0: it is."""
+    def _doubt(self, what: str, is_suspect: bool, is_missing: bool) -> float:
+        """For how long what is missing from an answer is not believed to be gone, in seconds; 0: it is.
+
+        Where nothing is left, or Consul has started anew, that is more often an accident than meant, and what is
+        missing is on its way back. In doubt, it stays.
+        """
         now = trio.current_time()
-        if what not in self._empty_since:
-            say = log.debug if _service_at(what) else log.warning
-            say(
-                "an empty answer where there was something is more often an accident: it is held back",
-                source=self.name,
-                what=what,
-                seconds=self.settings.timing.hold_seconds,
-            )
-        left = self._empty_since.setdefault(what, now) + self.settings.timing.hold_seconds - now
+        if not is_missing:
+            self._doubted_since.pop(what, None)
+            return 0.0
+        if what not in self._doubted_since:
+            if not is_suspect:
+                return 0.0
+            self._doubted_since[what] = now
+            if not _service_at(what):
+                log.warning(
+                    "Consul has suddenly nothing, or less; what is missing stays until that has stood for a while",
+                    source=self.name,
+                    what=what,
+                    seconds=self.settings.timing.hold_seconds,
+                )
+        left = self._doubted_since[what] + self.settings.timing.hold_seconds - now
+        if left <= 0:
+            del self._doubted_since[what]
         return max(left, 0.0)
-
-    def _believe(self, what: str) -> None:
-        self._empty_since.pop(what, None)
 
     # -- telling
 

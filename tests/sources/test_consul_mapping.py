@@ -1,0 +1,255 @@
+"""What health entries of Consul come to; entries are as Consul 1.8 gives them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from mesh_pilot.model.service import Endpoint, Health, Locality, Protocol, Resolution, Service
+from mesh_pilot.sources.consul import ConsulSettings, CriticalRule, WarningRule
+from mesh_pilot.sources.consul.instance import read_instance
+from mesh_pilot.sources.consul.mapping import Reading, read_service
+
+
+def entry(
+    id: str = "web-1",
+    *,
+    address: str = "10.0.0.1",
+    port: int = 8080,
+    meta: dict[str, str] | None = None,
+    tags: list[str] | None = None,
+    node: dict[str, Any] | None = None,
+    checks: tuple[str, ...] = ("passing",),
+    **service: Any,
+) -> dict[str, Any]:
+    """A health entry."""
+    return {
+        "Node": {"Node": "node-1", "Address": "10.9.9.9", "Datacenter": "dc1", "Meta": {}, **(node or {})},
+        "Service": {
+            "ID": id,
+            "Service": "web",
+            "Address": address,
+            "Port": port,
+            "Meta": meta,
+            "Tags": tags,
+            "Weights": {"Passing": 1, "Warning": 1},
+            **service,
+        },
+        "Checks": [{"CheckID": f"check-{i}", "Status": status} for i, status in enumerate(checks)],
+    }
+
+
+def read(*entries: dict[str, Any], name: str = "web", **settings: Any) -> Reading:
+    return read_service(name, map(read_instance, entries), ConsulSettings(**settings))
+
+
+def service(*entries: dict[str, Any], **settings: Any) -> Service:
+    found = read(*entries, **settings).service
+    assert found is not None
+    return found
+
+
+def endpoints(*entries: dict[str, Any], **settings: Any) -> tuple[Endpoint, ...]:
+    found = read(*entries, **settings).endpoints
+    assert found is not None
+    return found.endpoints
+
+
+def reasons(reading: Reading) -> list[str]:
+    return [str(problem) for problem in reading.problems]
+
+
+def test_a_service_has_the_host_of_its_name_in_consuls_domain() -> None:
+    assert service(entry()).key == ("web.service.consul", "default")
+    assert service(entry(), domain="example.com", namespace="shop").key == ("web.service.example.com", "shop")
+    assert service(entry(), name="Web").host == "web.service.consul"
+
+
+def test_a_remote_datacenter_is_part_of_the_host() -> None:
+    assert service(entry(), remote=True).host == "web.service.dc1.consul"
+    assert service(entry(), remote=True, datacenter="east").host == "web.service.east.consul"
+
+
+def test_a_service_may_name_its_namespace() -> None:
+    assert service(entry(meta={"namespace": "shop"})).namespace == "shop"
+    reading = read(entry(meta={"namespace": "No Such"}))
+    assert reading.service is not None and reading.service.namespace == "default"
+    assert reasons(reading) == ["Meta.namespace: 'No Such' is no namespace; the service is served in 'default'"]
+
+
+def test_protocol_comes_from_metadata_else_from_tags_else_from_the_option() -> None:
+    def protocol(**more: Any) -> Protocol:
+        return service(entry(**more)).ports[0].protocol
+
+    assert protocol(meta={"protocol": "grpc"}, tags=["protocol=http"]) is Protocol.GRPC
+    assert protocol(tags=["protocol=http2"]) is Protocol.HTTP2
+    assert protocol(tags=["primary", "http"]) is Protocol.HTTP
+    assert protocol() is Protocol.AUTO
+    assert service(entry(), default_protocol=Protocol.HTTP).ports[0].protocol is Protocol.HTTP
+
+
+def test_an_unknown_protocol_is_told_and_the_service_served_all_the_same() -> None:
+    reading = read(entry(meta={"protocol": "htpp"}))
+    assert reading.service is not None
+    assert reasons(reading) == ["Meta.protocol: 'htpp' is no protocol that is known; UnsupportedProtocol is used"]
+
+
+def test_instances_may_listen_anywhere_where_the_service_says_its_port() -> None:
+    one, two = entry("a", port=31001, meta={"service_port": "80"}), entry("b", port=31002, meta={"service_port": "80"})
+    assert [p.number for p in service(one, two).ports] == [80]
+    assert [e.port for e in endpoints(one, two)] == [31001, 31002]
+    assert read(one, two).problems == ()
+
+
+def test_without_a_port_said_clients_use_the_lowest_and_it_is_told_where_they_differ() -> None:
+    reading = read(entry("a", port=31002), entry("b", port=31001))
+    assert reading.service is not None and reading.service.ports[0].number == 31001
+    assert reasons(reading) == [
+        "Meta.service_port: instances listen on 2 ports, clients use the lowest, 31001: say service_port"
+    ]
+    assert service(entry("a", port=31002), service_port=80).ports[0].number == 80
+
+
+def test_a_bad_port_number_is_told_and_ignored() -> None:
+    reading = read(entry(meta={"service_port": "http"}))
+    assert reading.service is not None and reading.service.ports[0].number == 8080
+    assert reasons(reading) == ["Meta.service_port: 'http' is no port number; it is ignored"]
+
+
+def test_metadata_names_further_ports() -> None:
+    meta = {"protocol": "http", "port_grpc": "9090", "port_admin": "9901", "protocol_admin": "http2"}
+    ports = service(entry(meta=meta)).ports
+    assert [(p.name, p.number, p.protocol) for p in ports] == [
+        ("http", 8080, Protocol.HTTP),
+        ("admin", 9901, Protocol.HTTP2),
+        ("grpc", 9090, Protocol.GRPC),
+    ]
+    assert [(e.service_port, e.port) for e in endpoints(entry(meta=meta))] == [
+        ("http", 8080),
+        ("admin", 9901),
+        ("grpc", 9090),
+    ]
+
+
+def test_two_ports_of_one_number_are_told() -> None:
+    reading = read(entry(meta={"port_admin": "8080"}))
+    assert reading.service is not None and len(reading.service.ports) == 1
+    assert reasons(reading) == ["Meta.port_admin: is 8080 as that of 'main'; it is left out: set service_port_admin"]
+
+
+def test_a_service_without_any_port_can_not_be_served() -> None:
+    reading = read(entry(port=0))
+    assert reading.service is None
+    assert reasons(reading) == ["Port: no instance has a port: register it with one, or with metadata port_<name>"]
+
+
+def test_labels_are_of_metadata_and_tags_without_what_has_a_meaning() -> None:
+    found = endpoints(
+        entry(meta={"version": "v2", "protocol": "http", "port_x": "1"}, tags=["a|b", "track=c=d", "plain"])
+    )
+    assert found[0].labels == {"version": "v2", "a": "b", "track": "c=d"}
+
+
+def test_the_order_of_entries_tags_and_metadata_changes_nothing() -> None:
+    meta = {f"key{i}": str(i) for i in range(8)}
+    tags = ["k=2", "k=1", "z=1", "a|1"]
+    plain = [entry(f"web-{i}", port=8000 + i, meta=meta, tags=tags) for i in range(6)]
+    expected = read(*plain)
+    shuffler = random.Random(1)
+    for _ in range(20):
+        mixed = list(meta.items())
+        shuffler.shuffle(mixed)
+        entries = [
+            entry(f"web-{i}", port=8000 + i, meta=dict(mixed), tags=shuffler.sample(tags, len(tags))) for i in range(6)
+        ]
+        shuffler.shuffle(entries)
+        assert read(*entries) == expected
+        assert [repr(e) for e in endpoints(*entries)] == [repr(e) for e in endpoints(*plain)]
+
+
+def test_locality_is_of_the_datacenter_and_of_metadata() -> None:
+    node = {"Meta": {"zone": "z1", "subzone": "rack-1"}}
+    assert endpoints(entry(node=node))[0].locality == Locality("dc1", "z1", "rack-1")
+    meta = {"region": "eu", "zone": "z2"}
+    assert endpoints(entry(node=node, meta=meta))[0].locality == Locality("eu", "z2", "rack-1")
+
+
+def test_weights_are_consuls() -> None:
+    weights = {"Passing": 10, "Warning": 2}
+    assert endpoints(entry(Weights=weights))[0].weight == 10
+    assert endpoints(entry(Weights=weights, checks=("passing", "warning")))[0].weight == 2
+
+
+def test_the_worst_check_decides() -> None:
+    def health(*checks: str, **settings: Any) -> Health | None:
+        found = endpoints(entry(checks=checks), **settings)
+        return found[0].health if found else None
+
+    assert health() is Health.HEALTHY
+    assert health("passing", "warning") is Health.HEALTHY
+    assert health("warning", warning=WarningRule.OUT) is None
+    assert health("warning", warning=WarningRule.UNHEALTHY) is Health.UNHEALTHY
+    assert health("passing", "critical") is None
+    assert health("critical", critical=CriticalRule.UNHEALTHY) is Health.UNHEALTHY
+
+
+def test_maintenance_is_as_critical() -> None:
+    whole = entry()
+    whole["Checks"].append({"CheckID": "_service_maintenance:web-1", "Status": "critical"})
+    assert endpoints(whole) == ()
+    assert service(whole).host == "web.service.consul"
+
+
+def test_an_instance_without_an_address_has_its_nodes() -> None:
+    assert endpoints(entry(address=""))[0].address == "10.9.9.9"
+    assert endpoints(entry(address="fd00::1"))[0].address == "fd00::1"
+
+
+def test_tagged_addresses_are_used_where_asked_for() -> None:
+    tagged = {"wan": {"Address": "198.51.100.1", "Port": 9443}, "virtual": {"Address": "10.96.0.1", "Port": 80}}
+    whole = entry(TaggedAddresses=tagged)
+    assert (endpoints(whole)[0].address, endpoints(whole)[0].port) == ("10.0.0.1", 8080)
+    assert service(whole).addresses == ("10.96.0.1",)
+    remote = endpoints(whole, address_tag="wan")[0]
+    assert (remote.address, remote.port) == ("198.51.100.1", 9443)
+    node = {"TaggedAddresses": {"wan": "198.51.100.2"}}
+    assert endpoints(entry(address="", node=node), address_tag="wan")[0].address == "198.51.100.2"
+    assert endpoints(entry(node=node), address_tag="wan")[0].address == "10.0.0.1"
+
+
+def test_identities_are_spiffe_ids_or_names_of_accounts() -> None:
+    full = "spiffe://other/ns/x/sa/y"
+    assert endpoints(entry(meta={"service_account": full}))[0].service_account == full
+    bare = endpoints(entry(meta={"service_account": "web", "namespace": "shop", "tls_mode": "istio"}))[0]
+    assert bare.service_account == "spiffe://cluster.local/ns/shop/sa/web"
+    assert bare.tls_mode == "istio"
+
+
+def test_proxies_of_consuls_own_mesh_are_no_services() -> None:
+    assert read(entry(Kind="connect-proxy")) == Reading()
+    assert len(endpoints(entry("a"), entry("b", Kind="connect-proxy"))) == 1
+
+
+def test_external_services_are_so_by_metadata_or_by_their_node() -> None:
+    assert service(entry(meta={"external": "true"})).external
+    outside = service(entry(address="api.example.com", node={"Meta": {"external-node": "true"}}))
+    assert outside.external and outside.resolution is Resolution.DNS
+    assert service(entry()).resolution is Resolution.CLIENT_SIDE
+
+
+def test_instances_that_contradict_each_other_are_told_and_most_win() -> None:
+    entries = [entry("a", meta={"protocol": "http"}), entry("b", meta={"protocol": "grpc"}), entry("c", tags=["http"])]
+    reading = read(*entries)
+    assert reading.service is not None and reading.service.ports[0].protocol is Protocol.HTTP
+    assert reasons(reading) == ["Meta.protocol: instances say grpc, http; http is used"]
+
+
+def test_a_name_that_no_host_can_have_is_refused() -> None:
+    assert reasons(read(entry(), name="a/b")) == [
+        "Service: 'a/b' can't stand in a host name: letters, digits, - and _ can"
+    ]
+
+
+def test_nonsense_costs_no_more_than_itself() -> None:
+    assert read_instance(None).port == 0
+    assert read_instance({"Node": [], "Service": {"Tags": "x", "Meta": 3, "Port": "80"}, "Checks": {}}).address == ""
