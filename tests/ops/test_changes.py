@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import structlog
 
 import mesh_pilot
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, WorkloadGroup
 from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
-from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, Rejected, Upsert, item_key
+from mesh_pilot.config.mesh import default_mesh
+from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
+from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, MeshConfigValue, Rejected, Upsert, item_key
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
 from mesh_pilot.ops.changes import WITHOUT_EFFECT, Changes, describe
 from mesh_pilot.world import World
@@ -105,6 +107,21 @@ def test_a_file_that_can_not_be_read_is_told_without_an_object(logged: list[Any]
     assert "object" not in logged[0]
     assert logged[0]["where"] == "config/b.yaml:2"
     assert logged[1]["event"] == "good again"
+
+
+def test_what_is_doubtful_in_a_new_object_or_in_the_mesh_config_is_told(logged: list[Any]) -> None:
+    told = Told()
+    doubt = (Problem("spec.hosts", "has no effect: because", Severity.WARNING, 5),)
+    told.publish(Upsert("files", attrs.evolve(entry("a.test"), warnings=doubt)))
+    mesh = MeshConfigValue(default_mesh("other"), Origin("mesh", "mesh.yaml"), doubt)
+    told.publish(Upsert("mesh", mesh))
+    said = [{k: line[k] for k in ("where", "object", "field", "reason")} for line in logged]
+    assert said == [
+        {"where": "config/a.yaml:5", "object": str(KEY), "field": "spec.hosts", "reason": "has no effect: because"},
+        {"where": "mesh.yaml:5", "object": "mesh", "field": "spec.hosts", "reason": "has no effect: because"},
+    ]
+    told.publish(Upsert("mesh", mesh))
+    assert len(logged) == 2
 
 
 def test_a_kind_without_effect_is_warned_of_once(logged: list[Any]) -> None:

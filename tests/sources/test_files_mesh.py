@@ -11,7 +11,7 @@ from conformance import Follower, running
 from mesh_pilot.model.config import ConfigError, Origin
 from mesh_pilot.model.events import Delete, MeshConfigValue, MeshNetworksValue
 from mesh_pilot.sources.files.content import Faulty
-from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
+from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_config, mesh_networks, mesh_source
 from mesh_pilot.sources.files.roots import FileRoot
 
 NETWORKS = """\
@@ -43,6 +43,14 @@ async def test_both_files_are_read_and_followed(tmp_path: Path) -> None:
         assert set(value.networks.networks) == {"east"}
         mesh.write_text("trustDomain: example.com\n")
         await follower.until(lambda picture: trust_domain(follower) == "example.com")
+
+
+def test_what_is_doubtful_in_a_good_file_comes_with_its_line(tmp_path: Path) -> None:
+    item = mesh_config("trustDomain: a.example\ningressClass: x\n", Origin("mesh", "mesh.yaml"))
+    (warning,) = item.warnings
+    assert (warning.path, warning.line, str(item.origin)) == ("ingressClass", 2, "mesh.yaml")
+    gateways = "networks: {east: {endpoints: [{fromRegistry: Consul}], gateways: [{address: a.example, port: 1}]}}"
+    assert mesh_networks(gateways, Origin("mesh", "networks.yaml")).origin.location == "networks.yaml"
 
 
 async def test_a_file_that_goes_bad_or_away_is_rejected_and_the_last_good_one_stays(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mesh_pilot.config.reader import read, unknown
 from mesh_pilot.config.validation.context import Context
 from mesh_pilot.config.wire import parse
 from mesh_pilot.config.yaml import Document
-from mesh_pilot.model.config import EPOCH, Config, ConfigError, ConfigKey, Origin, Problem, Severity
+from mesh_pilot.model.config import EPOCH, Config, ConfigError, ConfigKey, Origin, Problem, Severity, worst_first
 
 LineOf = Callable[[str], int]
 """The 1-based line of a field path, 0 where there are no lines."""
@@ -128,7 +128,7 @@ def _checked(
     problems += (p for p in kind.validate(spec, context) if not _repeats(p.path, unread))
     found = _lined(problems, line_of)
     if any(problem.severity is Severity.ERROR for problem in found):
-        raise ConfigError(origin, key, found)
+        raise ConfigError(origin, key, worst_first(found))
     return Config(
         key=key,
         spec=spec,

@@ -16,7 +16,9 @@ DEPRECATED: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     networking.CorsPolicy: {"allow_origin": "use allowOrigins"},
     networking.HttpFaultInjectionDelay: {"percent": "use percentage"},
     networking.LoadBalancerSettingsConsistentHashLb: {"minimum_ring_size": "use ringHash.minimumRingSize"},
-    networking.OutlierDetection: {"consecutive_errors": "use consecutiveGatewayErrors or consecutive5xxErrors"},
+    networking.OutlierDetection: {
+        "consecutive_errors": f"{_NO_EFFECT}; use consecutiveGatewayErrors or consecutive5xxErrors"
+    },
     networking.Port: {"target_port": _NO_EFFECT},
     networking.SidecarPort: {"target_port": _NO_EFFECT},
     mesh.ProxyConfig: {

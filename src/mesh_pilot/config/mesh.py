@@ -14,7 +14,7 @@ from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE, default_mesh, defaul
 from mesh_pilot.config.reader import read
 from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.config.validation import mesh_config, mesh_networks
-from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
+from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity, worst_first
 
 __all__ = ["decode_mesh", "decode_networks", "default_mesh"]
 
@@ -74,7 +74,7 @@ def decode_networks(
 def _settle(problems: list[Problem], origin: Origin, line_of: LineOf, warnings: list[Problem] | None) -> None:
     found = _lined(problems, line_of)
     if any(problem.severity is Severity.ERROR for problem in found):
-        raise ConfigError(origin, None, found)
+        raise ConfigError(origin, None, worst_first(found))
     if warnings is not None:
         warnings += found
 

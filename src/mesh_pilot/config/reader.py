@@ -18,6 +18,7 @@ from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
 from mesh_pilot.config import scalars
 from mesh_pilot.config.deprecated import DEPRECATED
 from mesh_pilot.config.shapes import FieldShape, shape_of
+from mesh_pilot.config.without_effect import WITHOUT_EFFECT
 from mesh_pilot.model.config import Problem, Severity
 
 M = TypeVar("M", bound=betterproto2.Message)
@@ -33,6 +34,7 @@ def read(message: type[M], data: object, path: str, problems: list[Problem]) -> 
         return None
     shape = shape_of(message)
     deprecated = DEPRECATED.get(message)
+    idle = WITHOUT_EFFECT.get(message)
     values: dict[str, object] = {}
     written: dict[str, str] = {}
     groups: dict[str, str] = {}
@@ -53,7 +55,9 @@ def read(message: type[M], data: object, path: str, problems: list[Problem]) -> 
                 problems.append(Problem(here, f"only one of {other} and {name} may be set"))
                 continue
             groups[field.group] = name
-        if deprecated and field.proto_name in deprecated:
+        if idle and field.proto_name in idle:
+            problems.append(Problem(here, f"has no effect: {idle[field.proto_name]}", Severity.WARNING))
+        elif deprecated and field.proto_name in deprecated:
             problems.append(Problem(here, f"is deprecated: {deprecated[field.proto_name]}", Severity.WARNING))
         count = len(problems)
         value = _read_field(field, item, here, problems)

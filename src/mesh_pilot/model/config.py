@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -56,6 +56,11 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}" if self.path else self.reason
+
+
+def worst_first(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """Errors before warnings, else in the order in which they were found."""
+    return tuple(sorted(problems, key=lambda problem: problem.severity is Severity.WARNING))
 
 
 class ConfigError(Exception):

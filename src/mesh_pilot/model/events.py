@@ -23,6 +23,8 @@ class MeshConfigValue:
     """The mesh-wide configuration (Istio's MeshConfig, decoded and merged over the defaults)."""
 
     config: Any
+    origin: Origin = attrs.field(default=Origin("memory"), eq=False)
+    warnings: tuple[Problem, ...] = attrs.field(default=(), eq=False)
 
 
 @attrs.frozen
@@ -30,6 +32,8 @@ class MeshNetworksValue:
     """The networks of the mesh (Istio's MeshNetworks)."""
 
     networks: Any
+    origin: Origin = attrs.field(default=Origin("memory"), eq=False)
+    warnings: tuple[Problem, ...] = attrs.field(default=(), eq=False)
 
 
 @attrs.frozen

@@ -85,6 +85,7 @@ def _ready(state: State) -> Response:
 def _rejections(state: State) -> world_pages.Json:
     return {
         "configs": world_pages.rejections(state.world),
+        "warnings": world_pages.warnings(state.world),
         "proxies": proxy_pages.rejections(state),
         "patches": patches.failed(state.catalog),
     }

@@ -9,8 +9,8 @@ import attrs
 import structlog
 
 from mesh_pilot.envoy.patches.selection import KIND
-from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.events import Rejected
+from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
+from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected, item_key
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.ops.histogram import Histogram
 from mesh_pilot.ops.patches import tell_config
@@ -71,11 +71,16 @@ class Changes:
                     there = self._world.config.peek(ConfigKey(kind, namespace, name)) is not None
                     self._config_events[kind, self._event(key, there)] += 1
                     self._tell_without_effect(kind)
+                    self._tell_warnings(self._world.config.peek(ConfigKey(kind, namespace, name)))
                     if kind == KIND:
                         tell_config(self._world, ConfigKey(kind, namespace, name))
                 case ("service", host, namespace):
                     there = self._world.services.peek(ServiceKey(host, namespace)) is not None
                     self._service_events[self._event(key, there)] += 1
+                case ("mesh",) | ("networks",):
+                    for settings in self._world.mesh_settings():
+                        if item_key(settings) == key:
+                            self._tell_warnings(settings)
         self._triggers.update(triggers)
         self._tell_rejections()
 
@@ -92,6 +97,11 @@ class Changes:
         if kind in WITHOUT_EFFECT and kind not in self._warned:
             self._warned.add(kind)
             log.warning("objects of this kind are checked, but have no effect in this version", kind=kind)
+
+    def _tell_warnings(self, item: Config | MeshConfigValue | MeshNetworksValue | None) -> None:
+        """Log what is doubtful in what is new."""
+        for line in warnings_of(item) if item is not None else ():
+            log.warning("in force, with a doubt", **line)
 
     def _tell_rejections(self) -> None:
         """Log what was refused or is good again since the last revision."""
@@ -127,6 +137,17 @@ def describe(rejected: Rejected) -> Iterator[dict[str, str]]:
         origin = attrs.evolve(rejected.origin, line=problem.line or rejected.origin.line)
         line = {"where": str(origin), "object": name_of(rejected), "field": problem.path, "reason": problem.reason}
         yield {key: value for key, value in line.items() if value}
+
+
+def warnings_of(item: Config | MeshConfigValue | MeshNetworksValue) -> list[dict[str, str]]:
+    """For each warning: ``where`` (file and line), ``object``, ``field`` and ``reason``."""
+    name = str(item.key) if isinstance(item, Config) else item_key(item)[0]
+    return [_warning(item.origin, name, problem) for problem in item.warnings]
+
+
+def _warning(origin: Origin, name: str, problem: Problem) -> dict[str, str]:
+    where = str(attrs.evolve(origin, line=problem.line or origin.line))
+    return {"where": where, "object": name, "field": problem.path, "reason": problem.reason}
 
 
 def _identity(rejected: Rejected) -> tuple[str, str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from mesh_pilot.model.config import Config, Problem
+from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
-from mesh_pilot.ops.changes import describe
+from mesh_pilot.ops.changes import describe, warnings_of
 from mesh_pilot.world import World
 
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
@@ -37,16 +37,13 @@ def rejections(world: World) -> list[Json]:
 
 
 def warnings(world: World) -> list[dict[str, str]]:
-    """What is doubtful in configs that are in force."""
+    """What is doubtful, or has no effect, in configs and mesh-wide settings that are in force."""
     found: list[dict[str, str]] = []
+    for settings in world.mesh_settings():
+        found += warnings_of(settings)
     for config in configs(world):
-        found += [_warning(config, problem) for problem in config.warnings]
+        found += warnings_of(config)
     return found
-
-
-def _warning(config: Config, problem: Problem) -> dict[str, str]:
-    where = f"{config.origin.location}:{problem.line or config.origin.line}"
-    return {"where": where, "object": str(config.key), "field": problem.path, "reason": problem.reason}
 
 
 def show_config(config: Config) -> Json:

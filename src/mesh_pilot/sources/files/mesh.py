@@ -62,12 +62,16 @@ def mesh_source(
 
 def mesh_config(text: str, origin: Origin, root_namespace: str = ROOT_NAMESPACE) -> MeshConfigValue:
     """The item that the text of a ``mesh.yaml`` gives. Raises ConfigError."""
-    return MeshConfigValue(_decode(text, origin, partial(decode_mesh, root_namespace=root_namespace)))
+    warnings: list[Problem] = []
+    decode = partial(decode_mesh, root_namespace=root_namespace, warnings=warnings)
+    return MeshConfigValue(_decode(text, origin, decode), origin, tuple(warnings))
 
 
 def mesh_networks(text: str, origin: Origin) -> MeshNetworksValue:
     """The item that the text of a networks file gives. Raises ConfigError."""
-    return MeshNetworksValue(_decode(text, origin, decode_networks))
+    warnings: list[Problem] = []
+    decode = partial(decode_networks, warnings=warnings)
+    return MeshNetworksValue(_decode(text, origin, decode), origin, tuple(warnings))
 
 
 def _decode(text: str, origin: Origin, decode: Callable[..., T]) -> T:

@@ -1,0 +1,100 @@
+"""Fields of Istio's API that nothing here carries out, and why: using one is a warning that says so.
+
+A stock Envoy takes over xDS what it can take that way; what stands in its bootstrap, what belongs to Kubernetes, and
+what is another program's to do, is not the control plane's to carry out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import betterproto2
+
+from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
+from mesh_pilot.api.istio.networking import v1alpha3 as networking
+from mesh_pilot.api.istio.networking import v1beta1 as networking_v1beta1
+
+_BOOTSTRAP = "it belongs into the proxy's bootstrap, which is not sent over xDS"
+_AGENT = "it is for the program that starts the proxy; set it there"
+_KUBERNETES = "it is about objects of Kubernetes, which are not read"
+_NAMESPACES = "namespaces have no labels here; give only what is meant to the sources"
+_TRACER = "a current Envoy has no such tracer; use an extensionProvider with opentelemetry"
+
+WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
+    mesh.MeshConfig: {
+        "hbone_idle_timeout": "there is no ambient mode",
+        "ingress_class": _KUBERNETES,
+        "ingress_service": _KUBERNETES,
+        "ingress_controller_mode": _KUBERNETES,
+        "ingress_selector": _KUBERNETES,
+        "config_sources": "sources are given on the command line",
+        "service_settings": "all services are reached in all of the mesh",
+        "service_scope_configs": "there is no ambient mode",
+        "enable_prometheus_merge": _AGENT,
+        "ca": "certificates are signed by the control plane itself",
+        "discovery_selectors": _NAMESPACES,
+        "service_entry_visibility": f"{_NAMESPACES}; use exportTo or defaultServiceExportTo",
+    },
+    mesh.MeshConfigOutboundTrafficPolicy: {
+        "tls": "hosts that nobody declared are connected to as the application does; declare a ServiceEntry",
+    },
+    mesh.ProxyConfig: {
+        **dict.fromkeys(
+            (
+                "statsd_udp_address",
+                "envoy_metrics_service",
+                "extra_stat_tags",
+                "stat_name_length",
+                "file_flush_interval",
+                "file_flush_min_size_kb",
+                "proxy_stats_matcher",
+                "runtime_values",
+                "stats_compression",
+            ),
+            _BOOTSTRAP,
+        ),
+        **dict.fromkeys(
+            (
+                "config_path",
+                "binary_path",
+                "service_cluster",
+                "tracing_service_name",
+                "drain_duration",
+                "termination_drain_duration",
+                "discovery_address",
+                "proxy_admin_port",
+                "control_plane_auth_policy",
+                "custom_config_file",
+                "concurrency",
+                "proxy_bootstrap_template_path",
+                "proxy_metadata",
+                "status_port",
+                "mesh_id",
+                "readiness_probe",
+                "hold_application_until_proxy_starts",
+                "ca_certificates_pem",
+                "image",
+            ),
+            _AGENT,
+        ),
+        "interception_mode": "a proxy says its own in node metadata INTERCEPTION_MODE",
+        "private_key_provider": "a stock Envoy has no such provider",
+    },
+    mesh.ProxyConfigProxyHeaders: {"metadata_exchange_headers": "a stock Envoy exchanges no metadata"},
+    mesh.ProxyConfigConnectionSettings: dict.fromkeys(
+        ("listener_connection_limit", "global_downstream_connection_limit"), _BOOTSTRAP
+    ),
+    mesh.Tracing: {
+        "zipkin": f"{_BOOTSTRAP}; use an extensionProvider with zipkin",
+        "datadog": f"{_BOOTSTRAP}; use an extensionProvider with datadog",
+        "lightstep": _TRACER,
+        "stackdriver": _TRACER,
+        "open_census_agent": _TRACER,
+        "tls_settings": f"{_BOOTSTRAP}; use an extensionProvider and a DestinationRule for its service",
+    },
+    mesh.MeshConfigExtensionProvider: {"stackdriver": _TRACER, "sds": "secrets come from the control plane alone"},
+    networking.TrafficPolicyRetryBudget: {"budget_interval": "the budget is a share of the requests that are active"},
+    networking.WorkloadGroup: {"probe": _AGENT},
+    networking_v1beta1.ProxyConfig: dict.fromkeys(("concurrency", "environment_variables", "image"), _AGENT),
+}
+"""By message, then by proto name: why."""

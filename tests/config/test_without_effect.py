@@ -1,0 +1,68 @@
+"""Fields that nothing carries out are named, with the reason; an object that has one is in force all the same."""
+
+from __future__ import annotations
+
+import pytest
+from support.rules import problems_of
+
+from mesh_pilot.config.deprecated import DEPRECATED
+from mesh_pilot.config.mesh import decode_mesh
+from mesh_pilot.config.shapes import shape_of
+from mesh_pilot.config.without_effect import WITHOUT_EFFECT
+from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
+
+
+def mesh_warnings(document: object) -> dict[str, str]:
+    found: list[Problem] = []
+    decode_mesh(document, origin=Origin("test"), warnings=found)
+    assert all(problem.severity is Severity.WARNING for problem in found)
+    return {problem.path: problem.reason for problem in found}
+
+
+def test_the_tables_name_fields_that_there_are() -> None:
+    for table in (WITHOUT_EFFECT, DEPRECATED):
+        for message, fields in table.items():
+            assert set(fields) <= {field.proto_name for field in shape_of(message).fields}, message
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        ({"discoverySelectors": [{"matchLabels": {"mesh": "on"}}]}, "discoverySelectors"),
+        ({"discovery_selectors": []}, "discovery_selectors"),
+        ({"serviceSettings": [{"hosts": ["a"], "settings": {"clusterLocal": True}}]}, "serviceSettings"),
+        ({"defaultConfig": {"concurrency": 4}}, "defaultConfig.concurrency"),
+        ({"defaultConfig": {"tracing": {"zipkin": {"address": "a:1"}}}}, "defaultConfig.tracing.zipkin"),
+        (
+            {"defaultConfig": {"connectionSettings": {"listenerConnectionLimit": 5}}},
+            "defaultConfig.connectionSettings.listenerConnectionLimit",
+        ),
+    ],
+)
+def test_a_mesh_wide_setting_without_effect_is_named(document: object, path: str) -> None:
+    found = mesh_warnings(document)
+    assert list(found) == [path]
+    assert found[path].startswith("has no effect: ")
+
+
+def test_settings_with_an_effect_are_not_named() -> None:
+    assert mesh_warnings({"enableAutoMtls": True, "defaultConfig": {"gatewayTopology": {"numTrustedProxies": 1}}}) == {}
+
+
+def test_objects_that_have_such_a_field_are_in_force() -> None:
+    (probe,) = problems_of("WorkloadGroup", {"template": {}, "probe": {"httpGet": {"port": 80}}})
+    assert (probe.path, probe.severity) == ("spec.probe", Severity.WARNING)
+    (threads,) = problems_of("ProxyConfig", {"concurrency": 2})
+    assert threads.path == "spec.concurrency" and threads.reason.startswith("has no effect: ")
+
+
+def test_a_deprecated_field_that_is_not_carried_out_says_so() -> None:
+    outliers = {"host": "a", "trafficPolicy": {"outlierDetection": {"consecutiveErrors": 5}}}
+    (problem,) = problems_of("DestinationRule", outliers)
+    assert "no effect" in problem.reason and "consecutive5xxErrors" in problem.reason
+
+
+def test_where_an_object_is_refused_the_errors_come_first() -> None:
+    with pytest.raises(ConfigError) as caught:
+        decode_mesh({"ingressClass": "x", "connectTimeout": "soon"}, origin=Origin("test"))
+    assert [p.path for p in caught.value.problems] == ["connectTimeout", "ingressClass"]
