@@ -1,0 +1,151 @@
+"""What a resource of a collection is to the World, and how changes of collections become events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import betterproto2
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.config.decode import Metadata, decode_binary
+from mesh_pilot.config.mesh import decode_mesh, decode_networks
+from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE
+from mesh_pilot.config.wire import parse
+from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
+from mesh_pilot.model.events import (
+    Accepted,
+    Delete,
+    Event,
+    Item,
+    MeshConfigValue,
+    MeshNetworksValue,
+    Rejected,
+    Upsert,
+    item_key,
+)
+from mesh_pilot.sources.mcp.collections import COLLECTIONS, MESH_CONFIG, Collection, same_message
+from mesh_pilot.sources.mcp.messages import Resource
+from mesh_pilot.sources.mcp.sink import Outcome
+
+Key = tuple[str, ...]
+
+SYNTHETIC_SUFFIX = ".synthetic"
+"""Ends the names of configs made of synthetic service entries: a ServiceEntry that people wrote may have the same."""
+
+
+def location_of(peer: str, collection: str, name: str) -> str:
+    """Where a resource stands, for people: ``galley:9901 istio/networking/v1alpha3/gateways shop/web``."""
+    return f"{peer} {collection} {name}"
+
+
+def read_item(
+    collection: Collection, resource: Resource, origin: Origin, *, root_namespace: str = ROOT_NAMESPACE
+) -> Item:
+    """The item that a resource gives. Raises ConfigError with all that is wrong with it."""
+    if not resource.name:
+        raise ConfigError(origin, None, (Problem("metadata.name", "is missing"),))
+    if not same_message(collection.message_name, resource.type_url):
+        reason = f"is a {resource.type_url or 'message of no type'}, not a {collection.type_url}"
+        raise ConfigError(origin, None, (Problem("body", reason),))
+    if collection.kind is None:
+        return _mesh_item(collection, resource, origin, root_namespace)
+    namespace, _, name = resource.name.rpartition("/")
+    metadata = Metadata(
+        name=name + SYNTHETIC_SUFFIX if collection.synthetic else name,
+        namespace="" if collection.kind.cluster_scoped else namespace,
+        created=resource.created,
+        labels=resource.labels,
+        annotations=resource.annotations,
+    )
+    return decode_binary(collection.kind, resource.body, metadata, origin=origin)
+
+
+def _mesh_item(collection: Collection, resource: Resource, origin: Origin, root_namespace: str) -> Item:
+    problems: list[Problem] = []
+    try:
+        message = parse(collection.message, resource.body, "", problems)
+    except ValueError as error:
+        reason = f"is not an encoded {collection.message_name}: {error}"
+        raise ConfigError(origin, None, (Problem("", reason),)) from None
+    errors = tuple(problem for problem in problems if problem.severity is Severity.ERROR)
+    if errors:
+        raise ConfigError(origin, None, errors)
+    data = message.to_dict()
+    if collection is MESH_CONFIG:
+        # The sender merged its defaults in: what is false there is meant to be false.
+        data |= {name: False for name in _FLAGS if name not in data}
+        return MeshConfigValue(decode_mesh(data, origin=origin, root_namespace=root_namespace))
+    return MeshNetworksValue(decode_networks(data, origin=origin))
+
+
+def _flags(message: type[betterproto2.Message]) -> Iterator[str]:
+    """The JSON names of a message's plain booleans."""
+    given = message().to_dict(include_default_values=True)
+    return (name for name, value in given.items() if value is False)
+
+
+_FLAGS = tuple(_flags(MeshConfig))
+
+
+class Teller:
+    """Turns changes of collections into events of one source.
+
+    Two resources, of one collection or of two, may be the same item: the one that came last is in force, and only its
+    going takes the item away.
+
+    State: which resource each item in force is of, and the rejections that stand.
+    """
+
+    def __init__(self, source: str, peer: str) -> None:
+        self._source = source
+        self._peer = peer
+        self._owners: dict[Key, tuple[str, str]] = {}
+        self._items: dict[Key, Item] = {}
+        self._standing: dict[tuple[str, str], Rejected] = {}
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """Everything in force."""
+        return tuple(self._items.values())
+
+    @property
+    def rejections(self) -> tuple[Rejected, ...]:
+        """Everything that stands refused."""
+        return tuple(self._standing.values())
+
+    def origin(self, collection: str, name: str) -> Origin:
+        return Origin(self._source, location_of(self._peer, collection, name))
+
+    def tell(self, outcome: Outcome[Item], problems: dict[str, tuple[Problem, ...]]) -> Iterator[Event]:
+        """The events of what a response came to; ``problems`` has all that is wrong with each refused resource."""
+        collection = outcome.collection
+        for name in outcome.recovered:
+            if self._standing.pop((collection, name), None):
+                yield Accepted(self._source, location_of(self._peer, collection, name))
+        coming = {item_key(item) for item in outcome.put.values()}
+        for name, item in outcome.dropped:
+            key = item_key(item)
+            if self._owners.get(key) == (collection, name):
+                del self._owners[key], self._items[key]
+                if key not in coming:
+                    yield Delete(self._source, key)
+        for name, item in outcome.put.items():
+            key = item_key(item)
+            self._owners[key] = (collection, name)
+            self._items[key] = item
+            yield Upsert(self._source, item)
+        for bad in outcome.refused:
+            name = bad.resource.name
+            rejected = Rejected(self._source, self.origin(collection, name), problems[name], _key(collection, name))
+            self._standing[(collection, name)] = rejected
+            yield rejected
+
+
+def _key(collection: str, name: str) -> Key | None:
+    """The item key of a resource, where its name gives it."""
+    found = COLLECTIONS[collection]
+    if found.kind is None or not name:
+        return None
+    namespace, _, own = name.rpartition("/")
+    suffix = SYNTHETIC_SUFFIX if found.synthetic else ""
+    return ("config", found.kind.name, "" if found.kind.cluster_scoped else namespace, own + suffix)

@@ -1,0 +1,113 @@
+"""A sink and a source of MCP with nothing between them: messages wait in lists until a test hands them on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import attrs
+
+from mesh_pilot.sources.mcp.messages import Request, Resource, Response
+from mesh_pilot.sources.mcp.serving import SourceStream
+from mesh_pilot.sources.mcp.sink import Bad, Outcome, Sink
+
+BAD = b"bad"
+
+
+def resource(name: str, content: str, version: str = "") -> Resource:
+    """A resource with a version that follows from its content, unless another is given."""
+    return Resource(name, version or f"v-{content}", "type", content.encode())
+
+
+@attrs.define
+class FakeShelf:
+    """Collections in a test's hand."""
+
+    collections: dict[str, dict[str, Resource]] = attrs.field(factory=dict)
+    log: dict[str, list[str]] = attrs.field(factory=dict)
+
+    def put(self, collection: str, name: str, content: str) -> None:
+        self.collections.setdefault(collection, {})[name] = resource(name, content)
+        self.log.setdefault(collection, []).append(name)
+
+    def remove(self, collection: str, name: str) -> None:
+        if self.collections.setdefault(collection, {}).pop(name, None):
+            self.log.setdefault(collection, []).append(name)
+
+    def revision(self, collection: str) -> int:
+        return len(self.log.get(collection, ()))
+
+    def resources(self, collection: str) -> Mapping[str, Resource]:
+        return dict(self.collections.get(collection, {}))
+
+    def changed_since(self, collection: str, revision: int) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.log.get(collection, [])[revision:]))
+
+
+@attrs.define
+class Link:
+    """One sink, and the streams of a source to it, one after the other."""
+
+    shelf: FakeShelf
+    sink: Sink[bytes]
+    ignores_versions: bool = False
+    only_whole: bool = False
+    stream: SourceStream = attrs.field(init=False)
+    to_source: deque[Request] = attrs.field(factory=deque)
+    to_sink: deque[Response] = attrs.field(factory=deque)
+    outcomes: list[Outcome[bytes]] = attrs.field(factory=list)
+    values: dict[str, dict[str, bytes]] = attrs.field(factory=dict)
+    """What someone who follows the outcomes believes."""
+    judged: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        self.connect()
+
+    def connect(self) -> None:
+        """A new stream; what was under way on the one before is lost."""
+        self.stream = SourceStream(self.shelf)
+        self.to_source = deque(self.sink.open())
+        self.to_sink.clear()
+
+    def source_reads(self) -> bool:
+        if not self.to_source:
+            return False
+        request = self.to_source.popleft()
+        if self.ignores_versions:
+            request = attrs.evolve(request, versions={})
+        if self.only_whole:
+            request = attrs.evolve(request, incremental=False)
+        self.stream.on_request(request)
+        return True
+
+    def source_sends(self) -> bool:
+        response = self.stream.next_response()
+        if response is not None:
+            self.to_sink.append(response)
+        return response is not None
+
+    def sink_reads(self) -> bool:
+        if not self.to_sink:
+            return False
+        review = self.sink.receive(self.to_sink.popleft())
+        self.judged += len(review.fresh)
+        outcome = self.sink.settle(review, {r.name: judge(r) for r in review.fresh})
+        self.follow(outcome)
+        self.to_source.append(outcome.answer)
+        return True
+
+    def follow(self, outcome: Outcome[bytes]) -> None:
+        self.outcomes.append(outcome)
+        values = self.values.setdefault(outcome.collection, {})
+        for name, value in outcome.dropped:
+            assert values.pop(name) == value
+        values.update(outcome.put)
+
+    def settle(self) -> None:
+        """Until nobody has anything to say."""
+        while self.source_reads() or self.source_sends() or self.sink_reads():
+            pass
+
+
+def judge(resource: Resource) -> bytes | Bad:
+    return Bad(resource, "is bad") if resource.body.startswith(BAD) else resource.body
