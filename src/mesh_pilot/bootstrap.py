@@ -47,6 +47,7 @@ from mesh_pilot.security.authentication import Authentication
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.sources.base import Source
+from mesh_pilot.sources.consul import ConsulError, ConsulSettings, check_files, consul_sources
 from mesh_pilot.sources.files import file_source
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
 from mesh_pilot.sources.supervisor import Supervisor
@@ -80,6 +81,8 @@ class Settings:
     mesh_config: Path | None = None
     networks_config: Path | None = None
     secrets_dir: Path | None = None
+    consul: tuple[ConsulSettings, ...] = ()
+    """Datacenters of Consul, the mesh's own first."""
     grpc_addr: str = "127.0.0.1:15010"
     secure_grpc_addr: str = "127.0.0.1:15012"
     """Served only where ``tls`` is given."""
@@ -294,6 +297,9 @@ def _sources(settings: Settings) -> list[Source]:
     credentials = [str(settings.secrets_dir)] if settings.secrets_dir else []
     if settings.config_dirs or credentials:
         sources.append(file_source([str(folder) for folder in settings.config_dirs], credentials=credentials))
+    if settings.consul:
+        trust_domain = load_mesh_config(files[0]).trust_domain if files[0] else "cluster.local"
+        sources += consul_sources(settings.consul, trust_domain)
     return sources
 
 
@@ -315,6 +321,8 @@ def _check(settings: Settings) -> None:
             load_mesh_networks(str(settings.networks_config))
         if settings.tls is not None:
             server_tls(settings.tls)
+        for datacenter in settings.consul:
+            check_files(datacenter.agent)
 
 
 async def _open_sockets(settings: Settings) -> _Sockets:
@@ -338,5 +346,5 @@ def _start_errors() -> Iterator[None]:
     """Errors of the rooms below, which are one line already, as StartError."""
     try:
         yield
-    except (ConfigError, RpcError) as error:
+    except (ConfigError, ConsulError, RpcError) as error:
         raise StartError(str(error)) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -15,6 +16,7 @@ import trio
 
 from mesh_pilot import __version__
 from mesh_pilot.bootstrap import ControlPlane, Settings, StartError, control_plane
+from mesh_pilot.cli.consul_options import FLAGS, consul_settings
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import address, duration
 from mesh_pilot.rpc.tls import CertificateFiles
@@ -30,6 +32,12 @@ def _option(name: str, *more: str, **attributes: Any) -> Callable[[F], F]:
     return click.option(name, *more, envvar=variable, show_envvar=True, **attributes)
 
 
+def _consul_options(command: F) -> F:
+    for name, attributes in reversed(FLAGS):
+        command = _option(name, **attributes)(command)
+    return command
+
+
 def levels(text: str) -> LogLevels:
     try:
         return parse_levels(text)
@@ -42,6 +50,7 @@ def levels(text: str) -> LogLevels:
 @_option("--mesh-config", type=PATH, help="File with Istio's MeshConfig (mesh.yaml).")
 @_option("--networks-config", type=PATH, help="File with Istio's MeshNetworks.")
 @_option("--secrets-dir", type=PATH, help="Folder with a folder of PEM files for each credentialName.")
+@_consul_options
 @_option("--grpc-addr", type=address, default="127.0.0.1:15010", help="xDS in plaintext.")
 @_option("--secure-grpc-addr", type=address, default="127.0.0.1:15012", help="xDS over mutual TLS, with --tls-*.")
 @_option("--tls-cert", type=PATH, help="PEM file of the server's certificate.")
@@ -75,12 +84,15 @@ def command(
     log_format: str,
     **settings: Any,
 ) -> None:
-    """Serve xDS to Envoys from Istio configuration in folders.
+    """Serve xDS to Envoys from Istio configuration in folders and from Consul.
 
     Runs until SIGTERM or Ctrl-C, then drains. A second signal ends it at once.
     """
-    if not config_dirs:
-        raise click.UsageError("nothing to serve: name a folder of Istio YAML with --config-dir")
+    consul = consul_settings({k: settings.pop(k) for k in list(settings) if k.startswith("consul_")}, os.environ)
+    if not config_dirs and not consul:
+        raise click.UsageError(
+            "nothing to serve: name a folder of Istio YAML with --config-dir, or a Consul with --consul-server-url"
+        )
     tls = None
     if tls_cert or tls_key or tls_ca:
         if not (tls_cert and tls_key and tls_ca):
@@ -88,7 +100,10 @@ def command(
         tls = CertificateFiles(certificate=tls_cert, key=tls_key, trusted=tls_ca)
     configure(log_level, LogFormat(log_format), sys.stderr)
     with start_errors():
-        trio.run(_serve, Settings(config_dirs=config_dirs, tls=tls, shutdown_seconds=shutdown_duration, **settings))
+        trio.run(
+            _serve,
+            Settings(config_dirs=config_dirs, consul=consul, tls=tls, shutdown_seconds=shutdown_duration, **settings),
+        )
 
 
 @contextmanager
@@ -120,7 +135,8 @@ def _say_where(plane: ControlPlane) -> None:
     lines.append(f"  xDS, mutual TLS    {where.secure_grpc or 'off (give --tls-cert, --tls-key and --tls-ca)'}")
     lines.append(f"  web, ready, debug  http://{where.http}/")
     lines.append(f"  metrics            http://{where.monitoring}/metrics")
-    lines.append(f"  from               {', '.join(map(str, plane.settings.config_dirs))}")
+    origins = [*map(str, plane.settings.config_dirs), *(f"Consul at {c.agent.address}" for c in plane.settings.consul)]
+    lines.append(f"  from               {', '.join(origins)}")
     click.echo("\n".join(lines))
 
 

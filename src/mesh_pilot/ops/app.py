@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from mesh_pilot import __version__
-from mesh_pilot.ops import overview, patches, proxy_pages, world_pages
+from mesh_pilot.ops import conflicts, overview, patches, proxy_pages, world_pages
 from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.state import State
@@ -78,7 +78,8 @@ def _json(value: world_pages.Json) -> JSONResponse:
 def _ready(state: State) -> Response:
     reasons = state.not_ready()
     if not reasons:
-        return PlainTextResponse("ready\n")
+        stale = "".join(f"{who}: {why}\n" for who, why in state.stale().items())
+        return PlainTextResponse(f"ready\n{stale}")
     return PlainTextResponse("".join(f"{who}: {why}\n" for who, why in reasons.items()), status_code=503)
 
 
@@ -88,6 +89,7 @@ def _rejections(state: State) -> world_pages.Json:
         "warnings": world_pages.warnings(state.world),
         "proxies": proxy_pages.rejections(state),
         "patches": patches.failed(state.catalog),
+        "listeners": conflicts.listed(state.catalog),
     }
 
 

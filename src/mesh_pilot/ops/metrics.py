@@ -20,8 +20,10 @@ from prometheus_client.registry import Collector
 
 from mesh_pilot import __version__
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, SHORT
+from mesh_pilot.ops import conflicts
 from mesh_pilot.ops.patches import counts
 from mesh_pilot.ops.state import State
+from mesh_pilot.sources.base import Staleness
 from mesh_pilot.xds.status import Durations
 from mesh_pilot.xds.subscription import Phase
 
@@ -111,6 +113,8 @@ class _Parts(Collector):
         for name, count in sorted(counts(self._state.catalog).items()):
             failed.add_sample(failed.name, {"name": name}, count)
         yield failed
+        for kind, count in conflicts.counts(self._state.catalog).items():
+            yield _one(kind.value, "Services or Gateways that have no place on a listener", "gauge", count)
         refused = _metric("mesh_pilot_xds_refused_streams", "Streams ended with an error, by status", "counter")
         for status, count in sorted(xds.refused_streams.items()):
             refused.add_sample(refused.name, {"status": status}, count)
@@ -135,6 +139,7 @@ class _Parts(Collector):
         items = _metric("mesh_pilot_source_items", "Objects of a source", "gauge")
         rejected = _metric("mesh_pilot_source_rejected", "What a source was given and refuses", "gauge")
         restarts = _metric("mesh_pilot_source_restarts", "How often a source died and was started again", "counter")
+        stale = _metric("mesh_pilot_source_stale_seconds", "For how long a source's feed has been silent", "gauge")
         for supervisor in self._state.supervisors:
             own = supervisor.statistics()
             labels = {"source": own.name}
@@ -142,7 +147,9 @@ class _Parts(Collector):
             items.add_sample(items.name, labels, own.source.items)
             rejected.add_sample(rejected.name, labels, own.source.rejected)
             restarts.add_sample(restarts.name, labels, own.restarts)
-        yield from (synced, items, rejected, restarts)
+            if isinstance(own.source, Staleness):
+                stale.add_sample(stale.name, labels, own.source.stale_seconds)
+        yield from (synced, items, rejected, restarts, stale)
 
     def _work(self) -> Iterator[Metric]:
         memo = self._state.world.memo.statistics()

@@ -10,6 +10,7 @@ import attrs
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.rpc.server import Server
+from mesh_pilot.sources.base import Staleness
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.xds.server import XdsServer
@@ -51,3 +52,12 @@ class State:
                 own = supervisor.statistics()
                 reasons[own.name] = own.last_error or own.source.waiting_for or "its first objects are being taken in"
         return reasons
+
+    def stale(self) -> dict[str, str]:
+        """Sources whose feed does not answer, though what it said is served, and why. No reason not to be ready."""
+        found: dict[str, str] = {}
+        for supervisor in self.supervisors:
+            own = supervisor.source.statistics()
+            if isinstance(own, Staleness) and own.stale_seconds > 0:
+                found[supervisor.source.name] = f"silent for {own.stale_seconds:.0f} s: {own.trouble}"
+        return found

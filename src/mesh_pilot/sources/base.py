@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import attrs
 import trio
@@ -30,6 +30,19 @@ class SourceStatistics(Protocol):
     @property
     def waiting_for(self) -> str:
         """Why it has not synced, for the operator; empty once it has."""
+
+
+@runtime_checkable
+class Staleness(Protocol):
+    """What the statistics of a source say besides, where its feed can fall silent while what it said stays in force."""
+
+    @property
+    def stale_seconds(self) -> float:
+        """For how long the feed has not answered; 0 while it does."""
+
+    @property
+    def trouble(self) -> str:
+        """Why it does not, or what else is wrong with it; empty while all is well."""
 
 
 class Source(Protocol):

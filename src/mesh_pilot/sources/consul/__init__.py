@@ -9,7 +9,31 @@ service of Consul means to a mesh; `configs` reads objects of the KV store; `sou
 Rules of blocking queries: Consul, "HTTP API: Features, Blocking Queries". May import: ``config``, ``model``, ``api``.
 """
 
+from collections.abc import Sequence
+
+import attrs
+
+from mesh_pilot.sources.consul.api import ConsulError, check_files
 from mesh_pilot.sources.consul.settings import Agent, Consistency, ConsulSettings, CriticalRule, WarningRule
 from mesh_pilot.sources.consul.source import ConsulSource
 
-__all__ = ["Agent", "Consistency", "ConsulSettings", "ConsulSource", "CriticalRule", "WarningRule"]
+__all__ = [
+    "Agent",
+    "Consistency",
+    "ConsulError",
+    "ConsulSettings",
+    "ConsulSource",
+    "CriticalRule",
+    "WarningRule",
+    "check_files",
+    "consul_sources",
+]
+
+
+def consul_sources(datacenters: Sequence[ConsulSettings], trust_domain: str) -> list[ConsulSource]:
+    """A source a datacenter: ``consul`` is the mesh's own, the others are called by their number or name."""
+    sources = []
+    for rank, settings in enumerate(datacenters):
+        name = "consul" if rank == 0 else f"consul-{settings.datacenter or rank + 1}"
+        sources.append(ConsulSource(name, attrs.evolve(settings, trust_domain=trust_domain)))
+    return sources

@@ -218,6 +218,13 @@ async def open_api(settings: ConsulSettings) -> AsyncIterator[ConsulApi]:
         yield ConsulApi(HttpTransport(client, settings), settings)
 
 
+def check_files(agent: Agent) -> None:
+    """Raise ConsulError for files that can't be used."""
+    if agent.base_url.startswith("https:"):
+        _tls_context(agent.tls)
+    TokenFile(agent).token()
+
+
 def _tls_context(tls: Tls) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=_text(tls.ca_file), capath=_text(tls.ca_path))

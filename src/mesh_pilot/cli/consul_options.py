@@ -1,0 +1,152 @@
+"""The flags of ``mesh-pilot discovery`` about Consul, and the environment variables of Consul's own tools."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from mesh_pilot.cli.options import duration
+from mesh_pilot.model.service import Protocol
+from mesh_pilot.sources.consul import Agent, Consistency, ConsulSettings, CriticalRule, WarningRule
+from mesh_pilot.sources.consul.settings import AddressError, Timing, Tls
+
+_FILE = click.Path(path_type=Path)
+_PORT = click.IntRange(0, 65535)
+
+
+def protocol(text: str) -> Protocol:
+    """A protocol as Istio spells it, in any case; ``auto`` is found out by looking at the bytes."""
+    found = Protocol.parse(text)
+    if found is Protocol.AUTO and text.lower() != "auto":
+        raise click.BadParameter(f"{text!r} is no protocol: http, http2, grpc, tcp, tls, ..., or auto")
+    return found
+
+
+def hold(text: str) -> float:
+    """A duration, or ``forever``."""
+    return math.inf if text == "forever" else duration(text)
+
+
+def _choice(values: Sequence[str]) -> click.Choice[str]:
+    return click.Choice([str(value) for value in values])
+
+
+FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
+    (
+        "--consul-server-url",
+        {"multiple": True, "help": "A Consul agent: http(s)://host:port, unix:///path; repeatable."},
+    ),
+    ("--consul-datacenter", {"multiple": True, "help": "Datacenter to read.  [default: the agent's own]"}),
+    ("--consul-token", {"default": "", "help": "ACL token; better in a file or the environment."}),
+    ("--consul-token-file", {"type": _FILE, "help": "File with the ACL token, read again when it changes."}),
+    ("--consul-ca-file", {"type": _FILE, "help": "PEM file of the CA of the agent's certificate."}),
+    ("--consul-client-cert", {"type": _FILE, "help": "PEM file of our certificate towards the agent."}),
+    ("--consul-client-key", {"type": _FILE, "help": "PEM file of its key."}),
+    ("--consul-tls-server-name", {"default": "", "help": "Name in the agent's certificate, if not that of the URL."}),
+    ("--consul-consistency", {"type": _choice([*Consistency]), "default": "default", "help": "Of reads."}),
+    ("--consul-partition", {"default": "", "help": "Partition of Consul Enterprise."}),
+    ("--consul-namespace", {"default": "", "help": "Namespace of Consul Enterprise."}),
+    ("--consul-service-filter", {"default": "", "help": "Consul filter expression that instances must fulfil."}),
+    ("--consul-service-tag", {"default": "", "help": "Tag that services and instances must carry."}),
+    ("--consul-domain", {"default": "consul", "help": "Hosts are NAME.service.DOMAIN."}),
+    ("--consul-config-prefix", {"default": "", "help": "KV prefix of Istio objects, such as mesh-pilot/config."}),
+    ("--consul-mesh-namespace", {"default": "default", "help": "Namespace of services that do not name one."}),
+    ("--consul-default-protocol", {"type": protocol, "default": "auto", "help": "Of services that do not say."}),
+    (
+        "--consul-service-port",
+        {"type": _PORT, "default": 0, "help": "Of services that say none; 0: that of instances."},
+    ),
+    ("--consul-address-tag", {"default": "", "help": "Tagged address to reach instances at, such as wan."}),
+    ("--consul-warning", {"type": _choice([*WarningRule]), "default": "in", "help": "Instances in state warning."}),
+    ("--consul-critical", {"type": _choice([*CriticalRule]), "default": "out", "help": "Critical and in maintenance."}),
+    ("--consul-hold", {"type": hold, "default": "30s", "help": "How long sudden emptiness is doubted; or forever."}),
+    ("--consul-wait", {"type": duration, "default": "60s", "help": "How long a blocking query waits."}),
+    ("--consul-max-queries", {"type": click.IntRange(1), "default": 150, "help": "Blocking queries at once, at most."}),
+)
+"""Each flag with what click takes of it. All variables begin with ``MESH_PILOT_CONSUL_``."""
+
+
+def consul_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[ConsulSettings, ...]:
+    """What to follow, the first being the mesh's own datacenter; empty where no agent is named.
+
+    Consul's own variables count where a flag (or its variable) does not say otherwise. Raises UsageError.
+    """
+    urls = list(flags["consul_server_url"]) or list(filter(None, [environment.get("CONSUL_HTTP_ADDR", "")]))
+    datacenters = list(flags["consul_datacenter"])
+    if not urls:
+        if datacenters:
+            raise click.UsageError("--consul-datacenter needs an agent to ask: --consul-server-url")
+        return ()
+    if len(urls) > 1 and datacenters and len(datacenters) != len(urls):
+        raise click.UsageError(
+            f"{len(urls)} --consul-server-url with {len(datacenters)} --consul-datacenter: give one datacenter for "
+            "each agent, or none, or one agent for all datacenters"
+        )
+    pairs = list(zip(urls, datacenters, strict=True)) if len(urls) == len(datacenters) else []
+    pairs = pairs or [(url, datacenter) for url in urls for datacenter in datacenters or [""]]
+    return tuple(
+        _one(flags, environment, url, datacenter, is_first=rank == 0) for rank, (url, datacenter) in enumerate(pairs)
+    )
+
+
+def _one(
+    flags: Mapping[str, Any], environment: Mapping[str, str], url: str, datacenter: str, *, is_first: bool
+) -> ConsulSettings:
+    agent = _agent(flags, environment, url)
+    try:
+        agent.base_url  # noqa: B018  it checks the address
+    except AddressError as error:
+        raise click.UsageError(f"--consul-server-url: {error}") from None
+    return ConsulSettings(
+        agent=agent,
+        datacenter=datacenter,
+        remote=not is_first,
+        domain=flags["consul_domain"].strip("."),
+        partition=flags["consul_partition"] or environment.get("CONSUL_PARTITION", ""),
+        consul_namespace=flags["consul_namespace"] or environment.get("CONSUL_NAMESPACE", ""),
+        consistency=Consistency(flags["consul_consistency"]),
+        service_filter=flags["consul_service_filter"],
+        service_tag=flags["consul_service_tag"],
+        config_prefix=flags["consul_config_prefix"].strip("/") if is_first else "",
+        namespace=flags["consul_mesh_namespace"],
+        default_protocol=flags["consul_default_protocol"],
+        service_port=flags["consul_service_port"],
+        address_tag=flags["consul_address_tag"],
+        warning=WarningRule(flags["consul_warning"]),
+        critical=CriticalRule(flags["consul_critical"]),
+        max_queries=flags["consul_max_queries"],
+        timing=attrs.evolve(Timing(), wait_seconds=flags["consul_wait"], hold_seconds=flags["consul_hold"]),
+    )
+
+
+def _agent(flags: Mapping[str, Any], environment: Mapping[str, str], url: str) -> Agent:
+    def path(flag: str, variable: str) -> Path | None:
+        named = flags.get(flag) or environment.get(variable)
+        return Path(named) if named else None
+
+    token = flags["consul_token"]
+    token_file = flags["consul_token_file"]
+    if not token and not token_file:
+        token = environment.get("CONSUL_HTTP_TOKEN", "")
+        token_file = path("", "CONSUL_HTTP_TOKEN_FILE")
+    tls = Tls(
+        ca_file=path("consul_ca_file", "CONSUL_CACERT"),
+        ca_path=path("", "CONSUL_CAPATH"),
+        certificate=path("consul_client_cert", "CONSUL_CLIENT_CERT"),
+        key=path("consul_client_key", "CONSUL_CLIENT_KEY"),
+        server_name=flags["consul_tls_server_name"] or environment.get("CONSUL_TLS_SERVER_NAME", ""),
+        verify=environment.get("CONSUL_HTTP_SSL_VERIFY", "true").lower() not in ("false", "0"),
+    )
+    return Agent(
+        address=url,
+        token=token,
+        token_file=token_file,
+        basic_auth=environment.get("CONSUL_HTTP_AUTH", ""),
+        tls=tls,
+        use_tls=environment.get("CONSUL_HTTP_SSL", "").lower() in ("true", "1"),
+    )
