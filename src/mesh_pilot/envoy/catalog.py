@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import attrs
 
+from mesh_pilot.envoy.chains import Conflict
+from mesh_pilot.envoy.conflicts import listener_conflicts
 from mesh_pilot.envoy.parts import PartKey, Parts, parts_of
 from mesh_pilot.envoy.patches.patch import PatchProblem
 from mesh_pilot.envoy.patches.problems import plan_problems, problems, table_problems
@@ -56,6 +58,14 @@ class WorldCatalog:
         for resources in self._open:
             for problem in resources.patch_problems(seen):
                 found.setdefault(resources.name, {})[problem] = None
+        return {name: tuple(held) for name, held in found.items()}
+
+    def conflicts(self) -> dict[str, tuple[Conflict, ...]]:
+        """The listener conflicts of the proxies that are connected, by the name of those that have any."""
+        found: dict[str, dict[Conflict, None]] = {}
+        for resources in self._open:
+            for conflict in listener_conflicts(self._world.memo.view, resources.target):
+                found.setdefault(resources.name, {})[conflict] = None
         return {name: tuple(held) for name, held in found.items()}
 
     def trim(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
 
 import attrs
 from envoy.config.core.v3 import address_pb2, base_pb2
@@ -69,6 +70,17 @@ class Chain:
     configs: tuple[ConfigKey, ...] = ()
 
 
+class ConflictKind(StrEnum):
+    """What met what, by the name of Istio's metric for it where there is one."""
+
+    INBOUND = "pilot_conflict_inbound_listener"
+    HTTP_OVER_TCP = "pilot_conflict_outbound_listener_http_over_current_tcp"
+    TCP_OVER_HTTP = "pilot_conflict_outbound_listener_tcp_over_current_http"
+    TCP_OVER_TCP = "pilot_conflict_outbound_listener_tcp_over_current_tcp"
+    GATEWAY = "mesh_pilot_conflict_gateway_server"
+    """A server of a Gateway, or a route bound to one."""
+
+
 @attrs.frozen(cache_hash=True)
 class Conflict:
     """A service that can't be reached as declared, because another has its place on a listener."""
@@ -79,6 +91,7 @@ class Conflict:
     dropped: str
     """Host that has not."""
     reason: str
+    kind: ConflictKind = ConflictKind.TCP_OVER_TCP
 
 
 def chain(

@@ -1,8 +1,9 @@
-"""Listener conflicts of one proxy: services that it can't reach, or serve, as they are declared."""
+"""Listener conflicts of one proxy: services and Gateways that it can't reach, or serve, as they are declared."""
 
 from __future__ import annotations
 
 from mesh_pilot.envoy.chains import Conflict
+from mesh_pilot.envoy.gateways import gateway_conflicts
 from mesh_pilot.envoy.inbound_ports import inbound_plan
 from mesh_pilot.envoy.listeners import outbound_conflicts
 from mesh_pilot.envoy.scope import Target
@@ -11,8 +12,10 @@ from mesh_pilot.world.view import View
 
 
 def listener_conflicts(view: View, target: Target) -> tuple[Conflict, ...]:
-    """Every conflict on a sidecar's listeners, outbound then inbound; those of routers are not among them."""
-    if target.scope.type is NodeType.ROUTER:
+    """Every conflict on a proxy's listeners; of a sidecar outbound, then inbound. A proxyless client has none."""
+    if target.scope.grpc:
         return ()
+    if target.scope.type is NodeType.ROUTER:
+        return view.get(gateway_conflicts, target.workload)
     outbound = view.get(outbound_conflicts, target.scope)
     return (*outbound, *view.get(inbound_plan, target.workload).conflicts)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from mesh_pilot.envoy.chains import listener_name
-from mesh_pilot.envoy.gateway.listener import listener
-from mesh_pilot.envoy.gateway.servers import Ports, Server, merged_servers, target_ports
+from mesh_pilot.envoy.chains import Conflict, ConflictKind, listener_name
+from mesh_pilot.envoy.gateway.listener import listener, listener_conflicts
+from mesh_pilot.envoy.gateway.servers import Kind, Ports, Server, Skipped, merged_servers, target_ports
 from mesh_pilot.envoy.gateway.tables import planned_hosts
 from mesh_pilot.envoy.owner import gateway_owner
 from mesh_pilot.envoy.route.table import route_table
 from mesh_pilot.envoy.scope import Plan, Scope, Workload
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import View
+
+HTTP_KINDS = (Kind.HTTP, Kind.HTTPS)
+"""Servers of which one alone has all connections that its hosts can have."""
 
 
 def gateway_listeners(view: View, workload: Workload) -> Plan:
@@ -21,9 +24,25 @@ def gateway_listeners(view: View, workload: Workload) -> Plan:
     return {listener_name(held.bind, held.port): (listener, (scope, owner, held)) for held in merged.listeners}
 
 
+def gateway_conflicts(view: View, workload: Workload) -> tuple[Conflict, ...]:
+    """The servers that a router can't have, and the routes that get no connections, because others have their place."""
+    scope = workload.scope
+    merged = view.get(merged_servers, scope, view.get(target_ports, workload))
+    owner = gateway_owner(workload)
+    several = [held for held in merged.listeners if len(held.servers) > 1 or held.servers[0].kind not in HTTP_KINDS]
+    routes = (c for held in several for c in view.get(listener_conflicts, scope, owner, held))
+    return (*(_conflict(skipped) for skipped in merged.skipped), *routes)
+
+
 def gateway_route(view: View, workload: Workload, name: str) -> Resource | None:
     """The route table of this name; None where no server has it."""
     return view.get(_table, workload.scope, view.get(target_ports, workload), name)
+
+
+def _conflict(skipped: Skipped) -> Conflict:
+    server = skipped.server
+    name = f"server {server.index} of Gateway {server.gateway_name}"
+    return Conflict(listener_name(server.bind, server.bound), "", name, skipped.reason, ConflictKind.GATEWAY)
 
 
 def _table(view: View, scope: Scope, ports: Ports, name: str) -> Resource | None:

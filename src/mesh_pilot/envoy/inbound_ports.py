@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.chains import Conflict, listener_name
+from mesh_pilot.envoy.chains import Conflict, ConflictKind, listener_name
 from mesh_pilot.envoy.instances import instances
 from mesh_pilot.envoy.scope import Scope, Workload
 from mesh_pilot.envoy.stat_names import inbound_stat_name
@@ -74,7 +74,7 @@ def inbound_plan(view: View, workload: Workload) -> InboundPlan:
         other = held.setdefault(port.number, port)
         if other is not port and other.host != port.host:
             reason = f"both serve port {port.number} of the workload; {other.protocol} of the older counts"
-            conflicts.append(Conflict(port.name, other.host, port.host, reason))
+            conflicts.append(Conflict(port.name, other.host, port.host, reason, ConflictKind.INBOUND))
     return InboundPlan(tuple(held.values()), tuple(conflicts))
 
 

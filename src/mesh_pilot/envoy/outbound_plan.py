@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from mesh_pilot.envoy.chains import UNIX_PREFIX, Conflict, listener_name
+from mesh_pilot.envoy.chains import UNIX_PREFIX, Conflict, ConflictKind, listener_name
 from mesh_pilot.envoy.egress import Egress, egress_listeners, egress_services, egress_virtual_services
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.model.config import ConfigKey
@@ -251,7 +251,13 @@ class _Planner:
         return clash
 
     def _refuse(self, held: _Held, spot: _Spot, reason: str) -> None:
-        self.conflicts.append(Conflict(listener_name(held.bind, held.port), held.first, spot.service.host, reason))
+        kind = ConflictKind.TCP_OVER_TCP
+        if spot.protocol.is_http:
+            kind = ConflictKind.HTTP_OVER_TCP
+        elif held.http is not None and not held.tcp:
+            kind = ConflictKind.TCP_OVER_HTTP
+        name = listener_name(held.bind, held.port)
+        self.conflicts.append(Conflict(name, held.first, spot.service.host, reason, kind))
 
 
 @attrs.frozen

@@ -10,7 +10,7 @@ from enum import Enum
 import attrs
 
 from mesh_pilot import __version__
-from mesh_pilot.ops import patches, proxy_pages
+from mesh_pilot.ops import conflicts, patches, proxy_pages
 from mesh_pilot.ops.changes import describe
 from mesh_pilot.ops.page import line, links, page, table
 from mesh_pilot.ops.state import State
@@ -55,6 +55,7 @@ def overview(state: State) -> str:
             ),
             *proxy_pages.tables(state),
             patches.failed_table(state.catalog),
+            conflicts.conflict_table(state.catalog),
             links(PAGES),
         ],
     )

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
 from envoy.config.core.v3 import base_pb2
 from envoy.config.listener.v3 import listener_pb2
 
 from mesh_pilot.envoy.access_logs import listener_access_logs
-from mesh_pilot.envoy.chains import ANY, Chain, assemble, bind_address, chain, listener_name, merge, sni_match
+from mesh_pilot.envoy.chains import (
+    ANY,
+    Chain,
+    Conflict,
+    ConflictKind,
+    assemble,
+    bind_address,
+    chain,
+    listener_name,
+    merge,
+    sni_match,
+)
 from mesh_pilot.envoy.gateway.servers import Kind, Listener, Server
 from mesh_pilot.envoy.gateway.tcp import auto_passthrough_chains, passthrough_chains, tcp_chains
 from mesh_pilot.envoy.gateway.tls import downstream_tls
@@ -35,6 +47,12 @@ def listener(view: View, scope: Scope, owner: Owner, held: Listener) -> Resource
         listener_filters=[tls_inspector()] if not held.servers[0].kind.is_plain else (),
     )
     return assemble(header, chains, logs=view.get(listener_access_logs, owner))
+
+
+def listener_conflicts(view: View, scope: Scope, owner: Owner, held: Listener) -> tuple[Conflict, ...]:
+    """The routes that get no connections on a listener, because others have them."""
+    _, conflicts = merge(listener_name(held.bind, held.port), _chains(view, scope, owner, held))
+    return tuple(attrs.evolve(conflict, kind=ConflictKind.GATEWAY) for conflict in conflicts)
 
 
 def _chains(view: View, scope: Scope, owner: Owner, held: Listener) -> Iterator[Chain]:
