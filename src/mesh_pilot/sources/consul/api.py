@@ -146,7 +146,7 @@ class HttpTransport(base.HTTPClient):  # type: ignore[misc]
             )
             return callback(base.Response(reply.status_code, reply.headers, reply.text, reply.content))
         except httpx.HTTPError as error:
-            raise ConsulError(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__) from error
+            raise ConsulError(f"{type(error).__name__}: {_innermost_text(error)}".rstrip(": ")) from error
         except (base.BadRequest, base.ACLDisabled, base.ACLPermissionDenied, base.NotFound) as error:
             raise ConsulError(f"Consul refuses {path}: {str(error).strip()}") from error
         except base.ConsulException as error:
@@ -237,6 +237,14 @@ def _tls_context(tls: Tls) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _innermost_text(error: BaseException) -> str:
+    """What the nearest error behind this one says that says anything."""
+    nearest: BaseException | None = error
+    while nearest is not None and not str(nearest):
+        nearest = nearest.__cause__ or nearest.__context__
+    return str(nearest or "")
 
 
 def _text(path: Path | None) -> str | None:

@@ -1,0 +1,92 @@
+"""Flags and variables about Consul, and what they come to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from mesh_pilot.cli.consul_options import FLAGS, consul_settings
+from mesh_pilot.model.service import Protocol
+from mesh_pilot.sources.consul import ConsulSettings, CriticalRule
+
+
+def settings(*arguments: str, **environment: str) -> tuple[ConsulSettings, ...]:
+    """What a command line comes to."""
+    found: list[tuple[ConsulSettings, ...]] = []
+
+    @click.command()
+    def command(**flags: Any) -> None:
+        found.append(consul_settings(flags, environment))
+
+    for name, attributes in FLAGS:
+        command = click.option(name, **attributes)(command)
+    result = CliRunner().invoke(command, arguments, standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return found[0]
+
+
+def test_without_an_agent_there_is_no_consul() -> None:
+    assert settings() == ()
+
+
+def test_flags_are_taken(tmp_path: Path) -> None:
+    arguments = (
+        "--consul-server-url https://c:1 --consul-domain .mesh. --consul-config-prefix /a/b/ --consul-hold forever"
+    )
+    (one,) = settings(*arguments.split(), "--consul-critical", "unhealthy", "--consul-default-protocol", "HTTP")
+    assert one.agent.base_url == "https://c:1"
+    assert (one.domain, one.config_prefix, one.timing.hold_seconds) == ("mesh", "a/b", float("inf"))
+    assert one.critical is CriticalRule.UNHEALTHY
+    assert one.default_protocol is Protocol.HTTP
+
+
+def test_consuls_own_variables_count_where_no_flag_says_otherwise() -> None:
+    variables = {
+        "CONSUL_HTTP_ADDR": "c:8501",
+        "CONSUL_HTTP_SSL": "true",
+        "CONSUL_HTTP_TOKEN": "t",
+        "CONSUL_CACERT": "ca",
+    }
+    (one,) = settings(**variables)
+    assert one.agent.base_url == "https://c:8501"
+    assert (one.agent.token, one.agent.tls.ca_file) == ("t", Path("ca"))
+    (other,) = settings("--consul-token", "mine", "--consul-ca-file", "my-ca", **variables)
+    assert (other.agent.token, other.agent.tls.ca_file) == ("mine", Path("my-ca"))
+    (third,) = settings("--consul-token-file", "f", **variables)
+    assert (third.agent.token, third.agent.token_file) == ("", Path("f"))
+
+
+def test_the_first_datacenter_is_the_meshs_own() -> None:
+    url = "--consul-server-url"
+    found = settings(url, "http://a", url, "http://b", "--consul-config-prefix", "p")
+    assert [(c.agent.address, c.remote, c.config_prefix) for c in found] == [
+        ("http://a", False, "p"),
+        ("http://b", True, ""),
+    ]
+    dc = "--consul-datacenter"
+    found = settings(url, "http://a", dc, "one", dc, "two")
+    assert [(c.agent.address, c.datacenter, c.remote) for c in found] == [
+        ("http://a", "one", False),
+        ("http://a", "two", True),
+    ]
+    found = settings(url, "http://a", url, "http://b", dc, "one", dc, "two")
+    assert [(c.agent.address, c.datacenter) for c in found] == [("http://a", "one"), ("http://b", "two")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ("--consul-server-url ftp://x", "'ftp://x' is no address of a Consul agent"),
+        ("--consul-datacenter dc1", "needs an agent to ask"),
+        ("--consul-server-url a --consul-server-url b --consul-datacenter c", "give one datacenter for each agent"),
+        ("--consul-default-protocol htpp", "'htpp' is no protocol"),
+    ],
+)
+def test_what_can_not_be_meant_is_said(arguments: str, reason: str) -> None:
+    with pytest.raises(click.UsageError, match=reason):
+        settings(*arguments.split())
