@@ -471,7 +471,7 @@ async def test_grpc_is_spoken_to_services_of_that_protocol_and_where_the_rule_up
 
 
 async def test_tcp_connections_are_tunnelled_through_a_proxy(tmp_path: Path, free_ports: Ports) -> None:
-    (port,) = free_ports(1)
+    port, proxied = free_ports(2)
     heads: list[str] = []
 
     async def proxy(stream: trio.SocketStream) -> None:
@@ -484,7 +484,9 @@ async def test_tcp_connections_are_tunnelled_through_a_proxy(tmp_path: Path, fre
 
     vs = """
     hosts: [far.test]
-    tcp: [{match: [{port: $port}], route: [{destination: {host: proxy.test, port: {number: 3128}, subset: tunnel}}]}]
+    tcp:
+    - match: [{port: $port}]
+      route: [{destination: {host: proxy.test, port: {number: $proxied}, subset: tunnel}}]
     """
     dr = """
     host: proxy.test
@@ -497,8 +499,8 @@ async def test_tcp_connections_are_tunnelled_through_a_proxy(tmp_path: Path, fre
         tunnel = Backend("proxy", "127.0.0.1", listener.socket.getsockname()[1])
         await mesh.apply(
             service("far.test", port, at(tunnel), protocol="TCP")
-            + service("proxy.test", 3128, version("v1", tunnel), protocol="TCP")
-            + manifest("VirtualService", "far", vs, port=port)
+            + service("proxy.test", proxied, version("v1", tunnel), protocol="TCP")
+            + manifest("VirtualService", "far", vs, port=port, proxied=proxied)
             + manifest("DestinationRule", "proxy", dr)
         )
         await mesh.envoy(CLIENT)

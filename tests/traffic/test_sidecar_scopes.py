@@ -117,21 +117,21 @@ async def test_requests_to_unknown_hosts_are_refused_or_sent_to_the_egress_proxy
     tmp_path: Path, free_ports: Ports
 ) -> None:
     """What passes through without a proxy goes where the client was going, which only redirection tells."""
-    (port,) = free_ports(1)
+    port, other = free_ports(2)
     own = """
     egress: [{hosts: ["./*"]}]
     outboundTrafficPolicy: $policy
     """
     async with fleet(tmp_path) as mesh:
         near, out = await mesh.backend("near"), await mesh.backend("out")
-        services = service("near.test", port, at(near)) + service("out.test", 9999, at(out))
+        services = service("near.test", port, at(near)) + service("out.test", other, at(out))
         await mesh.apply(services)
         envoy = await mesh.envoy(CLIENT)
         await answered(mesh, port, {"near.test": "near", "unknown.test": "503"})
         assert (await envoy.stats("PassthroughCluster.*none_healthy"))[
             "cluster.PassthroughCluster.upstream_cx_none_healthy"
         ]
-        proxied = "{mode: ALLOW_ANY, egressProxy: {host: out.test, port: {number: 9999}}}"
+        proxied = f"{{mode: ALLOW_ANY, egressProxy: {{host: out.test, port: {{number: {other}}}}}}}"
         for policy, name in ((proxied, "out"), ("{mode: REGISTRY_ONLY}", "502"), ("{mode: ALLOW_ANY}", "503")):
             await mesh.apply(services + manifest("Sidecar", "own", own, policy=policy))
             await answered(mesh, port, {"near.test": "near", "unknown.test": name})
