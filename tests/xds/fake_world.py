@@ -144,7 +144,7 @@ class FakeResources:
     def set(self, type_url: str) -> FakeSet | None:
         return self._world.sets.get(type_url)
 
-    def watch(self, wake: Callable[[], None]) -> None:
+    def watch(self, wake: Callable[[], None], wanted: Callable[[str], Set[str]]) -> None:
         self._waker = wake
 
     def wake_once(self) -> None:

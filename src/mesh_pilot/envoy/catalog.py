@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
 
 import attrs
 
@@ -69,12 +69,23 @@ class WorldCatalog:
         return {name: tuple(held) for name, held in found.items()}
 
     def trim(self) -> None:
-        """Let go of sets that nobody has read since the last call. Call it every minute or so."""
+        """Let go of sets that nobody has read since the last call, and of names that nobody asks for any more.
+
+        Call it every minute or so.
+        """
         for part in [p for p, seen in self._idle.items() if seen]:
             del self._idle[part]
             self._sets.pop(part).close()
         for part in self._idle:
             self._idle[part] = True
+        readers: dict[PartKey, list[WorldResources]] = {}
+        for resources in self._open:
+            for part in resources.named_parts():
+                readers.setdefault(part, []).append(resources)
+        for (type_url, query, is_plan), found in readers.items():
+            # Proxies of a scope mostly ask for the very same set of names.
+            wanted = {id(names): names for names in (r.wanted(type_url) for r in found)}
+            self._sets[type_url, query, is_plan].keep(frozenset().union(*wanted.values()))
 
     def statistics(self) -> CatalogStatistics:
         return CatalogStatistics(len(self._open), len(self._sets), len(self._idle))
@@ -109,6 +120,7 @@ class WorldResources:
         self._parts: Parts = {}
         self._sets: dict[str, JoinedSet] = {}
         self._waker: Callable[[], None] = _nothing
+        self._wanted: Callable[[str], Set[str]] = _no_names
 
     def __repr__(self) -> str:
         return f"<WorldResources of {self._facts.name} open={sorted(self._sets)}>"
@@ -147,6 +159,11 @@ class WorldResources:
             joined = self._sets[type_url] = JoinedSet(self._world.memo, type_url, live)
         return joined
 
+    def named_parts(self) -> Iterator[PartKey]:
+        """The parts read by name that are open."""
+        for type_url in self._sets:
+            yield from (part for part in self._parts[type_url] if not part[2])
+
     def patch_problems(self, seen: dict[PartKey, tuple[PatchProblem, ...]] | None = None) -> tuple[PatchProblem, ...]:
         """What EnvoyFilters could not do to what this proxy has; found by looking at all of it.
 
@@ -168,14 +185,20 @@ class WorldResources:
             found.update(dict.fromkeys(seen[part]))
         return tuple(found)
 
-    def watch(self, wake: Callable[[], None]) -> None:
+    def watch(self, wake: Callable[[], None], wanted: Callable[[str], Set[str]]) -> None:
         self._waker = wake
+        self._wanted = wanted
+
+    def wanted(self, type_url: str) -> Set[str]:
+        """The names of a type that the proxy asks for now."""
+        return self._wanted(type_url)
 
     def close(self) -> None:
         for type_url in list(self._sets):
             self._leave(type_url)
         self._watch.close()
         self._waker = _nothing
+        self._wanted = _no_names
         self._catalog._open.pop(self, None)
 
     def _leave(self, type_url: str) -> None:
@@ -195,3 +218,7 @@ class WorldResources:
 
 def _nothing() -> None:
     pass
+
+
+def _no_names(_: str) -> Set[str]:
+    return frozenset()

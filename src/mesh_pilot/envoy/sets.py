@@ -110,6 +110,17 @@ class LiveSet:
             touched.add(name)
         return touched
 
+    def keep(self, names: Set[str]) -> None:
+        """Forget what a function of names was asked for besides these: nobody follows it any more."""
+        if self._named is None:
+            return
+        for name in self._calls.keys() - names:
+            call = self._calls.pop(name)
+            del self._names[call]
+            self._watch.drop(call[0], *call[1])
+            self._failed.pop(name, None)
+            self._resources.pop(name, None)
+
     # -- who reads
 
     def attach(self, reader: Hashable, wake: Callable[[], None]) -> None:

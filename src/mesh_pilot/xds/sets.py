@@ -44,9 +44,10 @@ class ProxyResources(Protocol):
         then ``touched_since`` of an old revision gives None); None for a type that is not served."""
         ...
 
-    def watch(self, wake: Callable[[], None]) -> None:
+    def watch(self, wake: Callable[[], None], wanted: Callable[[str], Set[str]]) -> None:
         """Call ``wake`` (synchronously, from the reducer; it must not block) when a set that was read may have
-        changed. At most once until the set is refreshed again."""
+        changed. At most once until the set is refreshed again. ``wanted`` gives, for a type, the names that are
+        followed besides what the wildcard gives: of others that were once read nothing need be kept."""
         ...
 
     def close(self) -> None:

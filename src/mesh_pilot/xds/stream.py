@@ -183,9 +183,14 @@ class Stream:
             raise StreamError(Code.INVALID_ARGUMENT, str(error)) from error
         proxy = self.proxy = self._admit(proxy)
         self._resources = self._catalog.open(proxy)
-        self._resources.watch(self._wake)
+        self._resources.watch(self._wake, self._names)
         self._journal.connected(proxy)
         return self._resources
+
+    def _names(self, type_url: str) -> frozenset[str]:
+        """What the client asks for by name."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription.names if subscription else frozenset()
 
     def _check_node(self, node: Node | None) -> None:
         if node is not None and node.id and self.proxy is not None and node.id != self.proxy.id:
