@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
@@ -50,6 +51,16 @@ def write_certificates(
     files = CertificateFiles(ca_file, folder / f"{name}.pem", folder / f"{name}.key")
     _write(files.certificate, files.key, leaf, key)
     return files
+
+
+def serving(files: CertificateFiles, *, mutual: bool = False) -> ssl.SSLContext:
+    """TLS for a backend; with ``mutual`` it takes only clients with a certificate of the same CA."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(files.certificate, files.key)
+    if mutual:
+        context.load_verify_locations(files.ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 def _name(common_name: str) -> x509.Name:
