@@ -171,8 +171,9 @@ async def fleet(
     grpc_addr: str = "127.0.0.1:0",
     secrets: Path | None = None,
     trust_local: bool = True,
+    **more: Any,
 ) -> AsyncIterator[Fleet]:
-    """A control plane that serves ``config``, ready; no Envoy yet."""
+    """A control plane that serves ``config``, ready; no Envoy yet. ``more`` are Settings."""
     (folder / "config").mkdir()
     if config:
         _write(folder / "config" / "config.yaml", config)
@@ -188,6 +189,7 @@ async def fleet(
         monitoring_addr=anywhere,
         shutdown_seconds=1.0,
         debounce_after=0.02,
+        **more,
     )
     async with AsyncExitStack() as stack:
         plane = await stack.enter_async_context(control_plane(settings))

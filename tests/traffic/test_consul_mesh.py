@@ -1,0 +1,176 @@
+"""Services registered in a real Consul, called through real Envoys."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from support.consul import TTL, Consul, real_consul
+from support.echo import Backend, http_backend
+from support.envoy import eventually
+from support.fleet import fleet
+
+from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.model.proxy import Interception
+from mesh_pilot.sources.consul import Agent, ConsulSettings
+
+pytestmark = pytest.mark.envoy
+
+HOST = "reviews.service.consul"
+PREFIX = "mesh-pilot/config"
+CLIENT = EnvoyNode("web", "default", "127.0.0.2", labels={"app": "web"}, interception=Interception.NONE)
+MESH = "outboundTrafficPolicy: {mode: REGISTRY_ONLY}"
+
+Ports = Callable[[int], list[int]]
+
+SUBSETS = f"""
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+spec:
+  host: {HOST}
+  subsets: [{{name: v1, labels: {{version: v1}}}}, {{name: v2, labels: {{version: v2}}}}]
+"""
+
+
+def split(v1: int, v2: int) -> str:
+    return f"""
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+spec:
+  hosts: [{HOST}]
+  http:
+  - route:
+    - {{destination: {{host: {HOST}, subset: v1}}, weight: {v1}}}
+    - {{destination: {{host: {HOST}, subset: v2}}, weight: {v2}}}
+"""
+
+
+@pytest.fixture
+async def consul(tmp_path: Path, free_ports: Ports) -> AsyncIterator[Consul]:
+    async with real_consul(tmp_path, free_ports(4)) as agent:
+        yield agent
+
+
+def settings(consul: Consul, **more: Any) -> tuple[ConsulSettings, ...]:
+    return (ConsulSettings(agent=Agent(consul.address), config_prefix=PREFIX, **more),)
+
+
+async def put(consul: Consul, backend: Backend, port: int, *, version: str = "v1", **more: Any) -> None:
+    """Register a backend as an instance of reviews, under its own name."""
+    meta = {"protocol": "http", "service_port": str(port), "version": version}
+    await consul.register("reviews", id=backend.name, address=backend.host, port=backend.port, meta=meta, **more)
+
+
+@pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
+async def test_a_canary_by_objects_in_the_kv_store(
+    tmp_path: Path, free_ports: Ports, consul: Consul, delta: bool
+) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}/"
+    async with fleet(tmp_path, mesh=MESH, consul=settings(consul)) as mesh:
+        for version in ("v1", "v2"):
+            await put(consul, await mesh.backend(version), port, version=version)
+        await mesh.envoy(CLIENT, delta=delta)
+        await mesh.until_answered_by({"v1", "v2"}, url, host=HOST)
+        await consul.put(f"{PREFIX}/DestinationRule/default/reviews", SUBSETS)
+        await consul.put(f"{PREFIX}/VirtualService/default/reviews", split(100, 0))
+        await mesh.until_answered_by({"v1"}, url, host=HOST)
+        await consul.put(f"{PREFIX}/VirtualService/default/reviews", split(50, 50))
+        await mesh.until_answered_by({"v1", "v2"}, url, host=HOST)
+        await consul.put(f"{PREFIX}/VirtualService/default/reviews", split(0, 100))
+        await mesh.until_answered_by({"v2"}, url, host=HOST)
+        await mesh.assert_all_taken()
+
+
+@pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
+async def test_a_deploy_replaces_every_instance_under_load_without_a_failed_request(
+    tmp_path: Path, free_ports: Ports, consul: Consul, delta: bool
+) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}/"
+    async with trio.open_nursery() as nursery, fleet(tmp_path, mesh=MESH, consul=settings(consul)) as mesh:
+        old = [await nursery.start(_process, f"old-{number}") for number in range(3)]
+        for process in old:
+            await put(consul, process.backend, port, Check=TTL)
+        envoy = await mesh.envoy(CLIENT, delta=delta)
+        await mesh.until_answered_by({p.backend.name for p in old}, url, host=HOST)
+        async with mesh.load(url, host=HOST) as load:
+            new = []
+            for number, before in enumerate(old):
+                after = await nursery.start(_process, f"new-{number}")
+                new.append(after.backend.name)
+                await put(consul, after.backend, port, version="v2", Check={**TTL, "Status": "critical"})
+                await consul.check(after.backend.name, "pass")
+                await eventually(lambda name=after.backend.name: load.answers[name] > 0, what="the new one answers")
+                await consul.deregister(before.backend.name)
+                await eventually(lambda p=before.backend.port: _is_out(envoy, p), what="the old one is out")
+                before.stop.set()
+            load.answers.clear()
+            await eventually(lambda: set(load.answers) == set(new), what="all new ones answer")
+        assert load.failures == []
+        await mesh.assert_all_taken()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_sidecar_takes_what_is_for_the_instance_at_its_address(
+    tmp_path: Path, free_ports: Ports, consul: Consul
+) -> None:
+    port, outbound = free_ports(2)
+    async with fleet(tmp_path, mesh=MESH, consul=settings(consul)) as mesh:
+        backend = await mesh.backend("app", port=port)
+        await put(consul, attrs.evolve(backend, host="127.0.0.6"), outbound)
+        envoy = await mesh.envoy(EnvoyNode("app", "default", "127.0.0.6", interception=Interception.NONE))
+        listening = f"127.0.0.6:{port}"
+
+        async def is_open() -> bool:
+            return listening in (await envoy.listening()).values()
+
+        await eventually(is_open, what="the inbound listener is open")
+        reply = await mesh.get(f"http://{listening}/", host=HOST)
+        assert reply.json()["name"] == "app"
+        assert await envoy.stats(f"^cluster.inbound.{port}..*upstream_rq_total$")
+        await mesh.assert_all_taken()
+
+
+async def test_proxies_keep_their_traffic_while_consul_is_gone(
+    tmp_path: Path, free_ports: Ports, consul: Consul
+) -> None:
+    (port,) = free_ports(1)
+    url = f"http://127.0.0.1:{port}/"
+    async with fleet(tmp_path, mesh=MESH, consul=settings(consul)) as mesh:
+        await put(consul, await mesh.backend("v1"), port)
+        await mesh.envoy(CLIENT)
+        await mesh.until_answered_by({"v1"}, url, host=HOST)
+        await consul.kill()
+        await eventually(lambda: bool(mesh.plane.state.stale()), what="it is known to be stale")
+        assert set(await mesh.names(url, host=HOST)) == {"v1"}
+        ready = await mesh.get(f"http://{mesh.plane.addresses.http}/ready")
+        assert ready.status_code == 200
+        first, second = ready.text.splitlines()
+        assert first == "ready" and second.startswith("consul: silent for ")
+        metrics = await mesh.get(f"http://{mesh.plane.addresses.http}/metrics")
+        assert 'mesh_pilot_source_stale_seconds{source="consul"}' in metrics.text
+
+
+@attrs.frozen
+class _Process:
+    """A backend that runs until it is stopped."""
+
+    backend: Backend
+    stop: trio.Event
+
+
+async def _process(name: str, *, task_status: trio.TaskStatus[_Process]) -> None:
+    async with http_backend(name) as backend:
+        process = _Process(backend, trio.Event())
+        task_status.started(process)
+        await process.stop.wait()
+
+
+async def _is_out(envoy: Any, port: int) -> bool:
+    """Whether Envoy has no endpoint at a port any more."""
+    return f'"port_value": {port}' not in str(await envoy.dynamic("ClusterLoadAssignment")).replace("'", '"')
