@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import betterproto2
 
@@ -23,7 +23,7 @@ from mesh_pilot.model.events import (
     Upsert,
     item_key,
 )
-from mesh_pilot.sources.mcp.collections import COLLECTIONS, MESH_CONFIG, Collection, same_message
+from mesh_pilot.sources.mcp.collections import MESH_CONFIG, Collection, same_message
 from mesh_pilot.sources.mcp.messages import Resource
 from mesh_pilot.sources.mcp.sink import Outcome
 
@@ -96,9 +96,10 @@ class Teller:
     State: which resource each item in force is of, and the rejections that stand.
     """
 
-    def __init__(self, source: str, peer: str) -> None:
+    def __init__(self, source: str, peer: str, collections: Mapping[str, Collection]) -> None:
         self._source = source
         self._peer = peer
+        self._collections = collections
         self._owners: dict[Key, tuple[str, str]] = {}
         self._items: dict[Key, Item] = {}
         self._standing: dict[tuple[str, str], Rejected] = {}
@@ -119,9 +120,6 @@ class Teller:
     def tell(self, outcome: Outcome[Item], problems: dict[str, tuple[Problem, ...]]) -> Iterator[Event]:
         """The events of what a response came to; ``problems`` has all that is wrong with each refused resource."""
         collection = outcome.collection
-        for name in outcome.recovered:
-            if self._standing.pop((collection, name), None):
-                yield Accepted(self._source, location_of(self._peer, collection, name))
         coming = {item_key(item) for item in outcome.put.values()}
         for name, item in outcome.dropped:
             key = item_key(item)
@@ -134,18 +132,22 @@ class Teller:
             self._owners[key] = (collection, name)
             self._items[key] = item
             yield Upsert(self._source, item)
+        for name in outcome.recovered:
+            if self._standing.pop((collection, name), None):
+                yield Accepted(self._source, location_of(self._peer, collection, name))
         for bad in outcome.refused:
             name = bad.resource.name
-            rejected = Rejected(self._source, self.origin(collection, name), problems[name], _key(collection, name))
+            rejected = Rejected(
+                self._source, self.origin(collection, name), problems[name], self._key(collection, name)
+            )
             self._standing[(collection, name)] = rejected
             yield rejected
 
-
-def _key(collection: str, name: str) -> Key | None:
-    """The item key of a resource, where its name gives it."""
-    found = COLLECTIONS[collection]
-    if found.kind is None or not name:
-        return None
-    namespace, _, own = name.rpartition("/")
-    suffix = SYNTHETIC_SUFFIX if found.synthetic else ""
-    return ("config", found.kind.name, "" if found.kind.cluster_scoped else namespace, own + suffix)
+    def _key(self, collection: str, name: str) -> Key | None:
+        """The item key of a resource, where its name gives it."""
+        found = self._collections[collection]
+        if found.kind is None or not name:
+            return None
+        namespace, _, own = name.rpartition("/")
+        suffix = SYNTHETIC_SUFFIX if found.synthetic else ""
+        return ("config", found.kind.name, "" if found.kind.cluster_scoped else namespace, own + suffix)

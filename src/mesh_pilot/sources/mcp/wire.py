@@ -31,8 +31,12 @@ class SinkNode:
 class Dialect(Protocol):
     """How a sink speaks to a source on one stream."""
 
-    path: str
-    """The gRPC method."""
+    @property
+    def path(self) -> str:
+        """The gRPC method."""
+
+    def name_of(self, collection: str) -> str | None:
+        """What the other side calls a collection; None for one that can't be asked for."""
 
     def request(self, request: Request) -> bytes:
         """A request, encoded."""
@@ -85,6 +89,9 @@ class SourceDialect:
     node: SinkNode
     path: str = SOURCE_PATH
 
+    def name_of(self, collection: str) -> str | None:
+        return collection
+
     def request(self, request: Request) -> bytes:
         return bytes(
             api.RequestResources(
@@ -124,8 +131,13 @@ class AggregatedDialect:
     _versions: dict[str, str] = attrs.field(factory=dict)
     _pending: dict[str, str] = attrs.field(factory=dict)
 
+    def name_of(self, collection: str) -> str | None:
+        return self.names.get(collection)
+
     def request(self, request: Request) -> bytes:
-        if request.nonce and request.error is None:
+        if not request.nonce:
+            self._versions.pop(request.collection, None)  # a source answers at once only who says to have nothing
+        elif request.error is None:
             self._versions[request.collection] = self._pending.get(request.collection, "")
         return bytes(
             api.MeshConfigRequest(
@@ -169,5 +181,24 @@ def encode_response(response: Response) -> bytes:
             removed_resources=list(response.removed),
             nonce=response.nonce,
             incremental=response.incremental,
+        )
+    )
+
+
+def decode_aggregated_request(data: bytes) -> tuple[Request, SinkNode | None]:
+    """The same of a ``MeshConfigRequest``; collections may be called by type URL."""
+    message = api.MeshConfigRequest.FromString(data)
+    node = message.sink_node
+    request = Request(message.type_url, message.response_nonce, error=decode_status(message.error_detail))
+    return request, SinkNode(node.id, node.annotations) if node is not None else None
+
+
+def encode_aggregated_response(response: Response) -> bytes:
+    return bytes(
+        api.MeshConfigResponse(
+            version_info=response.version,
+            resources=[encode_resource(resource) for resource in response.resources],
+            type_url=response.collection,
+            nonce=response.nonce,
         )
     )

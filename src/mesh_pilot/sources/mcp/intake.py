@@ -1,0 +1,247 @@
+"""What a stream of MCP feeds: judges what comes, answers it, and tells the World.
+
+One intake lives as long as its source, over all streams and runs. Which side dialled makes no difference to it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import attrs
+import structlog
+import trio
+
+from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE
+from mesh_pilot.model.config import ConfigError, Problem, Severity
+from mesh_pilot.model.events import Accepted, Event, Item, Replace, Synced
+from mesh_pilot.sources.mcp.collections import Collection
+from mesh_pilot.sources.mcp.items import Teller, read_item
+from mesh_pilot.sources.mcp.messages import Request, Resource, Response
+from mesh_pilot.sources.mcp.sink import Bad, Sink
+from mesh_pilot.sources.mcp.wire import Dialect
+
+log = structlog.get_logger(scope="mcp")
+
+SILENCE_SECONDS = 10.0
+"""How long the first picture waits for a collection that is not answered, on a stream that is open."""
+
+PROBE_SECONDS = 1.0
+"""How long a source may take to answer before it is taken to have the collection, where they are asked one by one."""
+
+
+class Call(Protocol):
+    """The side of a gRPC stream that is used, whichever end of it is ours; messages are encoded."""
+
+    async def recv_message(self) -> bytes | None: ...
+
+    async def send_message(self, message: bytes, /) -> None: ...
+
+
+class StreamEnded(Exception):
+    """The other side ended its stream without an error."""
+
+
+@attrs.frozen
+class IntakeStatistics:
+    """What an intake has. All counts are of now but ``responses`` and ``judged``."""
+
+    items: int
+    """Objects in force."""
+    rejected: int
+    """Objects that stand refused."""
+    synced: bool
+    waiting_for: str
+    """Collections that keep it from syncing; empty once it has."""
+    collections: Mapping[str, int]
+    """Resources held of each collection that has any."""
+    responses: int
+    """Responses taken."""
+    judged: int
+    """Resources decoded and validated: those whose content was new."""
+
+
+class Intake:
+    """The receiving half of a source.
+
+    State: the sink and the teller, which survive a restart; `_outbox`, events under way; `_announced`, whether
+    this run has sent its first picture; `_over`, what became good before that.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        peer: str,
+        collections: Mapping[str, Collection],
+        *,
+        incremental: bool = True,
+        silence_seconds: float = SILENCE_SECONDS,
+        root_namespace: str = ROOT_NAMESPACE,
+    ) -> None:
+        """``collections`` are those to ask for, by the names that the other side knows them by."""
+        self.sink: Sink[Item] = Sink(collections, incremental=incremental)
+        self._source = source
+        self._collections = collections
+        self._teller = Teller(source, peer, collections)
+        self._silence_seconds = silence_seconds
+        self._root_namespace = root_namespace
+        self._outbox: deque[Event] = deque()
+        self._filled = trio.Event()
+        self._emptied = trio.Event()
+        self._announced = False
+        self._give_up_at = math.inf
+        self._probe_until = math.inf
+        self.probed: str | None = None
+        """The collection that was asked for alone, and is not answered."""
+        self._over: list[Accepted] = []
+        self._responses = 0
+        self._judged = 0
+
+    def __repr__(self) -> str:
+        return f"<Intake of {self._source}{'' if self._announced else ' not announced'}: {self.sink!r}>"
+
+    @property
+    def announced(self) -> bool:
+        """Whether this run has sent its first picture."""
+        return self._announced
+
+    def statistics(self) -> IntakeStatistics:
+        silent = self.sink.silent()
+        return IntakeStatistics(
+            items=len(self._teller.items),
+            rejected=len(self._teller.rejections),
+            synced=self._announced,
+            waiting_for="" if self._announced else f"no answer yet for {', '.join(silent)}",
+            collections={name: n for name in self._collections if (n := len(self.sink.held(name)))},
+            responses=self._responses,
+            judged=self._judged,
+        )
+
+    async def run(self, events: trio.MemorySendChannel[Event]) -> None:
+        """Pass on what streams bring, for one run of the source; nothing is told before there is a picture again.
+
+        Events do not depend on the stream that brought them: one that breaks in their middle loses none.
+        """
+        self._announced = False
+        self._outbox.clear()
+        while True:
+            while self._outbox:
+                await events.send(self._outbox[0])
+                self._outbox.popleft()
+            self._emptied.set()
+            self._filled = trio.Event()
+            await self._filled.wait()
+
+    async def _tell(self, events: Iterable[Event]) -> None:
+        """Leave events for `run`, and wait until they are passed on: a slow reducer slows the stream, not memory."""
+        self._outbox += events
+        if self._outbox:
+            self._emptied = trio.Event()
+            self._filled.set()
+            await self._emptied.wait()
+
+    async def converse(
+        self, call: Call, dialect: Dialect, *, without: Iterable[str] = (), one_by_one: bool = False
+    ) -> None:
+        """Speak MCP on a stream until it ends. ``without``: collections that the other side does not have.
+
+        ``one_by_one``: ask for a collection only once the one before was answered, or could have been; ``probed`` then
+        tells which one was asked for when the stream broke. Raises StreamEnded, or what ``call`` raises. What came
+        before the stream broke is in force; if cancelled, what is known is kept, and told anew when the source is
+        started again.
+        """
+        unasked = deque(self.sink.open(without=without))
+        self.probed = None
+        while True:
+            if unasked and self.probed is None:
+                request = unasked.popleft()
+                self.probed = request.collection if one_by_one else None
+                now = trio.current_time()
+                self._probe_until, self._give_up_at = now + PROBE_SECONDS, now + self._silence_seconds
+                await call.send_message(dialect.request(request))
+                continue
+            await self._announce_if_complete()
+            with trio.move_on_at(self._deadline()) as waiting:
+                data = await call.recv_message()
+            if waiting.cancelled_caught:
+                await self._waited()
+                continue
+            if data is None:
+                raise StreamEnded("the other side ended the stream")
+            response = _decoded(dialect, data)
+            if response.collection == self.probed:
+                self.probed = None
+            await call.send_message(dialect.request(await self._take(response)))
+
+    def _deadline(self) -> float:
+        """When to stop waiting for a message."""
+        probe = math.inf if self.probed is None else self._probe_until
+        return min(probe, math.inf if self._announced else self._give_up_at)
+
+    async def _waited(self) -> None:
+        """A collection was not answered in time."""
+        if self.probed is not None and trio.current_time() >= self._probe_until:
+            self.probed = None
+            return
+        log.warning(
+            "collections were not answered in time; starting with what these had before, which may be nothing",
+            source=self._source,
+            collections=list(self.sink.silent()),
+            after_seconds=self._silence_seconds,
+        )
+        await self._announce()
+
+    async def _take(self, response: Response) -> Request:
+        """Judge a response, tell what it changes, and give its answer."""
+        self._responses += 1
+        review = self.sink.receive(response)
+        verdicts: dict[str, Item | Bad] = {}
+        problems: dict[str, tuple[Problem, ...]] = {}
+        for resource in review.fresh:
+            self._judged += 1
+            verdicts[resource.name] = self._judge(response.collection, resource, problems)
+            await trio.lowlevel.checkpoint()
+        outcome = self.sink.settle(review, verdicts)
+        if outcome.answer.error is not None and not review.unknown:
+            tell = log.warning if outcome.refused else log.debug  # refused before: said before
+            tell(
+                "NACK: what was good before stays in force, and the rest is taken",
+                source=self._source,
+                collection=outcome.collection,
+                reason=outcome.answer.error.message,
+            )
+        events = list(self._teller.tell(outcome, problems))
+        if not self._announced:
+            self._over += (event for event in events if isinstance(event, Accepted))
+            return outcome.answer
+        await self._tell(events)
+        return outcome.answer
+
+    def _judge(self, collection: str, resource: Resource, problems: dict[str, tuple[Problem, ...]]) -> Item | Bad:
+        origin = self._teller.origin(collection, resource.name)
+        try:
+            return read_item(self._collections[collection], resource, origin, root_namespace=self._root_namespace)
+        except ConfigError as error:
+            problems[resource.name] = error.problems
+            errors = (problem for problem in error.problems if problem.severity is Severity.ERROR)
+            return Bad(resource, "; ".join(map(str, errors)))
+
+    async def _announce_if_complete(self) -> None:
+        if not self._announced and not self.sink.silent():
+            await self._announce()
+
+    async def _announce(self) -> None:
+        """Send the first picture of this run."""
+        over, self._over, self._announced = self._over, [], True
+        items, rejections = self._teller.items, self._teller.rejections
+        await self._tell([Replace(self._source, (), items), *over, *rejections, Synced(self._source)])
+        log.info("all collections are in", source=self._source, objects=len(items), rejected=len(rejections))
+
+
+def _decoded(dialect: Dialect, data: bytes) -> Response:
+    try:
+        return dialect.response(data)
+    except Exception as error:  # betterproto raises many kinds for what is not a message
+        raise StreamEnded(f"a response can't be decoded: {error}") from error

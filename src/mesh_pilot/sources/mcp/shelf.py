@@ -1,0 +1,150 @@
+"""What the World holds, as collections of MCP: brought up to date with every revision, at the cost of what changed.
+
+Served are the configs of every kind, the settings of the mesh, and as synthetic service entries the services that
+registries gave, with their endpoints. Never served are secrets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+import attrs
+
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.service import ServiceKey
+from mesh_pilot.sources.mcp.collections import BY_KIND, MESH_CONFIG, MESH_NETWORKS, SYNTHETIC, Collection
+from mesh_pilot.sources.mcp.items import SYNTHETIC_SUFFIX
+from mesh_pilot.sources.mcp.messages import Resource
+from mesh_pilot.sources.mcp.synthetic import synthetic_entry
+from mesh_pilot.world.world import Revision, World
+
+Key = tuple[str, ...]
+
+_EMPTY: Mapping[str, Resource] = MappingProxyType({})
+
+
+@attrs.define
+class _Held:
+    resources: dict[str, Resource] = attrs.field(factory=dict)
+    revision: int = 0
+    changed: dict[str, int] = attrs.field(factory=dict)
+    """The revision at which each name last changed, the latest last; also of names that are gone."""
+
+    def put(self, name: str, resource: Resource | None) -> bool:
+        if self.resources.get(name) == resource:
+            return False
+        if resource is None:
+            del self.resources[name]
+        else:
+            self.resources[name] = resource
+        self.revision += 1
+        self.changed.pop(name, None)
+        self.changed[name] = self.revision
+        return True
+
+
+class WorldShelf:
+    """The shelf that a World fills; give ``published`` the revisions.
+
+    State: the resources of every collection with when they changed, and who is to be woken.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._held: dict[str, _Held] = {}
+        self._watchers: dict[object, Callable[[], None]] = {}
+        self._encoded = 0
+
+    def __repr__(self) -> str:
+        return f"<WorldShelf {sum(len(h.resources) for h in self._held.values())} resources>"
+
+    @property
+    def encoded(self) -> int:
+        """Resources encoded since the start."""
+        return self._encoded
+
+    def revision(self, collection: str) -> int:
+        held = self._held.get(collection)
+        return held.revision if held else 0
+
+    def resources(self, collection: str) -> Mapping[str, Resource]:
+        held = self._held.get(collection)
+        return held.resources if held else _EMPTY
+
+    def changed_since(self, collection: str, revision: int) -> tuple[str, ...]:
+        held = self._held.get(collection)
+        names: list[str] = []
+        for name, at in reversed(held.changed.items()) if held else ():
+            if at <= revision:
+                break
+            names.append(name)
+        return tuple(names)
+
+    def watch(self, who: object, wake: Callable[[], None]) -> None:
+        """Call ``wake`` whenever anything changed, until ``unwatch``."""
+        self._watchers[who] = wake
+
+    def unwatch(self, who: object) -> None:
+        self._watchers.pop(who, None)
+
+    def published(self, revision: Revision) -> None:
+        """Take in what changed in the World."""
+        if self.update(revision.changed):
+            for wake in self._watchers.values():
+                wake()
+
+    def update(self, keys: Iterable[Key]) -> bool:
+        """Look at items of the World again; whether any resource changed."""
+        changed = False
+        for key in sorted(keys):
+            match key:
+                case ("config", kind, namespace, name) if kind in BY_KIND:
+                    changed |= self._config(ConfigKey(kind, namespace, name))
+                case ("service" | "endpoints", host, namespace):
+                    changed |= self._service(ServiceKey(host, namespace))
+                case ("mesh",):
+                    changed |= self._put(MESH_CONFIG, "mesh", bytes(self._world.mesh.peek(())))
+                case ("networks",):
+                    changed |= self._put(MESH_NETWORKS, "networks", bytes(self._world.networks.peek(())))
+        return changed
+
+    def _config(self, key: ConfigKey) -> bool:
+        config = self._world.config.peek(key)
+        if key.name.endswith(SYNTHETIC_SUFFIX) and key.kind == "ServiceEntry":
+            name = full_name(key.namespace, key.name.removesuffix(SYNTHETIC_SUFFIX))
+            return self._put(SYNTHETIC, name, bytes(config.spec) if config else None, config)
+        name = full_name(key.namespace, key.name)
+        return self._put(BY_KIND[key.kind], name, bytes(config.spec) if config else None, config)
+
+    def _service(self, key: ServiceKey) -> bool:
+        service = self._world.services.peek(key)
+        name = full_name(key.namespace, key.host)
+        if service is None or service.config is not None:
+            return self._put(SYNTHETIC, name, None)
+        entry = synthetic_entry(service, self._world.endpoints.peek(key))
+        return self._put(SYNTHETIC, name, bytes(entry))
+
+    def _put(self, collection: Collection, name: str, body: bytes | None, config: Config | None = None) -> bool:
+        held = self._held.setdefault(collection.name, _Held())
+        if body is None:
+            return held.put(name, None)
+        self._encoded += 1
+        plain = Resource(name, "", collection.type_url, body)
+        if config is not None:
+            plain = attrs.evolve(plain, created=config.created, labels=config.labels, annotations=config.annotations)
+        return held.put(name, attrs.evolve(plain, version=_version(plain)))
+
+
+def full_name(namespace: str, name: str) -> str:
+    """What MCP calls an object."""
+    return f"{namespace}/{name}" if namespace else name
+
+
+def _version(resource: Resource) -> str:
+    """Hash of the content: the same for the same content in any process."""
+    metadata = (resource.created.isoformat(), sorted(resource.labels.items()), sorted(resource.annotations.items()))
+    digest = hashlib.blake2b(repr(metadata).encode(), digest_size=8)
+    digest.update(resource.body)
+    return digest.hexdigest()

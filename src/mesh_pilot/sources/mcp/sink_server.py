@@ -1,0 +1,154 @@
+"""The source that is dialled: a Galley connects to us and sends what it has (``ResourceSink``).
+
+It listens on an address of its own, from the start: gRPC for proxies is served only once the sources are in, this one
+among them. One stream at a time, the newest: a Galley that gives up on a stream opens another, and leaves the old one
+hanging.
+
+A Galley can't say that it lacks a collection on a stream that it opened; it gives up. So it is asked for one collection
+after the other, and what was being asked for when it gave up is not asked for again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+
+import attrs
+import structlog
+import trio
+
+from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE
+from mesh_pilot.model.events import Event
+from mesh_pilot.rpc import (
+    Cardinality,
+    GRPCError,
+    Handler,
+    ServerStream,
+    Status,
+    StreamTerminatedError,
+    TlsSource,
+    open_listeners,
+    serve,
+)
+from mesh_pilot.rpc.net import address_of
+from mesh_pilot.sources.mcp.collections import COLLECTIONS
+from mesh_pilot.sources.mcp.intake import SILENCE_SECONDS, Intake, StreamEnded
+from mesh_pilot.sources.mcp.wire import SINK_PATH, SinkNode, SourceDialect
+
+log = structlog.get_logger(scope="mcp")
+
+GIVEN_UP = 2
+"""How often a source must give up over a collection before it is taken not to have it."""
+
+
+@attrs.frozen
+class SinkServerStatistics:
+    items: int
+    rejected: int
+    synced: bool
+    waiting_for: str
+    address: str
+    """Where it really listens; empty while it does not."""
+    peer: str
+    """The source that is connected; empty without one."""
+    collections: Mapping[str, int]
+    """Resources held, by collection."""
+
+
+class SinkServer:
+    """Takes configuration from whoever dials it.
+
+    State: the intake, where it listens, who is connected, and the collections that a source gave up over.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        node: SinkNode,
+        *,
+        name: str = "mcp-sink",
+        tls: TlsSource | None = None,
+        silence_seconds: float = SILENCE_SECONDS,
+        root_namespace: str = ROOT_NAMESPACE,
+    ) -> None:
+        self.name = name
+        self._address = address
+        self._node = node
+        self._tls = tls
+        self._bound = ""
+        self._peer = ""
+        self._current = trio.CancelScope()
+        self._turn = trio.Lock()
+        self._missing: set[str] = set()
+        self._given_up: Counter[str] = Counter()
+        self._intake = Intake(name, name, COLLECTIONS, silence_seconds=silence_seconds, root_namespace=root_namespace)
+
+    def __repr__(self) -> str:
+        return f"<SinkServer {self._bound or 'not listening'}, peer {self._peer or 'none'}: {self._intake!r}>"
+
+    def statistics(self) -> SinkServerStatistics:
+        intake = self._intake.statistics()
+        waiting = intake.waiting_for
+        if not intake.synced and not self._peer:
+            waiting = f"nobody has connected to {self._bound or self._address} yet"
+        return SinkServerStatistics(
+            items=intake.items,
+            rejected=intake.rejected,
+            synced=intake.synced,
+            waiting_for=waiting,
+            address=self._bound,
+            peer=self._peer,
+            collections=intake.collections,
+        )
+
+    async def run(
+        self,
+        events: trio.MemorySendChannel[Event],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Listen until cancelled; then the listeners are closed. Raises AddressError where it can't listen."""
+        listeners = await open_listeners(self._address)
+        self._bound = address_of(listeners[0].socket)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._intake.run, events)
+                await nursery.start(partial(serve, [self], listeners, tls=self._tls))
+                task_status.started()
+        finally:
+            self._bound = ""
+            for listener in listeners:
+                listener.socket.close()
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        return {SINK_PATH: Handler(self._handle, Cardinality.STREAM_STREAM, bytes, bytes)}
+
+    async def _handle(self, call: ServerStream[bytes, bytes]) -> None:
+        self._current.cancel()
+        async with self._turn:
+            with trio.CancelScope() as self._current:
+                await self._converse(call)
+                return
+        raise GRPCError(Status.ABORTED, "a newer stream took the place of this one")
+
+    async def _converse(self, call: ServerStream[bytes, bytes]) -> None:
+        self._peer = call.peer.address
+        log.info("source connected", peer=self._peer)
+        dialect = SourceDialect(self._node, SINK_PATH)
+        try:
+            await self._intake.converse(call, dialect, without=self._missing, one_by_one=True)
+        except (StreamEnded, StreamTerminatedError) as error:
+            log.warning("source gone; what it sent stays in force", peer=self._peer, why=str(error))
+        finally:
+            self._note_given_up(self._intake.probed)
+            self._peer = ""
+
+    def _note_given_up(self, collection: str | None) -> None:
+        """Once may be chance: the source was stopped just then."""
+        if collection is None:
+            return
+        self._given_up[collection] += 1
+        if self._given_up[collection] == GIVEN_UP:
+            log.info("the source does not have this collection", peer=self._peer, collection=collection)
+            self._missing.add(collection)

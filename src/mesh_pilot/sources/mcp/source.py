@@ -1,0 +1,253 @@
+"""The source that dials a server of configuration, over MCP or over xDS, and stays connected."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import structlog
+import trio
+
+from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE
+from mesh_pilot.model.events import Event
+from mesh_pilot.rpc import (
+    Cardinality,
+    Channel,
+    ClientCall,
+    GRPCError,
+    RpcError,
+    Status,
+    StreamTerminatedError,
+    TlsSource,
+    open_channel,
+)
+from mesh_pilot.sources.base import Backoff
+from mesh_pilot.sources.mcp.collections import COLLECTIONS, Collection
+from mesh_pilot.sources.mcp.intake import SILENCE_SECONDS, Intake, StreamEnded
+from mesh_pilot.sources.mcp.wire import AggregatedDialect, Dialect, SinkNode, SourceDialect
+
+log = structlog.get_logger(scope="mcp")
+
+
+@attrs.frozen(kw_only=True)
+class Server:
+    """A server to read from."""
+
+    address: str
+    """As ``rpc`` reads it: ``host:port`` or ``unix:///path``."""
+    tls: TlsSource | None = None
+    server_hostname: str | None = None
+    """The name to ask for, and to expect in its certificate; None: the address's host."""
+    collections: Mapping[str, Collection] = attrs.field(default=COLLECTIONS, repr=False)
+    """What to ask for, by the names that the server knows."""
+
+
+@attrs.frozen
+class McpStatistics:
+    """How such a source is doing."""
+
+    items: int
+    rejected: int
+    synced: bool
+    waiting_for: str
+    address: str
+    connected: bool
+    method: str
+    """The gRPC method in use, or tried last."""
+    streams: int
+    """Streams opened since the start."""
+    last_error: str
+    """Why the last stream ended, or none could be opened; empty if that never happened."""
+    not_offered: tuple[str, ...]
+    """Collections that the server said it does not have."""
+    collections: Mapping[str, int]
+    """Resources held, by collection."""
+    judged: int
+    """Resources decoded and validated since the start."""
+
+
+class McpSource:
+    """Reads from one server until cancelled, and connects again whenever it is lost.
+
+    Whichever way of asking the server has is used: each dialect is tried until one is implemented. A server that ends
+    the stream because it does not have a collection, as Galley does, is asked again without it.
+
+    State: the intake with all that is known; whether a stream is open, in which dialect; what last went wrong.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        server: Server,
+        dialects: tuple[Dialect, ...],
+        *,
+        incremental: bool = True,
+        silence_seconds: float = SILENCE_SECONDS,
+        root_namespace: str = ROOT_NAMESPACE,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self.name = name
+        self._server = server
+        self._dialects = dialects
+        self._dialect = dialects[0]
+        self._backoff = backoff or Backoff()
+        self._intake = Intake(
+            name,
+            server.address,
+            server.collections,
+            incremental=incremental,
+            silence_seconds=silence_seconds,
+            root_namespace=root_namespace,
+        )
+        self._connected = False
+        self._streams = 0
+        self._last_error = ""
+        self._not_offered: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        state = "connected" if self._connected else self._last_error or "not connected"
+        return f"<McpSource {self.name}: {state}, {self._intake!r}>"
+
+    def statistics(self) -> McpStatistics:
+        intake = self._intake.statistics()
+        waiting = intake.waiting_for
+        if not intake.synced and not self._connected:
+            waiting = self._last_error or f"connecting to {self._server.address}"
+        return McpStatistics(
+            items=intake.items,
+            rejected=intake.rejected,
+            synced=intake.synced,
+            waiting_for=waiting,
+            address=self._server.address,
+            connected=self._connected,
+            method=self._dialect.path,
+            streams=self._streams,
+            last_error=self._last_error,
+            not_offered=self._not_offered,
+            collections=intake.collections,
+            judged=intake.judged,
+        )
+
+    async def run(
+        self,
+        events: trio.MemorySendChannel[Event],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Connect, read, and connect again, until cancelled. What is known is kept for the next run."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._intake.run, events)
+            await trio.lowlevel.checkpoint()
+            task_status.started()
+            while True:
+                try:
+                    await self._read()
+                except (RpcError, GRPCError, StreamTerminatedError, StreamEnded) as error:
+                    self._note(error)
+                await trio.sleep(self._backoff.next_seconds())
+
+    def _note(self, error: Exception) -> None:
+        reason = f"{error.status.name}: {error.message}" if isinstance(error, GRPCError) else str(error)
+        reason = f"{self._server.address}: {reason.removeprefix(f'{self._server.address}: ')}"
+        tell = log.warning if reason != self._last_error else log.debug
+        tell(
+            "not connected; what was read stays in force",
+            source=self.name,
+            why=reason,
+            next_try_within_seconds=self._backoff.ceiling_seconds,
+        )
+        self._last_error = reason
+
+    async def _read(self) -> None:
+        """One connection, with as many streams as it takes to find out what the server has."""
+        server = self._server
+        async with open_channel(server.address, tls=server.tls, server_hostname=server.server_hostname) as channel:
+            dialects = iter(self._dialects)
+            missing = self._begin(next(dialects))
+            while True:
+                try:
+                    await self._stream(channel, missing)
+                except GRPCError as error:
+                    if error.status is Status.INVALID_ARGUMENT and (named := self._named(error, missing)):
+                        log.info("the server does not have this collection", source=self.name, collection=named)
+                        missing.add(named)
+                        if missing != set(server.collections):
+                            continue
+                    elif error.status is not Status.UNIMPLEMENTED:
+                        raise
+                    following = next(dialects, None)
+                    if following is None:
+                        raise
+                    missing = self._begin(following)
+
+    def _begin(self, dialect: Dialect) -> set[str]:
+        """Use a dialect; the collections that it can't ask for."""
+        self._dialect = dialect
+        return {name for name in self._server.collections if dialect.name_of(name) is None}
+
+    async def _stream(self, channel: Channel, missing: set[str]) -> None:
+        """One stream. Raises how it ended."""
+        self._streams += 1
+        call = channel.request(self._dialect.path, Cardinality.STREAM_STREAM, bytes, bytes)
+        async with call:
+            self._connected = True
+            self._not_offered = tuple(name for name in self._server.collections if name in missing)
+            try:
+                await self._intake.converse(_Worked(call, self._backoff), self._dialect, without=missing)
+            finally:
+                self._connected = False
+
+    def _named(self, error: GRPCError, known: set[str]) -> str | None:
+        """The collection that an error is about: the longest name in its message."""
+        names = {name: self._dialect.name_of(name) for name in self._server.collections if name not in known}
+        found = [name for name, theirs in names.items() if theirs and theirs in (error.message or "")]
+        return max(found, key=len, default=None)
+
+
+@attrs.frozen
+class _Worked:
+    """A call that ends the backing off once it has brought something."""
+
+    call: ClientCall[bytes, bytes]
+    backoff: Backoff
+
+    async def recv_message(self) -> bytes | None:
+        data = await self.call.recv_message()
+        if data is not None:
+            self.backoff.reset()
+        return data
+
+    async def send_message(self, message: bytes, /) -> None:
+        await self.call.send_message(message)
+
+
+def mcp_source(
+    server: Server,
+    node: SinkNode,
+    *,
+    name: str | None = None,
+    incremental: bool = True,
+    silence_seconds: float = SILENCE_SECONDS,
+    root_namespace: str = ROOT_NAMESPACE,
+) -> McpSource:
+    """The source of a server that speaks MCP: a Galley, or another mesh-pilot.
+
+    ``ResourceSource`` is asked first; a server without it is asked for ``AggregatedMeshConfigService``, by collections
+    and then by the type URLs of their bodies, as the oldest servers name them.
+    """
+    types: dict[str, str] = {}
+    for collection in server.collections.values():
+        types.setdefault(collection.type_url, collection.name)
+    dialects: tuple[Dialect, ...] = (
+        SourceDialect(node),
+        AggregatedDialect(node, {name: name for name in server.collections}),
+        AggregatedDialect(node, {name: type_url for type_url, name in types.items()}),
+    )
+    return McpSource(
+        name or f"mcp:{server.address}",
+        server,
+        dialects,
+        incremental=incremental,
+        silence_seconds=silence_seconds,
+        root_namespace=root_namespace,
+    )

@@ -1,0 +1,194 @@
+"""A server of MCP in a test's hand: our own service, on a shelf that the test fills; and a source that dials."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import attrs
+import trio
+
+from mesh_pilot.api.istio.networking import v1alpha3 as networking
+from mesh_pilot.model.events import Item
+from mesh_pilot.rpc import (
+    Cardinality,
+    GRPCError,
+    Handler,
+    RpcError,
+    StreamTerminatedError,
+    open_channel,
+    open_listeners,
+)
+from mesh_pilot.rpc import serve as serve_rpc
+from mesh_pilot.sources.base import Backoff, Source
+from mesh_pilot.sources.mcp.collections import COLLECTIONS
+from mesh_pilot.sources.mcp.messages import Resource
+from mesh_pilot.sources.mcp.server import McpService
+from mesh_pilot.sources.mcp.sink_server import SinkServer
+from mesh_pilot.sources.mcp.source import McpSource, Server, mcp_source
+from mesh_pilot.sources.mcp.wire import SINK_PATH, SinkNode, decode_request, encode_response
+
+SERVICES = "istio/networking/v1alpha3/virtualservices"
+NODE = SinkNode("test", {"where": "here"})
+
+
+def virtual_service(name: str, version: int) -> Resource:
+    """A VirtualService; its version is a time-out."""
+    spec = networking.VirtualService.from_dict(
+        {"hosts": [name], "http": [{"route": [{"destination": {"host": name}}], "timeout": f"{version}s"}]}
+    )
+    return Resource(f"default/{name}", f"v{version}", COLLECTIONS[SERVICES].type_url, bytes(spec))
+
+
+def bad_service(name: str) -> Resource:
+    """One with nowhere to go."""
+    spec = networking.VirtualService(hosts=[name])
+    return Resource(f"default/{name}", "bad", COLLECTIONS[SERVICES].type_url, bytes(spec))
+
+
+@attrs.define
+class TestShelf:
+    """Collections of resources, with whoever is to be woken."""
+
+    __test__ = False
+
+    collections: dict[str, dict[str, Resource]] = attrs.field(factory=dict)
+    log: dict[str, list[str]] = attrs.field(factory=dict)
+    watchers: dict[object, Callable[[], None]] = attrs.field(factory=dict)
+
+    def put(self, collection: str, resource: Resource) -> None:
+        self.collections.setdefault(collection, {})[resource.name] = resource
+        self._changed(collection, resource.name)
+
+    def remove(self, collection: str, name: str) -> None:
+        del self.collections[collection][name]
+        self._changed(collection, name)
+
+    def _changed(self, collection: str, name: str) -> None:
+        self.log.setdefault(collection, []).append(name)
+        for wake in self.watchers.values():
+            wake()
+
+    def revision(self, collection: str) -> int:
+        return len(self.log.get(collection, ()))
+
+    def resources(self, collection: str) -> Mapping[str, Resource]:
+        return self.collections.get(collection, {})
+
+    def changed_since(self, collection: str, revision: int) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.log.get(collection, [])[revision:]))
+
+    def watch(self, who: object, wake: Callable[[], None]) -> None:
+        self.watchers[who] = wake
+
+    def unwatch(self, who: object) -> None:
+        self.watchers.pop(who, None)
+
+
+@attrs.define
+class _Only:
+    """A service with some of the methods of another."""
+
+    service: McpService
+    prefix: str
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        return {path: handler for path, handler in self.service.__mapping__().items() if path.startswith(self.prefix)}
+
+
+class ShelfFeed:
+    """A resource an object, whichever way it travels."""
+
+    source: Source
+
+    def __init__(self) -> None:
+        self.shelf = TestShelf()
+
+    async def put(self, name: str, version: int) -> None:
+        self.shelf.put(SERVICES, virtual_service(name, version))
+
+    async def put_bad(self, name: str) -> None:
+        self.shelf.put(SERVICES, bad_service(name))
+
+    async def remove(self, name: str) -> None:
+        self.shelf.remove(SERVICES, f"default/{name}")
+
+    def key(self, name: str) -> tuple[str, ...]:
+        return ("config", "VirtualService", "default", name)
+
+    def version(self, item: Item) -> int:
+        return int(item.spec.http[0].timeout.total_seconds())  # type: ignore[union-attr]
+
+
+class McpFeed(ShelfFeed):
+    """A server that can be stopped and started on its port."""
+
+    def __init__(self, nursery: trio.Nursery, port: int, *, incremental: bool, only: str) -> None:
+        super().__init__()
+        self._nursery = nursery
+        self._only = only
+        self.address = f"127.0.0.1:{port}"
+        self.source: McpSource = mcp_source(Server(address=self.address), NODE, incremental=incremental)
+        self.source._backoff = Backoff(first_seconds=0.01, limit_seconds=0.05)
+        self._scope = trio.CancelScope()
+        self._stopped = trio.Event()
+
+    @classmethod
+    async def open(cls, nursery: trio.Nursery, port: int, *, incremental: bool = True, only: str = "") -> McpFeed:
+        feed = cls(nursery, port, incremental=incremental, only=only)
+        await feed.restore()
+        return feed
+
+    async def break_off(self) -> None:
+        self._scope.cancel()
+        await self._stopped.wait()
+
+    async def restore(self) -> None:
+        await self._nursery.start(self._serve)
+
+    async def _serve(self, *, task_status: trio.TaskStatus[None]) -> None:
+        self._stopped = trio.Event()
+        with trio.CancelScope() as self._scope:
+            listeners = await open_listeners(self.address)
+            service = _Only(McpService(self.shelf), self._only)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(partial(serve_rpc, [service], listeners))
+                task_status.started()
+        self._stopped.set()
+
+
+class SinkFeed(ShelfFeed):
+    """A source that dials, as Galley does: with a trigger first, and again whenever the stream ends."""
+
+    def __init__(self, nursery: trio.Nursery, port: int) -> None:
+        super().__init__()
+        self._nursery = nursery
+        self.address = f"127.0.0.1:{port}"
+        self.source: SinkServer = SinkServer(self.address, NODE)
+        self._scope = trio.CancelScope()
+
+    @classmethod
+    async def open(cls, nursery: trio.Nursery, port: int) -> SinkFeed:
+        feed = cls(nursery, port)
+        await feed.restore()
+        return feed
+
+    async def break_off(self) -> None:
+        self._scope.cancel()
+
+    async def restore(self) -> None:
+        self._nursery.start_soon(self._dial)
+
+    async def _dial(self) -> None:
+        with trio.CancelScope() as self._scope:
+            while True:
+                try:
+                    async with open_channel(self.address) as channel:
+                        call = channel.request(SINK_PATH, Cardinality.STREAM_STREAM, bytes, bytes)
+                        async with call:
+                            await call.send_message(b"")  # the trigger: a response for no collection
+                            service = McpService(self.shelf)
+                            await service.serve_stream(call, self.address, decode_request, encode_response)
+                except (RpcError, StreamTerminatedError, GRPCError):
+                    pass
+                await trio.sleep(0.02)

@@ -1,0 +1,33 @@
+"""MCP keeps to what every source must: dialled by us in each dialect, and dialling us."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from conformance import Feed, SourceConformance
+from mcp_feed import McpFeed, SinkFeed
+
+
+class TestResourceSource(SourceConformance):
+    @pytest.fixture
+    async def feed(self, nursery, free_ports: Callable[[int], list[int]]) -> Feed:  # type: ignore[no-untyped-def]
+        return await McpFeed.open(nursery, free_ports(1)[0])
+
+
+class TestWholeCollections(SourceConformance):
+    @pytest.fixture
+    async def feed(self, nursery, free_ports: Callable[[int], list[int]]) -> Feed:  # type: ignore[no-untyped-def]
+        return await McpFeed.open(nursery, free_ports(1)[0], incremental=False)
+
+
+class TestAggregated(SourceConformance):
+    @pytest.fixture
+    async def feed(self, nursery, free_ports: Callable[[int], list[int]]) -> Feed:  # type: ignore[no-untyped-def]
+        return await McpFeed.open(nursery, free_ports(1)[0], only="/istio.mcp.v1alpha1.AggregatedMeshConfigService/")
+
+
+class TestResourceSink(SourceConformance):
+    @pytest.fixture
+    async def feed(self, nursery, free_ports: Callable[[int], list[int]]) -> Feed:  # type: ignore[no-untyped-def]
+        return await SinkFeed.open(nursery, free_ports(1)[0])
