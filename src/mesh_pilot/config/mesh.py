@@ -16,7 +16,7 @@ from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.config.validation import mesh_config, mesh_networks
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity, worst_first
 
-__all__ = ["decode_mesh", "decode_networks", "default_mesh"]
+__all__ = ["decode_mesh", "decode_networks", "default_mesh", "overlay"]
 
 M = TypeVar("M", bound=betterproto2.Message)
 
@@ -116,14 +116,14 @@ def _inner(text: str, origin: Origin, start: int) -> Iterator[yaml.Document]:
 
 
 def _over_defaults(spec: api.MeshConfig, data: Mapping[str, object], defaults: api.MeshConfig) -> api.MeshConfig:
-    merged = _overlay(defaults, spec, data)
+    merged = overlay(defaults, spec, data)
     proxy = data.get("defaultConfig", data.get("default_config"))
     if spec.default_config is not None and isinstance(proxy, Mapping):
-        merged.default_config = _overlay(default_proxy(), spec.default_config, proxy)
+        merged.default_config = overlay(default_proxy(), spec.default_config, proxy)
     providers = data.get("defaultProviders", data.get("default_providers"))
     if spec.default_providers is not None and isinstance(providers, Mapping):
         under = defaults.default_providers or api.MeshConfigDefaultProviders()
-        merged.default_providers = _overlay(under, spec.default_providers, providers)
+        merged.default_providers = overlay(under, spec.default_providers, providers)
     named = {provider.name: provider for provider in defaults.extension_providers}
     given = {provider.name: provider for provider in spec.extension_providers}
     merged.extension_providers = [given.get(name, provider) for name, provider in named.items()]
@@ -132,7 +132,7 @@ def _over_defaults(spec: api.MeshConfig, data: Mapping[str, object], defaults: a
     return merged
 
 
-def _overlay(under: M, over: M, data: Mapping[str, object]) -> M:
+def overlay(under: M, over: M, data: Mapping[str, object]) -> M:
     """``under`` with every field that ``data`` names taken from ``over``; members of a oneof replace each other."""
     shape = shape_of(type(under))
     values = {field.python_name: getattr(under, field.python_name) for field in shape.fields}

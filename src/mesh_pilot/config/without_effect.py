@@ -18,6 +18,7 @@ _BOOTSTRAP = "it belongs into the proxy's bootstrap, which is not sent over xDS"
 _AGENT = "it is for the program that starts the proxy; set it there"
 _KUBERNETES = "it is about objects of Kubernetes, which are not read"
 _NAMESPACES = "namespaces have no labels here; give only what is meant to the sources"
+_LOG_SERVICE = "use an extensionProvider with envoyHttpAls or envoyTcpAls; this one's cluster is in the bootstrap"
 _TRACER = "a current Envoy has no such tracer; use an extensionProvider with opentelemetry"
 
 WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
@@ -31,6 +32,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "service_settings": "all services are reached in all of the mesh",
         "service_scope_configs": "there is no ambient mode",
         "enable_prometheus_merge": _AGENT,
+        "enable_envoy_access_log_service": _LOG_SERVICE,
         "ca": "certificates are signed by the control plane itself",
         "discovery_selectors": _NAMESPACES,
         "service_entry_visibility": f"{_NAMESPACES}; use exportTo or defaultServiceExportTo",
@@ -77,6 +79,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
             ),
             _AGENT,
         ),
+        "envoy_access_log_service": _LOG_SERVICE,
         "interception_mode": "a proxy says its own in node metadata INTERCEPTION_MODE",
         "private_key_provider": "a stock Envoy has no such provider",
     },

@@ -150,8 +150,12 @@ def assemble(
     *,
     default: Chain | None = None,
     logs: AccessLogs = (),
+    buffer: int = 0,
 ) -> Resource:
-    """A listener from its fixed part and its chains."""
+    """A listener from its fixed part and its chains; ``buffer`` is how many bytes a connection may hold (0: as Envoy
+    has it)."""
+    if buffer:
+        header.per_connection_buffer_limit_bytes.CopyFrom(uint32(buffer))
     body = [encode(header)]
     body += (field(Listener.FILTER_CHAINS_FIELD_NUMBER, _encoded(c)) for c in chains)
     if default is not None:

@@ -14,7 +14,7 @@ import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.connection_pool import Speaks, apply_connection_pool, outbound_http
+from mesh_pilot.envoy.connection_pool import Speaks, apply_connection_pool, apply_proxy_settings, outbound_http
 from mesh_pilot.envoy.defaults import cluster_defaults
 from mesh_pilot.envoy.discovery import BY_DNS, Discovery, discovery_of
 from mesh_pilot.envoy.dns_clusters import Resolver, apply_dns, apply_dynamic_dns
@@ -26,6 +26,7 @@ from mesh_pilot.envoy.messages import ads, duration, resource_of
 from mesh_pilot.envoy.mtls import PeerMode, client_mtls
 from mesh_pilot.envoy.names import BLACK_HOLE, PASSTHROUGH, outbound_sni
 from mesh_pilot.envoy.policy import NO_POLICY, client_policy, passes_through, rule_ref, subset_names
+from mesh_pilot.envoy.proxy_settings import METADATA
 from mesh_pilot.envoy.scope import Call, Place, Plan, Scope
 from mesh_pilot.envoy.stat_names import outbound_stat_name
 from mesh_pilot.envoy.upstream_tls import CertificateFiles, Peer, apply_proxy_protocol, apply_tls
@@ -52,6 +53,8 @@ class Client:
 
     sidecar: bool
     files: CertificateFiles | None = None
+    settings: str = ""
+    """What it says of its own settings (see ``proxy_settings``)."""
     certified: bool = True
     """Whether it has a certificate of the mesh to show."""
 
@@ -90,6 +93,7 @@ def cluster(
         if discovery is Discovery.EDS:
             _apply_eds(message)
     apply_connection_pool(message, policy, defaults, speaks)
+    apply_proxy_settings(view, message, client.settings)
     apply_outlier_detection(message, policy.outlier_detection)
     apply_load_balancing(message, policy.load_balancer, defaults)
     if not upstream.by_sni:
@@ -141,7 +145,8 @@ def _calls(view: View, scope: Scope, place: Place, service: Service) -> Iterator
 def _client(scope: Scope) -> Client:
     chain, key = scope.meta("TLS_CLIENT_CERT_CHAIN"), scope.meta("TLS_CLIENT_KEY")
     files = CertificateFiles(chain, key, scope.meta("TLS_CLIENT_ROOT_CERT")) if chain and key else None
-    return Client(scope.type is NodeType.SIDECAR, files, scope.certified or files is not None)
+    certified = scope.certified or files is not None
+    return Client(scope.type is NodeType.SIDECAR, files, scope.meta(METADATA), certified)
 
 
 def _passes_by_sni(view: View, gateways: tuple[ConfigKey, ...]) -> bool:

@@ -15,9 +15,12 @@ from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.defaults import ClusterDefaults
+from mesh_pilot.envoy.hcm_settings import preserved_case
 from mesh_pilot.envoy.messages import UNLIMITED, any_of, duration, exact, percent, uint32
 from mesh_pilot.envoy.policy import Policy
+from mesh_pilot.envoy.proxy_settings import cluster_buffer, keeps_case
 from mesh_pilot.model.service import Protocol
+from mesh_pilot.world.view import View
 
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
@@ -72,6 +75,26 @@ def apply_connection_pool(
     options = _http_options(speaks, tcp, http, policy.outlier_detection)
     if options is not None:
         cluster.typed_extension_protocol_options[HTTP_OPTIONS].CopyFrom(any_of(options))
+
+
+def apply_proxy_settings(view: View, cluster: cluster_pb2.Cluster, own: str) -> None:
+    """Set what the proxy's settings say of clusters: buffers, and the case of HTTP/1 headers. Comes after
+    ``apply_connection_pool``."""
+    buffer = view.get(cluster_buffer, own)
+    if buffer:
+        cluster.per_connection_buffer_limit_bytes.CopyFrom(uint32(buffer))
+    if not view.get(keeps_case, own):
+        return
+    options = http_protocol_options_pb2.HttpProtocolOptions()
+    held = cluster.typed_extension_protocol_options
+    if HTTP_OPTIONS in held:
+        options = http_protocol_options_pb2.HttpProtocolOptions.FromString(held[HTTP_OPTIONS].value)
+    else:
+        options.explicit_http_config.http_protocol_options.SetInParent()
+    for config in (options.explicit_http_config, options.use_downstream_protocol_config):
+        if config.HasField("http_protocol_options"):
+            config.http_protocol_options.header_key_format.CopyFrom(preserved_case())
+    held[HTTP_OPTIONS].CopyFrom(any_of(options))
 
 
 def http2_options(http: Http | None = None) -> protocol_pb2.Http2ProtocolOptions:

@@ -19,15 +19,16 @@ from google.protobuf import any_pb2, duration_pb2
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.envoy.access_logs import access_logs
 from mesh_pilot.envoy.filters import http_filters
+from mesh_pilot.envoy.hcm_settings import FORWARD, apply_headers, apply_limits
 from mesh_pilot.envoy.messages import ads, any_of, boolean, encode, field
 from mesh_pilot.envoy.owner import Owner, Side
+from mesh_pilot.envoy.proxy_settings import connections, headers, proxy_settings
 from mesh_pilot.envoy.tracing import tracing
 from mesh_pilot.model.resource import PREFIX
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
 Normalization = mesh_api.MeshConfigProxyPathNormalizationNormalizationType
-Forward = mesh_api.ForwardClientCertDetails
 
 NAME = "envoy.filters.network.http_connection_manager"
 SERVER_NAME = "istio-envoy"
@@ -86,6 +87,8 @@ def _common(view: View, owner: Owner, protocol: Protocol, forward_proxy: bool) -
         if forward_proxy:
             options.allow_absolute_url.CopyFrom(boolean(True))
         manager.http_protocol_options.CopyFrom(options)
+    apply_headers(manager, view.get(headers, owner.settings), outbound=owner.side is Side.OUTBOUND)
+    apply_limits(manager, view.get(connections, owner.settings))
     traced = view.get(tracing, owner)
     if traced:
         manager.tracing.MergeFromString(traced)
@@ -114,22 +117,16 @@ def _tell_of_client(manager: Manager, view: View, owner: Owner) -> None:
     if owner.side is Side.INBOUND:
         manager.forward_client_cert_details = Manager.APPEND_FORWARD
         return
-    trusted, forward = view.get(_topology)
+    trusted, forward = view.get(_topology, owner.settings)
     manager.set_current_client_cert_details.cert = True
     manager.xff_num_trusted_hops = trusted
     manager.forward_client_cert_details = forward
 
 
-def _topology(view: View) -> tuple[int, int]:
+def _topology(view: View, own: str) -> tuple[int, int]:
     """How many proxies stand before a gateway, and what it does with the certificate details that they send."""
-    proxy = view.mesh().default_config
-    topology = proxy.gateway_topology if proxy else None
+    topology = view.get(proxy_settings, own).gateway_topology
     if topology is None:
         return (0, Manager.SANITIZE_SET)
-    forward = {
-        Forward.SANITIZE: Manager.SANITIZE,
-        Forward.FORWARD_ONLY: Manager.FORWARD_ONLY,
-        Forward.APPEND_FORWARD: Manager.APPEND_FORWARD,
-        Forward.ALWAYS_FORWARD_ONLY: Manager.ALWAYS_FORWARD_ONLY,
-    }
-    return (topology.num_trusted_proxies, forward.get(topology.forward_client_cert_details, Manager.SANITIZE_SET))
+    forward = FORWARD.get(topology.forward_client_cert_details, Manager.SANITIZE_SET)
+    return (topology.num_trusted_proxies, forward)

@@ -12,13 +12,15 @@ from datetime import timedelta
 import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
+from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.connection_pool import Speaks, apply_connection_pool, inbound_http
+from mesh_pilot.envoy.connection_pool import Speaks, apply_connection_pool, apply_proxy_settings, inbound_http
 from mesh_pilot.envoy.defaults import cluster_defaults
 from mesh_pilot.envoy.instances import instances
 from mesh_pilot.envoy.messages import address, duration, pipe, resource_of
 from mesh_pilot.envoy.names import INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound
 from mesh_pilot.envoy.policy import NO_POLICY, NO_RULE, RuleRef, policy, rule_ref
+from mesh_pilot.envoy.proxy_settings import METADATA
 from mesh_pilot.envoy.scope import Call, Plan, Scope, Workload
 from mesh_pilot.envoy.stat_names import inbound_stat_name
 from mesh_pilot.model.config import ConfigKey
@@ -62,6 +64,8 @@ class Inbound:
     """The service that the port belongs to, if any."""
     service_port: int
     rule: RuleRef
+    settings: str
+    """What the proxy says of its own settings (see ``proxy_settings``)."""
     sidecar: ConfigKey | None
     """The Sidecar whose connection pools go before the rule's."""
 
@@ -96,6 +100,7 @@ def inbound_cluster(view: View, key: Inbound) -> Resource | None:
         message.upstream_bind_config.source_address.address = key.source
         message.upstream_bind_config.source_address.port_value = 0
     apply_connection_pool(message, used, defaults, inbound_http(key.protocol, http))
+    apply_proxy_settings(view, message, key.settings)
     return resource_of(message.name, message, _configs(service, key))
 
 
@@ -120,13 +125,13 @@ def _ports(view: View, workload: Workload) -> Iterator[Inbound]:
             if listener.port is not None:
                 yield _ingress(view, workload, listener, listener.port, held)
         return
-    intercepted = scope.interception is not Interception.NONE
+    passes = scope.interception is not Interception.NONE and not view.get(_to_localhost)
     pools = scope.sidecar if spec is not None and spec.inbound_connection_pool is not None else None
     for instance in held:
         if instance.port.protocol is Protocol.UDP:
             continue
         number = instance.endpoint.port
-        target = Target() if intercepted else Target(scope.loopback, number)
+        target = Target() if passes else Target(scope.loopback, number)
         yield Inbound(
             port=number,
             protocol=instance.port.protocol,
@@ -135,8 +140,15 @@ def _ports(view: View, workload: Workload) -> Iterator[Inbound]:
             service=instance.service.key,
             service_port=instance.port.number,
             rule=view.get(rule_ref, scope.namespace, None, instance.service.key),
+            settings=scope.meta(METADATA),
             sidecar=pools,
         )
+
+
+def _to_localhost(view: View) -> bool:
+    """Whether applications are reached at the loopback address, rather than at the one that clients asked for."""
+    policy = view.mesh().inbound_traffic_policy
+    return policy is not None and policy.mode is mesh_api.MeshConfigInboundTrafficPolicyMode.LOCALHOST
 
 
 def _ingress(
@@ -157,6 +169,7 @@ def _ingress(
         service=service,
         service_port=port.number,
         rule=view.get(rule_ref, scope.namespace, None, service) if service else NO_RULE,
+        settings=scope.meta(METADATA),
         sidecar=scope.sidecar,
     )
 

@@ -5,11 +5,13 @@ Replicas of a workload share their listeners: what these depend on is taken out 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from envoy.config.core.v3 import base_pb2
 from envoy.config.listener.v3.listener_pb2 import Listener
 
 from mesh_pilot.envoy.access_logs import listener_access_logs
-from mesh_pilot.envoy.chains import assemble, bind_address
+from mesh_pilot.envoy.chains import Chain, assemble, bind_address
 from mesh_pilot.envoy.inbound_chains import (
     VIRTUAL_INBOUND,
     InboundSide,
@@ -22,7 +24,8 @@ from mesh_pilot.envoy.inspectors import inbound_filters, wait_for_client
 from mesh_pilot.envoy.mesh_tls import server_identity
 from mesh_pilot.envoy.messages import boolean
 from mesh_pilot.envoy.mtls import peer_modes
-from mesh_pilot.envoy.owner import inbound_owner
+from mesh_pilot.envoy.owner import Owner, inbound_owner
+from mesh_pilot.envoy.proxy_settings import listener_buffer
 from mesh_pilot.envoy.scope import Call, Plan, Workload
 from mesh_pilot.envoy.tcp_routes import idle_timeout
 from mesh_pilot.model.proxy import Interception
@@ -75,7 +78,7 @@ def virtual_inbound(view: View, side: InboundSide, ports: tuple[InboundPort, ...
         chains += view.get(port_chains, side, port)
     header.listener_filters.extend(inbound_filters(chains, captured=True, tproxy=tproxy))
     wait_for_client(header, view)
-    return assemble(header, chains, logs=view.get(listener_access_logs, side.owner))
+    return _assembled(view, side.owner, header, chains)
 
 
 def port_listener(view: View, side: InboundSide, port: InboundPort) -> Resource:
@@ -86,7 +89,12 @@ def port_listener(view: View, side: InboundSide, port: InboundPort) -> Resource:
     chains = view.get(port_chains, side, port)
     header.listener_filters.extend(inbound_filters(chains, captured=False, tproxy=False))
     wait_for_client(header, view)
-    return assemble(header, chains, logs=view.get(listener_access_logs, side.owner))
+    return _assembled(view, side.owner, header, chains)
+
+
+def _assembled(view: View, owner: Owner, header: Listener, chains: Sequence[Chain]) -> Resource:
+    logs = view.get(listener_access_logs, owner)
+    return assemble(header, chains, logs=logs, buffer=view.get(listener_buffer, owner.settings))
 
 
 def _listen_port(view: View) -> int:

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from envoy.config.core.v3 import base_pb2
 from envoy.config.listener.v3.listener_pb2 import Listener
 
-from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
-from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.access_logs import listener_access_logs
 from mesh_pilot.envoy.chains import (
     ANY,
@@ -32,9 +30,11 @@ from mesh_pilot.envoy.chains import (
 from mesh_pilot.envoy.hcm import HttpManager, http_manager
 from mesh_pilot.envoy.inspectors import inspectors, wait_for_client
 from mesh_pilot.envoy.messages import boolean
-from mesh_pilot.envoy.names import BLACK_HOLE, PASSTHROUGH, outbound
+from mesh_pilot.envoy.names import BLACK_HOLE
 from mesh_pilot.envoy.outbound_plan import OutboundListener, TcpMember, outbound_plan
-from mesh_pilot.envoy.owner import outbound_owner
+from mesh_pilot.envoy.owner import Owner, outbound_owner
+from mesh_pilot.envoy.proxy_settings import listener_buffer
+from mesh_pilot.envoy.route.catch_all import unknown_destination
 from mesh_pilot.envoy.scope import Call, Plan, Scope
 from mesh_pilot.envoy.tcp import tcp_filters, tcp_proxy, to_cluster
 from mesh_pilot.envoy.tcp_routes import Conditions, L4Route, route_target, service_target, tcp_routes, tls_routes
@@ -93,8 +93,7 @@ def outbound_listener(view: View, scope: Scope, listener: OutboundListener) -> R
         default = _passthrough_chain(view, scope)
     else:
         default = None
-    logs = view.get(listener_access_logs, outbound_owner(scope))
-    return assemble(header, chains, default=default, logs=logs)
+    return _assembled(view, outbound_owner(scope), header, chains, default)
 
 
 def virtual_outbound(view: View, scope: Scope) -> Resource:
@@ -110,7 +109,7 @@ def virtual_outbound(view: View, scope: Scope) -> Resource:
         header.transparent.CopyFrom(boolean(True))
     own = chain(Match(port=port), [tcp_proxy(view, None, to_cluster(BLACK_HOLE))], name=f"{VIRTUAL_OUTBOUND}-blackhole")
     rest = _passthrough_chain(view, scope, f"{VIRTUAL_OUTBOUND}-catchall-tcp")
-    return assemble(header, (own, rest), logs=view.get(listener_access_logs, outbound_owner(scope)))
+    return _assembled(view, outbound_owner(scope), header, (own, rest))
 
 
 def http_proxy_listener(view: View, scope: Scope, port: int) -> Resource:
@@ -122,33 +121,20 @@ def http_proxy_listener(view: View, scope: Scope, port: int) -> Resource:
         owner, f"outbound_{name}", HTTP_PROXY_ROUTES, protocol=Protocol.HTTP_PROXY, forward_proxy=True
     )
     only = chain(ANY, [http_manager(view, manager)])
-    return assemble(header, (only,), logs=view.get(listener_access_logs, owner))
+    return _assembled(view, owner, header, (only,))
+
+
+def _assembled(
+    view: View, owner: Owner, header: Listener, chains: Sequence[Chain], default: Chain | None = None
+) -> Resource:
+    logs = view.get(listener_access_logs, owner)
+    return assemble(header, chains, default=default, logs=logs, buffer=view.get(listener_buffer, owner.settings))
 
 
 def http_proxy_port(view: View, scope: Scope) -> int:
     """The port of the HTTP proxy listener: the proxy's own, else the mesh's; 0: there is none."""
     own = scope.meta("HTTP_PROXY_PORT")
     return int(own) if own.isdecimal() else view.get(_mesh_http_port)
-
-
-def fallthrough_cluster(view: View, scope: Scope) -> str:
-    """The cluster for what is not known: as the Sidecar's outbound traffic policy says, else the mesh's."""
-    config = view.config(scope.sidecar) if scope.sidecar else None
-    policy: api.OutboundTrafficPolicy | None = config.spec.outbound_traffic_policy if config else None
-    if policy is None:
-        return PASSTHROUGH if view.get(_mesh_allows_any) else BLACK_HOLE
-    if policy.mode != api.OutboundTrafficPolicyMode.ALLOW_ANY:
-        return BLACK_HOLE
-    egress = policy.egress_proxy
-    if egress is None or config is None:
-        return PASSTHROUGH
-    host = view.full_host(egress.host, config.namespace)
-    return outbound(host, egress.port.number if egress.port else 0, egress.subset)
-
-
-def _mesh_allows_any(view: View) -> bool:
-    policy = view.mesh().outbound_traffic_policy
-    return policy is None or policy.mode != mesh_api.MeshConfigOutboundTrafficPolicyMode.REGISTRY_ONLY
 
 
 def _listen_port(view: View) -> int:
@@ -171,7 +157,7 @@ def _http_chain(view: View, scope: Scope, listener: OutboundListener) -> Chain:
 
 
 def _passthrough_chain(view: View, scope: Scope, name: str = PASSTHROUGH_CHAIN) -> Chain:
-    cluster = view.get(fallthrough_cluster, scope)
+    cluster = view.get(unknown_destination, scope.sidecar) or BLACK_HOLE
     return chain(ANY, [tcp_proxy(view, outbound_owner(scope), to_cluster(cluster))], name=name)
 
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 import attrs
 
+from mesh_pilot.envoy.proxy_settings import METADATA
 from mesh_pilot.envoy.scope import Labels, Scope, Workload
 from mesh_pilot.world.view import View
 
@@ -33,21 +34,25 @@ class Owner:
     labels: Labels
     http10: bool = False
     """HTTP/1.0 is accepted too (node metadata HTTP10)."""
+    settings: str = ""
+    """What the proxy says of its own settings (see ``proxy_settings``)."""
 
 
 def outbound_owner(scope: Scope) -> Owner:
-    return Owner(Side.OUTBOUND, scope.namespace, scope.labels, accepts_http10(scope))
+    return Owner(Side.OUTBOUND, scope.namespace, scope.labels, accepts_http10(scope), scope.meta(METADATA))
 
 
 def inbound_owner(view: View, workload: Workload) -> Owner:
     """With those of the workload's labels that any policy selects by: replicas then have the same owner."""
     selected = view.get(_policy_labels)
     labels = frozenset((k, v) for k, v in workload.labels if k in selected)
-    return Owner(Side.INBOUND, workload.scope.namespace, labels, accepts_http10(workload.scope))
+    scope = workload.scope
+    return Owner(Side.INBOUND, scope.namespace, labels, accepts_http10(scope), scope.meta(METADATA))
 
 
 def gateway_owner(workload: Workload) -> Owner:
-    return Owner(Side.GATEWAY, workload.scope.namespace, workload.labels, accepts_http10(workload.scope))
+    scope = workload.scope
+    return Owner(Side.GATEWAY, scope.namespace, workload.labels, accepts_http10(scope), scope.meta(METADATA))
 
 
 def _policy_labels(view: View) -> frozenset[str]:

@@ -14,6 +14,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.patches.selection import Described, FilterRef, filters_for
+from mesh_pilot.envoy.proxy_settings import METADATA, own_settings
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import Interception, NodeType, Proxy
 from mesh_pilot.model.resource import Resource
@@ -34,6 +35,7 @@ SCOPE_METADATA = (
     "HTTP10",
     "HTTP_PROXY_PORT",
     "IDLE_TIMEOUT",
+    METADATA,
     "ROUTER_MODE",
     "TLS_CLIENT_CERT_CHAIN",
     "TLS_CLIENT_KEY",
@@ -174,7 +176,7 @@ def facts_of(proxy: Proxy) -> Facts:
         ip_addresses=proxy.ip_addresses,
         labels=frozenset(proxy.labels.items()),
         interception=proxy.interception,
-        metadata=frozenset((k, str(metadata[k])) for k in SCOPE_METADATA if k in metadata),
+        metadata=_scope_metadata(metadata),
         service_account=proxy.text("SERVICE_ACCOUNT"),
         locality=proxy.locality,
         network=proxy.text("NETWORK"),
@@ -184,6 +186,12 @@ def facts_of(proxy: Proxy) -> Facts:
         version=proxy.text("ISTIO_VERSION"),
         texts=frozenset((k, v) for k, v in metadata.items() if isinstance(v, str)),
     )
+
+
+def _scope_metadata(metadata: Mapping[str, Any]) -> Labels:
+    found = {key: str(metadata[key]) for key in SCOPE_METADATA if key in metadata}
+    found[METADATA] = own_settings(metadata.get(METADATA))
+    return frozenset((key, value) for key, value in found.items() if value or key != METADATA)
 
 
 def target_of(view: View, facts: Facts) -> Target:

@@ -18,6 +18,7 @@ from mesh_pilot.api.istio.telemetry import v1alpha1 as api
 from mesh_pilot.envoy.extension_providers import extension_provider
 from mesh_pilot.envoy.messages import encode, percent, uint32
 from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.envoy.proxy_settings import proxy_settings
 from mesh_pilot.envoy.telemetry import is_for_side, provider_names, telemetry_for
 from mesh_pilot.envoy.trace_providers import provider_tracer
 from mesh_pilot.world.view import View
@@ -69,7 +70,7 @@ def chosen_tracing(view: View, owner: Owner) -> Tracing | None:
 
     A Telemetry about tracing needs a provider, its own or a default one: as in Istio, without any it ends tracing.
     """
-    base, enabled, providers = view.get(_mesh_tracing)
+    base, enabled, providers = view.get(_mesh_tracing, owner.settings)
     entries = [
         next((t for t in spec.tracing if is_for_side(t.match, owner)), None)
         for spec in view.get(telemetry_for, owner.namespace, owner.labels)
@@ -92,10 +93,10 @@ def chosen_tracing(view: View, owner: Owner) -> Tracing | None:
     return chosen if chosen.provider and not disabled else None
 
 
-def _mesh_tracing(view: View) -> tuple[Tracing, bool, tuple[str, ...]]:
+def _mesh_tracing(view: View, own: str) -> tuple[Tracing, bool, tuple[str, ...]]:
     """The mesh's own settings, whether they are on, and the default providers."""
     mesh = view.mesh()
-    settings = (mesh.default_config and mesh.default_config.tracing) or mesh_api.Tracing()
+    settings = view.get(proxy_settings, own).tracing or mesh_api.Tracing()
     base = Tracing(settings.sampling or DEFAULT_SAMPLING, settings.custom_tags, settings.max_path_tag_length)
     defaults = mesh.default_providers
     return base, mesh.enable_tracing, tuple(defaults.tracing if defaults else ())

@@ -12,6 +12,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import (
     ProxyConfig,
     Tracing,
 )
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMode as OutboundMode
 from mesh_pilot.api.istio.networking.v1alpha3 import OutlierDetection
 from mesh_pilot.config.validation.client_tls import check_client_tls
 from mesh_pilot.config.validation.context import check, error, warning
@@ -42,6 +43,10 @@ def validate(mesh: MeshConfig) -> Iterator[Problem]:
     yield from _check_timeouts(mesh)
     yield from _check_names(mesh)
     yield from check_locality("localityLbSetting", mesh.locality_lb_setting, OutlierDetection())
+    outbound = mesh.outbound_traffic_policy
+    if outbound is not None and outbound.mode == OutboundMode.ALLOW_ANY_DYNAMIC_DNS:
+        reason = "means ALLOW_ANY: what goes to hosts that nobody declared is passed on, and not resolved anew"
+        yield warning("outboundTrafficPolicy.mode", reason)
     yield from check_retries("defaultHttpRetryPolicy", mesh.default_http_retry_policy)
     for index, settings in enumerate(mesh.service_settings):
         for number, host in enumerate(settings.hosts):

@@ -7,6 +7,7 @@ from envoy.extensions.filters.network.http_connection_manager.v3 import http_con
 
 from mesh_pilot.envoy.filters.common import http_filter
 from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.envoy.proxy_settings import headers
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
@@ -14,4 +15,5 @@ NAME = "envoy.filters.http.router"
 
 
 def router(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter:
-    return http_filter(NAME, router_pb2.Router())
+    debug = view.get(headers, owner.settings).envoy_debug_headers
+    return http_filter(NAME, router_pb2.Router(suppress_envoy_headers=bool(debug and debug.disabled)))

@@ -28,6 +28,7 @@ from mesh_pilot.envoy.hcm import HttpManager, http_manager
 from mesh_pilot.envoy.inspectors import tls_inspector
 from mesh_pilot.envoy.messages import transport_socket
 from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.envoy.proxy_settings import listener_buffer
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.envoy.upstream_tls import TLS_SOCKET
 from mesh_pilot.model.resource import Resource
@@ -46,7 +47,8 @@ def listener(view: View, scope: Scope, owner: Owner, held: Listener) -> Resource
         traffic_direction=base_pb2.OUTBOUND,
         listener_filters=[tls_inspector()] if not held.servers[0].kind.is_plain else (),
     )
-    return assemble(header, chains, logs=view.get(listener_access_logs, owner))
+    logs = view.get(listener_access_logs, owner)
+    return assemble(header, chains, logs=logs, buffer=view.get(listener_buffer, owner.settings))
 
 
 def listener_conflicts(view: View, scope: Scope, owner: Owner, held: Listener) -> tuple[Conflict, ...]:

@@ -11,6 +11,7 @@ from envoy.type.matcher.v3 import regex_pb2
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.messages import duration
+from mesh_pilot.envoy.proxy_settings import forwards_host
 from mesh_pilot.envoy.route.destination import hash_policies, shares, weighted_clusters
 from mesh_pilot.envoy.route.headers import header_operations
 from mesh_pilot.envoy.route.mirror import mirror_policies
@@ -42,6 +43,7 @@ def forward(view: View, route: rc.Route, rule: HttpRule, client: Client, port: i
     else:
         action.weighted_clusters.CopyFrom(weighted_clusters(parts))
     _rewrite(action, spec.rewrite, authority)
+    action.append_x_forwarded_host = view.get(forwards_host, "") and _rewrites_host(action)
     action.hash_policy.extend(hash_policies(view, parts, client))
     action.request_mirror_policies.extend(mirror_policies(view, spec, rule.namespace, client, port))
     retries = retry_policy(spec.retries if spec.retries is not None else view.get(default_retries))
@@ -96,6 +98,11 @@ def _limit(action: rc.RouteAction, timeout: timedelta, *, grpc: bool) -> None:
         action.max_grpc_timeout.CopyFrom(limit)
     else:
         action.max_stream_duration.grpc_timeout_header_max.CopyFrom(limit)
+
+
+def _rewrites_host(action: rc.RouteAction) -> bool:
+    shared = (part.host_rewrite_literal for part in action.weighted_clusters.clusters)
+    return bool(action.host_rewrite_literal) or any(shared)
 
 
 def _rewrite(action: rc.RouteAction, rewrite: api.HttpRewrite | None, authority: str) -> None:

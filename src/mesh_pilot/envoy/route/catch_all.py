@@ -8,6 +8,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMo
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.messages import encode, seconds
 from mesh_pilot.envoy.names import PASSTHROUGH, outbound
+from mesh_pilot.envoy.proxy_settings import counts_attempts
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
 
@@ -20,7 +21,8 @@ def catch_all(view: View, sidecar: ConfigKey | None) -> bytes:
     """Sends on to where the client was going (or the egress proxy), or answers 502, as the outbound policy says."""
     cluster = view.get(unknown_destination, sidecar)
     name = ALLOW_ANY if cluster else BLOCK_ALL
-    host = rc.VirtualHost(name=name, domains=["*"], include_request_attempt_count=True)
+    count = view.get(counts_attempts, "")
+    host = rc.VirtualHost(name=name, domains=["*"], include_request_attempt_count=count)
     route = host.routes.add(name=name, match=rc.RouteMatch(prefix="/"))
     if cluster:
         route.route.cluster = cluster
@@ -37,7 +39,7 @@ def unknown_destination(view: View, sidecar: ConfigKey | None) -> str:
     policy = config.spec.outbound_traffic_policy if config is not None else None
     if config is None or policy is None:
         mesh = view.mesh().outbound_traffic_policy
-        return PASSTHROUGH if mesh is None or mesh.mode is MeshMode.ALLOW_ANY else ""
+        return "" if mesh is not None and mesh.mode is MeshMode.REGISTRY_ONLY else PASSTHROUGH
     if policy.mode is not api.OutboundTrafficPolicyMode.ALLOW_ANY:
         return ""
     proxy = policy.egress_proxy

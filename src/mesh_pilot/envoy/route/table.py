@@ -14,6 +14,7 @@ from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.config.route.v3 import route_pb2
 
 from mesh_pilot.envoy.messages import boolean, encode, field
+from mesh_pilot.envoy.proxy_settings import counts_attempts
 from mesh_pilot.envoy.route.build import Encoded
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ROUTE, Resource, make_resource
@@ -47,7 +48,7 @@ def virtual_host(view: View, planned: PlannedHost) -> bytes:
     routes = [route for function, key in planned.routes for route in view.get(function, *key)]
     if len(planned.routes) > 1:
         routes.sort(key=lambda route: route.takes_all)
-    rest = rc.VirtualHost(include_request_attempt_count=True)
+    rest = rc.VirtualHost(include_request_attempt_count=view.get(counts_attempts, ""))
     if planned.https_only:
         rest.require_tls = rc.VirtualHost.ALL
     return b"".join(

@@ -1,0 +1,110 @@
+"""Settings of proxies: the mesh's ``defaultConfig``, and over it what a proxy says of itself in PROXY_CONFIG.
+
+Of a ProxyConfig only what shapes listeners and clusters is looked at; the rest is for whoever starts the proxy.
+Rules: Istio's ProxyConfig reference; its page "Edge Proxy Configuration" for the profile EDGE.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+
+from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
+from mesh_pilot.config.mesh import overlay
+from mesh_pilot.config.reader import read
+from mesh_pilot.config.shapes import shape_of
+from mesh_pilot.world.view import View
+
+Connections = mesh_api.ProxyConfigConnectionSettings
+Headers = mesh_api.ProxyConfigProxyHeaders
+
+METADATA = "PROXY_CONFIG"
+USED = ("tracing", "gatewayTopology", "proxyHeaders", "connectionSettings")
+
+EDGE = Connections(
+    profile=mesh_api.ProxyConfigConnectionSettingsProfile.EDGE,
+    listener_per_connection_buffer_limit_bytes=32768,
+    cluster_per_connection_buffer_limit_bytes=32768,
+    http_idle_timeout=timedelta(hours=1),
+    http_request_timeout=timedelta(minutes=5),
+    http_stream_idle_timeout=timedelta(minutes=5),
+    http_max_concurrent_streams=100,
+    http2_initial_stream_window_size=65536,
+    http2_initial_connection_window_size=1048576,
+    http_request_headers_timeout=timedelta(minutes=1),
+    http_headers_with_underscores_action=(
+        mesh_api.ProxyConfigConnectionSettingsHeadersWithUnderscoresAction.HEADERS_WITH_UNDERSCORES_REJECT_REQUEST
+    ),
+    http_merge_slashes=True,
+    http_path_with_escaped_slashes_action=(
+        mesh_api.ProxyConfigConnectionSettingsPathWithEscapedSlashesAction.UNESCAPE_AND_REDIRECT
+    ),
+)
+"""What the profile EDGE sets, where nothing else is said."""
+
+
+def own_settings(value: object) -> str:
+    """What is used of a node's PROXY_CONFIG (an object, or JSON of one), as text that can be a key; empty for none."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return ""
+    if not isinstance(value, Mapping):
+        return ""
+    used = {name: value[name] for name in USED if value.get(name)}
+    return json.dumps(used, sort_keys=True) if used else ""
+
+
+def proxy_settings(view: View, own: str) -> mesh_api.ProxyConfig:
+    """The settings of proxies with these of their own; what can't be read of those is left as the mesh has it."""
+    base: mesh_api.ProxyConfig = view.mesh().default_config or mesh_api.ProxyConfig()
+    if not own:
+        return base
+    data = json.loads(own)
+    given = read(mesh_api.ProxyConfig, data, METADATA, [])
+    return overlay(base, given, data) if given is not None else base
+
+
+def connections(view: View, own: str) -> Connections:
+    """Limits of connections, with those of the profile."""
+    given = view.get(proxy_settings, own).connection_settings or Connections()
+    if given.profile is not mesh_api.ProxyConfigConnectionSettingsProfile.EDGE:
+        return given
+    unset = Connections()
+    said = {field.python_name: getattr(given, field.python_name) for field in shape_of(Connections).fields}
+    return replace(EDGE, **{name: value for name, value in said.items() if value != getattr(unset, name)})
+
+
+def headers(view: View, own: str) -> Headers:
+    """Headers that proxies set or leave."""
+    return view.get(proxy_settings, own).proxy_headers or Headers()
+
+
+def listener_buffer(view: View, own: str) -> int:
+    """Bytes that a listener may buffer for a connection; 0: Envoy's own limit."""
+    return view.get(connections, own).listener_per_connection_buffer_limit_bytes or 0
+
+
+def cluster_buffer(view: View, own: str) -> int:
+    """Bytes that a cluster may buffer for a connection; 0: Envoy's own limit."""
+    return view.get(connections, own).cluster_per_connection_buffer_limit_bytes or 0
+
+
+def counts_attempts(view: View, own: str) -> bool:
+    """Whether requests say how often they were tried."""
+    count = view.get(headers, own).attempt_count
+    return not (count and count.disabled)
+
+
+def keeps_case(view: View, own: str) -> bool:
+    """Whether HTTP/1 headers are passed on in the case in which they came."""
+    return bool(view.get(headers, own).preserve_http1_header_case)
+
+
+def forwards_host(view: View, own: str) -> bool:
+    """Whether a request whose host is rewritten says what it was."""
+    said = view.get(headers, own).x_forwarded_host
+    return bool(said and said.enabled)
