@@ -18,6 +18,7 @@ from mesh_pilot import __version__
 from mesh_pilot.bootstrap import ControlPlane, Settings, StartError, control_plane
 from mesh_pilot.cli.consul_options import FLAGS, consul_settings
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
+from mesh_pilot.cli.memory import long_lived, set_aside
 from mesh_pilot.cli.options import address, duration
 from mesh_pilot.rpc.tls import CertificateFiles
 
@@ -88,6 +89,7 @@ def command(
 
     Runs until SIGTERM or Ctrl-C, then drains. A second signal ends it at once.
     """
+    short_names = settings.pop("consul_short_names")
     consul = consul_settings({k: settings.pop(k) for k in list(settings) if k.startswith("consul_")}, os.environ)
     if not config_dirs and not consul:
         raise click.UsageError(
@@ -99,10 +101,17 @@ def command(
             raise click.UsageError("serving mutual TLS needs all of --tls-cert, --tls-key and --tls-ca")
         tls = CertificateFiles(certificate=tls_cert, key=tls_key, trusted=tls_ca)
     configure(log_level, LogFormat(log_format), sys.stderr)
-    with start_errors():
+    with start_errors(), long_lived():
         trio.run(
             _serve,
-            Settings(config_dirs=config_dirs, consul=consul, tls=tls, shutdown_seconds=shutdown_duration, **settings),
+            Settings(
+                config_dirs=config_dirs,
+                consul=consul,
+                consul_short_names=short_names,
+                tls=tls,
+                shutdown_seconds=shutdown_duration,
+                **settings,
+            ),
         )
 
 
@@ -142,6 +151,7 @@ def _say_where(plane: ControlPlane) -> None:
 
 async def _say_when_ready(plane: ControlPlane, started: float) -> None:
     await plane.wait_ready()
+    set_aside()
     state = plane.state.world.statistics()
     click.echo(
         f"ready after {time.monotonic() - started:.1f} s: {sum(state.configs.values())} objects, "
