@@ -83,6 +83,8 @@ class Settings:
     secrets_dir: Path | None = None
     consul: tuple[ConsulSettings, ...] = ()
     """Datacenters of Consul, the mesh's own first."""
+    consul_short_names: bool | None = None
+    """Whether bare names in Istio objects are services of Consul; None: unless there is Kubernetes."""
     grpc_addr: str = "127.0.0.1:15010"
     secure_grpc_addr: str = "127.0.0.1:15012"
     """Served only where ``tls`` is given."""
@@ -167,7 +169,11 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
     try:
         events, inbox = trio.open_memory_channel[Event](1000)
         sources = [*_sources(settings), *more_sources]
-        world = World(domain=settings.domain, root_namespace=settings.namespace)
+        world = World(
+            domain=settings.domain,
+            root_namespace=settings.namespace,
+            short_names_in=_short_names_in(settings, sources),
+        )
         for source in sources:
             world.expect(source.name)
         reducer = Reducer(world, debounce_after=settings.debounce_after, debounce_max=settings.debounce_max)
@@ -301,6 +307,14 @@ def _sources(settings: Settings) -> list[Source]:
         trust_domain = load_mesh_config(files[0]).trust_domain if files[0] else "cluster.local"
         sources += consul_sources(settings.consul, trust_domain)
     return sources
+
+
+def _short_names_in(settings: Settings, sources: Sequence[Source]) -> str:
+    """The domain that bare names in Istio objects belong to; empty: that of their namespace's services."""
+    wanted = settings.consul_short_names
+    if wanted is None:
+        wanted = not any(source.name.startswith("kubernetes") for source in sources)
+    return f"service.{settings.consul[0].domain}" if settings.consul and wanted else ""
 
 
 def _text(path: Path | None) -> str | None:

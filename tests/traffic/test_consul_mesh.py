@@ -65,6 +65,20 @@ async def put(consul: Consul, backend: Backend, port: int, *, version: str = "v1
     await consul.register("reviews", id=backend.name, address=backend.host, port=backend.port, meta=meta, **more)
 
 
+@pytest.mark.parametrize("host", [HOST, "reviews"], ids=["full", "short"])
+async def test_objects_from_files_name_services_of_consul(
+    tmp_path: Path, free_ports: Ports, consul: Consul, host: str
+) -> None:
+    (port,) = free_ports(1)
+    config = f"{SUBSETS}---{split(0, 100)}".replace(HOST, host).replace("spec:", "metadata: {name: reviews}\nspec:")
+    async with fleet(tmp_path, config, mesh=MESH, consul=settings(consul)) as mesh:
+        for version in ("v1", "v2"):
+            await put(consul, await mesh.backend(version), port, version=version)
+        await mesh.envoy(CLIENT)
+        await mesh.until_answered_by({"v2"}, f"http://127.0.0.1:{port}/", host=HOST)
+        await mesh.assert_all_taken()
+
+
 @pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
 async def test_a_canary_by_objects_in_the_kv_store(
     tmp_path: Path, free_ports: Ports, consul: Consul, delta: bool

@@ -62,6 +62,10 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
         {"type": _PORT, "default": 0, "help": "Of services that say none; 0: that of instances."},
     ),
     ("--consul-address-tag", {"default": "", "help": "Tagged address to reach instances at, such as wan."}),
+    (
+        "--consul-short-names/--no-consul-short-names",
+        {"default": None, "help": "Bare names are services of Consul.  [default: yes, without Kubernetes]"},
+    ),
     ("--consul-warning", {"type": _choice([*WarningRule]), "default": "in", "help": "Instances in state warning."}),
     ("--consul-critical", {"type": _choice([*CriticalRule]), "default": "out", "help": "Critical and in maintenance."}),
     ("--consul-hold", {"type": hold, "default": "30s", "help": "How long sudden emptiness is doubted; or forever."}),

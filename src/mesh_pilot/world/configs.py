@@ -12,7 +12,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.telemetry.v1alpha1 import Telemetry
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.world.names import MESH_GATEWAY, full_gateway, full_host
+from mesh_pilot.world.names import MESH_GATEWAY, full_gateway
 from mesh_pilot.world.services import ServiceTable
 from mesh_pilot.world.view import VirtualServiceHead
 
@@ -123,7 +123,7 @@ class ConfigTable:
 
     def _rule_host(self, rule: Config) -> str:
         spec: api.DestinationRule = rule.spec
-        return full_host(spec.host, rule.namespace, self._world.domain)
+        return self._world.full_host(spec.host, rule.namespace)
 
     def _count_selected(self, key: ConfigKey, labels: frozenset[str]) -> None:
         before = self._selecting.get(key, frozenset())
@@ -150,7 +150,7 @@ def _head(config: Config, world: World) -> VirtualServiceHead:
     return VirtualServiceHead(
         key=config.key,
         created=config.created,
-        hosts=tuple(full_host(h, namespace, world.domain) for h in spec.hosts),
+        hosts=tuple(world.full_host(h, namespace) for h in spec.hosts),
         gateways=frozenset(full_gateway(g, namespace, world.domain) for g in spec.gateways or [MESH_GATEWAY]),
         export_to=frozenset(namespace if e == "." else e for e in export),
     )

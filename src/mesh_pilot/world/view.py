@@ -12,7 +12,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Secret
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
-from mesh_pilot.world.names import full_gateway, full_host
+from mesh_pilot.world.names import full_gateway
 
 if TYPE_CHECKING:
     from mesh_pilot.world.world import World
@@ -134,7 +134,7 @@ class View:
 
     def full_host(self, host: str, namespace: str) -> str:
         """A host as written in a config of this namespace, made whole."""
-        return full_host(host, namespace, self.domain)
+        return self._world.full_host(host, namespace)
 
     def full_gateway(self, name: str, namespace: str) -> str:
         """A gateway as named in a VirtualService of this namespace: ``namespace/name`` or ``mesh``."""

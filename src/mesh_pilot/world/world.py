@@ -29,6 +29,7 @@ from mesh_pilot.model.events import (
 )
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.configs import ConfigTable
+from mesh_pilot.world.names import full_host
 from mesh_pilot.world.services import ServiceTable
 from mesh_pilot.world.view import Placed, View, VirtualServiceHead
 
@@ -64,9 +65,16 @@ class WorldStatistics:
 class World:
     """State and indexes. ``apply`` takes events in; reads go through ``view`` (tracked) or the indexes' ``peek``."""
 
-    def __init__(self, *, domain: str = "cluster.local", root_namespace: str = ROOT_NAMESPACE) -> None:
-        """``root_namespace`` holds while no source sends a MeshConfig."""
+    def __init__(
+        self, *, domain: str = "cluster.local", root_namespace: str = ROOT_NAMESPACE, short_names_in: str = ""
+    ) -> None:
+        """``root_namespace`` holds while no source sends a MeshConfig.
+
+        ``short_names_in``: the DNS domain that bare names of hosts belong to, such as ``service.consul``; empty: that
+        of the services of the namespace that wrote them.
+        """
         self.domain = domain
+        self._short_names_in = short_names_in
         self._default_mesh = default_mesh(root_namespace)
         self.memo = Memo()
         index = self.memo.index
@@ -94,6 +102,13 @@ class World:
         self._rejected: dict[tuple[str, str | Key], Rejected] = {}
         self._service_table = ServiceTable(self)
         self._config_table = ConfigTable(self, self._service_table)
+
+    def full_host(self, host: str, namespace: str) -> str:
+        """A host as written in a config of this namespace, made whole."""
+        is_short = host and "." not in host and "*" not in host
+        if is_short and self._short_names_in:
+            return f"{host}.{self._short_names_in}"
+        return full_host(host, namespace, self.domain)
 
     # -- sources
 
