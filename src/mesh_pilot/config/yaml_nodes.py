@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
-import attrs
 import yaml
 
 MAX_NODES = 1_000_000
@@ -27,6 +27,9 @@ _NUMERIC_START = frozenset("0123456789-+.")
 _TAG = "tag:yaml.org,2002:"
 
 
+_CHILDLESS: Mapping[str, Marks] = {}
+
+
 class UnreadableError(Exception):
     """Well-formed YAML that means nothing to us."""
 
@@ -35,13 +38,12 @@ class UnreadableError(Exception):
         self.line = line
 
 
-@attrs.frozen
-class Marks:
-    """The line of a value, and the marks of what it contains."""
+class Marks(NamedTuple):
+    """The line of a value, and the marks of what it contains. A tuple, because there is one for every value."""
 
     line: int
     """1-based; of a member of an object, the line of its key."""
-    children: Mapping[str, Marks] = attrs.field(factory=dict)
+    children: Mapping[str, Marks] = _CHILDLESS
     """By key, or by index as a string."""
     size: int = 1
     """Values in it, itself included."""
@@ -78,12 +80,15 @@ class Builder:
         line = key_line or self._line(event)
         assert isinstance(event, yaml.NodeEvent)
         anchor = event.anchor
+        if type(event) is yaml.ScalarEvent and anchor is None:  # nearly all there is
+            self._count(1, line)
+            return self._scalar(event, line), Marks(line)
         if isinstance(event, yaml.AliasEvent):
             if anchor is None or anchor not in self._anchors:
                 raise UnreadableError(f"the alias *{anchor} has no anchor", line)
             data, marks = self._anchors[anchor]
             self._count(marks.size, line)
-            return data, attrs.evolve(marks, line=line)
+            return data, marks._replace(line=line)
         self._count(1, line)
         if isinstance(event, yaml.ScalarEvent):
             built: tuple[object, Marks] = self._scalar(event, line), Marks(line)
@@ -122,7 +127,8 @@ class Builder:
                 merged.append(self._merge_source(key_line))
                 size += merged[-1][1].size
                 continue
-            name = _key(self._node(event)[0], key_line)
+            key, _ = self._node(event, key_line)
+            name = key if type(key) is str else _key(key, key_line)
             if name in data:
                 raise UnreadableError(f'the key "{name}" is given twice', key_line)
             data[name], children[name] = self._node(next(self._events), key_line)
