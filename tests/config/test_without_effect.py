@@ -6,7 +6,7 @@ import pytest
 from support.rules import problems_of
 
 from mesh_pilot.config.deprecated import DEPRECATED
-from mesh_pilot.config.mesh import decode_mesh
+from mesh_pilot.config.mesh import decode_mesh, decode_networks
 from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.config.without_effect import WITHOUT_EFFECT
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
@@ -66,3 +66,10 @@ def test_where_an_object_is_refused_the_errors_come_first() -> None:
     with pytest.raises(ConfigError) as caught:
         decode_mesh({"ingressClass": "x", "connectTimeout": "soon"}, origin=Origin("test"))
     assert [p.path for p in caught.value.problems] == ["connectTimeout", "ingressClass"]
+
+
+def test_a_gateway_of_a_network_by_name_is_said_to_need_a_service() -> None:
+    found: list[Problem] = []
+    networks = {"networks": {"east": {"gateways": [{"address": "gw.example", "port": 1, "locality": "eu"}]}}}
+    decode_networks(networks, origin=Origin("test"), warnings=found)
+    assert [p.path for p in found] == ["networks[east].gateways[0].locality", "networks[east].gateways[0].address"]

@@ -275,6 +275,27 @@ def test_gateways_may_be_a_service_of_the_registry() -> None:
     assert addresses(endpoints(world, sidecar(NETWORK="a"), NAME)) == ["10.1.0.1:80", "203.0.113.9:8443"]
 
 
+def test_a_gateway_by_name_is_where_the_service_of_that_name_is() -> None:
+    gateway = entry("{address: 203.0.113.9}", host="gw.example.com", ports="[{number: 443, name: tls}]")
+    networks = "networks: {b: {gateways: [{address: gw.example.com, port: 443}]}}"
+    world = world_of(entry(SPREAD) + gateway.replace("name: store", "name: gw"), networks=networks)
+    assert addresses(endpoints(world, sidecar(NETWORK="a"), NAME)) == ["10.1.0.1:80", "203.0.113.9:443"]
+
+
+def test_a_registrys_endpoints_are_in_its_network_unless_they_or_their_addresses_say_otherwise() -> None:
+    networks = NETWORKS.replace("b: {gateways", "b: {endpoints: [{fromRegistry: external}], gateways")
+    world = world_of(entry("{address: 10.1.0.1}, {address: 10.2.0.2, serviceAccount: a}"), networks=networks)
+    found = endpoints(world, sidecar(NETWORK="a"), NAME)
+    assert addresses(found) == ["10.1.0.1:80", "198.51.100.2:15443", "198.51.100.3:15443"]
+
+
+def test_an_endpoint_without_address_is_reached_through_its_networks_gateway_alone() -> None:
+    world = world_of(entry("{address: 10.2.0.1, network: b}, {network: b, serviceAccount: a}"), networks=NETWORKS)
+    assert addresses(endpoints(world, sidecar(NETWORK="b"), NAME)) == ["10.2.0.1:80"]
+    far = endpoints(world, sidecar(NETWORK="a"), NAME)
+    assert addresses(far) == ["198.51.100.2:15443", "198.51.100.3:15443"]
+
+
 # -- sharing
 
 

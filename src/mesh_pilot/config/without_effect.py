@@ -96,6 +96,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "tls_settings": f"{_BOOTSTRAP}; use an extensionProvider and a DestinationRule for its service",
     },
     mesh.MeshConfigExtensionProvider: {"stackdriver": _TRACER, "sds": "secrets come from the control plane alone"},
+    mesh.NetworkIstioNetworkGateway: {"locality": "all gateways of a network are used"},
     networking.TrafficPolicyRetryBudget: {"budget_interval": "the budget is a share of the requests that are active"},
     networking.WorkloadGroup: {"probe": _AGENT},
     networking_v1beta1.ProxyConfig: dict.fromkeys(("concurrency", "environment_variables", "image"), _AGENT),

@@ -83,7 +83,7 @@ def reach_of(view: View, ref: RuleRef, port: int, subset: str, place: Place) -> 
     policy = view.get(client_policy, ref, port, subset)
     return Reach(
         preference=view.get(preference_of, ref, port, subset, place),
-        network=place.network if view.get(networks) is not None else None,
+        network=place.network if view.get(networks, "") is not None else None,
         detects_outliers=policy.outlier_detection is not None,
         tls_modes=view.get(_tls_modes, ref, port),
     )
@@ -117,7 +117,7 @@ def build_assignment(
         for e in view.get(port_endpoints, service, port)
         if (e.health is not Health.UNHEALTHY or reach.detects_outliers) and _has_labels(e, labels)
     ]
-    groups = _grouped(view, chosen, reach)
+    groups = _grouped(view, service, chosen, reach)
     for group in _preferred(groups, reach.preference):
         locality = message.endpoints.add(
             lb_endpoints=[m.message for m in group.members], load_balancing_weight=uint32(group.weight)
@@ -150,15 +150,15 @@ class _Group:
     priority: int = 0
 
 
-def _grouped(view: View, endpoints: Iterable[Endpoint], reach: Reach) -> list[_Group]:
-    """Endpoints by locality, each reached in its own way."""
+def _grouped(view: View, service: ServiceKey, endpoints: Iterable[Endpoint], reach: Reach) -> list[_Group]:
+    """Endpoints of a service by locality, each reached in its own way."""
     by_locality: dict[Locality, list[Endpoint]] = defaultdict(list)
     seen: set[tuple[str, int]] = set()
     for endpoint in endpoints:
         if (endpoint.address, endpoint.port) not in seen:
             seen.add((endpoint.address, endpoint.port))
             by_locality[endpoint.locality].append(endpoint)
-    known = view.get(networks) if reach.network is not None else None
+    known = view.get(networks, view.get(_registry, service)) if reach.network is not None else None
     disabled = view.get(_some_peers_disable)
     groups = []
     for locality, held in sorted(by_locality.items()):
@@ -166,6 +166,11 @@ def _grouped(view: View, endpoints: Iterable[Endpoint], reach: Reach) -> list[_G
         if members:
             groups.append(_Group(locality, members, sum(m.weight for m in members)))
     return groups
+
+
+def _registry(view: View, key: ServiceKey) -> str:
+    service = view.service(key)
+    return service.registry if service is not None else ""
 
 
 def _members(
@@ -180,7 +185,8 @@ def _members(
         where = known.of(endpoint) if known else ""
         gateways = known.gateways.get(where, ()) if known else ()
         if not gateways or not reach.network or where in ("", reach.network):
-            members.append(_Member(_lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
+            if endpoint.address:
+                members.append(_Member(_lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
         elif mesh_tls or _demands_mesh_tls(endpoint, reach.tls_modes):
             behind[gateways] += weight
     members += (_gateway_member(known, gateway, weight) for gateway, weight in through_gateways(behind) if known)

@@ -28,6 +28,8 @@ class Networks:
     gateways: Mapping[str, tuple[Gateway, ...]] = attrs.field(factory=dict)
     ranges: tuple[tuple[IpNetwork, str], ...] = ()
     """Addresses that belong to a network, narrowest range first."""
+    registry_network: str = ""
+    """The network that a registry's endpoints are in, if nothing else is said."""
 
     @property
     def scale(self) -> int:
@@ -35,35 +37,41 @@ class Networks:
         return math.lcm(*(len(g) for g in self.gateways.values()))
 
     def of(self, endpoint: Endpoint) -> str:
-        """The network of an endpoint: its own word, else by its address; empty when unknown."""
-        if endpoint.network or not self.ranges:
+        """The network of an endpoint: its own word, else by its address, else by registry; empty when unknown."""
+        if endpoint.network:
             return endpoint.network
         try:
-            address = ipaddress.ip_address(endpoint.address)
+            address = ipaddress.ip_address(endpoint.address) if self.ranges else None
         except ValueError:
-            return ""
-        return next((name for network, name in self.ranges if address in network), "")
+            address = None
+        found = (name for network, name in self.ranges if address is not None and address in network)
+        return next(found, self.registry_network)
 
 
-def networks(view: View) -> Networks | None:
-    """The mesh's networks; None where no network has a gateway, so that everything is reached directly."""
+def networks(view: View, registry: str) -> Networks | None:
+    """The mesh's networks as they are for services of a registry (by name, in whatever case; empty: none).
+
+    None where no network has a gateway, so that everything is reached directly.
+    """
     gateways: dict[str, tuple[Gateway, ...]] = {}
     ranges: list[tuple[IpNetwork, str]] = []
+    own = ""
     for name, network in sorted(view.networks().networks.items()):
         found: list[Gateway] = []
         for gateway in network.gateways:
-            if gateway.address:
-                if _is_ip(gateway.address):
-                    found.append((gateway.address, gateway.port))
-            elif gateway.registry_service_name:
-                found += view.get(_service_gateways, gateway.registry_service_name, gateway.port)
+            if gateway.address and _is_ip(gateway.address):
+                found.append((gateway.address, gateway.port))
+            elif host := gateway.address or gateway.registry_service_name:
+                found += view.get(_service_gateways, host, gateway.port)
         if found:
             gateways[name] = tuple(sorted(set(found)))
         ranges += ((ipaddress.ip_network(e.from_cidr, strict=False), name) for e in network.endpoints if e.from_cidr)
+        if registry and any((e.from_registry or "").lower() == registry.lower() for e in network.endpoints):
+            own = own or name
     if not gateways:
         return None
     ranges.sort(key=lambda r: (-r[0].prefixlen, str(r[0])))
-    return Networks(gateways, tuple(ranges))
+    return Networks(gateways, tuple(ranges), own)
 
 
 def through_gateways(weights: Mapping[tuple[Gateway, ...], int]) -> list[tuple[Gateway, int]]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshNetworks, Network
-from mesh_pilot.config.validation.context import check, error
+from mesh_pilot.config.validation.context import check, error, warning
 from mesh_pilot.config.validation.names import (
     dns_label_reason,
     fqdn_or_ip_reason,
     fqdn_reason,
+    ip_reason,
     port_reason,
     subnet_reason,
 )
@@ -40,6 +41,9 @@ def _check_network(path: str, network: Network) -> Iterator[Problem]:
             yield from check(f"{here}.registryServiceName", fqdn_reason(gateway.registry_service_name))
         elif gateway.address is not None:
             yield from check(f"{here}.address", fqdn_or_ip_reason(gateway.address))
+            if ip_reason(gateway.address):
+                reason = "is not an IP address: the endpoints of the service of this name are used, if there is one"
+                yield warning(f"{here}.address", reason)
         else:
             yield error(here, "needs address or registryServiceName")
         yield from check(f"{here}.port", port_reason(gateway.port))
