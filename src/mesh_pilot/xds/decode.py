@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from envoy.config.core.v3 import base_pb2
@@ -12,8 +13,12 @@ from mesh_pilot.model.service import Locality
 from mesh_pilot.xds.messages import DeltaRequest, Node, SotwRequest
 
 
+@lru_cache(maxsize=64)
 def sotw_request(data: bytes) -> SotwRequest:
-    """A ``DiscoveryRequest``. Raises google.protobuf.message.DecodeError."""
+    """A ``DiscoveryRequest``. Raises google.protobuf.message.DecodeError.
+
+    Clients in the same state send the same bytes, such as the ACK of an endpoint change, which names every assignment.
+    """
     message = discovery_pb2.DiscoveryRequest.FromString(data)
     return SotwRequest(
         type_url=message.type_url,

@@ -7,7 +7,7 @@ meets is a conflict, which the older Gateway wins.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 
 import attrs
@@ -132,47 +132,74 @@ def merged_servers(view: View, scope: Scope, ports: Ports) -> Merged:
     return merger.result()
 
 
+@attrs.define
+class _Shared:
+    """What the servers of one listener have taken."""
+
+    servers: list[Server] = attrs.field(factory=list)
+    names: dict[str, Server] = attrs.field(factory=dict)
+    """By host, the TLS server that it goes to."""
+    tables: dict[str, Server] = attrs.field(factory=dict)
+    """By route table, the HTTPS server that it is for."""
+
+    def add(self, server: Server) -> None:
+        self.servers.append(server)
+        if not server.kind.is_plain:
+            self.names.update(dict.fromkeys(server.server_names, server))
+        if server.kind is Kind.HTTPS:
+            self.tables[server.route_name] = server
+
+    def conflict(self, server: Server) -> str:
+        """Why a server can't share the listener; empty if it can."""
+        if not self.servers:
+            return ""
+        first = self.servers[0]
+        if server.kind.is_plain != first.kind.is_plain:
+            return f"{_where(first)} is {'plaintext' if first.kind.is_plain else 'TLS'}, and both can't be on one port"
+        if server.kind.is_plain:
+            if server.kind is first.kind is Kind.HTTP:
+                return ""
+            return f"{_where(first)} is {first.protocol}: on one port only HTTP servers can be told apart"
+        taken = [name for name in server.server_names if name in self.names]
+        if taken:
+            other = self.names[taken[0]]
+            shared = [name for name in taken if self.names[name] is other]
+            return f"{_where(other)} has the same hosts: {', '.join(shared)}"
+        if server.kind is Kind.HTTPS and server.route_name in self.tables:
+            return f"{_where(self.tables[server.route_name])} has a server with the same port name"
+        return ""
+
+
 class _Merger:
     def __init__(self, *, unprivileged: bool) -> None:
         self._unprivileged = unprivileged
-        self._listeners: dict[tuple[str, int], list[Server]] = {}
+        self._listeners: dict[tuple[str, int], _Shared] = {}
         self._tables: dict[str, list[Server]] = {}
         self._skipped: list[Skipped] = []
 
     def add(self, server: Server) -> None:
-        held = self._listeners.get((server.bind, server.bound), [])
-        reason = _conflict(server, held)
+        held = self._listeners.get((server.bind, server.bound)) or _Shared()
+        reason = held.conflict(server)
         if self._unprivileged and server.bound < PRIVILEGED:
             reason = f"an unprivileged router can't listen on port {server.bound}"
         if reason:
             self._skipped.append(Skipped(server, reason))
             return
-        self._listeners.setdefault((server.bind, server.bound), held).append(server)
+        held.add(server)
+        self._listeners[(server.bind, server.bound)] = held
         if server.route_name:
             self._tables.setdefault(server.route_name, []).append(server)
 
     def result(self) -> Merged:
         return Merged(
-            listeners=tuple(Listener(*where, tuple(servers)) for where, servers in self._listeners.items()),
+            listeners=tuple(Listener(*where, tuple(held.servers)) for where, held in self._listeners.items()),
             tables={name: tuple(servers) for name, servers in self._tables.items()},
             skipped=tuple(self._skipped),
         )
 
 
-def _conflict(server: Server, held: Iterable[Server]) -> str:
-    """Why a server can't share a listener with those that have it; empty if it can."""
-    for other in held:
-        where = f"port {other.bound} of Gateway {other.gateway_name}"
-        if server.kind.is_plain != other.kind.is_plain:
-            return f"{where} is {'plaintext' if other.kind.is_plain else 'TLS'}, and both can't be on one port"
-        if server.kind.is_plain and not server.kind is other.kind is Kind.HTTP:
-            return f"{where} is {other.protocol}: on one port only HTTP servers can be told apart"
-        shared = sorted(set(server.server_names) & set(other.server_names))
-        if not server.kind.is_plain and shared:
-            return f"{where} has the same hosts: {', '.join(shared)}"
-        if server.kind is Kind.HTTPS and server.route_name == other.route_name:
-            return f"{where} has a server with the same port name"
-    return ""
+def _where(server: Server) -> str:
+    return f"port {server.bound} of Gateway {server.gateway_name}"
 
 
 def _server(key: ConfigKey, index: int, spec: api.Server, port: api.Port, bound: int, bind: str) -> Server:
