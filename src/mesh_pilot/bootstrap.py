@@ -10,6 +10,7 @@ Leaving the block drains. May import: ``ops`` and down.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ import structlog
 import trio
 
 from mesh_pilot import __version__
+from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.events import Event
@@ -50,8 +52,15 @@ from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.consul import ConsulError, ConsulSettings, check_files, consul_sources
 from mesh_pilot.sources.files import file_source
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
+from mesh_pilot.sources.mcp.config_sources import ConfigSourceError, SinkIdentity, source_of
+from mesh_pilot.sources.mcp.server import McpService
+from mesh_pilot.sources.mcp.shelf import WorldShelf
+from mesh_pilot.sources.mcp.sink_server import SinkServer
+from mesh_pilot.sources.mcp.xds import GENERATOR, decode_delta, decode_sotw, encode_delta, encode_sotw
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.world import Reducer, World
+from mesh_pilot.xds.generators import Replayed
+from mesh_pilot.xds.messages import Variant
 from mesh_pilot.xds.server import XdsServer
 
 log = structlog.get_logger(scope="bootstrap")
@@ -85,6 +94,12 @@ class Settings:
     """Datacenters of Consul, the mesh's own first."""
     consul_short_names: bool | None = None
     """Whether bare names in Istio objects are services of Consul; None: unless there is Kubernetes."""
+    mcp_servers: tuple[str, ...] = ()
+    """Servers of configuration beside those of mesh config ``configSources``, written as there."""
+    mcp_sink_addr: str | None = None
+    """Where sources of MCP may dial us; None: nowhere."""
+    serve_config: bool = True
+    """Whether what the World holds is served over MCP and xDS beside what Envoys get; never secrets."""
     grpc_addr: str = "127.0.0.1:15010"
     secure_grpc_addr: str = "127.0.0.1:15012"
     """Served only where ``tls`` is given."""
@@ -138,8 +153,10 @@ class _Sockets:
 class ControlPlane:
     """A running control plane. State: that of its parts, and how far its start or end has come."""
 
-    def __init__(self, settings: Settings, state: State, addresses: Addresses) -> None:
+    def __init__(self, settings: Settings, state: State, addresses: Addresses, mcp: McpService) -> None:
         self.settings = settings
+        self.mcp = mcp
+        """The World served as a source of MCP."""
         self.state = state
         self.addresses = addresses
         self.health = Health()
@@ -181,15 +198,20 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         reducer.on_publish(changes.published)
         issuer = Issuer(_authority(settings), now=_now, advance=world.memo.advance)
         catalog = WorldCatalog(world, issuer)
+        shelf = WorldShelf(world)
+        mcp = McpService(shelf)
+        if settings.serve_config:
+            reducer.on_publish(lambda published: shelf.published(published.revision))
         xds = XdsServer(
             catalog,
             identifier=f"mesh-pilot {__version__}",
             admit=partial(_admit, world, Authentication(settings.trust_local)),
+            generators={GENERATOR: partial(_serve_api, mcp)} if settings.serve_config else {},
         )
         reducer.on_publish(lambda published: xds.status.published(published.published_at))
         supervisors = [Supervisor(source, events) for source in sources]
         state = State(world, reducer, supervisors, catalog, changes, xds)
-        plane = ControlPlane(settings, state, sockets.addresses())
+        plane = ControlPlane(settings, state, sockets.addresses(), mcp)
         stop_http = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reducer.run, inbox)
@@ -216,7 +238,8 @@ async def _serve_when_synced(plane: ControlPlane, sockets: _Sockets, nursery: tr
     if waiting.cancelled_caught:
         plane.state.overdue = True
         log.warning("serving although sources have not synced in time", waiting_for=plane.state.unsynced())
-    services = with_reflection([*plane.state.xds.services(), plane.health])
+    config = [plane.mcp] if plane.settings.serve_config else []
+    services = with_reflection([*plane.state.xds.services(), *config, plane.health])
     await nursery.start(_serve_grpc, plane, services, sockets.grpc, None)
     if plane.settings.tls is not None:
         await nursery.start(_serve_grpc, plane, services, sockets.secure_grpc, server_tls(plane.settings.tls))
@@ -245,6 +268,7 @@ async def _drain(plane: ControlPlane) -> None:
     log.info("draining", within_seconds=seconds)
     plane.health.set("", False)
     plane.state.xds.drain()
+    plane.mcp.drain()
     with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:
             for server in plane.state.rpc_servers:
@@ -306,7 +330,33 @@ def _sources(settings: Settings) -> list[Source]:
     if settings.consul:
         trust_domain = load_mesh_config(files[0]).trust_domain if files[0] else "cluster.local"
         sources += consul_sources(settings.consul, trust_domain)
+    return [*sources, *_config_sources(settings)]
+
+
+def _config_sources(settings: Settings) -> list[Source]:
+    """The sources that mesh config and settings name. Raises StartError."""
+    named = load_mesh_config(str(settings.mesh_config)).config_sources if settings.mesh_config else []
+    configs = [*named, *(ConfigSource(address=address) for address in settings.mcp_servers)]
+    identity = SinkIdentity(namespace=settings.namespace, domain=settings.domain)
+    with _start_errors():
+        sources = [source_of(config, identity) for config in configs]
+        if settings.mcp_sink_addr:
+            tls = server_tls(settings.tls) if settings.tls is not None else None
+            sources.append(
+                SinkServer(settings.mcp_sink_addr, identity.mcp_node(), tls=tls, root_namespace=settings.namespace)
+            )
+    twice = [name for name, count in Counter(source.name for source in sources).items() if count > 1]
+    if twice:
+        raise StartError(f"config source {twice[0]} is named twice")
     return sources
+
+
+async def _serve_api(mcp: McpService, call: Replayed, peer: str, variant: Variant) -> None:
+    """A stream on ADS for configuration."""
+    if variant is Variant.SOTW:
+        await mcp.serve_stream(call, peer, decode_sotw, encode_sotw)
+    else:
+        await mcp.serve_stream(call, peer, decode_delta, encode_delta)
 
 
 def _short_names_in(settings: Settings, sources: Sequence[Source]) -> str:
@@ -360,5 +410,5 @@ def _start_errors() -> Iterator[None]:
     """Errors of the rooms below, which are one line already, as StartError."""
     try:
         yield
-    except (ConfigError, ConsulError, RpcError) as error:
+    except (ConfigError, ConfigSourceError, ConsulError, RpcError) as error:
         raise StartError(str(error)) from error

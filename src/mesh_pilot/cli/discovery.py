@@ -51,6 +51,17 @@ def levels(text: str) -> LogLevels:
 @_option("--mesh-config", type=PATH, help="File with Istio's MeshConfig (mesh.yaml).")
 @_option("--networks-config", type=PATH, help="File with Istio's MeshNetworks.")
 @_option("--secrets-dir", type=PATH, help="Folder with a folder of PEM files for each credentialName.")
+@_option(
+    "--mcp-server", "mcp_servers", multiple=True, help="Read configuration there: host:port (MCP), or xds://host:port."
+)
+@_option(
+    "--mcp-sink-addr",
+    type=address,
+    help="Let an MCP source, such as a Galley, dial us here.  [default: off]",
+)
+@_option(
+    "--serve-config/--no-serve-config", default=True, help="Serve configuration over MCP and xDS, at the gRPC ports."
+)
 @_consul_options
 @_option("--grpc-addr", type=address, default="127.0.0.1:15010", help="xDS in plaintext.")
 @_option("--secure-grpc-addr", type=address, default="127.0.0.1:15012", help="xDS over mutual TLS, with --tls-*.")
@@ -91,9 +102,11 @@ def command(
     """
     short_names = settings.pop("consul_short_names")
     consul = consul_settings({k: settings.pop(k) for k in list(settings) if k.startswith("consul_")}, os.environ)
-    if not config_dirs and not consul:
+    mcp = settings["mcp_servers"] or settings["mcp_sink_addr"]
+    if not config_dirs and not consul and not mcp and not settings["mesh_config"]:
         raise click.UsageError(
-            "nothing to serve: name a folder of Istio YAML with --config-dir, or a Consul with --consul-server-url"
+            "nothing to serve: name a folder of Istio YAML with --config-dir, a Consul with --consul-server-url, "
+            "or a server of configuration with --mcp-server"
         )
     tls = None
     if tls_cert or tls_key or tls_ca:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 
 import attrs
 import structlog
@@ -21,8 +22,9 @@ from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, RO
 from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, ServerStream, Service, Status
 from mesh_pilot.security.authentication import AuthenticationError
 from mesh_pilot.xds.encode import Encoder, EncoderStatistics
+from mesh_pilot.xds.generators import Generator, Replayed, generator_of
 from mesh_pilot.xds.messages import Code, StreamError, Variant
-from mesh_pilot.xds.session import DEFAULT_OPTIONS, Session, XdsOptions
+from mesh_pilot.xds.session import DEFAULT_OPTIONS, Call, Session, XdsOptions
 from mesh_pilot.xds.sets import Catalog
 from mesh_pilot.xds.status import StatusRegistry, XdsStatistics
 
@@ -67,14 +69,20 @@ class XdsServer:
         identifier: str,
         options: XdsOptions = DEFAULT_OPTIONS,
         admit: Admit = lambda proxy, peer: proxy,
+        generators: Mapping[str, Generator] = MappingProxyType({}),
     ) -> None:
-        """``identifier`` names this control plane to its clients; ``admit`` says who each of them is."""
+        """``identifier`` names this control plane to its clients; ``admit`` says who each of them is.
+
+        ``generators`` serve the streams on ADS whose node metadata ``GENERATOR`` names them.
+        """
         self.status = StatusRegistry()
         self._catalog = catalog
         self._options = options
         self._admit = admit
         self._encoder = Encoder(identifier)
+        self._generators = generators
         self._sessions: set[Session] = set()
+        self._new: set[trio.CancelScope] = set()
         self._is_draining = False
 
     def __repr__(self) -> str:
@@ -94,7 +102,10 @@ class XdsServer:
 
     def statistics(self) -> XdsServerStatistics:
         return XdsServerStatistics(
-            len(self._sessions), self._is_draining, self.status.statistics(), self._encoder.statistics()
+            len(self._sessions) + len(self._new),
+            self._is_draining,
+            self.status.statistics(),
+            self._encoder.statistics(),
         )
 
     def drain(self) -> None:
@@ -103,6 +114,8 @@ class XdsServer:
         Clients then connect to another replica. Call it beside ``Server.drain``, which waits for the streams.
         """
         self._is_draining = True
+        for scope in self._new:
+            scope.cancel()
         for session in self._sessions:
             session.end(_shutting_down())
 
@@ -110,13 +123,35 @@ class XdsServer:
         """One stream, from its first request to its end."""
         if self._is_draining:
             raise _grpc_error(_shutting_down())
-        if len(self._sessions) >= self._options.max_streams:
+        if len(self._sessions) + len(self._new) >= self._options.max_streams:
             refusal = StreamError(Code.RESOURCE_EXHAUSTED, f"all {self._options.max_streams} streams are taken")
             self._note_refused(call, refusal)
             raise _grpc_error(refusal)
+        if only is None and self._generators:
+            replayed = await self._first_request(call)
+            serve = self._generators.get(generator_of(replayed.first or b"", variant))
+            if serve is not None:
+                await serve(replayed, call.peer.address, variant)
+                return
+            await self._serve(replayed, call, variant, only)
+        else:
+            await self._serve(call, call, variant, only)
+
+    async def _first_request(self, call: RawStream) -> Replayed:
+        """Wait for a request, which says what the stream is for."""
+        with trio.CancelScope() as scope:
+            self._new.add(scope)
+            try:
+                return Replayed(call, await call.recv_message())
+            finally:
+                self._new.discard(scope)
+        raise _grpc_error(_shutting_down())
+
+    async def _serve(self, messages: Call, call: RawStream, variant: Variant, only: str | None) -> None:
+        """A stream for Envoy's resources."""
         connection = self.status.connect(variant, call.peer.address)
         session = Session(
-            call,
+            messages,
             self._catalog,
             variant,
             only=only,

@@ -78,6 +78,8 @@ class SourceStream:
         watch.incremental = request.incremental
         if request.error is not None:
             watch.doubtful = True
+            for resource in sent.resources:  # the sink may have taken it all the same
+                watch.acked.setdefault(resource.name, "")
             return Refused(request.collection, request.error)
         if not sent.incremental:
             watch.acked = {}

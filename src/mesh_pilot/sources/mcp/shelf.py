@@ -127,14 +127,24 @@ class WorldShelf:
         return self._put(SYNTHETIC, name, bytes(entry))
 
     def _put(self, collection: Collection, name: str, body: bytes | None, config: Config | None = None) -> bool:
-        held = self._held.setdefault(collection.name, _Held())
         if body is None:
-            return held.put(name, None)
+            return self._hold(collection, name, None)
         self._encoded += 1
         plain = Resource(name, "", collection.type_url, body)
         if config is not None:
             plain = attrs.evolve(plain, created=config.created, labels=config.labels, annotations=config.annotations)
-        return held.put(name, attrs.evolve(plain, version=_version(plain)))
+        return self._hold(collection, name, attrs.evolve(plain, version=_version(plain)))
+
+    def _hold(self, collection: Collection, name: str, resource: Resource | None) -> bool:
+        """Put a resource where it is found, over MCP and over xDS, where synthetic entries are among the others."""
+        changed = self._held.setdefault(collection.name, _Held()).put(name, resource)
+        xds_name, xds_resource = collection.xds_name, resource
+        if collection is SYNTHETIC:
+            xds_name, name = BY_KIND["ServiceEntry"].xds_name, name + SYNTHETIC_SUFFIX
+            xds_resource = attrs.evolve(resource, name=name) if resource else None
+        if xds_name:
+            self._held.setdefault(xds_name, _Held()).put(name, xds_resource)
+        return changed
 
 
 def full_name(namespace: str, name: str) -> str:

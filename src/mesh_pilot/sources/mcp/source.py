@@ -22,9 +22,10 @@ from mesh_pilot.rpc import (
     open_channel,
 )
 from mesh_pilot.sources.base import Backoff
-from mesh_pilot.sources.mcp.collections import COLLECTIONS, Collection
+from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS, Collection
 from mesh_pilot.sources.mcp.intake import SILENCE_SECONDS, Intake, StreamEnded
 from mesh_pilot.sources.mcp.wire import AggregatedDialect, Dialect, SinkNode, SourceDialect
+from mesh_pilot.sources.mcp.xds import DeltaDialect, SotwDialect
 
 log = structlog.get_logger(scope="mcp")
 
@@ -248,6 +249,30 @@ def mcp_source(
         server,
         dialects,
         incremental=incremental,
+        silence_seconds=silence_seconds,
+        root_namespace=root_namespace,
+    )
+
+
+def xds_source(
+    server: Server,
+    node: SinkNode,
+    *,
+    name: str | None = None,
+    delta: bool = True,
+    silence_seconds: float = SILENCE_SECONDS,
+    root_namespace: str = ROOT_NAMESPACE,
+) -> McpSource:
+    """The source of a server that speaks MCP over xDS: an istiod, or another mesh-pilot.
+
+    ``node``: its id is a proxy's (``sidecar~ip~name.namespace~domain``). Without ``delta``, or where the server lacks
+    it, State of the World is asked for.
+    """
+    whole: Dialect = SotwDialect(node)
+    return McpSource(
+        name or f"xds:{server.address}",
+        attrs.evolve(server, collections=XDS_COLLECTIONS),
+        (DeltaDialect(node), whole) if delta else (whole,),
         silence_seconds=silence_seconds,
         root_namespace=root_namespace,
     )

@@ -1,0 +1,172 @@
+"""One mesh-pilot drinking from another, over each path, while either is stopped and started again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from support.envoy import eventually
+from support.planes import SERVICE, running_plane, settings
+
+from mesh_pilot.bootstrap import ControlPlane, StartError, control_plane
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.service import ServiceKey
+
+PATHS = ["{}", "mcp://{}", "xds://{}"]
+
+ROUTE = """\
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {{name: {name}, namespace: shop}}
+spec:
+  hosts: [{name}.test]
+  http:
+  - timeout: {seconds}s
+    route: [{{destination: {{host: reviews.test}}}}]
+"""
+
+BAD = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad, namespace: shop}\nspec: {}\n"
+
+
+def route(folder: Path, name: str, seconds: int) -> None:
+    temporary = folder / f".{name}"
+    temporary.write_text(ROUTE.format(name=name, seconds=seconds))
+    temporary.rename(folder / f"{name}.yaml")
+
+
+def seconds(plane: ControlPlane, name: str) -> float | None:
+    config = plane.state.world.config.peek(ConfigKey("VirtualService", "shop", name))
+    return None if config is None else config.spec.http[0].timeout.total_seconds()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "config"
+    made.mkdir()
+    (made / "service.yaml").write_text(SERVICE)
+    route(made, "one", 1)
+    return made
+
+
+@asynccontextmanager
+async def drinker(address: str, path: str, **more: object) -> AsyncIterator[ControlPlane]:
+    """A control plane with no other source than a server of configuration."""
+    async with running_plane(mcp_servers=(path.format(address),), **more) as plane:
+        yield plane
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_second_plane_holds_what_the_first_one_does_and_follows_it(folder: Path, path: str) -> None:
+    async with running_plane(folder) as first, drinker(first.addresses.grpc, path) as second:
+        assert seconds(second, "one") == 1
+        assert second.state.world.services.peek(ServiceKey("reviews.test", "shop")) is not None
+        route(folder, "one", 2)
+        route(folder, "two", 1)
+        await eventually(lambda: (seconds(second, "one"), seconds(second, "two")) == (2, 1), what="the change comes")
+        (folder / "two.yaml").unlink()
+        await eventually(lambda: seconds(second, "two") is None, what="what is gone goes")
+        assert second.state.world.rejections() == ()
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_first_plane_that_is_stopped_takes_nothing_away_and_is_found_again(
+    folder: Path, path: str, free_ports: Callable[[int], list[int]]
+) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    route(folder, "two", 1)
+    async with trio.open_nursery() as nursery:
+        with started(nursery, folder, address) as first:
+            await first.wait()
+            async with drinker(address, path) as second:
+                first.stop()
+                await first.gone.wait()
+                route(folder, "one", 2)
+                (folder / "two.yaml").unlink()
+                route(folder, "three", 1)
+                assert (seconds(second, "one"), seconds(second, "two")) == (1, 1)
+                with started(nursery, folder, address) as again:
+                    await eventually(
+                        lambda: [seconds(second, n) for n in ("one", "two", "three")] == [2, None, 1],
+                        what="it catches up",
+                    )
+                    again.stop()
+
+
+class Started:
+    """A plane in the background of a test."""
+
+    def __init__(self) -> None:
+        self.ready = trio.Event()
+        self.gone = trio.Event()
+        self._scope = trio.CancelScope()
+
+    async def wait(self) -> None:
+        with trio.fail_after(10):
+            await self.ready.wait()
+
+    def stop(self) -> None:
+        """As if it were killed."""
+        self._scope.cancel()
+
+    async def run(self, folder: Path, address: str) -> None:
+        with self._scope:
+            async with control_plane(settings(folder, grpc_addr=address)) as plane:
+                await plane.wait_ready()
+                self.ready.set()
+                await trio.sleep_forever()
+        self.gone.set()
+
+
+@contextmanager
+def started(nursery: trio.Nursery, folder: Path, address: str) -> Iterator[Started]:
+    plane = Started()
+    nursery.start_soon(plane.run, folder, address)
+    yield plane
+    plane.stop()
+
+
+async def test_a_plane_that_waits_for_its_server_says_so_and_starts_once_it_is_there(
+    folder: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with trio.open_nursery() as nursery, control_plane(settings(mcp_servers=(address,))) as second:
+        source = second.state.supervisors[-1].source
+        await eventually(lambda: "cannot connect" in source.statistics().waiting_for, what="it says why it waits")
+        assert not second.state.reducer.synced
+        with started(nursery, folder, address):
+            with trio.fail_after(20):
+                await second.wait_ready()
+            assert seconds(second, "one") == 1
+
+
+async def test_config_sources_of_the_mesh_config_are_read(folder: Path, tmp_path: Path) -> None:
+    async with running_plane(folder) as first:
+        mesh = tmp_path / "mesh.yaml"
+        more = tmp_path / "more"
+        more.mkdir()
+        route(more, "more", 3)
+        mesh.write_text(f"configSources:\n- address: {first.addresses.grpc}\n- address: fs://{more}\n")
+        async with running_plane(mesh_config=mesh) as second:
+            assert (seconds(second, "one"), seconds(second, "more")) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [("k8s://", "Kubernetes can't be read"), ("ftp://x:1", "unknown scheme ftp"), ("xds://nowhere", "nowhere")],
+)
+async def test_a_config_source_that_can_not_be_is_refused_at_start(address: str, reason: str) -> None:
+    with pytest.raises(StartError, match=reason):
+        async with control_plane(settings(mcp_servers=(address,))):
+            pass
+
+
+async def test_configuration_is_not_served_where_that_is_switched_off(folder: Path) -> None:
+    async with running_plane(folder, serve_config=False) as first:
+        address = first.addresses.grpc
+        async with control_plane(settings(mcp_servers=(address, f"xds://{address}"))) as second:
+            sources = [supervisor.source for supervisor in second.state.supervisors[-2:]]
+            await eventually(lambda: all(s.statistics().waiting_for.count(":") for s in sources), what="they say why")
+            assert not second.state.reducer.synced
