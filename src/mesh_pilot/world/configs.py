@@ -61,6 +61,8 @@ class ConfigTable:
                 self._services.put_workload(key, config)
             case _:
                 self._stale_kinds.add((key.kind, key.namespace))
+        if key.kind == "WorkloadGroup":
+            self._services.put_group(key, config)
         self._count_selected(key, _labels_selected(config))
         return True
 

@@ -8,12 +8,17 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Iterable, Iterator, Mapping
 
+import attrs
+
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.model.config import Config
+from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.service import Endpoint, Locality, Port, Protocol, Resolution, Service
 
 TLS_MODE_LABEL = "security.istio.io/tlsMode"
 UNIX_PREFIX = "unix://"
+
+GROUP_ANNOTATION = "istio.io/autoRegistrationGroup"
+"""Names the WorkloadGroup, of its own namespace, that a WorkloadEntry belongs to."""
 
 _RESOLUTION = {
     api.ServiceEntryResolution.NONE: Resolution.PASSTHROUGH,
@@ -71,6 +76,30 @@ def selects(config: Config, labels: Mapping[str, str]) -> bool:
     """Whether a ServiceEntry's workloadSelector picks a workload with these labels."""
     selector = config.spec.workload_selector
     return selector is not None and bool(selector.labels) and selector.labels.items() <= labels.items()
+
+
+def group_of(workload: Config) -> ConfigKey | None:
+    """The WorkloadGroup that a WorkloadEntry says it belongs to."""
+    name = workload.annotations.get(GROUP_ANNOTATION)
+    return ConfigKey("WorkloadGroup", workload.namespace, name) if name else None
+
+
+def from_template(workload: Config, group: Config) -> Config:
+    """A WorkloadEntry with what its group says of all entries; its own word goes first, port by port and label by
+    label."""
+    own: api.WorkloadEntry = workload.spec
+    template: api.WorkloadEntry = group.spec.template or api.WorkloadEntry()
+    labels = group.spec.metadata.labels if group.spec.metadata is not None else {}
+    spec = api.WorkloadEntry(
+        address=own.address,
+        ports={**template.ports, **own.ports},
+        labels={**labels, **template.labels, **own.labels},
+        network=own.network or template.network,
+        locality=own.locality or template.locality,
+        weight=own.weight or template.weight,
+        service_account=own.service_account or template.service_account,
+    )
+    return attrs.evolve(workload, spec=spec)
 
 
 def _endpoint(

@@ -18,7 +18,7 @@ from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Endpoints
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.auto_addresses import allocate, wants_address
-from mesh_pilot.world.entries import endpoints_of, selects, services_of
+from mesh_pilot.world.entries import endpoints_of, from_template, group_of, selects, services_of
 
 if TYPE_CHECKING:
     from mesh_pilot.world.world import World
@@ -30,7 +30,10 @@ HIDDEN = "~"
 
 
 class ServiceTable:
-    """Takes services, endpoint sets, ServiceEntries and WorkloadEntries; ``flush`` writes the merged indexes."""
+    """Takes services, endpoint sets and what declares them: ServiceEntries, WorkloadEntries, WorkloadGroups.
+
+    ``flush`` writes the merged indexes.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -42,6 +45,10 @@ class ServiceTable:
         self._selecting: dict[str, set[ConfigKey]] = defaultdict(set)
         """Namespace -> ServiceEntries with a workloadSelector."""
         self._workloads: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
+        self._groups: dict[ConfigKey, Config] = {}
+        self._members: dict[ConfigKey, dict[ConfigKey, Config]] = defaultdict(dict)
+        """By WorkloadGroup, the WorkloadEntries that belong to it, as they were written."""
+        self._group_of: dict[ConfigKey, ConfigKey] = {}
         self._stale_entries: dict[ConfigKey, None] = {}
         self._stale_services: dict[ServiceKey, None] = {}
         self._stale_endpoints: dict[ServiceKey, None] = {}
@@ -92,7 +99,29 @@ class ServiceTable:
             self._stale_entries[key] = None
 
     def put_workload(self, key: ConfigKey, workload: Config | None) -> None:
-        """A WorkloadEntry came, changed or (None) went: it touches the ServiceEntries that select it."""
+        """A WorkloadEntry came, changed or (None) went; it inherits from its WorkloadGroup."""
+        before = self._group_of.pop(key, None)
+        if before is not None:
+            del self._members[before][key]
+        group = group_of(workload) if workload is not None else None
+        if workload is not None and group is not None:
+            self._group_of[key] = group
+            self._members[group][key] = workload
+        self._take_workload(key, workload, self._groups.get(group) if group is not None else None)
+
+    def put_group(self, key: ConfigKey, group: Config | None) -> None:
+        """A WorkloadGroup came, changed or (None) went: it touches the WorkloadEntries that belong to it."""
+        if group is None:
+            self._groups.pop(key, None)
+        else:
+            self._groups[key] = group
+        for member, workload in self._members.get(key, {}).items():
+            self._take_workload(member, workload, group)
+
+    def _take_workload(self, key: ConfigKey, workload: Config | None, group: Config | None) -> None:
+        """Hold a WorkloadEntry as it is with its group: it touches the ServiceEntries that select it."""
+        if workload is not None and group is not None:
+            workload = from_template(workload, group)
         held = self._workloads[key.namespace]
         before = held.pop(key, None)
         if workload is not None:
