@@ -14,6 +14,7 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.envoy.chains import UNIX_PREFIX
 from mesh_pilot.envoy.connection_pool import Speaks, apply_connection_pool, apply_proxy_settings, inbound_http
 from mesh_pilot.envoy.defaults import cluster_defaults
 from mesh_pilot.envoy.instances import instances
@@ -33,7 +34,6 @@ PASSTHROUGH_SOURCES = {False: "127.0.0.6", True: "::6"}
 """By whether it is IPv6: the source address by which the interception rules know a sidecar's own connections to its
 application, so as not to send them back to it."""
 
-UNIX_PREFIX = "unix://"
 WORKLOAD_ADDRESS = "0.0.0.0"
 """In a ``defaultEndpoint``: the workload's own address."""
 

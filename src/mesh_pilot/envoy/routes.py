@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
+from mesh_pilot.envoy.chains import UNIX_PREFIX
 from mesh_pilot.envoy.egress import (
     Egress,
     egress_listeners,
@@ -35,7 +36,6 @@ from mesh_pilot.world.names import MESH_GATEWAY, host_covers
 from mesh_pilot.world.view import VirtualServiceHead
 
 HTTP_PROXY = "http_proxy"
-UNIX_PREFIX = "unix://"
 HTTP_PORT = 80
 """The port of hosts that say none: only here do VirtualServices for hosts with no service count."""
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 from envoy.config.core.v3 import base_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 
+from mesh_pilot.envoy.names import (
+    CREDENTIAL_PREFIX,
+    FILE_CERTIFICATE_PREFIX,
+    FILE_ROOTS_PREFIX,
+    ROOTS_SUFFIX,
+)
 from mesh_pilot.envoy.scope import Workload
 from mesh_pilot.model.events import Secret
 from mesh_pilot.model.resource import SECRET, Resource, make_resource
 from mesh_pilot.world import View
-
-CREDENTIAL = "kubernetes://"
-FILE_CERTIFICATE = "file-cert:"
-FILE_ROOT = "file-root:"
-CA_SUFFIX = "-cacert"
 
 
 def secret(view: View, workload: Workload, name: str) -> Resource | None:
@@ -25,19 +26,19 @@ def secret(view: View, workload: Workload, name: str) -> Resource | None:
     ``file-cert:chain~key`` and ``file-root:file`` name files that Envoy itself reads; ``kubernetes://name`` and
     ``kubernetes://name-cacert`` name a credential of the proxy's own namespace, or one of no namespace (from a folder).
     """
-    if name.startswith(FILE_CERTIFICATE):
-        chain, _, key = name.removeprefix(FILE_CERTIFICATE).partition("~")
+    if name.startswith(FILE_CERTIFICATE_PREFIX):
+        chain, _, key = name.removeprefix(FILE_CERTIFICATE_PREFIX).partition("~")
         return _resource(name, certificate=(_file(chain), _file(key)))
-    if name.startswith(FILE_ROOT):
-        return _resource(name, trusted=_file(name.removeprefix(FILE_ROOT)))
-    if not name.startswith(CREDENTIAL):
+    if name.startswith(FILE_ROOTS_PREFIX):
+        return _resource(name, trusted=_file(name.removeprefix(FILE_ROOTS_PREFIX)))
+    if not name.startswith(CREDENTIAL_PREFIX):
         return None
     namespace = workload.scope.namespace
-    credential = name.removeprefix(CREDENTIAL)
+    credential = name.removeprefix(CREDENTIAL_PREFIX)
     held = _held(view, namespace, credential)
     if held is not None and held.certificate_chain:
         return _resource(name, certificate=(_inline(held.certificate_chain), _inline(held.private_key)))
-    if credential.endswith(CA_SUFFIX):
+    if credential.endswith(ROOTS_SUFFIX):
         held = _authorities(view, namespace, credential)
         if held is not None:
             crl = _inline(held.crl) if held.crl else None
@@ -47,7 +48,7 @@ def secret(view: View, workload: Workload, name: str) -> Resource | None:
 
 def _authorities(view: View, namespace: str, credential: str) -> Secret | None:
     """The credential that holds the CA certificates: one of the ``-cacert`` name itself, else the plain one's."""
-    for name in (credential, credential.removesuffix(CA_SUFFIX)):
+    for name in (credential, credential.removesuffix(ROOTS_SUFFIX)):
         held = _held(view, namespace, name)
         if held is not None and held.ca_certificates:
             return held
