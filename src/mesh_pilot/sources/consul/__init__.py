@@ -2,7 +2,8 @@
 
     source = ConsulSource("consul", ConsulSettings(Agent("http://127.0.0.1:8500")))
 
-`settings` is what can be set; `api` asks Consul over one httpx pool, through python-consul2; `follow` is one blocking
+`settings` is what can be set; `api` asks Consul over one httpx client, through python-consul2, on the
+connections of `pool`; `follow` is one blocking
 query after another, and `line` what all of them do while Consul does not answer; `instance` and `mapping` say what a
 service of Consul means to a mesh; `configs` reads objects of the KV store; `source` holds it together.
 

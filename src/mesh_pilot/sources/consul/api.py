@@ -1,4 +1,4 @@
-"""Asking Consul: python-consul2's client on one httpx pool on Trio.
+"""Asking Consul: python-consul2's client on one httpx client on Trio.
 
     async with open_api(settings) as api:
         answer = await api.services(index=0, wait_seconds=0)
@@ -19,6 +19,7 @@ import attrs
 import httpx
 from consul import base
 
+from mesh_pilot.sources.consul.pool import ConnectionStack
 from mesh_pilot.sources.consul.settings import Agent, Consistency, ConsulSettings, Tls
 
 T = TypeVar("T")
@@ -201,17 +202,18 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
 async def open_api(settings: ConsulSettings) -> AsyncIterator[ConsulApi]:
     """A client with a pool of its own, for the length of the block. Raises ConsulError for bad TLS files."""
     agent = settings.agent
-    connections = settings.max_queries + settings.max_starts + 4
-    transport = httpx.AsyncHTTPTransport(
-        verify=_tls_context(agent.tls) if agent.base_url.startswith("https:") else False,
-        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections, keepalive_expiry=30),
-        uds=agent.socket_path or None,
-        trust_env=False,
+    context = (
+        _tls_context(agent.tls) if agent.base_url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     )
+
+    def connection() -> httpx.AsyncHTTPTransport:
+        limits = httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=30)
+        return httpx.AsyncHTTPTransport(verify=context, limits=limits, uds=agent.socket_path or None, trust_env=False)
+
     user, colon, password = agent.basic_auth.partition(":")
     async with httpx.AsyncClient(
         base_url=agent.base_url,
-        transport=transport,
+        transport=ConnectionStack(connection),
         auth=httpx.BasicAuth(user, password) if colon else None,
         trust_env=False,
     ) as client:

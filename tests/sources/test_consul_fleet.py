@@ -1,0 +1,123 @@
+"""Consul at size: a cluster of three servers whose leader is killed, and five hundred services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+from conformance import running
+from support.consul import TTL, Consul, real_consul
+from support.envoy import eventually
+
+from mesh_pilot.model.events import Delete, Endpoints, Upsert
+from mesh_pilot.sources.consul import Agent, Consistency, ConsulSettings, ConsulSource
+from mesh_pilot.sources.consul.settings import Timing
+
+TIMING = Timing(retry_seconds=0.05, retry_limit_seconds=0.5, hold_seconds=5.0, pace_seconds=0.05)
+
+Ports = Callable[[int], list[int]]
+
+
+async def _is_leader(consul: Consul) -> bool:
+    reply = await consul.ask("GET", "/v1/agent/self")
+    return bool(reply.json()["Stats"]["consul"]["leader"] == "true")
+
+
+async def test_a_killed_leader_costs_nothing_that_is_served(tmp_path: Path, free_ports: Ports) -> None:
+    ports = [free_ports(4) for _ in range(3)]
+    async with AsyncExitStack() as stack:
+        servers: list[Consul] = []
+        for rank, own in enumerate(ports):
+            config = {
+                "server": True,
+                "bootstrap_expect": 3,
+                "data_dir": str(tmp_path / f"data-{rank}"),
+                "retry_join": [f"127.0.0.1:{others[2]}" for others in ports],
+                "retry_interval": "1s",
+                "performance": {"raft_multiplier": 1},
+            }
+            servers.append(
+                await stack.enter_async_context(
+                    real_consul(tmp_path, own, name=f"server-{rank}", config=config, arguments=(), led=False)
+                )
+            )
+
+        async def is_led(consul: Consul) -> bool:
+            reply = await consul.client.get("/v1/catalog/nodes")
+            return reply.status_code == 200 and len(reply.json()) == 3
+
+        for server in servers:
+            await eventually(lambda s=server: is_led(s), seconds=60, what="the cluster has a leader")
+        (leader,) = [s for s in servers if await _is_leader(s)]
+        follower_agent, third = (s for s in servers if s is not leader)
+        await follower_agent.register("web")
+        await third.register("api", address="10.0.0.2")
+        source = ConsulSource("consul", ConsulSettings(agent=Agent(follower_agent.address), timing=TIMING))
+        async with running(source) as follower:
+            await follower.until(lambda picture: len(picture.items) == 4 and picture.synced > 0)
+            await leader.kill()
+
+            move = {"Name": "api", "ID": "api", "Address": "10.0.0.9", "Port": 8080}
+
+            async def is_moved() -> bool:
+                reply = await third.client.put("/v1/agent/service/register", json=move)
+                return reply.status_code == 200
+
+            await eventually(is_moved, seconds=60, what="there is a new leader")
+            with trio.fail_after(60):
+                await follower.until(lambda picture: "10.0.0.9" in str(picture.items))
+            assert not any(isinstance(event, Delete) for event in follower.events)
+            assert len(follower.picture.items) == 4
+
+
+@pytest.mark.parametrize("max_queries", [600, 150], ids=["all at once", "in turns"])
+async def test_five_hundred_services_of_four_instances(tmp_path: Path, free_ports: Ports, max_queries: int) -> None:
+    services, instances = 500, 4
+    async with real_consul(tmp_path, free_ports(4)) as consul:
+        async with trio.open_nursery() as nursery:
+            for part in range(8):
+                nursery.start_soon(_register, consul, range(part, services, 8), instances)
+        settings = ConsulSettings(
+            agent=Agent(consul.address),
+            timing=attrs.evolve(TIMING, rotation_seconds=2.0),
+            max_queries=max_queries,
+            consistency=Consistency.STALE,
+        )
+        source = ConsulSource("consul", settings)
+        async with running(source, room=5000) as follower:
+            await follower.until_synced()
+            assert len(follower.picture.items) == 2 * services
+            assert sum(len(i.endpoints) for i in follower.picture.items.values() if isinstance(i, Endpoints)) == 2000
+            follower.take_events()
+            if max_queries > services:
+                await eventually(
+                    lambda: source.statistics().under_way == services + 1, what="all are followed", seconds=30
+                )
+                before = source.statistics().queries
+                assert before <= 2 * (services + 1), "each is asked once at once, and once to wait"
+                with trio.move_on_after(1):
+                    follower.events.append(await follower.channel.receive())
+                assert (source.statistics().queries, follower.events) == (before, [])
+            else:
+                before = source.statistics().queries
+                assert source.statistics().under_way <= max_queries + settings.max_starts
+            await consul.check("s-7-2", "fail")
+            await follower.until(lambda _: bool(follower.events))
+            (event,) = follower.take_events()
+            assert isinstance(event, Upsert) and isinstance(event.item, Endpoints)
+            assert event.item.service.host == "s-7.service.consul" and len(event.item.endpoints) == 3
+            if max_queries > services:
+                assert source.statistics().queries - before <= 3
+
+
+async def _register(consul: Consul, numbers: range, instances: int) -> None:
+    for number in numbers:
+        for rank in range(instances):
+            address = f"10.{rank}.{number // 250}.{number % 250 + 1}"
+            await consul.register(
+                f"s-{number}", id=f"s-{number}-{rank}", address=address, meta={"protocol": "http"}, Check=TTL
+            )
