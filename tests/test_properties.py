@@ -92,7 +92,7 @@ def objects(draw: st.DrawFn) -> Config:
             text = POOL.format(
                 **common,
                 host=pick(*HOSTS[:3]),
-                vip=pick("10.9.0.1", "10.9.0.2"),
+                vip=pick("10.9.0.1", "10.9.0.2", ""),
                 location=pick("MESH_INTERNAL", "MESH_EXTERNAL"),
                 resolution=pick("STATIC", "DNS"),
                 port=pick(80, 81),
@@ -126,9 +126,12 @@ def objects(draw: st.DrawFn) -> Config:
     return config
 
 
+OWN_DNS = {"DNS_CAPTURE": "true", "DNS_AUTO_ALLOCATE": "true"}
+"""Services without addresses are reached at those that they are given."""
+
 PROXIES = (
     sidecar("10.1.1.1", name="web", namespace="shop", labels={"app": "web", "tier": "front"}),
-    sidecar("10.1.2.2", name="api", namespace="other", labels={"app": "api"}),
+    sidecar("10.1.2.2", name="api", namespace="other", labels={"app": "api"}, **OWN_DNS),
     sidecar("10.1.3.1", name="free", namespace="shop", labels={"app": "free"}, INTERCEPTION_MODE="NONE"),
     sidecar("10.1.9.9", name="edge", namespace="shop", labels={"app": "edge"}, node_type="router"),
     sidecar("10.1.4.1", name="grpc", namespace="shop", labels={"app": "web"}, GENERATOR="grpc"),

@@ -151,6 +151,10 @@ POLICIES = [
     Rule("http[0].corsPolicy.exposeHeaders", ["x"], [""], "must not be empty", "http[0].corsPolicy.exposeHeaders[0]"),
     Rule("http[0].corsPolicy.maxAge", "24h", "1.5s", "whole seconds"),
     Rule("http[0].fault", {"delay": {"fixedDelay": "1s"}}, {}, "needs abort, delay"),
+    warns("http[0].fault.abort", {"httpStatus": 500, "percentage": {"value": 1}}, {"httpStatus": 500}, "no request is"),
+    warns(
+        "http[0].fault.delay", {"fixedDelay": "1s", "percentage": {"value": 1}}, {"fixedDelay": "1s"}, "no request is"
+    ),
     Rule(
         "http[0].fault.abort",
         {"httpStatus": 503},

@@ -12,7 +12,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
     HttpFaultInjectionDelay,
     HttpRetry,
 )
-from mesh_pilot.config.validation.context import check, error
+from mesh_pilot.config.validation.context import check, error, warning
 from mesh_pilot.config.validation.values import (
     duration_reason,
     header_name_reason,
@@ -104,6 +104,8 @@ def check_fault(path: str, fault: HttpFaultInjection | None) -> Iterator[Problem
 def _check_abort(path: str, abort: HttpFaultInjectionAbort) -> Iterator[Problem]:
     if abort.percentage is not None:
         yield from check(f"{path}.percentage.value", percentage_reason(abort.percentage))
+    else:
+        yield warning(path, "has no effect: without percentage no request is aborted")
     if abort.http_status is not None:
         if not 200 <= abort.http_status <= 599:
             yield error(f"{path}.httpStatus", f"{abort.http_status} is not a status, allowed are 200 to 599")
@@ -120,6 +122,8 @@ def _check_abort(path: str, abort: HttpFaultInjectionAbort) -> Iterator[Problem]
 def _check_delay(path: str, delay: HttpFaultInjectionDelay) -> Iterator[Problem]:
     if delay.percentage is not None:
         yield from check(f"{path}.percentage.value", percentage_reason(delay.percentage))
+    elif not delay.percent:
+        yield warning(path, "has no effect: without percentage no request is delayed")
     yield from check(f"{path}.percent", percent_reason(delay.percent))
     if delay.fixed_delay is not None:
         yield from check(f"{path}.fixedDelay", duration_reason(delay.fixed_delay))
