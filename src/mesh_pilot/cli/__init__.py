@@ -15,6 +15,7 @@ COMMANDS = {
         "mesh_pilot.cli.proxy_status",
         "List connected proxies and whether they took what they were sent.",
     ),
+    "mcp": ("mesh_pilot.cli.mcp", "Print what a server of configuration (MCP, or xDS) holds."),
     "envoy-bootstrap": ("mesh_pilot.cli.envoy_command", "Write the bootstrap file with which an Envoy connects."),
     "version": ("mesh_pilot.cli.version", "Say which version this is."),
 }

@@ -138,6 +138,8 @@ class _Session:
         while (data := await self.call.recv_message()) is not None:
             try:
                 request, node = self.decode(data)
+            except GRPCError:
+                raise
             except Exception as error:  # betterproto raises many kinds for what is not a message
                 raise GRPCError(Status.INVALID_ARGUMENT, f"the request can't be decoded: {error}") from error
             if node is not None and self.node is None:

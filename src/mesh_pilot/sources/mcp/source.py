@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 import structlog
@@ -10,20 +10,11 @@ import trio
 
 from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE
 from mesh_pilot.model.events import Event
-from mesh_pilot.rpc import (
-    Cardinality,
-    Channel,
-    ClientCall,
-    GRPCError,
-    RpcError,
-    Status,
-    StreamTerminatedError,
-    TlsSource,
-    open_channel,
-)
+from mesh_pilot.rpc import GRPCError, RpcError, StreamTerminatedError, TlsSource, open_channel
 from mesh_pilot.sources.base import Backoff
+from mesh_pilot.sources.mcp.asking import Asking
 from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS, Collection
-from mesh_pilot.sources.mcp.intake import SILENCE_SECONDS, Intake, StreamEnded
+from mesh_pilot.sources.mcp.intake import SILENCE_SECONDS, Call, Intake, StreamEnded
 from mesh_pilot.sources.mcp.wire import AggregatedDialect, Dialect, SinkNode, SourceDialect
 from mesh_pilot.sources.mcp.xds import DeltaDialect, SotwDialect
 
@@ -70,10 +61,7 @@ class McpStatistics:
 class McpSource:
     """Reads from one server until cancelled, and connects again whenever it is lost.
 
-    Whichever way of asking the server has is used: each dialect is tried until one is implemented. A server that ends
-    the stream because it does not have a collection, as Galley does, is asked again without it.
-
-    State: the intake with all that is known; whether a stream is open, in which dialect; what last went wrong.
+    State: the intake with all that is known; how the server is asked; whether a stream is open; what last went wrong.
     """
 
     def __init__(
@@ -89,8 +77,7 @@ class McpSource:
     ) -> None:
         self.name = name
         self._server = server
-        self._dialects = dialects
-        self._dialect = dialects[0]
+        self._asking = Asking(name, tuple(server.collections), dialects)
         self._backoff = backoff or Backoff()
         self._intake = Intake(
             name,
@@ -101,9 +88,7 @@ class McpSource:
             root_namespace=root_namespace,
         )
         self._connected = False
-        self._streams = 0
         self._last_error = ""
-        self._not_offered: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         state = "connected" if self._connected else self._last_error or "not connected"
@@ -121,10 +106,10 @@ class McpSource:
             waiting_for=waiting,
             address=self._server.address,
             connected=self._connected,
-            method=self._dialect.path,
-            streams=self._streams,
+            method=self._asking.dialect.path,
+            streams=self._asking.streams,
             last_error=self._last_error,
-            not_offered=self._not_offered,
+            not_offered=self._asking.not_offered,
             collections=intake.collections,
             judged=intake.judged,
         )
@@ -160,56 +145,24 @@ class McpSource:
         self._last_error = reason
 
     async def _read(self) -> None:
-        """One connection, with as many streams as it takes to find out what the server has."""
+        """One connection, until it is lost."""
         server = self._server
         async with open_channel(server.address, tls=server.tls, server_hostname=server.server_hostname) as channel:
-            dialects = iter(self._dialects)
-            missing = self._begin(next(dialects))
-            while True:
-                try:
-                    await self._stream(channel, missing)
-                except GRPCError as error:
-                    if error.status is Status.INVALID_ARGUMENT and (named := self._named(error, missing)):
-                        log.info("the server does not have this collection", source=self.name, collection=named)
-                        missing.add(named)
-                        if missing != set(server.collections):
-                            continue
-                    elif error.status is not Status.UNIMPLEMENTED:
-                        raise
-                    following = next(dialects, None)
-                    if following is None:
-                        raise
-                    missing = self._begin(following)
+            await self._asking.read(channel, self._converse)
 
-    def _begin(self, dialect: Dialect) -> set[str]:
-        """Use a dialect; the collections that it can't ask for."""
-        self._dialect = dialect
-        return {name for name in self._server.collections if dialect.name_of(name) is None}
-
-    async def _stream(self, channel: Channel, missing: set[str]) -> None:
-        """One stream. Raises how it ended."""
-        self._streams += 1
-        call = channel.request(self._dialect.path, Cardinality.STREAM_STREAM, bytes, bytes)
-        async with call:
-            self._connected = True
-            self._not_offered = tuple(name for name in self._server.collections if name in missing)
-            try:
-                await self._intake.converse(_Worked(call, self._backoff), self._dialect, without=missing)
-            finally:
-                self._connected = False
-
-    def _named(self, error: GRPCError, known: set[str]) -> str | None:
-        """The collection that an error is about: the longest name in its message."""
-        names = {name: self._dialect.name_of(name) for name in self._server.collections if name not in known}
-        found = [name for name, theirs in names.items() if theirs and theirs in (error.message or "")]
-        return max(found, key=len, default=None)
+    async def _converse(self, call: Call, dialect: Dialect, missing: frozenset[str]) -> None:
+        self._connected = True
+        try:
+            await self._intake.converse(_Worked(call, self._backoff), dialect, without=missing)
+        finally:
+            self._connected = False
 
 
 @attrs.frozen
 class _Worked:
     """A call that ends the backing off once it has brought something."""
 
-    call: ClientCall[bytes, bytes]
+    call: Call
     backoff: Backoff
 
     async def recv_message(self) -> bytes | None:
@@ -236,21 +189,27 @@ def mcp_source(
     ``ResourceSource`` is asked first; a server without it is asked for ``AggregatedMeshConfigService``, by collections
     and then by the type URLs of their bodies, as the oldest servers name them.
     """
-    types: dict[str, str] = {}
-    for collection in server.collections.values():
-        types.setdefault(collection.type_url, collection.name)
-    dialects: tuple[Dialect, ...] = (
-        SourceDialect(node),
-        AggregatedDialect(node, {name: name for name in server.collections}),
-        AggregatedDialect(node, {name: type_url for type_url, name in types.items()}),
-    )
     return McpSource(
         name or f"mcp:{server.address}",
         server,
-        dialects,
+        mcp_dialects(node, server.collections),
         incremental=incremental,
         silence_seconds=silence_seconds,
         root_namespace=root_namespace,
+    )
+
+
+def mcp_dialects(node: SinkNode, collections: Iterable[str]) -> tuple[Dialect, ...]:
+    """The ways to ask a server of MCP, the newest first."""
+    collections = tuple(collections)
+    types: dict[str, str] = {}
+    for name in collections:
+        if name in COLLECTIONS:
+            types.setdefault(COLLECTIONS[name].type_url, name)
+    return (
+        SourceDialect(node),
+        AggregatedDialect(node, {name: name for name in collections}),
+        AggregatedDialect(node, {name: type_url for type_url, name in types.items()}),
     )
 
 

@@ -1,0 +1,85 @@
+"""``mesh-pilot mcp dump``: what a server of configuration holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import trio
+import yaml
+
+from mesh_pilot.cli.options import duration
+from mesh_pilot.rpc import AddressError, CertificateFiles, GRPCError, RpcError, client_tls, parse_address
+from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
+from mesh_pilot.sources.mcp.config_sources import SinkIdentity
+from mesh_pilot.sources.mcp.dump import OTHERS, Holdings, read_once, shown
+from mesh_pilot.sources.mcp.source import Server, mcp_dialects
+from mesh_pilot.sources.mcp.xds import DeltaDialect, SotwDialect
+
+PATH = click.Path(path_type=Path)
+
+
+@click.group("mcp")
+def command() -> None:
+    """Look at servers of configuration: Galleys, istiods, other mesh-pilots."""
+
+
+@command.command("dump", context_settings={"show_default": True})
+@click.argument("server")
+@click.option("--collection", "collections", multiple=True, help="Only this collection; may be repeated.")
+@click.option("--wait", type=duration, default="5s", help="How long to wait for answers.")
+@click.option("--tls-ca", type=PATH, help="PEM file of the CA of the server: connects with TLS.")
+@click.option("--tls-cert", type=PATH, help="PEM file of our certificate, for mutual TLS.")
+@click.option("--tls-key", type=PATH, help="PEM file of its key.")
+def dump(
+    *,
+    server: str,
+    collections: tuple[str, ...],
+    wait: float,
+    tls_ca: Path | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+) -> None:
+    """Print what SERVER holds, by collection, as YAML.
+
+    SERVER is host:port for MCP, or xds://host:port for MCP over xDS. What was not answered, and what the server does
+    not have, stands in comments at the end.
+    """
+    over_xds = server.startswith("xds://")
+    address = server.removeprefix("xds://").removeprefix("mcp://")
+    try:
+        parse_address(address)
+        tls = None
+        if tls_ca or tls_cert:
+            tls = client_tls(CertificateFiles(certificate=tls_cert, key=tls_key, trusted=tls_ca))
+    except AddressError as error:
+        raise click.UsageError(str(error)) from None
+    except RpcError as error:
+        raise click.ClickException(str(error)) from None
+    names = collections or tuple(XDS_COLLECTIONS if over_xds else (*COLLECTIONS, *OTHERS))
+    identity = SinkIdentity()
+    node = identity.xds_node() if over_xds else identity.mcp_node()
+    dialects = (DeltaDialect(node), SotwDialect(node)) if over_xds else mcp_dialects(node, names)
+    try:
+        holdings = trio.run(read_once, Server(address=address, tls=tls), dialects, names, wait)
+    except GRPCError as error:
+        raise click.ClickException(f"{server}: {error.status.name}: {error.message}") from None
+    except RpcError as error:
+        raise click.ClickException(str(error)) from None
+    _print(holdings)
+
+
+def _print(holdings: Holdings) -> None:
+    for name, resources in holdings.collections.items():
+        if resources:
+            click.echo(f"# {name}: {len(resources)}")
+        for resource in resources:
+            click.echo("---")
+            click.echo(yaml.safe_dump(dict(shown(name, resource)), sort_keys=False, allow_unicode=True), nl=False)
+    for names, what in (
+        (tuple(name for name, resources in holdings.collections.items() if not resources), "empty"),
+        (holdings.silent, "not answered in time"),
+        (holdings.not_offered, "not offered by the server"),
+    ):
+        if names:
+            click.echo(f"# {what}: {', '.join(names)}")

@@ -1,0 +1,192 @@
+"""Servers that behave as Galley 1.1 does: whole collections only, and no patience with those it does not have."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from conformance import running
+from mcp_feed import NODE, SERVICES, TestShelf, virtual_service
+
+from mesh_pilot.rpc import (
+    Cardinality,
+    GRPCError,
+    Handler,
+    RpcError,
+    ServerStream,
+    Status,
+    StreamTerminatedError,
+    open_channel,
+    open_listeners,
+)
+from mesh_pilot.rpc import serve as serve_rpc
+from mesh_pilot.sources.mcp.collections import COLLECTIONS
+from mesh_pilot.sources.mcp.dump import read_once
+from mesh_pilot.sources.mcp.messages import Request, Resource
+from mesh_pilot.sources.mcp.server import McpService
+from mesh_pilot.sources.mcp.sink_server import SinkServer
+from mesh_pilot.sources.mcp.source import Server, mcp_dialects, mcp_source
+from mesh_pilot.sources.mcp.wire import (
+    AGGREGATED_PATH,
+    SINK_PATH,
+    SOURCE_PATH,
+    SinkNode,
+    decode_aggregated_request,
+    decode_request,
+    encode_aggregated_response,
+    encode_response,
+)
+
+OFFERED = frozenset(
+    name for name in COLLECTIONS if name.startswith(("istio/networking/v1alpha3", "istio/rbac", "istio/auth"))
+) - {"istio/networking/v1alpha3/workloadentries", "istio/networking/v1alpha3/workloadgroups"}
+
+GATEWAYS = "istio/networking/v1alpha3/gateways"
+POLICIES = "istio/authentication/v1alpha1/policies"
+
+
+@attrs.define
+class GalleyLike:
+    """What a Galley says to those who ask it."""
+
+    shelf: TestShelf = attrs.field(factory=TestShelf)
+    seen: list[Request] = attrs.field(factory=list)
+    paths: tuple[str, ...] = (SOURCE_PATH,)
+    silent: frozenset[str] = frozenset()
+    by_type: bool = False
+    """Whether collections are called by the types of their bodies."""
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        handlers = {SOURCE_PATH: self._source, AGGREGATED_PATH: self._aggregated}
+        return {path: Handler(handlers[path], Cardinality.STREAM_STREAM, bytes, bytes) for path in self.paths}
+
+    async def _source(self, call: ServerStream[bytes, bytes]) -> None:
+        await McpService(self.shelf).serve_stream(call, "", self.decode, encode_response)
+
+    async def _aggregated(self, call: ServerStream[bytes, bytes]) -> None:
+        await McpService(self.shelf).serve_stream(call, "", self._decode_aggregated, self._encode_aggregated)
+
+    def decode(self, data: bytes) -> tuple[Request, SinkNode | None]:
+        request, node = decode_request(data)
+        return self._checked(request), node
+
+    def _decode_aggregated(self, data: bytes) -> tuple[Request, SinkNode | None]:
+        request, node = decode_aggregated_request(data)
+        if self.by_type:
+            named = {COLLECTIONS[name].type_url: name for name in sorted(OFFERED, reverse=True)}
+            request = attrs.evolve(request, collection=named.get(request.collection, f"type {request.collection}"))
+        return self._checked(request), node
+
+    def _encode_aggregated(self, response) -> bytes:  # type: ignore[no-untyped-def]
+        name = COLLECTIONS[response.collection].type_url if self.by_type else response.collection
+        return encode_aggregated_response(attrs.evolve(response, collection=name))
+
+    def _checked(self, request: Request) -> Request:
+        self.seen.append(request)
+        if request.collection not in OFFERED and request.error is None:
+            raise GRPCError(Status.INVALID_ARGUMENT, f'unsupported collection "{request.collection}"')
+        if request.collection in self.silent:
+            request = attrs.evolve(request, error=self.seen)  # a request with an error and no watch asks for nothing
+        return attrs.evolve(request, incremental=False, versions={})
+
+
+@asynccontextmanager
+async def serving(galley: GalleyLike) -> AsyncIterator[str]:
+    """A Galley at work, for the length of the block; gives its address."""
+    listeners = await open_listeners("127.0.0.1:0")
+    async with trio.open_nursery() as nursery:
+        server = await nursery.start(partial(serve_rpc, [galley], listeners))
+        yield server.addresses[0]
+        nursery.cancel_scope.cancel()
+
+
+async def test_collections_that_a_galley_does_not_have_are_left_out() -> None:
+    galley = GalleyLike()
+    galley.shelf.put(SERVICES, virtual_service("one", 1))
+    async with serving(galley) as address:
+        source = mcp_source(Server(address=address), NODE)
+        async with running(source) as follower:
+            await follower.until_synced()
+            assert list(follower.picture.items) == [("config", "VirtualService", "default", "one")]
+            assert set(source.statistics().not_offered) == set(COLLECTIONS) - OFFERED
+            galley.shelf.put(SERVICES, virtual_service("two", 1))
+            await follower.until(lambda picture: len(picture.items) == 2)
+
+
+async def test_a_collection_that_is_never_answered_holds_up_the_start_only_so_long(autojump_clock: object) -> None:
+    galley = GalleyLike(silent=frozenset((GATEWAYS,)))
+    galley.shelf.put(SERVICES, virtual_service("one", 1))
+    async with serving(galley) as address:
+        source = mcp_source(Server(address=address), NODE, silence_seconds=0.3)
+        send, receive = trio.open_memory_channel(100)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(source.run, send)
+            while not source.statistics().judged:
+                await trio.testing.wait_all_tasks_blocked()
+            assert source.statistics().waiting_for == f"no answer yet for {GATEWAYS}"
+            await receive.receive()
+            assert source.statistics().synced
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("by_type", [False, True])
+async def test_an_older_server_is_asked_as_it_understands(by_type: bool) -> None:
+    galley = GalleyLike(paths=(AGGREGATED_PATH,), by_type=by_type)
+    galley.shelf.put(SERVICES, virtual_service("one", 1))
+    async with serving(galley) as address, running(mcp_source(Server(address=address), NODE)) as follower:
+        await follower.until_synced()
+        assert list(follower.picture.items) == [("config", "VirtualService", "default", "one")]
+        galley.shelf.put(SERVICES, virtual_service("two", 1))
+        await follower.until(lambda picture: len(picture.items) == 2)
+
+
+async def test_legacy_policies_are_kept_and_come_with_a_warning() -> None:
+    galley = GalleyLike()
+    galley.shelf.put(POLICIES, Resource("default/strict", "1", COLLECTIONS[POLICIES].type_url, b""))
+    async with serving(galley) as address, running(mcp_source(Server(address=address), NODE)) as follower:
+        await follower.until_synced()
+        (item,) = follower.picture.items.values()
+        assert "nothing in a current Envoy carries it out" in item.warnings[0].reason  # type: ignore[union-attr]
+
+
+async def test_a_dump_has_what_is_there_and_says_what_is_not() -> None:
+    galley = GalleyLike()
+    galley.shelf.put(SERVICES, virtual_service("one", 1))
+    names = (SERVICES, GATEWAYS, "k8s/core/v1/pods")
+    async with serving(galley) as address:
+        found = await read_once(Server(address=address), mcp_dialects(NODE, names), names, 5)
+    assert {name: len(held) for name, held in found.collections.items()} == {SERVICES: 1, GATEWAYS: 0}
+    assert (found.silent, found.not_offered) == ((), ("k8s/core/v1/pods",))
+
+
+async def test_a_galley_that_dials_and_gives_up_over_a_collection_is_not_asked_for_it_again(
+    free_ports: Callable[[int], list[int]],
+) -> None:
+    galley = GalleyLike()
+    galley.shelf.put(SERVICES, virtual_service("one", 1))
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    source = SinkServer(address, NODE)
+    async with running(source) as follower, trio.open_nursery() as nursery:
+        nursery.start_soon(dial_for_ever, galley, address)
+        await follower.until_synced()
+        assert list(follower.picture.items) == [("config", "VirtualService", "default", "one")]
+        galley.shelf.put(SERVICES, virtual_service("two", 1))
+        await follower.until(lambda picture: len(picture.items) == 2)
+        nursery.cancel_scope.cancel()
+
+
+async def dial_for_ever(galley: GalleyLike, address: str) -> None:
+    """Open one stream after the other on one connection; a stream that was given up is never closed."""
+    async with open_channel(address) as channel:
+        while True:
+            call = channel.request(SINK_PATH, Cardinality.STREAM_STREAM, bytes, bytes)
+            try:
+                await call.send_message(b"")
+                await McpService(galley.shelf).serve_stream(call, address, galley.decode, encode_response)
+            except (GRPCError, RpcError, StreamTerminatedError):
+                await trio.sleep(0.005)
