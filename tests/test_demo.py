@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from support.binaries import require_binary
 from support.command import COMMAND, mesh_pilot
 
 pytestmark = pytest.mark.envoy
@@ -52,6 +53,15 @@ def test_the_whole_story_is_told_within_half_a_minute(envoy_binary: Path, tmp_pa
         assert re.search(fact, done.out), fact
     assert len(re.findall(r"answered by +via sidecar +via gateway +share", done.out)) == 4
     assert "\x1b" not in done.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_same_story_is_told_with_services_from_consul(envoy_binary: Path, tmp_path: Path) -> None:
+    consul = require_binary("consul")
+    done = mesh_pilot("demo", "--consul", env={"TMPDIR": str(tmp_path), "CONSUL": str(consul)})
+    assert (done.code, done.err) == (0, "")
+    assert "with host reviews.service.consul" in done.out
+    assert re.search(r"\d+ requests through Envoy, 0 failed", done.out)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import click
 import trio
 
+from mesh_pilot.cli.consul_process import ConsulProcessError, find_consul
 from mesh_pilot.cli.demo.screen import Screen
 from mesh_pilot.cli.demo.stage import Stage, stage
 from mesh_pilot.cli.demo.story import Disappointment, tell, traffic
@@ -25,20 +26,23 @@ STOPPED = 130
 
 @click.command("demo")
 @click.option("--keep", is_flag=True, help="Leave it running at the end, to play with.")
-def command(*, keep: bool) -> int:
+@click.option("--consul", "with_consul", is_flag=True, help="Take the services from a Consul, started for it.")
+def command(*, keep: bool, with_consul: bool) -> int:
     """See it work: a small mesh with real Envoys, in half a minute.
 
     Uses free ports of the loopback and a temporary folder, and leaves nothing behind.
     """
     try:
         find_envoy()
-    except EnvoyError as error:
+        if with_consul:
+            find_consul()
+    except (EnvoyError, ConsulProcessError) as error:
         raise click.ClickException(str(error)) from None
     configure(LogLevels(logging.ERROR), LogFormat.TEXT, sys.stderr)
-    return trio.run(_run, keep)
+    return trio.run(_run, keep, with_consul)
 
 
-async def _run(keep: bool) -> int:
+async def _run(keep: bool, with_consul: bool) -> int:
     """Returns the exit code."""
     told = trio.Event()
     disappointments: list[str] = []
@@ -46,9 +50,9 @@ async def _run(keep: bool) -> int:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_end_on_signal, scope)
-                await _show(Screen(), keep, told)
+                await _show(Screen(), keep, told, with_consul)
                 nursery.cancel_scope.cancel()
-        except* (Disappointment, EnvoyError) as errors:
+        except* (Disappointment, EnvoyError, ConsulProcessError) as errors:
             disappointments = [str(error) for error in leaves(errors)]
     for text in disappointments:
         click.echo(f"mesh-pilot: the demo did not go as it should: {text}", err=True)
@@ -63,8 +67,8 @@ async def _end_on_signal(scope: trio.CancelScope) -> None:
         scope.cancel()
 
 
-async def _show(screen: Screen, keep: bool, told: trio.Event) -> None:
-    async with stage() as running:
+async def _show(screen: Screen, keep: bool, told: trio.Event, with_consul: bool) -> None:
+    async with stage(with_consul=with_consul) as running:
         async with traffic(running) as tally:
             await tell(running, tally, screen)
         told.set()

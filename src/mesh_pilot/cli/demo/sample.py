@@ -12,13 +12,16 @@ from shutil import copytree
 import attrs
 
 
-@attrs.frozen
+@attrs.define
 class Sample:
     """A copied sample. Edits are atomic: a temporary file, renamed over the old one."""
 
     folder: Path
     ports: dict[int, int]
     """The ports written in the sample, and those that stand in the copy instead."""
+
+    host: str = "reviews.shop.internal"
+    """The name of the service."""
 
     @property
     def config(self) -> Path:
@@ -31,6 +34,13 @@ class Sample:
     @property
     def traffic(self) -> Path:
         return self.config / "traffic.yaml"
+
+    def take_services_from(self, host: str) -> None:
+        """Leave the service itself to a registry that calls it by another host; the rules for it stay."""
+        (self.config / "services.yaml").unlink()
+        text = self.traffic.read_text(encoding="utf-8")
+        self.traffic.write_text(text.replace(self.host, host), encoding="utf-8")
+        self.host = host
 
     def edit(self, file: Path, *changes: tuple[str, str]) -> None:
         """Replace texts in a file, each of which must be there."""
