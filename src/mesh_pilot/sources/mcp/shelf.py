@@ -1,7 +1,8 @@
 """What the World holds, as collections of MCP: brought up to date with every revision, at the cost of what changed.
 
 Served are the configs of every kind, the settings of the mesh, and as synthetic service entries the services that
-registries gave, with their endpoints. Never served are secrets.
+registries gave, with their endpoints; but not those whose host a ServiceEntry can't have, such as one with an
+underscore. Never served are secrets.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from types import MappingProxyType
 
 import attrs
 
+from mesh_pilot.config.validation.names import wildcard_host_reason
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.sources.mcp.collections import BY_KIND, MESH_CONFIG, MESH_NETWORKS, SYNTHETIC, Collection
@@ -120,8 +122,8 @@ class WorldShelf:
 
     def _service(self, key: ServiceKey) -> bool:
         service = self._world.services.peek(key)
-        name = full_name(key.namespace, key.host)
-        if service is None or service.config is not None:
+        name = full_name(key.namespace, key.host.replace("*", "any"))
+        if service is None or service.config is not None or wildcard_host_reason(key.host):
             return self._put(SYNTHETIC, name, None)
         entry = synthetic_entry(service, self._world.endpoints.peek(key))
         return self._put(SYNTHETIC, name, bytes(entry))

@@ -1,0 +1,174 @@
+"""The World as collections: what is served, what a change costs, and what comes out at the other end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import attrs
+import pytest
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.config.decode import decode
+from mesh_pilot.config.mesh import decode_mesh
+from mesh_pilot.model.config import Config, Origin
+from mesh_pilot.model.events import Delete, Endpoints, Item, MeshConfigValue, Upsert, item_key
+from mesh_pilot.model.service import Endpoint, Health, Locality, Port, Protocol, Service
+from mesh_pilot.sources.mcp.collections import COLLECTIONS, MESH_CONFIG, SYNTHETIC, same_message
+from mesh_pilot.sources.mcp.items import read_item
+from mesh_pilot.sources.mcp.messages import Request, Response
+from mesh_pilot.sources.mcp.serving import SourceStream
+from mesh_pilot.sources.mcp.shelf import WorldShelf
+from mesh_pilot.sources.mcp.wire import SinkNode, SourceDialect, decode_request, encode_response
+from mesh_pilot.world import World
+
+ORIGIN = Origin("test", "here")
+SERVICES = "istio/networking/v1alpha3/virtualservices"
+
+
+def virtual_service(name: str, seconds: int = 1) -> Config:
+    return decode(
+        {
+            "apiVersion": "networking.istio.io/v1",
+            "kind": "VirtualService",
+            "metadata": {
+                "name": name,
+                "namespace": "shop",
+                "labels": {"team": "a"},
+                "creationTimestamp": "2024-01-02T03:04:05Z",
+            },
+            "spec": {
+                "hosts": [name],
+                "http": [{"timeout": f"{seconds}s", "route": [{"destination": {"host": "x"}}]}],
+            },
+        },
+        origin=ORIGIN,
+    )
+
+
+@attrs.define
+class Served:
+    """A World and its shelf."""
+
+    world: World = attrs.field(factory=World)
+    shelf: WorldShelf = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.shelf = WorldShelf(self.world)
+
+    def put(self, *items: Item) -> None:
+        self.shelf.published(self.world.apply([Upsert("test", item) for item in items]))
+
+    def remove(self, item: Item) -> None:
+        self.shelf.published(self.world.apply([Delete("test", item_key(item))]))
+
+
+def test_a_config_comes_out_as_it_went_in() -> None:
+    served = Served()
+    config = virtual_service("one")
+    served.put(config)
+    (resource,) = served.shelf.resources(SERVICES).values()
+    assert (resource.name, resource.created) == ("shop/one", datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC))
+    assert read_item(COLLECTIONS[SERVICES], resource, ORIGIN) == config
+    assert served.shelf.resources("networking.istio.io/v1alpha3/VirtualService") == {"shop/one": resource}
+
+
+def test_versions_follow_from_content_in_any_process() -> None:
+    one, other = Served(), Served()
+    one.put(virtual_service("one", 2), virtual_service("two"))
+    other.put(virtual_service("two"))
+    other.put(virtual_service("one", 1))
+    other.put(virtual_service("one", 2))
+    assert one.shelf.resources(SERVICES) == other.shelf.resources(SERVICES)
+
+
+def test_one_change_among_three_thousand_is_encoded_sent_and_judged_alone() -> None:
+    served = Served()
+    served.put(*(virtual_service(f"vs-{n}") for n in range(3000)))
+    stream = SourceStream(served.shelf)
+    stream.on_request(Request(SERVICES, incremental=True))
+    first = stream.next_response()
+    assert first is not None
+    stream.on_request(Request(SERVICES, first.nonce, incremental=True))
+    assert stream.next_response() is None
+    before = served.shelf.encoded
+    served.put(virtual_service("vs-7", seconds=5))
+    assert served.shelf.encoded == before + 1
+    response = stream.next_response()
+    assert response is not None
+    assert [resource.name for resource in response.resources] == ["shop/vs-7"]
+    assert response.removed == ()
+
+
+def test_what_is_removed_is_gone_from_both_names() -> None:
+    served = Served()
+    served.put(virtual_service("one"))
+    served.remove(virtual_service("one"))
+    assert dict(served.shelf.resources(SERVICES)) == {}
+    assert dict(served.shelf.resources("networking.istio.io/v1alpha3/VirtualService")) == {}
+    assert served.shelf.changed_since(SERVICES, 1) == ("shop/one",)
+
+
+@pytest.mark.parametrize("host", ["reviews.service.consul", "*.service.consul"])
+def test_a_registry_service_is_a_synthetic_entry_that_another_plane_can_read(host: str) -> None:
+    served = Served()
+    service = Service(host, "shop", (Port(80, "http", Protocol.HTTP),), ("10.1.0.1",), registry="Consul")
+    good = Endpoint(
+        "10.0.0.1",
+        8080,
+        "http",
+        labels={"version": "v1"},
+        locality=Locality("r", "z"),
+        weight=3,
+        service_account="spiffe://cluster.local/ns/shop/sa/reviews",
+        tls_mode="istio",
+    )
+    second = attrs.evolve(good, port=8081)
+    ill = attrs.evolve(good, address="10.0.0.2", health=Health.UNHEALTHY)
+    served.put(service, Endpoints(service.key, (good, second, ill)))
+    (resource,) = served.shelf.resources(SYNTHETIC.name).values()
+    read = read_item(SYNTHETIC, resource, ORIGIN)
+    other = World()
+    other.apply([Upsert("mcp", read)])
+    (found,) = other.services_named.peek(host)
+    assert (found.ports, found.addresses) == (service.ports, service.addresses)
+    endpoints = other.endpoints.peek(found.key)
+    assert [(e.address, e.port, e.weight, e.service_account, e.tls_mode) for e in endpoints] == [
+        ("10.0.0.1", 8080, 3, good.service_account, "istio"),
+        ("10.0.0.1", 8081, 3, good.service_account, "istio"),
+    ]
+    assert endpoints[0].labels["version"] == "v1"
+
+
+def test_a_service_whose_host_can_not_be_declared_is_not_served() -> None:
+    served = Served()
+    served.put(Service("odd_name.service.consul", "shop", (Port(80, "http", Protocol.HTTP),)))
+    assert dict(served.shelf.resources(SYNTHETIC.name)) == {}
+
+
+def test_mesh_config_comes_out_as_it_went_in_with_what_is_switched_off() -> None:
+    served = Served()
+    mesh = decode_mesh({"enableTracing": False, "trustDomain": "x.test", "enableAutoMtls": False}, origin=ORIGIN)
+    served.put(MeshConfigValue(mesh))
+    (resource,) = served.shelf.resources(MESH_CONFIG.name).values()
+    read = read_item(MESH_CONFIG, resource, ORIGIN)
+    assert isinstance(read, MeshConfigValue)
+    assert isinstance(read.config, MeshConfig)
+    assert read.config == mesh
+
+
+def test_requests_and_responses_survive_their_encoding() -> None:
+    served = Served()
+    served.put(virtual_service("one"))
+    dialect = SourceDialect(SinkNode("me", {"a": "b"}))
+    request = Request(SERVICES, "7", {"shop/one": "v"}, incremental=True)
+    assert decode_request(dialect.request(request)) == (request, SinkNode("me", {"a": "b"}))
+    resources = tuple(served.shelf.resources(SERVICES).values())
+    response = Response(SERVICES, resources, ("shop/two",), "1", "2", incremental=True)
+    assert dialect.response(encode_response(response)) == response
+
+
+def test_any_version_of_a_message_is_that_message() -> None:
+    name = "istio.networking.v1alpha3.Gateway"
+    assert same_message(name, "type.googleapis.com/istio.networking.v1beta1.Gateway")
+    assert not same_message(name, "type.googleapis.com/istio.networking.v1alpha3.Sidecar")
+    assert not same_message(name, "")
