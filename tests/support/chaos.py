@@ -154,7 +154,10 @@ class Mess:
             if resolution == "STATIC" and self._maybe(0.2):
                 spec["workloadSelector"] = {"labels": {"app": pick.choice(("web", "vm"))}}
             else:
-                spec["endpoints"] = [self._endpoint(resolution, n) for n in range(1 if resolution == "DNS_ROUND_ROBIN" else pick.randint(1, 3))]
+                spec["endpoints"] = [
+                    self._endpoint(resolution, n)
+                    for n in range(1 if resolution == "DNS_ROUND_ROBIN" else pick.randint(1, 3))
+                ]
         if self._maybe(0.3):
             spec["addresses"] = [f"240.7.7.{pick.randint(1, 3)}"]
         if self._maybe(0.2):

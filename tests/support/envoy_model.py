@@ -78,6 +78,7 @@ class EnvoyModel:
         self._catalog = catalog
         self._listeners = listeners
         self._versions: dict[str, str] = {}
+        self._version_of: dict[tuple[str, str], str] = {}
         self.connect()
 
     def __repr__(self) -> str:
@@ -136,7 +137,7 @@ class EnvoyModel:
             nonce = nonce or self._nonces.get(type_url, "")
             request = SotwRequest(type_url, tuple(sorted(names)), nonce, self._versions.get(type_url, ""), node=node)
         else:
-            versions = {n: r.version for n, r in self.has[type_url].items()} if first else {}
+            versions = {n: self._version_of[type_url, n] for n in self.has[type_url]} if first else {}
             new, lost = tuple(sorted(names - before)), tuple(sorted(before - names))
             request = DeltaRequest(type_url, new, lost, versions, nonce, node=node)
         self.stream.on_request(request)
@@ -172,8 +173,9 @@ class EnvoyModel:
         if self.variant is Variant.SOTW and type_url in (CLUSTER, LISTENER):
             has.clear()
         wildcard = type_url in (CLUSTER, LISTENER) and not self._listeners
-        for resource in response.resources:
+        for resource, version in zip(response.resources, response.versions(), strict=True):
             assert resource.body, f"{resource} without content"
+            self._version_of[type_url, resource.name] = version
             if wildcard or resource.name in self._asked[type_url]:
                 has[resource.name] = resource
         for name in response.removed:

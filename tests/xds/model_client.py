@@ -27,6 +27,8 @@ class Interest:
     resources: dict[str, Resource] = attrs.field(factory=dict)
     nonce: str = ""
     version: str = ""
+    versions: dict[str, str] = attrs.field(factory=dict)
+    """Delta: those of the resources, as they came."""
 
     def wants(self, name: str) -> bool:
         return self.wildcard or name in self.names
@@ -71,7 +73,7 @@ class ModelClient:
             elif self.variant is Variant.SOTW:
                 self._request(type_url, version=interest.version)
             else:
-                versions = {name: found.version for name, found in interest.resources.items()}
+                versions = {name: interest.versions[name] for name in interest.resources}
                 self._request(type_url, subscribe=interest.spelled(), has=versions)
 
     def _request(
@@ -176,6 +178,7 @@ class ModelClient:
             interest.resources = {**good, **kept}
             return
         interest.resources.update(good)
+        interest.versions.update(zip((r.name for r in response.resources), response.versions(), strict=True))
         for name in response.removed:
             interest.resources.pop(name, None)
 

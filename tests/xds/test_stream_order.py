@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from driver import Delta, Sotw, names
 from fake_world import FakeWorld
@@ -87,16 +89,44 @@ def test_endpoints_the_client_did_not_ask_for_do_not_follow(world: FakeWorld) ->
     assert kinds(client.settle()) == [CLUSTER]
 
 
+def versions(responses: Iterable[Response]) -> dict[str, str]:
+    """What a Delta client keeps of its responses: versions by name."""
+    return {r.name: v for response in responses for r, v in zip(response.resources, response.versions(), strict=True)}
+
+
 def test_endpoints_follow_clusters_that_a_reconnecting_delta_client_was_just_sent(world: FakeWorld) -> None:
     """It has the endpoints, but the changed cluster waits for them to come again."""
-    versions = {name: resource.version for name, resource in world.sets[ENDPOINT].all().items()}
-    clusters = {name: resource.version for name, resource in world.sets[CLUSTER].all().items()}
+    before = Delta(world)
+    before.ask(CLUSTER)
+    clusters = versions(before.settle())
+    before.ask(ENDPOINT, "a", "b")
+    endpoints = versions(before.settle())
     world.put(CLUSTER, "b", "new")
     client = Delta(world)
     client.ask(CLUSTER, has=clusters)
     assert [names(r) for r in client.settle()] == [["b"]]
-    client.ask(ENDPOINT, "a", "b", has=versions)
+    client.ask(ENDPOINT, "a", "b", has=endpoints)
     assert [names(r) for r in client.settle()] == [["b"]]
+
+
+def test_endpoints_that_a_broken_stream_still_owed_follow_on_the_next_one(world: FakeWorld) -> None:
+    """It has the changed cluster and endpoints from before: nothing is new, but the cluster waits for them."""
+    before = Delta(world)
+    before.ask(CLUSTER)
+    before.ask(ENDPOINT, "a", "b")
+    has = {response.type_url: versions([response]) for response in before.settle()}
+    world.put(CLUSTER, "b", "new")
+    response = before.next()
+    assert names(response) == ["b"]
+    has[CLUSTER] |= versions([response])
+    for _ in range(2):
+        client = Delta(world)
+        client.ask(CLUSTER, has=has[CLUSTER])
+        client.ask(ENDPOINT, "a", "b", has=has[ENDPOINT])
+        following = client.settle()
+        assert [names(r) for r in following] == ([["b"]] if following else [])
+        has[ENDPOINT] |= versions(following)
+    assert following == []
 
 
 def test_listeners_and_routes_wait_for_clusters_that_could_not_be_sent_yet(client: Client, world: FakeWorld) -> None:

@@ -94,8 +94,8 @@ class Encoder:
 
     def _delta(self, response: Response) -> bytes:
         parts = [_field(_VERSION, response.version.encode())]
-        for resource in response.resources:
-            before = _field(_RESOURCE_VERSION, resource.version.encode())
+        for resource, version in zip(response.resources, response.versions(), strict=True):
+            before = _field(_RESOURCE_VERSION, version.encode())
             body = _any_prefix(_RESOURCE_BODY, resource.type_url, len(resource.body))
             after = _field(_RESOURCE_NAME, resource.name.encode())
             size = len(before) + len(body) + len(resource.body) + len(after)

@@ -126,9 +126,12 @@ def whole(source: ResourceSet) -> State:
     return state
 
 
-def content_digest(resources: Iterable[Resource], removed: Iterable[str] = ()) -> int:
+def content_digest(resources: Iterable[Resource], removed: Iterable[str] = (), marks: Iterable[str] = ()) -> int:
     """What identifies the content of a response."""
     digest = sum([resource.digest for resource in resources])
+    if any(marks := tuple(marks)):
+        marked = hashlib.blake2b("\0".join(marks).encode(), digest_size=16, person=b"marks").digest()
+        digest += int.from_bytes(marked, "big")
     for name in removed:
         gone = hashlib.blake2b(name.encode(), digest_size=16, person=b"removed").digest()
         digest += int.from_bytes(gone, "big")

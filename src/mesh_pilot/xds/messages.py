@@ -101,8 +101,16 @@ class Response:
     resources: tuple[Resource, ...] = attrs.field(repr=lambda found: str(len(found)))
     removed: tuple[str, ...] = ()
     """Delta only: names that the client must drop, or that do not exist."""
+    marks: tuple[str, ...] = attrs.field(default=(), repr=False)
+    """Delta only: what the client gets behind the version of each resource, and gives back when it reconnects. Empty
+    where there is no such thing."""
     touched: tuple[str, ...] = attrs.field(default=(), repr=False)
     """Names whose content is new to the client: in a State of the World response not all of its resources."""
+
+    def versions(self) -> tuple[str, ...]:
+        """The version of each resource as it goes to a Delta client."""
+        marks = self.marks or ("",) * len(self.resources)
+        return tuple(r.version + mark for r, mark in zip(self.resources, marks, strict=True))
 
 
 @attrs.frozen

@@ -22,7 +22,7 @@ from mesh_pilot.xds.held import remember
 from mesh_pilot.xds.messages import Code, DeltaRequest, Nack, Node, Request, Response, SotwRequest, StreamError, Variant
 from mesh_pilot.xds.plan import Plan
 from mesh_pilot.xds.sets import Catalog, ProxyResources, ResourceSet
-from mesh_pilot.xds.subscription import Subscription, SubscriptionStatistics
+from mesh_pilot.xds.subscription import Mark, Subscription, SubscriptionStatistics
 
 REFERRERS = (LISTENER, ROUTE, EXTENSION)
 """Types whose resources name clusters."""
@@ -106,8 +106,6 @@ class Stream:
         """Whether the client has been here before, or at another replica."""
         self._is_rejoining = False
         """Whether such a client, whose clusters are known, has not asked for its listeners and routes yet."""
-        self._told_clusters: set[str] = set()
-        """Delta: clusters sent to such a client before it asked for endpoints; it will wait for those of them."""
 
     def __repr__(self) -> str:
         who = self.proxy.id if self.proxy else "nobody yet"
@@ -228,9 +226,7 @@ class Stream:
         if first and request.initial_versions:
             self._note_reconnect(subscription, knows_past=True)
             subscription.refresh(source)
-            subscription.believe(request.initial_versions, self._told_clusters if _is(subscription, ENDPOINT) else ())
-        if _is(subscription, ENDPOINT):
-            self._told_clusters.clear()
+            subscription.believe(request.initial_versions, self._mark_of(subscription))
 
     def _note_reconnect(self, subscription: Subscription, *, knows_past: bool) -> None:
         self._is_reconnect = True
@@ -269,9 +265,23 @@ class Stream:
     def _send(self, subscription: Subscription, plan: Plan) -> Response:
         if _is(subscription, CLUSTER):
             self._follow_clusters(subscription, plan)
-        response = subscription.send(plan)
+        response = subscription.send(plan, self._mark_of(subscription))
         self._journal.sent(response)
         return response
+
+    def _mark_of(self, subscription: Subscription) -> Mark:
+        """Endpoints are marked with the version of their cluster. A client that had a changed cluster but lost the
+        stream before the endpoints that follow it comes back with the mark of the cluster before, and gets them."""
+        clusters = self._subscriptions.get(CLUSTER)
+        if clusters is None or not _is(subscription, ENDPOINT):
+            return _unmarked
+        held = clusters.held.entries
+
+        def mark(name: str) -> str:
+            cluster = held.get(name)
+            return "" if cluster is None else f".{cluster.version[:8]}"
+
+        return mark
 
     def _plan(self, subscription: Subscription) -> Plan | None:
         self._refresh(subscription)
@@ -292,8 +302,6 @@ class Stream:
         endpoints = self._subscriptions.get(ENDPOINT)
         if endpoints is not None:
             endpoints.ask_again(touched)
-        elif self._is_reconnect and self._variant is Variant.DELTA:
-            self._told_clusters |= touched
         if clusters.wildcard and (clusters.version or self._is_reconnect):
             self._warming.update(n for n in touched if n not in clusters.held.entries or n in clusters.in_doubt)
 
@@ -326,6 +334,10 @@ class Stream:
             return False
         self._refresh(clusters)
         return clusters.is_retiring(name)
+
+
+def _unmarked(_: str) -> str:
+    return ""
 
 
 def _is(subscription: Subscription, type_url: str) -> bool:

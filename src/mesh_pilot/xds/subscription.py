@@ -22,6 +22,9 @@ WILDCARD = "*"
 
 _NOTHING: Mapping[str, Resource] = {}
 
+Mark = Callable[[str], str]
+"""What a Delta client is to give back with the version of a resource, by its name."""
+
 
 class Phase(Enum):
     """Where the conversation about a type stands."""
@@ -164,21 +167,20 @@ class Subscription:
         else:
             self._lose(lost)
 
-    def believe(self, has: Mapping[str, str], unknown: Collection[str]) -> None:
-        """Delta, first request: the client has these versions already, so only what differs from them is sent.
-
-        What is in ``unknown`` is sent all the same: the client waits for it. Call ``refresh`` before.
+    def believe(self, has: Mapping[str, str], mark: Mark) -> None:
+        """Delta, first request: the client has these versions already, so only what differs from them is sent, and
+        what has another mark than it would be sent with now: the client waits for it. Call ``refresh`` before.
         """
         believed = []
         for name, version in has.items():
             if not self.is_wanted(name):
                 continue
             resource = self._current(name)
-            if resource is not None and resource.version == version and name not in unknown:
+            if resource is not None and version == resource.version + mark(name):
                 believed.append(resource)
                 self._asked.discard(name)
             else:
-                believed.append(Resource(name, self.type_url, b"", f"client's {version}"))
+                believed.append(Resource(name, self.type_url, b"", f"{version} at the client"))
         if has:
             self._answer_due = False
         self.held = self.held.changed(believed, ())
@@ -331,7 +333,7 @@ class Subscription:
             return False
         return refusal.version == ("" if current is None else current.version)
 
-    def send(self, plan: Plan) -> Response:
+    def send(self, plan: Plan, mark: Mark) -> Response:
         """The response of a plan; from now on the client counts as having it."""
         removed = plan.drops if self._removes else ()
         touched = tuple([resource.name for resource in plan.puts]) + plan.drops
@@ -346,12 +348,15 @@ class Subscription:
         self._asked.difference_update(touched)
         self._answer_due = False
         resources = self.held.listing() if self.whole_state else plan.puts
-        digest = self.held.digest if self.whole_state else content_digest(plan.puts, removed)
+        marks = tuple([mark(resource.name) for resource in resources]) if self._removes else ()
+        digest = self.held.digest if self.whole_state else content_digest(plan.puts, removed, marks)
         nonce = f"{digest:032x}"
         self.nonce = nonce if nonce != self.nonce else nonce + "+"
         self.version = self.held.version
         self.phase = Phase.UNACKED
-        self.outstanding = Response(self.variant, self.type_url, self.version, self.nonce, resources, removed, touched)
+        self.outstanding = Response(
+            self.variant, self.type_url, self.version, self.nonce, resources, removed, marks, touched
+        )
         return self.outstanding
 
     # -- what the client answers
