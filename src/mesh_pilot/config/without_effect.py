@@ -19,6 +19,7 @@ _AGENT = "it is for the program that starts the proxy; set it there"
 _KUBERNETES = "it is about objects of Kubernetes, which are not read"
 _NAMESPACES = "namespaces have no labels here; give only what is meant to the sources"
 _LOG_SERVICE = "use an extensionProvider with envoyHttpAls or envoyTcpAls; this one's cluster is in the bootstrap"
+_LATER = "this version does not carry it out"
 _TRACER = "a current Envoy has no such tracer; use an extensionProvider with opentelemetry"
 
 WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
@@ -32,6 +33,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "service_scope_configs": "there is no ambient mode",
         "enable_prometheus_merge": _AGENT,
         "enable_envoy_access_log_service": _LOG_SERVICE,
+        "ca_certificates": "what proxies trust is the control plane's own CA",
         "ca": "certificates are signed by the control plane itself",
         "discovery_selectors": _NAMESPACES,
         "service_entry_visibility": f"{_NAMESPACES}; use exportTo or defaultServiceExportTo",
@@ -95,6 +97,12 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "tls_settings": f"{_BOOTSTRAP}; use an extensionProvider and a DestinationRule for its service",
     },
     mesh.MeshConfigExtensionProvider: {"stackdriver": _TRACER, "sds": "secrets come from the control plane alone"},
+    mesh.MeshConfigExtensionProviderOpenTelemetryTracingProvider: dict.fromkeys(
+        ("resource_detectors", "service_attribute_enrichment", "dynatrace_sampler"), _LATER
+    ),
+    mesh.MeshConfigExtensionProviderGrpcService: {"initial_metadata": _LATER},
+    mesh.MeshConfigExtensionProviderHttpHeader: {"env_name": "the environment of proxies is not known; use value"},
+    mesh.MeshConfigExtensionProviderZipkinTracingProvider: {"trace_context_option": _LATER},
     mesh.NetworkIstioNetworkGateway: {"locality": "all gateways of a network are used"},
     networking.TrafficPolicyRetryBudget: {"budget_interval": "the budget is a share of the requests that are active"},
     networking.WorkloadGroup: {"probe": _AGENT},
