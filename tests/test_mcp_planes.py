@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 import trio
+import yaml
+from support.certificates import write_certificates
+from support.command import mesh_pilot
 from support.envoy import eventually
 from support.planes import SERVICE, running_plane, settings
 
 from mesh_pilot.bootstrap import ControlPlane, StartError, control_plane
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey
+from mesh_pilot.rpc import CertificateFiles
 
 PATHS = ["{}", "mcp://{}", "xds://{}"]
 
@@ -170,3 +174,61 @@ async def test_configuration_is_not_served_where_that_is_switched_off(folder: Pa
             sources = [supervisor.source for supervisor in second.state.supervisors[-2:]]
             await eventually(lambda: all(s.statistics().waiting_for.count(":") for s in sources), what="they say why")
             assert not second.state.reducer.synced
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_server_that_comes_back_as_it_was_changes_nothing(
+    folder: Path, path: str, free_ports: Callable[[int], list[int]]
+) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with trio.open_nursery() as nursery:
+        with started(nursery, folder, address) as first:
+            await first.wait()
+            async with drinker(address, path) as second:
+                source = second.state.supervisors[-1].source
+                revision = second.state.world.revision
+                judged = source.statistics().judged
+                first.stop()
+                await first.gone.wait()
+                await eventually(lambda: not source.statistics().connected, what="the loss is noticed")
+                with started(nursery, folder, address) as again:
+                    await again.wait()
+                    await eventually(lambda: source.statistics().connected, what="it is found again")
+                    route(folder, "two", 1)  # comes after whatever the reconnect brings
+                    await eventually(lambda: seconds(second, "two") == 1, what="it is followed again")
+                    again.stop()
+                assert second.state.world.revision == revision + 1
+                assert source.statistics().judged == judged + 1
+
+
+async def test_a_server_is_read_over_mutual_tls(folder: Path, tmp_path: Path) -> None:
+    server, client = write_certificates(tmp_path, "server"), write_certificates(tmp_path, "client")
+    tls = CertificateFiles(certificate=server.certificate, key=server.key, trusted=server.ca)
+    async with running_plane(folder, tls=tls) as first:
+        _, _, port = first.addresses.secure_grpc.rpartition(":")
+        mine = f"clientCertificate: {client.certificate}, privateKey: {client.key}, caCertificates: {client.ca}"
+        mesh = tmp_path / "mesh.yaml"
+        address = f"127.0.0.1:{port}"
+        settings_of = f"tlsSettings: {{mode: MUTUAL, {mine}, sni: localhost}}"
+        for scheme in ("", "xds://"):
+            mesh.write_text(f"configSources:\n- address: {scheme}{address}\n  {settings_of}\n")
+            async with running_plane(mesh_config=mesh) as second:
+                assert seconds(second, "one") == 1
+
+
+async def test_a_dump_prints_what_a_plane_serves(folder: Path) -> None:
+    async with running_plane(folder) as plane:
+        address = plane.addresses.grpc
+        for server in (address, f"xds://{address}"):
+            done = await trio.to_thread.run_sync(mesh_pilot, "mcp", "dump", server)
+            assert (done.code, done.err) == (0, "")
+            found = {d["metadata"]["name"]: d for d in yaml.safe_load_all(done.out) if d and "kind" in d}
+            assert found["one"]["spec"]["http"][0]["timeout"] == "1s"
+            assert found["reviews"]["kind"] == "ServiceEntry"
+            assert "# empty: " in done.out
+
+
+def test_a_dump_of_nobody_is_one_line() -> None:
+    done = mesh_pilot("mcp", "dump", "127.0.0.1:1")
+    assert (done.code, done.out) == (1, "")
+    assert done.err == "mesh-pilot: cannot connect to 127.0.0.1:1: Connection refused\n"

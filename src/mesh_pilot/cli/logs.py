@@ -20,6 +20,7 @@ SCOPES: Mapping[str, str] = {
     "bootstrap": "start, readiness, drain",
     "config": "objects refused, and good again",
     "envoy": "translators: what could not be generated, and from which configs",
+    "mcp": "servers of configuration: connected, lost, NACKs given and got",
     "rpc": "gRPC connections: opened, lost, misbehaving peers",
     "sources": "every source, and the supervisor that restarts them",
     "world": "the reducer: revisions, what changed and why, conflicts",

@@ -1,5 +1,13 @@
 """MCP, Istio's Mesh Configuration Protocol: reading configuration from a Galley or another mesh-pilot, and serving it.
 
+    source = mcp_source(Server(address="galley:9901"), SinkNode("pilot-1.istio-system"))
+    await source.run(events)
+
 The protocol is two pure state machines over the values of `messages`: `sink` for who reads, `serving` for who serves.
-`wire` has their encodings, `collections` the table of what can be read, and `items` what a resource is to the World.
+`wire` and `xds` encode what they say, over MCP and over ADS; `collections` is the table of what can be read, `items` says
+what a resource is to the World.
+
+Reading: `intake` judges, answers and tells what streams bring; `source` dials, `asking` finds out how and for what;
+`sink_server` is dialled; `config_sources` reads addresses; `dump` reads once. Serving: `shelf` holds the World as
+collections (`synthetic` for services of registries), `server` gives them to sinks.
 """

@@ -1,0 +1,30 @@
+"""What a change costs when it comes over MCP: the same as from a file, whatever else there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from conformance import running
+from mcp_feed import McpFeed
+
+from mesh_pilot.model.events import Upsert
+
+MANY = 3000
+
+
+@pytest.mark.parametrize("incremental", [True, False], ids=["incremental", "whole"])
+async def test_one_change_among_three_thousand_is_one_object_judged_and_one_event(  # type: ignore[no-untyped-def]
+    nursery, free_ports: Callable[[int], list[int]], incremental: bool
+) -> None:
+    feed = await McpFeed.open(nursery, free_ports(1)[0], incremental=incremental)
+    for number in range(MANY):
+        await feed.put(f"vs-{number}", 1)
+    async with running(feed.source, room=10_000) as follower:
+        await follower.until_synced()
+        assert feed.source.statistics().judged == MANY
+        follower.take_events()
+        await feed.put("vs-7", 2)
+        await follower.until(lambda picture: feed.version(picture.items[feed.key("vs-7")]) == 2)
+        assert [type(event) for event in follower.take_events()] == [Upsert]
+        assert feed.source.statistics().judged == MANY + 1
