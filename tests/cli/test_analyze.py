@@ -22,11 +22,11 @@ spec:
   ports: [{number: many, name: http, protocol: HTTP}]
   resolution: DNS
 """
-GROUP = """\
-apiVersion: networking.istio.io/v1alpha3
-kind: WorkloadGroup
+UNUSED = """\
+apiVersion: networking.istio.io/v1beta1
+kind: ProxyConfig
 metadata: {name: extra, namespace: shop}
-spec: {template: {serviceAccount: web}}
+spec: {selector: {matchLabels: {app: web}}}
 """
 
 
@@ -47,10 +47,10 @@ def test_each_fault_has_file_line_object_field_and_reason(tmp_path: Path) -> Non
 
 
 def test_a_kind_without_effect_is_a_warning(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_text(GROUP)
+    (tmp_path / "a.yaml").write_text(UNUSED)
     done = mesh_pilot("analyze", str(tmp_path))
     assert done.code == 0
-    assert f"{tmp_path}/a.yaml:1: warning: WorkloadGroup/shop/extra: this kind" in done.out
+    assert f"{tmp_path}/a.yaml:1: warning: ProxyConfig/shop/extra: this kind" in done.out
 
 
 def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
