@@ -153,6 +153,16 @@ def test_the_oldest_service_entry_of_a_host_declares_it_and_all_endpoints_serve_
     assert addresses(world) == ["10.0.0.1", "10.0.0.2"]
 
 
+@pytest.mark.parametrize(("resolution", "ports"), [("STATIC", [80, 443]), ("DNS", [80])])
+def test_a_younger_service_entry_of_the_same_kind_adds_its_ports(resolution: str, ports: list[int]) -> None:
+    younger = ENTRY.replace("name: web, ", "name: younger, ").replace("2024-03-01", "2024-03-02")
+    younger = younger.replace("number: 80, name: http, protocol: HTTP", "number: 443, name: tls, protocol: TLS")
+    world = world_of(younger.replace("STATIC", resolution) + "---" + ENTRY)
+    service = world.services.peek(WEB)
+    assert service is not None
+    assert [p.number for p in service.ports] == ports
+
+
 @pytest.mark.parametrize(
     ("export", "lists"),
     [

@@ -1,14 +1,14 @@
 """The indexes over services: merged from registries and ServiceEntries, by host, by visibility, by address.
 
 Several registries that know the same host in the same namespace add up: ports are joined (the first to name a
-number wins), endpoints are all used. Several ServiceEntries of one host in one namespace do not: the oldest
-declares the service, and all their endpoints serve it.
+number wins), endpoints are all used. Of several ServiceEntries of one host in one namespace the oldest declares the
+service; younger ones of its kind add ports that it does not have, and all their endpoints serve it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
@@ -248,7 +248,7 @@ class ServiceTable:
         candidates = list(self._registered.get(key, ()))
         declared = self._declared.get(key)
         if declared:
-            candidates.append(min(declared.values(), key=lambda s: (s.created, s.config)))
+            candidates.append(_declared(sorted(declared.values(), key=lambda s: (s.created, s.config))))
         if not candidates:
             self._declared.pop(key, None)
             return None
@@ -270,6 +270,20 @@ class ServiceTable:
         if PUBLIC in export:
             return frozenset((PUBLIC,))
         return frozenset(service.namespace if e == "." else e for e in export)
+
+
+def _declared(services: Sequence[Service]) -> Service:
+    """What several ServiceEntries, oldest first, declare one host to be.
+
+    Endpoints are told apart by the names of ports, so a port whose name is taken can't be added.
+    """
+    first = services[0]
+    ports = list(first.ports)
+    for other in services[1:]:
+        if (other.resolution, other.external) == (first.resolution, first.external):
+            numbers, names = {p.number for p in ports}, {p.name for p in ports}
+            ports += (p for p in other.ports if p.number not in numbers and p.name not in names)
+    return first if len(ports) == len(first.ports) else attrs.evolve(first, ports=tuple(ports))
 
 
 def _labels(workload: Config) -> Mapping[str, str]:
