@@ -4,8 +4,8 @@
     await source.run(events)
 
 The protocol is two pure state machines over the values of `messages`: `sink` for who reads, `serving` for who serves.
-`wire` and `xds` encode what they say, over MCP and over ADS; `collections` is the table of what can be read, `items` says
-what a resource is to the World.
+`wire` and `xds` encode what they say, over MCP and over ADS; `collections` is the table of what can be read, and
+`items` says what a resource is to the World.
 
 Reading: `intake` judges, answers and tells what streams bring; `source` dials, `asking` finds out how and for what;
 `sink_server` is dialled; `config_sources` reads addresses; `dump` reads once. Serving: `shelf` holds the World as

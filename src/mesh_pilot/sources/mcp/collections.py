@@ -111,10 +111,20 @@ COLLECTIONS: Mapping[str, Collection] = MappingProxyType(
 )
 """Every collection that a sink of ours asks for, by name; the settings of the mesh come first."""
 
+
+def _xds_names(collection: Collection) -> Iterator[str]:
+    yield collection.xds_name
+    if collection.kind is not None and len(collection.kind.versions) > 1:
+        yield f"{collection.kind.group}/{collection.kind.versions[-1]}/{collection.kind.name}"
+
+
 XDS_COLLECTIONS: Mapping[str, Collection] = MappingProxyType(
-    {c.xds_name: c for c in COLLECTIONS.values() if c.xds_name}
+    {name: c for c in COLLECTIONS.values() if c.xds_name for name in _xds_names(c)}
 )
-"""By the name over xDS."""
+"""By the names over xDS: in the oldest version, which older istiods know, and in the newest, which current ones know.
+
+One server may answer under both; that is the same twice.
+"""
 
 BY_KIND: Mapping[str, Collection] = MappingProxyType(
     {c.kind.name: c for c in (*_CURRENT, *_LEGACY) if c.kind is not None}

@@ -28,8 +28,11 @@ log = structlog.get_logger(scope="mcp")
 SILENCE_SECONDS = 10.0
 """How long the first picture waits for a collection that is not answered, on a stream that is open."""
 
-PROBE_SECONDS = 1.0
-"""How long a source may take to answer before it is taken to have the collection, where they are asked one by one."""
+PROBE_SECONDS = 3.0
+"""How long a source may take to answer before it is taken to have the collection, where they are asked one by one.
+
+Longer than a Galley waits before it opens another stream in place of one that it gave up, which is a second.
+"""
 
 
 class Call(Protocol):

@@ -74,8 +74,9 @@ def _mesh_item(collection: Collection, resource: Resource, origin: Origin, root_
     if collection is MESH_CONFIG:
         # The sender merged its defaults in: what is false there is meant to be false.
         data |= {name: False for name in _FLAGS if name not in data}
-        return MeshConfigValue(decode_mesh(data, origin=origin, root_namespace=root_namespace))
-    return MeshNetworksValue(decode_networks(data, origin=origin))
+        # For the same reason, fields that have no effect are not worth a warning.
+        return MeshConfigValue(decode_mesh(data, origin=origin, root_namespace=root_namespace), origin)
+    return MeshNetworksValue(decode_networks(data, origin=origin), origin)
 
 
 def _flags(message: type[betterproto2.Message]) -> Iterator[str]:

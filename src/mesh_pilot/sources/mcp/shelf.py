@@ -16,7 +16,14 @@ import attrs
 from mesh_pilot.config.validation.names import wildcard_host_reason
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.service import ServiceKey
-from mesh_pilot.sources.mcp.collections import BY_KIND, MESH_CONFIG, MESH_NETWORKS, SYNTHETIC, Collection
+from mesh_pilot.sources.mcp.collections import (
+    BY_KIND,
+    MESH_CONFIG,
+    MESH_NETWORKS,
+    SYNTHETIC,
+    XDS_COLLECTIONS,
+    Collection,
+)
 from mesh_pilot.sources.mcp.items import SYNTHETIC_SUFFIX
 from mesh_pilot.sources.mcp.messages import Resource
 from mesh_pilot.sources.mcp.synthetic import synthetic_entry
@@ -68,21 +75,26 @@ class WorldShelf:
         return self._encoded
 
     def revision(self, collection: str) -> int:
-        held = self._held.get(collection)
+        held = self._find(collection)
         return held.revision if held else 0
 
     def resources(self, collection: str) -> Mapping[str, Resource]:
-        held = self._held.get(collection)
+        held = self._find(collection)
         return held.resources if held else _EMPTY
 
     def changed_since(self, collection: str, revision: int) -> tuple[str, ...]:
-        held = self._held.get(collection)
+        held = self._find(collection)
         names: list[str] = []
         for name, at in reversed(held.changed.items()) if held else ():
             if at <= revision:
                 break
             names.append(name)
         return tuple(names)
+
+    def _find(self, collection: str) -> _Held | None:
+        """A collection by any of its names."""
+        found = XDS_COLLECTIONS.get(collection)
+        return self._held.get(found.xds_name if found else collection)
 
     def watch(self, who: object, wake: Callable[[], None]) -> None:
         """Call ``wake`` whenever anything changed, until ``unwatch``."""
