@@ -96,7 +96,7 @@ def command(
     log_format: str,
     **settings: Any,
 ) -> None:
-    """Serve xDS to Envoys from Istio configuration in folders and from Consul.
+    """Serve xDS to Envoys from Istio configuration in folders, from Consul and from other servers.
 
     Runs until SIGTERM or Ctrl-C, then drains. A second signal ends it at once.
     """
@@ -157,7 +157,16 @@ def _say_where(plane: ControlPlane) -> None:
     lines.append(f"  xDS, mutual TLS    {where.secure_grpc or 'off (give --tls-cert, --tls-key and --tls-ca)'}")
     lines.append(f"  web, ready, debug  http://{where.http}/")
     lines.append(f"  metrics            http://{where.monitoring}/metrics")
-    origins = [*map(str, plane.settings.config_dirs), *(f"Consul at {c.agent.address}" for c in plane.settings.consul)]
+    known = plane.settings
+    origins = [
+        *map(str, known.config_dirs),
+        *(f"Consul at {c.agent.address}" for c in known.consul),
+        *known.mcp_servers,
+    ]
+    if known.mcp_sink_addr:
+        origins.append(f"whoever dials {known.mcp_sink_addr}")
+    if known.mesh_config:
+        origins.append(f"what {known.mesh_config} names")
     lines.append(f"  from               {', '.join(origins)}")
     click.echo("\n".join(lines))
 
