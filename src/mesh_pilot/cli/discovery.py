@@ -165,7 +165,7 @@ def _say_where(plane: ControlPlane) -> None:
     ]
     if known.mcp_sink_addr:
         origins.append(f"whoever dials {known.mcp_sink_addr}")
-    if known.mesh_config:
+    if known.mesh_config and not origins:
         origins.append(f"what {known.mesh_config} names")
     lines.append(f"  from               {', '.join(origins)}")
     click.echo("\n".join(lines))
