@@ -21,7 +21,6 @@ from prometheus_client.registry import Collector
 from mesh_pilot import __version__
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, SHORT
 from mesh_pilot.ops import conflicts
-from mesh_pilot.ops import conflicts
 from mesh_pilot.ops.patches import counts
 from mesh_pilot.ops.state import State
 from mesh_pilot.sources.base import Staleness
@@ -114,8 +113,6 @@ class _Parts(Collector):
         for name, count in sorted(counts(self._state.catalog).items()):
             failed.add_sample(failed.name, {"name": name}, count)
         yield failed
-        for kind, count in conflicts.counts(self._state.catalog).items():
-            yield _one(kind.value, "Services or Gateways that have no place on a listener", "gauge", count)
         for kind, count in conflicts.counts(self._state.catalog).items():
             yield _one(kind.value, "Services or Gateways that have no place on a listener", "gauge", count)
         refused = _metric("mesh_pilot_xds_refused_streams", "Streams ended with an error, by status", "counter")
