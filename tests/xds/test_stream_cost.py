@@ -31,7 +31,7 @@ def connect(world: FakeWorld, make: type[Client]) -> Client:
     client = make(world)
     client.ask(CLUSTER)
     client.settle()
-    client.ask(ENDPOINT, *world.sets[CLUSTER].all())
+    client.ask(ENDPOINT, *world.sets[ENDPOINT].all())
     client.ask(LISTENER)
     client.settle()
     return client

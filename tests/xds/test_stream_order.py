@@ -9,7 +9,7 @@ from driver import Delta, Sotw, names
 from fake_world import FakeWorld
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, TYPES
-from mesh_pilot.xds.messages import Response
+from mesh_pilot.xds.messages import Response, Variant
 
 Client = Sotw | Delta
 
@@ -107,6 +107,53 @@ def test_endpoints_follow_clusters_that_a_reconnecting_delta_client_was_just_sen
     assert [names(r) for r in client.settle()] == [["b"]]
     client.ask(ENDPOINT, "a", "b", has=endpoints)
     assert [names(r) for r in client.settle()] == [["b"]]
+
+
+def test_a_new_cluster_that_is_gone_before_its_endpoints_were_asked_for_has_none(
+    client: Client, world: FakeWorld
+) -> None:
+    """Envoy accepts clusters only once it has their endpoints: without any it would never learn that one is gone."""
+    world.put(CLUSTER, "c")
+    world.put(ENDPOINT, "c", "1")
+    clusters = client.next()
+    assert clusters is not None and clusters.type_url == CLUSTER
+    world.remove(CLUSTER, "c")
+    world.remove(ENDPOINT, "c")
+    ask_endpoints(client, "a", "b", "c", new="c")
+    answer = client.next()
+    assert answer is not None and answer.type_url == ENDPOINT
+    if answer.variant is Variant.SOTW:
+        assert [(r.name, r.body) for r in answer.resources] == [("c", b"\n\x01c")]
+    else:
+        assert answer.removed == ("c",)
+    client.ack(answer)
+    client.ack(clusters)
+    last = client.settle()
+    assert CLUSTER in kinds(last)
+    assert "c" not in client.stream.held(CLUSTER)
+
+
+def test_a_changed_cluster_that_is_gone_before_its_endpoints_followed_gets_those_it_had(world: FakeWorld) -> None:
+    client = Sotw(world)
+    client.ask(CLUSTER)
+    client.settle()
+    client.ask(ENDPOINT, "a", "b")
+    client.settle()
+    world.put(ENDPOINT, "a", "new")
+    endpoints = client.next()
+    world.put(CLUSTER, "b", "new")
+    clusters = client.next()
+    world.remove(CLUSTER, "b")
+    world.remove(ENDPOINT, "b")
+    assert client.next() is None
+    assert endpoints is not None and clusters is not None
+    client.ack(endpoints, "a", "b")
+    answer = client.next()
+    assert names(answer) == ["b"]
+    assert answer is not None and answer.resources[0].body
+    client.ack(answer, "a", "b")
+    client.ack(clusters)
+    assert kinds(client.settle()) == [CLUSTER]
 
 
 def test_endpoints_that_a_broken_stream_still_owed_follow_on_the_next_one(world: FakeWorld) -> None:

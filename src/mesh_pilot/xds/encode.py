@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import attrs
 
+from mesh_pilot.model.resource import ENDPOINT, Resource, make_resource
 from mesh_pilot.xds.messages import Response, Variant
 
 _VERSION = 1
@@ -30,6 +31,8 @@ _RESOURCE_VERSION = 1
 """``Resource.version`` and so on: the wrapper of a Delta resource."""
 _RESOURCE_BODY = 2
 _RESOURCE_NAME = 3
+_CLUSTER_NAME = 1
+"""``ClusterLoadAssignment.cluster_name``."""
 
 
 @attrs.frozen
@@ -107,6 +110,11 @@ class Encoder:
             parts += [_tag(_DELTA_REMOVED), _varint(len(removed)), removed]
         parts.append(_field(_DELTA_CONTROL_PLANE, self._control_plane))
         return b"".join(parts)
+
+
+def no_endpoints(cluster: str) -> Resource:
+    """The ClusterLoadAssignment of a cluster that has none."""
+    return make_resource(cluster, ENDPOINT, _field(_CLUSTER_NAME, cluster.encode()))
 
 
 def _field(number: int, value: bytes) -> bytes:

@@ -18,6 +18,7 @@ import attrs
 
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, TYPES, Resource
+from mesh_pilot.xds.encode import no_endpoints
 from mesh_pilot.xds.held import remember
 from mesh_pilot.xds.messages import Code, DeltaRequest, Nack, Node, Request, Response, SotwRequest, StreamError, Variant
 from mesh_pilot.xds.plan import Plan
@@ -289,7 +290,7 @@ class Stream:
             unsettled = cache(self._are_referrers_unsettled)
             return subscription.plan(keep=lambda name: unsettled())
         if _is(subscription, ENDPOINT):
-            return subscription.plan(keep=self._keep_endpoints)
+            return subscription.plan(keep=self._keep_endpoints, stand_in=self._last_endpoints)
         return subscription.plan()
 
     def _refresh(self, subscription: Subscription) -> None:
@@ -334,6 +335,15 @@ class Stream:
             return False
         self._refresh(clusters)
         return clusters.is_retiring(name)
+
+    def _last_endpoints(self, name: str) -> Resource | None:
+        """What a client gets that asks for the endpoints of a cluster which it has and which is gone meanwhile: those
+        it had, or none. It waits for them before it accepts the clusters, and then learns that this one is gone."""
+        clusters = self._subscriptions.get(CLUSTER)
+        if clusters is None or name not in clusters.held.entries:
+            return None
+        held = self.held(ENDPOINT).get(name)
+        return held if held is not None and held.body else no_endpoints(name)
 
 
 def _unmarked(_: str) -> str:

@@ -289,8 +289,11 @@ class Subscription:
         self._judge({*state.entries, *self._entries})
         return True
 
-    def plan(self, keep: Callable[[str], bool] | None = None) -> Plan | None:
-        """What to send now, None for nothing. ``keep`` says which removals must wait."""
+    def plan(
+        self, keep: Callable[[str], bool] | None = None, stand_in: Callable[[str], Resource | None] | None = None
+    ) -> Plan | None:
+        """What to send now, None for nothing. ``keep`` says which removals must wait; ``stand_in`` gives what to send
+        for a name that is asked for and not there, where the client cannot be told so."""
         if not (self._dirty or self._asked or self._doubt or self._answer_due):
             return None
         clean = Draft()
@@ -300,6 +303,8 @@ class Subscription:
             names |= self._doubt.keys()
         for name in sorted(names):
             current = self._current(name)
+            if current is None and stand_in is not None and name in self._asked and not self._removes:
+                current = stand_in(name)
             if current is None and not self._may_drop(name, keep):
                 continue
             refusal = self._doubt.get(name) if self._doubt else None
