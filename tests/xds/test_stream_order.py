@@ -133,6 +133,30 @@ def test_a_new_cluster_that_is_gone_before_its_endpoints_were_asked_for_has_none
     assert "c" not in client.stream.held(CLUSTER)
 
 
+def test_a_reconnecting_client_that_waits_for_the_endpoints_of_a_cluster_that_is_gone_is_told_of_none(
+    world: FakeWorld,
+) -> None:
+    """Envoy does not ask for clusters while one of those it has waits for its endpoints."""
+    client = Sotw(world)
+    client.ask(ENDPOINT, "a", "gone")
+    assert [names(r) for r in client.settle()] == [["a"]]
+    assert client.stream.waiting_for().clusters
+    client.stream.stop_rejoining()
+    assert not client.stream.waiting_for().clusters
+    assert [(r.name, r.body) for response in client.settle() for r in response.resources] == [("gone", b"\n\x04gone")]
+    client.ask(CLUSTER, version="of another replica")
+    assert kinds(client.settle()) == [CLUSTER, ENDPOINT]
+
+
+def test_a_reconnecting_client_that_asks_for_its_clusters_too_is_told_of_no_endpoints_before(world: FakeWorld) -> None:
+    client = Sotw(world)
+    client.ask(CLUSTER, version="of another replica")
+    client.ask(ENDPOINT, "a", "gone")
+    assert not client.stream.waiting_for().clusters
+    client.stream.stop_rejoining()
+    assert [n for r in client.settle() for n in names(r)] == ["a", "b", "a"]
+
+
 def test_a_changed_cluster_that_is_gone_before_its_endpoints_followed_gets_those_it_had(world: FakeWorld) -> None:
     client = Sotw(world)
     client.ask(CLUSTER)

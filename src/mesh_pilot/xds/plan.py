@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from mesh_pilot.model.resource import Resource
+
+Mark = Callable[[str], str]
+"""What a Delta client is to give back with the version of a resource, by its name."""
 
 
 @attrs.frozen

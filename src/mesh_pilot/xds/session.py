@@ -41,7 +41,8 @@ class XdsOptions:
     warming_seconds: float = 3.0
     """How long listeners and routes wait for a client to ask for the endpoints of new clusters."""
     rejoining_seconds: float = 0.2
-    """How long the removal of clusters waits for a reconnecting client to ask for its listeners and routes."""
+    """How long a reconnecting client has to ask for all that it has, before clusters are taken from it, or it is told
+    that clusters which it does not ask for have no endpoints."""
     refusal_backoff_seconds: float = 0.25
     """How long a type waits after the second refusal in a row; doubled at each further one."""
     max_refusal_backoff_seconds: float = 30.0
@@ -188,9 +189,8 @@ class Session:
         now = trio.current_time()
         waiting = self.stream.waiting_for()
         self._warming_until = self._warming_until or now + self._options.warming_seconds if waiting.endpoints else None
-        self._rejoining_until = (
-            self._rejoining_until or now + self._options.rejoining_seconds if waiting.referrers else None
-        )
+        is_rejoining = waiting.referrers or waiting.clusters
+        self._rejoining_until = self._rejoining_until or now + self._options.rejoining_seconds if is_rejoining else None
         return min(self._warming_until or inf, self._rejoining_until or inf, *self._rest_until.values())
 
     def _stop_waiting_in_time(self) -> None:

@@ -21,9 +21,9 @@ from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, RO
 from mesh_pilot.xds.encode import no_endpoints
 from mesh_pilot.xds.held import remember
 from mesh_pilot.xds.messages import Code, DeltaRequest, Nack, Node, Request, Response, SotwRequest, StreamError, Variant
-from mesh_pilot.xds.plan import Plan
+from mesh_pilot.xds.plan import Mark, Plan
 from mesh_pilot.xds.sets import Catalog, ProxyResources, ResourceSet
-from mesh_pilot.xds.subscription import Mark, Subscription, SubscriptionStatistics
+from mesh_pilot.xds.subscription import Subscription, SubscriptionStatistics
 
 REFERRERS = (LISTENER, ROUTE, EXTENSION)
 """Types whose resources name clusters."""
@@ -68,6 +68,9 @@ class Waiting:
     referrers: tuple[str, ...] = ()
     """Types that a reconnecting client should ask for before clusters that are gone are taken from it. Envoy asks for
     all it has at once: end the waiting soon with ``stop_rejoining``."""
+    clusters: bool = False
+    """Whether a State of the World client should ask for clusters before it is told that some whose endpoints it asks
+    for have none. Envoy never does while it waits for those: end this waiting with ``stop_rejoining`` too."""
 
 
 class Stream:
@@ -107,6 +110,8 @@ class Stream:
         """Whether the client has been here before, or at another replica."""
         self._is_rejoining = False
         """Whether such a client, whose clusters are known, has not asked for its listeners and routes yet."""
+        self._is_late = False
+        """Whether the client has had its time to ask for what it has."""
 
     def __repr__(self) -> str:
         who = self.proxy.id if self.proxy else "nobody yet"
@@ -130,6 +135,7 @@ class Stream:
             acks=tuple(t for t, s in self._subscriptions.items() if s.outstanding is not None),
             endpoints=frozenset(self._warming) if self._must_warm() else frozenset(),
             referrers=tuple(t for t in (LISTENER, ROUTE) if self._is_rejoining and t not in self._subscriptions),
+            clusters=not self._is_late and self._lacks_clusters(),
         )
 
     def stop_warming(self) -> None:
@@ -137,8 +143,9 @@ class Stream:
         self._warming.clear()
 
     def stop_rejoining(self) -> None:
-        """Go on although a reconnecting client has not asked for listeners or routes."""
+        """Go on although a reconnecting client has not asked for clusters, listeners or routes."""
         self._is_rejoining = False
+        self._is_late = True
 
     def close(self) -> None:
         """The stream is over; nothing wakes it any more."""
@@ -336,11 +343,20 @@ class Stream:
         self._refresh(clusters)
         return clusters.is_retiring(name)
 
+    def _lacks_clusters(self) -> bool:
+        """Whether a client asks for endpoints of clusters that it does not ask for, which are not there.
+
+        It may wait for them since its last stream broke, and until it has them for everything else."""
+        endpoints = self._subscriptions.get(ENDPOINT)
+        is_sotw_ads = self._variant is Variant.SOTW and self._only is None
+        return is_sotw_ads and endpoints is not None and CLUSTER not in self._subscriptions and endpoints.is_missing_any
+
     def _last_endpoints(self, name: str) -> Resource | None:
         """What a client gets that asks for the endpoints of a cluster which it has and which is gone meanwhile: those
         it had, or none. It waits for them before it accepts the clusters, and then learns that this one is gone."""
         clusters = self._subscriptions.get(CLUSTER)
-        if clusters is None or name not in clusters.held.entries:
+        is_awaited = self._is_late if clusters is None else name in clusters.held.entries
+        if not is_awaited:
             return None
         held = self.held(ENDPOINT).get(name)
         return held if held is not None and held.body else no_endpoints(name)

@@ -15,15 +15,12 @@ import attrs
 from mesh_pilot.model.resource import CLUSTER, LISTENER, SHORT, Resource
 from mesh_pilot.xds.held import EMPTY, State, content_digest, intern_names, recall, whole
 from mesh_pilot.xds.messages import Response, Variant
-from mesh_pilot.xds.plan import Draft, Plan, Refusal
+from mesh_pilot.xds.plan import Draft, Mark, Plan, Refusal
 from mesh_pilot.xds.sets import ResourceSet
 
 WILDCARD = "*"
 
 _NOTHING: Mapping[str, Resource] = {}
-
-Mark = Callable[[str], str]
-"""What a Delta client is to give back with the version of a resource, by its name."""
 
 
 class Phase(Enum):
@@ -359,9 +356,8 @@ class Subscription:
         self.nonce = nonce if nonce != self.nonce else nonce + "+"
         self.version = self.held.version
         self.phase = Phase.UNACKED
-        self.outstanding = Response(
-            self.variant, self.type_url, self.version, self.nonce, resources, removed, marks, touched
-        )
+        what = (self.variant, self.type_url, self.version, self.nonce)
+        self.outstanding = Response(*what, resources, removed, marks, touched)
         return self.outstanding
 
     # -- what the client answers
@@ -392,6 +388,11 @@ class Subscription:
     def in_doubt(self) -> Collection[str]:
         """Names that the client may or may not have as they were sent."""
         return self._doubt.keys()
+
+    @property
+    def is_missing_any(self) -> bool:
+        """Whether the client asks for anything that is not there, and was told nothing about it."""
+        return any(self._current(name) is None for name in self._asked)
 
     @property
     def is_settled(self) -> bool:
