@@ -255,7 +255,7 @@ async def test_envoys_follow_whatever_changes(
 ) -> None:
     async with chaos(tmp_path, free_ports, seed) as at:
         with trio.fail_after(60):
-            await _run(at, 6)
+            await _run(at, 4)
 
 
 @pytest.mark.slow
