@@ -104,7 +104,7 @@ def test_cds_and_lds_responses_hold_everything(client: Sotw, world: FakeWorld) -
     changed = world.put(CLUSTER, "b", "new")
     (response,) = client.responses()
     assert names(response) == ["a", "b"]
-    assert response.resources[1] is changed
+    assert response.resources[1] == changed
     assert response.touched == ("b",)
 
 
