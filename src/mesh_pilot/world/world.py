@@ -201,7 +201,7 @@ class World:
         changed: set[Key] = set()
         for key in sorted(touched, key=_mesh_first):
             items = [held[key] for held in self._held.values() if key in held]
-            with self._sheltered("one object could not be taken in; what it said before stays", key=key):
+            with self._sheltered("one object could not be taken in whole; everything else is", key=key):
                 if self._write(key, items):
                     changed.add(key)
         for table in (self._config_table, self._service_table):
