@@ -48,7 +48,9 @@ def test_mesh_fields_said_to_have_an_effect_are_read_by_translators_and_the_othe
     part = CONFIGURATION[CONFIGURATION.index("These fields have an effect") : CONFIGURATION.index("- `defaultConfig`")]
     described = {*re.findall(r"`([a-zA-Z0-9]+)`", part), "defaultConfig"}
     rooms = [file for room in ("world", "envoy") for file in (CODE / room).rglob("*.py")]
-    code = "\n".join(file.read_text(encoding="utf-8") for file in [*rooms, CODE / "bootstrap.py"])
+    code = "\n".join(
+        file.read_text(encoding="utf-8") for file in [*rooms, CODE / "bootstrap.py", CODE / "source_list.py"]
+    )
     read = {_camel(f.name) for f in dataclasses.fields(MeshConfig) if re.search(rf"\.{f.name}\b", code)}
     # Two names that other messages have as well.
     assert described == read - {"ca", "caCertificates"}

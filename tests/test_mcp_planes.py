@@ -14,10 +14,11 @@ from support.command import mesh_pilot
 from support.envoy import eventually
 from support.planes import SERVICE, running_plane, settings
 
-from mesh_pilot.bootstrap import ControlPlane, StartError, control_plane
+from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.rpc import CertificateFiles
+from mesh_pilot.settings import StartError
 
 PATHS = ["{}", "mcp://{}", "xds://{}"]
 
@@ -108,7 +109,7 @@ class Started:
         self._scope = trio.CancelScope()
 
     async def wait(self) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             await self.ready.wait()
 
     def stop(self) -> None:
@@ -141,7 +142,7 @@ async def test_a_plane_that_waits_for_its_server_says_so_and_starts_once_it_is_t
         await eventually(lambda: "cannot connect" in source.statistics().waiting_for, what="it says why it waits")
         assert not second.state.reducer.synced
         with started(nursery, folder, address):
-            with trio.fail_after(20):
+            with trio.fail_after(30):
                 await second.wait_ready()
             assert seconds(second, "one") == 1
 

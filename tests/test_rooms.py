@@ -17,6 +17,8 @@ ORDER = (
     "xds",
     "envoy",
     "security",
+    "source_list",
+    "settings",
     "sources",
     "world",
     "incremental",

@@ -2,8 +2,8 @@
 
 The rooms, from the top down; each imports only from those below it:
 
-``cli`` > ``bootstrap`` > ``ops`` > ``xds`` > ``envoy`` > ``security`` > ``sources`` > ``world`` >
-``incremental`` > ``rpc`` > ``config`` > ``model`` > ``api``
+``cli`` > ``bootstrap`` > ``ops`` > ``xds`` > ``envoy`` > ``security`` > ``source_list`` > ``settings`` >
+``sources`` > ``world`` > ``incremental`` > ``rpc`` > ``config`` > ``model`` > ``api``
 """
 
 __version__ = "0.1.0"

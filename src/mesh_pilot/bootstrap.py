@@ -10,21 +10,17 @@ Leaving the block drains. May import: ``ops`` and down.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 
 import attrs
 import structlog
 import trio
 
 from mesh_pilot import __version__
-from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource
 from mesh_pilot.envoy.catalog import WorldCatalog
-from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.events import Event
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.app import debug_app, monitoring_app
@@ -33,10 +29,8 @@ from mesh_pilot.ops.http import serve_http
 from mesh_pilot.ops.patches import PatchReports
 from mesh_pilot.ops.state import State
 from mesh_pilot.rpc import (
-    CertificateFiles,
     Health,
     Peer,
-    RpcError,
     Service,
     TlsSource,
     open_listeners,
@@ -48,14 +42,11 @@ from mesh_pilot.rpc.net import address_of
 from mesh_pilot.security.authentication import Authentication
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
+from mesh_pilot.settings import Settings, StartError, start_errors
+from mesh_pilot.source_list import check_settings, short_names_in, source_list
 from mesh_pilot.sources.base import Source
-from mesh_pilot.sources.consul import ConsulError, ConsulSettings, check_files, consul_sources
-from mesh_pilot.sources.files import file_source
-from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
-from mesh_pilot.sources.mcp.config_sources import ConfigSourceError, SinkIdentity, source_of
 from mesh_pilot.sources.mcp.server import McpService
 from mesh_pilot.sources.mcp.shelf import WorldShelf
-from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.sources.mcp.xds import GENERATOR, decode_delta, decode_sotw, encode_delta, encode_sotw
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.world import Reducer, World
@@ -76,49 +67,6 @@ AUTHORITY_NAME = "mesh-pilot"
 
 TRIM_SECONDS = 60.0
 """How often what was generated for proxies that are gone is let go."""
-
-
-class StartError(Exception):
-    """What keeps the control plane from starting, in one line for the operator."""
-
-
-@attrs.frozen(kw_only=True)
-class Settings:
-    """All that can be set; see ``docs/configuration.md``. Times are in seconds, addresses as ``rpc.net`` reads them."""
-
-    config_dirs: tuple[Path, ...] = ()
-    mesh_config: Path | None = None
-    networks_config: Path | None = None
-    secrets_dir: Path | None = None
-    consul: tuple[ConsulSettings, ...] = ()
-    """Datacenters of Consul, the mesh's own first."""
-    consul_short_names: bool | None = None
-    """Whether bare names in Istio objects are services of Consul; None: unless there is Kubernetes."""
-    mcp_servers: tuple[str, ...] = ()
-    """Servers of configuration beside those of mesh config ``configSources``, written as there."""
-    mcp_sink_addr: str | None = None
-    """Where sources of MCP may dial us; None: nowhere."""
-    serve_config: bool = True
-    """Whether what the World holds is served over MCP and xDS beside what Envoys get; never secrets."""
-    grpc_addr: str = "127.0.0.1:15010"
-    secure_grpc_addr: str = "127.0.0.1:15012"
-    """Served only where ``tls`` is given."""
-    tls: CertificateFiles | None = None
-    """The server's certificate, and the CA that signs those of clients."""
-    http_addr: str = "127.0.0.1:8080"
-    monitoring_addr: str = "127.0.0.1:15014"
-    ca_dir: Path | None = None
-    """Folder of the root certificate that signs those of proxies, made there if absent; None: a root for this run."""
-    trust_local: bool = True
-    """Whether plaintext peers on this machine are who they say, and get certificates."""
-    domain: str = "cluster.local"
-    namespace: str = "istio-system"
-    """Where the control plane lives: the mesh's root namespace, unless its MeshConfig names another."""
-    shutdown_seconds: float = 10.0
-    debounce_after: float = 0.1
-    debounce_max: float = 10.0
-    sync_timeout: float | None = None
-    """How long to wait for sources before serving with what there is; None: as long as it takes."""
 
 
 @attrs.frozen
@@ -181,15 +129,15 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
     Leaving the block drains within ``shutdown_seconds``; being cancelled, or an exception, ends it at once. Either way
     no task, socket or file watch is left. Raises StartError.
     """
-    _check(settings)
+    check_settings(settings)
     sockets = await _open_sockets(settings)
     try:
         events, inbox = trio.open_memory_channel[Event](1000)
-        sources = [*_sources(settings), *more_sources]
+        sources = [*source_list(settings), *more_sources]
         world = World(
             domain=settings.domain,
             root_namespace=settings.namespace,
-            short_names_in=_short_names_in(settings, sources),
+            short_names_in=short_names_in(settings, sources),
         )
         for source in sources:
             world.expect(source.name)
@@ -320,37 +268,6 @@ async def _look_after(catalog: WorldCatalog) -> None:
         reports.tell()
 
 
-def _sources(settings: Settings) -> list[Source]:
-    """The sources in the order in which they win."""
-    files = (_text(settings.mesh_config), _text(settings.networks_config))
-    sources: list[Source] = [mesh_source(*files, root_namespace=settings.namespace)]
-    credentials = [str(settings.secrets_dir)] if settings.secrets_dir else []
-    if settings.config_dirs or credentials:
-        sources.append(file_source([str(folder) for folder in settings.config_dirs], credentials=credentials))
-    if settings.consul:
-        trust_domain = load_mesh_config(files[0]).trust_domain if files[0] else "cluster.local"
-        sources += consul_sources(settings.consul, trust_domain)
-    return [*sources, *_config_sources(settings)]
-
-
-def _config_sources(settings: Settings) -> list[Source]:
-    """The sources that mesh config and settings name. Raises StartError."""
-    named = load_mesh_config(str(settings.mesh_config)).config_sources if settings.mesh_config else []
-    configs = [*named, *(ConfigSource(address=address) for address in settings.mcp_servers)]
-    identity = SinkIdentity(namespace=settings.namespace, domain=settings.domain)
-    with _start_errors():
-        sources = [source_of(config, identity) for config in configs]
-        if settings.mcp_sink_addr:
-            tls = server_tls(settings.tls) if settings.tls is not None else None
-            sources.append(
-                SinkServer(settings.mcp_sink_addr, identity.mcp_node(), tls=tls, root_namespace=settings.namespace)
-            )
-    twice = [name for name, count in Counter(source.name for source in sources).items() if count > 1]
-    if twice:
-        raise StartError(f"config source {twice[0]} is named twice")
-    return sources
-
-
 async def _serve_api(mcp: McpService, call: Replayed, peer: str, variant: Variant) -> None:
     """A stream on ADS for configuration."""
     if variant is Variant.SOTW:
@@ -359,41 +276,11 @@ async def _serve_api(mcp: McpService, call: Replayed, peer: str, variant: Varian
         await mcp.serve_stream(call, peer, decode_delta, encode_delta)
 
 
-def _short_names_in(settings: Settings, sources: Sequence[Source]) -> str:
-    """The domain that bare names in Istio objects belong to; empty: that of their namespace's services."""
-    wanted = settings.consul_short_names
-    if wanted is None:
-        wanted = not any(source.name.startswith("kubernetes") for source in sources)
-    return f"service.{settings.consul[0].domain}" if settings.consul and wanted else ""
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-def _check(settings: Settings) -> None:
-    """Raise StartError for what a source would wait for patiently, but which at start is a mistake."""
-    for folder in (*settings.config_dirs, *filter(None, [settings.secrets_dir])):
-        try:
-            any(folder.iterdir())
-        except OSError as error:
-            raise StartError(f"cannot read the folder {folder}: {error.strerror}") from error
-    with _start_errors():
-        if settings.mesh_config is not None:
-            load_mesh_config(str(settings.mesh_config))
-        if settings.networks_config is not None:
-            load_mesh_networks(str(settings.networks_config))
-        if settings.tls is not None:
-            server_tls(settings.tls)
-        for datacenter in settings.consul:
-            check_files(datacenter.agent)
-
-
 async def _open_sockets(settings: Settings) -> _Sockets:
     """Listen everywhere; nothing stays open when one address can't be had."""
     sockets = _Sockets([], [], [], [])
     try:
-        with _start_errors():
+        with start_errors():
             sockets.grpc.extend(await open_listeners(settings.grpc_addr))
             if settings.tls is not None:
                 sockets.secure_grpc.extend(await open_listeners(settings.secure_grpc_addr))
@@ -403,12 +290,3 @@ async def _open_sockets(settings: Settings) -> _Sockets:
         sockets.close()
         raise
     return sockets
-
-
-@contextmanager
-def _start_errors() -> Iterator[None]:
-    """Errors of the rooms below, which are one line already, as StartError."""
-    try:
-        yield
-    except (ConfigError, ConfigSourceError, ConsulError, RpcError) as error:
-        raise StartError(str(error)) from error

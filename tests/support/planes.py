@@ -9,7 +9,8 @@ from typing import Any
 
 import trio
 
-from mesh_pilot.bootstrap import ControlPlane, Settings, control_plane
+from mesh_pilot.bootstrap import ControlPlane, control_plane
+from mesh_pilot.settings import Settings
 
 ANYWHERE = {
     "grpc_addr": "127.0.0.1:0",
@@ -40,6 +41,6 @@ def settings(*folders: Path, **more: Any) -> Settings:
 async def running_plane(*folders: Path, **more: Any) -> AsyncIterator[ControlPlane]:
     """A control plane that is ready, for the length of the block."""
     async with control_plane(settings(*folders, **more)) as plane:
-        with trio.fail_after(10):
+        with trio.fail_after(30):
             await plane.wait_ready()
         yield plane

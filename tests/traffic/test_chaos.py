@@ -22,12 +22,13 @@ from support.envoy_model import EnvoyModel
 from support.fleet import Fleet, fleet
 from support.golden import adsdump
 
-from mesh_pilot.bootstrap import ControlPlane, Settings, control_plane
+from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.model.events import Replace, Synced
 from mesh_pilot.model.proxy import Interception, NodeType, Proxy
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
+from mesh_pilot.settings import Settings
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Variant
 

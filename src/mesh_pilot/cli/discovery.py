@@ -15,12 +15,13 @@ import click
 import trio
 
 from mesh_pilot import __version__
-from mesh_pilot.bootstrap import ControlPlane, Settings, StartError, control_plane
+from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.cli.consul_options import FLAGS, consul_settings
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.memory import long_lived, set_aside
 from mesh_pilot.cli.options import address, duration
 from mesh_pilot.rpc.tls import CertificateFiles
+from mesh_pilot.settings import Settings, StartError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

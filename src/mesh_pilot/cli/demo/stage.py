@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import attrs
 import trio
 
-from mesh_pilot.bootstrap import ControlPlane, Settings, control_plane
+from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.cli.consul_process import ConsulProcess, running_consul
 from mesh_pilot.cli.demo.backends import Backend, run_backend
 from mesh_pilot.cli.demo.sample import Sample, copy_sample
@@ -20,6 +20,7 @@ from mesh_pilot.cli.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.resource import ROUTE
+from mesh_pilot.settings import Settings
 from mesh_pilot.sources.consul import Agent, ConsulSettings
 from mesh_pilot.xds.status import TypeStatus
 from mesh_pilot.xds.subscription import Phase

@@ -1,0 +1,66 @@
+"""All that a control plane can be told, and the error that says it can't start so. May import: ``sources`` and down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+from mesh_pilot.model.config import ConfigError
+from mesh_pilot.rpc import CertificateFiles, RpcError
+from mesh_pilot.sources.consul import ConsulError, ConsulSettings
+from mesh_pilot.sources.mcp.config_sources import ConfigSourceError
+
+
+class StartError(Exception):
+    """What keeps the control plane from starting, in one line for the operator."""
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """All that can be set; see ``docs/configuration.md``. Times are in seconds, addresses as ``rpc.net`` reads them."""
+
+    config_dirs: tuple[Path, ...] = ()
+    mesh_config: Path | None = None
+    networks_config: Path | None = None
+    secrets_dir: Path | None = None
+    consul: tuple[ConsulSettings, ...] = ()
+    """Datacenters of Consul, the mesh's own first."""
+    consul_short_names: bool | None = None
+    """Whether bare names in Istio objects are services of Consul; None: unless there is Kubernetes."""
+    mcp_servers: tuple[str, ...] = ()
+    """Servers of configuration beside those of mesh config ``configSources``, written as there."""
+    mcp_sink_addr: str | None = None
+    """Where sources of MCP may dial us; None: nowhere."""
+    serve_config: bool = True
+    """Whether what the World holds is served over MCP and xDS beside what Envoys get; never secrets."""
+    grpc_addr: str = "127.0.0.1:15010"
+    secure_grpc_addr: str = "127.0.0.1:15012"
+    """Served only where ``tls`` is given."""
+    tls: CertificateFiles | None = None
+    """The server's certificate, and the CA that signs those of clients."""
+    http_addr: str = "127.0.0.1:8080"
+    monitoring_addr: str = "127.0.0.1:15014"
+    ca_dir: Path | None = None
+    """Folder of the root certificate that signs those of proxies, made there if absent; None: a root for this run."""
+    trust_local: bool = True
+    """Whether plaintext peers on this machine are who they say, and get certificates."""
+    domain: str = "cluster.local"
+    namespace: str = "istio-system"
+    """Where the control plane lives: the mesh's root namespace, unless its MeshConfig names another."""
+    shutdown_seconds: float = 10.0
+    debounce_after: float = 0.1
+    debounce_max: float = 10.0
+    sync_timeout: float | None = None
+    """How long to wait for sources before serving with what there is; None: as long as it takes."""
+
+
+@contextmanager
+def start_errors() -> Iterator[None]:
+    """Errors of the rooms below, which are one line already, as StartError."""
+    try:
+        yield
+    except (ConfigError, ConfigSourceError, ConsulError, RpcError) as error:
+        raise StartError(str(error)) from error

@@ -1,0 +1,78 @@
+"""The sources that settings and mesh config name, in the order in which they win. May import: ``settings`` and down."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource
+from mesh_pilot.rpc import server_tls
+from mesh_pilot.settings import Settings, StartError, start_errors
+from mesh_pilot.sources.base import Source
+from mesh_pilot.sources.consul import check_files, consul_sources
+from mesh_pilot.sources.files import file_source
+from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
+from mesh_pilot.sources.mcp.config_sources import SinkIdentity, source_of
+from mesh_pilot.sources.mcp.sink_server import SinkServer
+
+
+def source_list(settings: Settings) -> list[Source]:
+    """The sources in the order in which they win."""
+    files = (_text(settings.mesh_config), _text(settings.networks_config))
+    sources: list[Source] = [mesh_source(*files, root_namespace=settings.namespace)]
+    credentials = [str(settings.secrets_dir)] if settings.secrets_dir else []
+    if settings.config_dirs or credentials:
+        sources.append(file_source([str(folder) for folder in settings.config_dirs], credentials=credentials))
+    if settings.consul:
+        trust_domain = load_mesh_config(files[0]).trust_domain if files[0] else "cluster.local"
+        sources += consul_sources(settings.consul, trust_domain)
+    return [*sources, *_config_sources(settings)]
+
+
+def _config_sources(settings: Settings) -> list[Source]:
+    """The sources that mesh config and settings name. Raises StartError."""
+    named = load_mesh_config(str(settings.mesh_config)).config_sources if settings.mesh_config else []
+    configs = [*named, *(ConfigSource(address=address) for address in settings.mcp_servers)]
+    identity = SinkIdentity(namespace=settings.namespace, domain=settings.domain)
+    with start_errors():
+        sources = [source_of(config, identity) for config in configs]
+        if settings.mcp_sink_addr:
+            tls = server_tls(settings.tls) if settings.tls is not None else None
+            sources.append(
+                SinkServer(settings.mcp_sink_addr, identity.mcp_node(), tls=tls, root_namespace=settings.namespace)
+            )
+    twice = [name for name, count in Counter(source.name for source in sources).items() if count > 1]
+    if twice:
+        raise StartError(f"config source {twice[0]} is named twice")
+    return sources
+
+
+def short_names_in(settings: Settings, sources: Sequence[Source]) -> str:
+    """The domain that bare names in Istio objects belong to; empty: that of their namespace's services."""
+    wanted = settings.consul_short_names
+    if wanted is None:
+        wanted = not any(source.name.startswith("kubernetes") for source in sources)
+    return f"service.{settings.consul[0].domain}" if settings.consul and wanted else ""
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
+
+
+def check_settings(settings: Settings) -> None:
+    """Raise StartError for what a source would wait for patiently, but which at start is a mistake."""
+    for folder in (*settings.config_dirs, *filter(None, [settings.secrets_dir])):
+        try:
+            any(folder.iterdir())
+        except OSError as error:
+            raise StartError(f"cannot read the folder {folder}: {error.strerror}") from error
+    with start_errors():
+        if settings.mesh_config is not None:
+            load_mesh_config(str(settings.mesh_config))
+        if settings.networks_config is not None:
+            load_mesh_networks(str(settings.networks_config))
+        if settings.tls is not None:
+            server_tls(settings.tls)
+        for datacenter in settings.consul:
+            check_files(datacenter.agent)
