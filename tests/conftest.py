@@ -12,6 +12,19 @@ import pytest
 import structlog
 from support.binaries import require_binary
 
+OTHER_PROCESSES = frozenset(("traffic", "cli", "rpc", "sources"))
+"""Rooms whose tests wait for Envoys, Consuls, clients and kernels, besides those marked ``envoy``."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that wait for other processes have a second try, for a machine may be too busy once.
+
+    It is told at the end as RERUN; who sees the same one twice has found a bug, of the test or of ours.
+    """
+    for item in items:
+        if item.get_closest_marker("envoy") or OTHER_PROCESSES.intersection(item.path.parts):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
 
 @pytest.fixture(autouse=True)
 def _quiet_logs() -> Iterator[None]:

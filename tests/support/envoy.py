@@ -40,6 +40,10 @@ class RealEnvoy(EnvoyProcess):
                 found[str(message.get("name") or message.get("cluster_name"))] = message
         return found
 
+    async def counted(self, regex: str) -> int:
+        """The sum of the counters whose names the regular expression finds."""
+        return sum((await self.stats(regex)).values())
+
     async def takes_traffic(self) -> bool:
         """Whether its workers have started: a little after it says that it is live."""
         return (await self.stats("workers_started")).get("listener_manager.workers_started") == 1
@@ -81,7 +85,7 @@ async def real_envoy(
         yield RealEnvoy(process.process, process.admin, process.log, process.client)
 
 
-async def eventually(condition: Callable[[], bool | Awaitable[bool]], *, seconds: float = 10, what: str = "") -> None:
+async def eventually(condition: Callable[[], bool | Awaitable[bool]], *, seconds: float = 30, what: str = "") -> None:
     """Wait for a condition, asked again and again; fails with ``what`` when it does not come within ``seconds``.
 
     For what other processes do. Where a trio.Event or a channel can tell, wait for that instead.
@@ -98,5 +102,5 @@ async def eventually(condition: Callable[[], bool | Awaitable[bool]], *, seconds
 @asynccontextmanager
 async def http_client(base_url: str = "") -> AsyncIterator[httpx.AsyncClient]:
     """A client that ignores the proxies of the environment."""
-    async with httpx.AsyncClient(base_url=base_url, timeout=10, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=base_url, timeout=30, trust_env=False) as client:
         yield client

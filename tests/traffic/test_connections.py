@@ -99,7 +99,7 @@ async def test_tls_connections_follow_their_server_name_and_its_routes(
 
 async def test_http_and_other_connections_share_a_port(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
     shared, unknown = free_ports(2)
-    async with fleet(tmp_path, mesh="protocolDetectionTimeout: 100ms") as mesh:
+    async with fleet(tmp_path, mesh="protocolDetectionTimeout: 1s") as mesh:
         web, raw, other = await mesh.backend("web"), await mesh.tcp_backend("raw"), await mesh.backend("other")
         config = (
             service("raw", shared, "TCP", raw, "2024-01-01")

@@ -169,7 +169,7 @@ async def test_retries_time_limits_and_faults(tmp_path: Path) -> None:
         assert await s.client.answers(TARGET, 1, metadata={"x-do": "retry"}) == {"INTERNAL": 1}
         assert await s.backend.do("behave", name="v1", hangs=True) == 1
         limited = await s.client.call(TARGET, metadata={"x-do": "limit"}, timeout=20)
-        assert limited["answers"] == {"DEADLINE_EXCEEDED": 1} and limited["seconds"] < 5
+        assert limited["answers"] == {"DEADLINE_EXCEEDED": 1} and limited["seconds"] < 15
         await s.backend.do("behave", name="v1")
         assert await s.client.answers(TARGET, 2, metadata={"x-do": "abort"}) == {"PERMISSION_DENIED": 2}
         assert await s.client.answers(TARGET, 2, metadata={"x-do": "grpc"}) == {"DATA_LOSS": 2}
@@ -213,11 +213,11 @@ async def test_what_nobody_serves_fails_at_once_and_holds_up_nobody(tmp_path: Pa
                 f"{{{to('v1')}}}",
             )
         )
-        first = await s.client.call(TARGET, timeout=10)
-        assert first["answers"] == {"v1": 1} and first["seconds"] < 5
+        first = await s.client.call(TARGET, timeout=40)
+        assert first["answers"] == {"v1": 1} and first["seconds"] < 20
         for there in ("host", "subset"):
-            failed = await s.client.call(TARGET, timeout=10, metadata={"x-to": there})
-            assert failed["answers"] == {"UNAVAILABLE": 1} and failed["seconds"] < 5
+            failed = await s.client.call(TARGET, timeout=40, metadata={"x-to": there})
+            assert failed["answers"] == {"UNAVAILABLE": 1} and failed["seconds"] < 20
         s.mesh.write("")
         await s.client.until_answered_by({"UNAVAILABLE"}, TARGET, 2)
         s.mesh.write(s.service)

@@ -26,7 +26,7 @@ async def test_requests_are_given_the_time_that_the_rule_gives_them(
     """The one without a limit was asked for first, and is still waited for when the other is given up."""
     http = """
     - match: [{uri: {prefix: /limited}}]
-      timeout: 0.2s
+      timeout: 1s
       route: $v1
     - match: [{uri: {prefix: /unlimited}}]
       timeout: 0s
@@ -43,7 +43,8 @@ async def test_requests_are_given_the_time_that_the_rule_gives_them(
         nursery.start_soon(patiently)
         await eventually(lambda: at.v1.asked("/unlimited") == 1)
         late = await at.ask("/limited")
-        assert (late.status_code, at.v1.asked("/limited")) == (504, 1)
+        assert late.status_code == 504
+        assert at.v1.asked("/limited") <= 1, "given up, not tried again"
         assert statuses == []
         at.v1.gate.set()
         await eventually(lambda: statuses == [200])
@@ -99,15 +100,16 @@ async def test_each_try_has_its_time_and_another_endpoint_is_tried(tmp_path: Pat
       retries: {attempts: 2, perTryTimeout: 0.1s, retryOn: reset, backoff: 1ms}
       route: $v1
     - timeout: 10s
-      retries: {attempts: 1, perTryTimeout: 0.1s, retryOn: reset}
+      retries: {attempts: 1, perTryTimeout: 1s, retryOn: reset}
       route: [{destination: {host: reviews.example.com}}]
     """
     (port,) = free_ports(1)
     async with shop(tmp_path, port, http, v1=TO_V1) as at:
         at.v1.gate = trio.Event()
         assert (await at.ask("/v1")).status_code == 504
-        assert at.v1.asked("/v1") == 3
-        with trio.fail_after(10):
+        # Envoy's own count: this process may have been too busy to see a try before it was given up.
+        assert await at.envoy.counted("v1.*upstream_rq_per_try_timeout$") == 3
+        with trio.fail_after(30):
             while not at.v1.asked("/any"):
                 assert await at.name("/any") == "v2"
         at.v1.gate.set()
@@ -130,11 +132,11 @@ FAULTS: dict[str, dict[str, Any]] = {
     "abort: {httpStatus: 418}": {"status": 200},
     "abort: {grpcStatus: RESOURCE_EXHAUSTED, percentage: {value: 100}}": {"status": 200, "grpc": "8"},
     "abort: {grpcStatus: UNAVAILABLE, percentage: {value: 100}}": {"status": 200, "grpc": "14"},
-    "delay: {fixedDelay: 0.2s, percentage: {value: 100}}": {"status": 200, "delay": 0.2},
+    "delay: {fixedDelay: 0.2s, percentage: {value: 100}}": {"status": 200, "delays": 1},
     "delay: {fixedDelay: 60s, percentage: {value: 0}}": {"status": 200},
     "delay: {fixedDelay: 0.2s, percentage: {value: 100}}, abort: {httpStatus: 503, percentage: {value: 100}}": {
         "status": 503,
-        "delay": 0.2,
+        "delays": 1,
     },
 }
 
@@ -149,13 +151,13 @@ async def test_faults_are_injected(tmp_path: Path, free_ports: Ports, delta: boo
         wrong: list[tuple[str, Mapping[str, Any]]] = []
         for n, (fault, wanted) in enumerate(FAULTS.items()):
             headers = {"content-type": "application/grpc"} if "grpc" in wanted else {}
-            started = trio.current_time()
+            before = await at.envoy.counted("fault.delays_injected$")
             reply = await at.ask(f"/{n}", headers=headers)
             got: dict[str, Any] = {"status": reply.status_code}
             if "grpc-status" in reply.headers:
                 got["grpc"] = reply.headers["grpc-status"]
-            if trio.current_time() - started >= 0.15:  # Envoy's clock ticks by events, and may be early
-                got["delay"] = 0.2
+            if delays := await at.envoy.counted("fault.delays_injected$") - before:
+                got["delays"] = delays
             if got != wanted:
                 wrong.append((fault, got))
         assert wrong == []
