@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import stat
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import trio
 
 from mesh_pilot.rpc import AddressError, open_listeners, parse_address
-from mesh_pilot.rpc.net import TcpAddress, UnixAddress, address_of
+from mesh_pilot.rpc.net import DEAD_AFTER_SECONDS, TcpAddress, UnixAddress, address_of, connect
 
 
 @pytest.mark.parametrize(
@@ -119,3 +120,16 @@ async def test_a_unix_socket_in_a_missing_folder_or_with_a_long_name_is_one_clea
         await open_listeners(f"unix://{tmp_path}/missing/mesh.sock")
     with pytest.raises(AddressError, match=r"^cannot listen on unix://.*: AF_UNIX path too long$"):
         await open_listeners(f"unix://{tmp_path}/{'x' * 120}")
+
+
+async def test_a_connection_that_we_open_notices_a_dead_host_without_http2_pings() -> None:
+    listeners = await open_listeners("127.0.0.1:0")
+    with await connect(address_of(listeners[0].socket)) as sock:
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        idle, every, times, unanswered = (
+            sock.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT)
+        )
+        assert idle + every * times == DEAD_AFTER_SECONDS
+        assert unanswered == DEAD_AFTER_SECONDS * 1000
+    await close(listeners)

@@ -20,6 +20,10 @@ __all__ = ["TcpAddress", "UnixAddress", "address_of", "connect", "open_listeners
 _BACKLOG = 1024
 _HOW = "write host:port, [::1]:port, :port or unix:///path"
 
+DEAD_AFTER_SECONDS = 30
+"""How long a host may not answer TCP before a connection that we opened to it is broken off."""
+_PROBE_AFTER_SECONDS, _PROBE_EVERY_SECONDS = 10, 5
+
 
 @frozen
 class TcpAddress:
@@ -157,7 +161,11 @@ def _remove_stale(path: Path) -> None:
 
 
 async def connect(text: str) -> socket.socket:
-    """A connected, non-blocking socket. Raises AddressError, in one line, with the address."""
+    """A connected, non-blocking socket, which fails once its other side has not answered TCP for 30 seconds.
+
+    The operating systems see to that between themselves, so that a dead host is noticed without pings of HTTP/2, which
+    servers of gRPC take ill. Raises AddressError, in one line, with the address.
+    """
     address = parse_address(text)
     try:
         if isinstance(address, UnixAddress):
@@ -166,7 +174,24 @@ async def connect(text: str) -> socket.socket:
             stream = await trio.open_tcp_stream(address.host or "localhost", address.port)
     except OSError as error:
         raise AddressError(f"cannot connect to {text}: {_reason(error)}") from error
-    return release_socket(stream)
+    sock = release_socket(stream)
+    if isinstance(address, TcpAddress):
+        _notice_death(sock)
+    return sock
+
+
+def _notice_death(sock: socket.socket) -> None:
+    """Have the other host probed while it is silent, and given up where it does not acknowledge what was sent."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    probes = (DEAD_AFTER_SECONDS - _PROBE_AFTER_SECONDS) // _PROBE_EVERY_SECONDS
+    for name, value in (
+        ("TCP_KEEPIDLE", _PROBE_AFTER_SECONDS),
+        ("TCP_KEEPINTVL", _PROBE_EVERY_SECONDS),
+        ("TCP_KEEPCNT", probes),
+        ("TCP_USER_TIMEOUT", DEAD_AFTER_SECONDS * 1000),
+    ):
+        if (option := getattr(socket, name, None)) is not None:  # not every system has them all
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def release_socket(stream: trio.SocketStream) -> socket.socket:
