@@ -1,17 +1,22 @@
-"""Reading YAML (and JSON) as Kubernetes does, remembering which line everything stands on.
+"""Reading YAML (and JSON) as Kubernetes does; every field can be asked for its line.
 
 Scalars are read by the rules of Kubernetes' YAML reader: `yes`, `on` and the like are booleans, times stay strings,
 `10:30` is a string, keys become strings. Keys given twice are errors.
+
+Lines cost as much as all else, and are needed only where something is wrong: a document is read without them, and
+once more, with them, when it is asked for one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
 
 import attrs
 import yaml
 
+from mesh_pilot.config.yaml_data import UncommonError, read_documents
 from mesh_pilot.config.yaml_nodes import Builder, Marks, UnreadableError
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 
@@ -26,12 +31,14 @@ class Document:
 
     data: Mapping[str, object]
     """Plain Python: dict with string keys, list, str, int, float, bool, None."""
-    marks: Marks = attrs.field(repr=False)
+    line: int
+    """1-based line it starts on."""
+    _read_marks: Callable[[], Marks] = attrs.field(repr=False, eq=False)
 
-    @property
-    def line(self) -> int:
-        """1-based line it starts on."""
-        return self.marks.line
+    @cached_property
+    def marks(self) -> Marks:
+        """The lines of all that is in it."""
+        return self._read_marks()
 
     def line_of(self, path: str) -> int:
         """The 1-based line of a field such as `spec.http[0].route[1].weight`, or of its nearest existing parent."""
@@ -70,6 +77,22 @@ def _load_one(text: str, offset: int, origin: Origin) -> Iterator[Document | Con
     if preamble is not None and preamble.end() == len(text):
         return
     try:
+        found = read_documents(text)
+    except (UncommonError, yaml.YAMLError):
+        yield from _load_marked(text, offset, origin)
+        return
+    for index, (data, line) in enumerate(found):
+        yield Document(data, offset + line + 1, partial(_marks, text, offset, index))
+
+
+def _marks(text: str, offset: int, index: int) -> Marks:
+    """The lines of a document that was read without them."""
+    return Builder(text, offset).documents()[index][1]
+
+
+def _load_marked(text: str, offset: int, origin: Origin) -> Iterator[Document | ConfigError]:
+    """The long way: for all that is wrong, or not common."""
+    try:
         documents = Builder(text, offset).documents()
     except UnreadableError as error:
         yield _error(origin, error.line, f"not valid YAML: {error}")
@@ -102,7 +125,7 @@ def _objects(data: object, marks: Marks, origin: Origin) -> Iterator[Document | 
         for index, item in enumerate(items):
             yield from _objects(item, marks.children["items"].children[str(index)], origin)
         return
-    yield Document(data, marks)
+    yield Document(data, marks.line, lambda: marks)
 
 
 def _error(origin: Origin, line: int, reason: str) -> ConfigError:

@@ -128,7 +128,7 @@ class Builder:
                 size += merged[-1][1].size
                 continue
             key, _ = self._node(event, key_line)
-            name = key if type(key) is str else _key(key, key_line)
+            name = key if type(key) is str else key_text(key, key_line)
             if name in data:
                 raise UnreadableError(f'the key "{name}" is given twice', key_line)
             data[name], children[name] = self._node(next(self._events), key_line)
@@ -174,7 +174,8 @@ def _merge(data: dict[str, object], children: dict[str, Marks], source: object, 
                 children[name] = marks.children[name]
 
 
-def _key(key: object, line: int) -> str:
+def key_text(key: object, line: int) -> str:
+    """What a key of an object is called."""
     match key:
         case str():
             return key
@@ -191,6 +192,8 @@ def plain(value: str) -> object:
         if value in _NULLS:
             return None
         return _BOOLEANS.get(value, value)
+    if value.count(".") > 1:  # an address: spares it all that follows
+        return value
     if _DECIMAL.fullmatch(value):
         return int(value.replace("_", ""))
     if match := _BASED.fullmatch(value):

@@ -1,0 +1,94 @@
+"""Plain data from libyaml's events, without lines: the short way, for what nearly all text is.
+
+What is not of the common kind (anchors, tags, merges), and whatever is wrong, is left to
+`yaml_nodes`, which reads all there is and says on which line it went wrong. What is read here it reads alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from yaml import CSafeLoader
+from yaml.events import (
+    CollectionStartEvent,
+    DocumentStartEvent,
+    Event,
+    MappingEndEvent,
+    MappingStartEvent,
+    NodeEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    StreamEndEvent,
+)
+
+from mesh_pilot.config.yaml_nodes import MAX_NODES, key_text, plain
+
+MAX_DEPTH = 100
+"""How deep values may be nested to be read here."""
+
+_Next = Callable[[], Event]
+
+
+class UncommonError(Exception):
+    """Not for the short way."""
+
+
+def read_documents(text: str) -> list[tuple[dict[str, object], int]]:
+    """The data of each document, which is an object, and on which line (0-based) it starts.
+
+    Raises UncommonError, also for a list of objects, whose items start on lines of their own; or what libyaml raises.
+    """
+    if len(text) > MAX_NODES // 2:
+        raise UncommonError  # there may be too many values in it
+    following = cast(_Next, CSafeLoader(text).get_event)  # of its classes only the parser is at work
+    found = []
+    while not isinstance(event := following(), StreamEndEvent):
+        if isinstance(event, DocumentStartEvent):
+            root = following()
+            data = _node(root, following, 0)
+            if not isinstance(data, dict) or "items" in data:
+                raise UncommonError
+            found.append((data, root.start_mark.line if root.start_mark else 0))
+    return found
+
+
+def _node(event: Event, following: _Next, depth: int) -> object:
+    """The value that starts with `event`."""
+    if not isinstance(event, NodeEvent) or event.anchor is not None or depth > MAX_DEPTH:
+        raise UncommonError
+    if isinstance(event, ScalarEvent) and event.tag is None:
+        return plain(event.value) if event.implicit[0] else event.value
+    if not isinstance(event, CollectionStartEvent) or event.tag is not None:
+        raise UncommonError
+    if isinstance(event, MappingStartEvent):
+        return _mapping(following, depth + 1)
+    items = []
+    while not isinstance(event := following(), SequenceEndEvent):
+        items.append(_node(event, following, depth + 1))
+    return items
+
+
+def _mapping(following: _Next, depth: int) -> dict[str, object]:
+    data: dict[str, object] = {}
+    while isinstance(event := following(), ScalarEvent):
+        key = event.value
+        if event.tag is not None or event.anchor is not None:
+            raise UncommonError
+        if event.implicit[0]:
+            meant = plain(key)
+            if meant is None or key == "<<":
+                raise UncommonError
+            if not isinstance(meant, str):
+                key = key_text(meant, 0)
+        if key in data:
+            raise UncommonError
+        event = following()
+        if isinstance(event, ScalarEvent) and event.tag is None and event.anchor is None:  # nearly all there is
+            value = event.value
+            data[key] = plain(value) if event.implicit[0] else value
+        else:
+            data[key] = _node(event, following, depth)
+    if not isinstance(event, MappingEndEvent):
+        raise UncommonError
+    return data
