@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 from support.rules import problems_of
 
+from mesh_pilot.config.decode import Metadata, decode_binary
 from mesh_pilot.config.deprecated import DEPRECATED
+from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
+from mesh_pilot.config.reader import read
 from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.config.without_effect import WITHOUT_EFFECT
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
@@ -73,3 +76,20 @@ def test_a_gateway_of_a_network_by_name_is_said_to_need_a_service() -> None:
     networks = {"networks": {"east": {"gateways": [{"address": "gw.example", "port": 1, "locality": "eu"}]}}}
     decode_networks(networks, origin=Origin("test"), warnings=found)
     assert [p.path for p in found] == ["networks[east].gateways[0].locality", "networks[east].gateways[0].address"]
+
+
+def test_such_fields_are_named_in_binary_objects_too() -> None:
+    for kind, data, path in (
+        ("WorkloadGroup", {"template": {}, "probe": {"httpGet": {"port": 80}}}, "spec.probe"),
+        ("ProxyConfig", {"concurrency": 2}, "spec.concurrency"),
+        (
+            "DestinationRule",
+            {"host": "a", "trafficPolicy": {"outlierDetection": {"consecutiveErrors": 5}}},
+            "spec.trafficPolicy.outlierDetection.consecutiveErrors",
+        ),
+    ):
+        (written,) = problems_of(kind, data)
+        spec: list[Problem] = []
+        body = bytes(read(KINDS[kind].message, data, "spec", spec) or b"")
+        config = decode_binary(KINDS[kind], body, Metadata("x", "shop"), origin=Origin("test"))
+        assert [(p.path, p.reason) for p in config.warnings] == [(path, written.reason)]

@@ -16,10 +16,9 @@ import betterproto2
 
 from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
 from mesh_pilot.config import scalars
-from mesh_pilot.config.deprecated import DEPRECATED
 from mesh_pilot.config.shapes import FieldShape, shape_of
-from mesh_pilot.config.without_effect import WITHOUT_EFFECT
-from mesh_pilot.model.config import Problem, Severity
+from mesh_pilot.config.told import told
+from mesh_pilot.model.config import Problem
 
 M = TypeVar("M", bound=betterproto2.Message)
 
@@ -33,8 +32,6 @@ def read(message: type[M], data: object, path: str, problems: list[Problem]) -> 
         problems.append(Problem(path, f"expected an object, got {scalars.describe(data)}"))
         return None
     shape = shape_of(message)
-    deprecated = DEPRECATED.get(message)
-    idle = WITHOUT_EFFECT.get(message)
     values: dict[str, object] = {}
     written: dict[str, str] = {}
     groups: dict[str, str] = {}
@@ -55,10 +52,7 @@ def read(message: type[M], data: object, path: str, problems: list[Problem]) -> 
                 problems.append(Problem(here, f"only one of {other} and {name} may be set"))
                 continue
             groups[field.group] = name
-        if idle and field.proto_name in idle:
-            problems.append(Problem(here, f"has no effect: {idle[field.proto_name]}", Severity.WARNING))
-        elif deprecated and field.proto_name in deprecated:
-            problems.append(Problem(here, f"is deprecated: {deprecated[field.proto_name]}", Severity.WARNING))
+        problems += told(message, field, here)
         count = len(problems)
         value = _read_field(field, item, here, problems)
         if value is not None and (len(problems) == count or field.message or field.repeated or field.value):

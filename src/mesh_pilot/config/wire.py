@@ -11,6 +11,7 @@ from typing import TypeVar
 import betterproto2
 
 from mesh_pilot.config.shapes import FieldShape, MessageShape, shape_of
+from mesh_pilot.config.told import told
 from mesh_pilot.model.config import Problem, Severity
 
 M = TypeVar("M", bound=betterproto2.Message)
@@ -25,8 +26,8 @@ _MAX_DEPTH = 100
 def parse(message: type[M], body: bytes, path: str, problems: list[Problem]) -> M:
     """The message that `body` encodes.
 
-    Raises ValueError where it encodes none. Adds unknown fields to `problems` as warnings, unknown enum values as
-    errors.
+    Raises ValueError where it encodes none. Adds unknown fields to `problems` as warnings, those without effect and
+    deprecated ones likewise, unknown enum values as errors.
     """
     _walk(shape_of(message), memoryview(body), path, problems, 0)
     try:
@@ -41,6 +42,7 @@ def _walk(shape: MessageShape, body: memoryview, path: str, problems: list[Probl
     position = 0
     counts: dict[int, int] = {}
     members: dict[str, str] = {}
+    seen: set[int] = set()
     while position < len(body):
         tag, position = _varint(body, position, path)
         number, wire_type = tag >> 3, tag & 7
@@ -50,7 +52,10 @@ def _walk(shape: MessageShape, body: memoryview, path: str, problems: list[Probl
             reason = f"unknown field number {number}, ignored"
             problems.append(Problem(path, reason, Severity.WARNING))
             continue
-        here = f"{path}.{field.json_name}"
+        here = f"{path}.{field.json_name}" if path else field.json_name
+        if number not in seen:
+            seen.add(number)
+            problems += told(shape.message, field, here)
         if field.repeated:
             index = counts.get(number, 0)
             counts[number] = index + 1
