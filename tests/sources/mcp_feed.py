@@ -15,21 +15,32 @@ from mesh_pilot.rpc import (
     GRPCError,
     Handler,
     RpcError,
+    Service,
     StreamTerminatedError,
     open_channel,
     open_listeners,
 )
 from mesh_pilot.rpc import serve as serve_rpc
 from mesh_pilot.sources.base import Backoff, Source
-from mesh_pilot.sources.mcp.collections import COLLECTIONS
+from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
 from mesh_pilot.sources.mcp.messages import Resource
 from mesh_pilot.sources.mcp.server import McpService
 from mesh_pilot.sources.mcp.sink_server import SinkServer
-from mesh_pilot.sources.mcp.source import McpSource, Server, mcp_source
+from mesh_pilot.sources.mcp.source import McpSource, Server, mcp_source, xds_source
 from mesh_pilot.sources.mcp.wire import SINK_PATH, SinkNode, decode_request, encode_response
+from mesh_pilot.sources.mcp.xds import (
+    DeltaDialect,
+    SotwDialect,
+    decode_delta,
+    decode_sotw,
+    encode_delta,
+    encode_sotw,
+)
 
 SERVICES = "istio/networking/v1alpha3/virtualservices"
 NODE = SinkNode("test", {"where": "here"})
+
+SOTW_PATH, DELTA_PATH = SotwDialect(NODE).path, DeltaDialect(NODE).path
 
 
 def virtual_service(name: str, version: int) -> Resource:
@@ -150,11 +161,76 @@ class McpFeed(ShelfFeed):
         self._stopped = trio.Event()
         with trio.CancelScope() as self._scope:
             listeners = await open_listeners(self.address)
-            service = _Only(McpService(self.shelf), self._only)
             async with trio.open_nursery() as nursery:
-                await nursery.start(partial(serve_rpc, [service], listeners))
+                await nursery.start(partial(serve_rpc, [self._service()], listeners))
                 task_status.started()
         self._stopped.set()
+
+    def _service(self) -> Service:
+        return _Only(McpService(self.shelf), self._only)
+
+
+class _XdsService:
+    """A shelf over ADS, which answers in every version of a type, as istiods do."""
+
+    def __init__(self, shelf: TestShelf, *, delta: bool) -> None:
+        self._service = McpService(_XdsShelf(shelf))
+        self._delta = delta
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        methods = {SOTW_PATH: (decode_sotw, encode_sotw)}
+        if self._delta:
+            methods[DELTA_PATH] = (decode_delta, encode_delta)  # type: ignore[assignment]
+        return {
+            path: Handler(
+                partial(self._service._handle, decode=decode, encode=encode), Cardinality.STREAM_STREAM, bytes, bytes
+            )
+            for path, (decode, encode) in methods.items()
+        }
+
+
+@attrs.define
+class _XdsShelf:
+    """A shelf under the names that collections have over xDS."""
+
+    shelf: TestShelf
+
+    def _name(self, collection: str) -> str:
+        return XDS_COLLECTIONS[collection].name
+
+    def revision(self, collection: str) -> int:
+        return self.shelf.revision(self._name(collection))
+
+    def resources(self, collection: str) -> Mapping[str, Resource]:
+        return self.shelf.resources(self._name(collection))
+
+    def changed_since(self, collection: str, revision: int) -> tuple[str, ...]:
+        return self.shelf.changed_since(self._name(collection), revision)
+
+    def watch(self, who: object, wake: Callable[[], None]) -> None:
+        self.shelf.watch(who, wake)
+
+    def unwatch(self, who: object) -> None:
+        self.shelf.unwatch(who)
+
+
+class XdsFeed(McpFeed):
+    """The same over xDS: Delta, or State of the World because the server has no other."""
+
+    def __init__(self, nursery: trio.Nursery, port: int, *, delta: bool) -> None:
+        super().__init__(nursery, port, incremental=True, only="")
+        self._delta = delta
+        self.source = xds_source(Server(address=self.address), NODE)
+        self.source._backoff = Backoff(first_seconds=0.01, limit_seconds=0.05)
+
+    @classmethod
+    async def open_xds(cls, nursery: trio.Nursery, port: int, *, delta: bool) -> XdsFeed:
+        feed = cls(nursery, port, delta=delta)
+        await feed.restore()
+        return feed
+
+    def _service(self) -> _XdsService:
+        return _XdsService(self.shelf, delta=self._delta)
 
 
 class SinkFeed(ShelfFeed):

@@ -1,4 +1,4 @@
-"""MCP keeps to what every source must: dialled by us in each dialect, and dialling us."""
+"""MCP keeps to what every source must: dialled by us in each dialect, over xDS, and dialling us."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from conformance import Feed, SourceConformance
-from mcp_feed import McpFeed, SinkFeed
+from mcp_feed import McpFeed, SinkFeed, XdsFeed
 
 
 class TestResourceSource(SourceConformance):
@@ -31,3 +31,15 @@ class TestResourceSink(SourceConformance):
     @pytest.fixture
     async def feed(self, nursery, free_ports: Callable[[int], list[int]]) -> Feed:  # type: ignore[no-untyped-def]
         return await SinkFeed.open(nursery, free_ports(1)[0])
+
+
+class TestDeltaXds(SourceConformance):
+    @pytest.fixture
+    async def feed(self, nursery, free_ports: Callable[[int], list[int]]) -> Feed:  # type: ignore[no-untyped-def]
+        return await XdsFeed.open_xds(nursery, free_ports(1)[0], delta=True)
+
+
+class TestStateOfTheWorldXds(SourceConformance):
+    @pytest.fixture
+    async def feed(self, nursery, free_ports: Callable[[int], list[int]]) -> Feed:  # type: ignore[no-untyped-def]
+        return await XdsFeed.open_xds(nursery, free_ports(1)[0], delta=False)

@@ -6,18 +6,22 @@ from collections.abc import Callable
 
 import pytest
 from conformance import running
-from mcp_feed import McpFeed
+from mcp_feed import McpFeed, XdsFeed
 
 from mesh_pilot.model.events import Upsert
 
 MANY = 3000
 
 
-@pytest.mark.parametrize("incremental", [True, False], ids=["incremental", "whole"])
+@pytest.mark.parametrize("way", ["incremental", "whole", "delta", "state of the world"])
 async def test_one_change_among_three_thousand_is_one_object_judged_and_one_event(  # type: ignore[no-untyped-def]
-    nursery, free_ports: Callable[[int], list[int]], incremental: bool
+    nursery, free_ports: Callable[[int], list[int]], way: str
 ) -> None:
-    feed = await McpFeed.open(nursery, free_ports(1)[0], incremental=incremental)
+    (port,) = free_ports(1)
+    if way in ("incremental", "whole"):
+        feed = await McpFeed.open(nursery, port, incremental=way == "incremental")
+    else:  # which ask for every kind in two versions
+        feed = await XdsFeed.open_xds(nursery, port, delta=way == "delta")
     for number in range(MANY):
         await feed.put(f"vs-{number}", 1)
     async with running(feed.source, room=10_000) as follower:

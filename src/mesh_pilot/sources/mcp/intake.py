@@ -69,6 +69,8 @@ class IntakeStatistics:
 class Intake:
     """The receiving half of a source.
 
+    One collection may go by two names, and then comes twice: what is the same is judged and told once.
+
     State: the sink and the teller, which survive a restart; `_outbox`, events under way; `_announced`, whether
     this run has sent its first picture; `_over`, what became good before that.
     """
@@ -87,6 +89,10 @@ class Intake:
         self.sink: Sink[Item] = Sink(collections, incremental=incremental)
         self._source = source
         self._collections = collections
+        self._twins = {
+            name: tuple(n for n, other in collections.items() if other is collection and n != name)
+            for name, collection in collections.items()
+        }
         self._teller = Teller(source, peer, collections)
         self._silence_seconds = silence_seconds
         self._root_namespace = root_namespace
@@ -113,7 +119,7 @@ class Intake:
     def statistics(self) -> IntakeStatistics:
         silent = self.sink.silent()
         return IntakeStatistics(
-            items=len(self._teller.items),
+            items=len(self._teller),
             rejected=len(self._teller.rejections),
             synced=self._announced,
             waiting_for="" if self._announced else f"no answer yet for {', '.join(silent)}",
@@ -202,13 +208,19 @@ class Intake:
         review = self.sink.receive(response)
         verdicts: dict[str, Item | Bad] = {}
         problems: dict[str, tuple[Problem, ...]] = {}
+        told_before = 0
         for resource in review.fresh:
-            self._judged += 1
-            verdicts[resource.name] = self._judge(response.collection, resource, problems)
+            verdict = self._verdict_of_twin(response.collection, resource, problems)
+            if verdict is None:
+                self._judged += 1
+                verdict = self._judge(response.collection, resource, problems)
+            elif isinstance(verdict, Bad):
+                told_before += 1
+            verdicts[resource.name] = verdict
             await trio.lowlevel.checkpoint()
         outcome = self.sink.settle(review, verdicts)
         if outcome.answer.error is not None and not review.unknown:
-            tell = log.warning if outcome.refused else log.debug  # refused before: said before
+            tell = log.warning if len(outcome.refused) > told_before else log.debug  # refused before: said before
             tell(
                 "NACK: what was good before stays in force, and the rest is taken",
                 source=self._source,
@@ -221,6 +233,19 @@ class Intake:
             return outcome.answer
         await self._tell(events)
         return outcome.answer
+
+    def _verdict_of_twin(
+        self, collection: str, resource: Resource, problems: dict[str, tuple[Problem, ...]]
+    ) -> Item | Bad | None:
+        """The verdict on the same content under another name of the collection; None where there is none."""
+        for twin in self._twins[collection]:
+            held, bad = self.sink.held(twin).get(resource.name), self.sink.bad(twin).get(resource.name)
+            if bad is not None and bad.resource.is_like(resource):
+                problems[resource.name] = self._teller.problems(twin, resource.name)
+                return Bad(resource, bad.reason)
+            if held is not None and bad is None and held.resource.is_like(resource):
+                return held.value
+        return None
 
     def _judge(self, collection: str, resource: Resource, problems: dict[str, tuple[Problem, ...]]) -> Item | Bad:
         origin = self._teller.origin(collection, resource.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import TypeVar
 
 import betterproto2
 
@@ -28,6 +29,11 @@ from mesh_pilot.sources.mcp.messages import Resource
 from mesh_pilot.sources.mcp.sink import Outcome
 
 Key = tuple[str, ...]
+
+T = TypeVar("T")
+
+_Place = tuple[str, str]
+"""A collection, by the name it was asked for, and a resource in it."""
 
 SYNTHETIC_SUFFIX = ".synthetic"
 """Ends the names of configs made of synthetic service entries: a ServiceEntry that people wrote may have the same."""
@@ -91,58 +97,80 @@ _FLAGS = tuple(_flags(MeshConfig))
 class Teller:
     """Turns changes of collections into events of one source.
 
-    Two resources, of one collection or of two, may be the same item: the one that came last is in force, and only its
-    going takes the item away.
+    Several resources, of one collection or of two, may be the same item: the one that came last is in force, and the
+    item is gone when the last of them is. A collection that goes by two names is one place to people.
 
-    State: which resource each item in force is of, and the rejections that stand.
+    State: which resources give each item, in the order in which they came, and the rejections that stand, by location.
     """
 
     def __init__(self, source: str, peer: str, collections: Mapping[str, Collection]) -> None:
         self._source = source
         self._peer = peer
         self._collections = collections
-        self._owners: dict[Key, tuple[str, str]] = {}
-        self._items: dict[Key, Item] = {}
-        self._standing: dict[tuple[str, str], Rejected] = {}
+        self._first_name: dict[Collection, str] = {}
+        for name, collection in collections.items():
+            self._first_name.setdefault(collection, name)
+        self._givers: dict[Key, dict[_Place, Item]] = {}
+        self._standing: dict[str, dict[_Place, Rejected]] = {}
+
+    def __len__(self) -> int:
+        """How many items are in force."""
+        return len(self._givers)
 
     @property
     def items(self) -> tuple[Item, ...]:
         """Everything in force."""
-        return tuple(self._items.values())
+        return tuple(_last(givers) for givers in self._givers.values())
 
     @property
     def rejections(self) -> tuple[Rejected, ...]:
-        """Everything that stands refused."""
-        return tuple(self._standing.values())
+        """Everything that stands refused, once by its place."""
+        return tuple(map(_last, self._standing.values()))
 
     def origin(self, collection: str, name: str) -> Origin:
-        return Origin(self._source, location_of(self._peer, collection, name))
+        shown = self._first_name[self._collections[collection]]
+        return Origin(self._source, location_of(self._peer, shown, name))
+
+    def problems(self, collection: str, name: str) -> tuple[Problem, ...]:
+        """What is wrong with a resource that stands refused."""
+        return self._standing[self.origin(collection, name).location][collection, name].problems
 
     def tell(self, outcome: Outcome[Item], problems: dict[str, tuple[Problem, ...]]) -> Iterator[Event]:
         """The events of what a response came to; ``problems`` has all that is wrong with each refused resource."""
         collection = outcome.collection
-        coming = {item_key(item) for item in outcome.put.values()}
+        before: dict[Key, Item | None] = {}
         for name, item in outcome.dropped:
             key = item_key(item)
-            if self._owners.get(key) == (collection, name):
-                del self._owners[key], self._items[key]
-                if key not in coming:
-                    yield Delete(self._source, key)
+            givers = self._givers.get(key, {})
+            before.setdefault(key, _last(givers))
+            givers.pop((collection, name), None)
         for name, item in outcome.put.items():
             key = item_key(item)
-            self._owners[key] = (collection, name)
-            self._items[key] = item
-            yield Upsert(self._source, item)
+            givers = self._givers.setdefault(key, {})
+            before.setdefault(key, _last(givers) if givers else None)
+            givers.pop((collection, name), None)
+            givers[collection, name] = item
+        for key, old in before.items():
+            if not self._givers[key]:
+                del self._givers[key]
+                yield Delete(self._source, key)
+            elif (new := _last(self._givers[key])) is not old:
+                yield Upsert(self._source, new)
         for name in outcome.recovered:
-            if self._standing.pop((collection, name), None):
-                yield Accepted(self._source, location_of(self._peer, collection, name))
+            location = self.origin(collection, name).location
+            standing = self._standing.get(location, {})
+            if standing.pop((collection, name), None) and not standing:
+                del self._standing[location]
+                yield Accepted(self._source, location)
         for bad in outcome.refused:
             name = bad.resource.name
-            rejected = Rejected(
-                self._source, self.origin(collection, name), problems[name], self._key(collection, name)
-            )
-            self._standing[(collection, name)] = rejected
-            yield rejected
+            origin = self.origin(collection, name)
+            rejected = Rejected(self._source, origin, problems[name], self._key(collection, name))
+            standing = self._standing.setdefault(origin.location, {})
+            said = rejected in standing.values()
+            standing[collection, name] = rejected
+            if not said:
+                yield rejected
 
     def _key(self, collection: str, name: str) -> Key | None:
         """The item key of a resource, where its name gives it."""
@@ -152,3 +180,7 @@ class Teller:
         namespace, _, own = name.rpartition("/")
         suffix = SYNTHETIC_SUFFIX if found.synthetic else ""
         return ("config", found.kind.name, "" if found.kind.cluster_scoped else namespace, own + suffix)
+
+
+def _last(given: dict[_Place, T]) -> T:
+    return given[next(reversed(given))]

@@ -26,6 +26,10 @@ class Resource:
     labels: Mapping[str, str] = attrs.field(factory=dict, hash=False)
     annotations: Mapping[str, str] = attrs.field(factory=dict, hash=False)
 
+    def is_like(self, other: Resource) -> bool:
+        """Whether two resources are the same in all but the version that they give it."""
+        return attrs.evolve(self, version=other.version) == other
+
 
 class Code(IntEnum):
     """The gRPC status codes with which a response is refused, by their numbers."""
