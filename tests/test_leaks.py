@@ -54,7 +54,7 @@ class Process:
     def sizes(self) -> tuple[Counter[str], int, int, int]:
         """Derived values by function, cells, live sets that have anything to follow, identities."""
         memo = self.world.memo
-        nodes = Counter(function.__name__ for function, _ in memo._nodes)
+        nodes = Counter(memo.statistics().held)
         assert not memo._orphans
         assert self.catalog.statistics().idle_sets == 0
         assert self.catalog.statistics().proxies == len(self.clients)

@@ -17,7 +17,7 @@ whoever asks, until one of the reads changes. Not safe for use from several thre
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
 
 import attrs
@@ -39,18 +39,36 @@ class _Read:
 
     def __init__(self) -> None:
         self.changed_at = 0
-        self.readers: set[_Reader] = set()
+        self.readers: _Reader | set[_Reader] | None = None
+        """Most have just one: a set would be the larger part of what they take."""
+
+    def join(self, reader: _Reader) -> None:
+        held = self.readers
+        if held is None:
+            self.readers = reader
+        elif isinstance(held, set):
+            held.add(reader)
+        elif held is not reader:
+            self.readers = {held, reader}
+
+    def leave(self, reader: _Reader) -> None:
+        held = self.readers
+        if isinstance(held, set):
+            held.discard(reader)
+            if not held:
+                self.readers = None
+        elif held is reader:
+            self.readers = None
 
 
 class _Reader(_Read):
-    """Something that also reads: what it read, in order, and which of those reads may have changed since."""
+    """Something that also reads; it knows which of its reads may have changed since it was last up to date."""
 
-    __slots__ = ("pending", "reads", "stale")
+    __slots__ = ("pending", "stale")
 
     def __init__(self) -> None:
         super().__init__()
-        self.reads: dict[_Read, int] = {}
-        self.pending: set[_Read] = set()
+        self.pending: set[_Read] | None = None
         self.stale = False
 
 
@@ -58,7 +76,8 @@ class _Cell(_Read):
     __slots__ = ("index", "key")
 
     def __init__(self, index: Index[Any, Any], key: Hashable) -> None:
-        super().__init__()
+        self.changed_at = 0
+        self.readers = None
         self.index = index
         self.key = key
 
@@ -66,24 +85,40 @@ class _Cell(_Read):
         return f"<{self.index.name}[{self.key!r}]>"
 
 
-class _Node(_Reader):
-    """A derived value."""
+class _Family:
+    """The derived values of one function."""
 
-    __slots__ = ("args", "computing", "error", "function", "value", "verified_at")
+    __slots__ = ("calls", "function", "nodes")
 
-    def __init__(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        super().__init__()
+    def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
+        self.nodes: dict[tuple[Any, ...], _Node] = {}
+        self.calls = 0
+
+
+class _Node(_Reader):
+    """A derived value. There are many: each field counts."""
+
+    __slots__ = ("args", "computing", "error", "family", "reads", "value", "verified_at")
+
+    def __init__(self, family: _Family, args: tuple[Any, ...]) -> None:
+        self.changed_at = 0
+        self.readers = None
+        self.pending = None
+        self.stale = True
+        self.family = family
         self.args = args
+        self.reads: tuple[_Read, ...] = ()
+        """What the last call read, in the order of the first reads."""
         self.value: Any = _UNSET
         self.error: Exception | None = None
         self.verified_at = -1
+        """When it was last up to date; -1 where that can't be told without a call."""
         self.computing = False
-        self.stale = True
 
     def __repr__(self) -> str:
         state = "stale" if self.stale else "fresh"
-        return f"<{self.function.__name__}{self.args!r} {state}>"
+        return f"<{self.family.function.__name__}{self.args!r} {state}>"
 
 
 class CycleError(RuntimeError):
@@ -106,6 +141,8 @@ class MemoStatistics:
     """Stale values that turned out unchanged without a call."""
     calls: dict[str, int]
     """Calls by function name."""
+    held: dict[str, int]
+    """Derived values held, by function name."""
 
 
 K = TypeVar("K", bound=Hashable)
@@ -127,13 +164,12 @@ class Index(Generic[K, V]):
 
     def read(self, key: K) -> V:
         """The value of a key, or the default; whoever is being computed now depends on it."""
-        reader = self._memo._active
-        if reader is not None:
+        reads = self._memo._reads
+        if reads is not None:
             cell = self._cells.get(key)
             if cell is None:
                 cell = self._cells[key] = _Cell(self, key)
-            if cell not in reader.reads:
-                reader.reads[cell] = len(reader.reads)
+            reads[cell] = None
         return self._data.get(key, self._default)
 
     def peek(self, key: K) -> V:
@@ -171,12 +207,14 @@ class Memo:
 
     def __init__(self) -> None:
         self.view: Any = None
-        self._nodes: dict[Query, _Node] = {}
+        self._families: dict[Callable[..., Any], _Family] = {}
         self._indexes: list[Index[Any, Any]] = []
-        self._active: _Reader | None = None
+        self._active: _Node | None = None
+        """What is being computed."""
+        self._reads: dict[_Read, None] | None = None
+        """What it has read so far."""
         self._tick = 0
         self._orphans: set[_Node] = set()
-        self._calls: Counter[str] = Counter()
         self._cut_off = 0
         self._spared = 0
 
@@ -193,15 +231,14 @@ class Memo:
         """
         if _kwargs:
             raise TypeError("a derived value's key is positional")
-        query = (function, args)
-        node = self._nodes.get(query)
+        family = self._families.get(function)
+        node = None if family is None else family.nodes.get(args)
         if node is None:
-            node = self._nodes[query] = _Node(function, args)
-        reader = self._active
-        if reader is not None:
-            if node not in reader.reads:
-                reader.reads[node] = len(reader.reads)
-        elif not node.readers:
+            node = self._node(function, args)
+        reads = self._reads
+        if reads is not None:
+            reads[node] = None
+        elif node.readers is None:
             self._orphans.add(node)
         if node.stale:
             self._refresh(node)
@@ -215,13 +252,19 @@ class Memo:
         return self._tick
 
     def statistics(self) -> MemoStatistics:
+        calls: Counter[str] = Counter()
+        held: Counter[str] = Counter()
+        for function, family in self._families.items():
+            calls[function.__name__] += family.calls
+            held[function.__name__] += len(family.nodes)
         return MemoStatistics(
             cells=sum(len(i._cells) for i in self._indexes),
-            derived=len(self._nodes),
-            computed=sum(self._calls.values()),
+            derived=held.total(),
+            computed=calls.total(),
             cut_off=self._cut_off,
             spared=self._spared,
-            calls=dict(self._calls),
+            calls=dict(calls),
+            held=dict(+held),
         )
 
     def collect(self) -> int:
@@ -229,24 +272,34 @@ class Memo:
         forgotten = 0
         while self._orphans:
             node = self._orphans.pop()
-            if node.readers or self._nodes.get((node.function, node.args)) is not node:
+            if node.readers is not None or node.family.nodes.get(node.args) is not node:
                 continue
-            del self._nodes[(node.function, node.args)]
+            del node.family.nodes[node.args]
             forgotten += 1
             for read in node.reads:
                 self._unread(read, node)
-            node.reads = {}
+            node.reads = ()
         return forgotten
 
     # -- the mechanism
+
+    def _node(self, function: Callable[..., Any], args: tuple[Any, ...]) -> _Node:
+        """The node of a derived value, made where there is none."""
+        family = self._families.get(function)
+        if family is None:
+            family = self._families[function] = _Family(function)
+        node = family.nodes.get(args)
+        if node is None:
+            node = family.nodes[args] = _Node(family, args)
+        return node
 
     def _refresh(self, node: _Node) -> None:
         """Bring a stale node up to date, calling its function only if a read of it really changed."""
         if node.computing:
             raise CycleError(f"{node!r} needs itself")
         if node.verified_at >= 0:
-            pending = node.pending
-            order = sorted(pending, key=node.reads.__getitem__) if len(pending) > 1 else pending
+            pending: Collection[_Read] = node.pending or ()
+            order = [read for read in node.reads if read in pending] if len(pending) > 1 else pending
             for read in order:
                 if isinstance(read, _Node) and read.stale:
                     node.computing = True
@@ -257,7 +310,7 @@ class Memo:
                 if read.changed_at > node.verified_at:
                     break
             else:
-                pending.clear()
+                node.pending = None
                 node.stale = False
                 node.verified_at = self._tick
                 self._spared += 1
@@ -265,31 +318,29 @@ class Memo:
         self._compute(node)
 
     def _compute(self, node: _Node) -> None:
-        before = node.reads
-        node.reads = {}
-        node.pending.clear()
-        node.computing = True
-        outer, self._active = self._active, node
+        reads: dict[_Read, None] = {}
+        outer = self._active, self._reads
+        family = node.family
         error: Exception | None = None
         value: Any = _UNSET
-        self._calls[node.function.__name__] += 1
+        node.pending = None
+        node.verified_at = -1
+        node.computing = True
+        family.calls += 1
+        self._active, self._reads = node, reads
         try:
-            value = node.function(self.view, *node.args)
+            value = family.function(self.view, *node.args)
         except CycleError:
-            node.reads, before = before, node.reads
-            node.verified_at = -1
+            for read in reads:
+                if read.readers is None:
+                    self._unread(read, node)
             raise
         except Exception as e:
             error = e.with_traceback(None)
         finally:
-            self._active = outer
+            self._active, self._reads = outer
             node.computing = False
-            for read in node.reads:
-                if read not in before:
-                    read.readers.add(node)
-            for read in before:
-                if read not in node.reads:
-                    self._unread(read, node)
+        self._note_reads(node, reads)
         node.stale = False
         self._tick += 1
         node.verified_at = self._tick
@@ -301,9 +352,21 @@ class Memo:
             node.value = value
         node.changed_at = self._tick
 
+    def _note_reads(self, node: _Node, reads: dict[_Read, None]) -> None:
+        before = node.reads
+        node.reads = tuple(reads)
+        for read in reads:
+            if read.readers is None:
+                read.readers = node
+            else:
+                read.join(node)
+        for read in before:
+            if read not in reads:
+                self._unread(read, node)
+
     def _unread(self, read: _Read, reader: _Reader) -> None:
-        read.readers.discard(reader)
-        if not read.readers:
+        read.leave(reader)
+        if read.readers is None:
             if isinstance(read, _Node):
                 self._orphans.add(read)
             elif isinstance(read, _Cell):
@@ -317,7 +380,10 @@ class Memo:
         stack: list[_Read] = [cell]
         while stack:
             read = stack.pop()
-            for reader in read.readers:
+            held = read.readers
+            for reader in held if isinstance(held, set) else () if held is None else (held,):
+                if reader.pending is None:
+                    reader.pending = set()
                 reader.pending.add(read)
                 if not reader.stale:
                     reader.stale = True
@@ -334,25 +400,24 @@ class Watch(_Reader):
     is said until ``take`` was called.
     """
 
-    __slots__ = ("_memo", "_on_stale")
+    __slots__ = ("_memo", "_on_stale", "_watched")
 
     def __init__(self, memo: Memo, on_stale: Callable[[], None]) -> None:
         super().__init__()
         self._memo = memo
         self._on_stale = on_stale
+        self._watched: dict[_Node, None] = {}
 
     def get(self, function: Callable[Concatenate[Any, P], T], *args: P.args, **_kwargs: P.kwargs) -> T:
         """As ``Memo.get``; the value is watched from now on. Must not be called from a derived function."""
         memo = self._memo
         assert memo._active is None
-        query = (function, args)
-        node = memo._nodes.get(query)
-        if node is None:
-            node = memo._nodes[query] = _Node(function, args)
-        if node not in self.reads:
-            self.reads[node] = len(self.reads)
-            node.readers.add(self)
-        self.pending.discard(node)
+        node = memo._node(function, args)
+        if node not in self._watched:
+            self._watched[node] = None
+            node.join(self)
+        if self.pending:
+            self.pending.discard(node)
         if node.stale:
             memo._refresh(node)
         if node.error is not None:
@@ -361,24 +426,27 @@ class Watch(_Reader):
 
     def drop(self, function: Callable[..., Any], *args: Any) -> None:
         """Watch a value no more."""
-        node = self._memo._nodes.get((function, args))
-        if node is not None and self.reads.pop(node, None) is not None:
-            self.pending.discard(node)
+        family = self._memo._families.get(function)
+        node = None if family is None else family.nodes.get(args)
+        if node is not None and node in self._watched:
+            del self._watched[node]
+            if self.pending:
+                self.pending.discard(node)
             self._memo._unread(node, self)
 
     def take(self) -> list[Query]:
         """The watched values that may have changed since the last call. Get each again, or drop it."""
-        queries = [(n.function, n.args) for n in self.pending if isinstance(n, _Node)]
-        self.pending.clear()
+        queries = [(n.family.function, n.args) for n in self.pending or () if isinstance(n, _Node)]
+        self.pending = None
         self.stale = False
         return queries
 
     def close(self) -> None:
         """Watch nothing more."""
-        for read in self.reads:
-            self._memo._unread(read, self)
-        self.reads = {}
-        self.pending.clear()
+        for node in self._watched:
+            self._memo._unread(node, self)
+        self._watched = {}
+        self.pending = None
 
     def _stale(self) -> None:
         self._on_stale()

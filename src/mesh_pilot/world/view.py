@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import attrs
 
@@ -22,6 +22,10 @@ T = TypeVar("T")
 
 Placed = tuple[ServiceKey, tuple[Endpoint, ...]]
 """A service and those of its endpoints that have one address."""
+
+
+class Get(Protocol):
+    def __call__(self, function: Callable[Concatenate[View, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
 
 @attrs.frozen
@@ -55,10 +59,8 @@ class View:
         self._world = world
         self.domain = world.domain
         """The mesh's DNS domain, ``cluster.local``; fixed while the process runs."""
-
-    def get(self, function: Callable[Concatenate[View, P], T], *args: P.args, **_kwargs: P.kwargs) -> T:
+        self.get = cast(Get, world.memo.get)
         """Another derived value: ``function(view, *args)``, computed at most once while its reads stay the same."""
-        return self._world.memo.get(function, *args, **_kwargs)
 
     # -- mesh-wide
 
