@@ -143,6 +143,10 @@ def problems_of(message: type[Any], data: object) -> list[str]:
             {"http": [{"mirrorPercentage": {"value": "many"}}]},
             "spec.http[0].mirrorPercentage.value: expected a number, got the string 'many'",
         ),
+        (
+            {"http": [{"mirrorPercentage": {"value": 10**400}}]},
+            "spec.http[0].mirrorPercentage.value: is a whole number beyond all that a float can hold",
+        ),
     ],
     ids=str,
 )

@@ -12,6 +12,7 @@ from datetime import datetime
 import attrs
 
 from mesh_pilot.config import scalars
+from mesh_pilot.config.direct import read_good
 from mesh_pilot.config.kinds import Kind, KindError, lookup
 from mesh_pilot.config.reader import read, unknown
 from mesh_pilot.config.validation.context import Context
@@ -91,7 +92,10 @@ def decode(
     spec = None
     if kind is not None:
         data = document.get("spec")
-        spec = read(kind.message, {} if data is None else data, "spec", problems)
+        data = {} if data is None else data
+        spec = read_good(kind.message, data)
+        if spec is None:
+            spec = read(kind.message, data, "spec", problems)
     if kind is None or spec is None or key is None:
         raise ConfigError(origin, key, _lined(problems, line_of))
     return _checked(kind, spec, metadata, key, problems, origin, line_of)

@@ -101,13 +101,20 @@ def read_number(value: object) -> float:
     if isinstance(value, bool):
         raise ValueError(f"expected a number, got {describe(value)}")
     if isinstance(value, int | float):
-        return float(value)
+        return _float(value)
     if isinstance(value, str):
         try:
             return float({"Infinity": "inf", "-Infinity": "-inf"}.get(value, value))
         except ValueError:
             pass
     raise ValueError(f"expected a number, got {describe(value)}")
+
+
+def _float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("is a whole number beyond all that a float can hold") from None
 
 
 def read_bytes(value: object) -> bytes:
@@ -165,9 +172,10 @@ def read_value(value: object) -> Value:
         case bool():
             return Value(bool_value=value)
         case int() | float():
-            if not math.isfinite(value):
+            number = _float(value)
+            if not math.isfinite(number):
                 raise ValueError(f"{value} can't be written in JSON")
-            return Value(number_value=float(value))
+            return Value(number_value=number)
         case str():
             return Value(string_value=value)
         case list():

@@ -9,8 +9,9 @@ import ipaddress
 import posixpath
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
-from mesh_pilot.config.validation.context import check, error
+from mesh_pilot.config.validation.context import error
 from mesh_pilot.model.config import Problem
 
 UNIX_PREFIX = "unix://"
@@ -20,6 +21,8 @@ _WILDCARD_LABEL = re.compile(r"\*|(?:\*-?)?[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
 _LABEL_NAME = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _GO_ATOI = re.compile(r"[-+]?[0-9]+")
+_OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_IPV4 = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")
 
 
 def is_dns_label(text: str) -> bool:
@@ -69,6 +72,8 @@ def _labels_reason(name: str, domain: str) -> str:
 
 
 def is_ip(text: str) -> bool:
+    if ":" not in text:
+        return _IPV4.fullmatch(text) is not None
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -128,6 +133,7 @@ def address_and_port_reason(text: str) -> str:
     return port_reason(int(port)) or fqdn_or_ip_reason(host)
 
 
+@lru_cache(maxsize=1024)  # the endpoints of a service have theirs in common
 def label_key_reason(key: str) -> str:
     """For a label's key: an optional DNS name and `/`, then at most 63 characters."""
     prefix, slash, name = key.rpartition("/")
@@ -141,6 +147,7 @@ def label_key_reason(key: str) -> str:
     return ""
 
 
+@lru_cache(maxsize=1024)
 def label_value_reason(value: str) -> str:
     if len(value) <= 63 and _LABEL_VALUE.fullmatch(value):
         return ""
@@ -153,8 +160,10 @@ def label_value_reason(value: str) -> str:
 def check_labels(path: str, labels: Mapping[str, str]) -> Iterator[Problem]:
     """Keys and values of a set of labels."""
     for key, value in labels.items():
-        yield from check(f"{path}[{key}]", label_key_reason(key))
-        yield from check(f"{path}[{key}]", label_value_reason(value))
+        if reason := label_key_reason(key):
+            yield error(f"{path}[{key}]", reason)
+        if reason := label_value_reason(value):
+            yield error(f"{path}[{key}]", reason)
 
 
 def check_unique(path: str, values: Mapping[str, str], what: str) -> Iterator[Problem]:

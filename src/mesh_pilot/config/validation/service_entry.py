@@ -116,9 +116,11 @@ def _check_resolution(spec: ServiceEntry) -> Iterator[Problem]:
 
 
 def _check_static(path: str, endpoint: WorkloadEntry) -> Iterator[Problem]:
-    yield from check_address(path, endpoint)
     address = endpoint.address
-    if address and not address.startswith(UNIX_PREFIX) and not is_ip(address) and not fqdn_reason(address):
+    if is_ip(address):  # nearly all are
+        return
+    yield from check_address(path, endpoint)
+    if address and not address.startswith(UNIX_PREFIX) and not fqdn_reason(address):
         yield error(f"{path}.address", f'"{address}" is not an IP address; host names need resolution DNS')
 
 

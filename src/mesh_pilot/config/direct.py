@@ -1,0 +1,199 @@
+"""Plain data straight to a message, where there is nothing to say about it: the short way of `reader`.
+
+Each message has a table of its fields, by every name that they may be written with, made once. What it does not have,
+and every value that is not of the plainest form, is left to `reader`, which reads all there is and says what is wrong.
+What is read here it reads alike.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import TypeVar
+
+import betterproto2
+
+from mesh_pilot.api.google.protobuf import ListValue, Struct
+from mesh_pilot.config import scalars
+from mesh_pilot.config.deprecated import DEPRECATED
+from mesh_pilot.config.shapes import FieldShape, shape_of
+from mesh_pilot.config.without_effect import WITHOUT_EFFECT
+
+M = TypeVar("M", bound=betterproto2.Message)
+
+_Read = Callable[[object], object]
+"""The value that plain data stands for. Raises ValueError for what it leaves to `reader`."""
+
+
+def read_good(message: type[M], data: object) -> M | None:
+    """The message that `data` describes; None where there may be something to say about it."""
+    reader: Callable[[object], M] = _reader_of(message)
+    try:
+        return reader(data)
+    except (ValueError, RecursionError):
+        return None
+
+
+@cache
+def _reader_of(message: type[M]) -> Callable[[object], M]:
+    fields: dict[str, tuple[str, _Read]] = {}
+    groups: dict[str, str] = {}
+
+    def read(data: object) -> M:
+        if not fields:  # not before: a message may hold itself
+            fields.update(_fields(message))
+            groups.update(_groups(message))
+        if type(data) is not dict:
+            raise ValueError
+        values: dict[str, object] = {}
+        for name, item in data.items():
+            if name not in fields or item is None:
+                raise ValueError
+            python_name, read_value = fields[name]
+            if python_name in values:
+                raise ValueError
+            values[python_name] = read_value(item)
+        if groups:
+            chosen = [groups[name] for name in values if name in groups]
+            if len(chosen) != len(set(chosen)):
+                raise ValueError
+        return message(**values)
+
+    return read
+
+
+def _fields(message: type[betterproto2.Message]) -> dict[str, tuple[str, _Read]]:
+    """By name, the fields of which there is nothing to say for being used at all."""
+    shape = shape_of(message)
+    told = {*DEPRECATED.get(message, ()), *WITHOUT_EFFECT.get(message, ())}
+    return {
+        name: (field.python_name, _field(field))
+        for name, field in shape.by_name.items()
+        if field.proto_name not in told
+    }
+
+
+def _groups(message: type[betterproto2.Message]) -> dict[str, str]:
+    return {field.python_name: field.group for field in shape_of(message).fields if field.group is not None}
+
+
+def _field(field: FieldShape) -> _Read:
+    if field.repeated:
+        return _strings if _is_string(field) else _list_of(_value(field))
+    if field.key is not None and field.value is not None:
+        if not _is_string(field.key):
+            return _leave
+        return _string_map if _is_string(field.value) else _map_of(_value(field.value))
+    return _value(field)
+
+
+def _is_string(field: FieldShape) -> bool:
+    return field.proto_type == "string"
+
+
+def _value(field: FieldShape) -> _Read:
+    if field.message is not None:
+        return _reader_of(field.message)
+    if field.wellknown is not None:
+        return _WELLKNOWN.get(field.wellknown, _leave)
+    if field.enum is not None:
+        return _member_of(field.enum)
+    if field.proto_type in scalars.RANGES:
+        return _integer_of(*scalars.RANGES[field.proto_type])
+    return _SCALARS.get(field.proto_type, _leave)
+
+
+# -- what reads a value
+
+
+def _leave(item: object) -> object:
+    raise ValueError
+
+
+def _string(item: object) -> str:
+    if type(item) is not str:
+        raise ValueError
+    return item
+
+
+def _bool(item: object) -> bool:
+    if type(item) is not bool:
+        raise ValueError
+    return item
+
+
+def _number(item: object) -> float:
+    if type(item) is not float and type(item) is not int:
+        raise ValueError
+    return scalars.read_number(item)
+
+
+def _duration(item: object) -> datetime.timedelta:
+    if type(item) is not str or len(item) > 20:
+        raise ValueError
+    return _known_duration(item)
+
+
+_known_duration = lru_cache(maxsize=256)(scalars.read_duration)
+
+
+def _strings(item: object) -> list[str]:
+    if type(item) is not list or any(type(element) is not str for element in item):
+        raise ValueError
+    return item.copy()
+
+
+def _string_map(item: object) -> dict[str, str]:
+    if type(item) is not dict:
+        raise ValueError
+    for key, element in item.items():
+        if type(key) is not str or type(element) is not str:
+            raise ValueError
+    return item.copy()
+
+
+def _list_of(read: _Read) -> _Read:
+    def read_list(item: object) -> list[object]:
+        if type(item) is not list:
+            raise ValueError
+        return [read(element) for element in item]
+
+    return read_list
+
+
+def _map_of(read: _Read) -> _Read:
+    def read_map(item: object) -> dict[str, object]:
+        if type(item) is not dict:
+            raise ValueError
+        return {_string(key): read(element) for key, element in item.items()}
+
+    return read_map
+
+
+def _integer_of(low: int, high: int) -> _Read:
+    def read_integer(item: object) -> int:
+        if type(item) is not int or not low <= item <= high:
+            raise ValueError
+        return item
+
+    return read_integer
+
+
+def _member_of(enum: type[betterproto2.Enum]) -> _Read:
+    members = {member.proto_name or member.name: member for member in enum}
+
+    def read_member(item: object) -> betterproto2.Enum:
+        if type(item) is not str or item not in members:
+            raise ValueError
+        return members[item]
+
+    return read_member
+
+
+_SCALARS: dict[str, _Read] = {"string": _string, "bool": _bool, "float": _number, "double": _number}
+_WELLKNOWN: dict[type, _Read] = {
+    datetime.timedelta: _duration,
+    Struct: scalars.read_struct,
+    ListValue: scalars.read_list_value,
+}
