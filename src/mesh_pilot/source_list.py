@@ -32,15 +32,23 @@ def source_list(settings: Settings) -> list[Source]:
 
 def _config_sources(settings: Settings) -> list[Source]:
     """The sources that mesh config and settings name. Raises StartError."""
-    named = load_mesh_config(str(settings.mesh_config)).config_sources if settings.mesh_config else []
+    mesh = load_mesh_config(str(settings.mesh_config)) if settings.mesh_config else None
+    named = mesh.config_sources if mesh else []
     configs = [*named, *(ConfigSource(address=address) for address in settings.mcp_servers)]
-    identity = SinkIdentity(namespace=settings.namespace, domain=settings.domain)
+    trust_domain = mesh.trust_domain if mesh else "cluster.local"
+    identity = SinkIdentity(namespace=settings.namespace, domain=settings.domain, trust_domain=trust_domain)
     with start_errors():
         sources = [source_of(config, identity) for config in configs]
         if settings.mcp_sink_addr:
             tls = server_tls(settings.tls) if settings.tls is not None else None
             sources.append(
-                SinkServer(settings.mcp_sink_addr, identity.mcp_node(), tls=tls, root_namespace=settings.namespace)
+                SinkServer(
+                    settings.mcp_sink_addr,
+                    identity.mcp_node(),
+                    tls=tls,
+                    root_namespace=settings.namespace,
+                    names=identity.names,
+                )
             )
     twice = [name for name, count in Counter(source.name for source in sources).items() if count > 1]
     if twice:

@@ -17,6 +17,7 @@ from mesh_pilot.api.istio.authentication import v1alpha1 as authentication
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
 from mesh_pilot.api.istio.mixer.v1.config import client as mixer
 from mesh_pilot.api.istio.rbac import v1alpha1 as rbac
+from mesh_pilot.api.k8s.io.api.core import v1 as core
 from mesh_pilot.config.kinds import KINDS, Kind
 from mesh_pilot.config.validation.context import Context
 from mesh_pilot.model.config import Problem, Severity
@@ -37,9 +38,11 @@ class Collection:
     xds_name: str = ""
     """What it is called over xDS; empty where it is not served there."""
     kind: Kind | None = None
-    """The kind of its configs; None for the settings of the mesh."""
+    """The kind of its configs; None for the settings of the mesh, and for objects of Kubernetes."""
     synthetic: bool = False
     """Made of a registry's services: kept apart from what people wrote under the same name."""
+    kubernetes: bool = False
+    """Objects of Kubernetes itself, of which several make up a service."""
 
     @property
     def type_url(self) -> str:
@@ -103,13 +106,42 @@ def _legacy(name: str, group: str, message: type[betterproto2.Message], message_
     return Collection(f"istio/{folder}/{plural}", message, message_name, kind=kind)
 
 
+_ALWAYS = frozenset(("DestinationRule", "EnvoyFilter", "Gateway", "ServiceEntry", "Sidecar", "VirtualService"))
+"""Kinds that every Galley has."""
+
+_KUBERNETES_TABLE: tuple[tuple[str, type[betterproto2.Message], str], ...] = (
+    ("nodes", core.NodeSpec, "NodeSpec"),
+    ("pods", core.Pod, "Pod"),
+    ("endpoints", core.Endpoints, "Endpoints"),
+    ("services", core.ServiceSpec, "ServiceSpec"),
+)
+"""Plural, body and its name, in an order in which what is needed comes before what needs it."""
+
 _CURRENT = tuple(_current(kind) for kind in KINDS.values())
 _LEGACY = tuple(_legacy(*row) for row in _LEGACY_TABLE)
+_KUBERNETES = tuple(
+    Collection(f"k8s/core/v1/{plural}", message, f"k8s.io.api.core.v1.{name}", kubernetes=True)
+    for plural, message, name in _KUBERNETES_TABLE
+)
 
 COLLECTIONS: Mapping[str, Collection] = MappingProxyType(
-    {c.name: c for c in (MESH_CONFIG, MESH_NETWORKS, *_CURRENT, SYNTHETIC, *_LEGACY)}
+    {
+        c.name: c
+        for c in (
+            MESH_CONFIG,
+            MESH_NETWORKS,
+            SYNTHETIC,
+            *sorted(_CURRENT, key=lambda c: c.kind is not None and c.kind.name in _ALWAYS),
+            *_LEGACY,
+            *_KUBERNETES,
+        )
+    }
 )
-"""Every collection that a sink of ours asks for, by name; the settings of the mesh come first."""
+"""Every collection that a sink of ours asks for, by name.
+
+Those that not every Galley has come first: it ends the stream over the first one that it lacks, before it has sent
+anything else.
+"""
 
 
 def _xds_names(collection: Collection) -> Iterator[str]:

@@ -20,14 +20,11 @@ from mesh_pilot.sources.mcp.source import Server
 from mesh_pilot.sources.mcp.wire import Dialect
 
 OTHERS = (
-    "k8s/core/v1/endpoints",
     "k8s/core/v1/namespaces",
-    "k8s/core/v1/nodes",
-    "k8s/core/v1/pods",
-    "k8s/core/v1/services",
     "k8s/extensions/v1beta1/ingresses",
 )
-"""Collections of a Galley that mean nothing here, and are shown as bytes."""
+"""Collections of a Galley that mean nothing here (it makes Gateways and VirtualServices of ingresses itself), and are
+shown as bytes."""
 
 
 @attrs.frozen

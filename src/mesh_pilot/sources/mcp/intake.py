@@ -16,9 +16,10 @@ import trio
 
 from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE
 from mesh_pilot.model.config import ConfigError, Problem, Severity
-from mesh_pilot.model.events import Accepted, Event, Item, Replace, Synced
+from mesh_pilot.model.events import Accepted, Event, Replace, Synced
+from mesh_pilot.sources.mcp.cluster import ClusterNames
 from mesh_pilot.sources.mcp.collections import Collection
-from mesh_pilot.sources.mcp.items import Teller, read_item
+from mesh_pilot.sources.mcp.items import DEFAULT_NAMES, Teller, Value, read_item
 from mesh_pilot.sources.mcp.messages import Request, Resource, Response
 from mesh_pilot.sources.mcp.sink import Bad, Sink
 from mesh_pilot.sources.mcp.wire import Dialect
@@ -26,7 +27,11 @@ from mesh_pilot.sources.mcp.wire import Dialect
 log = structlog.get_logger(scope="mcp")
 
 SILENCE_SECONDS = 10.0
-"""How long the first picture waits for a collection that is not answered, on a stream that is open."""
+"""How long the first picture waits for a collection that is not answered, after the last one that was.
+
+A server that answers none is not ready itself (a Galley without its first snapshot): it is waited for, as for one that
+can't be reached.
+"""
 
 PROBE_SECONDS = 3.0
 """How long a source may take to answer before it is taken to have the collection, where they are asked one by one.
@@ -84,18 +89,20 @@ class Intake:
         incremental: bool = True,
         silence_seconds: float = SILENCE_SECONDS,
         root_namespace: str = ROOT_NAMESPACE,
+        names: ClusterNames = DEFAULT_NAMES,
     ) -> None:
         """``collections`` are those to ask for, by the names that the other side knows them by."""
-        self.sink: Sink[Item] = Sink(collections, incremental=incremental)
+        self.sink: Sink[Value] = Sink(collections, incremental=incremental)
         self._source = source
         self._collections = collections
         self._twins = {
             name: tuple(n for n, other in collections.items() if other is collection and n != name)
             for name, collection in collections.items()
         }
-        self._teller = Teller(source, peer, collections)
+        self._teller = Teller(source, peer, collections, names)
         self._silence_seconds = silence_seconds
         self._root_namespace = root_namespace
+        self._domain = names.domain
         self._outbox: deque[Event] = deque()
         self._filled = trio.Event()
         self._emptied = trio.Event()
@@ -163,12 +170,12 @@ class Intake:
         """
         unasked = deque(self.sink.open(without=without))
         self.probed = None
+        self._give_up_at = math.inf
         while True:
             if unasked and self.probed is None:
                 request = unasked.popleft()
                 self.probed = request.collection if one_by_one else None
-                now = trio.current_time()
-                self._probe_until, self._give_up_at = now + PROBE_SECONDS, now + self._silence_seconds
+                self._probe_until = trio.current_time() + PROBE_SECONDS
                 await call.send_message(dialect.request(request))
                 continue
             await self._announce_if_complete()
@@ -182,6 +189,7 @@ class Intake:
             response = _decoded(dialect, data)
             if response.collection == self.probed:
                 self.probed = None
+            self._give_up_at = trio.current_time() + self._silence_seconds
             await call.send_message(dialect.request(await self._take(response)))
 
     def _deadline(self) -> float:
@@ -206,7 +214,7 @@ class Intake:
         """Judge a response, tell what it changes, and give its answer."""
         self._responses += 1
         review = self.sink.receive(response)
-        verdicts: dict[str, Item | Bad] = {}
+        verdicts: dict[str, Value | Bad] = {}
         problems: dict[str, tuple[Problem, ...]] = {}
         told_before = 0
         for resource in review.fresh:
@@ -236,7 +244,7 @@ class Intake:
 
     def _verdict_of_twin(
         self, collection: str, resource: Resource, problems: dict[str, tuple[Problem, ...]]
-    ) -> Item | Bad | None:
+    ) -> Value | Bad | None:
         """The verdict on the same content under another name of the collection; None where there is none."""
         for twin in self._twins[collection]:
             held, bad = self.sink.held(twin).get(resource.name), self.sink.bad(twin).get(resource.name)
@@ -247,10 +255,16 @@ class Intake:
                 return held.value
         return None
 
-    def _judge(self, collection: str, resource: Resource, problems: dict[str, tuple[Problem, ...]]) -> Item | Bad:
+    def _judge(self, collection: str, resource: Resource, problems: dict[str, tuple[Problem, ...]]) -> Value | Bad:
         origin = self._teller.origin(collection, resource.name)
         try:
-            return read_item(self._collections[collection], resource, origin, root_namespace=self._root_namespace)
+            return read_item(
+                self._collections[collection],
+                resource,
+                origin,
+                root_namespace=self._root_namespace,
+                domain=self._domain,
+            )
         except ConfigError as error:
             problems[resource.name] = error.problems
             errors = (problem for problem in error.problems if problem.severity is Severity.ERROR)

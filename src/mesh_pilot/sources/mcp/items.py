@@ -24,13 +24,20 @@ from mesh_pilot.model.events import (
     Upsert,
     item_key,
 )
+from mesh_pilot.sources.mcp.cluster import Cluster, ClusterNames
 from mesh_pilot.sources.mcp.collections import MESH_CONFIG, Collection, same_message
+from mesh_pilot.sources.mcp.kubernetes import KubernetesValue, read_kubernetes
 from mesh_pilot.sources.mcp.messages import Resource
 from mesh_pilot.sources.mcp.sink import Outcome
 
 Key = tuple[str, ...]
 
 T = TypeVar("T")
+
+Value = Item | KubernetesValue
+"""What a resource is found to be."""
+
+DEFAULT_NAMES = ClusterNames()
 
 _Place = tuple[str, str]
 """A collection, by the name it was asked for, and a resource in it."""
@@ -45,14 +52,21 @@ def location_of(peer: str, collection: str, name: str) -> str:
 
 
 def read_item(
-    collection: Collection, resource: Resource, origin: Origin, *, root_namespace: str = ROOT_NAMESPACE
-) -> Item:
-    """The item that a resource gives. Raises ConfigError with all that is wrong with it."""
+    collection: Collection,
+    resource: Resource,
+    origin: Origin,
+    *,
+    root_namespace: str = ROOT_NAMESPACE,
+    domain: str = "cluster.local",
+) -> Value:
+    """The item that a resource gives, or its part in one. Raises ConfigError with all that is wrong with it."""
     if not resource.name:
         raise ConfigError(origin, None, (Problem("metadata.name", "is missing"),))
     if not same_message(collection.message_name, resource.type_url):
         reason = f"is a {resource.type_url or 'message of no type'}, not a {collection.type_url}"
         raise ConfigError(origin, None, (Problem("body", reason),))
+    if collection.kubernetes:
+        return _kubernetes_value(collection, resource, origin, domain)
     if collection.kind is None:
         return _mesh_item(collection, resource, origin, root_namespace)
     namespace, _, name = resource.name.rpartition("/")
@@ -64,6 +78,15 @@ def read_item(
         annotations=resource.annotations,
     )
     return decode_binary(collection.kind, resource.body, metadata, origin=origin)
+
+
+def _kubernetes_value(collection: Collection, resource: Resource, origin: Origin, domain: str) -> KubernetesValue:
+    try:
+        body = parse(collection.message, resource.body, "", [])  # of many fields that are not read
+        return read_kubernetes(body, resource, domain)  # type: ignore[arg-type]  # the table of collections has these
+    except ValueError as error:
+        reason = f"is no {collection.message_name} that can be read: {error}"
+        raise ConfigError(origin, None, (Problem("", reason),)) from None
 
 
 def _mesh_item(collection: Collection, resource: Resource, origin: Origin, root_namespace: str) -> Item:
@@ -98,12 +121,15 @@ class Teller:
     """Turns changes of collections into events of one source.
 
     Several resources, of one collection or of two, may be the same item: the one that came last is in force, and the
-    item is gone when the last of them is. A collection that goes by two names is one place to people.
+    item is gone when the last of them is. A collection that goes by two names is one place to people. Objects of
+    Kubernetes are joined.
 
     State: which resources give each item, in the order in which they came, and the rejections that stand, by location.
     """
 
-    def __init__(self, source: str, peer: str, collections: Mapping[str, Collection]) -> None:
+    def __init__(
+        self, source: str, peer: str, collections: Mapping[str, Collection], names: ClusterNames = DEFAULT_NAMES
+    ) -> None:
         self._source = source
         self._peer = peer
         self._collections = collections
@@ -112,15 +138,16 @@ class Teller:
             self._first_name.setdefault(collection, name)
         self._givers: dict[Key, dict[_Place, Item]] = {}
         self._standing: dict[str, dict[_Place, Rejected]] = {}
+        self._cluster = Cluster(names)
 
     def __len__(self) -> int:
         """How many items are in force."""
-        return len(self._givers)
+        return len(self._givers) + len(self._cluster)
 
     @property
     def items(self) -> tuple[Item, ...]:
         """Everything in force."""
-        return tuple(_last(givers) for givers in self._givers.values())
+        return (*map(_last, self._givers.values()), *self._cluster.items)
 
     @property
     def rejections(self) -> tuple[Rejected, ...]:
@@ -135,27 +162,50 @@ class Teller:
         """What is wrong with a resource that stands refused."""
         return self._standing[self.origin(collection, name).location][collection, name].problems
 
-    def tell(self, outcome: Outcome[Item], problems: dict[str, tuple[Problem, ...]]) -> Iterator[Event]:
+    def tell(self, outcome: Outcome[Value], problems: dict[str, tuple[Problem, ...]]) -> Iterator[Event]:
         """The events of what a response came to; ``problems`` has all that is wrong with each refused resource."""
-        collection = outcome.collection
+        for change in self._changes(outcome):
+            yield Delete(self._source, change) if isinstance(change, tuple) else Upsert(self._source, change)
+        yield from self._verdicts(outcome, problems)
+
+    def _changes(self, outcome: Outcome[Value]) -> Iterator[Item | Key]:
+        """Items that are new, and keys of what is gone."""
+        collection = self._collections.get(outcome.collection)
+        if collection is None:
+            return
+        if collection.kubernetes:
+            put = {name: value for name, value in outcome.put.items() if isinstance(value, KubernetesValue)}
+            dropped = {name: value for name, value in outcome.dropped if isinstance(value, KubernetesValue)}
+            yield from self._cluster.change(put, dropped)
+            return
+        yield from self._item_changes(outcome)
+        if collection.synthetic:
+            yield from self._cluster.change_synthetic(outcome.put, (name for name, _ in outcome.dropped))
+
+    def _item_changes(self, outcome: Outcome[Value]) -> Iterator[Item | Key]:
         before: dict[Key, Item | None] = {}
         for name, item in outcome.dropped:
+            assert not isinstance(item, KubernetesValue)
             key = item_key(item)
-            givers = self._givers.get(key, {})
+            givers = self._givers[key]
             before.setdefault(key, _last(givers))
-            givers.pop((collection, name), None)
+            del givers[outcome.collection, name]
         for name, item in outcome.put.items():
+            assert not isinstance(item, KubernetesValue)
             key = item_key(item)
             givers = self._givers.setdefault(key, {})
             before.setdefault(key, _last(givers) if givers else None)
-            givers.pop((collection, name), None)
-            givers[collection, name] = item
+            givers.pop((outcome.collection, name), None)
+            givers[outcome.collection, name] = item
         for key, old in before.items():
             if not self._givers[key]:
                 del self._givers[key]
-                yield Delete(self._source, key)
+                yield key
             elif (new := _last(self._givers[key])) is not old:
-                yield Upsert(self._source, new)
+                yield new
+
+    def _verdicts(self, outcome: Outcome[Value], problems: dict[str, tuple[Problem, ...]]) -> Iterator[Event]:
+        collection = outcome.collection
         for name in outcome.recovered:
             location = self.origin(collection, name).location
             standing = self._standing.get(location, {})

@@ -32,8 +32,10 @@ from mesh_pilot.rpc import (
     serve,
 )
 from mesh_pilot.rpc.net import address_of
+from mesh_pilot.sources.mcp.cluster import ClusterNames
 from mesh_pilot.sources.mcp.collections import COLLECTIONS
 from mesh_pilot.sources.mcp.intake import SILENCE_SECONDS, Intake, StreamEnded
+from mesh_pilot.sources.mcp.items import DEFAULT_NAMES
 from mesh_pilot.sources.mcp.wire import SINK_PATH, SinkNode, SourceDialect
 
 log = structlog.get_logger(scope="mcp")
@@ -71,6 +73,7 @@ class SinkServer:
         tls: TlsSource | None = None,
         silence_seconds: float = SILENCE_SECONDS,
         root_namespace: str = ROOT_NAMESPACE,
+        names: ClusterNames = DEFAULT_NAMES,
     ) -> None:
         self.name = name
         self._address = address
@@ -82,7 +85,9 @@ class SinkServer:
         self._turn = trio.Lock()
         self._missing: set[str] = set()
         self._given_up: Counter[str] = Counter()
-        self._intake = Intake(name, name, COLLECTIONS, silence_seconds=silence_seconds, root_namespace=root_namespace)
+        self._intake = Intake(
+            name, name, COLLECTIONS, silence_seconds=silence_seconds, root_namespace=root_namespace, names=names
+        )
 
     def __repr__(self) -> str:
         return f"<SinkServer {self._bound or 'not listening'}, peer {self._peer or 'none'}: {self._intake!r}>"

@@ -13,8 +13,10 @@ from mesh_pilot.model.events import Event
 from mesh_pilot.rpc import GRPCError, RpcError, StreamTerminatedError, TlsSource, open_channel
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.mcp.asking import Asking
+from mesh_pilot.sources.mcp.cluster import ClusterNames
 from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS, Collection
 from mesh_pilot.sources.mcp.intake import SILENCE_SECONDS, Call, Intake, StreamEnded
+from mesh_pilot.sources.mcp.items import DEFAULT_NAMES
 from mesh_pilot.sources.mcp.wire import AggregatedDialect, Dialect, SinkNode, SourceDialect
 from mesh_pilot.sources.mcp.xds import DeltaDialect, SotwDialect
 
@@ -73,6 +75,7 @@ class McpSource:
         incremental: bool = True,
         silence_seconds: float = SILENCE_SECONDS,
         root_namespace: str = ROOT_NAMESPACE,
+        names: ClusterNames = DEFAULT_NAMES,
         backoff: Backoff | None = None,
     ) -> None:
         self.name = name
@@ -86,6 +89,7 @@ class McpSource:
             incremental=incremental,
             silence_seconds=silence_seconds,
             root_namespace=root_namespace,
+            names=names,
         )
         self._connected = False
         self._last_error = ""
@@ -183,6 +187,7 @@ def mcp_source(
     incremental: bool = True,
     silence_seconds: float = SILENCE_SECONDS,
     root_namespace: str = ROOT_NAMESPACE,
+    names: ClusterNames = DEFAULT_NAMES,
 ) -> McpSource:
     """The source of a server that speaks MCP: a Galley, or another mesh-pilot.
 
@@ -196,6 +201,7 @@ def mcp_source(
         incremental=incremental,
         silence_seconds=silence_seconds,
         root_namespace=root_namespace,
+        names=names,
     )
 
 
@@ -221,6 +227,7 @@ def xds_source(
     delta: bool = True,
     silence_seconds: float = SILENCE_SECONDS,
     root_namespace: str = ROOT_NAMESPACE,
+    names: ClusterNames = DEFAULT_NAMES,
 ) -> McpSource:
     """The source of a server that speaks MCP over xDS: an istiod, or another mesh-pilot.
 
@@ -234,4 +241,5 @@ def xds_source(
         (DeltaDialect(node), whole) if delta else (whole,),
         silence_seconds=silence_seconds,
         root_namespace=root_namespace,
+        names=names,
     )

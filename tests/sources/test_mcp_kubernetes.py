@@ -1,0 +1,156 @@
+"""What Kubernetes' objects come to, and that following their changes ends where reading them anew does."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mesh_pilot.api.k8s.io.api.core import v1 as core
+from mesh_pilot.model.events import Endpoints, Item, item_key
+from mesh_pilot.model.service import Locality, Protocol, Resolution, Service
+from mesh_pilot.sources.mcp.cluster import Cluster, ClusterNames
+from mesh_pilot.sources.mcp.kubernetes import KubernetesService, KubernetesValue, Pod, read_kubernetes
+from mesh_pilot.sources.mcp.messages import Resource
+
+
+def service(spec: core.ServiceSpec, **resource: object) -> Service:
+    read = read_kubernetes(spec, Resource("shop/web", **resource), "mesh.test")  # type: ignore[arg-type]
+    assert isinstance(read, KubernetesService)
+    return read.service
+
+
+@pytest.mark.parametrize(
+    ("port", "protocol"),
+    [
+        (core.ServicePort(name="http", port=80), Protocol.HTTP),
+        (core.ServicePort(name="http2-api", port=80), Protocol.HTTP2),
+        (core.ServicePort(name="grpc-web", port=80), Protocol.GRPC_WEB),
+        (core.ServicePort(name="grpc-web-ui", port=80), Protocol.GRPC_WEB),
+        (core.ServicePort(name="web", port=80), Protocol.AUTO),
+        (core.ServicePort(name="", port=3306), Protocol.TCP),
+        (core.ServicePort(name="http-dns", port=53, protocol="UDP"), Protocol.UDP),
+        (core.ServicePort(name="tcp-x", port=80, app_protocol="kubernetes.io/h2c"), Protocol.HTTP2),
+        (core.ServicePort(name="tcp-x", port=80, app_protocol="https"), Protocol.HTTPS),
+    ],
+)
+def test_a_port_speaks_what_its_app_protocol_or_its_name_says(port: core.ServicePort, protocol: Protocol) -> None:
+    (read,) = service(core.ServiceSpec(ports=[port])).ports
+    assert read.protocol is protocol
+
+
+def test_a_service_has_the_host_that_kubernetes_gives_it() -> None:
+    read = service(
+        core.ServiceSpec(cluster_ip="10.0.0.1", cluster_ips=["10.0.0.1", "fd00::1"]),
+        annotations={"networking.istio.io/exportTo": "., other"},
+        labels={"app": "web"},
+    )
+    assert (read.host, read.namespace) == ("web.shop.svc.mesh.test", "shop")
+    assert (read.addresses, read.export_to) == (("10.0.0.1", "fd00::1"), {"shop", "other"})
+    assert read.labels == {"app": "web"}
+
+
+def test_a_headless_service_passes_through_and_an_external_name_is_resolved() -> None:
+    headless = service(core.ServiceSpec(cluster_ip="None"))
+    assert (headless.headless, headless.addresses, headless.resolution) == (True, (), Resolution.PASSTHROUGH)
+    cluster = Cluster(ClusterNames())
+    spec = core.ServiceSpec(type="ExternalName", external_name="db.test", ports=[core.ServicePort(name="tcp", port=5)])
+    value = read_kubernetes(spec, Resource("shop/db"), "mesh.test")
+    told = list(cluster.change({"shop/db": value}, {}))
+    assert [type(item) for item in told] == [Service, Endpoints]
+    assert isinstance(told[0], Service) and isinstance(told[1], Endpoints)
+    assert (told[0].resolution, told[0].external) == (Resolution.DNS, True)
+    assert [(e.address, e.port) for e in told[1].endpoints] == [("db.test", 5)]
+
+
+def test_a_service_that_has_a_synthetic_service_entry_is_told_by_that_alone() -> None:
+    cluster = Cluster(ClusterNames())
+    value = read_kubernetes(core.ServiceSpec(cluster_ip="10.0.0.1"), Resource("shop/web"), "mesh.test")
+    assert len(list(cluster.change({"shop/web": value}, {}))) == 2
+    key = ("web.shop.svc.mesh.test", "shop")
+    assert list(cluster.change_synthetic(["shop/web"], [])) == [("service", *key), ("endpoints", *key)]
+    assert len(list(cluster.change_synthetic([], ["shop/web"]))) == 2
+    assert len(cluster) == 2
+
+
+def test_a_pod_may_say_its_own_locality_and_a_status_that_changes_nothing_is_not_told() -> None:
+    cluster = Cluster(ClusterNames())
+    spec = core.ServiceSpec(ports=[core.ServicePort(name="http", port=80)])
+    cluster_of = {"shop/web": read_kubernetes(spec, Resource("shop/web"), "mesh.test")}
+    list(cluster.change(cluster_of, {}))
+    list(cluster.change({"shop/web": read_kubernetes(body("10.0.0.1", "a"), Resource("shop/web"), "")}, {}))
+    pod = Pod("web", {"istio-locality": "eu.eu-1.rack-7"})
+    (told,) = cluster.change({"shop/a": pod}, {})
+    assert isinstance(told, Endpoints)
+    assert told.endpoints[0].locality == Locality("eu", "eu-1", "rack-7")
+    assert list(cluster.change({"shop/a": Pod("web", {"istio-locality": "eu.eu-1.rack-7"})}, {})) == []
+
+
+def body(ip: str, pod: str, *, ready: bool = True, node: str = "") -> core.Endpoints:
+    reference = core.ObjectReference(kind="Pod", namespace="shop", name=pod)
+    address = core.EndpointAddress(ip=ip, target_ref=reference, node_name=node)
+    ports = [core.EndpointPort(name="http", port=8080)]
+    subset = core.EndpointSubset(ports=ports, **{"addresses" if ready else "not_ready_addresses": [address]})
+    return core.Endpoints(subsets=[subset])
+
+
+NAMES = st.sampled_from(["shop/a", "shop/b"])
+OBJECTS = st.one_of(
+    st.tuples(
+        st.just("services"),
+        NAMES,
+        st.builds(
+            lambda unready: core.ServiceSpec(
+                ports=[core.ServicePort(name="http", port=80)], publish_not_ready_addresses=unready
+            ),
+            st.booleans(),
+        ),
+    ),
+    st.tuples(
+        st.just("endpoints"),
+        NAMES,
+        st.builds(
+            lambda pod, ready, node: body("10.0.0.1", pod, ready=ready, node=node),
+            st.sampled_from("ab"),
+            st.booleans(),
+            st.sampled_from(["", "n1"]),
+        ),
+    ),
+    st.tuples(
+        st.just("pods"),
+        NAMES,
+        st.builds(lambda node: core.Pod(spec=core.PodSpec(node_name=node)), st.sampled_from(["n1", "n2"])),
+    ),
+    st.tuples(st.just("nodes"), st.sampled_from(["n1", "n2"]), st.just(core.NodeSpec())),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(OBJECTS, st.booleans(), st.sampled_from("xyz")), max_size=25))
+def test_whatever_changes_in_whatever_order_the_items_are_those_of_the_last_state(
+    steps: list[tuple[tuple[str, str, core.ServiceSpec | core.Endpoints | core.Pod | core.NodeSpec], bool, str]],
+) -> None:
+    cluster, items = Cluster(ClusterNames()), dict[tuple[str, ...], Item]()
+    state: dict[tuple[str, str], KubernetesValue] = {}
+    for (collection, name, spec), there, label in steps:
+        labels = {"topology.kubernetes.io/region": label}
+        value = read_kubernetes(spec, Resource(name, labels=labels), "mesh.test")
+        if there:
+            state[collection, name] = value
+            changes = cluster.change({name: value}, {})
+        elif (collection, name) in state:
+            changes = cluster.change({}, {name: state.pop((collection, name))})
+        else:
+            continue
+        for change in changes:
+            if isinstance(change, tuple):
+                del items[change]
+            else:
+                items[item_key(change)] = change
+    fresh = Cluster(ClusterNames())
+    for (_, name), value in state.items():
+        list(fresh.change({name: value}, {}))
+    assert items == {item_key(item): item for item in fresh.items}
+    assert items == {item_key(item): item for item in cluster.items}
+    assert len(cluster) == len(items)
+    assert not (set(cluster._served_by) - set(fresh._served_by)), "nothing is left behind"
