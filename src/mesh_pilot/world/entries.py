@@ -6,13 +6,14 @@ The rules are Istio's (ServiceEntry and WorkloadEntry reference; checked against
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.service import Endpoint, Locality, Port, Protocol, Resolution, Service
+from mesh_pilot.model.service import NOWHERE, Endpoint, Locality, Port, Protocol, Resolution, Service, ServiceKey
 
 TLS_MODE_LABEL = "security.istio.io/tlsMode"
 UNIX_PREFIX = "unix://"
@@ -55,21 +56,23 @@ def services_of(config: Config) -> tuple[Service, ...]:
 
 
 def endpoints_of(
-    config: Config, service: Service, workloads: Iterable[Config], trust_domain: str
-) -> tuple[Endpoint, ...]:
-    """The endpoints of one service of a ServiceEntry, for all of its ports.
+    config: Config, workloads: Iterable[Config], trust_domain: str
+) -> dict[ServiceKey, tuple[Endpoint, ...]]:
+    """The endpoints of the services of a ServiceEntry, for all of their ports.
 
     ``workloads`` are the WorkloadEntries that its selector picks, oldest first.
     """
     spec: api.ServiceEntry = config.spec
+    services = [ServiceKey(host, config.namespace) for host in dict.fromkeys(spec.hosts)]
     dns = spec.resolution in (api.ServiceEntryResolution.DNS, api.ServiceEntryResolution.DNS_ROUND_ROBIN)
     if dns and not spec.endpoints and spec.workload_selector is None:
-        return tuple(Endpoint(service.host, p.target_port or p.number, p.name) for p in spec.ports)
+        ports = [(p.target_port or p.number, p.name) for p in spec.ports]
+        return {key: tuple([Endpoint(key.host, number, name) for number, name in ports]) for key in services}
     found: list[Endpoint] = []
     for port in spec.ports:
-        found += (_endpoint(e, port, service, "", trust_domain) for e in spec.endpoints)
-        found += (_endpoint(w.spec, port, service, w.name, trust_domain) for w in workloads)
-    return tuple(found)
+        found += [_endpoint(e, port, config.namespace, "", trust_domain) for e in spec.endpoints]
+        found += [_endpoint(w.spec, port, config.namespace, w.name, trust_domain) for w in workloads]
+    return dict.fromkeys(services, tuple(found))
 
 
 def selects(config: Config, labels: Mapping[str, str]) -> bool:
@@ -103,7 +106,7 @@ def from_template(workload: Config, group: Config) -> Config:
 
 
 def _endpoint(
-    entry: api.WorkloadEntry, port: api.ServicePort, service: Service, workload: str, trust_domain: str
+    entry: api.WorkloadEntry, port: api.ServicePort, namespace: str, workload: str, trust_domain: str
 ) -> Endpoint:
     address, number = entry.address, entry.ports.get(port.name, 0) or port.target_port or port.number
     if address.startswith(UNIX_PREFIX):
@@ -113,29 +116,36 @@ def _endpoint(
         address=address,
         port=number,
         service_port=port.name,
-        labels=dict(_labels(entry)),
-        locality=Locality.parse(entry.locality),
+        labels=_labels(entry) if entry.locality or entry.network else entry.labels,
+        locality=_locality(entry.locality) if entry.locality else NOWHERE,
         network=entry.network,
         weight=entry.weight,
-        service_account=f"spiffe://{trust_domain}/ns/{service.namespace}/sa/{account}" if account else "",
+        service_account=_identity(trust_domain, namespace, account) if account else "",
         tls_mode=entry.labels.get(TLS_MODE_LABEL, "istio" if account else ""),
-        namespace=service.namespace if workload else "",
+        namespace=namespace if workload else "",
         workload=workload,
     )
 
 
-def _labels(entry: api.WorkloadEntry) -> Iterator[tuple[str, str]]:
+_locality = lru_cache(maxsize=1024)(Locality.parse)
+"""One object for the many endpoints that are at one place."""
+
+
+@lru_cache(maxsize=1024)
+def _identity(trust_domain: str, namespace: str, account: str) -> str:
+    return f"spiffe://{trust_domain}/ns/{namespace}/sa/{account}"
+
+
+def _labels(entry: api.WorkloadEntry) -> dict[str, str]:
     """An entry's labels and those of its topology, which subsets and failover may select on."""
-    locality = Locality.parse(entry.locality)
-    if locality.region:
-        yield "topology.kubernetes.io/region", locality.region
-    if locality.zone:
-        yield "topology.kubernetes.io/zone", locality.zone
-    if locality.subzone:
-        yield "topology.istio.io/subzone", locality.subzone
-    if entry.network:
-        yield "topology.istio.io/network", entry.network
-    yield from entry.labels.items()
+    locality = _locality(entry.locality)
+    topology = {
+        "topology.kubernetes.io/region": locality.region,
+        "topology.kubernetes.io/zone": locality.zone,
+        "topology.istio.io/subzone": locality.subzone,
+        "topology.istio.io/network": entry.network,
+    }
+    return {**{label: value for label, value in topology.items() if value}, **entry.labels}
 
 
 def _plain_address(address: str) -> str:

@@ -19,6 +19,7 @@ from mesh_pilot.model.events import Endpoints
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.auto_addresses import allocate, wants_address
 from mesh_pilot.world.entries import endpoints_of, from_template, group_of, selects, services_of
+from mesh_pilot.world.places import PlaceTable
 
 if TYPE_CHECKING:
     from mesh_pilot.world.world import World
@@ -60,7 +61,7 @@ class ServiceTable:
         """By host, the services that are given an address."""
         self._auto: dict[str, str] = {}
         """The address that a host is given."""
-        self._at: dict[str, dict[ServiceKey, list[Endpoint]]] = defaultdict(dict)
+        self._places = PlaceTable(world.endpoints_at, self._age)
 
     # -- what came in
 
@@ -152,14 +153,15 @@ class ServiceTable:
         entry = self._entries.get(key)
         if entry is None:
             return
-        workloads = self._workloads[key.namespace].values()
-        selected = sorted((w for w in workloads if selects(entry, _labels(w))), key=lambda w: w.order)
+        selected: list[Config] = []
+        if key in self._selecting[key.namespace]:
+            workloads = self._workloads[key.namespace].values()
+            selected = sorted((w for w in workloads if selects(entry, _labels(w))), key=lambda w: w.order)
         trust_domain = self._world.mesh.peek(()).trust_domain
-        for service in services_of(entry):
-            endpoints = endpoints_of(entry, service, selected, trust_domain)
-            if self._declared_endpoints[service.key].get(key) != endpoints:
-                self._declared_endpoints[service.key][key] = endpoints
-                self._stale_endpoints[service.key] = None
+        for service, endpoints in endpoints_of(entry, selected, trust_domain).items():
+            if self._declared_endpoints[service].get(key) != endpoints:
+                self._declared_endpoints[service][key] = endpoints
+                self._stale_endpoints[service] = None
 
     def _flush_services(self) -> None:
         world = self._world
@@ -218,27 +220,15 @@ class ServiceTable:
 
     def _flush_endpoints(self) -> None:
         world = self._world
-        addresses: dict[str, None] = {}
         for key in self._stale_endpoints:
-            endpoints = tuple(e for s in self._registered_endpoints.get(key, ()) for e in s.endpoints)
-            declared = self._declared_endpoints.get(key)
-            if declared:
-                order = sorted(declared, key=lambda k: self._entries[k].order)
-                endpoints += tuple(e for k in order for e in declared[k])
-            before = world.endpoints.peek(key)
+            sets = [registered.endpoints for registered in self._registered_endpoints.get(key, ())]
+            if declared := self._declared_endpoints.get(key):
+                sets += (declared[entry] for entry in sorted(declared, key=lambda k: self._entries[k].order))
+            endpoints = sets[0] if len(sets) == 1 else tuple([endpoint for each in sets for endpoint in each])
+            self._places.put(key, world.endpoints.peek(key), endpoints)
             world.endpoints[key] = endpoints
-            for endpoint in before:
-                self._at[endpoint.address].pop(key, None)
-                addresses[endpoint.address] = None
-            for endpoint in endpoints:
-                self._at[endpoint.address].setdefault(key, []).append(endpoint)
-                addresses[endpoint.address] = None
         self._stale_endpoints.clear()
-        for address in addresses:
-            at = self._at[address]
-            world.endpoints_at[address] = tuple((key, tuple(at[key])) for key in sorted(at, key=self._age))
-            if not at:
-                del self._at[address]
+        self._places.flush()
 
     def _age(self, key: ServiceKey) -> tuple[object, ...]:
         service = self._world.services.peek(key)
