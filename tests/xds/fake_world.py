@@ -52,6 +52,10 @@ class FakeSet:
         self._revision = world.revision
         self.gets = 0
 
+    @property
+    def parts(self) -> tuple[FakeSet, ...]:
+        return (self,)
+
     def refresh(self) -> int:
         self._world.fresh()
         return self._revision

@@ -307,7 +307,7 @@ async def test_the_status_tells_what_each_proxy_has(channels: Any) -> None:
             assert dump is not None
             assert [(d.type_url, d.is_acked, [r.body for r in d.resources]) for d in dump] == [
                 (CLUSTER, True, [b"a", b"b"]),
-                (ENDPOINT, False, [b"a"]),
+                (ENDPOINT, False, [b"as the rule has it"]),
             ]
         assert here.xds.status.config_dump("web-2.shop") is None
 
@@ -325,7 +325,7 @@ async def test_the_status_tells_what_each_proxy_has(channels: Any) -> None:
 
     with capture_logs() as logs:
         async with plane() as here:
-            here.world.put(ENDPOINT, "a", configs=(rule,))
+            here.world.put(ENDPOINT, "a", "as the rule has it", configs=(rule,))
             await in_thread(converse, here)
             await here.until_idle()
             assert here.xds.status.connections() == ()

@@ -10,21 +10,21 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import attrs
 
 from mesh_pilot.model.resource import Resource
-from mesh_pilot.xds.sets import ResourceSet
+from mesh_pilot.xds.sets import Part, ResourceSet
 
 _MASK = (1 << 128) - 1
 
 _states: WeakValueDictionary[int, State] = WeakValueDictionary()
 """Every state in use, by digest."""
 
-_whole: WeakKeyDictionary[ResourceSet, tuple[int, State]] = WeakKeyDictionary()
-"""The revision and state of each set when it was last looked at as a whole."""
+_whole: WeakKeyDictionary[Part, tuple[int, State]] = WeakKeyDictionary()
+"""The revision and state of each part of a set when it was last looked at as a whole."""
 
 _recent: deque[State] = deque(maxlen=32)
 """States of clients that left a while ago: what they have when they come back."""
@@ -44,6 +44,10 @@ class State:
     def version(self) -> str:
         """The digest as text: the same for the same resources in any process."""
         return f"{self.digest:032x}"
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.entries)
 
     def changed(self, puts: Iterable[Resource], drops: Iterable[str]) -> State:
         """This state with resources put in and names taken out. Copies only when nobody holds the result yet."""
@@ -107,13 +111,21 @@ def recall(version: str) -> State | None:
 
 
 def whole(source: ResourceSet) -> State:
-    """Everything a wildcard gets from a set; costs what was touched since the set was last asked."""
-    revision = source.refresh()
-    known = _whole.get(source)
+    """Everything a wildcard gets from a set; costs what was touched since its parts were last asked, by any proxy."""
+    parts = source.parts
+    if len(parts) == 1:
+        return _whole_of(parts[0])
+    digest = sum([_whole_of(part).digest for part in parts]) & _MASK
+    return _states.get(digest) or _shared(digest, source.all())
+
+
+def _whole_of(part: Part) -> State:
+    revision = part.refresh()
+    known = _whole.get(part)
     if known is not None and known[0] == revision:
         return known[1]
-    entries = source.all()
-    touched = None if known is None else source.touched_since(known[0])
+    entries = part.all()
+    touched = None if known is None else part.touched_since(known[0])
     if known is None or touched is None:
         digest = sum([resource.digest for resource in entries.values()])
     else:
@@ -122,7 +134,7 @@ def whole(source: ResourceSet) -> State:
         for name in touched:
             digest += _digest_of(entries.get(name)) - _digest_of(before.entries.get(name))
     state = _shared(digest, entries)
-    _whole[source] = (revision, state)
+    _whole[part] = (revision, state)
     return state
 
 

@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import cached_property
 
 import attrs
 
 from mesh_pilot.model.resource import Resource
 
-Mark = Callable[[str], str]
-"""What a Delta client is to give back with the version of a resource, by its name."""
 
-
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Plan:
-    """What to send next."""
+    """What to send next. Streams that are about to send the same mostly share one (see ``shared``)."""
 
     puts: tuple[Resource, ...] = ()
-    """New, changed or asked for again."""
+    """New, changed or asked for again; by name."""
     drops: tuple[str, ...] = ()
     """Held by the client, or asked for, and not there."""
+
+    @cached_property
+    def touched(self) -> tuple[str, ...]:
+        """All names in it."""
+        return (*[resource.name for resource in self.puts], *self.drops)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """All names in it."""
+        return frozenset(self.touched)
+
+    @cached_property
+    def put_names(self) -> frozenset[str]:
+        """Names that the client is given."""
+        return self.names.difference(self.drops)
 
 
 @attrs.define

@@ -6,11 +6,21 @@ a change is worked out once, and a stream asks only "what was touched since I la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Protocol
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
+
+
+class Part(Protocol):
+    """A share of a set's resources, the same object for all proxies that have it in common."""
+
+    def refresh(self) -> int: ...
+
+    def all(self) -> Mapping[str, Resource]: ...
+
+    def touched_since(self, revision: int) -> Set[str] | None: ...
 
 
 class ResourceSet(Protocol):
@@ -18,6 +28,12 @@ class ResourceSet(Protocol):
 
     @property
     def type_url(self) -> str: ...
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """What the set is joined from, with names apart; only itself where there is nothing to share. Sets with the
+        same parts at the same revisions hold the same."""
+        ...
 
     def refresh(self) -> int:
         """Bring the set up to date with the world and return its revision, which grows when anything changed."""

@@ -19,9 +19,9 @@ import attrs
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, TYPES, Resource
 from mesh_pilot.xds.encode import no_endpoints
-from mesh_pilot.xds.held import remember
+from mesh_pilot.xds.held import State, remember
 from mesh_pilot.xds.messages import Code, DeltaRequest, Nack, Node, Request, Response, SotwRequest, StreamError, Variant
-from mesh_pilot.xds.plan import Mark, Plan
+from mesh_pilot.xds.plan import Plan
 from mesh_pilot.xds.sets import Catalog, ProxyResources, ResourceSet
 from mesh_pilot.xds.subscription import Subscription, SubscriptionStatistics
 
@@ -234,7 +234,7 @@ class Stream:
         if first and request.initial_versions:
             self._note_reconnect(subscription, knows_past=True)
             subscription.refresh(source)
-            subscription.believe(request.initial_versions, self._mark_of(subscription))
+            subscription.believe(request.initial_versions, self._marking(subscription))
 
     def _note_reconnect(self, subscription: Subscription, *, knows_past: bool) -> None:
         self._is_reconnect = True
@@ -273,23 +273,16 @@ class Stream:
     def _send(self, subscription: Subscription, plan: Plan) -> Response:
         if _is(subscription, CLUSTER):
             self._follow_clusters(subscription, plan)
-        response = subscription.send(plan, self._mark_of(subscription))
+        response = subscription.send(plan, self._marking(subscription))
         self._journal.sent(response)
         return response
 
-    def _mark_of(self, subscription: Subscription) -> Mark:
+    def _marking(self, subscription: Subscription) -> State | None:
         """Endpoints are marked with the version of their cluster. A client that had a changed cluster but lost the
         stream before the endpoints that follow it comes back with the mark of the cluster before, and gets them."""
         clusters = self._subscriptions.get(CLUSTER)
-        if clusters is None or not _is(subscription, ENDPOINT):
-            return _unmarked
-        held = clusters.held.entries
-
-        def mark(name: str) -> str:
-            cluster = held.get(name)
-            return "" if cluster is None else f".{cluster.version[:8]}"
-
-        return mark
+        is_marked = clusters is not None and self._variant is Variant.DELTA and _is(subscription, ENDPOINT)
+        return clusters.held if is_marked and clusters is not None else None
 
     def _plan(self, subscription: Subscription) -> Plan | None:
         self._refresh(subscription)
@@ -306,12 +299,12 @@ class Stream:
 
     def _follow_clusters(self, clusters: Subscription, plan: Plan) -> None:
         """Envoy waits for the endpoints of every cluster that is new or changed, even if they are as before."""
-        touched = {resource.name for resource in plan.puts} | set(clusters.in_doubt)
+        touched = plan.put_names.union(clusters.in_doubt)
         endpoints = self._subscriptions.get(ENDPOINT)
         if endpoints is not None:
             endpoints.ask_again(touched)
         if clusters.wildcard and (clusters.version or self._is_reconnect):
-            self._warming.update(n for n in touched if n not in clusters.held.entries or n in clusters.in_doubt)
+            self._warming.update(touched - clusters.held.names, touched.intersection(clusters.in_doubt))
 
     def _clusters_unsent(self) -> bool:
         """Whether there are clusters that the client was not sent, which a listener or route may name."""
@@ -360,10 +353,6 @@ class Stream:
             return None
         held = self.held(ENDPOINT).get(name)
         return held if held is not None and held.body else no_endpoints(name)
-
-
-def _unmarked(_: str) -> str:
-    return ""
 
 
 def _is(subscription: Subscription, type_url: str) -> bool:

@@ -13,14 +13,27 @@ from enum import Enum
 import attrs
 
 from mesh_pilot.model.resource import CLUSTER, LISTENER, SHORT, Resource
-from mesh_pilot.xds.held import EMPTY, State, content_digest, intern_names, recall, whole
+from mesh_pilot.xds.held import EMPTY, State, content_digest, intern_names, recall
 from mesh_pilot.xds.messages import Response, Variant
-from mesh_pilot.xds.plan import Draft, Mark, Plan, Refusal
+from mesh_pilot.xds.plan import Draft, Plan, Refusal
 from mesh_pilot.xds.sets import ResourceSet
+from mesh_pilot.xds.shared import (
+    NO_NAMES,
+    WILDCARD,
+    Content,
+    after,
+    believed,
+    content,
+    differing,
+    goal,
+    joined,
+    offer,
+    wanted,
+    without,
+)
 
-WILDCARD = "*"
-
-_NOTHING: Mapping[str, Resource] = {}
+FEW = 8
+"""Names so many that come or go are looked up one by one; more are looked at with all the others, which is shared."""
 
 
 class Phase(Enum):
@@ -57,9 +70,10 @@ class SubscriptionStatistics:
 class Subscription:
     """One type of one stream.
 
-    Mutable state: what is wanted (``wildcard``, ``names``), what the client was sent (``held``), which names may
-    differ from that (``_dirty``), must be answered (``_asked``) or were refused (``_doubt``), and the response that
-    waits for its ACK (``outstanding``).
+    Mutable state: what is wanted (``wildcard``, ``names``), what there is of that (``_aim``), what the client was sent
+    (``held``), which names differ between the two (``_dirty``), must be answered (``_asked``) or were refused
+    (``_doubt``), and the response that waits for its ACK (``outstanding``). Whatever grows with the mesh is immutable,
+    and the same object for all streams in the same state.
     """
 
     def __init__(self, type_url: str, variant: Variant) -> None:
@@ -80,14 +94,16 @@ class Subscription:
         self.phase = Phase.IDLE
         self._explicit = False
         self._answer_due = False
-        self._dirty: set[str] = set()
-        self._asked: set[str] = set()
+        self._dirty = NO_NAMES
+        self._asked = NO_NAMES
         self._doubt: dict[str, Refusal] = {}
-        self._dropped_by_stale: set[str] = set()
+        self._dropped_by_stale = NO_NAMES
         self._source: ResourceSet | None = None
+        """What ``_aim`` was taken from; None: look at everything."""
         self._revision = -1
-        self._entries: Mapping[str, Resource] = _NOTHING
-        """All that a wildcard gets; read only while there is one."""
+        self._aim: State = EMPTY
+        self._aimed: frozenset[str] = NO_NAMES
+        """The names that ``_aim`` was taken for."""
 
     def __repr__(self) -> str:
         wanted = "*" if self.wildcard else f"{len(self.names)} names"
@@ -117,18 +133,17 @@ class Subscription:
         """
         if names:
             self._explicit = True
-        wildcard = WILDCARD in names or not self._explicit
-        wanted = frozenset(names) - {WILDCARD}
-        if wildcard == self.wildcard and wanted == self.names and not self._dropped_by_stale:
+        now = wanted(names)
+        wildcard = now.wildcard or not self._explicit
+        if wildcard == self.wildcard and now.names == self.names and not self._dropped_by_stale:
             return
-        wanted = intern_names(wanted)
-        new, lost = wanted - self.names, self.names - wanted
-        self.names = wanted
-        self._asked |= new
+        new, lost = without(now.names, self.names), without(self.names, now.names)
+        self.names = now.names
+        self._asked = joined(self._asked, new)
         self._set_wildcard(wildcard)
         self._lose(lost)
-        self._asked.update(filter(self.is_wanted, self._dropped_by_stale))
-        self._dropped_by_stale.clear()
+        self._asked = joined(self._asked, frozenset(filter(self.is_wanted, self._dropped_by_stale)))
+        self._dropped_by_stale = NO_NAMES
 
     def drop_by_stale(self, names: tuple[str, ...]) -> None:
         """State of the World: a stale request did not name everything, so the client has let go of some.
@@ -136,9 +151,10 @@ class Subscription:
         If it names them in its next request, it has to be sent them again.
         """
         self._explicit = self._explicit or bool(names)
-        self._dropped_by_stale |= self.names.difference(names)
-        if self._explicit and WILDCARD not in names:
-            self._dropped_by_stale.update(self._entries)
+        now = wanted(names)
+        self._dropped_by_stale = joined(self._dropped_by_stale, without(self.names, now.names))
+        if self._explicit and not now.wildcard and self.wildcard:
+            self._dropped_by_stale = joined(self._dropped_by_stale, self._aim.names)
 
     def change(self, subscribe: Collection[str], unsubscribe: Collection[str], *, first: bool) -> None:
         """Delta: start and stop wanting names; one in both lists is asked for again.
@@ -147,41 +163,39 @@ class Subscription:
         """
         if first and not subscribe and not unsubscribe:
             self._set_wildcard(True)
-        stopped = set(unsubscribe).difference(subscribe)
+        if not subscribe and not unsubscribe:
+            return
+        new = wanted(tuple(subscribe))
+        stopped = frozenset(unsubscribe).difference(subscribe)
         if WILDCARD in stopped:
             self._set_wildcard(False)
-        if WILDCARD in subscribe:
+        if new.wildcard:
             if self.wildcard:
-                self._asked.update(self._entries, self.held.entries)
+                self._asked = joined(self._asked, self._aim.names | self.held.names)
+            elif self.outstanding is not None:  # the client may take what is under way for an answer to this
+                self._asked = joined(self._asked, frozenset(r.name for r in self.outstanding.resources))
             self._set_wildcard(True)
-        wanted = {name for name in subscribe if name != WILDCARD}
         lost = stopped & self.names
-        if not wanted <= self.names or lost:
-            self.names = intern_names((self.names | wanted) - lost)
-        self._asked |= wanted
+        if lost or not new.names <= self.names:
+            self.names = intern_names(without(joined(self.names, new.names), lost))
+        self._asked = joined(self._asked, new.names)
         if self.wildcard:
-            self._asked |= lost
+            self._asked = joined(self._asked, lost)
         else:
             self._lose(lost)
 
-    def believe(self, has: Mapping[str, str], mark: Mark) -> None:
+    def believe(self, has: Mapping[str, str], clusters: State | None) -> None:
         """Delta, first request: the client has these versions already, so only what differs from them is sent, and
-        what has another mark than it would be sent with now: the client waits for it. Call ``refresh`` before.
+        what has another mark than it would be sent with now (see ``send``): the client waits for it. Call ``refresh``
+        before.
         """
-        believed = []
-        for name, version in has.items():
-            if not self.is_wanted(name):
-                continue
-            resource = self._current(name)
-            if resource is not None and version == resource.version + mark(name):
-                believed.append(resource)
-                self._asked.discard(name)
-            else:
-                believed.append(Resource(name, self.type_url, b"", f"{version} at the client"))
+        if not self.wildcard and not self.names.issuperset(has):
+            has = {name: version for name, version in has.items() if name in self.names}
         if has:
             self._answer_due = False
-        self.held = self.held.changed(believed, ())
-        self._judge({*self.held.entries, *self._entries})
+        self.held = believed(has, self._aim, clusters, self.type_url)
+        self._dirty = differing(self.held, self._aim)
+        self._asked = without(self._asked, without(self.held.names, self._dirty))
 
     def is_wanted(self, name: str) -> bool:
         return self.wildcard or name in self.names
@@ -190,26 +204,23 @@ class Subscription:
         if wildcard == self.wildcard:
             return
         self.wildcard = wildcard
-        self._revision = -1
-        self._source = None
+        self._source, self._aim, self._aimed = None, EMPTY, NO_NAMES
         self._answer_due = wildcard
         if not wildcard:
-            self._entries = _NOTHING
             self.held = self.held.only(self.names)
             self._dirty &= self.names
             self._asked &= self.names
             self._doubt = {name: refusal for name, refusal in self._doubt.items() if name in self.names}
 
-    def _lose(self, names: Collection[str]) -> None:
+    def _lose(self, names: frozenset[str]) -> None:
         """The client has let go of names that it asked for."""
-        if self.wildcard:
-            self._asked.difference_update(names)
-            self._dirty |= {name for name in names if self._differs(name)}
+        if not names:
             return
-        if names:
-            self.held = self.held.changed((), names)
-        self._dirty.difference_update(names)
-        self._asked.difference_update(names)
+        self._asked = without(self._asked, names)
+        if self.wildcard:
+            return
+        self.held = self.held.changed((), names)
+        self._dirty = without(self._dirty, names)
         for name in names:
             self._doubt.pop(name, None)
 
@@ -218,33 +229,34 @@ class Subscription:
     def refresh(self, source: ResourceSet | None) -> None:
         """Note what differs between the client and the set; costs what was touched since the last time."""
         revision = 0 if source is None else source.refresh()
-        if source is self._source and revision == self._revision:
+        if source is self._source and revision == self._revision and self.names is self._aimed:
             return
-        touched = source.touched_since(self._revision) if source is not None and source is self._source else None
-        self._source, self._revision = source, revision
-        if self.wildcard and source is not None:
-            self._entries = whole(source).entries
+        news = source.touched_since(self._revision) if source is not None and source is self._source else None
+        moved = self.names ^ self._aimed if self.names is not self._aimed else NO_NAMES
+        self._source, self._revision, self._aimed = source, revision, self.names
+        if source is None or news is None or len(moved) > FEW:
+            self._aim = EMPTY if source is None else goal(source, wildcard=self.wildcard, names=self.names)
+            self._dirty = differing(self.held, self._aim)
+            return
+        touched = [name for name in {*news, *moved} if self.is_wanted(name) or name in self._aim.entries]
+        if self.wildcard:
+            self._aim = goal(source, wildcard=True, names=self.names)
         else:
-            self._entries = _NOTHING
-        if touched is not None:
-            self._judge(touched)
-        elif self.phase is Phase.IDLE and self.held is EMPTY:
-            self._dirty = set(self._entries)  # the names are asked for as it is
-        else:
-            self._judge({*self.held.entries, *self._entries, *self.names})
-
-    def _judge(self, names: Iterable[str]) -> None:
-        for name in names:
-            if self.is_wanted(name) and self._differs(name):
-                self._dirty.add(name)
-            else:
-                self._dirty.discard(name)
+            new = {name: source.get(name) if name in self.names else None for name in touched}
+            drops = [name for name, resource in new.items() if resource is None and name in self._aim.entries]
+            self._aim = self._aim.changed([resource for resource in new.values() if resource is not None], drops)
+        dirty = frozenset(filter(self._differs, touched))
+        self._dirty = joined(without(self._dirty, frozenset(touched) - dirty), without(dirty, self._dirty))
 
     def lacks(self, name: str) -> bool:
         """Whether the set has a name that the client should be sent and was not yet, as far as it asked for it."""
         exists = self._source is not None and self._source.get(name) is not None
         sent = self.is_wanted(name) and name in self.held.entries and name not in self._asked
         return exists and not sent
+
+    def is_new(self, name: str) -> bool:
+        """Whether a name that is about to be sent is asked for, or the client may not have it."""
+        return name in self._asked or name not in self.held.entries or name in self._doubt
 
     def is_current(self, name: str) -> bool:
         """Whether the client was sent a name that the set still has."""
@@ -255,8 +267,8 @@ class Subscription:
         return name in self.held.entries and self._current(name) is None
 
     def _current(self, name: str) -> Resource | None:
-        found = self._entries.get(name)
-        if found is None and name in self.names and self._source is not None:
+        found = self._aim.entries.get(name)
+        if found is None and name in self.names and name not in self._aimed and self._source is not None:
             found = self._source.get(name)
         return found
 
@@ -270,7 +282,8 @@ class Subscription:
 
     def ask_again(self, names: Iterable[str]) -> None:
         """The client waits for these, whether they changed or not, as far as it ever had them."""
-        self._asked.update(name for name in names if name in self.held.entries and self.is_wanted(name))
+        again = self.held.names.intersection(names)
+        self._asked = joined(self._asked, again if self.wildcard else again & self.names)
 
     def take_back(self, version: str) -> bool:
         """A wildcard client comes back with this version: take it at its word, if it is known what that was.
@@ -283,7 +296,7 @@ class Subscription:
         self.held = state
         self.acked_version = self.version = version
         self._answer_due = False
-        self._judge({*state.entries, *self._entries})
+        self._dirty = differing(state, self._aim)
         return True
 
     def plan(
@@ -293,11 +306,15 @@ class Subscription:
         for a name that is asked for and not there, where the client cannot be told so."""
         if not (self._dirty or self._asked or self._doubt or self._answer_due):
             return None
+        names = joined(self._dirty, self._asked)
+        if not self._doubt:
+            offered = offer(names, self._aim)
+            if not offered.missing:
+                return self._choose(offered.plan, {})
+        elif not self.whole_state:
+            names |= self._doubt.keys()
         clean = Draft()
         tainted: dict[int, Draft] = {}
-        names = self._dirty | self._asked
-        if not self.whole_state:
-            names |= self._doubt.keys()
         for name in sorted(names):
             current = self._current(name)
             if current is None and stand_in is not None and name in self._asked and not self._removes:
@@ -309,15 +326,14 @@ class Subscription:
                 tainted.setdefault(refusal.group, Draft()).add(name, current)
             else:
                 clean.add(name, current)
-        return self._choose(clean, tainted)
+        return self._choose(clean.plan(), tainted)
 
-    def _choose(self, clean: Draft, tainted: Mapping[int, Draft]) -> Plan | None:
+    def _choose(self, clean: Plan, tainted: Mapping[int, Draft]) -> Plan | None:
         """Fresh content first. What was refused is tried again only without what has changed meanwhile, never as is."""
         if self.whole_state:
-            due = clean.puts or clean.drops or self._asked or self._answer_due
-            return clean.plan() if due else None
+            return clean if clean.puts or clean.drops or self._asked or self._answer_due else None
         if clean.puts or (clean.drops and self._removes) or self._answer_due:
-            return clean.plan()
+            return clean
         for group, draft in tainted.items():
             if content_digest(draft.puts, draft.drops) != group:
                 return draft.plan()
@@ -335,29 +351,32 @@ class Subscription:
             return False
         return refusal.version == ("" if current is None else current.version)
 
-    def send(self, plan: Plan, mark: Mark) -> Response:
-        """The response of a plan; from now on the client counts as having it."""
+    def send(self, plan: Plan, clusters: State | None) -> Response:
+        """The response of a plan; from now on the client counts as having it.
+
+        With ``clusters``, those that the client holds, endpoints are marked with the versions of theirs.
+        """
         removed = plan.drops if self._removes else ()
-        touched = tuple([resource.name for resource in plan.puts]) + plan.drops
-        self.held = self.held.changed(plan.puts, plan.drops)
+        self.held = after(self.held, plan)
         if self.whole_state:
             self._doubt.clear()
-            self._asked.clear()
-        else:
-            for name in touched:
+            self._asked = NO_NAMES
+        elif self._doubt:
+            for name in plan.touched:
                 self._doubt.pop(name, None)
-        self._dirty.difference_update(touched)
-        self._asked.difference_update(touched)
+        self._dirty = without(self._dirty, plan.names)
+        self._asked = without(self._asked, plan.names)
         self._answer_due = False
-        resources = self.held.listing() if self.whole_state else plan.puts
-        marks = tuple([mark(resource.name) for resource in resources]) if self._removes else ()
-        digest = self.held.digest if self.whole_state else content_digest(plan.puts, removed, marks)
-        nonce = f"{digest:032x}"
+        if self.whole_state:
+            resources, made = self.held.listing(), Content(self.held.digest)
+        else:
+            resources, made = plan.puts, content(plan, removed, clusters)
+        nonce = f"{made.digest:032x}"
         self.nonce = nonce if nonce != self.nonce else nonce + "+"
         self.version = self.held.version
         self.phase = Phase.UNACKED
         what = (self.variant, self.type_url, self.version, self.nonce)
-        self.outstanding = Response(*what, resources, removed, marks, touched)
+        self.outstanding = Response(*what, resources, removed, made.marks, plan.touched)
         return self.outstanding
 
     # -- what the client answers
