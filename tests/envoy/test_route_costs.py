@@ -92,7 +92,7 @@ def test_a_new_service_costs_its_own_virtual_host() -> None:
     tables = Tables(world_of(mesh(50)))
     tables.get()
     cost = tables.cost(service("new"))
-    assert cost["virtual_host"] == 2 and cost["service_routes"] == 1
+    assert cost["virtual_host"] == 2
 
 
 def test_a_label_counts_only_where_a_virtual_service_asks_for_it() -> None:

@@ -14,49 +14,30 @@ import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.connection_pool import Speaks, apply_connection_pool, apply_proxy_settings, outbound_http
+from mesh_pilot.envoy.cluster_shapes import Client, Own, Shape, build_cluster, own_contents, shared_cluster
+from mesh_pilot.envoy.connection_pool import Speaks, apply_connection_pool
 from mesh_pilot.envoy.defaults import cluster_defaults
 from mesh_pilot.envoy.discovery import BY_DNS, Discovery, discovery_of
-from mesh_pilot.envoy.dns_clusters import Resolver, apply_dns, apply_dynamic_dns
+from mesh_pilot.envoy.dns_clusters import Resolver, apply_dns
 from mesh_pilot.envoy.egress import scope_services
 from mesh_pilot.envoy.endpoints import preference_of
 from mesh_pilot.envoy.identities import identities
-from mesh_pilot.envoy.load_balancing import apply_load_balancing, apply_outlier_detection
-from mesh_pilot.envoy.messages import ads, duration, resource_of
+from mesh_pilot.envoy.messages import duration, encode, resource_of
 from mesh_pilot.envoy.mtls import PeerMode, client_mtls
 from mesh_pilot.envoy.names import BLACK_HOLE, PASSTHROUGH, outbound_sni
-from mesh_pilot.envoy.policy import NO_POLICY, client_policy, passes_through, rule_ref, subset_names
+from mesh_pilot.envoy.policy import NO_POLICY, covers_many, passes_through, rule_ref, subset_names
 from mesh_pilot.envoy.proxy_settings import METADATA
 from mesh_pilot.envoy.scope import Call, Place, Plan, Scope
 from mesh_pilot.envoy.stat_names import outbound_stat_name
-from mesh_pilot.envoy.upstream_tls import CertificateFiles, Peer, apply_proxy_protocol, apply_tls
+from mesh_pilot.envoy.upstream_tls import CertificateFiles
 from mesh_pilot.envoy.upstreams import Upstream
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType
-from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.resource import CLUSTER, Resource, make_resource
 from mesh_pilot.model.service import Port, Protocol, Service
 from mesh_pilot.world.view import View
 
 AUTO_PASSTHROUGH = api.ServerTlsSettingsTlSmode.AUTO_PASSTHROUGH
-
-_TYPES = {
-    Discovery.EDS: Cluster.EDS,
-    Discovery.STRICT_DNS: Cluster.STRICT_DNS,
-    Discovery.LOGICAL_DNS: Cluster.LOGICAL_DNS,
-    Discovery.ORIGINAL_DST: Cluster.ORIGINAL_DST,
-}
-
-
-@attrs.frozen(cache_hash=True)
-class Client:
-    """What of a scope its clusters depend on."""
-
-    sidecar: bool
-    files: CertificateFiles | None = None
-    settings: str = ""
-    """What it says of its own settings (see ``proxy_settings``)."""
-    certified: bool = True
-    """Whether it has a certificate of the mesh to show."""
 
 
 def outbound_clusters(view: View, scope: Scope, place: Place) -> Plan:
@@ -78,31 +59,16 @@ def cluster(
     port = service.port(upstream.port) if service else None
     if service is None or port is None:
         return None
-    policy = view.get(client_policy, upstream.rule, port.number, upstream.subset)
-    defaults = view.get(cluster_defaults)
-    http = policy.connection_pool.http if policy.connection_pool else None
-    speaks = outbound_http(port.protocol, http, mesh_upgrade=defaults.h2_upgrade, sniff=client.sidecar)
-    message = Cluster(name=upstream.name)
-    message.alt_stat_name = outbound_stat_name(defaults.outbound_stat_name, service, port, upstream.subset)
-    if resolver is not None:
-        apply_dns(view, message, upstream, port, resolver, logical=discovery is Discovery.LOGICAL_DNS)
-    elif discovery is Discovery.DYNAMIC_DNS:
-        apply_dynamic_dns(message, defaults)
+    shape = _shape(view, client, upstream, discovery, service, port)
+    own = _own(view, upstream, service, port)
+    if resolver is None and (not upstream.rule or view.get(covers_many, upstream.rule)):
+        body = view.get(shared_cluster, shape).fill(own_contents(own))
     else:
-        message.type = _TYPES[discovery]
-        if discovery is Discovery.EDS:
-            _apply_eds(message)
-    apply_connection_pool(message, policy, defaults, speaks)
-    apply_proxy_settings(view, message, client.settings)
-    apply_outlier_detection(message, policy.outlier_detection)
-    apply_load_balancing(message, policy.load_balancer, defaults)
-    if not upstream.by_sni:
-        peer = _peer(view, service, port, upstream, discovery, http2=speaks is Speaks.HTTP2)
-        if not client.certified:
-            peer = attrs.evolve(peer, mesh_mtls=False)
-        apply_tls(message, policy.tls, peer, defaults, client.files)
-        apply_proxy_protocol(message, policy.proxy_protocol)
-    return resource_of(message.name, message, _configs(service, upstream))
+        message = build_cluster(view, shape, own)
+        if resolver is not None:
+            apply_dns(view, message, upstream, port, resolver, logical=discovery is Discovery.LOGICAL_DNS)
+        body = encode(message)
+    return make_resource(own.name, CLUSTER, body, _configs(service, upstream))
 
 
 def black_hole(view: View) -> Resource | None:
@@ -160,20 +126,28 @@ def _passes_by_sni(view: View, gateways: tuple[ConfigKey, ...]) -> bool:
     )
 
 
-def _apply_eds(message: Cluster) -> None:
-    message.eds_cluster_config.service_name = message.name
-    message.eds_cluster_config.eds_config.CopyFrom(ads())
-
-
-def _peer(view: View, service: Service, port: Port, upstream: Upstream, discovery: Discovery, http2: bool) -> Peer:
-    defaults = view.get(cluster_defaults)
-    mode = view.get(client_mtls, service.key, port.name, discovery is Discovery.ORIGINAL_DST)
-    return Peer(
-        identities=view.get(identities, service.key, port.name),
-        sni=outbound_sni(service.host, port.number, upstream.subset),
-        http2=http2,
+def _shape(view: View, client: Client, upstream: Upstream, discovery: Discovery, service: Service, port: Port) -> Shape:
+    mode = client_mtls(view, service.key, port.name, discovery is Discovery.ORIGINAL_DST)
+    return Shape(
+        client=client,
+        rule=upstream.rule,
+        port=port.number if upstream.rule else 0,
+        subset=upstream.subset if upstream.rule else "",
+        protocol=port.protocol,
+        discovery=discovery,
+        by_sni=upstream.by_sni,
         declared_by_users=service.registry == "External",
-        mesh_mtls=defaults.auto_mtls and mode not in (None, PeerMode.DISABLE),
+        mesh_mtls=view.get(cluster_defaults).auto_mtls and mode not in (None, PeerMode.DISABLE),
+    )
+
+
+def _own(view: View, upstream: Upstream, service: Service, port: Port) -> Own:
+    pattern = view.get(cluster_defaults).outbound_stat_name
+    return Own(
+        name=upstream.name,
+        stat_name=outbound_stat_name(pattern, service, port, upstream.subset),
+        sni=outbound_sni(service.host, port.number, upstream.subset),
+        identities=() if upstream.by_sni else view.get(identities, service.key, port.name),
     )
 
 

@@ -50,12 +50,13 @@ def discovery_of(scope: Scope, service: Service, through: bool) -> Discovery:
 def scope_service(view: View, scope: Scope, host: str) -> Service | None:
     """The service that a host means in a scope, with the ports that the scope may use; None where it has none.
 
-    The same choice as ``scope_services`` makes, but where no Sidecar narrows it without a look at other hosts.
+    The same choice as ``scope_services`` makes, but where no Sidecar narrows it without a look at other hosts: that
+    costs too little to be remembered, so this is called as it is.
     """
     listeners = view.get(egress_listeners, scope)
     if len(listeners) == 1 and listeners[0].index < 0:
-        return view.get(visible_service, scope.namespace, host)
-    return view.get(_by_host, scope).get(host)
+        return visible_service(view, scope.namespace, host)
+    return view.get(_narrowed_service, scope, host)
 
 
 def any_dynamic(view: View, namespace: str) -> bool:
@@ -83,6 +84,10 @@ def visible_service(view: View, namespace: str, host: str) -> Service | None:
 
 def _default_export(view: View) -> frozenset[str]:
     return frozenset(view.mesh().default_service_export_to) or frozenset("*")
+
+
+def _narrowed_service(view: View, scope: Scope, host: str) -> Service | None:
+    return view.get(_by_host, scope).get(host)
 
 
 def _by_host(view: View, scope: Scope) -> Mapping[str, Service]:

@@ -8,7 +8,7 @@ from envoy.extensions.clusters.dynamic_forward_proxy.v3 import cluster_pb2 as dy
 from envoy.extensions.common.dynamic_forward_proxy.v3.dns_cache_pb2 import DnsCacheConfig
 
 from mesh_pilot.envoy.defaults import ClusterDefaults, cluster_defaults
-from mesh_pilot.envoy.endpoints import Reach, build_assignment
+from mesh_pilot.envoy.endpoints import Reach, encode_assignment
 from mesh_pilot.envoy.localities import Preference
 from mesh_pilot.envoy.messages import any_of, duration
 from mesh_pilot.envoy.policy import subset_labels
@@ -36,14 +36,14 @@ def apply_dns(
     defaults = view.get(cluster_defaults)
     labels = view.get(subset_labels, upstream.rule, upstream.subset) or frozenset()
     reach = Reach(preference=resolver.preference)
-    endpoints = build_assignment(view, message.name, upstream.service, port.name, labels, reach)
-    count = sum(len(locality.lb_endpoints) for locality in endpoints.endpoints)
+    encoded = encode_assignment(view, message.name, upstream.service, port.name, labels, reach)
+    message.load_assignment.MergeFromString(encoded)
+    count = sum(len(locality.lb_endpoints) for locality in message.load_assignment.endpoints)
     # Envoy wants exactly one endpoint in a LOGICAL_DNS cluster.
     message.type = Cluster.LOGICAL_DNS if logical and count == 1 else Cluster.STRICT_DNS
     message.dns_lookup_family = Cluster.V4_ONLY if resolver.ipv4 else Cluster.V6_ONLY
     message.dns_refresh_rate.CopyFrom(duration(defaults.dns_refresh_rate))
     message.respect_dns_ttl = True
-    message.load_assignment.CopyFrom(endpoints)
 
 
 def apply_dynamic_dns(message: Cluster, defaults: ClusterDefaults) -> None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import attrs
-from envoy.config.core.v3 import health_check_pb2
-from envoy.config.endpoint.v3 import endpoint_pb2
-from envoy.config.endpoint.v3.endpoint_components_pb2 import LbEndpoint
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthenticationMutualTlsMode as PeerAuthenticationMode
+from mesh_pilot.envoy import endpoint_bytes
 from mesh_pilot.envoy.defaults import cluster_defaults
 from mesh_pilot.envoy.discovery import Discovery, discovery_of, scope_service
+from mesh_pilot.envoy.endpoint_bytes import lb_endpoint, locality_endpoints
 from mesh_pilot.envoy.identities import port_endpoints
 from mesh_pilot.envoy.load_balancing import locality_setting, zone_aware_setting
 from mesh_pilot.envoy.localities import (
@@ -33,19 +33,20 @@ from mesh_pilot.envoy.localities import (
     topology,
     zone_aware_preference,
 )
-from mesh_pilot.envoy.messages import address, pipe, resource_of, uint32
 from mesh_pilot.envoy.mtls import PeerMode, peer_modes
 from mesh_pilot.envoy.names import Direction, parse_cluster
 from mesh_pilot.envoy.networks import Gateway, Networks, networks, through_gateways
 from mesh_pilot.envoy.policy import Policy, RuleRef, client_policy, passes_through, rule, rule_ref, subset_labels
 from mesh_pilot.envoy.scope import Labels, Place, Scope
-from mesh_pilot.envoy.upstream_tls import ISTIO_MODE, TLS_MODE_KEY, TlsMode
+from mesh_pilot.envoy.upstream_tls import ISTIO_MODE, TlsMode
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.resource import ENDPOINT, Resource, make_resource
 from mesh_pilot.model.service import NOWHERE, Endpoint, Health, Locality, ServiceKey
 from mesh_pilot.world.view import View
 
-SOCKET_MATCH = "envoy.transport_socket_match"
+_ALL: Labels = frozenset()
+"""The labels of a service as a whole."""
+_UNHEALTHY = Health.UNHEALTHY
 
 
 @attrs.frozen(cache_hash=True)
@@ -65,13 +66,13 @@ def assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | 
     parsed = parse_cluster(name)
     if parsed is None or parsed.direction is not Direction.OUTBOUND:
         return None
-    service = view.get(scope_service, scope, parsed.host)
+    service = scope_service(view, scope, parsed.host)
     port = service.port(parsed.port) if service else None
     if service is None or port is None:
         return None
     ref = view.get(rule_ref, scope.namespace, scope.labels, service.key)
-    labels = view.get(subset_labels, ref, parsed.subset)
-    through = view.get(passes_through, ref, parsed.port, parsed.subset)
+    labels = view.get(subset_labels, ref, parsed.subset) if parsed.subset else _ALL
+    through = bool(ref) and view.get(passes_through, ref, parsed.port, parsed.subset)
     if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:
         return None
     reach = view.get(reach_of, ref, parsed.port, parsed.subset, place)
@@ -104,39 +105,35 @@ def load_assignment(
     view: View, name: str, service: ServiceKey, port: str, labels: Labels, reach: Reach
 ) -> Resource | None:
     """The endpoints of a service's port (by name) that have some labels, as a cluster of this name."""
-    return resource_of(name, build_assignment(view, name, service, port, labels, reach), _origin(view, service))
+    body = encode_assignment(view, name, service, port, labels, reach)
+    return make_resource(name, ENDPOINT, body, _origin(view, service))
 
 
-def build_assignment(
-    view: View, name: str, service: ServiceKey, port: str, labels: Labels, reach: Reach
-) -> endpoint_pb2.ClusterLoadAssignment:
-    """The message itself; DNS clusters carry it with them."""
-    message = endpoint_pb2.ClusterLoadAssignment(cluster_name=name)
-    chosen = [
-        e
-        for e in view.get(port_endpoints, service, port)
-        if (e.health is not Health.UNHEALTHY or reach.detects_outliers) and _has_labels(e, labels)
-    ]
+def encode_assignment(view: View, name: str, service: ServiceKey, port: str, labels: Labels, reach: Reach) -> bytes:
+    """The message itself, encoded; DNS clusters carry it with them."""
+    chosen = view.get(port_endpoints, service, port)
+    if not reach.detects_outliers:
+        chosen = tuple(e for e in chosen if e.health is not _UNHEALTHY)
+    if labels:
+        chosen = tuple(e for e in chosen if _has_labels(e, labels))
     groups = _grouped(view, service, chosen, reach)
-    for group in _preferred(groups, reach.preference):
-        locality = message.endpoints.add(
-            lb_endpoints=[m.message for m in group.members], load_balancing_weight=uint32(group.weight)
-        )
-        locality.priority = group.priority
-        # Envoy heeds a locality's weight only where the locality is there, be it empty.
-        locality.locality.SetInParent()
-        locality.locality.region, locality.locality.zone, locality.locality.sub_zone = group.locality
-    return message
+    return endpoint_bytes.load_assignment(
+        name,
+        (
+            locality_endpoints(group.locality, (member.body for member in group.members), group.weight, group.priority)
+            for group in _preferred(groups, reach.preference)
+        ),
+    )
 
 
 # -- grouping
 
 
-@attrs.frozen
-class _Member:
+class _Member(NamedTuple):
     """One endpoint as a client sees it: itself, or a gateway that leads to it and others."""
 
-    message: LbEndpoint
+    body: bytes
+    """An LbEndpoint."""
     weight: int
     endpoint: Endpoint
     """For a gateway: one that has only what its network tells."""
@@ -186,7 +183,7 @@ def _members(
         gateways = known.gateways.get(where, ()) if known else ()
         if not gateways or not reach.network or where in ("", reach.network):
             if endpoint.address:
-                members.append(_Member(_lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
+                members.append(_Member(lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
         elif mesh_tls or _demands_mesh_tls(endpoint, reach.tls_modes):
             behind[gateways] += weight
     members += (_gateway_member(known, gateway, weight) for gateway, weight in through_gateways(behind) if known)
@@ -196,23 +193,7 @@ def _members(
 def _gateway_member(known: Networks, gateway: Gateway, weight: int) -> _Member:
     network = next(n for n, gateways in known.gateways.items() if gateway in gateways)
     endpoint = Endpoint(*gateway, "", network=network, labels=topology(NOWHERE, network))
-    return _Member(_lb_endpoint(endpoint, weight, True), weight, endpoint)
-
-
-def _lb_endpoint(endpoint: Endpoint, weight: int, mesh_tls: bool) -> LbEndpoint:
-    message = LbEndpoint()
-    where = pipe(endpoint.address) if endpoint.is_unix else address(endpoint.address, endpoint.port)
-    message.endpoint.address.CopyFrom(where)
-    if weight != 1:
-        message.load_balancing_weight.value = weight
-    if mesh_tls:
-        fields = message.metadata.filter_metadata[SOCKET_MATCH].fields
-        fields[TLS_MODE_KEY].string_value = ISTIO_MODE
-    if endpoint.health is Health.UNHEALTHY:
-        message.health_status = health_check_pb2.UNHEALTHY
-    elif endpoint.health is Health.DRAINING:
-        message.health_status = health_check_pb2.DRAINING
-    return message
+    return _Member(lb_endpoint(endpoint, weight, True), weight, endpoint)
 
 
 def _preferred(groups: list[_Group], wanted: Preference) -> list[_Group]:
@@ -263,8 +244,10 @@ def _has_labels(endpoint: Endpoint, labels: Labels) -> bool:
 
 def _takes_mesh_tls(view: View, endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...], disabled: bool) -> bool:
     """Whether a client should use mesh mTLS to an endpoint of a cluster that leaves it to the endpoint."""
-    ruled = _ruled_mode(endpoint, modes)
-    if ruled == TlsMode.DISABLE or endpoint.tls_mode != ISTIO_MODE:
+    if endpoint.tls_mode != ISTIO_MODE:
+        return False
+    ruled = _ruled_mode(endpoint, modes) if modes else None
+    if ruled == TlsMode.DISABLE:
         return False
     if ruled == TlsMode.ISTIO_MUTUAL or not disabled:
         return True

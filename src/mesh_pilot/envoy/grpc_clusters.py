@@ -15,7 +15,7 @@ from envoy.config.endpoint.v3 import endpoint_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.discovery import BY_DNS, discovery_of, scope_service
-from mesh_pilot.envoy.endpoints import Reach, assignment, build_assignment
+from mesh_pilot.envoy.endpoints import Reach, assignment, encode_assignment
 from mesh_pilot.envoy.grpc_tls import client_socket
 from mesh_pilot.envoy.identities import identities
 from mesh_pilot.envoy.messages import address, resource_of, uint64
@@ -40,7 +40,7 @@ def grpc_cluster(view: View, scope: Scope, name: str) -> Resource | None:
     target = outbound_name(name)
     if target is None:
         return None
-    service = view.get(scope_service, scope, target.host)
+    service = scope_service(view, scope, target.host)
     if service is None or service.port(target.port) is None:
         return view.get(_unserved, name)
     ref = view.get(rule_ref, scope.namespace, scope.labels, service.key)
@@ -104,7 +104,8 @@ def _by_name(name: str, host: str, port: int) -> Cluster:
 def _dns_name(view: View, upstream: Upstream, port: Port) -> tuple[str, int] | None:
     """The one name and port behind a service found by DNS: gRPC resolves one name a cluster, and all its addresses."""
     labels = view.get(subset_labels, upstream.rule, upstream.subset) or frozenset()
-    found = build_assignment(view, upstream.name, upstream.service, port.name, labels, Reach())
+    encoded = encode_assignment(view, upstream.name, upstream.service, port.name, labels, Reach())
+    found = endpoint_pb2.ClusterLoadAssignment.FromString(encoded)
     members = [e.endpoint.address.socket_address for locality in found.endpoints for e in locality.lb_endpoints]
     return (members[0].address, members[0].port_value) if len(members) == 1 else None
 

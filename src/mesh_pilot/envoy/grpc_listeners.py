@@ -91,7 +91,7 @@ def parse_authority(text: str) -> Authority:
 def _service(view: View, scope: Scope, host: str) -> Service | None:
     """The service that a host names, in full or by one of its short forms."""
     for full in _full_names(host, scope.dns_domain):
-        service = view.get(scope_service, scope, full)
+        service = scope_service(view, scope, full)
         if service is not None and host in service_names(service, scope.dns_domain)[0]:
             return service
     return None

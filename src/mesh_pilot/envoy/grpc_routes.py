@@ -56,7 +56,7 @@ def grpc_route_table(view: View, scope: Scope, name: str) -> Resource | None:
     target = outbound_name(name)
     if target is None or target.subset:
         return None
-    service = view.get(scope_service, scope, target.host)
+    service = scope_service(view, scope, target.host)
     if service is None or service.port(target.port) is None:
         return None
     hosts = view.get(planned_hosts, scope, Table(target.port))

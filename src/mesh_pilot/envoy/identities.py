@@ -6,12 +6,15 @@ A value of its own, so that endpoints which come and go under the same identitie
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 from mesh_pilot.envoy.defaults import cluster_defaults
 from mesh_pilot.model.service import Endpoint, ServiceKey
 from mesh_pilot.world.view import View
 
 SPIFFE = "spiffe://"
+
+_place = attrgetter("address", "port", "workload")
 
 
 def port_endpoints(view: View, service: ServiceKey, port: str) -> tuple[Endpoint, ...]:
@@ -23,16 +26,12 @@ def identities(view: View, service: ServiceKey, port: str) -> tuple[str, ...]:
     """Subject alternative names to accept from a service's port: those of its endpoints' service accounts, also under
     the trust domain's aliases, and those that the service declares. Sorted."""
     found = view.service(service)
-    names = set(view.get(_accounts, service, port))
+    names = {e.service_account for e in view.get(port_endpoints, service, port)}
+    names.discard("")
     if found is not None:
         names.update(found.subject_alt_names)
     aliases = view.get(cluster_defaults).trust_domain_aliases
-    return tuple(sorted(_with_aliases(names, aliases)))
-
-
-def _accounts(view: View, service: ServiceKey, port: str) -> tuple[str, ...]:
-    accounts = {e.service_account for e in view.get(port_endpoints, service, port)}
-    return tuple(sorted(accounts - {""}))
+    return tuple(sorted(_with_aliases(names, aliases) if aliases else names))
 
 
 def _with_aliases(names: Iterable[str], aliases: Iterable[str]) -> set[str]:
@@ -42,7 +41,3 @@ def _with_aliases(names: Iterable[str], aliases: Iterable[str]) -> set[str]:
         if name.startswith(SPIFFE) and slash:
             result.update(f"{SPIFFE}{alias}/{rest}" for alias in aliases)
     return result
-
-
-def _place(endpoint: Endpoint) -> tuple[str, int, str]:
-    return (endpoint.address, endpoint.port, endpoint.workload)

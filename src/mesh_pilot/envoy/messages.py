@@ -24,6 +24,8 @@ SECRET_PATIENCE = timedelta(seconds=3)
 UNLIMITED = 4294967295
 """Istio's "no limit" for circuit breakers: the largest uint32."""
 
+_BYTES = tuple(bytes((value,)) for value in range(128))
+
 
 def encode(msg: message.Message) -> bytes:
     """The bytes of a message: the same for equal messages."""
@@ -38,16 +40,16 @@ def any_of(msg: message.Message) -> any_pb2.Any:
 
 def field(number: int, body: bytes) -> bytes:
     """An embedded message (or string) as a field: appended to an encoded message, it adds to a repeated field."""
-    return _varint(number << 3 | 2) + _varint(len(body)) + body
+    return varint(number << 3 | 2) + varint(len(body)) + body
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+def varint(value: int) -> bytes:
+    """A number of 0 or more as protobuf writes it."""
+    if value <= 0x7F:
+        return _BYTES[value]
+    if value <= 0x3FFF:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    return bytes((value & 0x7F | 0x80,)) + varint(value >> 7)
 
 
 def resource_of(name: str, msg: message.Message, configs: tuple[ConfigKey, ...] = ()) -> Resource:

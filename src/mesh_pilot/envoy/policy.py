@@ -61,8 +61,9 @@ def rule_ref(view: View, namespace: str, labels: Labels | None, service: Service
     ``labels`` are the client's (``Scope.labels``); None where the rule is asked for by the service's own side, for
     which rules with a workloadSelector do not count.
     """
+    covering = view.get(_rules_covering, service.host)
     found = NO_RULE
-    for entry in view.get(_entries_for, namespace, service):
+    for entry in _entries_for(view, covering, namespace, service) if covering else ():
         if entry.selector is None:
             found = entry.configs
         elif labels is not None and entry.configs[0].namespace == namespace and entry.selector <= labels:
@@ -83,6 +84,12 @@ def rule(view: View, ref: RuleRef) -> Rule:
         for subset in spec.subsets:
             subsets.setdefault(subset.name, subset)
     return Rule(policy, subsets)
+
+
+def covers_many(view: View, ref: RuleRef) -> bool:
+    """Whether a rule is written for a wildcard, so that many services may follow it."""
+    configs = (view.config(key) for key in ref)
+    return any(config.spec.host.startswith("*") for config in configs if config is not None)
 
 
 def subset_names(view: View, ref: RuleRef) -> tuple[str, ...]:
@@ -196,6 +203,10 @@ class _Head:
         return self.export_to == {self.key.namespace}
 
 
+_Covering = tuple[tuple[_Head, ...], ...]
+"""The rules that may be for a host, by the host that they are written for, most specific first."""
+
+
 @attrs.frozen
 class _Entry:
     """Rules of one namespace, host and selector."""
@@ -210,8 +221,9 @@ class _Entry:
 
 
 def _heads(view: View, host: str) -> tuple[_Head, ...]:
-    default = view.get(_default_export)
-    return tuple(_head(config.key, config.spec, default) for config in view.destination_rules(host))
+    configs = view.destination_rules(host)
+    default = view.get(_default_export) if configs else ()
+    return tuple(_head(config.key, config.spec, default) for config in configs)
 
 
 def _head(key: ConfigKey, spec: api.DestinationRule, default: tuple[str, ...]) -> _Head:
@@ -229,42 +241,39 @@ def _default_export(view: View) -> tuple[str, ...]:
     return tuple(view.mesh().default_destination_rule_export_to) or ("*",)
 
 
-def _hosts_covering(view: View, host: str) -> tuple[str, ...]:
-    """The rule hosts to look under for a service's host, most specific first."""
+def _rules_covering(view: View, host: str) -> _Covering:
+    """The rules that may be for a service's host: for most there are none."""
     wildcards = (w for w in view.wildcard_rule_hosts() if w != host and host_covers(w, host))
-    return (host, *wildcards)
+    found = (_heads(view, host), *(view.get(_heads, wildcard) for wildcard in wildcards))
+    return tuple(heads for heads in found if heads)
 
 
-def _entries_for(view: View, namespace: str, service: ServiceKey) -> tuple[_Entry, ...]:
+def _entries_for(view: View, covering: _Covering, namespace: str, service: ServiceKey) -> tuple[_Entry, ...]:
     """The rules among which a client of a namespace chooses for a service, by workloadSelector."""
     root = view.root_namespace
     # In the root namespace the rules for everybody are no more the client's own than anyone's: only private ones are.
-    own = _most_specific(view, namespace, service.host, _Pool.PRIVATE if namespace == root else _Pool.LOCAL)
+    own = _most_specific(covering, namespace, _Pool.PRIVATE if namespace == root else _Pool.LOCAL)
     if own:
         return own
     for owner in dict.fromkeys((service.namespace, root)):
-        exported = _most_specific(view, owner, service.host, _Pool.EXPORTED)
+        exported = _most_specific(covering, owner, _Pool.EXPORTED)
         visible = tuple(e for e in exported if e.visible_to(namespace))
         if visible:
             return visible
     return ()
 
 
-def _most_specific(view: View, namespace: str, host: str, pool: _Pool) -> tuple[_Entry, ...]:
-    for covering in view.get(_hosts_covering, host):
-        entries = view.get(_merged, covering, namespace, pool)
-        if entries:
-            return entries
-    return ()
+def _most_specific(covering: _Covering, namespace: str, pool: _Pool) -> tuple[_Entry, ...]:
+    return next((entries for heads in covering if (entries := _merged(heads, namespace, pool))), ())
 
 
-def _merged(view: View, host: str, namespace: str, pool: _Pool) -> tuple[_Entry, ...]:
-    """The rules of one namespace for exactly this host, merged where their selectors allow; oldest first.
+def _merged(heads: tuple[_Head, ...], namespace: str, pool: _Pool) -> tuple[_Entry, ...]:
+    """The rules of one namespace for exactly one host, merged where their selectors allow; oldest first.
 
     A rule with a selector also lends its subsets to an older rule without one, as in Pilot.
     """
     entries: list[_Entry] = []
-    for head in _pooled(view.get(_heads, host), namespace, pool):
+    for head in _pooled(heads, namespace, pool):
         separate = True
         for i, entry in enumerate(entries):
             if entry.selector is not None and head.selector is not None and entry.selector != head.selector:

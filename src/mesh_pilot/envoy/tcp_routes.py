@@ -140,7 +140,7 @@ class _End:
 def _end(view: View, scope: Scope, destination: api.Destination, namespace: str, listener_port: int) -> _End:
     """Without a port in the destination it is the service's only one, else the one that the connection came to."""
     host = view.full_host(destination.host, namespace)
-    service = view.get(scope_service, scope, host)
+    service = scope_service(view, scope, host)
     port = listener_port
     if destination.port is not None and destination.port.number:
         port = destination.port.number

@@ -23,6 +23,7 @@ from mesh_pilot.envoy.route.match import route_match
 from mesh_pilot.envoy.route.retry import retry_policy
 from mesh_pilot.envoy.route.rules import HttpRule, http_rules
 from mesh_pilot.envoy.route.select import Client, select
+from mesh_pilot.envoy.splice import Template, template
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
 
@@ -44,15 +45,33 @@ def virtual_service_routes(view: View, key: ConfigKey, client: Client, port: int
 
 
 def service_routes(view: View, host: str, port: int, rule: RuleRef) -> tuple[Encoded, ...]:
-    """The one route to a service that no VirtualService is for; ``rule`` is its DestinationRule."""
-    route = default_route(outbound(host, port), f"{host}:{port}/*")
+    """The one route to a service that no VirtualService is for; ``rule`` is its DestinationRule.
+
+    To remember it would cost more than to make it.
+    """
+    cluster, operation = outbound(host, port), f"{host}:{port}/*"
+    hashed = hash_policy(view, rule, port)
+    if hashed is None:
+        contents = {"cluster": (cluster.encode(),), "operation": (operation.encode(),)}
+        return (Encoded(view.get(_shared_route).fill(contents), True),)
+    route = _service_route(view, cluster, operation)
+    route.route.hash_policy.append(hashed)
+    return (_encoded(route),)
+
+
+def _shared_route(view: View) -> Template:
+    """The routes of services, with blanks for what each has of its own."""
+    marks = {"cluster": "\0cluster", "operation": "\0operation"}
+    route = _service_route(view, marks["cluster"], marks["operation"])
+    return template(encode(route), {name: mark.encode() for name, mark in marks.items()})
+
+
+def _service_route(view: View, cluster: str, operation: str) -> rc.Route:
+    route = default_route(cluster, operation)
     retries = retry_policy(view.get(default_retries))
     if retries is not None:
         route.route.retry_policy.CopyFrom(retries)
-    hashed = hash_policy(view, rule, port)
-    if hashed is not None:
-        route.route.hash_policy.append(hashed)
-    return (_encoded(route),)
+    return route
 
 
 def default_route(cluster: str, operation: str) -> rc.Route:

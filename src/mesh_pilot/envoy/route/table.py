@@ -15,7 +15,7 @@ from envoy.config.route.v3 import route_pb2
 
 from mesh_pilot.envoy.messages import boolean, encode, field
 from mesh_pilot.envoy.proxy_settings import counts_attempts
-from mesh_pilot.envoy.route.build import Encoded
+from mesh_pilot.envoy.route.build import Encoded, service_routes
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ROUTE, Resource, make_resource
 from mesh_pilot.world import View
@@ -45,20 +45,27 @@ class PlannedHost:
 
 def virtual_host(view: View, planned: PlannedHost) -> bytes:
     """A VirtualHost, encoded. Of routes from several sources those that take everything go last."""
-    routes = [route for function, key in planned.routes for route in view.get(function, *key)]
+    routes = [route for call in planned.routes for route in _routes(view, call)]
     if len(planned.routes) > 1:
         routes.sort(key=lambda route: route.takes_all)
-    rest = rc.VirtualHost(include_request_attempt_count=view.get(counts_attempts, ""))
-    if planned.https_only:
-        rest.require_tls = rc.VirtualHost.ALL
-    return b"".join(
-        (
-            field(NAME, planned.name.encode()),
-            *(field(HOST_DOMAINS, domain.encode()) for domain in planned.domains),
-            *(field(HOST_ROUTES, route.data) for route in routes),
-            encode(rest),
-        )
-    )
+    parts = [field(NAME, planned.name.encode())]
+    parts += [field(HOST_DOMAINS, domain.encode()) for domain in planned.domains]
+    parts += [field(HOST_ROUTES, route.data) for route in routes]
+    parts.append(view.get(_host_settings, planned.https_only))
+    return b"".join(parts)
+
+
+def _routes(view: View, call: RoutesCall) -> tuple[Encoded, ...]:
+    function, key = call
+    return function(view, *key) if function is service_routes else view.get(function, *key)
+
+
+def _host_settings(view: View, https_only: bool) -> bytes:
+    """What virtual hosts have besides names and routes."""
+    host = rc.VirtualHost(include_request_attempt_count=view.get(counts_attempts, ""))
+    if https_only:
+        host.require_tls = rc.VirtualHost.ALL
+    return encode(host)
 
 
 def route_table(
