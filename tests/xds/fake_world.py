@@ -6,7 +6,7 @@ from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Se
 
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import TYPES, Resource, make_resource
+from mesh_pilot.model.resource import TYPES, VIRTUAL_HOST, Resource, make_resource
 from mesh_pilot.xds.messages import Node
 
 NODE = Node("sidecar~10.1.1.1~web-1.shop~shop.svc.cluster.local", {"GENERATOR": "test"}, version="1.40.0")
@@ -87,6 +87,10 @@ class FakeSet:
         self._log_from = self._revision + 1
         self._log.clear()
 
+    @property
+    def ever_written(self) -> bool:
+        return self._revision > 1
+
     def copy(self) -> FakeSet:
         """The same resources as another set, as after a change of scope."""
         twin = FakeSet(self.type_url, self._world)
@@ -146,7 +150,9 @@ class FakeResources:
         self.closed = False
 
     def set(self, type_url: str) -> FakeSet | None:
-        return self._world.sets.get(type_url)
+        """Virtual hosts are served only where there are any."""
+        found = self._world.sets.get(type_url)
+        return None if found is None or (type_url == VIRTUAL_HOST and not found.ever_written) else found
 
     def watch(self, wake: Callable[[], None], wanted: Callable[[str], Set[str]]) -> None:
         self._waker = wake

@@ -8,7 +8,7 @@ import pytest
 from driver import Delta, Sotw, names
 from fake_world import FakeWorld
 
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, TYPES
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, TYPES, VIRTUAL_HOST
 from mesh_pilot.xds.messages import Response, Variant
 
 Client = Sotw | Delta
@@ -58,7 +58,7 @@ def test_types_are_sent_in_order(make: type[Client]) -> None:
     for type_url in reversed(TYPES):
         world.put(type_url, "a")
         client.ask(type_url, *([] if type_url in (CLUSTER, LISTENER) else ["a"]))
-    assert kinds(client.responses()) == [CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET, EXTENSION]
+    assert kinds(client.responses()) == [CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, SECRET, EXTENSION]
 
 
 def test_a_cluster_change_is_followed_by_the_endpoints_of_the_touched_clusters(

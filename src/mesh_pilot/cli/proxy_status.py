@@ -9,7 +9,7 @@ from rich.table import Table
 
 from mesh_pilot.cli.options import address
 
-TYPES = ("CDS", "EDS", "LDS", "RDS", "SDS", "ECDS")
+TYPES = ("CDS", "EDS", "LDS", "RDS", "VHDS", "SDS", "ECDS")
 
 
 @click.command("proxy-status", context_settings={"show_default": True})

@@ -8,14 +8,15 @@ import attrs
 
 from mesh_pilot.envoy.chains import Conflict
 from mesh_pilot.envoy.conflicts import listener_conflicts
-from mesh_pilot.envoy.parts import PartKey, Parts, parts_of
+from mesh_pilot.envoy.parts import PartKey, Parts, hosts_of, parts_of
 from mesh_pilot.envoy.patches.patch import PatchProblem
 from mesh_pilot.envoy.patches.problems import plan_problems, problems, table_problems
 from mesh_pilot.envoy.scope import Facts, Target, facts_of, target_of
 from mesh_pilot.envoy.sets import JoinedSet, LiveSet, Part
-from mesh_pilot.incremental import Watch
+from mesh_pilot.envoy.table_sets import TableSets
+from mesh_pilot.incremental import Query, Watch
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import SECRET
+from mesh_pilot.model.resource import SECRET, VIRTUAL_HOST
 from mesh_pilot.security.secrets import IdentitySet, Issuer
 from mesh_pilot.security.spiffe import parse_identity
 from mesh_pilot.world import World
@@ -34,9 +35,11 @@ class CatalogStatistics:
 class WorldCatalog:
     """Opens the resources of proxies over one World."""
 
-    def __init__(self, world: World, issuer: Issuer | None = None) -> None:
-        """``issuer`` gives proxies whose identity is known their certificates; without one there are none."""
+    def __init__(self, world: World, issuer: Issuer | None = None, *, split: bool = False) -> None:
+        """``issuer`` gives proxies whose identity is known their certificates; without one there are none. With
+        ``split`` those that can take virtual hosts by themselves get them so, unless they say otherwise."""
         self._world = world
+        self._split = split
         self._issuer = issuer
         self._sets: dict[PartKey, LiveSet] = {}
         self._idle: dict[PartKey, bool] = {}
@@ -46,7 +49,7 @@ class WorldCatalog:
     def open(self, proxy: Proxy) -> WorldResources:
         identity = parse_identity(proxy.identity)
         own = self._issuer.secrets_of(identity) if self._issuer and identity else None
-        resources = WorldResources(self, facts_of(proxy), own)
+        resources = WorldResources(self, facts_of(proxy, split=self._split), own)
         self._open[resources] = None
         return resources
 
@@ -119,6 +122,8 @@ class WorldResources:
         self._stale = True
         self._parts: Parts = {}
         self._sets: dict[str, JoinedSet] = {}
+        self._hosts: Query | None = None
+        self._host_sets: TableSets | None = None
         self._waker: Callable[[], None] = _nothing
         self._wanted: Callable[[str], Set[str]] = _no_names
 
@@ -138,15 +143,18 @@ class WorldResources:
             self._watch.take()
             target = self._watch.get(target_of, self._facts)
             if target != self._target:
-                for type_url in list(self._sets):
-                    self._leave(type_url)
+                self._leave_all()
                 self._target = target
                 self._parts = parts_of(target)
+                self._hosts = hosts_of(target)
         assert self._target is not None
         return self._target
 
-    def set(self, type_url: str) -> JoinedSet | None:
+    def set(self, type_url: str) -> JoinedSet | TableSets | None:
         _ = self.target
+        _ = self.target
+        if type_url == VIRTUAL_HOST:
+            return self._virtual_hosts()
         joined = self._sets.get(type_url)
         if joined is None:
             parts = self._parts.get(type_url)
@@ -176,7 +184,8 @@ class WorldResources:
         view = self._world.memo.view
         seen = {} if seen is None else seen
         found = dict.fromkeys(problems(view, target.filters))
-        for part in (p for parts in self._parts.values() for p in parts):
+        tables = self._host_sets.tables if self._host_sets is not None else ()
+        for part in (*(p for parts in self._parts.values() for p in parts), *map(self._hosts_part, tables)):
             if part not in seen:
                 _, query, is_plan = part
                 live = self._catalog._sets.get(part)
@@ -194,12 +203,34 @@ class WorldResources:
         return self._wanted(type_url)
 
     def close(self) -> None:
-        for type_url in list(self._sets):
-            self._leave(type_url)
+        self._leave_all()
         self._watch.close()
         self._waker = _nothing
         self._wanted = _no_names
         self._catalog._open.pop(self, None)
+
+    def _virtual_hosts(self) -> TableSets | None:
+        if self._hosts is not None and self._host_sets is None:
+            self._host_sets = TableSets(
+                self._world.memo,
+                VIRTUAL_HOST,
+                lambda: self._wanted(VIRTUAL_HOST),
+                lambda table: self._catalog._attach(self._hosts_part(table), self, self._wake),
+                lambda table: self._catalog._detach(self._hosts_part(table), self),
+            )
+        return self._host_sets
+
+    def _hosts_part(self, table: str) -> PartKey:
+        assert self._hosts is not None
+        function, key = self._hosts
+        return (VIRTUAL_HOST, (function, (*key, table)), True)
+
+    def _leave_all(self) -> None:
+        for type_url in list(self._sets):
+            self._leave(type_url)
+        if self._host_sets is not None:
+            self._host_sets.close()
+            self._host_sets = None
 
     def _leave(self, type_url: str) -> None:
         del self._sets[type_url]

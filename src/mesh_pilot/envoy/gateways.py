@@ -7,7 +7,8 @@ from mesh_pilot.envoy.gateway.listener import listener, listener_conflicts
 from mesh_pilot.envoy.gateway.servers import Kind, Ports, Server, Skipped, merged_servers, target_ports
 from mesh_pilot.envoy.gateway.tables import planned_hosts
 from mesh_pilot.envoy.owner import gateway_owner
-from mesh_pilot.envoy.route.table import route_table
+from mesh_pilot.envoy.route.split import split_table
+from mesh_pilot.envoy.route.table import PlannedHost, route_table
 from mesh_pilot.envoy.scope import Plan, Scope, Workload
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import View
@@ -39,6 +40,12 @@ def gateway_route(view: View, workload: Workload, name: str) -> Resource | None:
     return view.get(_table, workload.scope, view.get(target_ports, workload), name)
 
 
+def gateway_table_hosts(view: View, workload: Workload, name: str) -> tuple[PlannedHost, ...]:
+    """The virtual hosts of the route table of this name; none where no server has it."""
+    servers = view.get(_servers_of, workload.scope, view.get(target_ports, workload), name)
+    return view.get(planned_hosts, workload.scope, servers) if servers else ()
+
+
 def _conflict(skipped: Skipped) -> Conflict:
     server = skipped.server
     name = f"server {server.index} of Gateway {server.gateway_name}"
@@ -47,6 +54,8 @@ def _conflict(skipped: Skipped) -> Conflict:
 
 def _table(view: View, scope: Scope, ports: Ports, name: str) -> Resource | None:
     servers = view.get(_servers_of, scope, ports, name)
+    if scope.split and servers:
+        return view.get(split_table, name)
     return route_table(view, name, view.get(planned_hosts, scope, servers)) if servers else None
 
 

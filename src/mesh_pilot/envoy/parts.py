@@ -21,6 +21,7 @@ from mesh_pilot.envoy.patches.plans import (
 from mesh_pilot.envoy.patches.resources import Task
 from mesh_pilot.envoy.scope import Plan, Target
 from mesh_pilot.envoy.secrets import secret
+from mesh_pilot.envoy.virtual_hosts import gateway_hosts, patched_hosts, sidecar_hosts
 from mesh_pilot.incremental import Query
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
@@ -39,6 +40,15 @@ def parts_of(target: Target) -> Parts:
         return _grpc_parts(target)
     parts = _router_parts(target) if target.scope.type is NodeType.ROUTER else _sidecar_parts(target)
     return _patched(target, parts) if target.filters else parts
+
+
+def hosts_of(target: Target) -> Query | None:
+    """The translator of names of tables to plans of their virtual hosts; None where tables have them inside."""
+    if not target.scope.split:
+        return None
+    router = target.scope.type is NodeType.ROUTER
+    query: Query = (gateway_hosts, (target.workload,)) if router else (sidecar_hosts, (target.scope,))
+    return (patched_hosts, (_tables_task(target), query)) if target.filters else query
 
 
 def _common(target: Target) -> dict[str, tuple[PartKey, ...]]:
@@ -96,8 +106,8 @@ def _no_extensions(view: View) -> Plan:
 
 def _patched(target: Target, parts: Parts) -> Parts:
     """The parts with EnvoyFilters over them."""
-    router = target.scope.type is NodeType.ROUTER
-    main = Task(target.filters, Context.GATEWAY if router else Context.SIDECAR_OUTBOUND)
+    tables = _tables_task(target)
+    main = attrs.evolve(tables, router=None)
     inbound = Task(target.filters, Context.SIDECAR_INBOUND)
 
     def plans(type_url: str, patched: Callable[[View, PatchedPart], Plan]) -> tuple[PartKey, ...]:
@@ -106,7 +116,6 @@ def _patched(target: Target, parts: Parts) -> Parts:
         others = (PatchedPart(inbound, query, target.workload, first) for _, query, _ in rest)
         return tuple((type_url, (patched, (part,)), True) for part in (first, *others))
 
-    tables = attrs.evolve(main, router=target.workload if router else None)
     return {
         **parts,
         CLUSTER: plans(CLUSTER, patched_clusters),
@@ -114,3 +123,10 @@ def _patched(target: Target, parts: Parts) -> Parts:
         EXTENSION: plans(EXTENSION, patched_extensions),
         ROUTE: tuple((ROUTE, (patched_route, (tables, query)), False) for _, query, _ in parts[ROUTE]),
     }
+
+
+def _tables_task(target: Target) -> Task:
+    """What route tables are patched for."""
+    router = target.scope.type is NodeType.ROUTER
+    context = Context.GATEWAY if router else Context.SIDECAR_OUTBOUND
+    return Task(target.filters, context, target.workload if router else None)

@@ -26,6 +26,7 @@ from mesh_pilot.envoy.route.catch_all import catch_all
 from mesh_pilot.envoy.route.domains import Claims, host_port, service_addresses, service_names
 from mesh_pilot.envoy.route.rules import sources
 from mesh_pilot.envoy.route.select import client_of, has_routes
+from mesh_pilot.envoy.route.split import split_table
 from mesh_pilot.envoy.route.table import PlannedHost, RoutesCall, route_table
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.model.config import ConfigKey
@@ -56,6 +57,8 @@ def route_configuration(view: View, scope: Scope, name: str) -> Resource | None:
     table = parse_table(name)
     if table is None:
         return None
+    if scope.split and not table.sniffed:
+        return view.get(split_table, name)
     hosts = view.get(planned_hosts, scope, table)
     last = () if table.sniffed else (view.get(catch_all, scope.sidecar),)
     return route_table(view, name, hosts, last)

@@ -47,6 +47,11 @@ SCOPE_METADATA = (
 )
 """Node metadata that translators may depend on, by ``Scope.meta``."""
 
+VIRTUAL_HOSTS = "VIRTUAL_HOSTS"
+"""Node metadata: ``split`` for virtual hosts as resources of their own (VHDS), ``whole`` for tables that have them."""
+SPLITS_SINCE = (1, 40)
+"""The Envoy that was seen to take virtual hosts over ADS; an earlier one may refuse every route table."""
+
 
 @attrs.frozen(cache_hash=True)
 class Scope:
@@ -71,6 +76,8 @@ class Scope:
     certified: bool = True
     """Whether it gets a certificate of the mesh from us. One that does not is left to plaintext where that is allowed:
     it would wait for the certificate for ever."""
+    split: bool = False
+    """Whether the virtual hosts of its route tables are resources of their own."""
 
     def meta(self, key: str) -> str:
         """A value of SCOPE_METADATA as text, empty when absent."""
@@ -149,6 +156,8 @@ class Facts:
     certified: bool
     version: str = ""
     """Istio's, as the proxy says it; empty where it does not."""
+    split: bool = False
+    """Whether it gets virtual hosts as resources of their own."""
     texts: frozenset[tuple[str, str]] = frozenset()
     """All of the node's metadata that is text: EnvoyFilters can ask for any."""
 
@@ -164,8 +173,9 @@ class Target:
     """The EnvoyFilters that apply to it, in order; for most proxies there are none."""
 
 
-def facts_of(proxy: Proxy) -> Facts:
-    """What translators may know of a connected proxy."""
+def facts_of(proxy: Proxy, *, split: bool = False) -> Facts:
+    """What translators may know of a connected proxy; ``split`` is for proxies that do not say how they get virtual
+    hosts."""
     metadata = proxy.metadata
     return Facts(
         type=proxy.type,
@@ -184,8 +194,21 @@ def facts_of(proxy: Proxy) -> Facts:
         grpc=proxy.is_grpc,
         certified=bool(proxy.identity),
         version=proxy.text("ISTIO_VERSION"),
+        split=_gets_hosts_apart(proxy, split),
         texts=frozenset((k, v) for k, v in metadata.items() if isinstance(v, str)),
     )
+
+
+def _gets_hosts_apart(proxy: Proxy, default: bool) -> bool:
+    """Whether virtual hosts are sent by themselves. Where the proxy does not ask for it, it must be able to."""
+    if not proxy.incremental or proxy.is_grpc:
+        return False
+    asked = proxy.text(VIRTUAL_HOSTS)
+    return asked.lower() == "split" if asked else default and _numbers(proxy.version) >= SPLITS_SINCE
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
 def _scope_metadata(metadata: Mapping[str, Any]) -> Labels:
@@ -212,6 +235,7 @@ def target_of(view: View, facts: Facts) -> Target:
         metadata=facts.metadata,
         grpc=facts.grpc,
         certified=facts.certified,
+        split=facts.split,
     )
     compared = selected | view.get(_mesh_failover_labels)
     place = Place(

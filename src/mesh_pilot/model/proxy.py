@@ -52,6 +52,8 @@ class Proxy:
     """Envoy's version, ``1.40.0``, if it said."""
     identity: str = ""
     """The SPIFFE id that its connection vouches for; empty where nothing does, and then it gets no private key."""
+    incremental: bool = False
+    """Whether it gets all types over one stream of Delta xDS, so that its route tables can come in pieces."""
 
     @property
     def interception(self) -> Interception:

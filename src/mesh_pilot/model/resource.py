@@ -14,13 +14,32 @@ CLUSTER = PREFIX + "envoy.config.cluster.v3.Cluster"
 ENDPOINT = PREFIX + "envoy.config.endpoint.v3.ClusterLoadAssignment"
 LISTENER = PREFIX + "envoy.config.listener.v3.Listener"
 ROUTE = PREFIX + "envoy.config.route.v3.RouteConfiguration"
+VIRTUAL_HOST = PREFIX + "envoy.config.route.v3.VirtualHost"
 SECRET = PREFIX + "envoy.extensions.transport_sockets.tls.v3.Secret"
 EXTENSION = PREFIX + "envoy.config.core.v3.TypedExtensionConfig"
 
-TYPES = (CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET, EXTENSION)
+TYPES = (CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, SECRET, EXTENSION)
 """Every type served, in the order in which they are sent: make before break."""
 
-SHORT = {CLUSTER: "CDS", ENDPOINT: "EDS", LISTENER: "LDS", ROUTE: "RDS", SECRET: "SDS", EXTENSION: "ECDS"}
+SHORT = {
+    CLUSTER: "CDS",
+    ENDPOINT: "EDS",
+    LISTENER: "LDS",
+    ROUTE: "RDS",
+    VIRTUAL_HOST: "VHDS",
+    SECRET: "SDS",
+    EXTENSION: "ECDS",
+}
+
+
+def host_name(table: str, host: str) -> str:
+    """The name of a virtual host that is a resource of its own (Envoy: "VHDS", naming convention)."""
+    return f"{table}/{host}"
+
+
+def table_of(host_name: str) -> str:
+    """The route table that such a virtual host is in. Names of tables may have slashes, names of hosts have none."""
+    return host_name.rpartition("/")[0]
 
 
 @attrs.frozen(eq=False)

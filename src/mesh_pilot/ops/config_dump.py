@@ -10,12 +10,13 @@ from envoy.config.core.v3.base_pb2 import DataSource
 from envoy.config.core.v3.extension_pb2 import TypedExtensionConfig
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from envoy.config.listener.v3.listener_pb2 import Listener
+from envoy.config.route.v3.route_components_pb2 import VirtualHost
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, Resource
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, VIRTUAL_HOST, Resource
 from mesh_pilot.ops.world_pages import Json
 from mesh_pilot.xds.status import TypeDump
 
@@ -25,7 +26,10 @@ BLANK = b"[redacted]"
 
 
 def config_dump(dumps: tuple[TypeDump, ...]) -> Json:
-    """All types of one proxy. Beside Envoy's fields, ``made_from`` names the objects that a resource came from."""
+    """All types of one proxy. Beside Envoy's fields, ``made_from`` names the objects that a resource came from.
+
+    Envoy has virtual hosts that came by themselves in its route tables; here they have a section of their own.
+    """
     return {"configs": [_section(dump) for dump in dumps]}
 
 
@@ -83,6 +87,7 @@ _MESSAGES: dict[str, type[Message]] = {
     ENDPOINT: ClusterLoadAssignment,
     LISTENER: Listener,
     ROUTE: RouteConfiguration,
+    VIRTUAL_HOST: VirtualHost,
     SECRET: Secret,
     EXTENSION: TypedExtensionConfig,
 }
@@ -92,6 +97,7 @@ _SECTIONS: dict[str, tuple[str, str, Callable[[Resource, Json], Entry]]] = {
     ENDPOINT: ("EndpointsConfigDump", "dynamic_endpoint_configs", _named("endpoint_config")),
     LISTENER: ("ListenersConfigDump", "dynamic_listeners", _listener),
     ROUTE: ("RoutesConfigDump", "dynamic_route_configs", _named("route_config")),
+    VIRTUAL_HOST: ("VirtualHostsConfigDump", "dynamic_virtual_hosts", _named("virtual_host")),
     SECRET: ("SecretsConfigDump", "dynamic_active_secrets", _secret),
     EXTENSION: ("EcdsConfigDump", "ecds_filters", _named("ecds_filter")),
 }

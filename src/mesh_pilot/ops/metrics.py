@@ -19,7 +19,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from mesh_pilot import __version__
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, SHORT
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SHORT, TYPES
 from mesh_pilot.ops import conflicts
 from mesh_pilot.ops.patches import counts
 from mesh_pilot.ops.state import State
@@ -31,7 +31,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Labels = Mapping[str, str]
 
-_TYPE_LABELS = {t: SHORT[t].lower() for t in (CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET, EXTENSION)}
+_TYPE_LABELS = {t: SHORT[t].lower() for t in TYPES}
 
 
 class Metrics:

@@ -6,7 +6,7 @@ The field names of ``syncz`` are Istio's, the shape of a configuration dump is t
 from __future__ import annotations
 
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, SHORT
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, SHORT, VIRTUAL_HOST
 from mesh_pilot.ops.page import table
 from mesh_pilot.ops.state import State
 from mesh_pilot.ops.world_pages import Json
@@ -21,6 +21,7 @@ _SYNC_NAMES = {
     ENDPOINT: "endpoint",
     LISTENER: "listener",
     ROUTE: "route",
+    VIRTUAL_HOST: "virtualhost",
     SECRET: "secret",
     EXTENSION: "extensionconfig",
 }
@@ -68,7 +69,7 @@ def rejections(state: State) -> list[Json]:
 
 def tables(state: State) -> list[str]:
     """The proxies, and what they refused, for the web page."""
-    shown = (CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET)
+    shown = (CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, SECRET)
     rows = []
     for connection in state.xds.status.connections():
         proxy = connection.proxy

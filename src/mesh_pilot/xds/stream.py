@@ -6,6 +6,10 @@ the client was sent with what there is now, so whatever changes while a response
 Order is make before break, as in Envoy's "Eventual consistency considerations": clusters go first, listeners and
 routes wait until the clusters they may name were sent and, where a new cluster gets its endpoints from us, those too;
 clusters that are gone are removed only once listeners and routes that no longer name them were accepted.
+
+Where virtual hosts are resources of their own, a client asks for them once, for all its route tables (Envoy: VHDS over
+ADS). It takes those of a table only while it has the table, and does not say when it has it anew: so they go after
+their table, and all of them whenever that is new to the client.
 """
 
 from __future__ import annotations
@@ -17,7 +21,17 @@ from typing import Protocol
 import attrs
 
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, TYPES, Resource
+from mesh_pilot.model.resource import (
+    CLUSTER,
+    ENDPOINT,
+    EXTENSION,
+    LISTENER,
+    ROUTE,
+    TYPES,
+    VIRTUAL_HOST,
+    Resource,
+    table_of,
+)
 from mesh_pilot.xds.encode import no_endpoints
 from mesh_pilot.xds.held import State, remember
 from mesh_pilot.xds.messages import Code, DeltaRequest, Nack, Node, Request, Response, SotwRequest, StreamError, Variant
@@ -25,7 +39,7 @@ from mesh_pilot.xds.plan import Plan
 from mesh_pilot.xds.sets import Catalog, ProxyResources, ResourceSet
 from mesh_pilot.xds.subscription import Subscription, SubscriptionStatistics
 
-REFERRERS = (LISTENER, ROUTE, EXTENSION)
+REFERRERS = (LISTENER, ROUTE, VIRTUAL_HOST, EXTENSION)
 """Types whose resources name clusters."""
 
 
@@ -106,6 +120,8 @@ class Stream:
         self._subscriptions: dict[str, Subscription] = {}
         self._warming: set[str] = set()
         """New clusters that the client may not be able to use before it has their endpoints."""
+        self._new_tables: set[str] = set()
+        """Route tables sent anew before the client asked for virtual hosts."""
         self._is_reconnect = False
         """Whether the client has been here before, or at another replica."""
         self._is_rejoining = False
@@ -130,11 +146,12 @@ class Stream:
         return subscription.held.entries if subscription else {}
 
     def waiting_for(self) -> Waiting:
+        awaited = (LISTENER, ROUTE, VIRTUAL_HOST) if self._is_rejoining and self._has_hosts() else (LISTENER, ROUTE)
         return Waiting(
             node=self.proxy is None,
             acks=tuple(t for t, s in self._subscriptions.items() if s.outstanding is not None),
             endpoints=frozenset(self._warming) if self._must_warm() else frozenset(),
-            referrers=tuple(t for t in (LISTENER, ROUTE) if self._is_rejoining and t not in self._subscriptions),
+            referrers=tuple(t for t in awaited if self._is_rejoining and t not in self._subscriptions),
             clusters=not self._is_late and self._lacks_clusters(),
         )
 
@@ -187,6 +204,7 @@ class Stream:
             )
         except NodeError as error:
             raise StreamError(Code.INVALID_ARGUMENT, str(error)) from error
+        proxy = attrs.evolve(proxy, incremental=self._variant is Variant.DELTA and self._only is None)
         proxy = self.proxy = self._admit(proxy)
         self._resources = self._catalog.open(proxy)
         self._resources.watch(self._wake, self._names)
@@ -194,8 +212,8 @@ class Stream:
         return self._resources
 
     def _names(self, type_url: str) -> frozenset[str]:
-        """What the client asks for by name."""
-        subscription = self._subscriptions.get(type_url)
+        """What the client asks for by name; for virtual hosts, the tables that it asks for."""
+        subscription = self._subscriptions.get(ROUTE if type_url == VIRTUAL_HOST else type_url)
         return subscription.names if subscription else frozenset()
 
     def _check_node(self, node: Node | None) -> None:
@@ -234,7 +252,15 @@ class Stream:
         if first and request.initial_versions:
             self._note_reconnect(subscription, knows_past=True)
             subscription.refresh(source)
-            subscription.believe(request.initial_versions, self._marking(subscription))
+            subscription.believe(self._believable(subscription, request), self._marking(subscription))
+
+    def _believable(self, subscription: Subscription, request: DeltaRequest) -> Mapping[str, str]:
+        """What a client has of what it says. It also names virtual hosts of tables that it has let go of since."""
+        versions, new = request.initial_versions, self._new_tables
+        if not _is(subscription, VIRTUAL_HOST) or not new:
+            return versions
+        self._new_tables = set()
+        return {name: version for name, version in versions.items() if table_of(name) not in new}
 
     def _note_reconnect(self, subscription: Subscription, *, knows_past: bool) -> None:
         self._is_reconnect = True
@@ -267,12 +293,16 @@ class Stream:
             plan = self._plan(subscription)
             if plan is None or (type_url in REFERRERS and (self._clusters_unsent() or self._must_warm())):
                 continue
+            if type_url == VIRTUAL_HOST and self._are_tables_unsent():
+                continue
             return self._send(subscription, plan)
         return None
 
     def _send(self, subscription: Subscription, plan: Plan) -> Response:
         if _is(subscription, CLUSTER):
             self._follow_clusters(subscription, plan)
+        if _is(subscription, ROUTE) and self._variant is Variant.DELTA:
+            self._follow_tables(subscription, plan)
         response = subscription.send(plan, self._marking(subscription))
         self._journal.sent(response)
         return response
@@ -305,6 +335,25 @@ class Stream:
             endpoints.ask_again(touched)
         if clusters.wildcard and (clusters.version or self._is_reconnect):
             self._warming.update(touched - clusters.held.names, touched.intersection(clusters.in_doubt))
+
+    def _follow_tables(self, routes: Subscription, plan: Plan) -> None:
+        """A table that is new to the client has none of its virtual hosts, whatever was sent of them before."""
+        new = {resource.name for resource in plan.puts if routes.is_new(resource.name)}
+        hosts = self._subscriptions.get(VIRTUAL_HOST)
+        if hosts is None:
+            self._new_tables |= new
+        elif new:
+            hosts.ask_again(name for name in hosts.held.entries if table_of(name) in new)
+
+    def _are_tables_unsent(self) -> bool:
+        """Whether there are route tables to send first: virtual hosts of a table that is not there are lost."""
+        routes = self._subscriptions.get(ROUTE)
+        return routes is not None and self._plan(routes) is not None
+
+    def _has_hosts(self) -> bool:
+        """Whether the client gets virtual hosts as resources of their own."""
+        is_delta = self._variant is Variant.DELTA
+        return is_delta and self._resources is not None and self._resources.set(VIRTUAL_HOST) is not None
 
     def _clusters_unsent(self) -> bool:
         """Whether there are clusters that the client was not sent, which a listener or route may name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from mesh_pilot.envoy.patches.hosts import edited_host, patched_host
 from mesh_pilot.envoy.patches.parsed import parsed
 from mesh_pilot.envoy.patches.patch import PatchProblem
 from mesh_pilot.envoy.patches.plans import (
@@ -28,6 +29,7 @@ from mesh_pilot.envoy.patches.resources import (
 )
 from mesh_pilot.envoy.patches.selection import FilterRef
 from mesh_pilot.envoy.scope import Call
+from mesh_pilot.envoy.virtual_hosts import patched_hosts
 from mesh_pilot.incremental import Query
 from mesh_pilot.world.view import View
 
@@ -40,6 +42,7 @@ _EDITS: dict[Callable[..., Any], Callable[..., Edited]] = {
     patched_cluster: edited_cluster,
     patched_listener: edited_listener,
     patched_table: edited_table,
+    patched_host: edited_host,
 }
 
 
@@ -62,6 +65,9 @@ def plan_problems(view: View, plan: Query) -> Iterator[PatchProblem]:
         held = view.get(membership, *key)
         yield from held.problems
         for call in held.plan.values():
+            yield from _call_problems(view, call)
+    elif function is patched_hosts:
+        for call in view.get(patched_hosts, *key).values():
             yield from _call_problems(view, call)
 
 

@@ -37,6 +37,15 @@ def edit_table(edit: Edit, table: RouteConfiguration, context: Context, ports: P
             edit.apply(patch, partial(_add_host, table, patch))
 
 
+def edit_host(edit: Edit, table: str, host: VirtualHost, context: Context, ports: Ports = ()) -> bool:
+    """Apply what is for a virtual host that comes by itself, and for its routes; False where it is removed."""
+
+    def meant(kind: ApplyTo) -> list[Patch]:
+        return [p for p in edit.of(kind) if table_matches(p, table, context, ports)]
+
+    return _edit_host(edit, host, meant(ApplyTo.VIRTUAL_HOST), meant(ApplyTo.HTTP_ROUTE))
+
+
 def _merge_table(table: RouteConfiguration, patch: Patch) -> bool:
     check_name(table, patch.message)
     merge_patch(table, patch)

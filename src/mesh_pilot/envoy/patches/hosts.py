@@ -1,0 +1,48 @@
+"""Patches to a virtual host that is a resource of its own. What is added to its table is in the table itself."""
+
+from __future__ import annotations
+
+import hashlib
+
+from envoy.config.route.v3.route_components_pb2 import VirtualHost
+
+from mesh_pilot.envoy.gateway.servers import target_ports
+from mesh_pilot.envoy.messages import resource_of
+from mesh_pilot.envoy.patches.edit import Edit
+from mesh_pilot.envoy.patches.parsed import patches_for
+from mesh_pilot.envoy.patches.resources import Edited, Task
+from mesh_pilot.envoy.patches.routes import TABLE_KINDS, edit_host
+from mesh_pilot.envoy.scope import Call
+from mesh_pilot.model.resource import Resource, host_name, table_of
+from mesh_pilot.world.view import View
+
+
+def patched_host(view: View, task: Task, base: Call) -> Resource | None:
+    """A virtual host. One that a patch removes is left without routes, for no request."""
+    return view.get(edited_host, task, base).resource
+
+
+def edited_host(view: View, task: Task, base: Call) -> Edited:
+    """Patches see it under the name that it has in a whole table."""
+    function, key = base
+    resource: Resource | None = view.get(function, *key)
+    patches = view.get(patches_for, task.filters, task.context, TABLE_KINDS)
+    if resource is None or not patches:
+        return Edited(resource)
+    table = table_of(resource.name)
+    edit = Edit(patches, f"route table {table}")
+    host = VirtualHost.FromString(resource.body)
+    host.name = host.name.removeprefix(host_name(table, ""))
+    ports = view.get(target_ports, task.router) if task.router else ()
+    if not edit_host(edit, table, host, task.context, ports):
+        # The listener waits for a virtual host, and this may be the only one.
+        host = VirtualHost(domains=[_nobody(resource.name)])
+    if not edit.changes:
+        return Edited(resource, edit.problems)
+    host.name = resource.name
+    return Edited(resource_of(resource.name, host, (*resource.configs, *edit.configs)), edit.problems)
+
+
+def _nobody(name: str) -> str:
+    """A domain that no request has (RFC 2606), another for each name."""
+    return f"{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}.invalid"
