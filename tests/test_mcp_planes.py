@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -233,3 +233,37 @@ def test_a_dump_of_nobody_is_one_line() -> None:
     done = mesh_pilot("mcp", "dump", "127.0.0.1:1")
     assert (done.code, done.out) == (1, "")
     assert done.err == "mesh-pilot: cannot connect to 127.0.0.1:1: Connection refused\n"
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("planes", [2, 3])
+async def test_planes_that_read_from_each_other_in_a_ring_do_not_keep_alive_what_is_gone(
+    folder: Path, path: str, planes: int, free_ports: Callable[[int], list[int]]
+) -> None:
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(planes)]
+    async with AsyncExitStack() as stack:
+        ring = []
+        for number, address in enumerate(addresses):
+            reads = path.format(addresses[number - 1])
+            folders = () if number else (folder,)
+            # The first one can't wait for the last one, which waits for the first one.
+            timeout = None if number else 0.1
+            ring.append(
+                await stack.enter_async_context(
+                    running_plane(*folders, grpc_addr=address, mcp_servers=(reads,), sync_timeout=timeout)
+                )
+            )
+        first, last = ring[0], ring[-1]
+        source = first.state.supervisors[-1].source
+        await eventually(lambda: source.statistics().synced, what="the ring closes")
+        assert seconds(last, "one") == 1
+        assert source.statistics().items == 0, "what it has from us"
+        route(folder, "two", 1)
+        await eventually(lambda: seconds(last, "two") == 1, what="a change goes round")
+        (folder / "one.yaml").unlink()
+        await eventually(
+            lambda: all(seconds(plane, "one") is None for plane in ring), what="what is gone is gone everywhere"
+        )
+        route(folder, "one", 3)
+        await eventually(lambda: seconds(last, "one") == 3, what="and may come again")
+        assert [plane.state.world.rejections() for plane in ring] == [()] * planes

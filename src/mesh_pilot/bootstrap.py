@@ -45,6 +45,7 @@ from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.settings import Settings, StartError, start_errors
 from mesh_pilot.source_list import check_settings, short_names_in, source_list
 from mesh_pilot.sources.base import Source
+from mesh_pilot.sources.mcp.here import plane_mark
 from mesh_pilot.sources.mcp.server import McpService
 from mesh_pilot.sources.mcp.shelf import WorldShelf
 from mesh_pilot.sources.mcp.xds import GENERATOR, decode_delta, decode_sotw, encode_delta, encode_sotw
@@ -133,7 +134,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
     sockets = await _open_sockets(settings)
     try:
         events, inbox = trio.open_memory_channel[Event](1000)
-        sources = [*source_list(settings), *more_sources]
+        sources = [*source_list(settings, sockets.addresses().grpc), *more_sources]
         world = World(
             domain=settings.domain,
             root_namespace=settings.namespace,
@@ -146,7 +147,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         reducer.on_publish(changes.published)
         issuer = Issuer(_authority(settings), now=_now, advance=world.memo.advance)
         catalog = WorldCatalog(world, issuer)
-        shelf = WorldShelf(world)
+        shelf = WorldShelf(world, plane_mark(sockets.addresses().grpc))
         mcp = McpService(shelf)
         if settings.serve_config:
             reducer.on_publish(lambda published: shelf.published(published.revision))

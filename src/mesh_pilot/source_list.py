@@ -14,11 +14,12 @@ from mesh_pilot.sources.consul import check_files, consul_sources
 from mesh_pilot.sources.files import file_source
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
 from mesh_pilot.sources.mcp.config_sources import SinkIdentity, source_of
+from mesh_pilot.sources.mcp.here import Here, plane_mark
 from mesh_pilot.sources.mcp.sink_server import SinkServer
 
 
-def source_list(settings: Settings) -> list[Source]:
-    """The sources in the order in which they win."""
+def source_list(settings: Settings, address: str) -> list[Source]:
+    """The sources in the order in which they win; ``address``: where gRPC is served."""
     files = (_text(settings.mesh_config), _text(settings.networks_config))
     sources: list[Source] = [mesh_source(*files, root_namespace=settings.namespace)]
     credentials = [str(settings.secrets_dir)] if settings.secrets_dir else []
@@ -27,16 +28,19 @@ def source_list(settings: Settings) -> list[Source]:
     if settings.consul:
         trust_domain = load_mesh_config(files[0]).trust_domain if files[0] else "cluster.local"
         sources += consul_sources(settings.consul, trust_domain)
-    return [*sources, *_config_sources(settings)]
+    return [*sources, *_config_sources(settings, address)]
 
 
-def _config_sources(settings: Settings) -> list[Source]:
+def _config_sources(settings: Settings, address: str) -> list[Source]:
     """The sources that mesh config and settings name. Raises StartError."""
     mesh = load_mesh_config(str(settings.mesh_config)) if settings.mesh_config else None
     named = mesh.config_sources if mesh else []
     configs = [*named, *(ConfigSource(address=address) for address in settings.mcp_servers)]
     trust_domain = mesh.trust_domain if mesh else "cluster.local"
-    identity = SinkIdentity(namespace=settings.namespace, domain=settings.domain, trust_domain=trust_domain)
+    here = Here(
+        root_namespace=settings.namespace, domain=settings.domain, trust_domain=trust_domain, plane=plane_mark(address)
+    )
+    identity = SinkIdentity(here=here)
     with start_errors():
         sources = [source_of(config, identity) for config in configs]
         if settings.mcp_sink_addr:
@@ -46,8 +50,7 @@ def _config_sources(settings: Settings) -> list[Source]:
                     settings.mcp_sink_addr,
                     identity.mcp_node(),
                     tls=tls,
-                    root_namespace=settings.namespace,
-                    names=identity.names,
+                    here=here,
                 )
             )
     twice = [name for name, count in Counter(source.name for source in sources).items() if count > 1]

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from mesh_pilot.api.k8s.io.api.core import v1 as core
 from mesh_pilot.model.events import Endpoints, Item, item_key
 from mesh_pilot.model.service import Locality, Protocol, Resolution, Service
-from mesh_pilot.sources.mcp.cluster import Cluster, ClusterNames
+from mesh_pilot.sources.mcp.cluster import Cluster
+from mesh_pilot.sources.mcp.here import Here
 from mesh_pilot.sources.mcp.kubernetes import KubernetesService, KubernetesValue, Pod, read_kubernetes
 from mesh_pilot.sources.mcp.messages import Resource
 
@@ -53,7 +54,7 @@ def test_a_service_has_the_host_that_kubernetes_gives_it() -> None:
 def test_a_headless_service_passes_through_and_an_external_name_is_resolved() -> None:
     headless = service(core.ServiceSpec(cluster_ip="None"))
     assert (headless.headless, headless.addresses, headless.resolution) == (True, (), Resolution.PASSTHROUGH)
-    cluster = Cluster(ClusterNames())
+    cluster = Cluster(Here())
     spec = core.ServiceSpec(type="ExternalName", external_name="db.test", ports=[core.ServicePort(name="tcp", port=5)])
     value = read_kubernetes(spec, Resource("shop/db"), "mesh.test")
     told = list(cluster.change({"shop/db": value}, {}))
@@ -64,7 +65,7 @@ def test_a_headless_service_passes_through_and_an_external_name_is_resolved() ->
 
 
 def test_a_service_that_has_a_synthetic_service_entry_is_told_by_that_alone() -> None:
-    cluster = Cluster(ClusterNames())
+    cluster = Cluster(Here())
     value = read_kubernetes(core.ServiceSpec(cluster_ip="10.0.0.1"), Resource("shop/web"), "mesh.test")
     assert len(list(cluster.change({"shop/web": value}, {}))) == 2
     key = ("web.shop.svc.mesh.test", "shop")
@@ -74,7 +75,7 @@ def test_a_service_that_has_a_synthetic_service_entry_is_told_by_that_alone() ->
 
 
 def test_a_pod_may_say_its_own_locality_and_a_status_that_changes_nothing_is_not_told() -> None:
-    cluster = Cluster(ClusterNames())
+    cluster = Cluster(Here())
     spec = core.ServiceSpec(ports=[core.ServicePort(name="http", port=80)])
     cluster_of = {"shop/web": read_kubernetes(spec, Resource("shop/web"), "mesh.test")}
     list(cluster.change(cluster_of, {}))
@@ -130,7 +131,7 @@ OBJECTS = st.one_of(
 def test_whatever_changes_in_whatever_order_the_items_are_those_of_the_last_state(
     steps: list[tuple[tuple[str, str, core.ServiceSpec | core.Endpoints | core.Pod | core.NodeSpec], bool, str]],
 ) -> None:
-    cluster, items = Cluster(ClusterNames()), dict[tuple[str, ...], Item]()
+    cluster, items = Cluster(Here()), dict[tuple[str, ...], Item]()
     state: dict[tuple[str, str], KubernetesValue] = {}
     for (collection, name, spec), there, label in steps:
         labels = {"topology.kubernetes.io/region": label}
@@ -147,7 +148,7 @@ def test_whatever_changes_in_whatever_order_the_items_are_those_of_the_last_stat
                 del items[change]
             else:
                 items[item_key(change)] = change
-    fresh = Cluster(ClusterNames())
+    fresh = Cluster(Here())
     for (_, name), value in state.items():
         list(fresh.change({name: value}, {}))
     assert items == {item_key(item): item for item in fresh.items}

@@ -25,6 +25,8 @@ class MeshConfigValue:
     config: Any
     origin: Origin = attrs.field(default=Origin("memory"), eq=False)
     warnings: tuple[Problem, ...] = attrs.field(default=(), eq=False)
+    passed: tuple[str, ...] = ()
+    """Marks of the control planes that it came through."""
 
 
 @attrs.frozen
@@ -34,6 +36,8 @@ class MeshNetworksValue:
     networks: Any
     origin: Origin = attrs.field(default=Origin("memory"), eq=False)
     warnings: tuple[Problem, ...] = attrs.field(default=(), eq=False)
+    passed: tuple[str, ...] = ()
+    """Marks of the control planes that it came through."""
 
 
 @attrs.frozen

@@ -10,10 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeVar
 
-import attrs
-
 from mesh_pilot.model.events import Endpoints, Item, item_key
 from mesh_pilot.model.service import NOWHERE, Endpoint, Locality, ServiceKey
+from mesh_pilot.sources.mcp.here import Here
 from mesh_pilot.sources.mcp.kubernetes import (
     LOCALITY,
     NETWORK,
@@ -31,19 +30,11 @@ T = TypeVar("T")
 Key = tuple[str, ...]
 
 
-@attrs.frozen(kw_only=True)
-class ClusterNames:
-    """What names that Kubernetes leaves out end and begin with."""
-
-    domain: str = "cluster.local"
-    trust_domain: str = "cluster.local"
-
-
 class Cluster:
     """State: the objects by name, who depends on which pod and node, and the items that were told."""
 
-    def __init__(self, names: ClusterNames) -> None:
-        self._names = names
+    def __init__(self, here: Here) -> None:
+        self._here = here
         self._services: dict[str, KubernetesService] = {}
         self._endpoints: dict[str, KubernetesEndpoints] = {}
         self._pods: dict[str, Pod] = {}
@@ -169,7 +160,7 @@ class Cluster:
             return Endpoint(address.ip, address.port, address.service_port, locality=where, namespace=service.namespace)
         said = pod.labels.get(LOCALITY, "").replace(".", "/")
         namespace = address.pod.partition("/")[0]
-        account = f"spiffe://{self._names.trust_domain}/ns/{namespace}/sa/{pod.account}" if pod.account else ""
+        account = f"spiffe://{self._here.trust_domain}/ns/{namespace}/sa/{pod.account}" if pod.account else ""
         return Endpoint(
             address=address.ip,
             port=address.port,

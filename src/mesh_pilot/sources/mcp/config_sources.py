@@ -17,7 +17,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettingsTlSmode as
 from mesh_pilot.rpc import AddressError, CertificateFiles, TlsError, TlsSource, client_tls, parse_address
 from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.files import file_source
-from mesh_pilot.sources.mcp.cluster import ClusterNames
+from mesh_pilot.sources.mcp.here import DEFAULT_HERE, Here
 from mesh_pilot.sources.mcp.source import Server, mcp_source, xds_source
 from mesh_pilot.sources.mcp.wire import SinkNode
 
@@ -33,22 +33,16 @@ class ConfigSourceError(Exception):
 class SinkIdentity:
     """Who we are to those we read from."""
 
-    namespace: str = "istio-system"
-    domain: str = "cluster.local"
-    trust_domain: str = "cluster.local"
+    here: Here = DEFAULT_HERE
     host: str = attrs.field(factory=lambda: socket.gethostname().split(".")[0] or "mesh-pilot")
 
-    @property
-    def names(self) -> ClusterNames:
-        """How services of a Kubernetes are called that is read of."""
-        return ClusterNames(domain=self.domain, trust_domain=self.trust_domain)
-
     def mcp_node(self) -> SinkNode:
-        return SinkNode(f"{self.host}.{self.namespace}", {"agent": "mesh-pilot"})
+        return SinkNode(f"{self.host}.{self.here.root_namespace}", {"agent": "mesh-pilot"})
 
     def xds_node(self) -> SinkNode:
-        domain = f"{self.namespace}.svc.{self.domain}"
-        return SinkNode(f"sidecar~127.0.0.1~{self.host}.{self.namespace}~{domain}", {"NAMESPACE": self.namespace})
+        namespace = self.here.root_namespace
+        domain = f"{namespace}.svc.{self.here.domain}"
+        return SinkNode(f"sidecar~127.0.0.1~{self.host}.{namespace}~{domain}", {"NAMESPACE": namespace})
 
 
 def source_of(config: ConfigSource, identity: SinkIdentity) -> Source:
@@ -64,8 +58,8 @@ def source_of(config: ConfigSource, identity: SinkIdentity) -> Source:
         case "mcp" | "xds":
             server = _server(config, rest)
             if scheme == "xds":
-                return xds_source(server, identity.xds_node(), root_namespace=identity.namespace, names=identity.names)
-            return mcp_source(server, identity.mcp_node(), root_namespace=identity.namespace, names=identity.names)
+                return xds_source(server, identity.xds_node(), here=identity.here)
+            return mcp_source(server, identity.mcp_node(), here=identity.here)
         case "k8s":
             raise ConfigSourceError(
                 f"config source {config.address}: Kubernetes can't be read as a config source; "

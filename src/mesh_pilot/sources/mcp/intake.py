@@ -14,12 +14,11 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE
 from mesh_pilot.model.config import ConfigError, Problem, Severity
 from mesh_pilot.model.events import Accepted, Event, Replace, Synced
-from mesh_pilot.sources.mcp.cluster import ClusterNames
 from mesh_pilot.sources.mcp.collections import Collection
-from mesh_pilot.sources.mcp.items import DEFAULT_NAMES, Teller, Value, read_item
+from mesh_pilot.sources.mcp.here import DEFAULT_HERE, Here, marks
+from mesh_pilot.sources.mcp.items import Teller, Value, read_item
 from mesh_pilot.sources.mcp.messages import Request, Resource, Response
 from mesh_pilot.sources.mcp.sink import Bad, Sink
 from mesh_pilot.sources.mcp.wire import Dialect
@@ -88,8 +87,7 @@ class Intake:
         *,
         incremental: bool = True,
         silence_seconds: float = SILENCE_SECONDS,
-        root_namespace: str = ROOT_NAMESPACE,
-        names: ClusterNames = DEFAULT_NAMES,
+        here: Here = DEFAULT_HERE,
     ) -> None:
         """``collections`` are those to ask for, by the names that the other side knows them by."""
         self.sink: Sink[Value] = Sink(collections, incremental=incremental)
@@ -99,10 +97,9 @@ class Intake:
             name: tuple(n for n, other in collections.items() if other is collection and n != name)
             for name, collection in collections.items()
         }
-        self._teller = Teller(source, peer, collections, names)
+        self._teller = Teller(source, peer, collections, here)
         self._silence_seconds = silence_seconds
-        self._root_namespace = root_namespace
-        self._domain = names.domain
+        self._here = here
         self._outbox: deque[Event] = deque()
         self._filled = trio.Event()
         self._emptied = trio.Event()
@@ -112,6 +109,7 @@ class Intake:
         self.probed: str | None = None
         """The collection that was asked for alone, and is not answered."""
         self._over: list[Accepted] = []
+        self._has_told_of_ours = False
         self._responses = 0
         self._judged = 0
 
@@ -213,7 +211,7 @@ class Intake:
     async def _take(self, response: Response) -> Request:
         """Judge a response, tell what it changes, and give its answer."""
         self._responses += 1
-        review = self.sink.receive(response)
+        review = self.sink.receive(self._without_ours(response))
         verdicts: dict[str, Value | Bad] = {}
         problems: dict[str, tuple[Problem, ...]] = {}
         told_before = 0
@@ -242,6 +240,18 @@ class Intake:
         await self._tell(events)
         return outcome.answer
 
+    def _without_ours(self, response: Response) -> Response:
+        """A response without what has passed here before: it would only hold itself up, and counts as not there."""
+        ours = {r.name for r in response.resources if self._here.plane in marks(r.annotations)}
+        if not ours:
+            return response
+        tell = log.debug if self._has_told_of_ours else log.info
+        self._has_told_of_ours = True
+        tell("left out: what this server has from us", source=self._source, collection=response.collection)
+        removed = (*response.removed, *sorted(ours)) if response.incremental else ()
+        kept = tuple(r for r in response.resources if r.name not in ours)
+        return attrs.evolve(response, resources=kept, removed=removed)
+
     def _verdict_of_twin(
         self, collection: str, resource: Resource, problems: dict[str, tuple[Problem, ...]]
     ) -> Value | Bad | None:
@@ -258,13 +268,7 @@ class Intake:
     def _judge(self, collection: str, resource: Resource, problems: dict[str, tuple[Problem, ...]]) -> Value | Bad:
         origin = self._teller.origin(collection, resource.name)
         try:
-            return read_item(
-                self._collections[collection],
-                resource,
-                origin,
-                root_namespace=self._root_namespace,
-                domain=self._domain,
-            )
+            return read_item(self._collections[collection], resource, origin, self._here)
         except ConfigError as error:
             problems[resource.name] = error.problems
             errors = (problem for problem in error.problems if problem.severity is Severity.ERROR)

@@ -10,7 +10,6 @@ import betterproto2
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.config.decode import Metadata, decode_binary
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
-from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE
 from mesh_pilot.config.wire import parse
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from mesh_pilot.model.events import (
@@ -24,8 +23,9 @@ from mesh_pilot.model.events import (
     Upsert,
     item_key,
 )
-from mesh_pilot.sources.mcp.cluster import Cluster, ClusterNames
+from mesh_pilot.sources.mcp.cluster import Cluster
 from mesh_pilot.sources.mcp.collections import MESH_CONFIG, Collection, same_message
+from mesh_pilot.sources.mcp.here import DEFAULT_HERE, Here, marks
 from mesh_pilot.sources.mcp.kubernetes import KubernetesValue, read_kubernetes
 from mesh_pilot.sources.mcp.messages import Resource
 from mesh_pilot.sources.mcp.sink import Outcome
@@ -36,8 +36,6 @@ T = TypeVar("T")
 
 Value = Item | KubernetesValue
 """What a resource is found to be."""
-
-DEFAULT_NAMES = ClusterNames()
 
 _Place = tuple[str, str]
 """A collection, by the name it was asked for, and a resource in it."""
@@ -55,9 +53,7 @@ def read_item(
     collection: Collection,
     resource: Resource,
     origin: Origin,
-    *,
-    root_namespace: str = ROOT_NAMESPACE,
-    domain: str = "cluster.local",
+    here: Here = DEFAULT_HERE,
 ) -> Value:
     """The item that a resource gives, or its part in one. Raises ConfigError with all that is wrong with it."""
     if not resource.name:
@@ -66,9 +62,9 @@ def read_item(
         reason = f"is a {resource.type_url or 'message of no type'}, not a {collection.type_url}"
         raise ConfigError(origin, None, (Problem("body", reason),))
     if collection.kubernetes:
-        return _kubernetes_value(collection, resource, origin, domain)
+        return _kubernetes_value(collection, resource, origin, here.domain)
     if collection.kind is None:
-        return _mesh_item(collection, resource, origin, root_namespace)
+        return _mesh_item(collection, resource, origin, here.root_namespace)
     namespace, _, name = resource.name.rpartition("/")
     metadata = Metadata(
         name=name + SYNTHETIC_SUFFIX if collection.synthetic else name,
@@ -100,12 +96,13 @@ def _mesh_item(collection: Collection, resource: Resource, origin: Origin, root_
     if errors:
         raise ConfigError(origin, None, errors)
     data = message.to_dict()
+    passed = marks(resource.annotations)
     if collection is MESH_CONFIG:
         # The sender merged its defaults in: what is false there is meant to be false.
         data |= {name: False for name in _FLAGS if name not in data}
         # For the same reason, fields that have no effect are not worth a warning.
-        return MeshConfigValue(decode_mesh(data, origin=origin, root_namespace=root_namespace), origin)
-    return MeshNetworksValue(decode_networks(data, origin=origin), origin)
+        return MeshConfigValue(decode_mesh(data, origin=origin, root_namespace=root_namespace), origin, passed=passed)
+    return MeshNetworksValue(decode_networks(data, origin=origin), origin, passed=passed)
 
 
 def _flags(message: type[betterproto2.Message]) -> Iterator[str]:
@@ -128,7 +125,7 @@ class Teller:
     """
 
     def __init__(
-        self, source: str, peer: str, collections: Mapping[str, Collection], names: ClusterNames = DEFAULT_NAMES
+        self, source: str, peer: str, collections: Mapping[str, Collection], here: Here = DEFAULT_HERE
     ) -> None:
         self._source = source
         self._peer = peer
@@ -138,7 +135,7 @@ class Teller:
             self._first_name.setdefault(collection, name)
         self._givers: dict[Key, dict[_Place, Item]] = {}
         self._standing: dict[str, dict[_Place, Rejected]] = {}
-        self._cluster = Cluster(names)
+        self._cluster = Cluster(here)
 
     def __len__(self) -> int:
         """How many items are in force."""

@@ -15,6 +15,7 @@ import attrs
 
 from mesh_pilot.config.validation.names import wildcard_host_reason
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.sources.mcp.collections import (
     BY_KIND,
@@ -24,6 +25,7 @@ from mesh_pilot.sources.mcp.collections import (
     XDS_COLLECTIONS,
     Collection,
 )
+from mesh_pilot.sources.mcp.here import PLANES, marked
 from mesh_pilot.sources.mcp.items import SYNTHETIC_SUFFIX
 from mesh_pilot.sources.mcp.messages import Resource
 from mesh_pilot.sources.mcp.synthetic import synthetic_entry
@@ -60,8 +62,10 @@ class WorldShelf:
     State: the resources of every collection with when they changed, and who is to be woken.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, plane: str = "") -> None:
+        """``plane``: our mark on everything, by which we know it again should we read it."""
         self._world = world
+        self._plane = plane
         self._held: dict[str, _Held] = {}
         self._watchers: dict[object, Callable[[], None]] = {}
         self._encoded = 0
@@ -119,10 +123,16 @@ class WorldShelf:
                 case ("service" | "endpoints", host, namespace):
                     changed |= self._service(ServiceKey(host, namespace))
                 case ("mesh",):
-                    changed |= self._put(MESH_CONFIG, "mesh", bytes(self._world.mesh.peek(())))
+                    passed = self._passed(MeshConfigValue)
+                    changed |= self._put(MESH_CONFIG, "mesh", bytes(self._world.mesh.peek(())), passed=passed)
                 case ("networks",):
-                    changed |= self._put(MESH_NETWORKS, "networks", bytes(self._world.networks.peek(())))
+                    passed = self._passed(MeshNetworksValue)
+                    changed |= self._put(MESH_NETWORKS, "networks", bytes(self._world.networks.peek(())), passed=passed)
         return changed
+
+    def _passed(self, kind: type[MeshConfigValue | MeshNetworksValue]) -> tuple[str, ...]:
+        """The control planes that the mesh's settings came through."""
+        return next((value.passed for value in self._world.mesh_settings() if isinstance(value, kind)), ())
 
     def _config(self, key: ConfigKey) -> bool:
         config = self._world.config.peek(key)
@@ -140,13 +150,24 @@ class WorldShelf:
         entry = synthetic_entry(service, self._world.endpoints.peek(key))
         return self._put(SYNTHETIC, name, bytes(entry))
 
-    def _put(self, collection: Collection, name: str, body: bytes | None, config: Config | None = None) -> bool:
+    def _put(
+        self,
+        collection: Collection,
+        name: str,
+        body: bytes | None,
+        config: Config | None = None,
+        *,
+        passed: tuple[str, ...] = (),
+    ) -> bool:
         if body is None:
             return self._hold(collection, name, None)
         self._encoded += 1
         plain = Resource(name, "", collection.type_url, body)
+        annotations: Mapping[str, str] = {PLANES: ",".join(passed)} if passed else {}
         if config is not None:
-            plain = attrs.evolve(plain, created=config.created, labels=config.labels, annotations=config.annotations)
+            plain = attrs.evolve(plain, created=config.created, labels=config.labels)
+            annotations = config.annotations
+        plain = attrs.evolve(plain, annotations=marked(annotations, self._plane))
         return self._hold(collection, name, attrs.evolve(plain, version=_version(plain)))
 
     def _hold(self, collection: Collection, name: str, resource: Resource | None) -> bool:

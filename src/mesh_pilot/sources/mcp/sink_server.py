@@ -18,7 +18,6 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE
 from mesh_pilot.model.events import Event
 from mesh_pilot.rpc import (
     Cardinality,
@@ -32,10 +31,9 @@ from mesh_pilot.rpc import (
     serve,
 )
 from mesh_pilot.rpc.net import address_of
-from mesh_pilot.sources.mcp.cluster import ClusterNames
 from mesh_pilot.sources.mcp.collections import COLLECTIONS
+from mesh_pilot.sources.mcp.here import DEFAULT_HERE, Here
 from mesh_pilot.sources.mcp.intake import SILENCE_SECONDS, Intake, StreamEnded
-from mesh_pilot.sources.mcp.items import DEFAULT_NAMES
 from mesh_pilot.sources.mcp.wire import SINK_PATH, SinkNode, SourceDialect
 
 log = structlog.get_logger(scope="mcp")
@@ -72,8 +70,7 @@ class SinkServer:
         name: str = "mcp-sink",
         tls: TlsSource | None = None,
         silence_seconds: float = SILENCE_SECONDS,
-        root_namespace: str = ROOT_NAMESPACE,
-        names: ClusterNames = DEFAULT_NAMES,
+        here: Here = DEFAULT_HERE,
     ) -> None:
         self.name = name
         self._address = address
@@ -85,9 +82,7 @@ class SinkServer:
         self._turn = trio.Lock()
         self._missing: set[str] = set()
         self._given_up: Counter[str] = Counter()
-        self._intake = Intake(
-            name, name, COLLECTIONS, silence_seconds=silence_seconds, root_namespace=root_namespace, names=names
-        )
+        self._intake = Intake(name, name, COLLECTIONS, silence_seconds=silence_seconds, here=here)
 
     def __repr__(self) -> str:
         return f"<SinkServer {self._bound or 'not listening'}, peer {self._peer or 'none'}: {self._intake!r}>"

@@ -8,15 +8,13 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE
 from mesh_pilot.model.events import Event
 from mesh_pilot.rpc import GRPCError, RpcError, StreamTerminatedError, TlsSource, open_channel
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.mcp.asking import Asking
-from mesh_pilot.sources.mcp.cluster import ClusterNames
 from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS, Collection
+from mesh_pilot.sources.mcp.here import DEFAULT_HERE, Here
 from mesh_pilot.sources.mcp.intake import SILENCE_SECONDS, Call, Intake, StreamEnded
-from mesh_pilot.sources.mcp.items import DEFAULT_NAMES
 from mesh_pilot.sources.mcp.wire import AggregatedDialect, Dialect, SinkNode, SourceDialect
 from mesh_pilot.sources.mcp.xds import DeltaDialect, SotwDialect
 
@@ -74,8 +72,7 @@ class McpSource:
         *,
         incremental: bool = True,
         silence_seconds: float = SILENCE_SECONDS,
-        root_namespace: str = ROOT_NAMESPACE,
-        names: ClusterNames = DEFAULT_NAMES,
+        here: Here = DEFAULT_HERE,
         backoff: Backoff | None = None,
     ) -> None:
         self.name = name
@@ -88,8 +85,7 @@ class McpSource:
             server.collections,
             incremental=incremental,
             silence_seconds=silence_seconds,
-            root_namespace=root_namespace,
-            names=names,
+            here=here,
         )
         self._connected = False
         self._last_error = ""
@@ -186,8 +182,7 @@ def mcp_source(
     name: str | None = None,
     incremental: bool = True,
     silence_seconds: float = SILENCE_SECONDS,
-    root_namespace: str = ROOT_NAMESPACE,
-    names: ClusterNames = DEFAULT_NAMES,
+    here: Here = DEFAULT_HERE,
 ) -> McpSource:
     """The source of a server that speaks MCP: a Galley, or another mesh-pilot.
 
@@ -200,8 +195,7 @@ def mcp_source(
         mcp_dialects(node, server.collections),
         incremental=incremental,
         silence_seconds=silence_seconds,
-        root_namespace=root_namespace,
-        names=names,
+        here=here,
     )
 
 
@@ -226,8 +220,7 @@ def xds_source(
     name: str | None = None,
     delta: bool = True,
     silence_seconds: float = SILENCE_SECONDS,
-    root_namespace: str = ROOT_NAMESPACE,
-    names: ClusterNames = DEFAULT_NAMES,
+    here: Here = DEFAULT_HERE,
 ) -> McpSource:
     """The source of a server that speaks MCP over xDS: an istiod, or another mesh-pilot.
 
@@ -240,6 +233,5 @@ def xds_source(
         attrs.evolve(server, collections=XDS_COLLECTIONS),
         (DeltaDialect(node), whole) if delta else (whole,),
         silence_seconds=silence_seconds,
-        root_namespace=root_namespace,
-        names=names,
+        here=here,
     )
