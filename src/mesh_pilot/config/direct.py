@@ -84,7 +84,7 @@ def _field(field: FieldShape) -> _Read:
     if field.key is not None and field.value is not None:
         if not _is_string(field.key):
             return _leave
-        return _string_map if _is_string(field.value) else _map_of(_value(field.value))
+        return _string_map() if _is_string(field.value) else _map_of(_value(field.value))
     return _value(field)
 
 
@@ -144,13 +144,22 @@ def _strings(item: object) -> list[str]:
     return item.copy()
 
 
-def _string_map(item: object) -> dict[str, str]:
-    if type(item) is not dict:
-        raise ValueError
-    for key, element in item.items():
-        if type(key) is not str or type(element) is not str:
+def _string_map() -> _Read:
+    """Of maps that come one after the other and are equal, as the labels of endpoints are, there is one."""
+    last: dict[str, str] = {}
+
+    def read_map(item: object) -> dict[str, str]:
+        nonlocal last
+        if type(item) is not dict:
             raise ValueError
-    return item.copy()
+        if item != last:
+            for key, element in item.items():
+                if type(key) is not str or type(element) is not str:
+                    raise ValueError
+            last = item.copy()
+        return last
+
+    return read_map
 
 
 def _list_of(read: _Read) -> _Read:

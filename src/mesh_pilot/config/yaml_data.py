@@ -7,6 +7,7 @@ What is not of the common kind (anchors, tags, merges), and whatever is wrong, i
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import cast
 
 from yaml import CSafeLoader
@@ -58,7 +59,7 @@ def _node(event: Event, following: _Next, depth: int) -> object:
     if not isinstance(event, NodeEvent) or event.anchor is not None or depth > MAX_DEPTH:
         raise UncommonError
     if isinstance(event, ScalarEvent) and event.tag is None:
-        return plain(event.value) if event.implicit[0] else event.value
+        return _plain(event.value) if event.implicit[0] else event.value
     if not isinstance(event, CollectionStartEvent) or event.tag is not None:
         raise UncommonError
     if isinstance(event, MappingStartEvent):
@@ -69,6 +70,18 @@ def _node(event: Event, following: _Next, depth: int) -> object:
     return items
 
 
+@lru_cache(maxsize=1024)
+def _key(written: str) -> str:
+    meant = plain(written)
+    if meant is None or written == "<<":
+        raise UncommonError
+    return key_text(meant, 0)
+
+
+_plain = lru_cache(maxsize=4096)(plain)
+"""Most values are there many times; those that are equal are one object."""
+
+
 def _mapping(following: _Next, depth: int) -> dict[str, object]:
     data: dict[str, object] = {}
     while isinstance(event := following(), ScalarEvent):
@@ -76,17 +89,12 @@ def _mapping(following: _Next, depth: int) -> dict[str, object]:
         if event.tag is not None or event.anchor is not None:
             raise UncommonError
         if event.implicit[0]:
-            meant = plain(key)
-            if meant is None or key == "<<":
-                raise UncommonError
-            if not isinstance(meant, str):
-                key = key_text(meant, 0)
+            key = _key(key)
         if key in data:
             raise UncommonError
         event = following()
         if isinstance(event, ScalarEvent) and event.tag is None and event.anchor is None:  # nearly all there is
-            value = event.value
-            data[key] = plain(value) if event.implicit[0] else value
+            data[key] = _plain(event.value) if event.implicit[0] else event.value
         else:
             data[key] = _node(event, following, depth)
     if not isinstance(event, MappingEndEvent):
