@@ -27,6 +27,11 @@ ROOTS_SUFFIX = "-cacert"
 FILE_CERTIFICATE_PREFIX = "file-cert:"
 FILE_ROOTS_PREFIX = "file-root:"
 
+JWT_FILTER = "envoy.filters.http.jwt_authn"
+"""The filter that looks at tokens; what it leaves is found under its name."""
+JWT_PAYLOAD = "payload"
+"""Where it leaves the claims of a good token."""
+
 
 class Direction(StrEnum):
     OUTBOUND = "outbound"

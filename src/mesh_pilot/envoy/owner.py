@@ -6,6 +6,7 @@ from enum import StrEnum
 
 import attrs
 
+from mesh_pilot.envoy.authz.selection import selecting_labels
 from mesh_pilot.envoy.proxy_settings import METADATA
 from mesh_pilot.envoy.scope import Labels, Scope, Workload
 from mesh_pilot.world.view import View
@@ -58,7 +59,7 @@ def gateway_owner(workload: Workload) -> Owner:
 def _policy_labels(view: View) -> frozenset[str]:
     """The label keys by which any policy picks workloads."""
     specs = [c.spec for kind in SELECTING_KINDS for c in view.all_configs(kind)]
-    selected = {label for s in specs if s.selector for label in s.selector.match_labels}
+    selected = {label for spec in specs for label in selecting_labels(spec)}
     filters = (c.spec.workload_selector for c in view.all_configs("EnvoyFilter"))
     return frozenset(selected | {label for s in filters if s for label in s.labels})
 

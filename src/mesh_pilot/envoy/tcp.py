@@ -18,6 +18,7 @@ from envoy.type.v3 import hash_policy_pb2
 from google.protobuf import any_pb2
 
 from mesh_pilot.envoy.access_logs import access_logs
+from mesh_pilot.envoy.authz.filters import network_authorization
 from mesh_pilot.envoy.defaults import cluster_defaults
 from mesh_pilot.envoy.dns_clusters import dns_cache
 from mesh_pilot.envoy.messages import any_of, duration, encode, field
@@ -64,7 +65,7 @@ def to_cluster(name: str) -> TcpTarget:
 
 
 def tcp_filters(view: View, owner: Owner, target: TcpTarget, protocol: Protocol = Protocol.TCP) -> list[Filter]:
-    """The network filters that carry a connection to its target, the protocol's own first."""
+    """The network filters that carry a connection to its target: who may connect, then the protocol's own."""
     filters = [tcp_proxy(view, owner, target)]
     if target.sni_port and protocol.is_tls:
         cache = dns_cache(view.get(cluster_defaults))
@@ -73,7 +74,7 @@ def tcp_filters(view: View, owner: Owner, target: TcpTarget, protocol: Protocol 
     if protocol is Protocol.MONGO:
         config = mongo_proxy_pb2.MongoProxy(stat_prefix=target.stat_prefix)
         filters.insert(0, Filter(name=MONGO_PROXY, typed_config=any_of(config)))
-    return filters
+    return [*network_authorization(view, owner), *filters]
 
 
 def tcp_proxy(view: View, owner: Owner | None, target: TcpTarget) -> Filter:

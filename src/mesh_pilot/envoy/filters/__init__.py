@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 
+from mesh_pilot.envoy.filters.authorization import allow, ask, audit, deny, mark
 from mesh_pilot.envoy.filters.cors import cors
 from mesh_pilot.envoy.filters.dynamic_dns import dynamic_dns
 from mesh_pilot.envoy.filters.fault import fault
@@ -23,6 +24,11 @@ HttpFilterBuilder = Callable[[View, Owner, Protocol], hcm_pb2.HttpFilter | None]
 """A filter for HTTP of this owner and port protocol; None where it has no part."""
 
 HTTP_FILTERS: tuple[HttpFilterBuilder, ...] = (
+    mark,
+    ask,
+    audit,
+    deny,
+    allow,
     grpc_web,
     grpc_stats,
     fault,

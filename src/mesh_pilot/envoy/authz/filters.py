@@ -1,0 +1,122 @@
+"""The filters of AuthorizationPolicies, in the order in which Istio has them: CUSTOM, AUDIT, DENY, ALLOW.
+
+Between CUSTOM and the rest a request's token is looked at, so that requests meet them in two places. What is the same
+for all proxies with the same policies is made once for them.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import attrs
+from envoy.config.listener.v3.listener_components_pb2 import Filter
+from envoy.config.rbac.v3.rbac_pb2 import RBAC
+from envoy.extensions.filters.http.rbac.v3.rbac_pb2 import RBAC as HttpRbac
+from envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2 import HttpFilter
+from envoy.extensions.filters.network.rbac.v3.rbac_pb2 import RBAC as NetworkRbac
+from google.protobuf import message
+
+from mesh_pilot.envoy.authz.custom import HTTP_RBAC, MARK, NETWORK_RBAC, REFUSE_ALL, NoCheck, check
+from mesh_pilot.envoy.authz.rbac import NONE, Policies, Rules, policies_for, rules_of
+from mesh_pilot.envoy.messages import any_of, encode
+from mesh_pilot.envoy.owner import Owner, Side
+from mesh_pilot.world.view import View
+
+HTTP_EXT_AUTHZ = "envoy.filters.http.ext_authz"
+NETWORK_EXT_AUTHZ = "envoy.filters.network.ext_authz"
+STAT_PREFIX = "tcp."
+
+_TRIED_ALLOW = "istio_dry_run_allow_"
+_TRIED_DENY = "istio_dry_run_deny_"
+
+R = TypeVar("R", HttpRbac, NetworkRbac)
+
+
+@attrs.frozen
+class HttpFilters:
+    """Encoded ``HttpFilter`` messages; None where there is nothing to do."""
+
+    marking: bytes | None = None
+    """Finds the requests that somebody else decides about."""
+    checking: bytes | None = None
+    """Asks that one."""
+    audit: bytes | None = None
+    deny: bytes | None = None
+    allow: bytes | None = None
+
+
+def http_authorization(view: View, owner: Owner) -> HttpFilters:
+    """The filters for requests of an owner. What an application sends is not looked at."""
+    policies = _policies(view, owner)
+    return HttpFilters() if policies == NONE else view.get(_http_filters, owner.namespace, policies)
+
+
+def network_authorization(view: View, owner: Owner) -> list[Filter]:
+    """The filters for connections of an owner."""
+    policies = _policies(view, owner)
+    if policies == NONE:
+        return []
+    return [Filter.FromString(body) for body in view.get(_network_filters, owner.namespace, policies)]
+
+
+def _policies(view: View, owner: Owner) -> Policies:
+    return NONE if owner.side is Side.OUTBOUND else view.get(policies_for, owner.namespace, owner.labels)
+
+
+def _http_filters(view: View, namespace: str, policies: Policies) -> HttpFilters:
+    marking = checking = None
+    marked = view.get(rules_of, policies.custom, True).enforced
+    if marked is not None:
+        asked = view.get(check, namespace, policies.custom)
+        if isinstance(asked, NoCheck):
+            marking = _http(HTTP_RBAC, HttpRbac(rules=REFUSE_ALL))
+        else:
+            marking = _http(HTTP_RBAC, _marking(HttpRbac(), marked))
+            checking = _http(HTTP_EXT_AUTHZ, asked.http)
+    rules = (view.get(rules_of, keys, True) for keys in (policies.audit, policies.deny, policies.allow))
+    return HttpFilters(marking, checking, *(_http(HTTP_RBAC, _ruling(HttpRbac(), r)) if r else None for r in rules))
+
+
+def _network_filters(view: View, namespace: str, policies: Policies) -> tuple[bytes, ...]:
+    found: list[bytes] = []
+    marked = view.get(rules_of, policies.custom, False).enforced
+    if marked is not None:
+        asked = view.get(check, namespace, policies.custom)
+        if isinstance(asked, NoCheck):
+            found.append(_network(NETWORK_RBAC, NetworkRbac(rules=REFUSE_ALL, stat_prefix=STAT_PREFIX)))
+        elif asked.network is not None:
+            found.append(_network(NETWORK_RBAC, _marking(NetworkRbac(stat_prefix=STAT_PREFIX), marked)))
+            found.append(_network(NETWORK_EXT_AUTHZ, asked.network))
+    for keys in (policies.audit, policies.deny, policies.allow):
+        rules = view.get(rules_of, keys, False)
+        if rules:
+            found.append(_network(NETWORK_RBAC, _ruling(NetworkRbac(stat_prefix=STAT_PREFIX), rules)))
+    return tuple(found)
+
+
+def _marking(rbac: R, rules: bytes) -> R:
+    """Says by its mark which policy a request or connection is for, and lets it go on."""
+    rbac.shadow_rules.MergeFromString(rules)
+    rbac.shadow_rules_stat_prefix = MARK
+    return rbac
+
+
+def _ruling(rbac: R, rules: Rules) -> R:
+    if rules.enforced is not None:
+        rbac.rules.ParseFromString(rules.enforced)
+        rbac.rules.SetInParent()
+    rbac.shadow_rules_stat_prefix = _TRIED_ALLOW
+    if rules.tried is not None:
+        rbac.shadow_rules.ParseFromString(rules.tried)
+        rbac.shadow_rules.SetInParent()
+        if rbac.shadow_rules.action == RBAC.DENY:
+            rbac.shadow_rules_stat_prefix = _TRIED_DENY
+    return rbac
+
+
+def _http(name: str, config: message.Message) -> bytes:
+    return encode(HttpFilter(name=name, typed_config=any_of(config)))
+
+
+def _network(name: str, config: message.Message) -> bytes:
+    return encode(Filter(name=name, typed_config=any_of(config)))

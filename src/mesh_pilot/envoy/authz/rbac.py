@@ -1,0 +1,101 @@
+"""AuthorizationPolicies as Envoy's RBAC: one set of rules for each action, with the names that Istio gives them."""
+
+from __future__ import annotations
+
+import attrs
+from envoy.config.rbac.v3.rbac_pb2 import RBAC
+
+from mesh_pilot.api.istio.security import v1beta1 as api
+from mesh_pilot.envoy.authz.rules import NEVER, Reader, policy
+from mesh_pilot.envoy.authz.selection import selected
+from mesh_pilot.envoy.messages import encode
+from mesh_pilot.envoy.scope import Labels
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.world.view import View
+
+KIND = "AuthorizationPolicy"
+DRY_RUN = "istio.io/dry-run"
+"""The annotation of policies that are only tried: what they would do is counted and logged."""
+
+Action = api.AuthorizationPolicyAction
+
+_ACTIONS = {Action.ALLOW: RBAC.ALLOW, Action.DENY: RBAC.DENY, Action.AUDIT: RBAC.LOG, Action.CUSTOM: RBAC.DENY}
+"""What Envoy calls it. The rules of CUSTOM only mark what is to be asked about; DENY is what marks."""
+
+
+@attrs.frozen(cache_hash=True)
+class Policies:
+    """The policies for a proxy, by action; the oldest first, those of the root namespace before others."""
+
+    custom: tuple[ConfigKey, ...] = ()
+    audit: tuple[ConfigKey, ...] = ()
+    deny: tuple[ConfigKey, ...] = ()
+    allow: tuple[ConfigKey, ...] = ()
+
+
+NONE = Policies()
+
+
+@attrs.frozen
+class Rules:
+    """What policies of one action come to, encoded; None where there are none.
+
+    No bytes are rules too: ALLOW with nothing that it allows.
+    """
+
+    enforced: bytes | None = None
+    tried: bytes | None = None
+    """Those in dry run."""
+
+    def __bool__(self) -> bool:
+        return self.enforced is not None or self.tried is not None
+
+
+def policies_for(view: View, namespace: str, labels: Labels) -> Policies:
+    """The policies for a proxy with these labels (of labels that no policy selects by it needs none)."""
+    keys = view.get(selected, KIND, namespace, labels)
+    if not keys:
+        return NONE
+    of: dict[Action, list[ConfigKey]] = {action: [] for action in Action}
+    for key in keys:
+        of[view.get(_action, key)].append(key)
+    return Policies(*(tuple(of[a]) for a in (Action.CUSTOM, Action.AUDIT, Action.DENY, Action.ALLOW)))
+
+
+def rules_of(view: View, keys: tuple[ConfigKey, ...], http: bool, metadata: bool = True) -> Rules:
+    """The rules of policies of one action, for requests or for connections.
+
+    ``metadata``: whether the proxy can read what other filters say.
+    """
+    found: dict[bool, RBAC] = {}
+    for key in keys:
+        config = view.config(key)
+        if config is None:
+            continue
+        spec: api.AuthorizationPolicy = config.spec
+        rbac = found.setdefault(_is_dry_run(config), RBAC(action=_ACTIONS[spec.action]))
+        prefix = "istio-ext-authz-" if spec.action == Action.CUSTOM else ""
+        name = f"{prefix}ns[{key.namespace}]-policy[{key.name}]-rule"
+        reader = Reader(key.namespace, view.get(_trust_domains), http, metadata)
+        for index, rule in enumerate(spec.rules):
+            made = policy(rule, rbac.action, reader)
+            if made is not None:
+                rbac.policies[f"{name}[{index}]"].CopyFrom(made)
+        if not spec.rules:
+            rbac.policies[f"{name}[0]"].CopyFrom(NEVER)
+    return Rules(*(encode(found[tried]) if tried in found else None for tried in (False, True)))
+
+
+def _action(view: View, key: ConfigKey) -> Action:
+    config = view.config(key)
+    spec: api.AuthorizationPolicy | None = config.spec if config else None
+    return Action(spec.action) if spec else Action.ALLOW
+
+
+def _is_dry_run(config: Config) -> bool:
+    return config.annotations.get(DRY_RUN, "").lower() in ("true", "t", "1")
+
+
+def _trust_domains(view: View) -> tuple[str, ...]:
+    mesh = view.mesh()
+    return tuple(dict.fromkeys((mesh.trust_domain, *mesh.trust_domain_aliases)))

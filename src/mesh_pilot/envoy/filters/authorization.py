@@ -1,0 +1,34 @@
+"""Authorization: AuthorizationPolicies of each action, and what somebody else says of a request (CUSTOM)."""
+
+from __future__ import annotations
+
+from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
+
+from mesh_pilot.envoy.authz.filters import http_authorization
+from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.model.service import Protocol
+from mesh_pilot.world.view import View
+
+
+def mark(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter | None:
+    return _filter(http_authorization(view, owner).marking)
+
+
+def ask(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter | None:
+    return _filter(http_authorization(view, owner).checking)
+
+
+def audit(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter | None:
+    return _filter(http_authorization(view, owner).audit)
+
+
+def deny(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter | None:
+    return _filter(http_authorization(view, owner).deny)
+
+
+def allow(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter | None:
+    return _filter(http_authorization(view, owner).allow)
+
+
+def _filter(body: bytes | None) -> hcm_pb2.HttpFilter | None:
+    return None if body is None else hcm_pb2.HttpFilter.FromString(body)
