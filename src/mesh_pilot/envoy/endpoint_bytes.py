@@ -55,11 +55,15 @@ _HEALTHY = Health.HEALTHY
 
 def lb_endpoint(endpoint: Endpoint, weight: int, mesh_tls: bool) -> bytes:
     """An LbEndpoint; ``mesh_tls``: clients that leave it to the endpoint use mesh mTLS."""
-    if endpoint.is_unix:
-        where = field(_PIPE, field(_PATH, endpoint.address.encode()))
+    text, port = endpoint.address.encode(), varint(endpoint.port)
+    length = len(text) + len(port) + 3
+    if length < 0x7C and not endpoint.is_unix:
+        # All lengths are of one byte: as nearly always, and then at a third of the time.
+        body = b"\x0a%c\x0a%c\x0a%c\x12%c%b\x18%b" % (length + 4, length + 2, length, len(text), text, port)
+    elif endpoint.is_unix:
+        body = field(_ENDPOINT, field(_WHERE, field(_PIPE, field(_PATH, text))))
     else:
-        where = field(_SOCKET, field(_ADDRESS, endpoint.address.encode()) + _PORT + varint(endpoint.port))
-    body = field(_ENDPOINT, field(_WHERE, where))
+        body = field(_ENDPOINT, field(_WHERE, field(_SOCKET, field(_ADDRESS, text) + _PORT + port)))
     if endpoint.health is not _HEALTHY:
         body += _HEALTH[endpoint.health]
     if mesh_tls:

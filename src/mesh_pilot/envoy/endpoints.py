@@ -150,16 +150,16 @@ class _Group:
 def _grouped(view: View, service: ServiceKey, endpoints: Iterable[Endpoint], reach: Reach) -> list[_Group]:
     """Endpoints of a service by locality, each reached in its own way."""
     by_locality: dict[Locality, list[Endpoint]] = defaultdict(list)
-    seen: set[tuple[str, int]] = set()
+    first: dict[tuple[str, int], Endpoint] = {}
     for endpoint in endpoints:
-        if (endpoint.address, endpoint.port) not in seen:
-            seen.add((endpoint.address, endpoint.port))
-            by_locality[endpoint.locality].append(endpoint)
+        first.setdefault((endpoint.address, endpoint.port), endpoint)
+    for endpoint in first.values():
+        by_locality[endpoint.locality].append(endpoint)
     known = view.get(networks, view.get(_registry, service)) if reach.network is not None else None
     disabled = view.get(_some_peers_disable)
     groups = []
     for locality, held in sorted(by_locality.items()):
-        members = _members(view, held, reach, known, disabled)
+        members = _members(view, held, reach, known, disabled) if known else _direct(view, held, reach, disabled)
         if members:
             groups.append(_Group(locality, members, sum(m.weight for m in members)))
     return groups
@@ -170,23 +170,30 @@ def _registry(view: View, key: ServiceKey) -> str:
     return service.registry if service is not None else ""
 
 
-def _members(
-    view: View, endpoints: Iterable[Endpoint], reach: Reach, known: Networks | None, disabled: bool
-) -> list[_Member]:
+def _direct(view: View, endpoints: Iterable[Endpoint], reach: Reach, disabled: bool) -> list[_Member]:
+    members = []
+    for endpoint in endpoints:
+        if endpoint.address:
+            weight = endpoint.weight if endpoint.weight > 1 else 1
+            mesh_tls = _takes_mesh_tls(view, endpoint, reach.tls_modes, disabled)
+            members.append(_Member(lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
+    return members
+
+
+def _members(view: View, endpoints: Iterable[Endpoint], reach: Reach, known: Networks, disabled: bool) -> list[_Member]:
     members: list[_Member] = []
     behind: dict[tuple[Gateway, ...], int] = defaultdict(int)
-    scale = known.scale if known else 1
     for endpoint in endpoints:
-        weight = max(endpoint.weight, 1) * scale
+        weight = max(endpoint.weight, 1) * known.scale
         mesh_tls = _takes_mesh_tls(view, endpoint, reach.tls_modes, disabled)
-        where = known.of(endpoint) if known else ""
-        gateways = known.gateways.get(where, ()) if known else ()
+        where = known.of(endpoint)
+        gateways = known.gateways.get(where, ())
         if not gateways or not reach.network or where in ("", reach.network):
             if endpoint.address:
                 members.append(_Member(lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
         elif mesh_tls or _demands_mesh_tls(endpoint, reach.tls_modes):
             behind[gateways] += weight
-    members += (_gateway_member(known, gateway, weight) for gateway, weight in through_gateways(behind) if known)
+    members += (_gateway_member(known, gateway, weight) for gateway, weight in through_gateways(behind))
     return members
 
 

@@ -47,11 +47,16 @@ class Template:
 def template(encoded: bytes, marks: Mapping[str, bytes]) -> Template:
     """What a message becomes whose fields are blanks where their content is one of these marks, by blank's name.
 
-    A mark must be the whole content of a text or embedded message, at whatever depth. To stay as the plain way writes
-    it, a text that may be filled with nothing or more than one content must be an element of a repeated field, or one
-    that is left out when it is empty; and a message around it must be one that is there without it too.
+    A mark must be the whole content of a text or embedded message, at whatever depth; ValueError where it is not. To
+    stay as the plain way writes it, a text that may be filled with nothing or more than one content must be an element
+    of a repeated field, or one that is left out when it is empty; and a message around it one that is there anyhow.
     """
-    return Template(tuple(_parts(encoded, marks)))
+    made = Template(tuple(_parts(encoded, marks)))
+    rest = made.fill(dict.fromkeys(marks, ()))
+    for name, mark in marks.items():
+        if mark in rest:
+            raise ValueError(f"the mark of {name} is only a part of a text")
+    return made
 
 
 def _filled(parts: tuple[_Part, ...], contents: Mapping[str, Sequence[bytes]]) -> bytes:
@@ -103,16 +108,16 @@ def _texts(encoded: bytes) -> Iterator[tuple[int, int, int]]:
             case 5:
                 at += 4
             case kind:
-                raise ValueError(f"a mark is only a part of a text: wire type {kind} at {start}")
+                raise ValueError(f"not a message: wire type {kind}")
 
 
 def _varint_at(encoded: bytes, at: int) -> tuple[int, int]:
     """The number at a place, and the place behind it."""
     value = shift = 0
-    while True:
-        byte = encoded[at]
+    for byte in encoded[at:]:
         at += 1
         value |= (byte & 0x7F) << shift
         if byte <= 0x7F:
             return value, at
         shift += 7
+    raise ValueError("not a message: it ends within a number")
