@@ -225,4 +225,6 @@ class FileSource:
         timing = self._timing
         is_polling = self._always_poll or self._failure
         at = trio.current_time() + (timing.poll_seconds if is_polling else timing.rescan_seconds)
-        return min(at, self._changed_at + timing.quiet_seconds) if self._recent else at
+        if not self._recent:
+            return at
+        return min(at, self._changed_at + timing.quiet_seconds, self._pending_since + timing.patience_seconds)

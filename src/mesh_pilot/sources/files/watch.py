@@ -12,12 +12,14 @@ from typing import cast
 
 import attrs
 import trio
-from watchfiles import Change, awatch
+from watchfiles import awatch
+
+from mesh_pilot.sources.files import inotify
 
 STEP_MS = 20
-"""How often the watching thread looks for events, and how long it waits for more of them."""
+"""Without inotify: how often the watching thread looks for events, and how long it waits for more of them."""
 GROUP_MS = 200
-"""How long events may keep coming before they are passed on all the same."""
+"""Without inotify: how long events may keep coming before they are passed on all the same."""
 
 
 @attrs.frozen
@@ -41,7 +43,7 @@ class Watched:
         """The folders to ask the operating system about."""
         return sorted(self.folders | {_nearest_folder(point) for point in self.points})
 
-    def matters(self, change: Change, path: str) -> bool:
+    def matters(self, path: str) -> bool:
         """Whether something that happened at `path` is of interest."""
         if path in self.folders or str(Path(path).parent) in self.folders:
             return True
@@ -51,7 +53,7 @@ class Watched:
 class Watcher:
     """Calls `changed` whenever something may have changed in what it is set to watch.
 
-    Runs in the nursery it is given; cancelling that ends its thread within a step.
+    Runs in the nursery it is given; cancelling that ends it, and its thread, where it has one, within a step.
     State: what was last asked for, the scope that ends that watch, and if it failed, why and when to try again.
     """
 
@@ -85,25 +87,33 @@ class Watcher:
         return True
 
     async def _watch(self, watched: Watched, scope: trio.CancelScope, ready: trio.Event) -> None:
-        stop = _Stop(trio.lowlevel.current_trio_token(), ready)
+        tell = self._tell if inotify.is_there() else self._tell_from_thread
         reason = ""
         with scope:
             try:
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(stop.set_when_cancelled)
-                    await self._tell(watched, stop)
+                await tell(watched, ready)
             except* (OSError, RuntimeError) as errors:
                 reason = str(errors.exceptions[0])
+            self._again_at = trio.current_time()
             if reason:
                 self.failure = reason
-                self._again_at = trio.current_time() + self._retry_seconds
-                self._changed()
+                self._again_at += self._retry_seconds
+            self._changed()
         ready.set()
 
-    async def _tell(self, watched: Watched, stop: _Stop) -> None:
+    async def _tell(self, watched: Watched, ready: trio.Event) -> None:
+        await inotify.follow(watched.paths(), watched.matters, ready=ready.set, changed=self._changed)
+
+    async def _tell_from_thread(self, watched: Watched, ready: trio.Event) -> None:
+        stop = _Stop(trio.lowlevel.current_trio_token(), ready)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop.set_when_cancelled)
+            await self._tell_steps(watched, stop)
+
+    async def _tell_steps(self, watched: Watched, stop: _Stop) -> None:
         changes = awatch(
             *watched.paths(),
-            watch_filter=watched.matters,
+            watch_filter=lambda _, path: watched.matters(path),
             debounce=GROUP_MS,
             step=STEP_MS,
             stop_event=cast("trio.Event", stop),  # only ever asked whether it is set

@@ -1,0 +1,135 @@
+"""When a watcher tells, on real folders. Trio's clock stands still unless a test moves it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from mesh_pilot.sources.files import inotify
+from mesh_pilot.sources.files.watch import Watched, Watcher
+
+linux_only = pytest.mark.skipif(not inotify.is_there(), reason="needs inotify")
+
+
+class Told:
+    """How often the watcher said that something may have changed."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._event = trio.Event()
+
+    def __call__(self) -> None:
+        self.count += 1
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+        self._event = trio.Event()
+
+
+@asynccontextmanager
+async def watching(folder: Path) -> AsyncIterator[tuple[Watcher, Told, Watched]]:
+    told = Told()
+    watched = Watched.over([str(folder)], [str(folder)])
+    async with trio.open_nursery() as nursery:
+        watcher = Watcher(nursery, told, 30)
+        assert await watcher.over(watched)
+        assert not await watcher.over(watched)
+        yield watcher, told, watched
+        nursery.cancel_scope.cancel()
+
+
+async def turns(count: int = 20) -> None:
+    """Let the operating system and the other tasks have their say."""
+    for _ in range(count):
+        await trio.lowlevel.checkpoint()
+
+
+@linux_only
+async def test_a_file_that_is_moved_into_its_place_is_told_without_any_waiting(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    folder = tmp_path / "config"
+    folder.mkdir()
+    (tmp_path / "aside").write_text("x")
+    async with watching(folder) as (_, told, _):
+        (tmp_path / "aside").rename(folder / "a.yaml")
+        await told.wait()
+        (folder / "a.yaml").unlink()
+        await told.wait()
+
+
+@linux_only
+async def test_a_file_that_is_being_written_is_told_once_it_is_closed(tmp_path: Path, mock_clock: MockClock) -> None:
+    async with watching(tmp_path) as (_, told, _):
+        with (tmp_path / "a.yaml").open("w") as file:
+            for _ in range(3):
+                file.write("half")
+                file.flush()
+                await turns()
+            assert told.count == 0
+        await told.wait()
+        await turns()
+        assert told.count == 1
+
+
+@linux_only
+async def test_a_file_that_stays_open_is_told_once_it_was_left_alone_for_a_while(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    async with watching(tmp_path) as (_, told, _):
+        with (tmp_path / "a.yaml").open("w") as file:
+            file.write("all of it")
+            file.flush()
+            await turns()
+            mock_clock.jump(inotify.OPEN_SECONDS)
+            await told.wait()
+            assert told.count == 1
+
+
+@linux_only
+async def test_a_folder_that_was_replaced_is_watched_anew(tmp_path: Path, mock_clock: MockClock) -> None:
+    folder = tmp_path / "config"
+    folder.mkdir()
+    async with watching(folder) as (watcher, told, watched):
+        folder.rename(tmp_path / "before")
+        folder.mkdir()
+        await told.wait()
+        await turns()
+        assert await watcher.over(watched)
+        told.count = 0
+        (folder / "a.yaml").write_text("x")
+        await told.wait()
+
+
+async def test_what_does_not_matter_is_not_told(tmp_path: Path, mock_clock: MockClock) -> None:
+    folder = tmp_path / "config"
+    folder.mkdir()
+    async with watching(folder) as (_, told, _):
+        (tmp_path / "beside").write_text("x")
+        await turns()
+        (folder / "a.yaml").write_text("x")
+        await told.wait()
+        assert told.count == 1
+
+
+async def test_without_inotify_a_thread_watches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inotify, "is_there", lambda: False)
+    async with watching(tmp_path) as (_, told, _):
+        (tmp_path / "a.yaml").write_text("x")
+        await told.wait()
+
+
+@linux_only
+async def test_a_folder_that_is_not_there_is_a_failure_with_its_name(tmp_path: Path) -> None:
+    told = Told()
+    async with trio.open_nursery() as nursery:
+        watcher = Watcher(nursery, told, 30)
+        await watcher.over(Watched(frozenset({str(tmp_path / "nowhere")})))
+        assert "nowhere" in watcher.failure
+        assert told.count == 1
