@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 from support.certificates import write_certificates
 from support.command import mesh_pilot
 from support.envoy import eventually
@@ -17,8 +18,10 @@ from support.planes import SERVICE, running_plane, settings
 from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey
+from mesh_pilot.ops.metrics import Metrics
 from mesh_pilot.rpc import CertificateFiles
 from mesh_pilot.settings import StartError
+from mesh_pilot.sources.mcp.collections import COLLECTIONS
 
 PATHS = ["{}", "mcp://{}", "xds://{}"]
 
@@ -32,8 +35,6 @@ spec:
   - timeout: {seconds}s
     route: [{{destination: {{host: reviews.test}}}}]
 """
-
-BAD = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad, namespace: shop}\nspec: {}\n"
 
 
 def route(folder: Path, name: str, seconds: int) -> None:
@@ -267,3 +268,35 @@ async def test_planes_that_read_from_each_other_in_a_ring_do_not_keep_alive_what
         route(folder, "one", 3)
         await eventually(lambda: seconds(last, "one") == 3, what="and may come again")
         assert [plane.state.world.rejections() for plane in ring] == [()] * planes
+
+
+async def test_metrics_and_statistics_tell_how_a_source_is_doing(
+    folder: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with trio.open_nursery() as nursery:
+        with started(nursery, folder, address) as first:
+            await first.wait()
+            async with drinker(address, "{}") as second:
+
+                def value(name: str, **labels: str) -> float | None:
+                    samples = (s for f in text_string_to_metric_families(text) for s in f.samples)
+                    wanted = labels.items()
+                    return next((s.value for s in samples if s.name == name and wanted <= s.labels.items()), None)
+
+                text = Metrics(second.state).text().decode()
+                source, routes = f"mcp:{address}", "istio/networking/v1alpha3/virtualservices"
+                assert value("istio_mcp_request_acks_total", source=source, collection=routes, component="pilot") == 1
+                assert value("istio_mcp_request_nacks_total", source=source) is None
+                assert value("istio_mcp_reconnections", source=source) == 1
+                assert value("istio_mcp_message_sizes_bytes_count", source=source) == len(COLLECTIONS)
+                assert value("mesh_pilot_mcp_connected", source=source) == 1
+                assert value("mesh_pilot_mcp_resources", source=source, collection=routes) == 1
+                assert value("mesh_pilot_mcp_silent_collections", source=source) == 0
+                assert 0 <= (value("mesh_pilot_mcp_last_response_age_seconds", source=source) or -1) < 30
+                first.stop()
+                await eventually(lambda: bool(second.state.stale()), what="the loss is told")
+                text = Metrics(second.state).text().decode()
+                assert value("mesh_pilot_mcp_connected", source=source) == 0
+                assert value("istio_mcp_recv_failures_total", source=source) == 1
+                assert (value("mesh_pilot_source_stale_seconds", source=source) or 0) > 0

@@ -102,10 +102,8 @@ class _Sockets:
 class ControlPlane:
     """A running control plane. State: that of its parts, and how far its start or end has come."""
 
-    def __init__(self, settings: Settings, state: State, addresses: Addresses, mcp: McpService) -> None:
+    def __init__(self, settings: Settings, state: State, addresses: Addresses) -> None:
         self.settings = settings
-        self.mcp = mcp
-        """The World served as a source of MCP."""
         self.state = state
         self.addresses = addresses
         self.health = Health()
@@ -159,8 +157,8 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         )
         reducer.on_publish(lambda published: xds.status.published(published.published_at))
         supervisors = [Supervisor(source, events) for source in sources]
-        state = State(world, reducer, supervisors, catalog, changes, xds)
-        plane = ControlPlane(settings, state, sockets.addresses(), mcp)
+        state = State(world, reducer, supervisors, catalog, changes, xds, mcp)
+        plane = ControlPlane(settings, state, sockets.addresses())
         stop_http = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reducer.run, inbox)
@@ -187,7 +185,7 @@ async def _serve_when_synced(plane: ControlPlane, sockets: _Sockets, nursery: tr
     if waiting.cancelled_caught:
         plane.state.overdue = True
         log.warning("serving although sources have not synced in time", waiting_for=plane.state.unsynced())
-    config = [plane.mcp] if plane.settings.serve_config else []
+    config = [plane.state.mcp] if plane.settings.serve_config else []
     services = with_reflection([*plane.state.xds.services(), *config, plane.health])
     await nursery.start(_serve_grpc, plane, services, sockets.grpc, None)
     if plane.settings.tls is not None:
@@ -217,7 +215,7 @@ async def _drain(plane: ControlPlane) -> None:
     log.info("draining", within_seconds=seconds)
     plane.health.set("", False)
     plane.state.xds.drain()
-    plane.mcp.drain()
+    plane.state.mcp.drain()
     with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:
             for server in plane.state.rpc_servers:

@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from mesh_pilot import __version__
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SHORT, TYPES
 from mesh_pilot.ops import conflicts
+from mesh_pilot.ops.mcp_metrics import mcp_metrics
 from mesh_pilot.ops.patches import counts
 from mesh_pilot.ops.state import State
 from mesh_pilot.sources.base import Staleness
@@ -65,6 +66,8 @@ class _Parts(Collector):
         yield from self._changes()
         yield from self._proxies()
         yield from self._sources()
+        supervised = (supervisor.statistics() for supervisor in self._state.supervisors)
+        yield from mcp_metrics(supervised, self._state.mcp.statistics())
         yield from self._work()
 
     def _world(self) -> Iterator[Metric]:

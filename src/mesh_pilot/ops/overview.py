@@ -71,6 +71,7 @@ def statistics(state: State) -> Json:
         "xds": jsonable(state.xds.statistics()),
         "changes": jsonable(state.changes.statistics()),
         "sources": [jsonable(supervisor.statistics()) for supervisor in state.supervisors],
+        "mcp": jsonable(state.mcp.statistics()),
         "grpc": [jsonable(server.statistics()) for server in state.rpc_servers],
     }
 

@@ -11,6 +11,7 @@ from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.rpc.server import Server
 from mesh_pilot.sources.base import Staleness
+from mesh_pilot.sources.mcp.server import McpService
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.xds.server import XdsServer
@@ -26,6 +27,8 @@ class State:
     catalog: WorldCatalog
     changes: Changes
     xds: XdsServer
+    mcp: McpService
+    """The World served as a source of MCP."""
     rpc_servers: list[Server] = attrs.field(factory=list)
     """The gRPC servers once they serve."""
     overdue: bool = False

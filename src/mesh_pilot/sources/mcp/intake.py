@@ -21,6 +21,7 @@ from mesh_pilot.sources.mcp.here import DEFAULT_HERE, Here, marks
 from mesh_pilot.sources.mcp.items import Teller, Value, read_item
 from mesh_pilot.sources.mcp.messages import Request, Resource, Response
 from mesh_pilot.sources.mcp.sink import Bad, Sink
+from mesh_pilot.sources.mcp.traffic import Traffic, TrafficCounter
 from mesh_pilot.sources.mcp.wire import Dialect
 
 log = structlog.get_logger(scope="mcp")
@@ -53,7 +54,7 @@ class StreamEnded(Exception):
 
 @attrs.frozen
 class IntakeStatistics:
-    """What an intake has. All counts are of now but ``responses`` and ``judged``."""
+    """What an intake has. Counts are of now but ``traffic`` and ``judged``."""
 
     items: int
     """Objects in force."""
@@ -64,8 +65,9 @@ class IntakeStatistics:
     """Collections that keep it from syncing; empty once it has."""
     collections: Mapping[str, int]
     """Resources held of each collection that has any."""
-    responses: int
-    """Responses taken."""
+    silent: int
+    """Collections asked for on this stream that have not been answered."""
+    traffic: Traffic
     judged: int
     """Resources decoded and validated: those whose content was new."""
 
@@ -110,7 +112,8 @@ class Intake:
         """The collection that was asked for alone, and is not answered."""
         self._over: list[Accepted] = []
         self._has_told_of_ours = False
-        self._responses = 0
+        self.traffic = TrafficCounter()
+        """Counts what goes over the streams."""
         self._judged = 0
 
     def __repr__(self) -> str:
@@ -129,7 +132,8 @@ class Intake:
             synced=self._announced,
             waiting_for="" if self._announced else f"no answer yet for {', '.join(silent)}",
             collections={name: n for name in self._collections if (n := len(self.sink.held(name)))},
-            responses=self._responses,
+            silent=len(silent),
+            traffic=self.traffic.statistics(),
             judged=self._judged,
         )
 
@@ -184,6 +188,7 @@ class Intake:
                 continue
             if data is None:
                 raise StreamEnded("the other side ended the stream")
+            self.traffic.received(len(data))
             response = _decoded(dialect, data)
             if response.collection == self.probed:
                 self.probed = None
@@ -210,7 +215,6 @@ class Intake:
 
     async def _take(self, response: Response) -> Request:
         """Judge a response, tell what it changes, and give its answer."""
-        self._responses += 1
         review = self.sink.receive(self._without_ours(response))
         verdicts: dict[str, Value | Bad] = {}
         problems: dict[str, tuple[Problem, ...]] = {}
@@ -225,6 +229,8 @@ class Intake:
             verdicts[resource.name] = verdict
             await trio.lowlevel.checkpoint()
         outcome = self.sink.settle(review, verdicts)
+        if not review.unknown:
+            self.traffic.answered(outcome.collection, refused=outcome.answer.error is not None)
         if outcome.answer.error is not None and not review.unknown:
             tell = log.warning if len(outcome.refused) > told_before else log.debug  # refused before: said before
             tell(

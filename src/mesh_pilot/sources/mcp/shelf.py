@@ -1,4 +1,5 @@
-"""What the World holds, as collections of MCP: brought up to date with every revision, at the cost of what changed.
+"""What the World holds, as collections of MCP: made when somebody first asks for one, and from then on brought up to
+date with every revision, at the cost of what changed.
 
 Served are the configs of every kind, the settings of the mesh, and as synthetic service entries the services that
 registries gave, with their endpoints; but not those whose host a ServiceEntry can't have, such as one with an
@@ -8,7 +9,7 @@ underscore. Never served are secrets.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import attrs
@@ -33,6 +34,7 @@ from mesh_pilot.world.world import Revision, World
 
 Key = tuple[str, ...]
 
+_SETTINGS: frozenset[Key] = frozenset((("mesh",), ("networks",)))
 _EMPTY: Mapping[str, Resource] = MappingProxyType({})
 
 
@@ -59,7 +61,8 @@ class _Held:
 class WorldShelf:
     """The shelf that a World fills; give ``published`` the revisions.
 
-    State: the resources of every collection with when they changed, and who is to be woken.
+    State: the resources of every collection with when they changed, and who is to be woken. Until anybody has asked
+    there are none, for encoding a large World takes seconds that most planes need not spend.
     """
 
     def __init__(self, world: World, plane: str = "") -> None:
@@ -69,6 +72,9 @@ class WorldShelf:
         self._held: dict[str, _Held] = {}
         self._watchers: dict[object, Callable[[], None]] = {}
         self._encoded = 0
+        self._is_asked = False
+        self._settings: set[Key] = set()
+        """Which of the mesh's settings a source gave before anybody asked."""
 
     def __repr__(self) -> str:
         return f"<WorldShelf {sum(len(h.resources) for h in self._held.values())} resources>"
@@ -97,6 +103,9 @@ class WorldShelf:
 
     def _find(self, collection: str) -> _Held | None:
         """A collection by any of its names."""
+        if not self._is_asked:
+            self._is_asked = True
+            self.update(self._all_keys())
         found = XDS_COLLECTIONS.get(collection)
         return self._held.get(found.xds_name if found else collection)
 
@@ -109,7 +118,9 @@ class WorldShelf:
 
     def published(self, revision: Revision) -> None:
         """Take in what changed in the World."""
-        if self.update(revision.changed):
+        if not self._is_asked:
+            self._settings |= revision.changed & _SETTINGS
+        elif self.update(revision.changed):
             for wake in self._watchers.values():
                 wake()
 
@@ -129,6 +140,12 @@ class WorldShelf:
                     passed = self._passed(MeshNetworksValue)
                     changed |= self._put(MESH_NETWORKS, "networks", bytes(self._world.networks.peek(())), passed=passed)
         return changed
+
+    def _all_keys(self) -> Iterator[Key]:
+        world = self._world
+        yield from (("config", *key) for key in world.config)
+        yield from (("service", *key) for key in world.services)
+        yield from self._settings
 
     def _passed(self, kind: type[MeshConfigValue | MeshNetworksValue]) -> tuple[str, ...]:
         """The control planes that the mesh's settings came through."""

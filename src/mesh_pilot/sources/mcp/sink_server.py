@@ -34,6 +34,7 @@ from mesh_pilot.rpc.net import address_of
 from mesh_pilot.sources.mcp.collections import COLLECTIONS
 from mesh_pilot.sources.mcp.here import DEFAULT_HERE, Here
 from mesh_pilot.sources.mcp.intake import SILENCE_SECONDS, Intake, StreamEnded
+from mesh_pilot.sources.mcp.traffic import Traffic
 from mesh_pilot.sources.mcp.wire import SINK_PATH, SinkNode, SourceDialect
 
 log = structlog.get_logger(scope="mcp")
@@ -52,6 +53,16 @@ class SinkServerStatistics:
     """Where it really listens; empty while it does not."""
     peer: str
     """The source that is connected; empty without one."""
+    connected: bool
+    stale_seconds: float
+    """For how long nobody has been connected, though somebody was; 0 while somebody is."""
+    trouble: str
+    """What that means, for people; empty while somebody is."""
+    streams: int
+    """Streams opened since the start."""
+    silent: int
+    """Collections asked for on this stream that have not been answered."""
+    traffic: Traffic
     collections: Mapping[str, int]
     """Resources held, by collection."""
 
@@ -78,6 +89,8 @@ class SinkServer:
         self._tls = tls
         self._bound = ""
         self._peer = ""
+        self._lost_at: float | None = None
+        self._streams = 0
         self._current = trio.CancelScope()
         self._turn = trio.Lock()
         self._missing: set[str] = set()
@@ -99,6 +112,12 @@ class SinkServer:
             waiting_for=waiting,
             address=self._bound,
             peer=self._peer,
+            connected=bool(self._peer),
+            stale_seconds=0.0 if self._lost_at is None else trio.current_time() - self._lost_at,
+            trouble="" if self._lost_at is None else "the source has gone and has not dialled again",
+            streams=self._streams,
+            silent=intake.silent if self._peer else 0,
+            traffic=intake.traffic,
             collections=intake.collections,
         )
 
@@ -134,15 +153,19 @@ class SinkServer:
 
     async def _converse(self, call: ServerStream[bytes, bytes]) -> None:
         self._peer = call.peer.address
+        self._streams += 1
+        self._lost_at = None
         log.info("source connected", peer=self._peer)
         dialect = SourceDialect(self._node, SINK_PATH)
         try:
             await self._intake.converse(call, dialect, without=self._missing, one_by_one=True)
         except (StreamEnded, StreamTerminatedError) as error:
+            self._intake.traffic.failed("UNAVAILABLE")
             log.warning("source gone; what it sent stays in force", peer=self._peer, why=str(error))
         finally:
             self._note_given_up(self._intake.probed)
             self._peer = ""
+            self._lost_at = trio.current_time() if self._intake.announced else None
 
     def _note_given_up(self, collection: str | None) -> None:
         """Once may be chance: the source was stopped just then."""

@@ -15,6 +15,7 @@ from mesh_pilot.sources.mcp.asking import Asking
 from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS, Collection
 from mesh_pilot.sources.mcp.here import DEFAULT_HERE, Here
 from mesh_pilot.sources.mcp.intake import SILENCE_SECONDS, Call, Intake, StreamEnded
+from mesh_pilot.sources.mcp.traffic import Traffic
 from mesh_pilot.sources.mcp.wire import AggregatedDialect, Dialect, SinkNode, SourceDialect
 from mesh_pilot.sources.mcp.xds import DeltaDialect, SotwDialect
 
@@ -50,18 +51,26 @@ class McpStatistics:
     """Streams opened since the start."""
     last_error: str
     """Why the last stream ended, or none could be opened; empty if that never happened."""
+    stale_seconds: float
+    """For how long there has been no stream, though there was one; 0 while there is."""
+    trouble: str
+    """Why there is none; empty while there is."""
     not_offered: tuple[str, ...]
     """Collections that the server said it does not have."""
     collections: Mapping[str, int]
     """Resources held, by collection."""
+    silent: int
+    """Collections asked for on this stream that have not been answered."""
     judged: int
     """Resources decoded and validated since the start."""
+    traffic: Traffic
 
 
 class McpSource:
     """Reads from one server until cancelled, and connects again whenever it is lost.
 
-    State: the intake with all that is known; how the server is asked; whether a stream is open; what last went wrong.
+    State: the intake with all that is known; how the server is asked; whether a stream is open, or since when
+    none is; what last went wrong.
     """
 
     def __init__(
@@ -88,6 +97,7 @@ class McpSource:
             here=here,
         )
         self._connected = False
+        self._lost_at: float | None = None
         self._last_error = ""
 
     def __repr__(self) -> str:
@@ -109,9 +119,13 @@ class McpSource:
             method=self._asking.dialect.path,
             streams=self._asking.streams,
             last_error=self._last_error,
+            stale_seconds=0.0 if self._lost_at is None else trio.current_time() - self._lost_at,
+            trouble="" if self._lost_at is None else self._last_error,
             not_offered=self._asking.not_offered,
             collections=intake.collections,
+            silent=intake.silent if self._connected else 0,
             judged=intake.judged,
+            traffic=intake.traffic,
         )
 
     async def run(
@@ -133,7 +147,9 @@ class McpSource:
                 await trio.sleep(self._backoff.next_seconds())
 
     def _note(self, error: Exception) -> None:
-        reason = f"{error.status.name}: {error.message}" if isinstance(error, GRPCError) else str(error)
+        status = error.status.name if isinstance(error, GRPCError) else ""
+        self._intake.traffic.failed(status or "UNAVAILABLE")
+        reason = f"{status}: {error.message}" if isinstance(error, GRPCError) else str(error)
         reason = f"{self._server.address}: {reason.removeprefix(f'{self._server.address}: ')}"
         tell = log.warning if reason != self._last_error else log.debug
         tell(
@@ -152,10 +168,12 @@ class McpSource:
 
     async def _converse(self, call: Call, dialect: Dialect, missing: frozenset[str]) -> None:
         self._connected = True
+        self._lost_at = None
         try:
             await self._intake.converse(_Worked(call, self._backoff), dialect, without=missing)
         finally:
             self._connected = False
+            self._lost_at = trio.current_time() if self._intake.announced else None
 
 
 @attrs.frozen
