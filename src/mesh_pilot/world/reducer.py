@@ -1,7 +1,8 @@
 """The reducer: the only writer of the World. It waits for a quiet moment, applies what came, publishes a revision.
 
 Debouncing is Pilot's: changes are held until none came for ``debounce_after``, but no longer than ``debounce_max``.
-When nothing is being held, pure endpoint changes are applied at once: they are cheap, and late ones cost requests.
+When nothing is being held, changes of endpoints only (see ``urgency``) are applied at once, those together that a
+source sends one right after the other.
 """
 
 from __future__ import annotations
@@ -13,11 +14,18 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.model.events import Delete, Endpoints, Event, Rejected, Replace, Upsert
+from mesh_pilot.model.events import Event
+from mesh_pilot.world.urgency import touches_only_endpoints
 from mesh_pilot.world.world import Revision, World
 
 _QUIET_AT_START = 0.01
 """Seconds of quiet before the first pictures are published: nobody is served yet, and waiting helps nobody."""
+
+_TURNS = 3
+"""How often others run before urgent changes are published: who has more to send at once has sent it then."""
+
+_URGENT_AT_ONCE = 1000
+"""So many urgent changes are published although more of them are coming."""
 
 log = structlog.get_logger(scope="world")
 
@@ -56,6 +64,8 @@ class Reducer:
         self._after = debounce_after
         self._max = debounce_max
         self._waiting: list[Event] = []
+        self._is_urgent = True
+        """Whether all that waits is about endpoints only."""
         self._first_at = 0.0
         self._events = 0
         self._revisions = 0
@@ -104,28 +114,42 @@ class Reducer:
 
     async def _gather(self, events: trio.MemoryReceiveChannel[Event]) -> None:
         """Wait for an event, then for quiet."""
-        self._waiting.append(await events.receive())
+        self._take(await events.receive())
         self._first_at = trio.current_time()
         deadline = self._first_at + self._max
         while True:
             self._drain(events)
-            if self.synced and all(map(_is_urgent, self._waiting)):
-                return
+            if self.synced and self._is_urgent:
+                if len(self._waiting) >= _URGENT_AT_ONCE or not await self._comes_more(events):
+                    return
+                continue
             quiet = self._after if self.synced else min(self._after, _QUIET_AT_START)
             with trio.move_on_at(min(trio.current_time() + quiet, deadline)) as scope:
-                self._waiting.append(await events.receive())
+                self._take(await events.receive())
             if scope.cancelled_caught or trio.current_time() >= deadline:
                 return
+
+    def _take(self, event: Event) -> None:
+        self._waiting.append(event)
+        self._is_urgent = self._is_urgent and self.synced and touches_only_endpoints(event, self._world)
 
     def _drain(self, events: trio.MemoryReceiveChannel[Event]) -> None:
         while True:
             try:
-                self._waiting.append(events.receive_nowait())
+                self._take(events.receive_nowait())
             except (trio.WouldBlock, trio.EndOfChannel):
                 return
 
+    async def _comes_more(self, events: trio.MemoryReceiveChannel[Event]) -> bool:
+        """Let others run: does any of them send something?"""
+        waiting = len(self._waiting)
+        for _ in range(_TURNS):
+            await trio.lowlevel.checkpoint()
+            self._drain(events)
+        return len(self._waiting) > waiting
+
     def _publish(self) -> None:
-        batch, self._waiting = self._waiting, []
+        batch, self._waiting, self._is_urgent = self._waiting, [], True
         started = time.perf_counter()
         revision = self._world.apply(batch)
         took = time.perf_counter() - started
@@ -149,14 +173,3 @@ class Reducer:
                 hook(published)
             except Exception as error:
                 log.error("who follows the revisions failed; the World is as it should be", exc_info=error)
-
-
-def _is_urgent(event: Event) -> bool:
-    """Whether an event is about endpoints only, or changes nothing of the World."""
-    match event:
-        case Upsert(item=Endpoints()) | Rejected():
-            return True
-        case Delete(key=key) | Replace(collection=key):
-            return key[:1] == ("endpoints",)
-        case _:
-            return False

@@ -18,6 +18,7 @@ from mesh_pilot.model.events import (
     Endpoints,
     Event,
     Item,
+    KeySet,
     MeshConfigValue,
     MeshNetworksValue,
     Rejected,
@@ -93,6 +94,7 @@ class World:
         self.endpoints: Index[ServiceKey, tuple[Endpoint, ...]] = index("endpoints", ())
         self.endpoints_at: Index[str, tuple[Placed, ...]] = index("endpoints_at", ())
         self.secrets: Index[tuple[str, str], Secret | None] = index("secrets", None)
+        self.key_sets: Index[tuple[str, str], str] = index("key_sets", "")
         self.view = View(self)
         self.memo.view = self.view
         self.revision = 0
@@ -136,6 +138,10 @@ class World:
     def held(self, source: str) -> dict[Key, Item]:
         """What one source says now, by item key."""
         return dict(self._held.get(source, {}))
+
+    def held_by(self, source: str, key: Key) -> Item | None:
+        """One item as a source says it now."""
+        return self._held.get(source, {}).get(key)
 
     def sources(self) -> tuple[str, ...]:
         return tuple(self._held)
@@ -237,6 +243,11 @@ class World:
                 before = self.secrets.peek((key[1], key[2]))
                 self.secrets[(key[1], key[2])] = first
                 return before != first
+            case "keys":
+                assert first is None or isinstance(first, KeySet)
+                known = self.key_sets.peek((key[1], key[2]))
+                self.key_sets[(key[1], key[2])] = first.keys if first else ""
+                return known != self.key_sets.peek((key[1], key[2]))
             case "networks":
                 assert first is None or isinstance(first, MeshNetworksValue)
                 return self._set_networks(first.networks if first else MeshNetworks())
