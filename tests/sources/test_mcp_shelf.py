@@ -81,6 +81,20 @@ def test_versions_follow_from_content_in_any_process() -> None:
     assert one.shelf.resources(SERVICES) == other.shelf.resources(SERVICES)
 
 
+def test_nothing_is_encoded_until_somebody_asks_and_then_all_there_is() -> None:
+    served = Served()
+    mesh = MeshConfigValue(decode_mesh({"trustDomain": "shop"}, origin=ORIGIN))
+    served.put(mesh, *(virtual_service(f"vs-{number}") for number in range(100)))
+    served.remove(virtual_service("vs-7"))
+    assert served.shelf.encoded == 0
+    assert len(served.shelf.resources(SERVICES)) == 99
+    assert list(served.shelf.resources(MESH_CONFIG.name)) == ["mesh"]
+    assert served.shelf.encoded == 100
+    before = served.shelf.revision(SERVICES)
+    served.put(virtual_service("vs-7"), virtual_service("vs-8"))
+    assert served.shelf.changed_since(SERVICES, before) == ("shop/vs-7",)
+
+
 def test_one_change_among_three_thousand_is_encoded_sent_and_judged_alone() -> None:
     served = Served()
     served.put(*(virtual_service(f"vs-{n}") for n in range(3000)))
@@ -102,6 +116,7 @@ def test_one_change_among_three_thousand_is_encoded_sent_and_judged_alone() -> N
 def test_what_is_removed_is_gone_from_both_names() -> None:
     served = Served()
     served.put(virtual_service("one"))
+    assert list(served.shelf.resources(SERVICES)) == ["shop/one"]
     served.remove(virtual_service("one"))
     assert dict(served.shelf.resources(SERVICES)) == {}
     assert dict(served.shelf.resources("networking.istio.io/v1alpha3/VirtualService")) == {}
