@@ -45,6 +45,7 @@ from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.settings import Settings, StartError, start_errors
 from mesh_pilot.source_list import check_settings, short_names_in, source_list
 from mesh_pilot.sources.base import Source
+from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.mcp.here import plane_mark
 from mesh_pilot.sources.mcp.server import McpService
 from mesh_pilot.sources.mcp.shelf import WorldShelf
@@ -138,11 +139,14 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             root_namespace=settings.namespace,
             short_names_in=short_names_in(settings, sources),
         )
+        key_source = KeySource(world)
+        sources.append(key_source)
         for source in sources:
             world.expect(source.name)
         reducer = Reducer(world, debounce_after=settings.debounce_after, debounce_max=settings.debounce_max)
         changes = Changes(world)
         reducer.on_publish(changes.published)
+        reducer.on_publish(lambda _: key_source.published())
         issuer = Issuer(_authority(settings), now=_now, advance=world.memo.advance)
         catalog = WorldCatalog(world, issuer)
         shelf = WorldShelf(world, plane_mark(sockets.addresses().grpc))

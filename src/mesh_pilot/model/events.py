@@ -52,7 +52,17 @@ class Secret:
     crl: bytes = b""
 
 
-Item = Config | Service | Endpoints | MeshConfigValue | MeshNetworksValue | Secret
+@attrs.frozen
+class KeySet:
+    """The public keys by which tokens of an issuer are checked, found by its name or at a URL; the other is empty."""
+
+    issuer: str
+    url: str
+    keys: str = ""
+    """A JSON Web Key Set; empty while it could not be had."""
+
+
+Item = Config | Service | Endpoints | MeshConfigValue | MeshNetworksValue | Secret | KeySet
 """What a source can hold."""
 
 ItemKey = ConfigKey | ServiceKey | tuple[str, ...]
@@ -74,6 +84,8 @@ def item_key(item: Item) -> tuple[str, ...]:
             return ("networks",)
         case Secret():
             return ("secret", item.namespace, item.name)
+        case KeySet():
+            return ("keys", item.issuer, item.url)
 
 
 @attrs.frozen

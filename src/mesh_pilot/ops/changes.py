@@ -22,7 +22,7 @@ log = structlog.get_logger(scope="config")
 
 Key = tuple[str, ...]
 
-WITHOUT_EFFECT = frozenset(("ProxyConfig", "RequestAuthentication", "WasmPlugin"))
+WITHOUT_EFFECT = frozenset(("ProxyConfig", "WasmPlugin"))
 """Kinds that are read and checked, but that this version does not carry out: whoever relies on one must be told."""
 
 
@@ -121,6 +121,7 @@ _TRIGGERS = {
     "mesh": "global",
     "networks": "global",
     "secret": "secret",
+    "keys": "secret",
 }
 
 

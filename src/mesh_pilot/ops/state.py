@@ -10,7 +10,7 @@ import attrs
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.rpc.server import Server
-from mesh_pilot.sources.base import Staleness
+from mesh_pilot.sources.base import THE_OTHERS, Staleness
 from mesh_pilot.sources.mcp.server import McpService
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.world import Reducer, World
@@ -54,7 +54,8 @@ class State:
             if supervisor.source.name in missing:
                 own = supervisor.statistics()
                 reasons[own.name] = own.last_error or own.source.waiting_for or "its first objects are being taken in"
-        return reasons
+        told = {name: reason for name, reason in reasons.items() if reason != THE_OTHERS}
+        return told or reasons
 
     def stale(self) -> dict[str, str]:
         """Sources whose feed does not answer, though what it said is served, and why. No reason not to be ready."""

@@ -11,6 +11,9 @@ import trio
 
 from mesh_pilot.model.events import Event
 
+THE_OTHERS = "the other sources"
+"""What a source waits for that reads what the others say; not worth telling beside what those wait for."""
+
 
 class SourceStatistics(Protocol):
     """What every source can say of itself; each adds its own. A frozen value."""

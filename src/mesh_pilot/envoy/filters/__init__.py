@@ -16,6 +16,7 @@ from mesh_pilot.envoy.filters.fault import fault
 from mesh_pilot.envoy.filters.grpc_stats import grpc_stats
 from mesh_pilot.envoy.filters.grpc_web import grpc_web
 from mesh_pilot.envoy.filters.router import router
+from mesh_pilot.envoy.filters.tokens import tokens
 from mesh_pilot.envoy.owner import Owner
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
@@ -26,6 +27,7 @@ HttpFilterBuilder = Callable[[View, Owner, Protocol], hcm_pb2.HttpFilter | None]
 HTTP_FILTERS: tuple[HttpFilterBuilder, ...] = (
     mark,
     ask,
+    tokens,
     audit,
     deny,
     allow,

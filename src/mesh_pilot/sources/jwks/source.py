@@ -1,0 +1,182 @@
+"""The source of key sets: follows the World's RequestAuthentications, and fetches the keys that they name.
+
+Keys are fetched when a policy first names them, and again every 20 minutes. While that fails, the last good ones stay
+in force; while there never were any, proxies hold no token of that issuer good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+
+import attrs
+import httpx
+import structlog
+import trio
+
+from mesh_pilot.api.istio.security.v1beta1 import RequestAuthentication
+from mesh_pilot.model.events import Delete, Event, KeySet, Replace, Synced, Upsert, item_key
+from mesh_pilot.sources.base import THE_OTHERS, Backoff
+from mesh_pilot.sources.jwks.fetch import FetchError, Wanted, fetch_keys
+from mesh_pilot.world import World
+
+REFRESH_SECONDS = 1200.0
+"""How old keys may get before they are fetched again; Istio's own."""
+TIMEOUT_SECONDS = 5.0
+"""How long a request may take where the policy does not say."""
+RETRY_LIMIT_SECONDS = 60.0
+"""The longest wait between tries that fail."""
+
+Fetch = Callable[[httpx.AsyncClient, Wanted, float], Awaitable[str]]
+
+log = structlog.get_logger(scope="jwks")
+
+
+def _new_client() -> httpx.AsyncClient:
+    return httpx.AsyncClient(follow_redirects=True)
+
+
+@attrs.frozen
+class KeySourceStatistics:
+    items: int
+    """Key sets held."""
+    rejected: int
+    """Key sets wanted that were never had."""
+    synced: bool
+    waiting_for: str
+    stale_seconds: float
+    """For how long the oldest failure to refresh lasts; 0 while there is none."""
+    trouble: str
+    """The last failure of those that last; empty while there is none."""
+
+
+@attrs.define
+class _Follower:
+    """One key set that is wanted. State: what is known of it, and how the last try went."""
+
+    wanted: Wanted
+    timeout_seconds: float
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    keys: str = ""
+    tried: bool = False
+    failing_since: float | None = None
+    trouble: str = ""
+
+
+class KeySource:
+    """Implements ``sources.base.Source``. State: a follower for each key set that policies name."""
+
+    name = "jwks"
+
+    def __init__(
+        self, world: World, *, fetch: Fetch = fetch_keys, client: Callable[[], httpx.AsyncClient] = _new_client
+    ) -> None:
+        """``client`` makes what requests are sent with, one for each time that keys are fetched."""
+        self._world = world
+        self._fetch = fetch
+        self._client = client
+        self._followers: dict[Wanted, _Follower] = {}
+        self._wake = trio.Event()
+        self._synced = False
+
+    def __repr__(self) -> str:
+        return f"<KeySource of {len(self._followers)} key sets {'synced' if self._synced else 'not synced'}>"
+
+    def published(self) -> None:
+        """The World has changed: look at its policies again."""
+        self._wake.set()
+
+    def statistics(self) -> KeySourceStatistics:
+        followers = self._followers.values()
+        failing = sorted((f for f in followers if f.failing_since is not None), key=lambda f: f.failing_since or 0.0)
+        since = failing[0].failing_since if failing else None
+        untried = [str(f.wanted) for f in followers if not f.tried]
+        return KeySourceStatistics(
+            items=sum(bool(f.keys) for f in followers),
+            rejected=sum(f.tried and not f.keys for f in followers),
+            synced=self._synced,
+            waiting_for="" if self._synced else f"keys at {', '.join(untried)}" if untried else THE_OTHERS,
+            stale_seconds=0.0 if since is None else trio.current_time() - since,
+            trouble=failing[-1].trouble if failing else "",
+        )
+
+    async def run(
+        self,
+        events: trio.MemorySendChannel[Event],
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Send key sets until cancelled; what is known is kept for the next run."""
+        self._synced = False
+        known = {wanted: follower.keys for wanted, follower in self._followers.items()}
+        self._followers.clear()
+        held = tuple(KeySet(w.issuer, w.url, keys) for w, keys in known.items() if keys)
+        await events.send(Replace(self.name, ("keys",), held))
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            while True:
+                self._wake = trio.Event()
+                wanted = dict(_wanted(self._world))
+                for gone in [w for w in self._followers if w not in wanted]:
+                    follower = self._followers.pop(gone)
+                    follower.scope.cancel()
+                    await events.send(Delete(self.name, item_key(KeySet(gone.issuer, gone.url))))
+                for new, timeout in wanted.items():
+                    if new not in self._followers:
+                        follower = _Follower(new, timeout, keys=known.pop(new, ""))
+                        self._followers[new] = follower
+                        nursery.start_soon(self._follow, follower, events)
+                    self._followers[new].timeout_seconds = timeout
+                if not self._synced and self._is_complete():
+                    self._synced = True
+                    await events.send(Synced(self.name))
+                await self._wake.wait()
+
+    def _is_complete(self) -> bool:
+        """Whether all policies are known, and each of their key sets has been asked for."""
+        others = set(self._world.unsynced()) - {self.name}
+        return not others and all(f.tried for f in self._followers.values())
+
+    async def _follow(self, follower: _Follower, events: trio.MemorySendChannel[Event]) -> None:
+        backoff = Backoff(limit_seconds=RETRY_LIMIT_SECONDS)
+        with follower.scope:
+            while True:
+                try:
+                    async with self._client() as client:
+                        keys = await self._fetch(client, follower.wanted, follower.timeout_seconds)
+                except FetchError as error:
+                    self._failed(follower, str(error))
+                    pause = backoff.next_seconds()
+                else:
+                    if follower.failing_since is not None:
+                        log.info("keys of an issuer can be had again", of=str(follower.wanted))
+                    follower.failing_since, follower.trouble = None, ""
+                    backoff.reset()
+                    pause = REFRESH_SECONDS
+                    if keys != follower.keys:
+                        follower.keys = keys
+                        await events.send(Upsert(self.name, KeySet(follower.wanted.issuer, follower.wanted.url, keys)))
+                if not follower.tried:
+                    follower.tried = True
+                    self._wake.set()
+                await trio.sleep(pause)
+
+    def _failed(self, follower: _Follower, reason: str) -> None:
+        if follower.failing_since is None:
+            follower.failing_since = trio.current_time()
+        if reason != follower.trouble:
+            stays = "the last good ones stay in force" if follower.keys else "no token of its is held good"
+            log.warning("no keys to check tokens by", of=str(follower.wanted), reason=reason, meanwhile=stays)
+        follower.trouble = reason
+
+
+def _wanted(world: World) -> Iterator[tuple[Wanted, float]]:
+    """The key sets that policies name, each with its timeout in seconds; of several the longest counts."""
+    found: dict[Wanted, float] = {}
+    for config in world.configs_of.peek("RequestAuthentication"):
+        spec: RequestAuthentication = config.spec
+        for rule in spec.jwt_rules:
+            if not rule.jwks:
+                wanted = Wanted("", rule.jwks_uri) if rule.jwks_uri else Wanted(rule.issuer, "")
+                timeout = rule.timeout.total_seconds() if rule.timeout else TIMEOUT_SECONDS
+                found[wanted] = max(found.get(wanted, 0.0), timeout)
+    yield from found.items()
