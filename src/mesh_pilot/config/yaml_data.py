@@ -1,7 +1,7 @@
 """Plain data from libyaml's events, without lines: the short way, for what nearly all text is.
 
-What is not of the common kind (anchors, tags, merges), and whatever is wrong, is left to
-`yaml_nodes`, which reads all there is and says on which line it went wrong. What is read here it reads alike.
+What is not of the common kind (anchors, tags, merges), and whatever is wrong, is left to `yaml_nodes`, which reads all
+there is and says on which line it went wrong. What is read here it reads alike.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import cast
 
-from yaml import CSafeLoader
+from yaml.cyaml import CParser  # type: ignore[attr-defined]  # by its stub not to be had from there
 from yaml.events import (
     CollectionStartEvent,
     DocumentStartEvent,
     Event,
     MappingEndEvent,
     MappingStartEvent,
-    NodeEvent,
     ScalarEvent,
     SequenceEndEvent,
     StreamEndEvent,
@@ -40,9 +39,9 @@ def read_documents(text: str) -> list[tuple[dict[str, object], int]]:
 
     Raises UncommonError, also for a list of objects, whose items start on lines of their own; or what libyaml raises.
     """
-    if len(text) > MAX_NODES // 2:
-        raise UncommonError  # there may be too many values in it
-    following = cast(_Next, CSafeLoader(text).get_event)  # of its classes only the parser is at work
+    if len(text) > MAX_NODES // 2 or "&" in text or "!" in text:
+        raise UncommonError  # there may be too many values in it, or anchors, or tags
+    following = cast(_Next, CParser(text).get_event)
     found = []
     while not isinstance(event := following(), StreamEndEvent):
         if isinstance(event, DocumentStartEvent):
@@ -56,11 +55,9 @@ def read_documents(text: str) -> list[tuple[dict[str, object], int]]:
 
 def _node(event: Event, following: _Next, depth: int) -> object:
     """The value that starts with `event`."""
-    if not isinstance(event, NodeEvent) or event.anchor is not None or depth > MAX_DEPTH:
-        raise UncommonError
-    if isinstance(event, ScalarEvent) and event.tag is None:
+    if isinstance(event, ScalarEvent):
         return _plain(event.value) if event.implicit[0] else event.value
-    if not isinstance(event, CollectionStartEvent) or event.tag is not None:
+    if not isinstance(event, CollectionStartEvent) or depth > MAX_DEPTH:
         raise UncommonError
     if isinstance(event, MappingStartEvent):
         return _mapping(following, depth + 1)
@@ -86,14 +83,12 @@ def _mapping(following: _Next, depth: int) -> dict[str, object]:
     data: dict[str, object] = {}
     while isinstance(event := following(), ScalarEvent):
         key = event.value
-        if event.tag is not None or event.anchor is not None:
-            raise UncommonError
         if event.implicit[0]:
             key = _key(key)
         if key in data:
             raise UncommonError
         event = following()
-        if isinstance(event, ScalarEvent) and event.tag is None and event.anchor is None:  # nearly all there is
+        if isinstance(event, ScalarEvent):  # nearly all are
             data[key] = _plain(event.value) if event.implicit[0] else event.value
         else:
             data[key] = _node(event, following, depth)
