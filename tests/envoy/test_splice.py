@@ -16,7 +16,6 @@ from mesh_pilot.envoy.messages import encode
 from mesh_pilot.envoy.names import outbound
 from mesh_pilot.envoy.route.action import default_retries
 from mesh_pilot.envoy.route.build import default_route, service_routes
-from mesh_pilot.envoy.route.retry import retry_policy
 from mesh_pilot.envoy.splice import template
 from mesh_pilot.envoy.upstream_tls import CertificateFiles
 from mesh_pilot.model.config import ConfigKey
@@ -87,7 +86,7 @@ def test_a_cluster_of_a_shape_is_the_one_that_is_built_by_itself(world: World, s
 def test_the_route_of_a_service_is_the_one_that_is_built_by_itself(host: str, port: int) -> None:
     view = WORLDS[0].view
     plain = default_route(outbound(host, port), f"{host}:{port}/*")
-    retries = retry_policy(view.get(default_retries))
+    retries = view.get(default_retries)
     assert retries is not None
     plain.route.retry_policy.CopyFrom(retries)
     (route,) = service_routes(view, host, port, ())

@@ -76,7 +76,8 @@ def assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | 
     if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:
         return None
     reach = view.get(reach_of, ref, parsed.port, parsed.subset, place)
-    return view.get(load_assignment, name, service.key, port.name, labels, reach)
+    origin = (service.config,) if service.config else ()
+    return view.get(load_assignment, name, service.key, port.name, labels, reach, origin)
 
 
 def reach_of(view: View, ref: RuleRef, port: int, subset: str, place: Place) -> Reach:
@@ -102,11 +103,19 @@ def preference_of(view: View, ref: RuleRef, port: int, subset: str, place: Place
 
 
 def load_assignment(
-    view: View, name: str, service: ServiceKey, port: str, labels: Labels, reach: Reach
-) -> Resource | None:
-    """The endpoints of a service's port (by name) that have some labels, as a cluster of this name."""
-    body = encode_assignment(view, name, service, port, labels, reach)
-    return make_resource(name, ENDPOINT, body, _origin(view, service))
+    view: View,
+    name: str,
+    service: ServiceKey,
+    port: str,
+    labels: Labels,
+    reach: Reach,
+    origin: tuple[ConfigKey, ...],
+) -> Resource:
+    """The endpoints of a service's port (by name) that have some labels, as a cluster of this name.
+
+    ``origin``: what the service was made from.
+    """
+    return make_resource(name, ENDPOINT, encode_assignment(view, name, service, port, labels, reach), origin)
 
 
 def encode_assignment(view: View, name: str, service: ServiceKey, port: str, labels: Labels, reach: Reach) -> bytes:
@@ -294,8 +303,3 @@ def _some_peers_disable(view: View) -> bool:
         if any(m is not None and m.mode == PeerAuthenticationMode.DISABLE for m in modes):
             return True
     return False
-
-
-def _origin(view: View, service: ServiceKey) -> tuple[ConfigKey, ...]:
-    found = view.service(service)
-    return (found.config,) if found and found.config else ()

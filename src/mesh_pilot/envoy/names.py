@@ -38,6 +38,9 @@ class Direction(StrEnum):
     INBOUND = "inbound"
 
 
+_DIRECTIONS = frozenset(Direction)
+
+
 class ClusterName(NamedTuple):
     """The parts of a cluster's name; ``str()`` joins them."""
 
@@ -76,7 +79,7 @@ def parse_cluster(name: str) -> ClusterName | None:
     parts = name.split("|", 3)
     if len(parts) != 4:
         parts = name.split("_.", 3)
-    if len(parts) != 4 or parts[0] not in set(Direction) or not parts[1].isdecimal():
+    if len(parts) != 4 or parts[0] not in _DIRECTIONS or not parts[1].isdecimal():
         return None
     return ClusterName(Direction(parts[0]), int(parts[1]), parts[2], parts[3])
 

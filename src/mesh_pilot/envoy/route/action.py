@@ -13,7 +13,6 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.messages import duration
 from mesh_pilot.envoy.proxy_settings import forwards_host
 from mesh_pilot.envoy.route.destination import hash_policies, shares, weighted_clusters
-from mesh_pilot.envoy.route.headers import header_operations
 from mesh_pilot.envoy.route.mirror import mirror_policies
 from mesh_pilot.envoy.route.retry import retry_policy
 from mesh_pilot.envoy.route.rules import HttpRule
@@ -30,12 +29,14 @@ REDIRECT_CODES = {
 }
 
 
-def forward(view: View, route: rc.Route, rule: HttpRule, client: Client, port: int) -> None:
-    """Send to the rule's destinations. Header operations of a single destination are those of the route."""
+def forward(view: View, route: rc.Route, rule: HttpRule, client: Client, port: int, authority: str) -> None:
+    """Send to the rule's destinations. Header operations of a single destination are those of the route.
+
+    ``authority``: the host that the rule's own header operations give a request.
+    """
     spec = rule.spec
     action = route.route
     parts = shares(view, spec.route, rule.namespace, client, port)
-    authority = header_operations(spec.headers).authority
     if len(parts) == 1:
         action.cluster = parts[0].target.cluster
         parts[0].headers.write_to(route)
@@ -46,7 +47,7 @@ def forward(view: View, route: rc.Route, rule: HttpRule, client: Client, port: i
     action.append_x_forwarded_host = view.get(forwards_host, "") and _rewrites_host(action)
     action.hash_policy.extend(hash_policies(view, parts, client))
     action.request_mirror_policies.extend(mirror_policies(view, spec, rule.namespace, client, port))
-    retries = retry_policy(spec.retries if spec.retries is not None else view.get(default_retries))
+    retries = view.get(default_retries) if spec.retries is None else retry_policy(spec.retries)
     if retries is not None:
         action.retry_policy.CopyFrom(retries)
     _limit(action, spec.timeout or timedelta(0), grpc=client.grpc)
@@ -78,10 +79,10 @@ def respond(route: rc.Route, spec: api.HttpDirectResponse) -> None:
         route.direct_response.body.CopyFrom(base_pb2.DataSource(inline_bytes=spec.body.bytes))
 
 
-def default_retries(view: View) -> api.HttpRetry | None:
-    """How routes are retried that say nothing about it."""
+def default_retries(view: View) -> rc.RetryPolicy | None:
+    """How routes are retried that say nothing about it. Shared: not to be changed."""
     mesh: MeshConfig = view.mesh()
-    return mesh.default_http_retry_policy
+    return retry_policy(mesh.default_http_retry_policy)
 
 
 def _limit(action: rc.RouteAction, timeout: timedelta, *, grpc: bool) -> None:

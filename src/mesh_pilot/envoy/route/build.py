@@ -20,7 +20,6 @@ from mesh_pilot.envoy.route.fault import fault_config
 from mesh_pilot.envoy.route.hash import hash_policy
 from mesh_pilot.envoy.route.headers import header_operations
 from mesh_pilot.envoy.route.match import route_match
-from mesh_pilot.envoy.route.retry import retry_policy
 from mesh_pilot.envoy.route.rules import HttpRule, http_rules
 from mesh_pilot.envoy.route.select import Client, select
 from mesh_pilot.envoy.splice import Template, template
@@ -68,7 +67,7 @@ def _shared_route(view: View) -> Template:
 
 def _service_route(view: View, cluster: str, operation: str) -> rc.Route:
     route = default_route(cluster, operation)
-    retries = retry_policy(view.get(default_retries))
+    retries = view.get(default_retries)
     if retries is not None:
         route.route.retry_policy.CopyFrom(retries)
     return route
@@ -90,13 +89,14 @@ def _route(
 ) -> rc.Route:
     spec = rule.spec
     route = rc.Route(name=_name(spec, match), match=route_match(match))
-    header_operations(spec.headers).write_to(route)
+    operations = header_operations(spec.headers)
+    operations.write_to(route)
     if spec.redirect is not None:
         redirect(route, spec.redirect, port)
     elif spec.direct_response is not None:
         respond(route, spec.direct_response)
     else:
-        forward(view, route, rule, client, port)
+        forward(view, route, rule, client, port, operations.authority)
     route.decorator.operation = _operation(route, key.name, port)
     if match is not None and match.stat_prefix:
         route.stat_prefix = match.stat_prefix

@@ -13,8 +13,6 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 APPEND = base_pb2.HeaderValueOption.APPEND_IF_EXISTS_OR_ADD
 OVERWRITE = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
-_NONE = api.HeadersHeaderOperations()
-
 
 @attrs.frozen
 class HeaderOperations:
@@ -42,13 +40,13 @@ def header_operations(headers: api.Headers | None) -> HeaderOperations:
     """What a ``headers`` block says; the host among headers to set becomes ``authority``."""
     if headers is None:
         return NO_OPERATIONS
-    request, response = headers.request or _NONE, headers.response or _NONE
+    request, response = headers.request, headers.response
     return HeaderOperations(
-        request_add=tuple(_changes(request)),
-        request_remove=tuple(_plain(request.remove)),
-        response_add=tuple(_changes(response)),
-        response_remove=tuple(_plain(response.remove)),
-        authority=_authority(request.set) or _authority(request.add),
+        request_add=tuple(_changes(request)) if request is not None else (),
+        request_remove=tuple(_plain(request.remove)) if request is not None else (),
+        response_add=tuple(_changes(response)) if response is not None else (),
+        response_remove=tuple(_plain(response.remove)) if response is not None else (),
+        authority=(_authority(request.set) or _authority(request.add)) if request is not None else "",
     )
 
 
