@@ -39,7 +39,7 @@ from mesh_pilot.rpc import (
     with_reflection,
 )
 from mesh_pilot.rpc.net import address_of
-from mesh_pilot.security.authentication import Authentication
+from mesh_pilot.security.authentication import Authentication, is_local
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.settings import Settings, StartError, start_errors
@@ -150,14 +150,14 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         issuer = Issuer(_authority(settings), now=_now, advance=world.memo.advance)
         catalog = WorldCatalog(world, issuer)
         shelf = WorldShelf(world, plane_mark(sockets.addresses().grpc))
-        mcp = McpService(shelf)
-        if settings.serve_config:
+        mcp = McpService(shelf, partial(_may_read, settings))
+        if settings.serve_config is not False:
             reducer.on_publish(lambda published: shelf.published(published.revision))
         xds = XdsServer(
             catalog,
             identifier=f"mesh-pilot {__version__}",
             admit=partial(_admit, world, Authentication(settings.trust_local)),
-            generators={GENERATOR: partial(_serve_api, mcp)} if settings.serve_config else {},
+            generators={GENERATOR: partial(_serve_api, mcp)} if settings.serve_config is not False else {},
         )
         reducer.on_publish(lambda published: xds.status.published(published.published_at))
         supervisors = [Supervisor(source, events) for source in sources]
@@ -189,7 +189,7 @@ async def _serve_when_synced(plane: ControlPlane, sockets: _Sockets, nursery: tr
     if waiting.cancelled_caught:
         plane.state.overdue = True
         log.warning("serving although sources have not synced in time", waiting_for=plane.state.unsynced())
-    config = [plane.state.mcp] if plane.settings.serve_config else []
+    config = [plane.state.mcp] if plane.settings.serve_config is not False else []
     services = with_reflection([*plane.state.xds.services(), *config, plane.health])
     await nursery.start(_serve_grpc, plane, services, sockets.grpc, None)
     if plane.settings.tls is not None:
@@ -271,8 +271,14 @@ async def _look_after(catalog: WorldCatalog) -> None:
         reports.tell()
 
 
+def _may_read(settings: Settings, peer: Peer) -> bool:
+    """Whether configuration is served to a peer."""
+    return bool(settings.serve_config) or peer.certificate is not None or is_local(peer.address)
+
+
 async def _serve_api(mcp: McpService, call: Replayed, peer: str, variant: Variant) -> None:
     """A stream on ADS for configuration."""
+    mcp.admit(call.call.peer)
     if variant is Variant.SOTW:
         await mcp.serve_stream(call, peer, decode_sotw, encode_sotw)
     else:

@@ -32,10 +32,15 @@ class Settings:
     """Whether bare names in Istio objects are services of Consul; None: unless there is Kubernetes."""
     mcp_servers: tuple[str, ...] = ()
     """Servers of configuration beside those of mesh config ``configSources``, written as there."""
+    mcp_tls: CertificateFiles | None = None
+    """How the servers named above are connected to: the CA to trust, and our certificate; None: in plaintext."""
     mcp_sink_addr: str | None = None
     """Where sources of MCP may dial us; None: nowhere."""
-    serve_config: bool = True
-    """Whether what the World holds is served over MCP and xDS beside what Envoys get; never secrets."""
+    serve_config: bool | None = None
+    """Whether what the World holds is served over MCP and xDS beside what Envoys get; never secrets.
+
+    None: to clients with a certificate, and to those on this machine.
+    """
     grpc_addr: str = "127.0.0.1:15010"
     secure_grpc_addr: str = "127.0.0.1:15012"
     """Served only where ``tls`` is given."""

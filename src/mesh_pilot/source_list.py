@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource
-from mesh_pilot.rpc import server_tls
+from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTlsSettingsTlSmode
+from mesh_pilot.rpc import CertificateFiles, server_tls
 from mesh_pilot.settings import Settings, StartError, start_errors
 from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.consul import check_files, consul_sources
@@ -35,7 +36,8 @@ def _config_sources(settings: Settings, address: str) -> list[Source]:
     """The sources that mesh config and settings name. Raises StartError."""
     mesh = load_mesh_config(str(settings.mesh_config)) if settings.mesh_config else None
     named = mesh.config_sources if mesh else []
-    configs = [*named, *(ConfigSource(address=address) for address in settings.mcp_servers)]
+    tls = _tls_of(settings.mcp_tls)
+    configs = [*named, *(ConfigSource(address=address, tls_settings=tls) for address in settings.mcp_servers)]
     trust_domain = mesh.trust_domain if mesh else "cluster.local"
     here = Here(
         root_namespace=settings.namespace, domain=settings.domain, trust_domain=trust_domain, plane=plane_mark(address)
@@ -44,12 +46,11 @@ def _config_sources(settings: Settings, address: str) -> list[Source]:
     with start_errors():
         sources = [source_of(config, identity) for config in configs]
         if settings.mcp_sink_addr:
-            tls = server_tls(settings.tls) if settings.tls is not None else None
             sources.append(
                 SinkServer(
                     settings.mcp_sink_addr,
                     identity.mcp_node(),
-                    tls=tls,
+                    tls=server_tls(settings.tls) if settings.tls is not None else None,
                     here=here,
                 )
             )
@@ -57,6 +58,18 @@ def _config_sources(settings: Settings, address: str) -> list[Source]:
     if twice:
         raise StartError(f"config source {twice[0]} is named twice")
     return sources
+
+
+def _tls_of(files: CertificateFiles | None) -> ClientTlsSettings | None:
+    """The files of flags, as mesh config would name them."""
+    if files is None:
+        return None
+    return ClientTlsSettings(
+        mode=ClientTlsSettingsTlSmode.MUTUAL if files.certificate else ClientTlsSettingsTlSmode.SIMPLE,
+        client_certificate=_text(files.certificate) or "",
+        private_key=_text(files.key) or "",
+        ca_certificates=_text(files.trusted) or "",
+    )
 
 
 def short_names_in(settings: Settings, sources: Sequence[Source]) -> str:

@@ -55,13 +55,19 @@ def levels(text: str) -> LogLevels:
 @_option(
     "--mcp-server", "mcp_servers", multiple=True, help="Read configuration there: host:port (MCP), or xds://host:port."
 )
+@_option("--mcp-tls-ca", type=PATH, help="PEM file of the CA of those servers: connects with TLS.")
+@_option("--mcp-tls-cert", type=PATH, help="PEM file of our certificate there, for mutual TLS.")
+@_option("--mcp-tls-key", type=PATH, help="PEM file of its key.")
 @_option(
     "--mcp-sink-addr",
     type=address,
     help="Let an MCP source, such as a Galley, dial us here.  [default: off]",
 )
 @_option(
-    "--serve-config/--no-serve-config", default=True, help="Serve configuration over MCP and xDS, at the gRPC ports."
+    "--serve-config/--no-serve-config",
+    default=None,
+    help="Serve configuration over MCP and xDS, at the gRPC ports."
+    "  [default: to clients with a certificate, and to those on this machine]",
 )
 @_consul_options
 @_option("--grpc-addr", type=address, default="127.0.0.1:15010", help="xDS in plaintext.")
@@ -92,6 +98,9 @@ def command(
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_ca: Path | None,
+    mcp_tls_cert: Path | None,
+    mcp_tls_key: Path | None,
+    mcp_tls_ca: Path | None,
     shutdown_duration: float,
     log_level: LogLevels,
     log_format: str,
@@ -114,6 +123,14 @@ def command(
         if not (tls_cert and tls_key and tls_ca):
             raise click.UsageError("serving mutual TLS needs all of --tls-cert, --tls-key and --tls-ca")
         tls = CertificateFiles(certificate=tls_cert, key=tls_key, trusted=tls_ca)
+    mcp_tls = None
+    if mcp_tls_cert or mcp_tls_key or mcp_tls_ca:
+        if not mcp_tls_ca or bool(mcp_tls_cert) != bool(mcp_tls_key):
+            raise click.UsageError(
+                "TLS to servers of configuration needs --mcp-tls-ca, and for a certificate of ours "
+                "both of --mcp-tls-cert and --mcp-tls-key"
+            )
+        mcp_tls = CertificateFiles(certificate=mcp_tls_cert, key=mcp_tls_key, trusted=mcp_tls_ca)
     configure(log_level, LogFormat(log_format), sys.stderr)
     with start_errors(), long_lived():
         trio.run(
@@ -123,6 +140,7 @@ def command(
                 consul=consul,
                 consul_short_names=short_names,
                 tls=tls,
+                mcp_tls=mcp_tls,
                 shutdown_seconds=shutdown_duration,
                 **settings,
             ),

@@ -37,7 +37,7 @@ class Authentication:
         account = proxy.text("SERVICE_ACCOUNT")
         if spiffe_ids:
             return _proven(proxy, account, spiffe_ids)
-        if self.trust_local and _is_local(address):
+        if self.trust_local and is_local(address):
             return str(Identity(trust_domain, proxy.namespace, account or DEFAULT_ACCOUNT))
         return ""
 
@@ -54,7 +54,8 @@ def _proven(proxy: Proxy, account: str, spiffe_ids: tuple[str, ...]) -> str:
     raise AuthenticationError(f"node {proxy.id} claims {claimed}, but its certificate is for {', '.join(spiffe_ids)}")
 
 
-def _is_local(address: str) -> bool:
+def is_local(address: str) -> bool:
+    """Whether a peer's address is of this machine: loopback, or a Unix socket."""
     if address.startswith("unix:"):
         return True
     host = address.rpartition(":")[0].strip("[]")

@@ -14,7 +14,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.rpc import Cardinality, GRPCError, Handler, ServerStream, Status, StreamTerminatedError
+from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, ServerStream, Status, StreamTerminatedError
 from mesh_pilot.sources.mcp.intake import Call
 from mesh_pilot.sources.mcp.messages import Request, Response
 from mesh_pilot.sources.mcp.serving import SourceStream
@@ -51,8 +51,10 @@ class McpService:
     State: how many streams are open, counters, and whether it is draining.
     """
 
-    def __init__(self, shelf: WorldShelf) -> None:
+    def __init__(self, shelf: WorldShelf, may_read: Callable[[Peer], bool] = lambda peer: True) -> None:
+        """``may_read``: whether a peer is let in."""
         self._shelf = shelf
+        self._may_read = may_read
         self._streams: dict[object, trio.CancelScope] = {}
         self._sent = 0
         self._refused = 0
@@ -80,7 +82,17 @@ class McpService:
         for scope in self._streams.values():
             scope.cancel()
 
+    def admit(self, peer: Peer) -> None:
+        """Raise GRPCError where a peer is not let in."""
+        if not self._may_read(peer):
+            raise GRPCError(
+                Status.PERMISSION_DENIED,
+                "configuration is served to clients with a certificate and to those on the same machine; "
+                "--serve-config serves it to everybody",
+            )
+
     async def _handle(self, call: ServerStream[bytes, bytes], *, decode: Decode, encode: Encode) -> None:
+        self.admit(call.peer)
         await self.serve_stream(call, call.peer.address, decode, encode)
 
     async def serve_stream(self, call: Call, peer: str, decode: Decode, encode: Encode) -> None:

@@ -1,0 +1,138 @@
+"""Who is served configuration, and certificates: given by flags, and changed while they are in use."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from support.certificates import write_certificates
+from support.envoy import eventually
+from support.planes import SERVICE, running_plane, settings
+
+from mesh_pilot.bootstrap import ControlPlane, control_plane
+from mesh_pilot.model.service import ServiceKey
+from mesh_pilot.rpc import CertificateFiles
+from mesh_pilot.sources.mcp.source import McpStatistics
+
+PATHS = ["{}", "xds://{}"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "config"
+    made.mkdir()
+    (made / "service.yaml").write_text(SERVICE)
+    return made
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    made = tmp_path / "certificates"
+    made.mkdir()
+    renew(made)
+    return made
+
+
+def renew(folder: Path) -> None:
+    """Another CA, and certificates of it, in the same files."""
+    for name in ("ca.pem", "ca.key"):
+        (folder / name).unlink(missing_ok=True)
+    for name in ("server", "client"):
+        write_certificates(folder, name)
+
+
+def of(folder: Path, name: str) -> CertificateFiles:
+    return CertificateFiles(certificate=folder / f"{name}.pem", key=folder / f"{name}.key", trusted=folder / "ca.pem")
+
+
+def knows(plane: ControlPlane, host: str) -> bool:
+    return plane.state.world.services.peek(ServiceKey(host, "shop")) is not None
+
+
+def statistics(plane: ControlPlane) -> McpStatistics:
+    return next(s for x in plane.state.supervisors if isinstance(s := x.source.statistics(), McpStatistics))
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_plaintext_client_elsewhere_is_served_only_if_everybody_is(
+    folder: Path, certificates: Path, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mesh_pilot.bootstrap.is_local", lambda address: False)
+    async with running_plane(folder, tls=of(certificates, "server")) as first:
+        async with control_plane(settings(mcp_servers=(path.format(first.addresses.grpc),))) as second:
+            await eventually(lambda: "PERMISSION_DENIED" in statistics(second).waiting_for, what="it is told why")
+            assert "--serve-config serves it to everybody" in statistics(second).waiting_for
+            assert not second.state.reducer.synced
+        secure = path.format(first.addresses.secure_grpc)
+        async with running_plane(mcp_servers=(secure,), mcp_tls=of(certificates, "client")) as second:
+            assert knows(second, "reviews.test")
+    async with (
+        running_plane(folder, serve_config=True) as first,
+        running_plane(mcp_servers=(path.format(first.addresses.grpc),)) as second,
+    ):
+        assert knows(second, "reviews.test")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_certificates_that_change_are_used_for_the_next_connection(
+    folder: Path, certificates: Path, path: str
+) -> None:
+    async with (
+        running_plane(folder, tls=of(certificates, "server")) as first,
+        relay(first.addresses.secure_grpc) as line,
+        running_plane(mcp_servers=(path.format(line.address),), mcp_tls=of(certificates, "client")) as second,
+    ):
+        renew(certificates)
+        (folder / "two.yaml").write_text(SERVICE.replace("reviews", "two"))
+        await eventually(lambda: knows(second, "two.test"), what="the stream that is open goes on")
+        assert statistics(second).last_error == ""
+        line.cut()
+        await eventually(lambda: statistics(second).last_error != "", what="the loss is noticed")
+        (folder / "three.yaml").write_text(SERVICE.replace("reviews", "three"))
+        await eventually(lambda: knows(second, "three.test"), what="it connects with the new ones")
+        assert "certificate" not in statistics(second).last_error
+        assert knows(second, "reviews.test")
+
+
+class Relay:
+    """A TCP relay that can be cut. State: its address, and the connections that it carries."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.connections: set[trio.CancelScope] = set()
+
+    def cut(self) -> None:
+        for connection in self.connections:
+            connection.cancel()
+
+
+@asynccontextmanager
+async def relay(target: str) -> AsyncIterator[Relay]:
+    """A relay to an address, for the length of the block."""
+    host, _, port = target.rpartition(":")
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    line = Relay(f"127.0.0.1:{listener.socket.getsockname()[1]}")
+
+    async def carry(client: trio.SocketStream) -> None:
+        with trio.CancelScope() as scope:
+            line.connections.add(scope)
+            async with await trio.open_tcp_stream(host, int(port)) as server, trio.open_nursery() as nursery:
+                nursery.start_soon(pump, client, server)
+                nursery.start_soon(pump, server, client)
+        line.connections.discard(scope)
+
+    async def pump(source: trio.SocketStream, sink: trio.SocketStream) -> None:
+        try:
+            async for data in source:
+                await sink.send_all(data)
+            await sink.send_eof()
+        except trio.BrokenResourceError:
+            pass
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, carry, [listener])
+        yield line
+        nursery.cancel_scope.cancel()
