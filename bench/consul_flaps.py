@@ -2,24 +2,29 @@
 
     CONSUL=/path/to/consul python bench/consul_flaps.py --services 2000 --instances 5 --flaps 200
 
-Starts a Consul in dev mode and a control plane in this process; the proxy is an ADS stream that follows the endpoints
-of some services. A flap is a TTL check that is set to critical and back; it is over when the proxy has new endpoints.
+Starts a Consul in dev mode, with its limit of 200 connections a client unless there are to be more, and a control plane
+in this process; the proxy is an ADS stream that follows the endpoints of half of the services. A flap is a check that
+is set to critical and back, of another service each time; it is over when the proxy has new endpoints. A registration
+is a new instance in a service that was quiet.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import statistics
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx
+import structlog
 import trio
 from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
@@ -34,8 +39,7 @@ from mesh_pilot.sources.consul import Agent, ConsulSettings
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 PORT = 8080
-WATCHED = 50
-"""Services whose endpoints the proxy follows; those are the ones that flap."""
+REGISTRATIONS = 20
 
 
 def main() -> None:
@@ -43,19 +47,20 @@ def main() -> None:
     parser.add_argument("--services", type=int, default=2000)
     parser.add_argument("--instances", type=int, default=5)
     parser.add_argument("--flaps", type=int, default=200)
-    parser.add_argument("--max-queries", type=int, default=0, help="blocking queries at once; 0: one a service")
+    parser.add_argument("--max-queries", type=int, default=150, help="queries at once; 0: one a service")
     arguments = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     trio.run(run, arguments.services, arguments.instances, arguments.flaps, arguments.max_queries)
 
 
 async def run(services: int, instances: int, flaps: int, max_queries: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         http, *others = random.sample(range(10_000, 30_000), 4)
-        process = start_consul(Path(name), http, others, connections=services + 1000)
+        process = start_consul(Path(name), http, others, connections=200 if max_queries else services + 1000)
         try:
             async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{http}", timeout=30, trust_env=False) as client:
                 await filled(client, services, instances)
-                await measured(client, f"http://127.0.0.1:{http}", services, flaps, max_queries or services + 10)
+                await measured(client, f"http://127.0.0.1:{http}", services, flaps, max_queries or services + 30)
         finally:
             process.kill()
             process.wait()
@@ -122,21 +127,50 @@ async def measured(client: httpx.AsyncClient, address: str, services: int, flaps
         monitoring_addr=anywhere,
         shutdown_seconds=0.5,
     )
-    began = time.perf_counter()
+    began, used = time.perf_counter(), time.process_time()
     async with control_plane(settings) as plane:
         await plane.wait_ready()
-        print(f"{services} services from Consul to ready: {time.perf_counter() - began:.1f} s")
+        print(f"{services} services from Consul to ready: {since(began)}, CPU {time.process_time() - used:.1f} s")
         await trio.sleep(5)
-        before = queries(plane)
+        before, used = queries(plane), time.process_time()
         await trio.sleep(5)
-        print(f"idle: {(queries(plane) - before) / 5:.1f} queries a second")
-        before = queries(plane)
-        began = time.perf_counter()
-        milliseconds = await flapped(client, plane, flaps, min(services, WATCHED))
-        spent = time.perf_counter() - began
-    cuts = statistics.quantiles(milliseconds, n=100)
-    print(f"flap to proxy, {flaps} flaps: p50 {cuts[49]:.0f} ms, p99 {cuts[98]:.0f} ms, max {max(milliseconds):.0f} ms")
-    print(f"queries: {(queries(plane) - before) / flaps:.1f} a flap, {(queries(plane) - before) / spent:.0f} a second")
+        print(
+            f"idle: {(queries(plane) - before) / 5:.1f} queries a second, CPU {time.process_time() - used:.2f} s in 5 s"
+        )
+        async with proxy(plane, services // 2) as told:
+            for what, count, change in (("flap", flaps, flap), ("registration", REGISTRATIONS, registration)):
+                before, began, used = queries(plane), time.perf_counter(), time.process_time()
+                spent = [await timed(change(client, n, services // 2), told) for n in range(count)]
+                asked, cpu = queries(plane) - before, time.process_time() - used
+                cuts = statistics.quantiles(spent, n=100)
+                print(
+                    f"{what} to proxy, {count} times: p50 {cuts[49]:.0f} ms, p99 {cuts[98]:.0f} ms, "
+                    f"max {max(spent):.0f} ms; {asked / count:.1f} queries each, "
+                    f"{asked / (time.perf_counter() - began):.0f} a second; CPU {cpu / count * 1000:.1f} ms each"
+                )
+
+
+def since(began: float) -> str:
+    return f"{time.perf_counter() - began:.1f} s"
+
+
+async def flap(client: httpx.AsyncClient, number: int, watched: int) -> int:
+    service = number // 2 % watched
+    await put(client, service, 0, "passing" if number % 2 else "critical")
+    return service
+
+
+async def registration(client: httpx.AsyncClient, number: int, watched: int) -> int:
+    service = watched // 2 + number
+    await put(client, service, 9, "passing")
+    return service
+
+
+async def timed(change: Awaitable[int], told: Callable[[int], Awaitable[None]]) -> float:
+    """How long it took until the proxy was told of a change of a service, in milliseconds."""
+    began = time.perf_counter()
+    await told(await change)
+    return (time.perf_counter() - began) * 1000
 
 
 def queries(plane: ControlPlane) -> int:
@@ -144,33 +178,31 @@ def queries(plane: ControlPlane) -> int:
     return int(getattr(source.statistics(), "queries", 0))
 
 
-async def flapped(client: httpx.AsyncClient, plane: ControlPlane, flaps: int, watched: int) -> list[float]:
-    """How long each flap took until the proxy had it."""
+@asynccontextmanager
+async def proxy(plane: ControlPlane, watched: int) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+    """A proxy that follows the endpoints of some services; gives what waits until it was sent those of a service."""
     node = ParseDict(EnvoyNode("bench", "default", "10.255.0.1").to_dict(), Node())
     names = [f"outbound|{PORT}||s-{number}.service.consul" for number in range(watched)]
     kinds = (Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse)
-    spent: list[float] = []
     async with open_channel(plane.addresses.grpc) as channel, channel.request(ADS, *kinds) as call:
         await call.send_message(DiscoveryRequest(node=node, type_url=ENDPOINT, resource_names=names))
 
-        async def next_response() -> None:
-            response = await call.recv_message()
-            assert response is not None
-            acknowledged = DiscoveryRequest(
-                type_url=ENDPOINT,
-                resource_names=names,
-                version_info=response.version_info,
-                response_nonce=response.nonce,
-            )
-            await call.send_message(acknowledged)
+        async def told(service: int) -> None:
+            while True:
+                response = await call.recv_message()
+                assert response is not None
+                acknowledged = DiscoveryRequest(
+                    type_url=ENDPOINT,
+                    resource_names=names,
+                    version_info=response.version_info,
+                    response_nonce=response.nonce,
+                )
+                await call.send_message(acknowledged)
+                if any(names[service].encode() in resource.value for resource in response.resources):
+                    return
 
-        await next_response()
-        for flap in range(flaps):
-            began = time.perf_counter()
-            await put(client, flap // 2 % watched, 0, "passing" if flap % 2 else "critical")
-            await next_response()
-            spent.append((time.perf_counter() - began) * 1000)
-    return spent
+        await told(0)
+        yield told
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from support.envoy import eventually
 
 from mesh_pilot.model.events import Delete, Endpoints, Rejected, Replace, Synced, Upsert
 from mesh_pilot.model.service import Health, Service
-from mesh_pilot.sources.consul import Agent, ConsulSettings, ConsulSource, CriticalRule
+from mesh_pilot.sources.consul import Agent, ConsulSettings, ConsulSource, CriticalRule, WarningRule
 from mesh_pilot.sources.consul.settings import Timing
 
 TIMING = Timing(retry_seconds=0.05, retry_limit_seconds=0.2, hold_seconds=0.3, pace_seconds=0.05)
@@ -264,14 +264,99 @@ async def test_the_first_events_are_the_whole_picture(consul: Consul) -> None:
         assert [type(e) for e in follower.events] == [Replace, Synced]
 
 
-async def test_a_crowd_of_services_takes_turns(consul: Consul) -> None:
-    for number in range(12):
-        await consul.register(f"s-{number}", Check=TTL)
-    timing = attrs.evolve(TIMING, rotation_seconds=0.1)
-    async with following(consul.address, max_queries=4, timing=timing) as (source, follower):
-        assert source.statistics().under_way <= 4 + 16
-        for number in range(12):
-            await consul.check(f"s-{number}", "fail")
-        for number in range(12):
-            await until_at(follower, f"s-{number}")
+QUICK = attrs.evolve(TIMING, sweep_seconds=0.2, trigger_pace_seconds=0.01)
+
+CROWDED: dict[str, Any] = {"max_queries": 16, "timing": QUICK}
+"""Seven services hold a query."""
+
+
+async def filled(consul: Consul, count: int) -> list[str]:
+    names = [f"s-{number:02}" for number in range(count)]
+    for name in names:
+        await consul.register(name, Check=TTL)
+    return names
+
+
+async def test_an_idle_crowd_asks_nothing_and_a_flap_costs_a_constant_number(consul: Consul) -> None:
+    names = await filled(consul, 30)
+    timing = attrs.evolve(QUICK, sweep_seconds=30.0)
+    async with following(consul.address, max_queries=16, timing=timing) as (source, follower):
+        held = 7 + 4  # with the catalog, the nodes, and the critical and warning checks
+        await eventually(lambda: source.statistics().under_way == held, what="seats are taken")
+        await eventually(lambda: source.statistics().waiting == 23, what="others wait")
+        # Whoever was read before the nodes were is read again, once.
+        await eventually(lambda: source.statistics().queries >= 2 * held + 1 + 23, what="all is asked at least once")
+        with trio.move_on_after(1):
+            follower.events.append(await follower.channel.receive())
+        before = source.statistics().queries
+        with trio.move_on_after(0.5):
+            follower.events.append(await follower.channel.receive())
+        assert source.statistics().queries == before
+        for name in names:
+            await consul.check(name, "fail")
+            await until_at(follower, name)
+        assert source.statistics().queries - before <= 5 * len(names)
+        assert source.statistics().under_way <= 16
+
+
+@pytest.mark.parametrize("status", ["warn", "fail"])
+async def test_in_a_crowd_every_flap_is_seen(consul: Consul, status: str) -> None:
+    names = await filled(consul, 20)
+    async with following(consul.address, **CROWDED, warning=WarningRule.OUT) as (_, follower):
+        for _ in range(2):
+            for name in names:
+                await consul.check(name, status)
+            for name in names:
+                await until_at(follower, name)
+            for name in names:
+                await consul.check(name, "pass")
+            for name in names:
+                await until_at(follower, name, "10.0.0.1:8080")
         assert not any(isinstance(e, Rejected | Delete) for e in follower.events)
+
+
+async def test_in_a_crowd_instances_come_change_and_go(consul: Consul) -> None:
+    names = await filled(consul, 20)
+    async with following(consul.address, **CROWDED) as (_, follower):
+        for name in names:
+            await consul.register(name, id=f"{name}-b", address="10.0.0.2")
+        for name in names:
+            await until_at(follower, name, "10.0.0.1:8080", "10.0.0.2:8080")
+        for name in names:
+            await consul.register(name, id=f"{name}-b", address="10.0.0.3")
+        for name in names:
+            await until_at(follower, name, "10.0.0.1:8080", "10.0.0.3:8080")
+        for name in names:
+            await consul.deregister(f"{name}-b")
+        for name in names:
+            await until_at(follower, name, "10.0.0.1:8080")
+        await consul.deregister(names[3])
+        await follower.until(lambda picture: host(names[3]) not in picture.items)
+
+
+async def test_in_a_crowd_a_node_that_changes_or_fails_is_seen(consul: Consul) -> None:
+    names = [f"s-{number:02}" for number in range(20)]
+    node = {"Node": "vm-1", "Address": "10.1.0.1"}
+    for name in names:
+        service = {"ID": f"{name}-1", "Service": name, "Port": 80}
+        await consul.ask("PUT", "/v1/catalog/register", json={**node, "Service": service})
+    async with following(consul.address, **CROWDED) as (_, follower):
+        await consul.ask("PUT", "/v1/catalog/register", json={**node, "Address": "10.1.0.2"})
+        for name in names:
+            await until_at(follower, name, "10.1.0.2:80")
+        check = {"CheckID": "alive", "Name": "alive", "Status": "critical"}
+        await consul.ask("PUT", "/v1/catalog/register", json={**node, "Address": "10.1.0.2", "Check": check})
+        for name in names:
+            await until_at(follower, name)
+
+
+async def test_a_crowd_survives_an_outage_in_which_things_changed(consul: Consul) -> None:
+    names = await filled(consul, 20)
+    async with cable(consul.port) as line, following(line.address, **CROWDED) as (source, follower):
+        line.cut()
+        await eventually(lambda: source.statistics().stale_seconds > 0.1, what="the outage is noticed")
+        for name in names[::2]:
+            await consul.register(name, address="10.0.0.9", Check=TTL)
+        line.mend()
+        for rank, name in enumerate(names):
+            await until_at(follower, name, "10.0.0.1:8080" if rank % 2 else "10.0.0.9:8080")

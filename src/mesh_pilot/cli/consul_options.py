@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from mesh_pilot.sources.consul import Agent, Consistency, ConsulSettings, Critic
 from mesh_pilot.sources.consul.settings import AddressError, Timing, Tls
 
 _FILE = click.Path(path_type=Path)
+_FEW_QUERIES = 16
 _PORT = click.IntRange(0, 65535)
 
 
@@ -70,7 +72,10 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("--consul-critical", {"type": _choice([*CriticalRule]), "default": "out", "help": "Critical and in maintenance."}),
     ("--consul-hold", {"type": hold, "default": "30s", "help": "How long sudden emptiness is doubted; or forever."}),
     ("--consul-wait", {"type": duration, "default": "60s", "help": "How long a blocking query waits."}),
-    ("--consul-max-queries", {"type": click.IntRange(1), "default": 150, "help": "Blocking queries at once, at most."}),
+    (
+        "--consul-max-queries",
+        {"type": click.IntRange(_FEW_QUERIES), "default": 150, "help": "Queries at once, at most; by agent."},
+    ),
 )
 """Each flag with what click takes of it. All variables begin with ``MESH_PILOT_CONSUL_``."""
 
@@ -93,8 +98,12 @@ def consul_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) ->
         )
     pairs = list(zip(urls, datacenters, strict=True)) if len(urls) == len(datacenters) else []
     pairs = pairs or [(url, datacenter) for url in urls for datacenter in datacenters or [""]]
-    return tuple(
+    found = [
         _one(flags, environment, url, datacenter, is_first=rank == 0) for rank, (url, datacenter) in enumerate(pairs)
+    ]
+    sharing = Counter(url for url, _ in pairs)
+    return tuple(
+        attrs.evolve(one, max_queries=max(one.max_queries // sharing[one.agent.address], _FEW_QUERIES)) for one in found
     )
 
 

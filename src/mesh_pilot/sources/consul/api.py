@@ -180,22 +180,41 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
 
     async def instances(self, name: str, index: int, wait_seconds: float) -> Answer:
         """The health entries of a service's instances: a list of ``{Node, Service, Checks}``."""
-        # Health.service() of python-consul2 knows neither filters nor consistency.
+        narrowing: list[Parameter] = []
+        if self._settings.service_tag:
+            narrowing.append(("tag", self._settings.service_tag))
+        if self._settings.service_filter:
+            narrowing.append(("filter", self._settings.service_filter))
+        return await self._listed(f"/v1/health/service/{name}", index, wait_seconds, *narrowing)
+
+    async def checks(self, state: str, index: int, wait_seconds: float) -> Answer:
+        """All checks in a state, such as ``critical``: a list of ``{Node, CheckID, ServiceName, ...}``."""
+        return await self._listed(f"/v1/health/state/{state}", index, wait_seconds)
+
+    async def nodes(self, index: int, wait_seconds: float) -> Answer:
+        """Since when the nodes are what they are; none of them is listed."""
+        return await self._listed("/v1/catalog/nodes", index, wait_seconds, ("filter", 'Node == ""'))
+
+    async def summary(self) -> Answer:
+        """Who has which instances: a list of ``{Name, Tags, Nodes, InstanceCount, Checks..., ...}``, one a service.
+
+        This is what Consul's own web page asks for. It is not documented, and nothing depends on it: without it,
+        finding out which service changed takes longer.
+        """
+        return await self._listed("/v1/internal/ui/services", 0, 0.0)
+
+    async def tree(self, prefix: str, index: int, wait_seconds: float) -> Answer:
+        """All keys below a prefix: a list of ``{Key, Value, ...}`` with values as bytes; None where there are none."""
+        return _answer(await self.kv.get(prefix, index=index or None, wait=_wait(wait_seconds), recurse=True))
+
+    async def _listed(self, path: str, index: int, wait_seconds: float, *more: Parameter) -> Answer:
+        """A list. python-consul2's own methods know neither filters nor, some of them, consistency."""
         params: list[Parameter] = [("index", index), ("wait", _wait(wait_seconds))] if index else []
         if self.dc:
             params.append(("dc", self.dc))
         if self._settings.consistency is not Consistency.DEFAULT:
             params.append((self.consistency, "1"))
-        if self._settings.service_tag:
-            params.append(("tag", self._settings.service_tag))
-        if self._settings.service_filter:
-            params.append(("filter", self._settings.service_filter))
-        path = f"/v1/health/service/{name}"
-        return _answer(await self.http.get(base.CB.json(index=True), path=path, params=params))
-
-    async def tree(self, prefix: str, index: int, wait_seconds: float) -> Answer:
-        """All keys below a prefix: a list of ``{Key, Value, ...}`` with values as bytes; None where there are none."""
-        return _answer(await self.kv.get(prefix, index=index or None, wait=_wait(wait_seconds), recurse=True))
+        return _answer(await self.http.get(base.CB.json(index=True), path=path, params=[*params, *more]))
 
 
 @asynccontextmanager

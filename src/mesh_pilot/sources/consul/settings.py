@@ -102,8 +102,10 @@ class Timing:
     wait_seconds: float = 60.0
     """How long a blocking query may stay unanswered (Consul adds up to a sixteenth). An agent that is gone without a
     word is noticed after about so long."""
-    rotation_seconds: float = 2.0
-    """The same where there are more services than queries may run at once, so that each gets its turn."""
+    reread_seconds: float = 600.0
+    """How often a service is read anyway that holds no query, because there are more than ``max_queries``."""
+    sweep_seconds: float = 60.0
+    """How long such services may stay unread while others change that say so themselves."""
     grace_seconds: float = 10.0
     """How much later than promised an answer may come."""
     connect_seconds: float = 5.0
@@ -115,6 +117,8 @@ class Timing:
     """How long an answer must stay empty that was not empty before, until it is believed; inf: for ever."""
     pace_seconds: float = 0.5
     """Where a query returns again and again it is asked no more often than this, after a few times at once."""
+    trigger_pace_seconds: float = 0.05
+    """The same of queries that cover all services, where there are more than ``max_queries``."""
 
 
 @attrs.frozen(kw_only=True)
@@ -149,7 +153,8 @@ class ConsulSettings:
     warning: WarningRule = WarningRule.IN
     critical: CriticalRule = CriticalRule.OUT
     max_queries: int = 150
-    """Blocking queries at once; Consul's own limit is 200 connections a client (``http_max_conns_per_client``)."""
+    """Queries at once, and with them connections; Consul's own limit is 200 a client
+    (``http_max_conns_per_client``)."""
     max_starts: int = 16
-    """Queries at once that are answered immediately: at the start and after an outage."""
+    """How many of them may be such as are answered immediately: at the start and after an outage."""
     timing: Timing = Timing()

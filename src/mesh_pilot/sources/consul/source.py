@@ -12,14 +12,17 @@ import trio
 from mesh_pilot.model.config import ConfigError, Problem
 from mesh_pilot.model.events import Event, Replace, Synced
 from mesh_pilot.sources.base import Backoff
-from mesh_pilot.sources.consul.api import ConsulApi, open_api
+from mesh_pilot.sources.consul.api import Answer, ConsulApi, open_api
 from mesh_pilot.sources.consul.configs import location_of, read_config
-from mesh_pilot.sources.consul.follow import Crowd, Query, Take, follow
+from mesh_pilot.sources.consul.crowd import Crowd, Member, Query
+from mesh_pilot.sources.consul.follow import Take, follow
 from mesh_pilot.sources.consul.instance import Instance, read_instance
 from mesh_pilot.sources.consul.line import Line
 from mesh_pilot.sources.consul.mapping import read_service
 from mesh_pilot.sources.consul.picture import Picture
 from mesh_pilot.sources.consul.settings import ConsulSettings
+from mesh_pilot.sources.consul.sweeper import Sweeper
+from mesh_pilot.sources.consul.triggers import Triggers
 
 log = structlog.get_logger(scope="sources")
 
@@ -47,7 +50,7 @@ class ConsulStatistics:
     under_way: int
     """Queries that wait for Consul."""
     waiting: int
-    """Queries that wait for their turn."""
+    """Services that hold no query: they are asked for when something says that they may have changed."""
     outages: int
     """How often Consul did not answer at all."""
     stale_seconds: float
@@ -67,6 +70,9 @@ class _Run:
     nursery: trio.Nursery
     line: Line
     crowd: Crowd
+    triggers: Triggers
+    is_crowded: bool = False
+    """Whether there are more services than seats, so that the triggers are followed."""
     followed: dict[str, trio.CancelScope] = attrs.field(factory=dict)
     unanswered: set[str] = attrs.field(factory=set)
     """What has not been answered once since the run began."""
@@ -135,7 +141,9 @@ class ConsulSource:
         async with open_api(self.settings) as api, trio.open_nursery() as nursery:
             backoff = Backoff(timing.retry_seconds, timing.retry_limit_seconds)
             line = Line(self.name, partial(api.services, 0, 0), backoff)
-            self._run = run = _Run(api, events, nursery, line, Crowd(self.settings))
+            crowd = Crowd(self.settings)
+            triggers = Triggers(crowd, Sweeper(crowd, api.summary, timing), self._services_on)
+            self._run = run = _Run(api, events, nursery, line, crowd, triggers)
             try:
                 run.unanswered = {CATALOG, *([CONFIGS] if self.settings.config_prefix else [])}
                 task_status.started()
@@ -150,22 +158,47 @@ class ConsulSource:
                 self._outages += line.outages
                 self._run = None
 
-    async def _follow(self, run: _Run, what: str, query: Query, take: Take) -> None:
-        await follow(what, query, take, run.line, run.crowd, self.settings)
+    async def _follow(
+        self,
+        run: _Run,
+        what: str,
+        query: Query,
+        take: Take,
+        *,
+        member: Member | None = None,
+        pace_seconds: float | None = None,
+    ) -> None:
+        await follow(what, query, take, run.line, run.crowd, self.settings, member, pace_seconds)
+
+    def _mind_the_crowd(self, run: _Run) -> None:
+        """Follow the triggers where there are more services than seats, from then on."""
+        if len(run.followed) > run.crowd.seats and not run.is_crowded:
+            run.is_crowded = True
+            log.info("more services than queries may wait at once", source=self.name, seats=run.crowd.seats)
+            run.nursery.start_soon(run.triggers.sweeper.run)
+            pace = self.settings.timing.trigger_pace_seconds
+            for what, query, take in run.triggers.followed(run.api):
+                run.nursery.start_soon(partial(self._follow, run, what, query, take, pace_seconds=pace))
+
+    def _services_on(self, node: str) -> list[str]:
+        return [name for name, found in self._instances.items() if any(i.node == node for i in found)]
 
     # -- answers
 
-    async def _take_catalog(self, run: _Run, data: object, is_lost: bool) -> float | None:
+    async def _take_catalog(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
         """The names of services: follow those that are new, let go of those that are gone."""
-        names = self._wanted(data)
+        names = self._wanted(answer.data)
         async with run.telling:
             known = run.followed.keys() | {name for name in map(_service_at, self._picture.locations()) if name}
             gone = known - names
             seconds = self._doubt(CATALOG, is_lost or not names, bool(gone))
-            for name in sorted(names - run.followed.keys()):
-                run.followed[name] = scope = trio.CancelScope()
+            new = sorted(names - run.followed.keys())
+            run.followed |= {name: trio.CancelScope() for name in new}
+            self._mind_the_crowd(run)
+            await run.triggers.take_index("catalog", answer, is_lost)
+            for name in new:
                 run.unanswered.add(_service(name))
-                run.nursery.start_soon(self._follow_service, run, name, scope)
+                run.nursery.start_soon(self._follow_service, run, name, run.followed[name])
             events = [] if seconds else [event for name in sorted(gone) for event in self._let_go(run, name)]
             await self._say(run, CATALOG, events)
             return seconds or None
@@ -187,15 +220,14 @@ class ConsulSource:
         return frozenset(name for name, tags in data.items() if name != OWN_SERVICE and (not tag or tag in tags))
 
     async def _follow_service(self, run: _Run, name: str, scope: trio.CancelScope) -> None:
-        with scope:
-            await self._follow(
-                run, _service(name), partial(run.api.instances, name), partial(self._take_service, run, name)
-            )
+        query, take = partial(run.api.instances, name), partial(self._take_service, run, name)
+        with scope, run.crowd.member(name) as member:
+            await self._follow(run, _service(name), query, take, member=member)
 
-    async def _take_service(self, run: _Run, name: str, data: object, is_lost: bool) -> float | None:
+    async def _take_service(self, run: _Run, name: str, answer: Answer, is_lost: bool) -> float | None:
         """The instances of a service."""
         where = _service(name)
-        found = tuple(map(read_instance, data if isinstance(data, list) else ()))
+        found = tuple(map(read_instance, answer.data if isinstance(answer.data, list) else ()))
         async with run.telling:
             there = {(instance.node, instance.id) for instance in found}
             gone = [i for i in self._instances.get(name, ()) if (i.node, i.id) not in there]
@@ -217,9 +249,9 @@ class ConsulSource:
         found = [item for item in (reading.endpoints, reading.service) if item is not None]
         return self._picture.put(where, found, reading.problems)
 
-    async def _take_configs(self, run: _Run, data: object, is_lost: bool) -> float | None:
+    async def _take_configs(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
         """All objects in the KV store; only those that differ are parsed."""
-        entries = data if isinstance(data, list) else []
+        entries = answer.data if isinstance(answer.data, list) else []
         values = {str(e["Key"]): e.get("Value") or b"" for e in entries if not str(e["Key"]).endswith("/")}
         async with run.telling:
             gone = sorted(self._values.keys() - values.keys())
