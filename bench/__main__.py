@@ -17,7 +17,10 @@ from bench.mesh import Mesh
 from bench.report import Measurement
 from bench.server import ServerError
 
-_VARIANTS = click.Choice(["sotw", "delta", "both"])
+_VARIANTS = click.Choice(["sotw", "delta", "split", "both", "all"])
+
+
+VARIANTS_HELP = "Dialect of xDS; split: Delta with virtual hosts by themselves; both: the first two."
 
 
 @click.group(context_settings={"show_default": True, "max_content_width": 110})
@@ -41,7 +44,7 @@ def _outputs(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _variants(choice: str) -> tuple[str, ...]:
-    return ("sotw", "delta") if choice == "both" else (choice,)
+    return {"both": ("sotw", "delta"), "all": ("sotw", "delta", "split")}.get(choice, (choice,))
 
 
 class _Output:
@@ -82,7 +85,7 @@ def _run(output: _Output, work: Callable[[], list[Measurement]]) -> None:
 @click.option("--namespaces", default=1, help="Namespaces that services and clients are spread over.")
 @click.option("--scoped", is_flag=True, help="A Sidecar in each namespace narrows its clients to it.")
 @click.option("--clients", default=100, help="Clients, a connection each.")
-@click.option("--variant", type=_VARIANTS, default="both", help="Dialect of xDS.")
+@click.option("--variant", type=_VARIANTS, default="both", help=VARIANTS_HELP)
 @click.option("--events", default="route,endpoint,service,warm,reconnect", help=f"Of {', '.join(EVENTS)}; or: all.")
 @click.option("--repeat", default=3, help="How often each event; the table has the middle one.")
 @click.option("--patience", default=60.0, help="Seconds that an event may take.")
@@ -149,7 +152,7 @@ def run(
 @main.command()
 @click.option("--sizes", default="100,1000,10000", help="Numbers of services.")
 @click.option("--clients", default=10, help="Clients on each mesh.")
-@click.option("--variant", type=_VARIANTS, default="delta", help="Dialect of xDS.")
+@click.option("--variant", type=_VARIANTS, default="delta", help=VARIANTS_HELP)
 @click.option("--repeat", default=3, help="How often each event.")
 @_outputs
 def scale(sizes: str, clients: int, variant: str, repeat: int, **outputs: Any) -> None:
@@ -175,7 +178,7 @@ def cold(services: int, endpoints: int, virtual_services: int, repeat: int, **ou
 @main.command()
 @click.option("--services", default=100, help="Services of the mesh.")
 @click.option("--clients", default=1000, help="Clients, a connection each.")
-@click.option("--variant", type=_VARIANTS, default="both", help="Dialect of xDS.")
+@click.option("--variant", type=_VARIANTS, default="both", help=VARIANTS_HELP)
 @_outputs
 def idle(services: int, clients: int, variant: str, **outputs: Any) -> None:
     """Many clients: the memory that each costs, and changes for all of them."""

@@ -1,7 +1,8 @@
 """A client that talks xDS as Envoy does: in which order it asks, what it answers, what it presents when it comes back.
 
-Clusters first; once they are there their endpoints, then listeners, then the routes that those name. Everything is
-accepted, unless the client is told to refuse. No I/O here: ``send`` is given, ``received`` is called.
+Clusters first; once they are there their endpoints, then listeners, then the routes that those name, then virtual
+hosts, where they come by themselves. Everything is accepted, unless the client is told to refuse. No I/O here: ``send``
+is given, ``received`` is called.
 """
 
 from __future__ import annotations
@@ -12,13 +13,19 @@ from enum import StrEnum
 import attrs
 from envoy.service.discovery.v3 import discovery_pb2
 
-from bench.held import NOTHING, WHOLE, Held, duplicates
-from bench.wire import CDS, EDS, LDS, RDS, Message, read_message
+from bench.held import NOTHING, WHOLE, Held, duplicates, hosted_tables, split_tables
+from bench.wire import CDS, EDS, LDS, RDS, VHDS, Message, read_message, table_of
 
+DELTA_PATH = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 PATHS = {
     "sotw": "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
-    "delta": "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources",
+    "delta": DELTA_PATH,
+    "split": DELTA_PATH,
 }
+"""By variant; ``split`` is Delta with virtual hosts by themselves."""
+
+UNNAMED = (*WHOLE, VHDS)
+"""Types of which everything is asked for."""
 
 
 class Role(StrEnum):
@@ -68,7 +75,7 @@ class Client:
         """When everything was there; 0: not yet on this stream."""
         self.last_at = 0.0
         """When the last response came on this stream."""
-        self.types = {type_url: Subscription() for type_url in (CDS, EDS, LDS, RDS)}
+        self.types = {type_url: Subscription() for type_url in (CDS, EDS, LDS, RDS, VHDS)}
         self._counts = counts
         self._send: Callable[[bytes], None] = lambda message: None
         self._is_first = True
@@ -88,12 +95,12 @@ class Client:
         for type_url, had in self.types.items():
             had.nonce, had.answered = "", False
             was_asked, had.asked = had.asked, False
-            if type_url == CDS or (was_asked and (type_url in WHOLE or had.names)):
+            if type_url == CDS or (was_asked and (type_url in UNNAMED or had.names)):
                 self._ask(type_url)
 
     def received(self, data: bytes, now: float) -> str:
         """Take a response in and answer it; returns its type."""
-        message = read_message(data, self.variant == "delta")
+        message = read_message(data, self.variant != "sotw")
         counts, content = self._counts, message.content
         counts.bytes += len(data)
         counts.responses += 1
@@ -106,6 +113,8 @@ class Client:
             self._answer(message, error="refused by the bench")
             return message.type_url
         counts.duplicates += duplicates(content)
+        if message.type_url == VHDS:
+            self._check_tables(message)
         before = had.held
         had.held = before.after(content, whole=self.variant == "sotw" and message.type_url in WHOLE)
         had.version, had.answered = message.version, True
@@ -114,6 +123,8 @@ class Client:
         self._answer(message)
         if message.type_url in WHOLE:
             self._follow(message.type_url, EDS if message.type_url == CDS else RDS)
+        if message.type_url == RDS and not self.types[VHDS].asked and split_tables(had.held):
+            self._ask(VHDS)
         if self.types[CDS].answered and not self.types[LDS].asked and self._is_complete(EDS):
             self._ask(LDS)
         if not self.complete_at and self.is_complete:
@@ -123,7 +134,16 @@ class Client:
     @property
     def is_complete(self) -> bool:
         """Whether the client has all that what it has names."""
-        return bool(self.types[LDS].held.items) and self._is_complete(EDS) and self._is_complete(RDS)
+        listeners, tables, hosts = (self.types[type_url].held for type_url in (LDS, RDS, VHDS))
+        has_named = bool(listeners.items) and self._is_complete(EDS) and self._is_complete(RDS)
+        return has_named and split_tables(tables) <= hosted_tables(hosts)
+
+    def _check_tables(self, message: Message) -> None:
+        """Envoy drops virtual hosts of tables that it has not got yet."""
+        tables = self.types[RDS].held.items
+        for item in message.content.items:
+            if table_of(item.name) not in tables:
+                self._counts.duplicates.append(f"{item.name} (before its table)")
 
     def _is_complete(self, type_url: str) -> bool:
         had = self.types[type_url]
@@ -150,7 +170,7 @@ class Client:
             self._request_sotw(type_url, had.nonce)
             return
         request = discovery_pb2.DeltaDiscoveryRequest(type_url=type_url)
-        if type_url not in WHOLE:
+        if type_url not in UNNAMED:
             request.resource_names_subscribe.extend(sorted(had.names if first or new is None else new))
             request.resource_names_unsubscribe.extend(sorted(gone if not first else ()))
         if first:
@@ -182,6 +202,8 @@ class Client:
             name = f"client{self.index}.{self.namespace}"
             request.node.id = f"sidecar~{ip}~{name}~{self.namespace}.svc.cluster.local"
             request.node.cluster = "client"
+            if self.variant == "split":
+                request.node.metadata["VIRTUAL_HOSTS"] = "split"
             request.node.metadata.update(
                 {
                     "NAMESPACE": self.namespace,

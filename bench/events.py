@@ -146,7 +146,8 @@ def route_edit(stage: Stage, event: str = "route edit") -> None:
         raise NotHere("the mesh has no VirtualService")
     edit = next(_edits)
     text = stage.mesh.virtual_service(0, edit)
-    stage.change(event, lambda: stage.write(HOT_ROUTE, text), [("RDS", route_marker(edit), 1)])
+    kind = "VHDS" if stage.variant == "split" else "RDS"
+    stage.change(event, lambda: stage.write(HOT_ROUTE, text), [(kind, route_marker(edit), 1)])
 
 
 def endpoint_flap(stage: Stage) -> None:

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import lru_cache
 
 import attrs
 
-from bench.wire import CDS, LDS, Content, Item, References, endpoints_name, listener_references, route_references
+from bench.wire import (
+    CDS,
+    LDS,
+    Content,
+    Item,
+    References,
+    endpoints_name,
+    host_references,
+    is_split,
+    listener_references,
+    route_references,
+    table_of,
+)
 
 
 @attrs.frozen
@@ -79,14 +92,29 @@ def duplicates(content: Content) -> list[str]:
     return [name for name, count in Counter(item.name for item in content.items).items() if count > 1]
 
 
-def dangling(clusters: Held, endpoints: Held, listeners: Held, routes: Held) -> list[str]:
-    """What of these is named and not there, as sentences."""
+@lru_cache(maxsize=16)
+def split_tables(routes: Held) -> frozenset[str]:
+    """Held tables whose virtual hosts come by themselves."""
+    return frozenset(name for name, item in routes.items.items() if is_split(item.body))
+
+
+@lru_cache(maxsize=16)
+def hosted_tables(hosts: Held) -> frozenset[str]:
+    """Tables that held virtual hosts are in."""
+    return frozenset(map(table_of, hosts.items))
+
+
+def dangling(clusters: Held, endpoints: Held, listeners: Held, routes: Held, hosts: Held) -> list[str]:
+    """What of these is named and not there, as sentences; ``hosts`` are virtual hosts that came by themselves."""
     problems = [f"no endpoints for cluster {n}" for n in clusters.wanted(CDS) - endpoints.items.keys()]
     problems += [f"no route {n}, which a listener names" for n in listeners.wanted(LDS) - routes.items.keys()]
     referrers: list[tuple[str, References]] = [
         *((f"listener {i.name}", listener_references(i.body)) for i in listeners.items.values()),
         *((f"route {i.name}", route_references(i.body)) for i in routes.items.values()),
+        *((f"virtual host {i.name}", host_references(i.body)) for i in hosts.items.values()),
     ]
+    problems += [f"no virtual hosts of table {name}" for name in split_tables(routes) - hosted_tables(hosts)]
+    problems += [f"virtual hosts of table {n}, which is not there" for n in hosted_tables(hosts) - split_tables(routes)]
     for who, references in referrers:
         problems += [
             f"{who} names cluster {n}, which is not there" for n in references.clusters - clusters.items.keys()

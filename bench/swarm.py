@@ -19,7 +19,7 @@ import attrs
 from bench.client import PATHS, Client, Counts, Role
 from bench.held import Condition, dangling
 from bench.http2 import GrpcStream
-from bench.wire import CDS, EDS, LDS, RDS, SHORT, TYPES
+from bench.wire import CDS, EDS, LDS, RDS, SHORT, TYPES, VHDS
 
 
 class Swarm:
@@ -152,7 +152,7 @@ class Swarm:
         states: dict[tuple[Any, ...], int] = {}
         for client in self.clients:
             if client.role is Role.NORMAL:
-                key = tuple(client.types[t].held for t in (CDS, EDS, LDS, RDS))
+                key = tuple(client.types[t].held for t in (CDS, EDS, LDS, RDS, VHDS))
                 states[key] = states.get(key, 0) + 1
         problems = [problem for state in states for problem in dangling(*state)]
         sizes = [[len(held.items) for held in state] for state in states]

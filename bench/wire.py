@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import attrs
 from envoy.config.listener.v3 import listener_pb2
+from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.config.route.v3 import route_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 from envoy.extensions.filters.network.tcp_proxy.v3 import tcp_proxy_pb2
@@ -19,7 +20,8 @@ CDS = PREFIX + "cluster.v3.Cluster"
 EDS = PREFIX + "endpoint.v3.ClusterLoadAssignment"
 LDS = PREFIX + "listener.v3.Listener"
 RDS = PREFIX + "route.v3.RouteConfiguration"
-TYPES = {"CDS": CDS, "EDS": EDS, "LDS": LDS, "RDS": RDS}
+VHDS = PREFIX + "route.v3.VirtualHost"
+TYPES = {"CDS": CDS, "EDS": EDS, "LDS": LDS, "RDS": RDS, "VHDS": VHDS}
 SHORT = {url: short for short, url in TYPES.items()}
 
 
@@ -179,13 +181,32 @@ def route_references(route: bytes) -> References:
     return References(clusters=frozenset(_clusters_of(route_pb2.RouteConfiguration.FromString(route))))
 
 
+@lru_cache(maxsize=100_000)
+def host_references(host: bytes) -> References:
+    return References(clusters=frozenset(_clusters_of_host(rc.VirtualHost.FromString(host))))
+
+
+@lru_cache(maxsize=1000)
+def is_split(route: bytes) -> bool:
+    """Whether the virtual hosts of a table come by themselves."""
+    return any(number == 9 for number, _, _ in fields(route, 0, len(route)))
+
+
+def table_of(host: str) -> str:
+    """The table that a virtual host which comes by itself is in."""
+    return host.rpartition("/")[0]
+
+
 def _clusters_of(message: route_pb2.RouteConfiguration) -> set[str]:
+    return {name for host in message.virtual_hosts for name in _clusters_of_host(host)}
+
+
+def _clusters_of_host(host: rc.VirtualHost) -> set[str]:
     found: set[str] = set()
-    for host in message.virtual_hosts:
-        for route in host.routes:
-            action = route.route
-            if action.cluster:
-                found.add(action.cluster)
-            found.update(weighted.name for weighted in action.weighted_clusters.clusters)
-            found.update(mirror.cluster for mirror in action.request_mirror_policies if mirror.cluster)
+    for route in host.routes:
+        action = route.route
+        if action.cluster:
+            found.add(action.cluster)
+        found.update(weighted.name for weighted in action.weighted_clusters.clusters)
+        found.update(mirror.cluster for mirror in action.request_mirror_policies if mirror.cluster)
     return found

@@ -7,13 +7,14 @@ import random
 from collections.abc import Mapping
 from functools import cache
 
+import attrs
 import pytest
 from support import golden
 from support.envoy_model import EnvoyModel
 
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.model.events import Delete, Event, Item, Replace, Synced, Upsert
-from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.proxy import VIRTUAL_HOSTS, Proxy
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Variant
 
@@ -33,6 +34,11 @@ def items_of(scenario: str) -> Mesh:
 @cache
 def clients(scenario: str) -> list[tuple[Proxy, tuple[str, ...]]]:
     return [(golden.proxy_of(entry), tuple(entry.get("grpc", ()))) for entry in golden.proxies(scenario)]
+
+
+def hosts_apart(proxy: Proxy) -> Proxy:
+    """The same proxy, which gets virtual hosts by themselves, unless it is a gRPC client."""
+    return attrs.evolve(proxy, incremental=True, metadata={**proxy.metadata, VIRTUAL_HOSTS: "split"})
 
 
 def replacing(mesh: Mesh) -> list[Event]:
@@ -101,7 +107,10 @@ class Journey:
             self.catalog.trim()
         joining = clients(scenario)
         for proxy, listeners in pick.sample(joining, min(len(joining), CLIENTS // 2)):
-            model = EnvoyModel(self.catalog, proxy, pick.choice(list(Variant)), listeners)
+            variant = pick.choice(list(Variant))
+            if variant is Variant.DELTA and pick.random() < 0.5:
+                proxy = hosts_apart(proxy)
+            model = EnvoyModel(self.catalog, proxy, variant, listeners)
             self.models.append((model, listeners))
         for model, _ in self.models:
             if pick.random() < 0.15:

@@ -148,7 +148,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         reducer.on_publish(changes.published)
         reducer.on_publish(lambda _: key_source.published())
         issuer = Issuer(_authority(settings), now=_now, advance=world.memo.advance)
-        catalog = WorldCatalog(world, issuer)
+        catalog = WorldCatalog(world, issuer, split=settings.split_virtual_hosts)
         shelf = WorldShelf(world, plane_mark(sockets.addresses().grpc))
         mcp = McpService(shelf, partial(_may_read, settings))
         if settings.serve_config is not False:

@@ -46,6 +46,8 @@ class Settings:
     """Served only where ``tls`` is given."""
     tls: CertificateFiles | None = None
     """The server's certificate, and the CA that signs those of clients."""
+    split_virtual_hosts: bool = False
+    """Whether Delta Envoys that can take virtual hosts as resources of their own get them so without asking."""
     http_addr: str = "127.0.0.1:8080"
     monitoring_addr: str = "127.0.0.1:15014"
     ca_dir: Path | None = None

@@ -112,3 +112,19 @@ def test_a_peer_needs_its_process_and_its_folder() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "--peer-pid" in done.stderr
+
+
+def test_clients_that_get_virtual_hosts_one_by_one_are_sent_only_the_one_that_changed(
+    results: dict[str, Any], tmp_path: Path
+) -> None:
+    sizes = ("--services", str(SERVICES), "--clients", str(CLIENTS), "--repeat", "1", "--settle", "0.05")
+    file = tmp_path / "split.json"
+    bench("run", *sizes, "--variant", "split", "--events", "route,service,reconnect", "--quiet", "--json", str(file))
+    measured = json.loads(file.read_text())["measurements"]
+    assert all((m["missing"], m["problems"]) == (0, []) for m in measured)
+    split = {m["event"]: m for m in measured}
+    whole = of(results, "route edit")[1]
+    assert (split["route edit"]["responses"], split["route edit"]["by_type"]) == (CLIENTS, {"VHDS": CLIENTS})
+    assert split["route edit"]["bytes"] < whole["bytes"] / 5
+    assert split["service added"]["by_type"] == {"CDS": CLIENTS, "EDS": CLIENTS, "VHDS": CLIENTS}
+    assert split["reconnect with versions"]["bytes"] == 0

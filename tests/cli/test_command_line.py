@@ -172,5 +172,14 @@ def test_an_envoy_bootstrap_is_written_from_flags() -> None:
     assert bootstrap["node"]["id"] == "sidecar~10.1.1.1~web-1.shop~shop.svc.cluster.local"
     assert bootstrap["node"]["metadata"]["INTERCEPTION_MODE"] == "NONE"
     assert bootstrap["dynamic_resources"]["ads_config"]["api_type"] == "DELTA_GRPC"
+    assert "VIRTUAL_HOSTS" not in bootstrap["node"]["metadata"]
     refused = mesh_pilot("envoy-bootstrap", "--id", "web-1", "--ip", "10.1.1.1", "--tls-ca", "ca.pem")
     assert (refused.code, "needs all of" in refused.err) == (2, True)
+
+
+def test_an_envoy_of_delta_can_ask_for_virtual_hosts_one_by_one() -> None:
+    asked = ("envoy-bootstrap", "--id", "web-1", "--ip", "10.1.1.1", "--virtual-hosts", "split")
+    done = mesh_pilot(*asked, "--delta")
+    assert yaml.safe_load(done.out)["node"]["metadata"]["VIRTUAL_HOSTS"] == "split"
+    refused = mesh_pilot(*asked)
+    assert (refused.code, "needs --delta" in refused.err) == (2, True)

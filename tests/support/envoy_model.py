@@ -3,6 +3,9 @@
 It takes whatever it is sent at once, and raises AssertionError when it is sent something that would cost a real Envoy
 requests: a listener or route that names a cluster which is there but was not sent or has no endpoints yet, or the
 removal of a cluster that something still names.
+
+Virtual hosts that come by themselves it takes as Envoy 1.40 was seen to: it asks once, for those of all its tables;
+what comes for a table that it has not got yet is lost; of tables that it has let go of it still presents the versions.
 """
 
 from __future__ import annotations
@@ -14,10 +17,23 @@ import attrs
 from support.golden import adsdump
 
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, TYPES, Resource
+from mesh_pilot.model.resource import (
+    CLUSTER,
+    ENDPOINT,
+    EXTENSION,
+    LISTENER,
+    ROUTE,
+    SECRET,
+    TYPES,
+    VIRTUAL_HOST,
+    Resource,
+    table_of,
+)
 from mesh_pilot.xds.messages import DeltaRequest, Node, Request, Response, SotwRequest, Variant
 from mesh_pilot.xds.sets import Catalog
 from mesh_pilot.xds.stream import Stream
+
+REFERRERS = (LISTENER, ROUTE, VIRTUAL_HOST)
 
 
 @attrs.frozen
@@ -29,6 +45,8 @@ class Names:
     routes: frozenset[str] = frozenset()
     secrets: frozenset[str] = frozenset()
     extensions: frozenset[str] = frozenset()
+    hosts_apart: bool = False
+    """For a table: its virtual hosts come by themselves."""
 
 
 @lru_cache(maxsize=20_000)
@@ -40,13 +58,14 @@ def names_in(resource: Resource) -> Names:
     endpoints = set()
     if resource.type_url == CLUSTER and document.get("type") == "EDS":
         endpoints.add(document.get("eds_cluster_config", {}).get("service_name") or resource.name)
-    clusters = frozenset(_clusters(document)) if resource.type_url in (LISTENER, ROUTE) else frozenset()
+    clusters = frozenset(_clusters(document)) if resource.type_url in REFERRERS else frozenset()
     return Names(
         frozenset(endpoints),
         clusters,
         frozenset(expander.routes),
         frozenset(expander.secrets),
         frozenset(expander.ext),
+        resource.type_url == ROUTE and "vhds" in document,
     )
 
 
@@ -79,6 +98,8 @@ class EnvoyModel:
         self._listeners = listeners
         self._versions: dict[str, str] = {}
         self._version_of: dict[tuple[str, str], str] = {}
+        self._hosts: set[str] = set()
+        """Virtual hosts that it presents when it comes back."""
         self.connect()
 
     def __repr__(self) -> str:
@@ -101,6 +122,8 @@ class EnvoyModel:
             self._ask(CLUSTER, set())
             self._ask(LISTENER, set())
         self._ask_for_named()
+        if self._hosts and VIRTUAL_HOST not in self._asked:
+            self._ask(VIRTUAL_HOST, set())
 
     def close(self) -> None:
         self.stream.close()
@@ -124,6 +147,8 @@ class EnvoyModel:
         waiting = self.stream.waiting_for()
         assert not (waiting.acks or waiting.endpoints or waiting.referrers), (self, waiting)
         assert not self.warming, f"{self!r} still warms {sorted(self.warming)}"
+        empty = self._tables() - {table_of(name) for name in self.has[VIRTUAL_HOST]}
+        assert not empty, f"{self!r} waits for virtual hosts of {sorted(empty)}"
 
     # -- requests
 
@@ -137,7 +162,8 @@ class EnvoyModel:
             nonce = nonce or self._nonces.get(type_url, "")
             request = SotwRequest(type_url, tuple(sorted(names)), nonce, self._versions.get(type_url, ""), node=node)
         else:
-            versions = {n: self._version_of[type_url, n] for n in self.has[type_url]} if first else {}
+            presented = self._hosts if type_url == VIRTUAL_HOST else self.has[type_url]
+            versions = {n: self._version_of[type_url, n] for n in presented} if first else {}
             new, lost = tuple(sorted(names - before)), tuple(sorted(before - names))
             request = DeltaRequest(type_url, new, lost, versions, nonce, node=node)
         self.stream.on_request(request)
@@ -147,9 +173,16 @@ class EnvoyModel:
         while gone := [(t, n) for t, names in self._named().items() for n in self.has[t].keys() - names]:
             for type_url, name in gone:
                 del self.has[type_url][name]
+        for name in [n for n in self.has[VIRTUAL_HOST] if table_of(n) not in self.has[ROUTE]]:
+            del self.has[VIRTUAL_HOST][name]
         for type_url, names in self._named().items():
             if names != self._asked.get(type_url, set()):
                 self._ask(type_url, names)
+        if self._tables() and VIRTUAL_HOST not in self._asked:
+            self._ask(VIRTUAL_HOST, set())
+
+    def _tables(self) -> set[str]:
+        return {name for name, resource in self.has[ROUTE].items() if names_in(resource).hosts_apart}
 
     def _named(self) -> dict[str, set[str]]:
         found: dict[str, set[str]] = {ENDPOINT: set(), ROUTE: set(), SECRET: set(), EXTENSION: set()}
@@ -173,10 +206,14 @@ class EnvoyModel:
         if self.variant is Variant.SOTW and type_url in (CLUSTER, LISTENER):
             has.clear()
         wildcard = type_url in (CLUSTER, LISTENER) and not self._listeners
+        tables = self._tables()
+        if type_url == VIRTUAL_HOST:
+            self._hosts = self._hosts.union(r.name for r in response.resources).difference(response.removed)
         for resource, version in zip(response.resources, response.versions(), strict=True):
             assert resource.body, f"{resource} without content"
             self._version_of[type_url, resource.name] = version
-            if wildcard or resource.name in self._asked[type_url]:
+            is_hosted = type_url == VIRTUAL_HOST and table_of(resource.name) in tables
+            if wildcard or is_hosted or resource.name in self._asked[type_url]:
                 has[resource.name] = resource
         for name in response.removed:
             has.pop(name, None)
@@ -185,7 +222,7 @@ class EnvoyModel:
             self._check_removed(before.keys() - has.keys())
         if type_url == ENDPOINT:
             self.warming -= {r.name for r in response.resources}
-        if type_url in (LISTENER, ROUTE) and not self._listeners:
+        if type_url in REFERRERS and not self._listeners:
             self._check_named(response)
         self._nonces[type_url], self._versions[type_url] = response.nonce, response.version
         self._ask(type_url, self._asked[type_url], nonce=response.nonce)
@@ -215,9 +252,11 @@ class EnvoyModel:
 
     def _check_removed(self, removed: Set[str]) -> None:
         assert self.stream._resources is not None
-        for type_url in (LISTENER, ROUTE):
+        for type_url in REFERRERS:
             source = self.stream._resources.set(type_url)
-            assert source is not None
+            if source is None:
+                assert type_url == VIRTUAL_HOST
+                continue
             for name, resource in self.has[type_url].items():
                 now = source.get(name) or source.all().get(name)
                 if now is not None and now.version == resource.version:

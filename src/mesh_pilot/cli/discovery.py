@@ -77,6 +77,12 @@ def levels(text: str) -> LogLevels:
 @_option("--tls-ca", type=PATH, help="PEM file of the CA that signs the certificates of proxies.")
 @_option("--ca-dir", type=PATH, help="Folder of the CA for proxies, made if absent.  [default: a CA for this run]")
 @_option("--trust-local/--no-trust-local", default=True, help="Give certificates to plaintext proxies on this machine.")
+@_option(
+    "--split-virtual-hosts/--whole-route-tables",
+    "split_virtual_hosts",
+    default=False,
+    help="Delta Envoys from 1.40 on get virtual hosts one by one, unless they say otherwise (docs/large-meshes.md).",
+)
 @_option("--http-addr", type=address, default="127.0.0.1:8080", help="Web page, /ready, /debug, /metrics.")
 @_option("--monitoring-addr", type=address, default="127.0.0.1:15014", help="/metrics, /ready and /version.")
 @_option("--domain", default="cluster.local", help="DNS domain of the mesh.")

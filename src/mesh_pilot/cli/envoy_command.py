@@ -8,7 +8,7 @@ import click
 
 from mesh_pilot.cli.envoy_bootstrap import ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
 from mesh_pilot.cli.options import address, label
-from mesh_pilot.model.proxy import Interception, NodeType
+from mesh_pilot.model.proxy import VIRTUAL_HOSTS, Interception, NodeType
 from mesh_pilot.model.service import Locality
 from mesh_pilot.rpc.errors import AddressError
 
@@ -38,6 +38,11 @@ FILE = click.Path(path_type=Path)
 @click.option("--metadata", type=label, multiple=True, help="More node metadata, such as CLUSTER_ID=vms.")
 @click.option("--pilot", type=address, default="127.0.0.1:15010", help="Where mesh-pilot serves xDS.")
 @click.option("--delta/--sotw", default=False, help="Incremental xDS, or State of the World.")
+@click.option(
+    "--virtual-hosts",
+    type=click.Choice(["whole", "split"]),
+    help="With --delta: route tables whole, or a virtual host at a time; else as the control plane does by default.",
+)
 @click.option("--admin", type=address, default="127.0.0.1:15000", help="Where Envoy's admin interface listens.")
 @click.option(
     "--tls-ca", type=FILE, help="PEM file of the CA that signed the control plane's certificate: use mutual TLS."
@@ -58,6 +63,7 @@ def command(
     metadata: tuple[tuple[str, str], ...],
     pilot: str,
     delta: bool,
+    virtual_hosts: str | None,
     admin: str,
     tls_ca: Path | None,
     tls_cert: Path | None,
@@ -70,6 +76,9 @@ def command(
         if not (tls_ca and tls_cert and tls_key):
             raise click.UsageError("mutual TLS needs all of --tls-ca, --tls-cert and --tls-key")
         tls = ClientTls(tls_ca, tls_cert, tls_key, tls_server_name)
+    if virtual_hosts == "split" and not delta:
+        raise click.UsageError("--virtual-hosts split needs --delta: State of the World has whole route tables only")
+    hosts = {VIRTUAL_HOSTS: virtual_hosts} if virtual_hosts else {}
     node = EnvoyNode(
         name=name,
         namespace=namespace,
@@ -79,7 +88,7 @@ def command(
         labels=dict(labels),
         interception=Interception(interception),
         locality=Locality.parse(locality),
-        metadata=dict(metadata),
+        metadata={**dict(metadata), **hosts},
     )
     try:
         bootstrap = envoy_bootstrap(node, pilot, delta=delta, admin=admin, tls=tls)

@@ -16,7 +16,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.patches.selection import Described, FilterRef, filters_for
 from mesh_pilot.envoy.proxy_settings import METADATA, own_settings
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.proxy import Interception, NodeType, Proxy
+from mesh_pilot.model.proxy import VIRTUAL_HOSTS, Interception, NodeType, Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import NOWHERE, Locality
 from mesh_pilot.world.view import View
@@ -47,8 +47,6 @@ SCOPE_METADATA = (
 )
 """Node metadata that translators may depend on, by ``Scope.meta``."""
 
-VIRTUAL_HOSTS = "VIRTUAL_HOSTS"
-"""Node metadata: ``split`` for virtual hosts as resources of their own (VHDS), ``whole`` for tables that have them."""
 SPLITS_SINCE = (1, 40)
 """The Envoy that was seen to take virtual hosts over ADS; an earlier one may refuse every route table."""
 

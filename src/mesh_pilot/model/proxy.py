@@ -11,6 +11,9 @@ import attrs
 
 from mesh_pilot.model.service import NOWHERE, Locality
 
+VIRTUAL_HOSTS = "VIRTUAL_HOSTS"
+"""Node metadata: ``split`` for virtual hosts as resources of their own (VHDS), ``whole`` for tables that have them."""
+
 
 class NodeType(StrEnum):
     SIDECAR = "sidecar"
