@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import attrs
 
+from mesh_pilot.config.encode import encode
 from mesh_pilot.config.validation.names import wildcard_host_reason
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
@@ -135,10 +136,12 @@ class WorldShelf:
                     changed |= self._service(ServiceKey(host, namespace))
                 case ("mesh",):
                     passed = self._passed(MeshConfigValue)
-                    changed |= self._put(MESH_CONFIG, "mesh", bytes(self._world.mesh.peek(())), passed=passed)
+                    changed |= self._put(MESH_CONFIG, "mesh", encode(self._world.mesh.peek(())), passed=passed)
                 case ("networks",):
                     passed = self._passed(MeshNetworksValue)
-                    changed |= self._put(MESH_NETWORKS, "networks", bytes(self._world.networks.peek(())), passed=passed)
+                    changed |= self._put(
+                        MESH_NETWORKS, "networks", encode(self._world.networks.peek(())), passed=passed
+                    )
         return changed
 
     def _all_keys(self) -> Iterator[Key]:
@@ -155,9 +158,9 @@ class WorldShelf:
         config = self._world.config.peek(key)
         if key.name.endswith(SYNTHETIC_SUFFIX) and key.kind == "ServiceEntry":
             name = full_name(key.namespace, key.name.removesuffix(SYNTHETIC_SUFFIX))
-            return self._put(SYNTHETIC, name, bytes(config.spec) if config else None, config)
+            return self._put(SYNTHETIC, name, encode(config.spec) if config else None, config)
         name = full_name(key.namespace, key.name)
-        return self._put(BY_KIND[key.kind], name, bytes(config.spec) if config else None, config)
+        return self._put(BY_KIND[key.kind], name, encode(config.spec) if config else None, config)
 
     def _service(self, key: ServiceKey) -> bool:
         service = self._world.services.peek(key)
@@ -165,7 +168,7 @@ class WorldShelf:
         if service is None or service.config is not None or wildcard_host_reason(key.host):
             return self._put(SYNTHETIC, name, None)
         entry = synthetic_entry(service, self._world.endpoints.peek(key))
-        return self._put(SYNTHETIC, name, bytes(entry))
+        return self._put(SYNTHETIC, name, encode(entry))
 
     def _put(
         self,
