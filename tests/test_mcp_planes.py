@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 from support.certificates import write_certificates
 from support.command import mesh_pilot
 from support.envoy import eventually
@@ -167,6 +169,28 @@ async def test_a_config_source_that_can_not_be_is_refused_at_start(address: str,
     with pytest.raises(StartError, match=reason):
         async with control_plane(settings(mcp_servers=(address,))):
             pass
+
+
+async def test_config_sources_that_change_are_said_to_take_a_restart(folder: Path, tmp_path: Path) -> None:
+    mesh = tmp_path / "mesh.yaml"
+    text = f"configSources: [{{address: 'fs://{folder}'}}]\n"
+    mesh.write_text(text)
+
+    def told(entries: list[MutableMapping[str, Any]]) -> list[str]:
+        return [entry["event"] for entry in entries if "configSources" in entry["event"]]
+
+    with capture_logs() as entries:
+        async with running_plane(mesh_config=mesh) as plane:
+            assert seconds(plane, "one") == 1
+            assert told(entries) == []
+            mesh.write_text(text + "trustDomain: other\n")
+            await eventually(lambda: plane.state.world.mesh.peek(()).trust_domain == "other", what="it is read")
+            assert told(entries) == []
+            mesh.write_text("configSources: [{address: 'galley:9901'}]\n")
+            await eventually(lambda: bool(told(entries)), what="it is told")
+            mesh.write_text(text)
+            await eventually(lambda: len(told(entries)) == 2, what="it is told again")
+    assert ["take" in event for event in told(entries)] == [True, False]
 
 
 async def test_configuration_is_not_served_where_that_is_switched_off(folder: Path) -> None:

@@ -43,7 +43,7 @@ from mesh_pilot.security.authentication import Authentication, is_local
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.settings import Settings, StartError, start_errors
-from mesh_pilot.source_list import check_settings, short_names_in, source_list
+from mesh_pilot.source_list import ConfigSourcesWatch, check_settings, short_names_in, source_list
 from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.mcp.here import plane_mark
@@ -144,6 +144,8 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         for source in sources:
             world.expect(source.name)
         reducer = Reducer(world, debounce_after=settings.debounce_after, debounce_max=settings.debounce_max)
+        watch = ConfigSourcesWatch(settings)
+        reducer.on_publish(lambda published: watch.published(world, published.revision.changed))
         changes = Changes(world)
         reducer.on_publish(changes.published)
         reducer.on_publish(lambda _: key_source.published())

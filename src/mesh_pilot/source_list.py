@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
+
+import structlog
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTlsSettingsTlSmode
@@ -17,6 +19,11 @@ from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, 
 from mesh_pilot.sources.mcp.config_sources import SinkIdentity, source_of
 from mesh_pilot.sources.mcp.here import Here, plane_mark
 from mesh_pilot.sources.mcp.sink_server import SinkServer
+from mesh_pilot.world import World
+
+log = structlog.get_logger(scope="bootstrap")
+
+Key = tuple[str, ...]
 
 
 def source_list(settings: Settings, address: str) -> list[Source]:
@@ -58,6 +65,36 @@ def _config_sources(settings: Settings, address: str) -> list[Source]:
     if twice:
         raise StartError(f"config source {twice[0]} is named twice")
     return sources
+
+
+class ConfigSourcesWatch:
+    """Tells when ``configSources`` of the mesh config's file are no longer those that are read.
+
+    State: those that were last told of.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._path = settings.mesh_config
+        self._read = load_mesh_config(str(settings.mesh_config)).config_sources if settings.mesh_config else []
+        self._told = self._read
+
+    def published(self, world: World, changed: Collection[Key]) -> None:
+        """A revision of the World, and what changed in it."""
+        if self._path is None or ("mesh",) not in changed:
+            return
+        now = world.mesh.peek(()).config_sources
+        if now == self._told:
+            return
+        self._told = now
+        if now == self._read:
+            log.info("configSources are again those that are read", where=str(self._path))
+            return
+        log.warning(
+            "configSources have changed: sources are read at the start, so this takes a restart",
+            where=str(self._path),
+            read=[source.address for source in self._read],
+            after_a_restart=[source.address for source in now],
+        )
 
 
 def _tls_of(files: CertificateFiles | None) -> ClientTlsSettings | None:
