@@ -95,7 +95,7 @@ def own_contents(own: Own) -> Mapping[str, Sequence[bytes]]:
 
 def build_cluster(view: View, shape: Shape, own: Own) -> Cluster:
     """A cluster, but for the endpoints of those that are found by DNS."""
-    policy = view.get(client_policy, shape.rule, shape.port, shape.subset)
+    policy = client_policy(view, shape.rule, shape.port, shape.subset)
     defaults = view.get(cluster_defaults)
     http = policy.connection_pool.http if policy.connection_pool else None
     speaks = outbound_http(shape.protocol, http, mesh_upgrade=defaults.h2_upgrade, sniff=shape.client.sidecar)

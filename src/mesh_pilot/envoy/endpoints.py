@@ -36,7 +36,7 @@ from mesh_pilot.envoy.localities import (
 from mesh_pilot.envoy.mtls import PeerMode, peer_modes
 from mesh_pilot.envoy.names import Direction, parse_cluster
 from mesh_pilot.envoy.networks import Gateway, Networks, networks, through_gateways
-from mesh_pilot.envoy.policy import Policy, RuleRef, client_policy, passes_through, rule, rule_ref, subset_labels
+from mesh_pilot.envoy.policy import RuleRef, client_policy, passes_through, rule, rule_ref, subset_labels
 from mesh_pilot.envoy.scope import Labels, Place, Scope
 from mesh_pilot.envoy.upstream_tls import ISTIO_MODE, TlsMode
 from mesh_pilot.model.config import ConfigKey
@@ -44,8 +44,6 @@ from mesh_pilot.model.resource import ENDPOINT, Resource, make_resource
 from mesh_pilot.model.service import NOWHERE, Endpoint, Health, Locality, ServiceKey
 from mesh_pilot.world.view import View
 
-_ALL: Labels = frozenset()
-"""The labels of a service as a whole."""
 _UNHEALTHY = Health.UNHEALTHY
 
 
@@ -71,7 +69,7 @@ def assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | 
     if service is None or port is None:
         return None
     ref = view.get(rule_ref, scope.namespace, scope.labels, service.key)
-    labels = view.get(subset_labels, ref, parsed.subset) if parsed.subset else _ALL
+    labels = subset_labels(view, ref, parsed.subset)
     through = bool(ref) and view.get(passes_through, ref, parsed.port, parsed.subset)
     if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:
         return None
@@ -82,18 +80,17 @@ def assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | 
 
 def reach_of(view: View, ref: RuleRef, port: int, subset: str, place: Place) -> Reach:
     """How a client at a place sees a port's endpoints under a rule."""
-    policy = view.get(client_policy, ref, port, subset)
     return Reach(
-        preference=view.get(preference_of, ref, port, subset, place),
+        preference=preference_of(view, ref, port, subset, place),
         network=place.network if view.get(networks, "") is not None else None,
-        detects_outliers=policy.outlier_detection is not None,
-        tls_modes=view.get(_tls_modes, ref, port),
+        detects_outliers=client_policy(view, ref, port, subset).outlier_detection is not None,
+        tls_modes=_tls_modes(view, ref, port),
     )
 
 
 def preference_of(view: View, ref: RuleRef, port: int, subset: str, place: Place) -> Preference:
     """Which endpoints a client at a place prefers under a rule."""
-    policy: Policy = view.get(client_policy, ref, port, subset)
+    policy = client_policy(view, ref, port, subset)
     defaults = view.get(cluster_defaults)
     detects = policy.outlier_detection is not None
     zone_aware = zone_aware_setting(policy.load_balancer, defaults)

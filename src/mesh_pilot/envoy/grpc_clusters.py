@@ -72,7 +72,7 @@ def _cluster(view: View, upstream: Upstream, by_dns: bool) -> Resource | None:
         return None
     where = view.get(_dns_name, upstream, port) if by_dns else None
     message = _by_name(upstream.name, *where) if where else _by_eds(upstream.name)
-    policy = view.get(client_policy, upstream.rule, port.number, upstream.subset)
+    policy = client_policy(view, upstream.rule, port.number, upstream.subset)
     balancer = policy.load_balancer
     if balancer is not None and balancer.consistent_hash is not None:
         _hash(message, balancer.consistent_hash)

@@ -132,7 +132,7 @@ def policy_for(
     view: View, namespace: str, labels: Labels | None, service: ServiceKey, port: int, subset: str = ""
 ) -> Policy:
     """``client_policy`` of the rule that a client follows for a service."""
-    return view.get(client_policy, view.get(rule_ref, namespace, labels, service), port, subset)
+    return client_policy(view, view.get(rule_ref, namespace, labels, service), port, subset)
 
 
 def passes_through(view: View, ref: RuleRef, port: int, subset: str = "") -> bool:
