@@ -25,9 +25,10 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError, TooManyStreamsError
 from h2.settings import SettingCodes, Settings
 from h2.stream import StreamState
-from hyperframe.frame import Frame, GoAwayFrame
+from hyperframe.frame import GoAwayFrame
 
 from mesh_pilot.rpc.errors import ConnectionLost, StreamReset
+from mesh_pilot.rpc.http2 import GrpcH2Connection
 from mesh_pilot.rpc.inbox import TURNS, Inbox, Signal
 from mesh_pilot.rpc.limits import Limits
 from mesh_pilot.rpc.transport import SocketTransport
@@ -258,17 +259,6 @@ class RpcConnection(Connection):
         self._transport.write(frame.serialize())
 
 
-class _H2(H2Connection):
-    """h2 that goes on after a GOAWAY of the peer."""
-
-    def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
-        event = h2.events.ConnectionTerminated()
-        event.error_code = frame.error_code
-        event.last_stream_id = frame.last_stream_id
-        event.additional_data = frame.additional_data or None
-        return [], [event]
-
-
 class RpcEvents(EventsProcessor):
     """Hands h2's events to the streams; frames of no meaning to gRPC are ignored."""
 
@@ -334,7 +324,7 @@ class RpcProtocol(H2Protocol):
 
     def connection_made(self, transport: SocketTransport) -> None:  # type: ignore[override]
         """Send the preface and settings. The limits hold from the start, not from the peer's acknowledgement."""
-        connection = _H2(config=self.h2_config)
+        connection = GrpcH2Connection(config=self.h2_config)
         limits = self.limits
         settings = {
             SettingCodes.ENABLE_PUSH: 0,
