@@ -25,7 +25,7 @@ import xdsdiff  # noqa: E402
 from support.worlds import read, world_of  # noqa: E402
 
 from mesh_pilot.envoy.parts import PartKey, parts_of  # noqa: E402
-from mesh_pilot.envoy.scope import Target, facts_of, target_of  # noqa: E402
+from mesh_pilot.envoy.scope import Target, facts_of, joined, target_of  # noqa: E402
 from mesh_pilot.model.proxy import Proxy, parse_proxy  # noqa: E402
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET, Resource  # noqa: E402
 from mesh_pilot.model.service import Locality  # noqa: E402
@@ -130,6 +130,8 @@ class Dump:
 
         def run() -> None:
             plan = self.world.memo.get(function, *key) if is_plan else {n: (function, (*key, n)) for n in names}
+            if isinstance(plan, tuple):
+                plan = joined(self.world.view, plan)
             for name, (translator, args) in plan.items():
                 self._guard(section, name, lambda t=translator, a=args, n=name: self._put(section, n, t, *a))
 

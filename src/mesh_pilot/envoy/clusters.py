@@ -19,7 +19,7 @@ from mesh_pilot.envoy.connection_pool import Speaks, apply_connection_pool
 from mesh_pilot.envoy.defaults import cluster_defaults
 from mesh_pilot.envoy.discovery import BY_DNS, Discovery, discovery_of
 from mesh_pilot.envoy.dns_clusters import Resolver, apply_dns
-from mesh_pilot.envoy.egress import scope_services
+from mesh_pilot.envoy.egress import scope_buckets, scope_services
 from mesh_pilot.envoy.endpoints import preference_of
 from mesh_pilot.envoy.identities import identities
 from mesh_pilot.envoy.messages import duration, encode, resource_of
@@ -27,7 +27,7 @@ from mesh_pilot.envoy.mtls import PeerMode, client_mtls
 from mesh_pilot.envoy.names import BLACK_HOLE, PASSTHROUGH, outbound_sni
 from mesh_pilot.envoy.policy import NO_POLICY, covers_many, passes_through, rule_ref, subset_names
 from mesh_pilot.envoy.proxy_settings import METADATA
-from mesh_pilot.envoy.scope import Call, Place, Plan, Scope
+from mesh_pilot.envoy.scope import Call, Place, Plan, Plans, Scope, joined
 from mesh_pilot.envoy.stat_names import outbound_stat_name
 from mesh_pilot.envoy.upstream_tls import CertificateFiles
 from mesh_pilot.envoy.upstreams import Upstream
@@ -41,12 +41,28 @@ AUTO_PASSTHROUGH = api.ServerTlsSettingsTlSmode.AUTO_PASSTHROUGH
 
 
 def outbound_clusters(view: View, scope: Scope, place: Place) -> Plan:
-    """The outbound clusters of a scope: of its services in order, then those for everything else."""
+    """The outbound clusters of a scope."""
+    return joined(view, cluster_plans(view, scope, place))
+
+
+def cluster_plans(view: View, scope: Scope, place: Place) -> Plans:
+    """The outbound clusters of a scope in parts: of its services by bucket, then those for everything else."""
+    of_services = ((service_clusters, (scope, place, bucket)) for bucket in scope_buckets(view, scope))
+    return (*of_services, (other_clusters, (scope.type,)))
+
+
+def service_clusters(view: View, scope: Scope, place: Place, bucket: int) -> Plan:
+    """The outbound clusters for the services in a bucket of a scope."""
     plan: dict[str, Call] = {}
-    for service in view.get(scope_services, scope):
+    for service in scope_services(view, scope, bucket):
         plan.update(_calls(view, scope, place, service))
-    plan[BLACK_HOLE] = (black_hole, ())
-    if scope.type is NodeType.SIDECAR:
+    return plan
+
+
+def other_clusters(_: View, of: NodeType) -> Plan:
+    """The clusters that are for no service."""
+    plan: dict[str, Call] = {BLACK_HOLE: (black_hole, ())}
+    if of is NodeType.SIDECAR:
         plan[PASSTHROUGH] = (passthrough, ())
     return plan
 

@@ -9,6 +9,7 @@ from mesh_pilot.envoy.egress import egress_listeners, scope_services, visible_se
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Resolution, Service
+from mesh_pilot.world.buckets import bucket_of, buckets
 from mesh_pilot.world.view import View
 
 
@@ -61,7 +62,7 @@ def scope_service(view: View, scope: Scope, host: str) -> Service | None:
 
 def any_dynamic(view: View, namespace: str) -> bool:
     """Whether a namespace may see any service whose hosts are resolved as requests ask for them."""
-    return any(s.resolution is Resolution.DYNAMIC_DNS for s in view.get(visible_services, namespace))
+    return any(view.get(_any_dynamic_in, namespace, bucket) for bucket in buckets(view.bits()))
 
 
 def visible_service(view: View, namespace: str, host: str) -> Service | None:
@@ -87,8 +88,12 @@ def _default_export(view: View) -> frozenset[str]:
 
 
 def _narrowed_service(view: View, scope: Scope, host: str) -> Service | None:
-    return view.get(_by_host, scope).get(host)
+    return view.get(_by_host, scope, bucket_of(host, view.bits())).get(host)
 
 
-def _by_host(view: View, scope: Scope) -> Mapping[str, Service]:
-    return {service.host: service for service in view.get(scope_services, scope)}
+def _by_host(view: View, scope: Scope, bucket: int) -> Mapping[str, Service]:
+    return {service.host: service for service in scope_services(view, scope, bucket)}
+
+
+def _any_dynamic_in(view: View, namespace: str, bucket: int) -> bool:
+    return any(s.resolution is Resolution.DYNAMIC_DNS for s in visible_services(view, namespace, bucket))

@@ -2,11 +2,15 @@
 
 Rules: Istio's Sidecar reference, and Pilot's choice where a host is visible more than once. Without a Sidecar there
 is one listener for everything that is visible to the proxy's namespace.
+
+Everything is kept by bucket of its host (see ``world.buckets``): what comes or goes costs its own bucket. A scope that
+a Sidecar narrows to few services has coarser buckets than the mesh.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 
 import attrs
 
@@ -14,7 +18,9 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Port, Protocol, Service
-from mesh_pilot.world.names import MESH_GATEWAY, host_covers, host_matches
+from mesh_pilot.world.buckets import ALL, bits_for, bucket_of, buckets, parts
+from mesh_pilot.world.configs import WILD
+from mesh_pilot.world.names import host_covers, host_matches
 from mesh_pilot.world.view import View, VirtualServiceHead
 
 ANY_NAMESPACE = "*"
@@ -44,15 +50,41 @@ def egress_listeners(view: View, scope: Scope) -> tuple[Egress, ...]:
     return tuple(_egress(i, e, scope) for i, e in enumerate(config.spec.egress))
 
 
-def visible_services(view: View, namespace: str) -> tuple[Service, ...]:
-    """Every service that may be seen from a namespace; what is exported to it alone comes first, then by age."""
-    return view.services_exported_to(namespace) + view.services_exported_to(ANY_NAMESPACE)
+def scope_bits(view: View, scope: Scope) -> int:
+    """How finely what a scope may reach is parted: as finely as the mesh, unless a Sidecar narrows it."""
+    listeners = view.get(egress_listeners, scope)
+    if len(listeners) == 1 and listeners[0].index < 0:
+        return view.bits()
+    return view.get(_narrow_bits, scope.namespace, listeners)
+
+
+def scope_buckets(view: View, scope: Scope) -> range:
+    """The buckets of what a scope may reach."""
+    return buckets(scope_bits(view, scope))
+
+
+def visible_services(view: View, namespace: str, bucket: int) -> tuple[Service, ...]:
+    """Every service of a bucket that may be seen from a namespace; what is exported to it alone comes first, then by
+    age."""
+    return view.services_exported_to(namespace, bucket) + view.services_exported_to(ANY_NAMESPACE, bucket)
+
+
+Precedence = tuple[bool, datetime, str, str]
+
+
+def precedence(view: View, service: Service) -> Precedence:
+    """By which the services that a scope may reach are in order."""
+    public = ANY_NAMESPACE in (service.export_to or view.get(_default_export))
+    return (public, *service.order)
 
 
 def visible_virtual_services(view: View, namespace: str, gateway: str) -> tuple[VirtualServiceHead, ...]:
     """VirtualServices bound to a gateway that a namespace may see, in order of precedence: private ones of the
     namespace, those exported to it by name, then public ones, each by age."""
-    heads = view.virtual_services(gateway)
+    return _in_order(view.virtual_services(gateway), namespace)
+
+
+def _in_order(heads: Iterable[VirtualServiceHead], namespace: str) -> tuple[VirtualServiceHead, ...]:
     private: list[VirtualServiceHead] = []
     named: list[VirtualServiceHead] = []
     public: list[VirtualServiceHead] = []
@@ -64,9 +96,62 @@ def visible_virtual_services(view: View, namespace: str, gateway: str) -> tuple[
     return (*private, *named, *public)
 
 
-def egress_services(view: View, scope: Scope, egress: Egress) -> tuple[Service, ...]:
-    """The services behind one egress listener: one a host, in order; trimmed to the listener's port if it has one."""
-    services = view.get(visible_services, scope.namespace)
+def egress_services(view: View, scope: Scope, egress: Egress, bucket: int) -> tuple[Service, ...]:
+    """The services behind one egress listener whose hosts are in a bucket of the scope: one a host, in order; trimmed
+    to the listener's port if it has one."""
+    if bucket.bit_length() == view.bits() + 1:
+        return view.get(_imported_services, scope.namespace, egress, bucket)
+    return view.get(_joined_services, scope.namespace, egress, bucket)
+
+
+def egress_virtual_services(view: View, scope: Scope, egress: Egress, bucket: int) -> tuple[VirtualServiceHead, ...]:
+    """The VirtualServices for sidecars behind one egress listener that have a host in a bucket of the scope (or, for
+    ``WILD``, a wildcard for a host), in order of precedence."""
+    if bucket == WILD or bucket.bit_length() == view.bits() + 1:
+        return view.get(_imported_heads, scope.namespace, egress, bucket)
+    return view.get(_joined_heads, scope.namespace, egress, bucket)
+
+
+def bucket_virtual_services(view: View, scope: Scope, egress: Egress, bucket: int) -> tuple[VirtualServiceHead, ...]:
+    """The VirtualServices for sidecars behind one egress listener that may be for hosts in a bucket of the scope, in
+    order of precedence."""
+    heads = egress_virtual_services(view, scope, egress, bucket)
+    wild = egress_virtual_services(view, scope, egress, WILD)
+    return in_precedence((*heads, *wild), scope.namespace) if wild else heads
+
+
+def in_precedence(heads: Iterable[VirtualServiceHead], namespace: str) -> tuple[VirtualServiceHead, ...]:
+    """Each once, in order of precedence for a namespace that may see them."""
+    found = {head.key: head for head in heads}
+    return _in_order(sorted(found.values(), key=lambda head: head.order), namespace)
+
+
+def all_egress_virtual_services(view: View, scope: Scope, egress: Egress) -> tuple[VirtualServiceHead, ...]:
+    """All VirtualServices for sidecars behind one egress listener, in order of precedence."""
+    return view.get(_joined_heads, scope.namespace, egress, ALL)
+
+
+def scope_services(view: View, scope: Scope, bucket: int) -> tuple[Service, ...]:
+    """Every service in a bucket of a scope that it needs a cluster for: those of its listeners, and with a Sidecar
+    also the destinations of the VirtualServices it imports."""
+    listeners = view.get(egress_listeners, scope)
+    if len(listeners) == 1 and listeners[0].index < 0:
+        return egress_services(view, scope, listeners[0], bucket)
+    return view.get(_narrow_services, scope, bucket)
+
+
+def all_services(view: View, scope: Scope) -> tuple[Service, ...]:
+    """Every service that a scope needs a cluster for, in order."""
+    found = (s for bucket in scope_buckets(view, scope) for s in scope_services(view, scope, bucket))
+    return tuple(sorted(found, key=lambda service: precedence(view, service)))
+
+
+def _default_export(view: View) -> frozenset[str]:
+    return frozenset(view.mesh().default_service_export_to) or frozenset((ANY_NAMESPACE,))
+
+
+def _imported_services(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[Service, ...]:
+    services = visible_services(view, namespace, bucket)
     if egress.index < 0:
         first: dict[str, Service] = {}
         for service in services:
@@ -75,43 +160,73 @@ def egress_services(view: View, scope: Scope, egress: Egress) -> tuple[Service, 
     found = [s for s in (_imported(s, egress) for s in services) if s is not None]
     chosen: dict[str, str] = {}
     for service in found:
-        if service.host not in chosen or service.namespace == scope.namespace:
+        if service.host not in chosen or service.namespace == namespace:
             chosen[service.host] = service.namespace
     return tuple(s for s in found if chosen[s.host] == s.namespace)
 
 
-def egress_virtual_services(view: View, scope: Scope, egress: Egress) -> tuple[VirtualServiceHead, ...]:
-    """The VirtualServices for sidecars behind one egress listener, in order of precedence."""
-    heads = view.get(visible_virtual_services, scope.namespace, MESH_GATEWAY)
-    if egress.index < 0:
-        return tuple(h for h in heads if h.hosts)
-    return tuple(h for h in heads if _imports_any(egress, h))
+def _joined_services(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[Service, ...]:
+    found = (
+        service
+        for part in parts(bucket, view.bits())
+        for service in view.get(_imported_services, namespace, egress, part)
+    )
+    return tuple(sorted(found, key=lambda service: precedence(view, service)))
 
 
-def scope_services(view: View, scope: Scope) -> tuple[Service, ...]:
-    """Every service that a scope needs a cluster for: those of its listeners, and with a Sidecar also the
-    destinations of the VirtualServices it imports."""
-    listeners = view.get(egress_listeners, scope)
-    if len(listeners) == 1 and listeners[0].index < 0:
-        return view.get(egress_services, scope, listeners[0])
-    found: dict[str, Service] = {}
+def _imported_heads(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[VirtualServiceHead, ...]:
+    heads = _in_order(view.mesh_virtual_services(bucket), namespace)
+    return heads if egress.index < 0 else tuple(h for h in heads if _imports_any(egress, h))
+
+
+def _joined_heads(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[VirtualServiceHead, ...]:
+    found = (view.get(_imported_heads, namespace, egress, part) for part in parts(bucket, view.bits()))
+    return in_precedence((head for heads in found for head in heads), namespace)
+
+
+def _narrow_bits(view: View, namespace: str, listeners: tuple[Egress, ...]) -> int:
+    """For a scope with a Sidecar: by how many services and VirtualServices it imports."""
+    bits, most = view.bits(), 0
     for egress in listeners:
-        for service in view.get(egress_services, scope, egress):
+        services = sum(len(view.get(_imported_services, namespace, egress, b)) for b in buckets(bits))
+        heads = sum(len(view.get(_imported_heads, namespace, egress, b)) for b in buckets(bits))
+        most = max(most, services, heads)
+    return min(bits, bits_for(most))
+
+
+def _narrow_services(view: View, scope: Scope, bucket: int) -> tuple[Service, ...]:
+    found: dict[str, Service] = {}
+    for egress in view.get(egress_listeners, scope):
+        for service in egress_services(view, scope, egress, bucket):
             _add(found, service)
-        for head in view.get(egress_virtual_services, scope, egress):
-            for host, ports in view.get(destinations, head.key):
-                named = view.services_named(host)
-                if not named:
-                    continue
-                own = next((s for s in named if s.namespace == scope.namespace), None)
-                other = own or min(named, key=lambda s: s.namespace)
-                trimmed = _with_ports(other, ports)
-                if trimmed is not None:
-                    _add(found, trimmed)
+        sent_to = view.get(_destinations_by_bucket, scope.namespace, egress)
+        for host, ports in (d for part in parts(bucket, view.bits()) for d in sent_to.get(part, ())):
+            named = view.services_named(host)
+            if not named:
+                continue
+            own = next((s for s in named if s.namespace == scope.namespace), None)
+            other = own or min(named, key=lambda s: s.namespace)
+            trimmed = _with_ports(other, ports)
+            if trimmed is not None:
+                _add(found, trimmed)
     return tuple(found.values())
 
 
-def destinations(view: View, key: ConfigKey) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _destinations_by_bucket(view: View, namespace: str, egress: Egress) -> Mapping[int, tuple[Destination, ...]]:
+    """Where the VirtualServices behind an egress listener send to, by bucket."""
+    bits = view.bits()
+    found: dict[int, dict[Destination, None]] = {}
+    for head in view.get(_joined_heads, namespace, egress, ALL):
+        for destination in view.get(destinations, head.key):
+            found.setdefault(bucket_of(destination[0], bits), {})[destination] = None
+    return {bucket: tuple(held) for bucket, held in found.items()}
+
+
+Destination = tuple[str, tuple[int, ...]]
+"""A host and the ports of it that are named; none: any."""
+
+
+def destinations(view: View, key: ConfigKey) -> tuple[Destination, ...]:
     """The hosts that a VirtualService sends to, each with the ports it names (none: any), in order of first use."""
     config = view.config(key)
     if config is None:

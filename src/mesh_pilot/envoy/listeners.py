@@ -31,11 +31,12 @@ from mesh_pilot.envoy.hcm import HttpManager, http_manager
 from mesh_pilot.envoy.inspectors import inspectors, wait_for_client
 from mesh_pilot.envoy.messages import boolean
 from mesh_pilot.envoy.names import BLACK_HOLE
-from mesh_pilot.envoy.outbound_plan import OutboundListener, TcpMember, outbound_plan
+from mesh_pilot.envoy.outbound_plan import ListenerShare, OutboundListener, listener_shares, outbound_plan, share_plan
+from mesh_pilot.envoy.outbound_spots import TcpMember
 from mesh_pilot.envoy.owner import Owner, outbound_owner
 from mesh_pilot.envoy.proxy_settings import listener_buffer
 from mesh_pilot.envoy.route.catch_all import unknown_destination
-from mesh_pilot.envoy.scope import Call, Plan, Scope
+from mesh_pilot.envoy.scope import Call, Plan, Plans, Scope, joined
 from mesh_pilot.envoy.tcp import tcp_filters, tcp_proxy, to_cluster
 from mesh_pilot.envoy.tcp_routes import Conditions, L4Route, route_target, service_target, tcp_routes, tls_routes
 from mesh_pilot.model.proxy import Interception
@@ -52,10 +53,28 @@ HTTP_PROXY_ROUTES = "http_proxy"
 
 def outbound_listeners(view: View, scope: Scope) -> Plan:
     """The outbound listeners of a scope."""
-    plan: dict[str, Call] = {o.name: (outbound_listener, (scope, o)) for o in view.get(outbound_plan, scope).listeners}
+    return joined(view, listener_plans(view, scope))
+
+
+def listener_plans(view: View, scope: Scope) -> Plans:
+    """The outbound listeners of a scope in parts: those that services ask for, then those for everything else."""
+    shares = view.get(listener_shares, scope)
     proxy = http_proxy_port(view, scope)
+    if proxy and any(listener_name(scope.loopback, proxy) in share_plan(view, share).listeners for share in shares):
+        proxy = 0
+    return (*((service_listeners, (share,)) for share in shares), (other_listeners, (scope, proxy)))
+
+
+def service_listeners(view: View, share: ListenerShare) -> Plan:
+    """The outbound listeners of a share."""
+    return {name: (outbound_listener, (share.scope, o)) for name, o in share_plan(view, share).listeners.items()}
+
+
+def other_listeners(_: View, scope: Scope, proxy: int) -> Plan:
+    """The outbound listeners that are for no service; ``proxy`` is the port of the HTTP proxy, 0 for none."""
+    plan: dict[str, Call] = {}
     if proxy:
-        plan.setdefault(listener_name(scope.loopback, proxy), (http_proxy_listener, (scope, proxy)))
+        plan[listener_name(scope.loopback, proxy)] = (http_proxy_listener, (scope, proxy))
     if scope.interception is not Interception.NONE:
         plan[VIRTUAL_OUTBOUND] = (virtual_outbound, (scope,))
     return plan
@@ -64,8 +83,9 @@ def outbound_listeners(view: View, scope: Scope) -> Plan:
 def outbound_conflicts(view: View, scope: Scope) -> tuple[Conflict, ...]:
     """The services that the proxies of a scope can't reach as declared, because others have their place."""
     plan = view.get(outbound_plan, scope)
-    merged = (c for o in plan.listeners if len(o.tcp) > 1 for c in view.get(_tcp_chains, scope, o)[1])
-    return (*plan.conflicts, *merged)
+    shared = (o for _, o in sorted(plan.listeners.items()) if len(o.tcp) > 1)
+    merged = (c for o in shared for c in view.get(_tcp_chains, scope, o)[1])
+    return (*(conflict for _, conflict in plan.conflicts), *merged)
 
 
 def outbound_listener(view: View, scope: Scope, listener: OutboundListener) -> Resource:

@@ -1,48 +1,34 @@
-"""Which outbound listeners a sidecar has, and what meets on each.
+"""Which outbound listeners a sidecar has, and what meets on each, worked out in shares.
 
-HTTP services of a port share one wildcard listener and are told apart by their host header; TCP services have a
-listener at each of their addresses, or share the wildcard one where they have none. A Sidecar's egress listener with
-a port has that port alone, and what follows it does not add to it. Only heads are read: services' ports and
-addresses, VirtualServices' hosts. Rules: Istio's Sidecar reference; Pilot's rules for what shares a port.
+Whoever comes first to a listener decides what it is; what follows joins it, leaves it as it is, or gets no place. So
+listeners do not depend on each other, and those at services' own addresses are planned by bucket of the services.
+Those that many share (on the wildcard address, or of a Sidecar's egress listener) are planned together, from what of
+each bucket makes a difference: of HTTP services only the first. An egress listener further up that has a listener
+keeps those below from it. Rules: Istio's Sidecar reference; Pilot's rules for what shares a port.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 import attrs
 
-from mesh_pilot.envoy.chains import UNIX_PREFIX, Conflict, ConflictKind, listener_name
-from mesh_pilot.envoy.egress import Egress, egress_listeners, egress_services, egress_virtual_services
+from mesh_pilot.envoy.chains import Conflict, ConflictKind, listener_name
+from mesh_pilot.envoy.egress import egress_listeners, scope_buckets
+from mesh_pilot.envoy.ledger import ledger_of
+from mesh_pilot.envoy.outbound_spots import Order, Spot, TcpMember, has_port, spots
 from mesh_pilot.envoy.scope import Scope
-from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.proxy import Interception
-from mesh_pilot.model.service import UNSPECIFIED, Protocol, Resolution, Service, ServiceKey
-from mesh_pilot.world.names import host_matches
-from mesh_pilot.world.view import View, VirtualServiceHead
+from mesh_pilot.model.service import Protocol
+from mesh_pilot.world.view import View
 
 SERVER_FIRST = frozenset((Protocol.MYSQL, Protocol.MONGO))
 """Protocols in which the server may speak first: an HTTP inspector on their port would wait for ever."""
 
+SHARED = 0
+"""Stands for a bucket: listeners on which services of several buckets meet."""
 
-@attrs.frozen(cache_hash=True)
-class TcpMember:
-    """A TCP service on a listener."""
-
-    service: ServiceKey
-    port: int
-    """The listener's port, by which routes match."""
-    cluster_port: int
-    """The service's port that connections go to."""
-    protocol: Protocol
-    cidr: str = ""
-    """The addresses that mean this service, where the listener has others too."""
-    by_name: bool = False
-    """Told apart by TLS server name, because it has no address of its own."""
-    virtual_services: tuple[ConfigKey, ...] = ()
-    """Those that may have tls or tcp routes for it, in order of precedence."""
+NOTHING: frozenset[str] = frozenset()
 
 
 @attrs.frozen(cache_hash=True)
@@ -70,16 +56,113 @@ class OutboundListener:
 
 @attrs.frozen
 class OutboundPlan:
-    listeners: tuple[OutboundListener, ...]
-    conflicts: tuple[Conflict, ...]
+    listeners: Mapping[str, OutboundListener]
+    """By name."""
+    conflicts: tuple[tuple[Order, Conflict], ...] = ()
+    """With the place of what was refused."""
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        return frozenset(self.listeners)
+
+
+@attrs.frozen(cache_hash=True)
+class ListenerShare:
+    """Some of the outbound listeners of a scope: those of a bucket, or those that are shared."""
+
+    scope: Scope
+    bucket: int
+    disputed: frozenset[str] = NOTHING
+    """Names of listeners at own addresses on which services of several buckets meet: they are among the shared."""
 
 
 def outbound_plan(view: View, scope: Scope) -> OutboundPlan:
-    """The outbound listeners of a scope, in the order in which they came up; virtualOutbound is not among them."""
-    planner = _Planner(view, scope)
-    for egress in view.get(egress_listeners, scope):
-        planner.add(egress)
-    return OutboundPlan(tuple(h.listener() for h in planner.held.values()), tuple(planner.conflicts))
+    """The outbound listeners of a scope; virtualOutbound is not among them. Conflicts are in order."""
+    plans = [share_plan(view, share) for share in view.get(listener_shares, scope)]
+    listeners = {name: listener for plan in plans for name, listener in plan.listeners.items()}
+    return OutboundPlan(listeners, tuple(sorted((c for plan in plans for c in plan.conflicts), key=lambda c: c[0])))
+
+
+def listener_shares(view: View, scope: Scope) -> tuple[ListenerShare, ...]:
+    """The shares of the outbound listeners of a scope that have any."""
+    own = {bucket: view.get(_own, scope, bucket).names for bucket in scope_buckets(view, scope)}
+    ledger = view.get(ledger_of, "listeners", scope)
+    disputed = ledger.shared(own).union(name for name in view.get(_shared_names, scope) if name in ledger)
+    found = (ListenerShare(scope, bucket, names & disputed) for bucket, names in own.items() if names)
+    return (ListenerShare(scope, SHARED, disputed), *found)
+
+
+def share_plan(view: View, share: ListenerShare) -> OutboundPlan:
+    """The listeners of a share."""
+    if share.bucket == SHARED:
+        return view.get(_shared, share.scope, share.disputed)
+    plan = view.get(_own, share.scope, share.bucket)
+    if not share.disputed:
+        return plan
+    listeners = {name: listener for name, listener in plan.listeners.items() if name not in share.disputed}
+    return OutboundPlan(listeners, tuple(c for c in plan.conflicts if c[1].listener not in share.disputed))
+
+
+def _own(view: View, scope: Scope, bucket: int) -> OutboundPlan:
+    """The listeners at own addresses of the services in a bucket."""
+    found: dict[str, list[Spot]] = {}
+    for spot in spots(view, scope, bucket):
+        if spot.is_own:
+            found.setdefault(spot.name, []).append(spot)
+    return _settled(_Settler(view, scope), found)
+
+
+def _wanted(view: View, scope: Scope, bucket: int) -> Mapping[str, tuple[Spot, ...]]:
+    """What the services in a bucket want of shared listeners: of HTTP services on each only the first."""
+    found: dict[str, list[Spot]] = {}
+    with_http: set[str] = set()
+    for spot in spots(view, scope, bucket):
+        if spot.is_own:
+            continue
+        name = spot.name
+        if spot.member is None:
+            if name in with_http:
+                continue
+            with_http.add(name)
+        found.setdefault(name, []).append(spot)
+    return {name: tuple(wanted) for name, wanted in found.items()}
+
+
+def _shared_names(view: View, scope: Scope) -> frozenset[str]:
+    return frozenset().union(*(view.get(_wanted, scope, bucket) for bucket in scope_buckets(view, scope)))
+
+
+def _shared(view: View, scope: Scope, disputed: frozenset[str]) -> OutboundPlan:
+    """The listeners on which services of several buckets meet."""
+    every = scope_buckets(view, scope)
+    found: dict[str, list[Spot]] = {}
+    for bucket in every:
+        for name, wanted in view.get(_wanted, scope, bucket).items():
+            found.setdefault(name, []).extend(wanted)
+        if disputed and not disputed.isdisjoint(view.get(_own, scope, bucket).names):
+            for spot in spots(view, scope, bucket):
+                if spot.is_own and spot.name in disputed:
+                    found.setdefault(spot.name, []).append(spot)
+    settler = _Settler(view, scope)
+    plan = _settled(settler, found)
+    if not settler.refused_http:
+        return plan
+    # All HTTP services on these listeners are refused, and each is to be told of.
+    again = {name: [s for s in found[name] if s.member is not None] for name in settler.refused_http}
+    for bucket in every:
+        for spot in spots(view, scope, bucket):
+            if spot.member is None and spot.name in again:
+                again[spot.name].append(spot)
+    return _settled(_Settler(view, scope), {**found, **again})
+
+
+def _settled(settler: _Settler, wanted: Mapping[str, list[Spot]]) -> OutboundPlan:
+    listeners = {}
+    for name, found in wanted.items():
+        listener = settler.settle(sorted(found, key=lambda spot: spot.order))
+        if listener is not None:
+            listeners[name] = listener
+    return OutboundPlan(listeners, tuple(sorted(settler.conflicts, key=lambda conflict: conflict[0])))
 
 
 @attrs.define
@@ -89,13 +172,13 @@ class _Held:
     bind: str
     port: int
     bind_to_port: bool
-    locked: bool = False
-    """From an egress listener further up: closed to those below."""
+    first: str
+    """Host of the first service on it."""
+    opened: int
+    """The place of the egress listener of that."""
     http: Protocol | None = None
     route_name: str = ""
     sniffed: bool = False
-    first: str = ""
-    """Host of the first service on it."""
     tcp: list[TcpMember] = attrs.Factory(list)
 
     def listener(self) -> OutboundListener:
@@ -109,105 +192,61 @@ class _Held:
         )
 
 
-class _Planner:
-    """Puts services on listeners, one egress listener after the other."""
+class _Settler:
+    """Decides who gets a place on a listener, one listener after the other."""
 
     def __init__(self, view: View, scope: Scope) -> None:
-        self.view = view
-        self.scope = scope
-        self.held: dict[str, _Held] = {}
-        self.conflicts: list[Conflict] = []
-        self.unprivileged = scope.is_on("UNPRIVILEGED_POD")
+        egress = enumerate(view.get(egress_listeners, scope))
+        self._catch_all = [at for at, listener in egress if not has_port(listener)]
+        self._wildcard = scope.wildcard
+        self.conflicts: list[tuple[Order, Conflict]] = []
+        self.refused_http: set[str] = set()
+        """Names of listeners on which HTTP got no place beside a protocol in which the server speaks first."""
 
-    def add(self, egress: Egress) -> None:
-        view, scope = self.view, self.scope
-        bind_to_port = egress.capture_none or scope.interception is Interception.NONE
-        routes = _RouteHeads(view.get(egress_virtual_services, scope, egress))
-        services = view.get(egress_services, scope, egress)
-        with_port = bool(egress.port) or egress.bind.startswith(UNIX_PREFIX)
-        if with_port:
-            if not self._may_bind(bind_to_port, egress.port):
-                return
-            bind = egress.bind or (scope.loopback if bind_to_port else scope.wildcard)
-            for service in services:
-                for address in self._addresses(service):
-                    spot = _Spot(service, address, egress.port, egress.protocol, bind, bind_to_port)
-                    self._place(spot, routes)
-            return
-        for held in self.held.values():
-            held.locked = True
-        bind = egress.bind or (scope.loopback if bind_to_port else "")
-        for service in services:
-            for address in self._addresses(service):
-                for port in service.ports:
-                    if not self._may_bind(bind_to_port, port.number):
-                        continue
-                    for spot_bind in self._binds(service, address, port.name, port.protocol, bind):
-                        spot = _Spot(service, address, port.number, port.protocol, spot_bind, bind_to_port)
-                        self._place(spot, routes)
+    def settle(self, wanted: Iterable[Spot]) -> OutboundListener | None:
+        """The listener for these, which want the same one, in order; None where none of them gets it."""
+        held: _Held | None = None
+        for spot in wanted:
+            held = self._with_http(held, spot) if spot.member is None else self._with_tcp(held, spot, spot.member)
+        return held.listener() if held is not None else None
 
-    def _may_bind(self, bind_to_port: bool, port: int) -> bool:
-        return not (bind_to_port and self.unprivileged and 0 < port < 1024)
+    def _is_locked(self, held: _Held, spot: Spot) -> bool:
+        """Whether a listener is of an egress listener further up, and closed to those below."""
+        return any(held.opened < at <= spot.egress for at in self._catch_all)
 
-    def _addresses(self, service: Service) -> tuple[str, ...]:
-        """The addresses that clients know a service by; UNSPECIFIED for none."""
-        if service.addresses:
-            return service.addresses
-        if service.auto_address and self.scope.auto_addresses:
-            return (service.auto_address,)
-        return (UNSPECIFIED,)
-
-    def _binds(self, service: Service, address: str, port: str, protocol: Protocol, bind: str) -> tuple[str, ...]:
-        """Where the listeners of a service port are; empty text: as the protocol has it.
-
-        A headless TCP service has one at each endpoint, because that is what its clients connect to.
-        """
-        if bind or address != UNSPECIFIED or service.resolution is not Resolution.PASSTHROUGH or protocol.is_http:
-            return (bind,)
-        addresses = self.view.get(_endpoint_addresses, service.key, port)
-        if not addresses and service.registry != "Kubernetes" and not service.selector:
-            return (bind,)
-        return tuple(a for a in addresses if _is_ip(a))
-
-    def _place(self, spot: _Spot, routes: _RouteHeads) -> None:
-        if spot.protocol.is_http:
-            self._place_http(spot)
-        elif spot.protocol is Protocol.AUTO or spot.protocol.is_tcp:
-            self._place_tcp(spot, routes)
-
-    def _place_http(self, spot: _Spot) -> None:
-        bind = spot.bind or self.scope.wildcard
-        held = self.held.get(listener_name(bind, spot.port))
-        sniffed = bind == self.scope.wildcard and spot.protocol is not Protocol.HTTP_PROXY
+    def _with_http(self, held: _Held | None, spot: Spot) -> _Held:
+        sniffed = spot.bind == self._wildcard and spot.protocol is not Protocol.HTTP_PROXY
         if held is None:
-            held = self._open(spot, bind)
-        elif held.locked or held.http is not None or self._server_first(held, spot):
-            return
+            held = _opened(spot)
+        elif held.http is not None or self._is_locked(held, spot):
+            return held
+        elif self._server_first(held, spot):
+            self.refused_http.add(spot.name)
+            return held
         else:
             sniffed = True
         held.http, held.sniffed = spot.protocol, sniffed
-        held.route_name = str(spot.port) if spot.port else bind
+        held.route_name = str(spot.port) if spot.port else spot.bind
+        return held
 
-    def _place_tcp(self, spot: _Spot, routes: _RouteHeads) -> None:
-        bind, cidr = (spot.bind, "") if spot.bind else self._bind_of(spot.address)
-        held = self.held.get(listener_name(bind, spot.port))
-        if held is not None and (held.locked or self._stays_out(held, spot)):
-            return
-        member = self._member(spot, bind, cidr, routes)
+    def _with_tcp(self, held: _Held | None, spot: Spot, member: TcpMember) -> _Held | None:
+        if held is not None and (self._is_locked(held, spot) or self._stays_out(held, spot)):
+            return held
         if not member.cluster_port:
             reason = "a Unix socket has no port by which to choose one of the service's"
-            self.conflicts.append(Conflict(listener_name(bind, spot.port), "", spot.service.host, reason))
-            return
-        held = held or self._open(spot, bind)
+            self.conflicts.append((spot.order, Conflict(spot.name, "", spot.host, reason)))
+            return held
+        held = held or _opened(spot)
         held.tcp.append(member)
         auto = spot.protocol is Protocol.AUTO
         if auto and held.http is None:
             held.http = Protocol.AUTO
-            own_address = bind != self.scope.wildcard
-            held.route_name = f"{spot.service.host}:{spot.port}" if own_address else str(spot.port)
+            own_address = spot.bind != self._wildcard
+            held.route_name = f"{spot.host}:{spot.port}" if own_address else str(spot.port)
         held.sniffed = held.http is not None
+        return held
 
-    def _stays_out(self, held: _Held, spot: _Spot) -> bool:
+    def _stays_out(self, held: _Held, spot: Spot) -> bool:
         """Whether a TCP service gets no place on a listener that is there already."""
         if spot.protocol is not Protocol.AUTO or held.http is None or not held.sniffed:
             return self._server_first(held, spot)
@@ -215,31 +254,7 @@ class _Planner:
             self._refuse(held, spot, "connections that are not HTTP pass through, because HTTP came first")
         return True
 
-    def _member(self, spot: _Spot, bind: str, cidr: str, routes: _RouteHeads) -> TcpMember:
-        ports = spot.service.ports
-        shared = "/" in spot.address or (spot.address == UNSPECIFIED and bind == self.scope.wildcard)
-        return TcpMember(
-            service=spot.service.key,
-            port=spot.port,
-            cluster_port=ports[0].number if len(ports) == 1 else spot.port,
-            protocol=spot.protocol,
-            cidr=cidr,
-            by_name=shared and spot.protocol.is_tls,
-            virtual_services=routes.for_host(spot.service.host),
-        )
-
-    def _bind_of(self, address: str) -> tuple[str, str]:
-        """Where a TCP service with this address listens, and the addresses by which its chain is told apart."""
-        if "/" in address:
-            return self.scope.wildcard, address
-        return (self.scope.wildcard if address == UNSPECIFIED else address), ""
-
-    def _open(self, spot: _Spot, bind: str) -> _Held:
-        held = _Held(bind, spot.port, spot.bind_to_port, first=spot.service.host)
-        self.held[listener_name(bind, spot.port)] = held
-        return held
-
-    def _server_first(self, held: _Held, spot: _Spot) -> bool:
+    def _server_first(self, held: _Held, spot: Spot) -> bool:
         """Whether two can't share a listener, because an inspector would keep one waiting for its server to speak."""
         if spot.protocol in SERVER_FIRST:
             clash = held.http is not None
@@ -250,62 +265,14 @@ class _Planner:
             self._refuse(held, spot, "a protocol in which the server speaks first can't share a port with HTTP")
         return clash
 
-    def _refuse(self, held: _Held, spot: _Spot, reason: str) -> None:
+    def _refuse(self, held: _Held, spot: Spot, reason: str) -> None:
         kind = ConflictKind.TCP_OVER_TCP
         if spot.protocol.is_http:
             kind = ConflictKind.HTTP_OVER_TCP
         elif held.http is not None and not held.tcp:
             kind = ConflictKind.TCP_OVER_HTTP
-        name = listener_name(held.bind, held.port)
-        self.conflicts.append(Conflict(name, held.first, spot.service.host, reason, kind))
+        self.conflicts.append((spot.order, Conflict(spot.name, held.first, spot.host, reason, kind)))
 
 
-@attrs.frozen
-class _Spot:
-    """A service port that wants a place."""
-
-    service: Service
-    address: str
-    port: int
-    protocol: Protocol
-    bind: str
-    """Empty: as the protocol and the address have it."""
-    bind_to_port: bool
-
-
-class _RouteHeads:
-    """VirtualServices by the services' hosts that they cover."""
-
-    def __init__(self, heads: Iterable[VirtualServiceHead]) -> None:
-        self._order: dict[ConfigKey, int] = {}
-        self._exact: Mapping[str, list[ConfigKey]] = defaultdict(list)
-        self._wildcards: list[tuple[str, ConfigKey]] = []
-        for head in heads:
-            self._order[head.key] = len(self._order)
-            for host in head.hosts:
-                if host.startswith("*"):
-                    self._wildcards.append((host, head.key))
-                else:
-                    self._exact[host].append(head.key)
-
-    def for_host(self, host: str) -> tuple[ConfigKey, ...]:
-        return tuple(sorted(set(self._found(host)), key=self._order.__getitem__))
-
-    def _found(self, host: str) -> Iterator[ConfigKey]:
-        if host.startswith("*"):
-            yield from (k for h, keys in self._exact.items() if host_matches(h, host) for k in keys)
-        else:
-            yield from self._exact.get(host, ())
-        yield from (key for pattern, key in self._wildcards if host_matches(pattern, host))
-
-
-def _endpoint_addresses(view: View, key: ServiceKey, port: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(e.address for e in view.endpoints(key) if e.service_port == port))
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
+def _opened(spot: Spot) -> _Held:
+    return _Held(spot.bind, spot.port, spot.bind_to_port, spot.host, spot.egress)

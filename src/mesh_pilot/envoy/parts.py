@@ -63,7 +63,7 @@ def _router_parts(target: Target) -> Parts:
     scope, workload = target.scope, target.workload
     return {
         **_common(target),
-        CLUSTER: ((CLUSTER, (clusters.outbound_clusters, (scope, target.place)), True),),
+        CLUSTER: ((CLUSTER, (clusters.cluster_plans, (scope, target.place)), True),),
         LISTENER: ((LISTENER, (gateways.gateway_listeners, (workload,)), True),),
         ROUTE: ((ROUTE, (gateways.gateway_route, (workload,)), False),),
     }
@@ -75,11 +75,11 @@ def _sidecar_parts(target: Target) -> Parts:
     return {
         **_common(target),
         CLUSTER: (
-            (CLUSTER, (clusters.outbound_clusters, (scope, target.place)), True),
+            (CLUSTER, (clusters.cluster_plans, (scope, target.place)), True),
             (CLUSTER, (inbound_clusters.inbound_clusters, (workload,)), True),
         ),
         LISTENER: (
-            (LISTENER, (listeners.outbound_listeners, (scope,)), True),
+            (LISTENER, (listeners.listener_plans, (scope,)), True),
             (LISTENER, (inbound_listeners.inbound_listeners, (workload,)), True),
         ),
         ROUTE: ((ROUTE, (routes.route_configuration, (scope,)), False),),

@@ -6,13 +6,13 @@ to date only those that may have changed, and notes the names whose bytes really
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Set
 from typing import Protocol
 
 import attrs
 import structlog
 
-from mesh_pilot.envoy.scope import Call, Plan
+from mesh_pilot.envoy.scope import Call, Plan, PlanCall, Plans
 from mesh_pilot.incremental import Memo, Query, Watch
 from mesh_pilot.model.resource import Resource
 
@@ -36,7 +36,8 @@ class SetStatistics:
 class LiveSet:
     """The resources of one plan (all of them, for wildcards) or of one function of a name (those asked for).
 
-    Exactly one of ``plan`` and ``named`` is given, as a translator and its key.
+    Exactly one of ``plan`` and ``named`` is given, as a translator and its key. A plan may come in parts: then only
+    those parts are looked through that changed.
     """
 
     def __init__(self, memo: Memo, type_url: str, *, plan: Query | None = None, named: Query | None = None) -> None:
@@ -45,6 +46,8 @@ class LiveSet:
         self._plan = plan
         self._named = named
         self._watch = Watch(memo, self._wake)
+        self._parts: dict[PlanCall, Plan] = {}
+        """The parts of the plan as they were followed last; the plan itself where it has none."""
         self._names: dict[Query, str] = {}
         self._calls: dict[str, Call] = {}
         self._resources: dict[str, Resource] = {}
@@ -72,8 +75,8 @@ class LiveSet:
             return self._revision
         self._fresh = True
         taken = self._watch.take()
-        if self._plan is not None and (not self._planned or self._plan in taken):
-            self._follow_plan(self._plan)
+        if self._plan is not None:
+            self._follow_plan(self._plan, taken)
         for query in taken:
             name = self._names.get(query)
             if name is not None:
@@ -141,28 +144,54 @@ class LiveSet:
         for wake in self._wakers.values():
             wake()
 
-    def _follow_plan(self, plan: Query) -> None:
+    def _follow_plan(self, plan: Query, taken: Collection[Query]) -> None:
+        """Bring the names up to those of the plan; costs what is in the parts of it that changed."""
+        gone: list[PlanCall] = []
+        changed = [query for query in taken if query in self._parts and query != plan]
+        if not self._planned or plan in taken:
+            top: Plan | Plans | None = self._planned_by(plan)
+            if top is None:
+                return
+            self._planned = True
+            wanted = dict.fromkeys(top if isinstance(top, tuple) else (plan,))
+            stale = frozenset(taken)
+            gone = [part for part in self._parts if part not in wanted]
+            changed = [part for part in wanted if part not in self._parts or part in stale]
+        before: dict[str, Call] = {}
+        after: dict[str, Call] = {}
+        for part in gone:
+            before.update(self._parts.pop(part))
+            if part != plan:
+                self._watch.drop(part[0], *part[1])
+        for part in changed:
+            held = self._parts.setdefault(part, {})
+            calls = self._planned_by(part)
+            if isinstance(calls, Mapping):
+                before.update(held)
+                after.update(calls)
+                self._parts[part] = calls
+        self._follow_calls(before, after)
+
+    def _planned_by(self, plan: PlanCall) -> Plan | Plans | None:
         function, key = plan
         try:
-            calls: Plan = self._watch.get(function, *key)
+            planned: Plan | Plans = self._watch.get(function, *key)
         except Exception as error:
             log.error("cannot plan resources; the last plan stays", type=self.type_url, key=key, exc_info=error)
-            return
-        self._planned = True
-        for name in [n for n, call in self._calls.items() if calls.get(n) != call]:
-            call = self._calls.pop(name)
-            del self._names[call]
-            self._watch.drop(call[0], *call[1])
-            if name not in calls:
-                self._failed.pop(name, None)
-                self._set(name, None)
-        for name, call in calls.items():
+            return None
+        return planned
+
+    def _follow_calls(self, before: Plan, after: Plan) -> None:
+        for name, call in before.items():
+            if after.get(name) != call:
+                del self._calls[name], self._names[call]
+                self._watch.drop(call[0], *call[1])
+                if name not in after:
+                    self._failed.pop(name, None)
+                    self._set(name, None)
+        for name, call in after.items():
             if name not in self._calls:
                 self._add(name, call)
-        order = [n for n in calls if n in self._resources]
-        if list(self._resources) != order:
-            self._resources = {n: self._resources[n] for n in order}
-            self._lent = False
 
     def _add(self, name: str, call: Call) -> None:
         self._calls[name] = call

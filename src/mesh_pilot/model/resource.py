@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import chain
+from typing import overload
 
 import attrs
 
@@ -42,6 +45,36 @@ def table_of(host_name: str) -> str:
     return host_name.rpartition("/")[0]
 
 
+class JoinedKeys(Sequence[ConfigKey]):
+    """The keys of several lists, each once. Lists are only joined when somebody looks, which is rare."""
+
+    __slots__ = ("_lists",)
+
+    def __init__(self, lists: tuple[Sequence[ConfigKey], ...]) -> None:
+        self._lists = lists
+
+    def __repr__(self) -> str:
+        return repr(self._joined())
+
+    def __iter__(self) -> Iterator[ConfigKey]:
+        return iter(self._joined())
+
+    def __len__(self) -> int:
+        return len(self._joined())
+
+    @overload
+    def __getitem__(self, index: int) -> ConfigKey: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ConfigKey, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> ConfigKey | tuple[ConfigKey, ...]:
+        return self._joined()[index]
+
+    def _joined(self) -> tuple[ConfigKey, ...]:
+        return tuple(dict.fromkeys(chain.from_iterable(self._lists)))
+
+
 @attrs.frozen(eq=False)
 class Resource:
     """One resource of xDS, encoded.
@@ -54,8 +87,8 @@ class Resource:
     body: bytes = attrs.field(repr=False)
     """The encoded message itself (a Cluster, ...), without its Any."""
     version: str = ""
-    """Hash of the bytes: the same for the same world in any process."""
-    configs: tuple[ConfigKey, ...] = ()
+    """Hash of the bytes, or of what they are made of: the same for the same world in any process."""
+    configs: Sequence[ConfigKey] = ()
     """What it was made from, to explain a NACK."""
 
     @cached_property
@@ -73,7 +106,7 @@ class Resource:
         return hash((self.name, self.version))
 
 
-def make_resource(name: str, type_url: str, body: bytes, configs: tuple[ConfigKey, ...] = ()) -> Resource:
+def make_resource(name: str, type_url: str, body: bytes, configs: Sequence[ConfigKey] = ()) -> Resource:
     """A resource with its version computed from its bytes."""
     version = hashlib.blake2b(body, digest_size=8).hexdigest()
     return Resource(name, type_url, body, version, configs)

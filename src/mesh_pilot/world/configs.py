@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from mesh_pilot.api.istio.extensions.v1alpha1 import WasmPlugin
@@ -12,12 +12,16 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.telemetry.v1alpha1 import Telemetry
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.world.buckets import bucket_of
 from mesh_pilot.world.names import MESH_GATEWAY, full_gateway
 from mesh_pilot.world.services import ServiceTable
 from mesh_pilot.world.view import VirtualServiceHead
 
 if TYPE_CHECKING:
     from mesh_pilot.world.world import World
+
+WILD = 0
+"""Stands for a bucket: where VirtualServices with a wildcard for a host are listed besides."""
 
 _OWN_INDEX = frozenset(("VirtualService", "DestinationRule", "ServiceEntry", "WorkloadEntry"))
 """Kinds that are many: they have no list of all."""
@@ -34,6 +38,9 @@ class ConfigTable:
         self._heads: dict[ConfigKey, VirtualServiceHead] = {}
         self._heads_at: dict[str, list[VirtualServiceHead]] = defaultdict(list)
         self._stale_gateways: set[str] = set()
+        self._mesh_heads: dict[int, dict[ConfigKey, VirtualServiceHead]] = defaultdict(dict)
+        """Those for sidecars, by the buckets of their hosts."""
+        self._stale_buckets: set[int] = set()
         self._rules_for: dict[str, list[Config]] = defaultdict(list)
         self._stale_hosts: set[str] = set()
         self._selecting: dict[ConfigKey, frozenset[str]] = {}
@@ -80,6 +87,10 @@ class ConfigTable:
             world.configs_in[(kind, namespace)] = tuple(c for c in configs if c.namespace == namespace)
         for gateway in self._stale_gateways:
             world.virtual_services[gateway] = tuple(self._heads_at[gateway])
+        for bucket in self._stale_buckets:
+            world.mesh_virtual_services[bucket] = tuple(sorted(self._mesh_heads[bucket].values(), key=_order))
+            if not self._mesh_heads[bucket]:
+                del self._mesh_heads[bucket]
         wildcards = False
         for host in self._stale_hosts:
             rules = tuple(self._rules_for[host])
@@ -93,10 +104,32 @@ class ConfigTable:
         world.selected_labels[()] = frozenset(self._selected)
         self._stale_kinds.clear()
         self._stale_gateways.clear()
+        self._stale_buckets.clear()
         self._stale_hosts.clear()
 
     def counts(self) -> dict[str, int]:
         return {kind: len(configs) for kind, configs in sorted(self._by_kind.items()) if configs}
+
+    def count_virtual_services(self) -> int:
+        return len(self._heads)
+
+    def part_anew(self) -> None:
+        """The World has another number of buckets."""
+        self._stale_buckets |= self._mesh_heads.keys()
+        self._mesh_heads.clear()
+        for key, head in self._heads.items():
+            for bucket in self._buckets(head):
+                self._mesh_heads[bucket][key] = head
+                self._stale_buckets.add(bucket)
+
+    def _buckets(self, head: VirtualServiceHead) -> Iterable[int]:
+        if MESH_GATEWAY not in head.gateways:
+            return ()
+        bits = self._world.bits.peek(())
+        found = dict.fromkeys(bucket_of(host, bits) for host in head.hosts)
+        if any(host.startswith("*") for host in head.hosts):
+            found[WILD] = None
+        return found
 
     def _put_head(self, key: ConfigKey, head: VirtualServiceHead | None) -> None:
         before = self._heads.get(key)
@@ -104,13 +137,20 @@ class ConfigTable:
             return
         if before is not None:
             for gateway in before.gateways:
-                self._heads_at[gateway].remove(before)
+                held = self._heads_at[gateway]
+                del held[bisect_left(held, _order(before), key=_order)]
                 self._stale_gateways.add(gateway)
+            for bucket in self._buckets(before):
+                del self._mesh_heads[bucket][key]
+                self._stale_buckets.add(bucket)
             del self._heads[key]
         if head is not None:
             for gateway in head.gateways:
                 insort(self._heads_at[gateway], head, key=_order)
                 self._stale_gateways.add(gateway)
+            for bucket in self._buckets(head):
+                self._mesh_heads[bucket][key] = head
+                self._stale_buckets.add(bucket)
             self._heads[key] = head
 
     def _put_rule(self, before: Config | None, rule: Config | None) -> None:

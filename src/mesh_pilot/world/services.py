@@ -18,6 +18,7 @@ from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Endpoints
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.auto_addresses import allocate, wants_address
+from mesh_pilot.world.buckets import bucket_of
 from mesh_pilot.world.entries import endpoints_of, from_template, group_of, selects, services_of
 from mesh_pilot.world.places import PlaceTable
 
@@ -54,9 +55,11 @@ class ServiceTable:
         self._stale_services: dict[ServiceKey, None] = {}
         self._stale_endpoints: dict[ServiceKey, None] = {}
         self._named: dict[str, set[ServiceKey]] = defaultdict(set)
-        self._exported: dict[str, dict[ServiceKey, Service]] = defaultdict(dict)
+        self._exported: dict[tuple[str, int], dict[ServiceKey, Service]] = defaultdict(dict)
+        """By whom they are exported to, and bucket."""
+        self._stale_exports: dict[tuple[str, int], None] = {}
         self._listed: dict[ServiceKey, frozenset[str]] = {}
-        """Under which keys of ``_exported`` a service stands."""
+        """To whom a service is exported."""
         self._addressless: dict[str, set[ServiceKey]] = {}
         """By host, the services that are given an address."""
         self._auto: dict[str, str] = {}
@@ -140,7 +143,34 @@ class ServiceTable:
             keys = (s.key for _, s in self._world.services.items() if s is not None)
             self._stale_services.update(dict.fromkeys(keys))
 
+    def count(self) -> int:
+        """How many services there are, about."""
+        return len(self._registered) + len(self._declared)
+
     # -- what goes out
+
+    def part_anew(self) -> None:
+        """The World has another number of buckets."""
+        self._stale_exports.update(dict.fromkeys(self._exported))
+        self._exported.clear()
+        for key, lists in self._listed.items():
+            service = self._world.services.peek(key)
+            if service is not None:
+                self._list(service, lists)
+
+    def _list(self, service: Service, lists: Iterable[str]) -> None:
+        for at in self._listings(service.key, lists):
+            self._exported[at][service.key] = service
+            self._stale_exports[at] = None
+
+    def _unlist(self, key: ServiceKey, lists: Iterable[str]) -> None:
+        for at in self._listings(key, lists):
+            self._exported[at].pop(key, None)
+            self._stale_exports[at] = None
+
+    def _listings(self, key: ServiceKey, lists: Iterable[str]) -> list[tuple[str, int]]:
+        bucket = bucket_of(key.host, self._world.bits.peek(()))
+        return [(namespace, bucket) for namespace in lists]
 
     def flush(self) -> None:
         for key in self._stale_entries:
@@ -165,32 +195,30 @@ class ServiceTable:
 
     def _flush_services(self) -> None:
         world = self._world
-        exports: dict[str, None] = {}
         for key, service in self._addressed({key: self._merged(key) for key in self._stale_services}).items():
             listed = self._listed.get(key, frozenset())
             lists = self._exports(service) if service else frozenset()
             if world.services.peek(key) == service and listed == lists:
                 continue
             world.services[key] = service
-            for namespace in listed:
-                del self._exported[namespace][key]
-                exports[namespace] = None
+            self._unlist(key, listed)
             self._listed.pop(key, None)
             if service is None:
                 self._named[key.host].discard(key)
             else:
                 self._named[key.host].add(key)
                 self._listed[key] = lists
-                for namespace in lists:
-                    self._exported[namespace][key] = service
-                    exports[namespace] = None
+                self._list(service, lists)
             named = (world.services.peek(k) for k in self._named[key.host])
             world.services_named[key.host] = _sorted(s for s in named if s is not None)
             if not self._named[key.host]:
                 del self._named[key.host]
         self._stale_services.clear()
-        for namespace in exports:
-            world.services_exported[namespace] = _sorted(self._exported[namespace].values())
+        for at in self._stale_exports:
+            world.services_exported[at] = _sorted(self._exported[at].values())
+            if not self._exported[at]:
+                del self._exported[at]
+        self._stale_exports.clear()
 
     def _addressed(self, merged: dict[ServiceKey, Service | None]) -> dict[ServiceKey, Service | None]:
         """Services with the addresses that they are given; other services whose address that moves come along."""

@@ -96,6 +96,11 @@ class View:
         """
         return self._world.virtual_services.read(gateway)
 
+    def mesh_virtual_services(self, bucket: int) -> tuple[VirtualServiceHead, ...]:
+        """VirtualServices for sidecars that have a host in a bucket (one of ``bits``), or a wildcard for a host
+        (``WILD``); oldest first, whoever may see them."""
+        return self._world.mesh_virtual_services.read(bucket)
+
     def destination_rules(self, host: str) -> tuple[Config, ...]:
         """DestinationRules whose host is exactly this full name (or this very wildcard), oldest first."""
         return self._world.destination_rules.read(host)
@@ -117,9 +122,14 @@ class View:
         """The services of this host in all namespaces, oldest first, whoever may see them."""
         return self._world.services_named.read(host)
 
-    def services_exported_to(self, namespace: str) -> tuple[Service, ...]:
-        """Services exported to exactly this namespace, or to everybody with ``*``; oldest first."""
-        return self._world.services_exported.read(namespace)
+    def bits(self) -> int:
+        """How finely the lists of all services and VirtualServices are parted: there are ``buckets(bits)``."""
+        return self._world.bits.read(())
+
+    def services_exported_to(self, namespace: str, bucket: int) -> tuple[Service, ...]:
+        """Services exported to exactly this namespace, or to everybody with ``*``, whose hosts are in a bucket (one of
+        ``bits``); oldest first."""
+        return self._world.services_exported.read((namespace, bucket))
 
     def endpoints(self, key: ServiceKey) -> tuple[Endpoint, ...]:
         """All endpoints of a service, of all its ports."""
@@ -128,6 +138,10 @@ class View:
     def endpoints_at(self, ip: str) -> tuple[Placed, ...]:
         """The endpoints at this address with the services that they serve, oldest service first."""
         return self._world.endpoints_at.read(ip)
+
+    def endpoints_with_id(self, id: str) -> tuple[Placed, ...]:
+        """The endpoints that are registered under this id, on whatever node, with their services, oldest first."""
+        return self._world.endpoints_at.read(place_of(id))
 
     def secret(self, namespace: str, name: str) -> Secret | None:
         return self._world.secrets.read((namespace, name))

@@ -29,6 +29,7 @@ from mesh_pilot.model.events import (
     item_key,
 )
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
+from mesh_pilot.world.buckets import bits_for
 from mesh_pilot.world.configs import ConfigTable
 from mesh_pilot.world.names import full_host
 from mesh_pilot.world.services import ServiceTable
@@ -90,7 +91,10 @@ class World:
         self.selected_labels: Index[tuple[()], frozenset[str]] = index("selected_labels", frozenset())
         self.services: Index[ServiceKey, Service | None] = index("services", None)
         self.services_named: Index[str, tuple[Service, ...]] = index("services_named", ())
-        self.services_exported: Index[str, tuple[Service, ...]] = index("services_exported", ())
+        self.bits: Index[tuple[()], int] = index("bits", 0)
+        """How finely hosts are parted in the lists of all, see ``buckets``."""
+        self.services_exported: Index[tuple[str, int], tuple[Service, ...]] = index("services_exported", ())
+        self.mesh_virtual_services: Index[int, tuple[VirtualServiceHead, ...]] = index("mesh_virtual_services", ())
         self.endpoints: Index[ServiceKey, tuple[Endpoint, ...]] = index("endpoints", ())
         self.endpoints_at: Index[str, tuple[Placed, ...]] = index("endpoints_at", ())
         self.secrets: Index[tuple[str, str], Secret | None] = index("secrets", None)
@@ -210,10 +214,20 @@ class World:
             with self._sheltered("one object could not be taken in whole; everything else is", key=key):
                 if self._write(key, items):
                     changed.add(key)
+        self._part_hosts()
         for table in (self._config_table, self._service_table):
             with self._sheltered("some indexes could not be brought up to date; they stay as they were"):
                 table.flush()
         return changed
+
+    def _part_hosts(self) -> None:
+        """As many buckets of hosts as the mesh needs by now."""
+        before = self.bits.peek(())
+        hosts = max(self._service_table.count(), self._config_table.count_virtual_services())
+        self.bits[()] = bits_for(hosts, before)
+        if self.bits.peek(()) != before:
+            for table in (self._config_table, self._service_table):
+                table.part_anew()
 
     @contextmanager
     def _sheltered(self, what: str, **context: object) -> Iterator[None]:

@@ -8,7 +8,7 @@ import attrs
 from envoy.config.core.v3 import base_pb2
 
 from mesh_pilot.envoy.chains import ANY, MESH, Chain, Match, chain, sni_match
-from mesh_pilot.envoy.egress import scope_services, visible_virtual_services
+from mesh_pilot.envoy.egress import all_services, visible_virtual_services
 from mesh_pilot.envoy.gateway.servers import Server
 from mesh_pilot.envoy.gateway.tables import common_hosts
 from mesh_pilot.envoy.names import outbound_sni
@@ -54,7 +54,7 @@ def passthrough_chains(view: View, scope: Scope, owner: Owner, server: Server) -
 
 def auto_passthrough_chains(view: View, scope: Scope, owner: Owner, server: Server) -> Iterator[Chain]:
     """A chain for each cluster that mesh mTLS may name in its server name."""
-    for service in view.get(scope_services, scope):
+    for service in view.get(all_services, scope):
         if service.external or not any(common_hosts(server.server_names, (service.host,))):
             continue
         for sni in _sni_names(view, scope, service):

@@ -25,13 +25,13 @@ from mesh_pilot.envoy.patches.resources import (
     patched_listener,
     patched_table,
 )
-from mesh_pilot.envoy.scope import Call, Plan, Workload
+from mesh_pilot.envoy.scope import Call, Plan, Plans, Workload, joined
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world.view import View
 
-PlanCall = tuple[Callable[..., Plan], tuple[Any, ...]]
-"""A translator of a plan and its key."""
+PlanCall = tuple[Callable[..., Plan | Plans], tuple[Any, ...]]
+"""A translator of a plan, whole or in parts, and its key."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -114,7 +114,8 @@ def extension_membership(view: View, part: PatchedPart) -> Membership:
 
 def _base(view: View, part: PatchedPart) -> Plan:
     function, key = part.base
-    return view.get(function, *key)
+    found: Plan | Plans = view.get(function, *key)
+    return joined(view, found) if isinstance(found, tuple) else found
 
 
 def _with_added(

@@ -1,23 +1,26 @@
 """Route tables from planned virtual hosts: what a table holds is planned apart from the bytes it is made of.
 
 A plan names its virtual hosts and says which translator gives the routes of each. An edit of one VirtualService
-leaves plans alone; it costs its own routes, their virtual hosts, and putting the table together again.
+leaves plans alone; it costs its own routes, their virtual hosts, and putting the table together again. A large table
+is put together from pieces of many virtual hosts, so that those that stayed are not looked at one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import attrs
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.config.route.v3 import route_pb2
 
-from mesh_pilot.envoy.messages import boolean, encode, field
+from mesh_pilot.envoy.messages import boolean, encode, field, field_header
 from mesh_pilot.envoy.proxy_settings import counts_attempts
 from mesh_pilot.envoy.route.build import Encoded, service_routes
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.resource import ROUTE, Resource, make_resource
+from mesh_pilot.model.resource import ROUTE, JoinedKeys, Resource, make_resource
 from mesh_pilot.world import View
 
 RoutesCall = tuple[Callable[..., tuple[Encoded, ...]], tuple[Any, ...]]
@@ -83,3 +86,46 @@ def route_table(
     body = b"".join((field(NAME, name.encode()), *(field(TABLE_HOSTS, host) for host in encoded), rest))
     configs = tuple(dict.fromkeys(key for host in planned for key in host.configs))
     return make_resource(name, ROUTE, body, configs)
+
+
+@attrs.frozen
+class Piece:
+    """Some virtual hosts of a table, ready to be put in it."""
+
+    fields: tuple[bytes, ...]
+    """What the table's bytes are made of, in order."""
+    digests: bytes
+    """Of each virtual host, in order."""
+    configs: tuple[ConfigKey, ...]
+    """What their routes were written in."""
+
+
+def piece_of(view: View, hosts: Iterable[PlannedHost]) -> Piece:
+    fields: list[bytes] = []
+    digests: list[bytes] = []
+    configs: dict[ConfigKey, None] = {}
+    for planned in hosts:
+        host = view.get(virtual_host, planned)
+        fields += (field_header(TABLE_HOSTS, host), host)
+        digests.append(_digest(host))
+        configs.update(dict.fromkeys(planned.configs))
+    return Piece(tuple(fields), b"".join(digests), tuple(configs))
+
+
+def joined_table(name: str, pieces: Sequence[Piece], last: bytes) -> Resource:
+    """A RouteConfiguration of pieces, and of an encoded virtual host at its end.
+
+    Its version follows from the digests of its virtual hosts: a hash of all its bytes would cost more than the rest.
+    """
+    begin = field(NAME, name.encode())
+    end = field(TABLE_HOSTS, last) + encode(route_pb2.RouteConfiguration(validate_clusters=boolean(False)))
+    body = b"".join(chain((begin,), *(piece.fields for piece in pieces), (end,)))
+    version = hashlib.blake2b(begin, digest_size=8)
+    for piece in pieces:
+        version.update(piece.digests)
+    version.update(end)
+    return Resource(name, ROUTE, body, version.hexdigest(), JoinedKeys(tuple(piece.configs for piece in pieces)))
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
