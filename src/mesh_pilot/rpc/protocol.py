@@ -9,7 +9,7 @@ whoever waits for it, DATA frames are made without h2 and credited to the peer i
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import cast
 
@@ -198,11 +198,12 @@ class RpcStream(Stream):
         stream.outbound_flow_control_window -= len(data)
         connection.outbound_flow_control_window -= len(data)
         size = connection.max_outbound_frame_size
-        stream_id = self.id.to_bytes(4, "big")
+        after_size = b"\0\0" + self.id.to_bytes(4, "big")
+        pieces: list[bytes | memoryview] = []
         for start in range(0, len(data), size):
             piece = data[start : start + size]
-            self.connection.queue(len(piece).to_bytes(3, "big") + b"\0\0" + stream_id)
-            self.connection.queue(piece)
+            pieces += (len(piece).to_bytes(3, "big") + after_size, piece)
+        self.connection.queue(pieces)
 
 
 class RpcConnection(Connection):
@@ -228,12 +229,12 @@ class RpcConnection(Connection):
     def close(self) -> None:
         self._transport.close()
 
-    def queue(self, data: bytes | memoryview) -> None:
-        """Have ``data``, HTTP/2 frames made outside h2, sent after what h2 has ready, with the next flush."""
+    def queue(self, pieces: Iterable[bytes | memoryview]) -> None:
+        """Have the pieces of HTTP/2 frames made outside h2 sent after what h2 has ready, with the next flush."""
         ready = self._connection.data_to_send()
         if ready:
             self._queued.append(ready)
-        self._queued.append(data)
+        self._queued += pieces
 
     def flush(self) -> None:
         """Send all that is ready, in one piece."""

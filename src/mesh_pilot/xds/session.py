@@ -166,7 +166,11 @@ class Session:
             if self._is_ending:
                 self._scope.cancel()
                 return
-            with trio.move_on_at(self._next_deadline()):
+            deadline = self._next_deadline()
+            if deadline == inf:
+                await news.wait()
+                continue
+            with trio.move_on_at(deadline):
                 await news.wait()
             self._stop_waiting_in_time()
 
@@ -180,16 +184,21 @@ class Session:
 
     def _resting(self) -> set[str]:
         """Types that wait before they are sent again, because the client keeps refusing them."""
+        if not self._rest_until:
+            return set()
         now = trio.current_time()
         self._rest_until = {type_url: until for type_url, until in self._rest_until.items() if until > now}
         return set(self._rest_until)
 
     def _next_deadline(self) -> float:
         """When to wake up without news."""
-        now = trio.current_time()
         waiting = self.stream.waiting_for()
-        self._warming_until = self._warming_until or now + self._options.warming_seconds if waiting.endpoints else None
         is_rejoining = waiting.referrers or waiting.clusters
+        if not (waiting.endpoints or is_rejoining or self._rest_until):
+            self._warming_until = self._rejoining_until = None
+            return inf
+        now = trio.current_time()
+        self._warming_until = self._warming_until or now + self._options.warming_seconds if waiting.endpoints else None
         self._rejoining_until = self._rejoining_until or now + self._options.rejoining_seconds if is_rejoining else None
         return min(self._warming_until or inf, self._rejoining_until or inf, *self._rest_until.values())
 
