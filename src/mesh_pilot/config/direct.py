@@ -48,12 +48,12 @@ def _reader_of(message: type[M]) -> Callable[[object], M]:
             raise ValueError
         values: dict[str, object] = {}
         for name, item in data.items():
-            if name not in fields or item is None:
+            field = fields.get(name)
+            if field is None or item is None:
                 raise ValueError
-            python_name, read_value = fields[name]
-            if python_name in values:
-                raise ValueError
-            values[python_name] = read_value(item)
+            values[field[0]] = field[1](item)
+        if len(values) != len(data):
+            raise ValueError  # one field by two names
         if groups:
             chosen = [groups[name] for name in values if name in groups]
             if len(chosen) != len(set(chosen)):
