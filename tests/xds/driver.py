@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from fake_world import NODE, FakeWorld
+from fake_world import NODE
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.xds.messages import DeltaRequest, Nack, Node, Response, SotwRequest, Variant
+from mesh_pilot.xds.sets import Catalog
 from mesh_pilot.xds.stream import Stream
 
 
@@ -42,11 +43,11 @@ def names(response: Response | None) -> list[str]:
 class Driver:
     """A client's hand on a stream: it answers only when told to."""
 
-    def __init__(self, world: FakeWorld, variant: Variant, *, only: str | None = None) -> None:
+    def __init__(self, world: Catalog, variant: Variant, *, only: str | None = None, node: Node = NODE) -> None:
         self.journal = Recorder()
         self.wakes = 0
         self.stream = Stream(world, variant, only=only, journal=self.journal, wake=self._wake)
-        self._node: Node | None = NODE
+        self._node: Node | None = node
 
     def _wake(self) -> None:
         self.wakes += 1
@@ -75,8 +76,8 @@ class Driver:
 
 
 class Sotw(Driver):
-    def __init__(self, world: FakeWorld, *, only: str | None = None) -> None:
-        super().__init__(world, Variant.SOTW, only=only)
+    def __init__(self, world: Catalog, *, only: str | None = None, node: Node = NODE) -> None:
+        super().__init__(world, Variant.SOTW, only=only, node=node)
         self._names: dict[str, tuple[str, ...]] = {}
 
     def ask(self, type_url: str, *names: str, nonce: str = "", version: str = "", error: str | None = None) -> None:
@@ -94,8 +95,8 @@ class Sotw(Driver):
 
 
 class Delta(Driver):
-    def __init__(self, world: FakeWorld, *, only: str | None = None) -> None:
-        super().__init__(world, Variant.DELTA, only=only)
+    def __init__(self, world: Catalog, *, only: str | None = None, node: Node = NODE) -> None:
+        super().__init__(world, Variant.DELTA, only=only, node=node)
 
     def ask(
         self,
