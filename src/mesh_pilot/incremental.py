@@ -383,8 +383,9 @@ class Memo:
             held = read.readers
             for reader in held if isinstance(held, set) else () if held is None else (held,):
                 if reader.pending is None:
-                    reader.pending = set()
-                reader.pending.add(read)
+                    reader.pending = {read}
+                else:
+                    reader.pending.add(read)
                 if not reader.stale:
                     reader.stale = True
                     if isinstance(reader, _Node):

@@ -16,7 +16,7 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.cluster_shapes import Client, Own, Shape, build_cluster, own_contents, shared_cluster
 from mesh_pilot.envoy.connection_pool import Speaks, apply_connection_pool
-from mesh_pilot.envoy.defaults import cluster_defaults
+from mesh_pilot.envoy.defaults import ClusterDefaults, cluster_defaults
 from mesh_pilot.envoy.discovery import BY_DNS, Discovery, discovery_of
 from mesh_pilot.envoy.dns_clusters import Resolver, apply_dns
 from mesh_pilot.envoy.egress import scope_buckets, scope_services
@@ -75,8 +75,9 @@ def cluster(
     port = service.port(upstream.port) if service else None
     if service is None or port is None:
         return None
-    shape = _shape(view, client, upstream, discovery, service, port)
-    own = _own(view, upstream, service, port)
+    defaults = view.get(cluster_defaults)
+    shape = _shape(view, client, upstream, discovery, service, port, defaults)
+    own = _own(view, upstream, service, port, defaults)
     if resolver is None and (not upstream.rule or view.get(covers_many, upstream.rule)):
         body = view.get(shared_cluster, shape).fill(own_contents(own))
     else:
@@ -103,7 +104,7 @@ def passthrough(view: View) -> Resource | None:
 
 def _calls(view: View, scope: Scope, place: Place, service: Service) -> Iterator[tuple[str, Call]]:
     """The clusters of one service, by name."""
-    client = _client(scope)
+    client = view.get(_client, scope)
     ref = view.get(rule_ref, scope.namespace, scope.labels, service.key)
     subsets = ("", *view.get(subset_names, ref)) if ref else ("",)
     by_sni = not service.external and bool(scope.gateways) and view.get(_passes_by_sni, scope.gateways)
@@ -124,7 +125,7 @@ def _calls(view: View, scope: Scope, place: Place, service: Service) -> Iterator
                 yield named.name, (cluster, (client, named, discovery, resolver))
 
 
-def _client(scope: Scope) -> Client:
+def _client(_: View, scope: Scope) -> Client:
     chain, key = scope.meta("TLS_CLIENT_CERT_CHAIN"), scope.meta("TLS_CLIENT_KEY")
     files = CertificateFiles(chain, key, scope.meta("TLS_CLIENT_ROOT_CERT")) if chain and key else None
     certified = scope.certified or files is not None
@@ -142,7 +143,15 @@ def _passes_by_sni(view: View, gateways: tuple[ConfigKey, ...]) -> bool:
     )
 
 
-def _shape(view: View, client: Client, upstream: Upstream, discovery: Discovery, service: Service, port: Port) -> Shape:
+def _shape(
+    view: View,
+    client: Client,
+    upstream: Upstream,
+    discovery: Discovery,
+    service: Service,
+    port: Port,
+    defaults: ClusterDefaults,
+) -> Shape:
     mode = client_mtls(view, service.key, port.name, discovery is Discovery.ORIGINAL_DST)
     return Shape(
         client=client,
@@ -153,15 +162,14 @@ def _shape(view: View, client: Client, upstream: Upstream, discovery: Discovery,
         discovery=discovery,
         by_sni=upstream.by_sni,
         declared_by_users=service.registry == "External",
-        mesh_mtls=view.get(cluster_defaults).auto_mtls and mode not in (None, PeerMode.DISABLE),
+        mesh_mtls=defaults.auto_mtls and mode not in (None, PeerMode.DISABLE),
     )
 
 
-def _own(view: View, upstream: Upstream, service: Service, port: Port) -> Own:
-    pattern = view.get(cluster_defaults).outbound_stat_name
+def _own(view: View, upstream: Upstream, service: Service, port: Port, defaults: ClusterDefaults) -> Own:
     return Own(
         name=upstream.name,
-        stat_name=outbound_stat_name(pattern, service, port, upstream.subset),
+        stat_name=outbound_stat_name(defaults.outbound_stat_name, service, port, upstream.subset),
         sni=outbound_sni(service.host, port.number, upstream.subset),
         identities=() if upstream.by_sni else view.get(identities, service.key, port.name),
     )

@@ -40,7 +40,7 @@ def any_of(msg: message.Message) -> any_pb2.Any:
 
 def field(number: int, body: bytes) -> bytes:
     """An embedded message (or string) as a field: appended to an encoded message, it adds to a repeated field."""
-    return field_header(number, body) + body
+    return varint(number << 3 | 2) + varint(len(body)) + body
 
 
 def field_header(number: int, body: bytes) -> bytes:
