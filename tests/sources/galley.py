@@ -72,15 +72,25 @@ class GivenUp(Exception):
     """The stream ends over a request."""
 
 
+def receive_into(inbox: queue.Queue[Any], requests: Iterator[Any]) -> None:
+    """Have a thread put requests into a queue, and StopIteration at their end."""
+
+    def receive() -> None:
+        try:
+            for request in requests:
+                inbox.put(request)
+        except grpc.RpcError:
+            pass
+        inbox.put(StopIteration)
+
+    threading.Thread(target=receive, daemon=True).start()
+
+
 @attrs.define(eq=False)
 class Galley:
     """State: the snapshot with the version of each collection, and everything that sinks said."""
 
     classes: Classes
-    with_source: bool = True
-    """Whether it has ResourceSource, or only the older service."""
-    refusals_per_second: float = 0
-    """How often the older service sends again what was refused."""
     collections: dict[str, dict[str, Any]] = attrs.field(factory=lambda: {name: {} for name in COLLECTIONS})
     versions: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(COLLECTIONS, 0))
     has_snapshot: bool = True
@@ -133,15 +143,7 @@ class Galley:
         self.streams += 1
         nonce = 0
 
-        def receive() -> None:
-            try:
-                for request in requests:
-                    inbox.put(request)
-            except grpc.RpcError:
-                pass
-            inbox.put(StopIteration)
-
-        threading.Thread(target=receive, daemon=True).start()
+        receive_into(inbox, requests)
         while (item := inbox.get()) is not StopIteration:
             if item is not None:
                 self.said.append(item)
@@ -177,18 +179,58 @@ class Galley:
             watch.waits_for_other_than = watch.pending.system_version_info if watch.pending is not None else ""
             watch.pending = None
 
+    def aggregated(self, requests: Iterator[Any], send: Callable[[Any], None], give_up: Callable[[str], None]) -> None:
+        """Process a stream of the older service, as its first version did.
+
+        Whatever version a request says, if it is not that of the collection, the collection is sent; so a refusal,
+        which says the version before, has it sent again.
+        """
+        waiting: dict[str, str] = {}
+        nonces: dict[str, str] = {}
+        inbox: queue.Queue[Any] = queue.Queue()
+        self._queues.append(inbox)
+        self.streams += 1
+        receive_into(inbox, requests)
+        while (item := inbox.get()) is not StopIteration:
+            if item is not None:
+                self.said.append(item)
+                if item.type_url not in self.collections:
+                    give_up(f'unsupported type_url "{item.type_url}"')
+                    break
+                if nonces.get(item.type_url, item.response_nonce) == item.response_nonce:
+                    waiting[item.type_url] = item.version_info
+            for name, known in list(waiting.items()):
+                version = str(self.versions[name])
+                if self.has_snapshot and version != known:
+                    del waiting[name]
+                    nonces[name] = str(len(self.sent) + 1)
+                    response = self.classes["istio.mcp.v1alpha1.MeshConfigResponse"](
+                        version_info=version,
+                        type_url=name,
+                        resources=list(self.collections[name].values()),
+                        nonce=nonces[name],
+                    )
+                    self.sent.append(response)
+                    send(response)
+        self._queues.remove(inbox)
+
     # -- where it stands
 
     @contextmanager
-    def serving(self, port: int) -> Iterator[str]:
-        """Serve gRPC, for the length of the block; gives the address. Clients that ping too often are hung up on."""
-        request_class = self.classes["istio.mcp.v1alpha1.RequestResources"]
+    def serving(self, port: int, *, aggregated: bool = False) -> Iterator[str]:
+        """Serve gRPC, for the length of the block; gives the address. Clients that ping too often are hung up on.
+
+        ``aggregated``: it has the older service only.
+        """
+        kind = "MeshConfigRequest" if aggregated else "RequestResources"
+        request_class = self.classes[f"istio.mcp.v1alpha1.{kind}"]
+        speak = self.aggregated if aggregated else self.stream
 
         def handle(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
             outbox: queue.Queue[Any] = queue.Queue()
 
             def run() -> None:
-                self.stream(requests, outbox.put, lambda reason: outbox.put(reason))
+                speak(requests, outbox.put, outbox.put)
                 outbox.put(StopIteration)
 
             threading.Thread(target=run, daemon=True).start()
@@ -197,8 +239,9 @@ class Galley:
                     context.abort(grpc.StatusCode.INVALID_ARGUMENT, item)
                 yield item
 
+        _, service, method = (AGGREGATED if aggregated else SOURCE).split("/")
         handlers = {
-            "EstablishResourceStream": grpc.stream_stream_rpc_method_handler(
+            method: grpc.stream_stream_rpc_method_handler(
                 handle, request_class.FromString, lambda message: message.SerializeToString()
             )
         }
@@ -211,7 +254,6 @@ class Galley:
                 ("grpc.http2.max_ping_strikes", 2),
             ],
         )
-        service = SOURCE.split("/")[1]
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         address = f"127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
         server.start()

@@ -80,6 +80,16 @@ class Link:
         self.stream.on_request(request)
         return True
 
+    def overtake(self) -> None:
+        """The last message to either side overtakes those of other collections."""
+        for line in (self.to_source, self.to_sink):
+            if line:
+                last = line.pop()
+                place = max(
+                    (i + 1 for i, message in enumerate(line) if message.collection == last.collection), default=0
+                )
+                line.insert(place, last)  # type: ignore[arg-type]
+
     def source_sends(self) -> bool:
         response = self.stream.next_response()
         if response is not None:
@@ -92,6 +102,9 @@ class Link:
         review = self.sink.receive(self.to_sink.popleft())
         self.judged += len(review.fresh)
         outcome = self.sink.settle(review, {r.name: judge(r) for r in review.fresh})
+        for resource in review.response.resources:
+            held = self.sink.held(outcome.collection).get(resource.name)
+            assert isinstance(judge(resource), Bad) or (held and held.value == resource.body), "a good one was lost"
         self.follow(outcome)
         self.to_source.append(outcome.answer)
         return True

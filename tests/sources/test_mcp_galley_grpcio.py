@@ -24,7 +24,7 @@ Ports = Callable[[int], list[int]]
 
 NODE = SinkNode("pilot-1.istio-system", {"agent": "mesh-pilot"})
 ROUTES, GATEWAYS = "istio/networking/v1alpha3/virtualservices", "istio/networking/v1alpha3/gateways"
-ROUTE = "istio.networking.v1alpha3.VirtualService"
+ROUTE, GATEWAY = "istio.networking.v1alpha3.VirtualService", "istio.networking.v1alpha3.Gateway"
 CORE = "k8s.io.api.core.v1"
 
 
@@ -148,6 +148,77 @@ async def test_a_galley_that_dials_is_read_as_one_that_is_dialled(classes: Class
             route(galley, "bad", "bad.test")
             await follower.until(lambda picture: len(hosts(picture)) == 2)
     assert any((request.collection, request.error_detail.code) == ("", 12) for request in galley.said)
+
+
+async def test_the_oldest_service_that_sends_again_what_is_refused_is_not_answered_as_fast(
+    classes: Classes, free_ports: Ports
+) -> None:
+    galley = Galley(classes)
+    route(galley, "good", "good.test")
+    bad_route(galley, "bad")
+    with galley.serving(free_ports(1)[0], aggregated=True) as address:
+        source = mcp_source(Server(address=address), NODE)
+        async with running(source) as follower:
+            await follower.until(lambda picture: picture.synced > 0 and bool(picture.rejected))
+            assert hosts(follower.picture) == {"good": ["good.test"]}
+            judged = source.statistics().judged
+            # A second, in which other collections are followed all the same.
+            for number in range(10):
+                galley.put(GATEWAYS, f"shop/gw-{number}", GATEWAY, gateway(galley))
+                await follower.until(
+                    lambda picture, n=number: ("config", "Gateway", "shop", f"gw-{n}") in picture.items
+                )
+                await trio.sleep(0.1)
+            refused = [request for request in galley.said if request.error_detail.code]
+            assert 2 <= len(refused) <= 4
+            assert source.statistics().judged == judged + 10
+            route(galley, "bad", "bad.test")
+            await follower.until(lambda picture: not picture.rejected)
+
+
+def gateway(galley: Galley) -> bytes:
+    spec = galley.classes[GATEWAY]()
+    server = spec.servers.add(hosts=["a.test"])
+    server.port.number, server.port.name, server.port.protocol = 80, "http", "HTTP"
+    return bytes(spec.SerializeToString())
+
+
+async def test_a_sink_that_is_started_anew_and_a_galley_that_is_find_each_other_again(
+    classes: Classes, free_ports: Ports
+) -> None:
+    galley = Galley(classes)
+    route(galley, "one", "one.test")
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    with galley.dialling(address, again_seconds=0.01):
+        for _ in range(2):
+            async with running(SinkServer(address, NODE)) as follower:
+                await follower.until_synced()
+                assert hosts(follower.picture) == {"one": ["one.test"]}
+    source = SinkServer(address, NODE)
+    async with running(source) as follower:
+        with galley.dialling(address, again_seconds=0.01):
+            await follower.until_synced()
+        await eventually(lambda: source.statistics().stale_seconds > 0, what="the loss is noticed")
+        route(galley, "two", "two.test")
+        judged = source.statistics().judged
+        with galley.dialling(address, again_seconds=0.01):
+            await follower.until(lambda picture: len(hosts(picture)) == 2)
+        assert source.statistics().judged == judged + 1
+
+
+async def test_a_galley_that_dials_and_has_no_snapshot_is_waited_for_too(classes: Classes, free_ports: Ports) -> None:
+    galley = Galley(classes, has_snapshot=False)
+    route(galley, "one", "one.test")
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    source = SinkServer(address, NODE, silence_seconds=0.05)
+    async with running(source) as follower:
+        with galley.dialling(address, again_seconds=0.01):
+            await eventually(lambda: len(galley.said) > 1, what="it is asked")
+            with pytest.raises(trio.TooSlowError), trio.fail_after(0.3):
+                await follower.until_synced()
+            galley.take_snapshot()
+            await follower.until_synced()
+            assert hosts(follower.picture) == {"one": ["one.test"]}
 
 
 # -- Kubernetes

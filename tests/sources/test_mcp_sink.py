@@ -22,7 +22,7 @@ STEPS = st.lists(
         st.tuples(st.just("put"), COLLECTION, NAME, CONTENT),
         st.tuples(st.just("remove"), COLLECTION, NAME, st.just("")),
         st.tuples(
-            st.sampled_from(["source reads", "source sends", "sink reads", "reconnect", "stale"]),
+            st.sampled_from(["source reads", "source sends", "sink reads", "reconnect", "stale", "again", "overtake"]),
             st.just(""),
             st.just(""),
             st.just(""),
@@ -50,6 +50,10 @@ def play(link: Link, steps: list[Step]) -> None:
                 link.connect()
             case "stale":
                 link.to_source.append(Request(ONE, "a nonce that never was"))
+            case "again" if link.to_source:
+                link.to_source.append(link.to_source[-1])
+            case "overtake":
+                link.overtake()
 
 
 def assert_agree(link: Link) -> None:

@@ -19,8 +19,9 @@ from mesh_pilot.model.events import Accepted, Event, Replace, Synced
 from mesh_pilot.sources.mcp.collections import Collection
 from mesh_pilot.sources.mcp.here import DEFAULT_HERE, Here, marks
 from mesh_pilot.sources.mcp.items import Teller, Value, read_item
-from mesh_pilot.sources.mcp.messages import Request, Resource, Response
-from mesh_pilot.sources.mcp.sink import Bad, Sink
+from mesh_pilot.sources.mcp.late import LateAnswers
+from mesh_pilot.sources.mcp.messages import Resource, Response
+from mesh_pilot.sources.mcp.sink import Bad, Outcome, Sink
 from mesh_pilot.sources.mcp.traffic import Traffic, TrafficCounter
 from mesh_pilot.sources.mcp.wire import Dialect
 
@@ -173,7 +174,11 @@ class Intake:
         unasked = deque(self.sink.open(without=without))
         self.probed = None
         self._give_up_at = math.inf
+        late = LateAnswers()
         while True:
+            if (answer := late.take_due()) is not None:
+                await call.send_message(dialect.request(answer))
+                continue
             if unasked and self.probed is None:
                 request = unasked.popleft()
                 self.probed = request.collection if one_by_one else None
@@ -181,10 +186,11 @@ class Intake:
                 await call.send_message(dialect.request(request))
                 continue
             await self._announce_if_complete()
-            with trio.move_on_at(self._deadline()) as waiting:
+            with trio.move_on_at(min(self._deadline(), late.due_at)) as waiting:
                 data = await call.recv_message()
             if waiting.cancelled_caught:
-                await self._waited()
+                if trio.current_time() >= self._deadline():
+                    await self._waited()
                 continue
             if data is None:
                 raise StreamEnded("the other side ended the stream")
@@ -192,8 +198,14 @@ class Intake:
             response = _decoded(dialect, data)
             if response.collection == self.probed:
                 self.probed = None
-            self._give_up_at = trio.current_time() + self._silence_seconds
-            await call.send_message(dialect.request(await self._take(response)))
+            if response.collection in self._collections:
+                self._give_up_at = trio.current_time() + self._silence_seconds
+            outcome = await self._take(response)
+            if outcome.is_repetition:
+                late.hold(outcome.answer)
+            else:
+                late.news(outcome.collection)
+                await call.send_message(dialect.request(outcome.answer))
 
     def _deadline(self) -> float:
         """When to stop waiting for a message."""
@@ -213,8 +225,8 @@ class Intake:
         )
         await self._announce()
 
-    async def _take(self, response: Response) -> Request:
-        """Judge a response, tell what it changes, and give its answer."""
+    async def _take(self, response: Response) -> Outcome[Value]:
+        """Judge a response, and tell what it changes."""
         review = self.sink.receive(self._without_ours(response))
         verdicts: dict[str, Value | Bad] = {}
         problems: dict[str, tuple[Problem, ...]] = {}
@@ -242,9 +254,9 @@ class Intake:
         events = list(self._teller.tell(outcome, problems))
         if not self._announced:
             self._over += (event for event in events if isinstance(event, Accepted))
-            return outcome.answer
+            return outcome
         await self._tell(events)
-        return outcome.answer
+        return outcome
 
     def _without_ours(self, response: Response) -> Response:
         """A response without what has passed here before: it would only hold itself up, and counts as not there."""

@@ -75,6 +75,12 @@ class Outcome(Generic[V]):
     first: bool = False
     """Whether it is the first response of this collection on this stream."""
 
+    @property
+    def is_repetition(self) -> bool:
+        """Whether it is refused for what stood refused already, and brought nothing else."""
+        changes = self.put or self.dropped or self.refused or self.recovered
+        return self.answer.error is not None and bool(self.answer.nonce) and not self.first and not changes
+
 
 @attrs.define
 class _Collection(Generic[V]):
@@ -155,7 +161,7 @@ class Sink(Generic[V]):
         response = review.response
         if review.unknown:
             refusal = Refusal(Code.UNIMPLEMENTED, f"unsupported collection {response.collection}")
-            return Outcome(response.collection, Request(response.collection, response.nonce, error=refusal))
+            return Outcome(response.collection, Request(response.collection, response.nonce, error=refusal), first=True)
         state = self._collections[response.collection]
         first = not state.answered
         if (

@@ -65,6 +65,8 @@ class SinkServerStatistics:
     traffic: Traffic
     collections: Mapping[str, int]
     """Resources held, by collection."""
+    judged: int
+    """Resources decoded and validated since the start."""
 
 
 class SinkServer:
@@ -119,6 +121,7 @@ class SinkServer:
             silent=intake.silent if self._peer else 0,
             traffic=intake.traffic,
             collections=intake.collections,
+            judged=intake.judged,
         )
 
     async def run(
