@@ -16,7 +16,8 @@ from support.echo import Backend
 
 NAMESPACE = "shop"
 
-_GROUPS = {"PeerAuthentication": "security.istio.io/v1", "EnvoyFilter": "networking.istio.io/v1alpha3"}
+_SECURITY = ("AuthorizationPolicy", "PeerAuthentication", "RequestAuthentication")
+_GROUPS = {**dict.fromkeys(_SECURITY, "security.istio.io/v1"), "EnvoyFilter": "networking.istio.io/v1alpha3"}
 
 
 def manifest(
