@@ -150,6 +150,51 @@ async def test_a_sidecar_takes_what_is_for_the_instance_at_its_address(
         await mesh.assert_all_taken()
 
 
+async def test_a_sidecar_says_which_instance_of_a_machine_is_its_own(
+    tmp_path: Path, free_ports: Ports, consul: Consul
+) -> None:
+    async with fleet(tmp_path, mesh=MESH, consul=settings(consul)) as mesh:
+        ports = {}
+        for name, outbound in zip(("web", "api"), free_ports(2), strict=True):
+            ports[name] = (await mesh.backend(name)).port
+            meta = {"protocol": "http", "service_port": str(outbound)}
+            await consul.register(name, id=f"{name}-1", address="127.0.0.6", port=ports[name], meta=meta)
+
+        async def listens(node: EnvoyNode, *expected: str) -> None:
+            envoy = await mesh.envoy(attrs.evolve(node, interception=Interception.NONE))
+            wanted = {f"127.0.0.6:{ports[name]}" for name in expected}
+
+            async def is_so() -> bool:
+                return {a for a in (await envoy.listening()).values() if a.startswith("127.0.0.6:")} == wanted
+
+            await eventually(is_so, what=f"{node.name} takes what is for {expected}")
+
+        await listens(EnvoyNode("web", ip="127.0.0.6", metadata={"CONSUL_SERVICE_ID": "web-1"}), "web")
+        assert (await mesh.get(f"http://127.0.0.6:{ports['web']}/")).json()["name"] == "web"
+        await listens(EnvoyNode("api", ip="127.0.0.6", metadata={"CONSUL_SERVICE": "api"}), "api")
+        assert (await mesh.get(f"http://127.0.0.6:{ports['api']}/")).json()["name"] == "api"
+        await mesh.assert_all_taken()
+
+
+async def test_a_sidecar_behind_nat_is_found_by_the_id_of_its_instance(
+    tmp_path: Path, free_ports: Ports, consul: Consul
+) -> None:
+    async with fleet(tmp_path, mesh=MESH, consul=settings(consul)) as mesh:
+        backend = await mesh.backend("app")
+        meta = {"protocol": "http", "service_port": str(free_ports(1)[0])}
+        await consul.register("app", id="app-7", address="198.51.100.7", port=backend.port, meta=meta)
+        metadata = {"CONSUL_SERVICE_ID": "app-7", "CONSUL_NODE": "consul"}
+        envoy = await mesh.envoy(EnvoyNode("app", ip="127.0.0.7", interception=Interception.NONE, metadata=metadata))
+        listening = f"127.0.0.7:{backend.port}"
+
+        async def is_open() -> bool:
+            return listening in (await envoy.listening()).values()
+
+        await eventually(is_open, what="the inbound listener is open")
+        assert (await mesh.get(f"http://{listening}/")).json()["name"] == "app"
+        await mesh.assert_all_taken()
+
+
 async def test_proxies_keep_their_traffic_while_consul_is_gone(
     tmp_path: Path, free_ports: Ports, consul: Consul
 ) -> None:

@@ -84,14 +84,16 @@ def _instances(view: View, workload: Workload) -> Iterator[InboundPort]:
     uncaptured = scope.interception is Interception.NONE
     for instance in view.get(instances, workload):
         endpoint, port = instance.endpoint, instance.port
-        if port.protocol is Protocol.UDP or (uncaptured and not _may_listen(scope, endpoint.address, endpoint.port)):
+        # Behind NAT it is registered at an address that nobody can listen at.
+        address = endpoint.address if endpoint.address in workload.ip_addresses else workload.ip_addresses[0]
+        if port.protocol is Protocol.UDP or (uncaptured and not _may_listen(scope, address, endpoint.port)):
             continue
         yield InboundPort(
             number=endpoint.port,
             protocol=port.protocol,
             host=instance.service.host,
             service_port=port.number,
-            listen=endpoint.address if uncaptured else "",
+            listen=address if uncaptured else "",
             stat_name=inbound_stat_name(pattern, instance.service, port),
             config=instance.service.config,
         )

@@ -15,6 +15,7 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.patches.selection import Described, FilterRef, filters_for
 from mesh_pilot.envoy.proxy_settings import METADATA, own_settings
+from mesh_pilot.envoy.registered import Claim, claim_of, registered
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import VIRTUAL_HOSTS, Interception, NodeType, Proxy
 from mesh_pilot.model.resource import Resource
@@ -141,8 +142,8 @@ class Workload:
     ip_addresses: tuple[str, ...]
     labels: Labels
     service_account: str
-    metadata_namespace: str
-    """Metadata NAMESPACE; empty where the node did not say (then instances of every namespace are its own)."""
+    claim: Claim
+    """Beside which endpoints it runs; where the node does not say its NAMESPACE, those of every namespace."""
 
     def label_map(self) -> dict[str, str]:
         return dict(self.labels)
@@ -154,7 +155,7 @@ class Facts:
 
     type: NodeType
     namespace: str
-    metadata_namespace: str
+    claim: Claim
     dns_domain: str
     name: str
     ip_addresses: tuple[str, ...]
@@ -193,7 +194,7 @@ def facts_of(proxy: Proxy, *, split: bool = False) -> Facts:
     return Facts(
         type=proxy.type,
         namespace=proxy.namespace,
-        metadata_namespace=proxy.text("NAMESPACE"),
+        claim=claim_of(proxy),
         dns_domain=proxy.dns_domain,
         name=proxy.name,
         ip_addresses=proxy.ip_addresses,
@@ -234,7 +235,7 @@ def target_of(view: View, facts: Facts) -> Target:
     """The parts of a proxy; they change when a Sidecar or Gateway begins or ceases to select it."""
     router = facts.type is NodeType.ROUTER
     selected = view.selected_labels()
-    labels = facts.labels or view.get(_labels_at, facts.ip_addresses, facts.metadata_namespace)
+    labels = facts.labels or view.get(_labels_at, facts.claim)
     scope = Scope(
         type=facts.type,
         namespace=facts.namespace,
@@ -252,7 +253,7 @@ def target_of(view: View, facts: Facts) -> Target:
     )
     compared = selected | view.get(_mesh_failover_labels)
     place = Place(
-        locality=_known(facts.locality) or view.get(_locality_at, facts.ip_addresses, facts.metadata_namespace),
+        locality=_known(facts.locality) or view.get(_locality_at, facts.claim),
         network=facts.network,
         cluster_id=facts.cluster_id,
         labels=frozenset((k, v) for k, v in labels if k in compared),
@@ -263,33 +264,25 @@ def target_of(view: View, facts: Facts) -> Target:
         ip_addresses=facts.ip_addresses,
         labels=labels,
         service_account=facts.service_account,
-        metadata_namespace=facts.metadata_namespace,
+        claim=facts.claim,
     )
     described = Described(facts.namespace, labels, facts.version, facts.texts)
     # What a proxyless client understands of xDS is too little to be patched.
     return Target(scope, place, workload, () if facts.grpc else filters_for(view, described))
 
 
-def _labels_at(view: View, ips: tuple[str, ...], metadata_namespace: str) -> Labels:
-    """The labels that a registry gives the workload at these addresses: for a node that does not say its own."""
-    for ip in ips:
-        for service, endpoints in view.endpoints_at(ip):
-            if metadata_namespace in ("", service.namespace):
-                return frozenset(endpoints[0].labels.items())
-    return frozenset()
+def _labels_at(view: View, claim: Claim) -> Labels:
+    """The labels that a registry gives a proxy's workload: for a node that does not say its own."""
+    return next((frozenset(endpoints[0].labels.items()) for _, endpoints in registered(view, claim)), frozenset())
 
 
 def _known(locality: Locality) -> Locality | None:
     return None if locality == NOWHERE else locality
 
 
-def _locality_at(view: View, ips: tuple[str, ...], metadata_namespace: str) -> Locality:
-    """The locality that a registry gives the workload at these addresses: for a node that does not say its own."""
-    for ip in ips:
-        for service, endpoints in view.endpoints_at(ip):
-            if metadata_namespace in ("", service.namespace):
-                return endpoints[0].locality
-    return NOWHERE
+def _locality_at(view: View, claim: Claim) -> Locality:
+    """The locality that a registry gives a proxy's workload: for a node that does not say its own."""
+    return next((endpoints[0].locality for _, endpoints in registered(view, claim)), NOWHERE)
 
 
 def _mesh_failover_labels(view: View) -> frozenset[str]:

@@ -164,6 +164,14 @@ class Service:
         return None
 
 
+class Registration(NamedTuple):
+    """What an endpoint is registered as, in a registry where proxies can say beside which one they are."""
+
+    node: str
+    service: str
+    id: str
+
+
 @attrs.frozen
 class Endpoint:
     """One address and port that serves one service port."""
@@ -185,6 +193,7 @@ class Endpoint:
     namespace: str = ""
     workload: str = ""
     health: Health = Health.HEALTHY
+    registration: Registration | None = None
 
     @property
     def is_unix(self) -> bool:

@@ -46,3 +46,8 @@ def host_covers(pattern: str, host: str) -> bool:
     if pattern.startswith("*"):
         return host.lstrip("*").endswith(pattern[1:]) if host.startswith("*") else host.endswith(pattern[1:])
     return pattern == host
+
+
+def place_of_id(id: str) -> str:
+    """Under what endpoints that are registered with this id are found in the index over addresses."""
+    return f"id {id}"

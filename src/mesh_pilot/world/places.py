@@ -1,4 +1,4 @@
-"""The index over addresses: which endpoints are there, and of which services."""
+"""The index over addresses, and over ids of registrations: which endpoints are there, and of which services."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from mesh_pilot.incremental import Index
 from mesh_pilot.model.service import Endpoint, ServiceKey
+from mesh_pilot.world.names import place_of_id
 from mesh_pilot.world.view import Placed
 
 
@@ -24,8 +25,8 @@ class PlaceTable:
 
     def put(self, key: ServiceKey, before: Sequence[Endpoint], after: Sequence[Endpoint]) -> None:
         """A service has other endpoints. Once for each service between two flushes."""
-        now = _by_address(after)
-        for address in {endpoint.address for endpoint in before} - now.keys():
+        now = _by_address(after) | _by_id(after)
+        for address in {e.address for e in before}.union(_by_id(before)) - now.keys():
             self._changed.setdefault(address, []).append((key, ()))
         for address, endpoints in now.items():
             self._changed.setdefault(address, []).append((key, endpoints))
@@ -38,6 +39,14 @@ class PlaceTable:
                 placed = [(key, merged[key]) for key in sorted(merged, key=self._age)]
             self._index[address] = tuple([place for place in placed if place[1]])
         self._changed.clear()
+
+
+def _by_id(endpoints: Sequence[Endpoint]) -> dict[str, tuple[Endpoint, ...]]:
+    grouped: dict[str, list[Endpoint]] = {}
+    for endpoint in endpoints:
+        if endpoint.registration is not None:
+            grouped.setdefault(place_of_id(endpoint.registration.id), []).append(endpoint)
+    return {place: tuple(there) for place, there in grouped.items()}
 
 
 def _by_address(endpoints: Sequence[Endpoint]) -> dict[str, tuple[Endpoint, ...]]:

@@ -12,7 +12,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Secret
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
-from mesh_pilot.world.names import full_gateway
+from mesh_pilot.world.names import full_gateway, place_of_id
 
 if TYPE_CHECKING:
     from mesh_pilot.world.world import World
@@ -141,7 +141,7 @@ class View:
 
     def endpoints_with_id(self, id: str) -> tuple[Placed, ...]:
         """The endpoints that are registered under this id, on whatever node, with their services, oldest first."""
-        return self._world.endpoints_at.read(place_of(id))
+        return self._world.endpoints_at.read(place_of_id(id))
 
     def secret(self, namespace: str, name: str) -> Secret | None:
         return self._world.secrets.read((namespace, name))

@@ -14,7 +14,17 @@ import attrs
 
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Endpoints
-from mesh_pilot.model.service import Endpoint, Health, Locality, Port, Protocol, Resolution, Service, ServiceKey
+from mesh_pilot.model.service import (
+    Endpoint,
+    Health,
+    Locality,
+    Port,
+    Protocol,
+    Registration,
+    Resolution,
+    Service,
+    ServiceKey,
+)
 from mesh_pilot.sources.consul.instance import Instance, State, is_ip
 from mesh_pilot.sources.consul.settings import ConsulSettings, CriticalRule, WarningRule
 
@@ -85,7 +95,7 @@ def read_service(name: str, instances: Iterable[Instance], settings: ConsulSetti
         return Reading(problems=(*problems, Problem("Port", reason)))
     namespace = _namespace(members, settings, problems)
     key = ServiceKey(_host(name, members, settings), namespace)
-    endpoints = tuple(e for i in members for e in _endpoints(i, ports, namespace, settings))
+    endpoints = tuple(e for i in members for e in _endpoints(name, i, ports, namespace, settings))
     is_external = all(_is_external(i) for i in members)
     service = Service(
         host=key.host,
@@ -197,7 +207,7 @@ def _port_number(text: str) -> int:
 
 
 def _endpoints(
-    instance: Instance, ports: Sequence[_PortOf], namespace: str, settings: ConsulSettings
+    name: str, instance: Instance, ports: Sequence[_PortOf], namespace: str, settings: ConsulSettings
 ) -> Iterable[Endpoint]:
     health = _health(instance, settings)
     address, main = instance.reached_at(settings.address_tag)
@@ -221,6 +231,7 @@ def _endpoints(
                 namespace=namespace,
                 workload=facts.get("workload", ""),
                 health=health,
+                registration=Registration(instance.node, name, instance.id),
             )
 
 
