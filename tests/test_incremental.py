@@ -142,6 +142,54 @@ def test_a_value_that_needs_itself_is_an_error_and_recovers() -> None:
     assert view.get(loop) == 0
 
 
+def test_a_value_that_needs_itself_leaves_nothing_behind() -> None:
+    def loop(view: Table) -> int:
+        return view.get(total, "a", "b") + view.get(loop)
+
+    view = Table()
+    with pytest.raises(CycleError, match="needs itself"):
+        view.get(loop)
+    view.memo.collect()
+    statistics = view.memo.statistics()
+    assert (statistics.derived, statistics.cells) == (0, 0)
+
+
+def test_a_call_that_was_interrupted_is_made_again() -> None:
+    def patient(view: Table) -> int:
+        if view.numbers.read("a") == 1 and not view.calls:
+            view.calls.append("interrupted")
+            raise KeyboardInterrupt
+        return view.get(total, "a")
+
+    view = Table()
+    assert view.get(patient) == 0
+    view.calls.clear()
+    view.numbers["a"] = 1
+    with pytest.raises(KeyboardInterrupt):
+        view.get(patient)
+    assert view.get(patient) == 1
+    view.numbers["a"] = 2
+    assert view.get(patient) == 2
+
+
+def test_a_value_with_many_readers_is_held_until_the_last_is_gone() -> None:
+    def reader(view: Table, number: int) -> int:
+        return number + view.get(total, "a") if number < view.numbers.read("readers") else -1
+
+    view = Table()
+    view.numbers["readers"] = 5
+    watches = [Watch(view.memo, lambda: None) for _ in range(5)]
+    assert [watch.get(reader, number) for number, watch in enumerate(watches)] == [0, 1, 2, 3, 4]
+    assert view.memo.statistics().held == {"reader": 5, "total": 1}
+    for left in (3, 1, 0):
+        view.numbers["readers"] = left
+        view.numbers["a"] = 1
+        found = [watch.get(reader, number) for number, watch in enumerate(watches)]
+        assert found == [number + 1 if number < left else -1 for number in range(5)]
+        view.memo.collect()
+        assert view.memo.statistics().held == {"reader": 5, **({"total": 1} if left else {})}
+
+
 def test_a_write_while_computing_is_refused() -> None:
     def meddle(view: Table) -> int:
         view.numbers["a"] = view.numbers.read("a") + 1
