@@ -155,6 +155,18 @@ async def test_only_services_with_the_tag_and_within_the_filter_are_followed(con
         assert set(follower.picture.items) == {host("api"), ("endpoints", *host("api")[1:])}
 
 
+async def test_services_that_the_filter_or_the_tag_rule_out_are_never_asked_for(consul: Consul) -> None:
+    for number in range(10):
+        await consul.register(f"s-{number}", tags=["mesh"] if number < 2 else [], meta={"team": "a"})
+    for narrowing in (
+        {"service_tag": "mesh"},
+        {"service_filter": '"mesh" in Service.Tags and Service.Meta.team == "a"'},
+    ):
+        async with following(consul.address, **narrowing) as (source, follower):
+            assert await settle(source, follower) == 2 + 2 * 2, "the catalog and two services"
+            assert source.statistics().services == 2
+
+
 async def test_a_bad_filter_is_said(consul: Consul) -> None:
     await consul.register("web")
     source = source_of(consul.address, service_filter="Service.Meta ===")

@@ -17,10 +17,14 @@ from urllib.parse import quote
 
 import attrs
 import httpx
+import structlog
 from consul import base
 
+from mesh_pilot.sources.consul.narrowing import catalog_filter
 from mesh_pilot.sources.consul.pool import ConnectionStack
 from mesh_pilot.sources.consul.settings import Agent, Consistency, ConsulSettings, Tls
+
+log = structlog.get_logger(scope="sources")
 
 T = TypeVar("T")
 Json = Mapping[str, object]
@@ -162,7 +166,7 @@ class HttpTransport(base.HTTPClient):  # type: ignore[misc]
 
 
 class ConsulApi(base.Consul):  # type: ignore[misc]
-    """The questions of a source. ``catalog`` and ``kv`` are python-consul2's."""
+    """The questions of a source. ``kv`` is python-consul2's."""
 
     def __init__(self, transport: HttpTransport, settings: ConsulSettings) -> None:
         # Not super().__init__(): it would let the environment overrule where this client was told to connect.
@@ -170,13 +174,22 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
         self.dc = settings.datacenter or None
         self.token = None
         self.consistency = settings.consistency.value
-        self.catalog = base.Consul.Catalog(self)
         self.kv = base.Consul.KV(self)
         self._settings = settings
+        self._catalog_filter = catalog_filter(settings.service_filter)
 
     async def services(self, index: int, wait_seconds: float) -> Answer:
-        """The names of all services, each with all its tags."""
-        return _answer(await self.catalog.services(index=index or None, wait=_wait(wait_seconds)))
+        """The names of all services, each with all its tags; newer versions of Consul leave out what is filtered."""
+        path = "/v1/catalog/services"
+        if self._catalog_filter:
+            try:
+                return await self._listed(path, index, wait_seconds, ("filter", self._catalog_filter))
+            except ConsulError as error:
+                if "boolean expression" not in str(error):
+                    raise
+                log.info("this Consul does not filter its catalog so; services are asked one by one", error=str(error))
+                self._catalog_filter = ""
+        return await self._listed(path, index, wait_seconds)
 
     async def instances(self, name: str, index: int, wait_seconds: float) -> Answer:
         """The health entries of a service's instances: a list of ``{Node, Service, Checks}``."""
@@ -208,7 +221,7 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
         return _answer(await self.kv.get(prefix, index=index or None, wait=_wait(wait_seconds), recurse=True))
 
     async def _listed(self, path: str, index: int, wait_seconds: float, *more: Parameter) -> Answer:
-        """A list. python-consul2's own methods know neither filters nor, some of them, consistency."""
+        """What a path says. python-consul2's own methods know neither filters nor, some of them, consistency."""
         params: list[Parameter] = [("index", index), ("wait", _wait(wait_seconds))] if index else []
         if self.dc:
             params.append(("dc", self.dc))

@@ -19,6 +19,7 @@ from mesh_pilot.sources.consul.follow import Take, follow
 from mesh_pilot.sources.consul.instance import Instance, read_instance
 from mesh_pilot.sources.consul.line import Line
 from mesh_pilot.sources.consul.mapping import read_service
+from mesh_pilot.sources.consul.narrowing import narrowing
 from mesh_pilot.sources.consul.picture import Picture
 from mesh_pilot.sources.consul.settings import ConsulSettings
 from mesh_pilot.sources.consul.sweeper import Sweeper
@@ -92,6 +93,7 @@ class ConsulSource:
     def __init__(self, name: str, settings: ConsulSettings) -> None:
         self.name = name
         self.settings = settings
+        self._narrowing = narrowing(settings.service_filter, settings.service_tag)
         self._picture = Picture(name)
         self._values: dict[str, bytes] = {}
         """What stands in KV, as it was last read."""
@@ -216,8 +218,8 @@ class ConsulSource:
         """The services of a catalog that the mesh is to have."""
         if not isinstance(data, Mapping):
             return frozenset()
-        tag = self.settings.service_tag
-        return frozenset(name for name, tags in data.items() if name != OWN_SERVICE and (not tag or tag in tags))
+        admits = self._narrowing.admits
+        return frozenset(name for name, tags in data.items() if name != OWN_SERVICE and admits(name, tags or ()))
 
     async def _follow_service(self, run: _Run, name: str, scope: trio.CancelScope) -> None:
         query, take = partial(run.api.instances, name), partial(self._take_service, run, name)
