@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import ipaddress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from mesh_pilot.config.decode import Metadata, decode, decode_binary
 from mesh_pilot.config.kinds import KINDS, lookup
 from mesh_pilot.config.mesh import decode_mesh
+from mesh_pilot.config.validation.names import is_ip
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import ConfigError, Origin
 
@@ -73,6 +75,16 @@ def test_any_bytes_are_a_config_or_refused(kind: str, body: bytes) -> None:
         decode_binary(KINDS[kind], body, Metadata("a", "b"), origin=ORIGIN)
     except ConfigError as error:
         assert error.problems
+
+
+@given(st.text(alphabet="0123456789.:afx%/ ١", max_size=16) | st.ip_addresses().map(str))
+@settings(max_examples=500)
+def test_ip_addresses_are_what_python_takes_for_one_but_with_a_zone(text: str) -> None:
+    try:
+        is_one = "%" not in str(ipaddress.ip_address(text))
+    except ValueError:
+        is_one = False
+    assert is_ip(text) == is_one
 
 
 @given(values)
