@@ -1,0 +1,149 @@
+"""Action CUSTOM: somebody else is asked about requests and connections, over HTTP and over gRPC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+import grpc
+import h11
+import pytest
+from envoy.service.auth.v3 import external_auth_pb2 as auth_pb2
+from google.rpc import status_pb2
+from support.fleet import fleet
+from support.guarded import deny, guarded, policy
+from support.manifests import manifest
+
+pytestmark = pytest.mark.envoy
+
+Ports = Callable[[int], list[int]]
+
+MESH = """
+extensionProviders:
+- name: by-http
+  envoyExtAuthzHttp:
+    service: http.authz.test
+    port: {http}
+    timeout: 5s
+    pathPrefix: /check
+    includeRequestHeadersInCheck: [x-user]
+    includeAdditionalHeadersInCheck: {{x-from: mesh}}
+    headersToUpstreamOnAllow: [x-verdict]
+    headersToDownstreamOnDeny: [x-verdict]
+    statusOnError: "503"
+- name: by-grpc
+  envoyExtAuthzGrpc: {{service: grpc.authz.test, port: {grpc}, timeout: 5s, statusOnError: "503"}}
+- name: nowhere
+  envoyExtAuthzHttp: {{service: nowhere.authz.test, port: 80}}
+"""
+
+
+def custom(name: str, provider: str, rules: str) -> str:
+    return policy("AuthorizationPolicy", name, f"action: CUSTOM\nprovider: {{name: {provider}}}\nrules: {rules}")
+
+
+def provider(name: str, port: int, server: int, protocol: str) -> str:
+    """A provider's service; ``server``: the port on which it really is."""
+    return manifest(
+        "ServiceEntry",
+        name,
+        {
+            "hosts": [f"{name}.authz.test"],
+            "location": "MESH_EXTERNAL",
+            "resolution": "STATIC",
+            "ports": [{"number": port, "name": "main", "protocol": protocol}],
+            "endpoints": [{"address": "127.0.0.1", "ports": {"main": server}}],
+        },
+    )
+
+
+def verdict(request: h11.Request, body: bytes) -> tuple[int, dict[str, str]]:
+    user = dict(request.headers).get(b"x-user")
+    return (200, {"x-verdict": "may"}) if user == b"friend" else (403, {"x-verdict": "may not"})
+
+
+@attrs.define
+class Judge:
+    """An authorization server over gRPC: who comes from where it is told, or is a friend, may."""
+
+    port: int
+    asked: list[auth_pb2.CheckRequest] = attrs.field(factory=list)
+    everybody: bool = False
+
+    def check(self, request: auth_pb2.CheckRequest, context: grpc.ServicerContext) -> auth_pb2.CheckResponse:
+        self.asked.append(request)
+        may = self.everybody or request.attributes.request.http.headers.get("x-user") == "friend"
+        return auth_pb2.CheckResponse(status=status_pb2.Status(code=0 if may else 7))
+
+
+@contextmanager
+def judge(port: int) -> Iterator[Judge]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    held = Judge(port)
+    handler = grpc.unary_unary_rpc_method_handler(
+        held.check,
+        request_deserializer=auth_pb2.CheckRequest.FromString,
+        response_serializer=auth_pb2.CheckResponse.SerializeToString,
+    )
+    handlers = grpc.method_handlers_generic_handler("envoy.service.auth.v3.Authorization", {"Check": handler})
+    server.add_generic_rpc_handlers((handlers,))
+    assert server.add_insecure_port(f"127.0.0.1:{port}") == port
+    server.start()
+    try:
+        yield held
+    finally:
+        server.stop(None).wait()
+
+
+async def test_a_provider_decides_about_what_the_policy_names(tmp_path: Path, free_ports: Ports) -> None:
+    *ports, http, grpc_port, by_grpc = free_ports(7)
+    secure = '[{to: [{operation: {paths: ["/secure*"]}}]}]'
+    (tmp_path / "outer").mkdir()
+    async with fleet(tmp_path / "outer") as outer:
+        server = await outer.backend("authz")
+        server.answer = verdict
+        mesh = MESH.format(http=http, grpc=grpc_port)
+        more = provider("http", http, server.port, "HTTP") + provider("grpc", grpc_port, by_grpc, "GRPC")
+        with judge(by_grpc) as asked:
+            async with guarded(tmp_path, ports, custom("ask", "by-http", secure), mesh=mesh, more=more) as guard:
+                assert (await guard.ask("/"), server.seen) == (200, [])
+                reply = await guard.reply("/secure/x", headers={"x-user": "friend", "x-other": "y"})
+                assert (reply.status_code, reply.json()["headers"]["x-verdict"]) == (200, "may")
+                seen = server.seen[-1]
+                assert (seen["path"], seen["headers"]["x-from"]) == ("/check/secure/x", "mesh")
+                assert "x-other" not in seen["headers"]
+                reply = await guard.reply("/secure/x")
+                assert (reply.status_code, reply.headers["x-verdict"]) == (403, "may not")
+                assert await guard.connect() == "data"
+
+                await guard.apply(custom("ask", "by-grpc", secure))
+                assert [await guard.ask(path) for path in ("/", "/secure")] == [200, 403]
+                assert await guard.ask("/secure", headers={"x-user": "friend"}) == 200
+                assert asked.asked[-1].attributes.request.http.path == "/secure"
+                # A connection has no path: all are asked about.
+                assert await guard.connect() == ""
+                asked.everybody = True
+                assert await guard.connect() == "data"
+
+                await guard.apply(
+                    custom("ask", "by-grpc", secure), deny("shut", '[{to: [{operation: {paths: ["/secure/no"]}}]}]')
+                )
+                assert [await guard.ask(path) for path in ("/secure", "/secure/no")] == [200, 403]
+
+
+@pytest.mark.parametrize("name", ["nowhere", "unheard-of"])
+async def test_without_a_provider_everything_is_refused(tmp_path: Path, free_ports: Ports, name: str) -> None:
+    mesh = MESH.format(http=1, grpc=2)
+    async with guarded(tmp_path, free_ports(4), custom("ask", name, "[{}]"), mesh=mesh) as guard:
+        assert (await guard.ask(), await guard.connect()) == (403, "")
+
+
+async def test_a_provider_that_does_not_answer_lets_nobody_pass(tmp_path: Path, free_ports: Ports) -> None:
+    *ports, port, closed = free_ports(6)
+    mesh, more = MESH.format(http=port, grpc=port), provider("http", port, closed, "HTTP")
+    async with guarded(tmp_path, ports, mesh=mesh, more=more) as guard:
+        await guard.apply(custom("ask", "by-http", '[{to: [{operation: {paths: ["/secure*"]}}]}]'))
+        assert [await guard.ask(path) for path in ("/", "/secure")] == [200, 503]
