@@ -28,6 +28,10 @@ __all__ = ["ServerConnection"]
 
 log = structlog.get_logger(scope="rpc")
 
+_ANSWER_TURNS = 4
+"""How often other tasks run before what the protocol itself has to say is sent alone: a new stream with a request that
+is there already is answered within so many."""
+
 
 class ServerConnection(RpcHandler):
     """Serves ``methods`` (by path) on one connected socket, whose TLS handshake is done.
@@ -86,10 +90,20 @@ class ServerConnection(RpcHandler):
             self._nursery.start_soon(self._retire)
             while data := await self._transport.read():
                 self._protocol.data_received(data)
+                await self._answer()
             self._protocol.processor.close(f"the connection is lost: {self._transport.close_reason}")
         finally:
             self._start_draining()
             self._nursery.cancel_scope.cancel()
+
+    async def _answer(self) -> None:
+        """Send what the protocol has to answer; together with what streams answer, if they do so at once."""
+        connection = self._protocol.connection
+        for _ in range(_ANSWER_TURNS):
+            if not connection.has_unsent:
+                return
+            await trio.lowlevel.checkpoint()
+        connection.flush()
 
     def close(self) -> None:
         """Nothing: grpclib calls this before it terminates the streams, which is what ends their tasks."""

@@ -236,6 +236,11 @@ class RpcConnection(Connection):
             self._queued.append(ready)
         self._queued += pieces
 
+    @property
+    def has_unsent(self) -> bool:
+        """Whether anything is ready to be flushed."""
+        return bool(self._queued or self._connection._data_to_send)
+
     def flush(self) -> None:
         """Send all that is ready, in one piece."""
         data = self._connection.data_to_send()
@@ -349,7 +354,10 @@ class RpcProtocol(H2Protocol):
         self.processor = RpcEvents(self.handler, self.connection)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the peer's bytes. What is not HTTP/2 is answered with a GOAWAY and closes the connection."""
+        """Feed the peer's bytes; what there is to answer is ready to be flushed.
+
+        What is not HTTP/2 is answered with a GOAWAY and closes the connection.
+        """
         try:
             events = self.connection.feed(data)
         except (ProtocolError, UnicodeDecodeError) as error:
@@ -358,4 +366,5 @@ class RpcProtocol(H2Protocol):
             return
         for event in events:
             self.processor.process(event)
-        self.connection.flush()
+        if self.client_side:
+            self.connection.flush()

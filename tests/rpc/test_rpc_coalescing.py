@@ -1,0 +1,57 @@
+"""How often a server turns to its socket."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, ResponseReceived
+from rpc_support import Echo, in_thread, serving
+
+from mesh_pilot.rpc.transport import SocketTransport
+
+HEADERS = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":path", "/test.Echo/Bidi"),
+    (":authority", "test"),
+    ("content-type", "application/grpc"),
+]
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of what was written to any socket."""
+    sizes: list[int] = []
+    write = SocketTransport.write
+
+    def counted(self: SocketTransport, data: bytes) -> None:
+        sizes.append(len(data))
+        write(self, data)
+
+    monkeypatch.setattr(SocketTransport, "write", counted)
+    return sizes
+
+
+async def test_a_first_reply_leaves_with_all_that_http2_has_to_say(writes: list[int]) -> None:
+    """Only the settings go before: some clients say nothing until they have them."""
+
+    def converse(address: str) -> list[object]:
+        h2 = H2Connection(H2Configuration(client_side=True))
+        h2.initiate_connection()
+        h2.send_headers(1, HEADERS)
+        h2.send_data(1, b"\0\0\0\0\4ping")
+        host, _, port = address.rpartition(":")
+        events: list[object] = []
+        with socket.create_connection((host, int(port)), timeout=10) as sock:
+            sock.sendall(h2.data_to_send())
+            while not any(isinstance(event, DataReceived) for event in events):
+                events += h2.receive_data(sock.recv(65536))
+        return events
+
+    async with serving(Echo()) as server:
+        events = await in_thread(converse, server.addresses[0])
+        assert any(isinstance(event, ResponseReceived) for event in events)
+        assert len(writes) == 2
