@@ -54,6 +54,18 @@ def without(some: frozenset[str], others: frozenset[str]) -> frozenset[str]:
     return some if some.isdisjoint(others) else some - others
 
 
+@lru_cache(maxsize=KEPT)
+def renamed(names: frozenset[str], new: frozenset[str], lost: frozenset[str]) -> frozenset[str]:
+    """The names that a client asks for after a request, the same object for all who come to the same."""
+    return intern_names(without(joined(names, new), lost))
+
+
+@lru_cache(maxsize=KEPT)
+def moved(names: frozenset[str], before: frozenset[str]) -> frozenset[str]:
+    """The names that are asked for and were not before, or the other way round."""
+    return names ^ before
+
+
 _goals: OrderedDict[Hashable, State] = OrderedDict()
 
 

@@ -13,7 +13,7 @@ from enum import Enum
 import attrs
 
 from mesh_pilot.model.resource import CLUSTER, LISTENER, SHORT, Resource
-from mesh_pilot.xds.held import EMPTY, State, content_digest, intern_names, recall
+from mesh_pilot.xds.held import EMPTY, State, content_digest, recall
 from mesh_pilot.xds.messages import Response, Variant
 from mesh_pilot.xds.plan import Draft, Plan, Refusal
 from mesh_pilot.xds.sets import ResourceSet
@@ -27,7 +27,9 @@ from mesh_pilot.xds.shared import (
     differing,
     goal,
     joined,
+    moved,
     offer,
+    renamed,
     wanted,
     without,
 )
@@ -177,7 +179,7 @@ class Subscription:
             self._set_wildcard(True)
         lost = stopped & self.names
         if lost or not new.names <= self.names:
-            self.names = intern_names(without(joined(self.names, new.names), lost))
+            self.names = renamed(self.names, new.names, lost)
         self._asked = joined(self._asked, new.names)
         if self.wildcard:
             self._asked = joined(self._asked, lost)
@@ -232,13 +234,13 @@ class Subscription:
         if source is self._source and revision == self._revision and self.names is self._aimed:
             return
         news = source.touched_since(self._revision) if source is not None and source is self._source else None
-        moved = self.names ^ self._aimed if self.names is not self._aimed else NO_NAMES
+        asked_anew = moved(self.names, self._aimed) if self.names is not self._aimed else NO_NAMES
         self._source, self._revision, self._aimed = source, revision, self.names
-        if source is None or news is None or len(moved) > FEW:
+        if source is None or news is None or len(asked_anew) > FEW:
             self._aim = EMPTY if source is None else goal(source, wildcard=self.wildcard, names=self.names)
             self._dirty = differing(self.held, self._aim)
             return
-        touched = [name for name in {*news, *moved} if self.is_wanted(name) or name in self._aim.entries]
+        touched = [name for name in {*news, *asked_anew} if self.is_wanted(name) or name in self._aim.entries]
         if self.wildcard:
             self._aim = goal(source, wildcard=True, names=self.names)
         else:
