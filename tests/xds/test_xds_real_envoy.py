@@ -11,6 +11,7 @@ import httpx
 import pytest
 import trio
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
+from envoy.config.core.v3.config_source_pb2 import ApiConfigSource
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from envoy.config.listener.v3.listener_pb2 import Listener
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
@@ -22,7 +23,7 @@ from fake_world import FakeWorld
 from google.protobuf.message import Message
 from support.envoy import RealEnvoy, eventually, real_envoy
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.cli.envoy_bootstrap import XDS_CLUSTER, EnvoyNode
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, make_resource
 from mesh_pilot.rpc import open_listeners, serve
 from mesh_pilot.xds.server import XdsServer
@@ -40,9 +41,15 @@ class EnvoyWorld(FakeWorld):
         self.sets[type_url].write(name, resource)
         self._wake()
 
-    def put_cluster(self, name: str, *, timeout_seconds: int = 1) -> None:
+    def put_cluster(self, name: str, *, timeout_seconds: int = 1, own_streams: int | None = None) -> None:
+        """``own_streams``: its endpoints are asked for on streams of their own, of this kind."""
         message = Cluster(name=name, type=Cluster.EDS)
-        message.eds_cluster_config.eds_config.ads.SetInParent()
+        if own_streams is None:
+            message.eds_cluster_config.eds_config.ads.SetInParent()
+        else:
+            source = message.eds_cluster_config.eds_config.api_config_source
+            source.api_type, source.transport_api_version = own_streams, 2
+            source.grpc_services.add().envoy_grpc.cluster_name = XDS_CLUSTER
         message.eds_cluster_config.eds_config.resource_api_version = 2
         message.connect_timeout.seconds = timeout_seconds
         self.put_message(CLUSTER, name, message)
@@ -216,6 +223,30 @@ async def test_a_real_envoy_catches_up_with_a_control_plane_that_was_away(
                     pushes = xds.statistics().xds.pushes
                     assert LISTENER not in pushes, "it has the listener"
                 nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("own", [ApiConfigSource.GRPC, ApiConfigSource.DELTA_GRPC], ids=["sotw", "delta"])
+async def test_a_real_envoy_with_streams_for_endpoints_alone_is_not_left_waiting_for_them(
+    own: int, tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    """Such a stream does not know the clusters. A cluster that changed asks on a stream of its own, having nothing."""
+    world = EnvoyWorld()
+    port, plane = free_ports(2)
+    address = f"127.0.0.1:{plane}"
+    async with backend("one") as one, AsyncExitStack() as stack:
+        world.put_cluster("one", own_streams=own)
+        world.put_endpoints("one", one)
+        world.put_listener(port)
+        world.put_route("one")
+        async with served(world, address):
+            envoy = await stack.enter_async_context(real_envoy(address, tmp_path, EnvoyNode("web-1"), delta=True))
+            await envoy.wait_live()
+            world.put_cluster("one", timeout_seconds=2, own_streams=own)
+            await eventually(partial(_is_warm, envoy, "one", "2s"), seconds=10, what="the cluster warm")
+        world.put_cluster("one", timeout_seconds=3, own_streams=own)
+        async with served(world, address):
+            await eventually(partial(_is_warm, envoy, "one", "3s"), seconds=10, what="the cluster warm after a break")
+            assert await envoy.rejected() == {}
 
 
 async def _is_synced(xds: XdsServer) -> bool:
