@@ -303,6 +303,63 @@ async def test_an_xds_server_and_an_xds_channel_speak_mutual_tls_where_rules_say
         s.nothing_is_refused()
 
 
+def authorization(name: str, action: str, rules: str) -> str:
+    return f"""
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {{name: {name}, namespace: shop}}
+spec: {{action: {action}, rules: {rules}}}
+---"""
+
+
+async def test_an_xds_server_refuses_calls_as_policies_say(
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    (port,) = free_ports(1)
+    client_files = write_certificates(tmp_path, "client", uris=("spiffe://cluster.local/ns/shop/sa/client",))
+    server_files = write_certificates(tmp_path, "server", uris=("spiffe://cluster.local/ns/shop/sa/reviews",))
+    async with scene(tmp_path) as s:
+        server = await s.peers.start("tls-server", certificates=server_files)
+        client = await s.peers.start("tls-client", certificates=client_files)
+        fixed = entry(("v1", port), more="trafficPolicy: {tls: {mode: ISTIO_MUTUAL}}") + STRICT
+        s.mesh.write(fixed)
+        await server.serve("secret", address=f"127.0.0.1:{port}", xds=True)
+        await client.until_answered_by({"secret"}, TARGET, tls=True)
+
+        async def then(answer: str, *policies: str) -> None:
+            s.mesh.write(fixed + "".join(policies))
+            await client.until_answered_by({answer}, TARGET, 2, tls=True)
+
+        await then("PERMISSION_DENIED", authorization("nobody", "ALLOW", "[]"))
+        own = '[{from: [{source: {principals: ["cluster.local/ns/shop/sa/client"]}}]}]'
+        await then("secret", authorization("client", "ALLOW", own))
+        await then("PERMISSION_DENIED", authorization("client", "ALLOW", own.replace("sa/client", "sa/other")))
+        await then("secret")
+        s.mesh.write(
+            fixed + authorization("header", "DENY", '[{when: [{key: "request.headers[x-do]", values: [never]}]}]')
+        )
+        await client.until_answered_by({"PERMISSION_DENIED"}, TARGET, 2, tls=True, metadata={"x-do": "never"})
+        assert set(await client.answers(TARGET, 2, tls=True)) == {"secret"}
+        asked = authorization("ask", "CUSTOM, provider: {name: somebody}", '[{to: [{operation: {paths: ["/*"]}}]}]')
+        await then("PERMISSION_DENIED", asked)
+        await then("secret", asked.replace("/*", "/other/*"))
+        everything = [
+            {"key": "request.headers[x-a]", "values": ["*", "a*", "*b"]},
+            {"key": "request.headers[grpc-b]", "values": ["a"]},
+            {"key": "request.auth.claims[role]", "notValues": ["admin"]},
+            {"key": "connection.sni", "values": ["*.no"]},
+            {"key": "source.ip", "values": ["10.0.0.0/8"]},
+            {"key": "destination.port", "values": ["1"]},
+            {"key": "experimental.envoy.filters.network.mysql_proxy[db]", "values": ["[a]"]},
+        ]
+        paths = '["/{*}/x/{**}", "*/no", "/no*"]'
+        to_no = f'to: [{{operation: {{hosts: ["*.no"], methods: [GET], paths: {paths}, ports: ["1"]}}}}]'
+        await then("secret", authorization("all", "DENY", f"[{{when: {json.dumps(everything)}, {to_no}}}]"))
+        tokens = '[{from: [{source: {requestPrincipals: ["issuer/alice"]}}]}]'
+        await then("PERMISSION_DENIED", authorization("token", "ALLOW", tokens))
+        s.nothing_is_refused()
+
+
 SAMPLE = Path(__file__).parents[2] / "samples" / "grpc"
 
 

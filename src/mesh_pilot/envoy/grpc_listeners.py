@@ -4,7 +4,7 @@ A channel for ``xds:///reviews.shop:9080`` asks for a listener of that very name
 which route table to follow. A server asks for one named after the address that it listens on, by the template in its
 bootstrap (Istio's: ``xds.istio.io/grpc/lds/inbound/%s``), and learns whether to speak mTLS.
 
-Rules: the gRFCs A27 (clients), A36 (servers), A29 (mTLS), A39 (HTTP filters).
+Rules: the gRFCs A27 (clients), A36 (servers), A29 (mTLS), A39 (HTTP filters), A41 (RBAC).
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from envoy.extensions.filters.http.fault.v3 import fault_pb2
 from envoy.extensions.filters.http.router.v3 import router_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 
+from mesh_pilot.envoy.authz.filters import call_authorization
 from mesh_pilot.envoy.discovery import scope_service
 from mesh_pilot.envoy.filters.common import http_filter
 from mesh_pilot.envoy.filters.fault import NAME as FAULT
 from mesh_pilot.envoy.filters.router import NAME as ROUTER
 from mesh_pilot.envoy.grpc_tls import server_socket
-from mesh_pilot.envoy.messages import address, any_of, resource_of
+from mesh_pilot.envoy.messages import address, any_of, encode, resource_of
 from mesh_pilot.envoy.mtls import PeerMode, peer_mode
 from mesh_pilot.envoy.names import outbound
 from mesh_pilot.envoy.route.domains import service_addresses, service_names
@@ -77,7 +78,8 @@ def server_listener(view: View, namespace: str, labels: Labels, name: str) -> Re
     if not authority.port or not _is_ip(authority.host):
         return None
     mode = view.get(peer_mode, namespace, labels, authority.port)
-    return view.get(_inbound_listener, name, authority, mode is PeerMode.STRICT)
+    filters = view.get(_encoded_filters, namespace, labels)
+    return view.get(_inbound_listener, name, authority, mode is PeerMode.STRICT, filters)
 
 
 def parse_authority(text: str) -> Authority:
@@ -119,11 +121,18 @@ def _api_listener(view: View, name: str, table: str, vip: str, port: int) -> Res
     return resource_of(name, listener)
 
 
-def _inbound_listener(view: View, name: str, authority: Authority, strict: bool) -> Resource:
+def _encoded_filters(view: View, namespace: str, labels: Labels) -> tuple[bytes, ...]:
+    """What authorization policies make of a server's calls."""
+    return tuple(encode(filter_) for filter_ in call_authorization(view, namespace, labels))
+
+
+def _inbound_listener(
+    view: View, name: str, authority: Authority, strict: bool, filters: tuple[bytes, ...]
+) -> Resource:
     """A listener with one chain, in mTLS or (gRPC cannot tell them apart on one port) in plaintext."""
     manager = hcm_pb2.HttpConnectionManager(
         stat_prefix=f"inbound_{authority.host}_{authority.port}",
-        http_filters=[http_filter(ROUTER, router_pb2.Router())],
+        http_filters=[*map(hcm_pb2.HttpFilter.FromString, filters), http_filter(ROUTER, router_pb2.Router())],
     )
     manager.route_config.name = f"inbound|{authority.port}||"
     host = manager.route_config.virtual_hosts.add(name=f"inbound|{authority.port}", domains=["*"])

@@ -18,8 +18,10 @@ from google.protobuf import message
 
 from mesh_pilot.envoy.authz.custom import HTTP_RBAC, MARK, NETWORK_RBAC, REFUSE_ALL, NoCheck, check
 from mesh_pilot.envoy.authz.rbac import NONE, Policies, Rules, policies_for, rules_of
+from mesh_pilot.envoy.authz.rules import Seer
 from mesh_pilot.envoy.messages import any_of, encode
 from mesh_pilot.envoy.owner import Owner, Side
+from mesh_pilot.envoy.scope import Labels
 from mesh_pilot.world.view import View
 
 HTTP_EXT_AUTHZ = "envoy.filters.http.ext_authz"
@@ -59,13 +61,27 @@ def network_authorization(view: View, owner: Owner) -> list[Filter]:
     return [Filter.FromString(body) for body in view.get(_network_filters, owner.namespace, policies)]
 
 
+def call_authorization(view: View, namespace: str, labels: Labels) -> list[HttpFilter]:
+    """The filters for calls that a gRPC server takes without a proxy.
+
+    It knows nobody to ask: what CUSTOM would ask about is refused. It keeps no log of AUDIT, and tries nothing.
+    """
+    policies = view.get(policies_for, namespace, labels)
+    found: list[HttpFilter] = []
+    for keys in (policies.custom, policies.deny, policies.allow):
+        enforced = view.get(rules_of, keys, Seer.CALLS).enforced
+        if enforced is not None:
+            found.append(HttpFilter.FromString(_http(HTTP_RBAC, _ruling(HttpRbac(), Rules(enforced)))))
+    return found
+
+
 def _policies(view: View, owner: Owner) -> Policies:
     return NONE if owner.side is Side.OUTBOUND else view.get(policies_for, owner.namespace, owner.labels)
 
 
 def _http_filters(view: View, namespace: str, policies: Policies) -> HttpFilters:
     marking = checking = None
-    marked = view.get(rules_of, policies.custom, True).enforced
+    marked = view.get(rules_of, policies.custom, Seer.REQUESTS).enforced
     if marked is not None:
         asked = view.get(check, namespace, policies.custom)
         if isinstance(asked, NoCheck):
@@ -73,13 +89,13 @@ def _http_filters(view: View, namespace: str, policies: Policies) -> HttpFilters
         else:
             marking = _http(HTTP_RBAC, _marking(HttpRbac(), marked))
             checking = _http(HTTP_EXT_AUTHZ, asked.http)
-    rules = (view.get(rules_of, keys, True) for keys in (policies.audit, policies.deny, policies.allow))
+    rules = (view.get(rules_of, keys, Seer.REQUESTS) for keys in (policies.audit, policies.deny, policies.allow))
     return HttpFilters(marking, checking, *(_http(HTTP_RBAC, _ruling(HttpRbac(), r)) if r else None for r in rules))
 
 
 def _network_filters(view: View, namespace: str, policies: Policies) -> tuple[bytes, ...]:
     found: list[bytes] = []
-    marked = view.get(rules_of, policies.custom, False).enforced
+    marked = view.get(rules_of, policies.custom, Seer.CONNECTIONS).enforced
     if marked is not None:
         asked = view.get(check, namespace, policies.custom)
         if isinstance(asked, NoCheck):
@@ -88,7 +104,7 @@ def _network_filters(view: View, namespace: str, policies: Policies) -> tuple[by
             found.append(_network(NETWORK_RBAC, _marking(NetworkRbac(stat_prefix=STAT_PREFIX), marked)))
             found.append(_network(NETWORK_EXT_AUTHZ, asked.network))
     for keys in (policies.audit, policies.deny, policies.allow):
-        rules = view.get(rules_of, keys, False)
+        rules = view.get(rules_of, keys, Seer.CONNECTIONS)
         if rules:
             found.append(_network(NETWORK_RBAC, _ruling(NetworkRbac(stat_prefix=STAT_PREFIX), rules)))
     return tuple(found)

@@ -59,10 +59,12 @@ def _left_by_filter(name: str, key: str, value: str) -> Permission:
     return Permission(metadata=metadata(name, (key,), wanted))
 
 
+_SERVER_NAME = "connection.sni"
+
 _CONDITIONS: dict[str, Callable[[str], Permission]] = {
     "destination.ip": _address,
     "destination.port": port,
-    "connection.sni": _server_name,
+    _SERVER_NAME: _server_name,
 }
 
 
@@ -72,3 +74,8 @@ def of_condition(key: str) -> Callable[[str], Permission] | None:
         name, _, inner = key.removeprefix(FILTER_METADATA).removesuffix("]").partition("[")
         return partial(_left_by_filter, name, inner)
     return _CONDITIONS.get(key)
+
+
+def is_hidden_in_grpc(key: str) -> bool:
+    """Whether a gRPC server can't look at the attribute of a ``when``."""
+    return key == _SERVER_NAME or key.startswith(FILTER_METADATA)

@@ -173,3 +173,8 @@ OF_REQUEST: dict[str, Callable[[str], Callable[[str], Principal]]] = {
     "request.auth.claims": lambda key: partial(claim_text, _in_brackets(key)),
 }
 """By attribute: what makes of the whole key what compares it with a value."""
+
+
+def is_hidden_in_grpc(key: str) -> bool:
+    """Whether a gRPC server can't look at this attribute of a request: it sees no tokens, nor headers of gRPC's own."""
+    return not key.startswith(HEADERS) or _in_brackets(key)[0].lower().startswith("grpc-")

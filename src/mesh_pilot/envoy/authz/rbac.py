@@ -6,7 +6,7 @@ import attrs
 from envoy.config.rbac.v3.rbac_pb2 import RBAC
 
 from mesh_pilot.api.istio.security import v1beta1 as api
-from mesh_pilot.envoy.authz.rules import NEVER, Reader, policy
+from mesh_pilot.envoy.authz.rules import NEVER, Reader, Seer, policy
 from mesh_pilot.envoy.authz.selection import selected
 from mesh_pilot.envoy.messages import encode
 from mesh_pilot.envoy.scope import Labels
@@ -62,11 +62,8 @@ def policies_for(view: View, namespace: str, labels: Labels) -> Policies:
     return Policies(*(tuple(of[a]) for a in (Action.CUSTOM, Action.AUDIT, Action.DENY, Action.ALLOW)))
 
 
-def rules_of(view: View, keys: tuple[ConfigKey, ...], http: bool, metadata: bool = True) -> Rules:
-    """The rules of policies of one action, for requests or for connections.
-
-    ``metadata``: whether the proxy can read what other filters say.
-    """
+def rules_of(view: View, keys: tuple[ConfigKey, ...], seer: Seer) -> Rules:
+    """The rules of policies of one action, for who is to look."""
     found: dict[bool, RBAC] = {}
     for key in keys:
         config = view.config(key)
@@ -76,7 +73,7 @@ def rules_of(view: View, keys: tuple[ConfigKey, ...], http: bool, metadata: bool
         rbac = found.setdefault(_is_dry_run(config), RBAC(action=_ACTIONS[spec.action]))
         prefix = "istio-ext-authz-" if spec.action == Action.CUSTOM else ""
         name = f"{prefix}ns[{key.namespace}]-policy[{key.name}]-rule"
-        reader = Reader(key.namespace, view.get(_trust_domains), http, metadata)
+        reader = Reader(key.namespace, view.get(_trust_domains), seer)
         for index, rule in enumerate(spec.rules):
             made = policy(rule, rbac.action, reader)
             if made is not None:

@@ -3,13 +3,15 @@
 A rule holds where one of its ``from``, one of its ``to`` and all of its ``when`` do. Each of those is a list of terms:
 an attribute with values of which one must fit, and values of which none may.
 
-What only a request has (a path, a header, a token) a plain connection has not. There an ALLOW rule with such a term
-allows nothing, and a DENY or AUDIT rule goes on without the term: what can't be looked at is no way around a policy.
+What only a request has (a path, a header, a token) a plain connection has not, and a gRPC server without a proxy sees
+no tokens. There an ALLOW rule with such a term allows nothing, and a DENY or AUDIT rule goes on without the term: what
+can't be looked at is no way around a policy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from typing import Generic, TypeVar
 
 import attrs
@@ -21,6 +23,19 @@ from mesh_pilot.envoy.authz import operations, principals
 M = TypeVar("M", Permission, Principal)
 
 
+class Seer(Enum):
+    """Who looks at what comes in."""
+
+    REQUESTS = "Envoy, at HTTP"
+    CONNECTIONS = "Envoy, at bytes"
+    CALLS = "a gRPC server"
+
+
+_EVERYBODY: frozenset[Seer] = frozenset()
+_NOT_CONNECTIONS = frozenset((Seer.CONNECTIONS,))
+_NOT_CALLS = frozenset((Seer.CALLS,))
+
+
 @attrs.frozen(cache_hash=True)
 class Reader:
     """For whom rules are read."""
@@ -29,10 +44,7 @@ class Reader:
     """The policy's."""
     trust_domains: tuple[str, ...]
     """The mesh's own, then its aliases."""
-    http: bool
-    """For requests, else for connections."""
-    metadata: bool = True
-    """Whether the proxy can read what other filters say, tokens too; where it can't, such a term never fits."""
+    seer: Seer
 
 
 @attrs.frozen
@@ -43,10 +55,8 @@ class _Term(Generic[M]):
     """What compares it with one value."""
     values: Sequence[str]
     not_values: Sequence[str]
-    http: bool = False
-    """Only requests have it."""
-    metadata: bool = False
-    """It is read from what another filter says."""
+    hidden_from: frozenset[Seer] = _EVERYBODY
+    """Those that can't look at it."""
 
 
 @attrs.frozen
@@ -82,7 +92,7 @@ def policy(rule: api.Rule, action: RBAC.Action, reader: Reader) -> Policy | None
     """A rule in Envoy's words; None where it can never hold."""
     wanted = [_held(terms) for terms in _wanted_operations(rule)]
     callers = [_held(terms) for terms in _wanted_callers(rule, reader)]
-    if action == RBAC.ALLOW and not reader.http and (_any_http(wanted) or _any_http(callers)):
+    if action == RBAC.ALLOW and (_any_hidden(wanted, reader) or _any_hidden(callers, reader)):
         return None
     return Policy(
         permissions=[_joined(_OPERATIONS, terms, reader) for terms in wanted],
@@ -94,25 +104,20 @@ def _held(terms: Iterator[_Term[M]]) -> list[_Term[M]]:
     return [term for term in terms if term.values or term.not_values]
 
 
-def _any_http(alternatives: list[list[_Term[M]]]) -> bool:
-    return any(term.http for terms in alternatives for term in terms)
+def _any_hidden(alternatives: list[list[_Term[M]]], reader: Reader) -> bool:
+    return any(reader.seer in term.hidden_from for terms in alternatives for term in terms)
 
 
 def _joined(grammar: _Grammar[M], terms: list[_Term[M]], reader: Reader) -> M:
     found: list[M] = []
     for term in terms:
-        if term.http and not reader.http:
+        if reader.seer in term.hidden_from:
             continue
-        readable = reader.metadata or not term.metadata
         if term.values:
-            found.append(grammar.either([term.build(v) for v in term.values]) if readable else _never(grammar))
-        if term.not_values and readable:
+            found.append(grammar.either([term.build(v) for v in term.values]))
+        if term.not_values:
             found.append(grammar.negated(grammar.either([term.build(v) for v in term.not_values])))
     return grammar.every(found or [grammar.anything])
-
-
-def _never(grammar: _Grammar[M]) -> M:
-    return grammar.negated(grammar.anything)
 
 
 # -- the operation
@@ -125,9 +130,9 @@ def _wanted_operations(rule: api.Rule) -> list[Iterator[_Term[Permission]]]:
 
 
 def _operation(operation: api.Operation, rule: api.Rule) -> Iterator[_Term[Permission]]:
-    yield _Term(operations.host, operation.hosts, operation.not_hosts, http=True)
-    yield _Term(operations.method, operation.methods, operation.not_methods, http=True)
-    yield _Term(operations.path, operation.paths, operation.not_paths, http=True)
+    yield _Term(operations.host, operation.hosts, operation.not_hosts, _NOT_CONNECTIONS)
+    yield _Term(operations.method, operation.methods, operation.not_methods, _NOT_CONNECTIONS)
+    yield _Term(operations.path, operation.paths, operation.not_paths, _NOT_CONNECTIONS)
     yield _Term(operations.port, operation.ports, operation.not_ports)
     yield from _operation_conditions(rule)
 
@@ -136,8 +141,8 @@ def _operation_conditions(rule: api.Rule) -> Iterator[_Term[Permission]]:
     for condition in rule.when:
         build = operations.of_condition(condition.key)
         if build is not None:
-            read = condition.key.startswith(operations.FILTER_METADATA)
-            yield _Term(build, condition.values, condition.not_values, metadata=read)
+            hidden = _NOT_CALLS if operations.is_hidden_in_grpc(condition.key) else _EVERYBODY
+            yield _Term(build, condition.values, condition.not_values, hidden)
 
 
 # -- the caller
@@ -154,8 +159,7 @@ def _source(source: api.Source, rule: api.Rule, reader: Reader) -> Iterator[_Ter
         principals.request_identity,
         source.request_principals,
         source.not_request_principals,
-        http=True,
-        metadata=True,
+        _NOT_CONNECTIONS | _NOT_CALLS,
     )
     yield _Term(principals.namespace, source.namespaces, source.not_namespaces)
     yield _accounts(source.service_accounts, source.not_service_accounts, reader)
@@ -176,8 +180,8 @@ def _caller_conditions(rule: api.Rule, reader: Reader) -> Iterator[_Term[Princip
         elif name in principals.OF_CONNECTION:
             yield _Term(principals.OF_CONNECTION[name], values, not_values)
         elif name in principals.OF_REQUEST:
-            build = principals.OF_REQUEST[name](key)
-            yield _Term(build, values, not_values, http=True, metadata=name != principals.HEADERS)
+            hidden = _NOT_CALLS if principals.is_hidden_in_grpc(key) else _EVERYBODY
+            yield _Term(principals.OF_REQUEST[name](key), values, not_values, hidden | _NOT_CONNECTIONS)
 
 
 def _identities(values: Sequence[str], not_values: Sequence[str], reader: Reader) -> _Term[Principal]:
