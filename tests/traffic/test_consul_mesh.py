@@ -65,7 +65,7 @@ async def put(consul: Consul, backend: Backend, port: int, *, version: str = "v1
     await consul.register("reviews", id=backend.name, address=backend.host, port=backend.port, meta=meta, **more)
 
 
-@pytest.mark.parametrize("host", [HOST, "reviews"], ids=["full", "short"])
+@pytest.mark.parametrize("host", [HOST, "reviews", "reviews.service"])
 async def test_objects_from_files_name_services_of_consul(
     tmp_path: Path, free_ports: Ports, consul: Consul, host: str
 ) -> None:
@@ -76,6 +76,52 @@ async def test_objects_from_files_name_services_of_consul(
             await put(consul, await mesh.backend(version), port, version=version)
         await mesh.envoy(CLIENT)
         await mesh.until_answered_by({"v2"}, f"http://127.0.0.1:{port}/", host=HOST)
+        await mesh.assert_all_taken()
+
+
+@pytest.mark.parametrize("scope", ["*/", "./", "default/"])
+@pytest.mark.parametrize("host", [HOST, "reviews.service"])
+async def test_a_sidecar_narrows_to_services_of_consul(
+    tmp_path: Path, free_ports: Ports, consul: Consul, host: str, scope: str
+) -> None:
+    port, other = free_ports(2)
+    config = f"""
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {{name: only}}
+spec: {{egress: [{{hosts: ["{scope}{host}"]}}]}}
+"""
+    async with fleet(tmp_path, config, mesh=MESH, consul=settings(consul)) as mesh:
+        backend = await mesh.backend("v1")
+        await put(consul, backend, port)
+        await consul.register("hidden", port=backend.port, meta={"protocol": "http", "service_port": str(other)})
+        envoy = await mesh.envoy(CLIENT)
+        await mesh.until_answered_by({"v1"}, f"http://127.0.0.1:{port}/", host=HOST)
+        assert {n for n in await envoy.dynamic("Cluster") if n.startswith("outbound|")} == {f"outbound|{port}||{HOST}"}
+        await mesh.assert_all_taken()
+
+
+@pytest.mark.parametrize("host", [HOST, "reviews", "reviews.service"])
+async def test_a_service_entry_adds_endpoints_to_a_service_of_consul(
+    tmp_path: Path, free_ports: Ports, consul: Consul, host: str
+) -> None:
+    (port,) = free_ports(1)
+    async with fleet(tmp_path, mesh=MESH, consul=settings(consul)) as mesh:
+        one, two = await mesh.backend("v1"), await mesh.backend("v2")
+        await mesh.apply(f"""
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {{name: more}}
+spec:
+  hosts: [{host}]
+  resolution: STATIC
+  location: MESH_INTERNAL
+  ports: [{{number: {port}, name: http, protocol: HTTP}}]
+  endpoints: [{{address: {two.host}, ports: {{http: {two.port}}}}}]
+""")
+        await put(consul, one, port)
+        await mesh.envoy(CLIENT)
+        await mesh.until_answered_by({"v1", "v2"}, f"http://127.0.0.1:{port}/", host=HOST)
         await mesh.assert_all_taken()
 
 

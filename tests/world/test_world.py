@@ -326,3 +326,27 @@ def test_hosts_match_and_cover_as_in_istio(pattern: str, host: str, matches: boo
     assert host_matches(pattern, host) is matches
     assert host_matches(host, pattern) is matches
     assert host_covers(pattern, host) is covers
+
+
+@pytest.mark.parametrize(
+    ("host", "whole"),
+    [
+        ("web", "web.service.consul"),
+        ("web.service", "web.service.consul"),
+        ("web.service.consul", "web.service.consul"),
+        ("web.service.dc2.consul", "web.service.dc2.consul"),
+        ("*.service", "*.service.consul"),
+        ("*.service.consul", "*.service.consul"),
+        ("example.com", "example.com"),
+        ("*", "*"),
+        ("", ""),
+    ],
+)
+def test_short_names_may_be_of_one_registry(host: str, whole: str) -> None:
+    assert World(short_names_in="service.consul").full_host(host, "shop") == whole
+
+
+def test_without_a_registry_short_names_are_of_their_namespace() -> None:
+    assert World().full_host("web", "shop") == "web.shop.svc.cluster.local"
+    assert World().full_host("web.service", "shop") == "web.service"
+    assert World().registry_host("web") == "web"

@@ -47,7 +47,7 @@ def egress_listeners(view: View, scope: Scope) -> tuple[Egress, ...]:
     config = view.config(scope.sidecar) if scope.sidecar else None
     if config is None or not config.spec.egress:
         return (Egress(-1),)
-    return tuple(_egress(i, e, scope) for i, e in enumerate(config.spec.egress))
+    return tuple(_egress(view, i, e, scope) for i, e in enumerate(config.spec.egress))
 
 
 def scope_bits(view: View, scope: Scope) -> int:
@@ -252,7 +252,7 @@ def _destinations(spec: api.VirtualService) -> Iterator[api.Destination]:
         yield from (r.destination for r in tls.route if r.destination)
 
 
-def _egress(index: int, listener: api.IstioEgressListener, scope: Scope) -> Egress:
+def _egress(view: View, index: int, listener: api.IstioEgressListener, scope: Scope) -> Egress:
     port = listener.port
     return Egress(
         index=index,
@@ -261,13 +261,13 @@ def _egress(index: int, listener: api.IstioEgressListener, scope: Scope) -> Egre
         name=port.name if port else "",
         bind=listener.bind,
         capture_none=listener.capture_mode == api.CaptureMode.NONE,
-        hosts=tuple(_host(h, scope.namespace) for h in listener.hosts),
+        hosts=tuple(_host(view, h, scope.namespace) for h in listener.hosts),
     )
 
 
-def _host(text: str, namespace: str) -> tuple[str, str]:
+def _host(view: View, text: str, namespace: str) -> tuple[str, str]:
     where, _, host = text.partition("/")
-    return (namespace if where == "." else where, host)
+    return (namespace if where == "." else where, view.registry_host(host))
 
 
 def _imported(service: Service, egress: Egress) -> Service | None:

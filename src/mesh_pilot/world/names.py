@@ -13,6 +13,19 @@ def full_host(host: str, namespace: str, domain: str) -> str:
     return f"{host}.{namespace}.svc.{domain}"
 
 
+def registry_host(host: str, domain: str) -> str:
+    """A host as people write it made whole for a registry whose services are in this domain, ``service.consul``.
+
+    ``reviews``, ``reviews.service`` and ``*.service`` are short; what is not stays. So does all without a domain.
+    """
+    first, dot, rest = domain.partition(".")
+    if not domain or not host:
+        return host
+    if dot and host.endswith(f".{first}"):
+        return f"{host}.{rest}"
+    return host if "." in host or "*" in host else f"{host}.{domain}"
+
+
 def full_gateway(name: str, namespace: str, domain: str) -> str:
     """``namespace/name`` of a gateway reference; ``mesh`` stays.
 

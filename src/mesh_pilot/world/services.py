@@ -7,6 +7,7 @@ service; younger ones of its kind add ports that it does not have, and all their
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -94,6 +95,7 @@ class ServiceTable:
                 self._stale_services[service.key] = self._stale_endpoints[service.key] = None
             self._selecting[key.namespace].discard(key)
         if entry is not None:
+            entry = self._with_whole_hosts(entry)
             self._entries[key] = entry
             for service in services_of(entry):
                 self._declared[service.key][key] = service
@@ -101,6 +103,13 @@ class ServiceTable:
             if entry.spec.workload_selector:
                 self._selecting[key.namespace].add(key)
             self._stale_entries[key] = None
+
+    def _with_whole_hosts(self, entry: Config) -> Config:
+        """A ServiceEntry with its short hosts made whole, where those are of one registry."""
+        hosts = [self._world.registry_host(host) for host in entry.spec.hosts]
+        if hosts == entry.spec.hosts:
+            return entry
+        return attrs.evolve(entry, spec=dataclasses.replace(entry.spec, hosts=hosts))
 
     def put_workload(self, key: ConfigKey, workload: Config | None) -> None:
         """A WorkloadEntry came, changed or (None) went; it inherits from its WorkloadGroup."""

@@ -156,6 +156,10 @@ class View:
         """A host as written in a config of this namespace, made whole."""
         return self._world.full_host(host, namespace)
 
+    def registry_host(self, host: str) -> str:
+        """A host that must be written in full, but where short names are of one registry: made whole."""
+        return self._world.registry_host(host)
+
     def full_gateway(self, name: str, namespace: str) -> str:
         """A gateway as named in a VirtualService of this namespace: ``namespace/name`` or ``mesh``."""
         return full_gateway(name, namespace, self.domain)

@@ -31,7 +31,7 @@ from mesh_pilot.model.events import (
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.buckets import bits_for
 from mesh_pilot.world.configs import ConfigTable
-from mesh_pilot.world.names import full_host
+from mesh_pilot.world.names import full_host, registry_host
 from mesh_pilot.world.services import ServiceTable
 from mesh_pilot.world.view import Placed, View, VirtualServiceHead
 
@@ -72,8 +72,8 @@ class World:
     ) -> None:
         """``root_namespace`` holds while no source sends a MeshConfig.
 
-        ``short_names_in``: the DNS domain that bare names of hosts belong to, such as ``service.consul``; empty: that
-        of the services of the namespace that wrote them.
+        ``short_names_in``: the DNS domain that bare names of hosts belong to, such as ``service.consul`` (then
+        ``reviews.service`` is short as well); empty: that of the services of the namespace that wrote them.
         """
         self.domain = domain
         self._short_names_in = short_names_in
@@ -111,10 +111,11 @@ class World:
 
     def full_host(self, host: str, namespace: str) -> str:
         """A host as written in a config of this namespace, made whole."""
-        is_short = host and "." not in host and "*" not in host
-        if is_short and self._short_names_in:
-            return f"{host}.{self._short_names_in}"
-        return full_host(host, namespace, self.domain)
+        return full_host(self.registry_host(host), namespace, self.domain)
+
+    def registry_host(self, host: str) -> str:
+        """A host where short names are of one registry, made whole; as it is where they are not."""
+        return registry_host(host, self._short_names_in)
 
     # -- sources
 
