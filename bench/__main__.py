@@ -16,6 +16,7 @@ from bench.events import EVENTS
 from bench.mesh import Mesh
 from bench.report import Measurement
 from bench.server import ServerError
+from bench.stuck import stuck as compare_stuck
 
 _VARIANTS = click.Choice(["sotw", "delta", "split", "both", "all"])
 
@@ -185,6 +186,19 @@ def idle(services: int, clients: int, variant: str, **outputs: Any) -> None:
     output = _Output(**outputs)
     mesh = Mesh(services=services, virtual_services=services)
     _run(output, lambda: cases.idle(mesh, clients, _variants(variant), output.say))
+
+
+@main.command()
+@click.option("--services", default=1000, help="Services of the mesh.")
+@click.option("--clients", default=100, help="Clients, a connection each; one of them gets stuck.")
+@click.option("--edits", default=30, help="Edits of each kind with the stuck client, and as many without.")
+@click.option("--variant", type=_VARIANTS, default="both", help=VARIANTS_HELP)
+@_outputs
+def stuck(services: int, clients: int, edits: int, variant: str, **outputs: Any) -> None:
+    """What a client that reads nothing costs the others, edit by edit with and without it."""
+    output = _Output(**outputs)
+    mesh = Mesh(services=services, virtual_services=services)
+    _run(output, lambda: compare_stuck(mesh, clients, _variants(variant), edits, output.say))
 
 
 main.add_command(generate.command)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -68,6 +69,15 @@ def _on_own(case: Case, server: OwnServer, variant: str, say: Say) -> list[Measu
     seconds = server.start()
     say(f"{server.name} ready after {seconds:.2f} s: {server.cpu_seconds():.2f} s CPU, {server.memory()[0]:.0f} MB")
     return _on_server(case, server, variant, say)
+
+
+@contextmanager
+def on_stage(server: OwnServer, mesh: Mesh, variant: str, clients: int, say: Say) -> Iterator[Stage]:
+    """A swarm that has everything, on a server that runs."""
+    with Crew(server.address) as crew:
+        stage = Stage(server, crew, mesh, variant, clients, 60, lambda text: say(f"{variant}: {text}"))
+        connect(stage)
+        yield stage
 
 
 def _on_server(case: Case, server: Server, variant: str, say: Say) -> list[Measurement]:

@@ -32,6 +32,8 @@ class Role(StrEnum):
     NORMAL = "normal"
     STUCK = "stuck"
     """Reads nothing any more."""
+    ASIDE = "aside"
+    """Does as normal ones do, but is not looked at: it stands where another time a stuck client stands."""
     REFUSING = "refusing"
     """NACKs every response."""
 

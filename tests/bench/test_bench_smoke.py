@@ -128,3 +128,19 @@ def test_clients_that_get_virtual_hosts_one_by_one_are_sent_only_the_one_that_ch
     assert split["route edit"]["bytes"] < whole["bytes"] / 5
     assert split["service added"]["by_type"] == {"CDS": CLIENTS, "EDS": CLIENTS, "VHDS": CLIENTS}
     assert split["reconnect with versions"]["bytes"] == 0
+
+
+def test_a_stuck_client_is_compared_with_its_absence_edit_by_edit(tmp_path: Path) -> None:
+    sizes = ("--services", str(SERVICES), "--clients", str(CLIENTS), "--edits", "3", "--variant", "delta")
+    table = bench("stuck", *sizes, "--quiet", "--json", str(tmp_path / "stuck.json"))
+    measured = json.loads((tmp_path / "stuck.json").read_text())["measurements"]
+    assert [m["event"] for m in measured] == [
+        "route edit, none stuck",
+        "route edit, one stuck",
+        "endpoint edit, none stuck",
+        "endpoint edit, one stuck",
+    ]
+    assert all((m["missing"], m["problems"]) == (0, []) for m in measured)
+    assert [m["responses"] for m in measured] == [CLIENTS, CLIENTS - 1] * 2
+    assert "3 edits each" in measured[1]["note"]
+    assert "against none" in table
