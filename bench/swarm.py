@@ -35,7 +35,7 @@ class Swarm:
         self._selector = selectors.DefaultSelector()
         self._conditions: list[Condition] = []
         self._met: dict[Client, float] = {}
-        self._watched: list[Client] = []
+        self._watched: set[Client] = set()
         self._heard_at = 0.0
 
     # -- the clients
@@ -90,7 +90,7 @@ class Swarm:
             for data in stream.receive():
                 self._heard_at = time.monotonic()
                 type_url = client.received(data, self._heard_at)
-                if self._conditions and client not in self._met:
+                if self._conditions and client in self._watched and client not in self._met:
                     self._look(client, type_url)
             if stream.ended:
                 self.lost += 1
@@ -115,7 +115,7 @@ class Swarm:
         waited for."""
         self._conditions = [Condition(TYPES[kind], marker.encode(), count) for kind, marker, count in conditions]
         self._met = {}
-        self._watched = [c for c in self.clients if c.role is Role.NORMAL and namespace in ("", c.namespace)]
+        self._watched = {c for c in self.clients if c.role is Role.NORMAL and namespace in ("", c.namespace)}
 
     def collect(self, seconds: float) -> dict[str, Any]:
         """Wait until all have it."""
