@@ -63,9 +63,10 @@ class Swarm:
         client = self.clients[index]
         client.role = Role(role)
         stream = self.streams[client]
-        if client.role is Role.STUCK:
+        is_read = stream.socket in self._selector.get_map()
+        if client.role is Role.STUCK and is_read:
             self._selector.unregister(stream.socket)
-        elif stream.socket not in self._selector.get_map():
+        elif client.role is not Role.STUCK and not is_read:
             self._selector.register(stream.socket, selectors.EVENT_READ, client)
 
     def _connect(self, client: Client, *, keep: bool) -> None:
