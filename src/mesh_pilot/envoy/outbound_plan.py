@@ -86,6 +86,8 @@ def outbound_plan(view: View, scope: Scope) -> OutboundPlan:
 def listener_shares(view: View, scope: Scope) -> tuple[ListenerShare, ...]:
     """The shares of the outbound listeners of a scope that have any."""
     own = {bucket: view.get(_own, scope, bucket).names for bucket in scope_buckets(view, scope)}
+    if not any(own.values()):
+        return (ListenerShare(scope, SHARED),)
     ledger = view.get(ledger_of, "listeners", scope)
     disputed = ledger.shared(own).union(name for name in view.get(_shared_names, scope) if name in ledger)
     found = (ListenerShare(scope, bucket, names & disputed) for bucket, names in own.items() if names)

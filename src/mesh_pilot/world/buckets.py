@@ -12,7 +12,7 @@ import zlib
 ALL = 1
 """The bucket of every host."""
 
-STEP = 2
+STEP = 1
 """Bits by which the parts grow finer at a time."""
 MOST_BITS = 10
 FULL = 64
