@@ -127,3 +127,66 @@ def test_versions_do_not_depend_on_the_way_a_client_came_by_its_state(make: type
         client.settle()
     fresh = connect(world, make)
     assert [s.version for s in client.stream.statistics()] == [s.version for s in fresh.stream.statistics()]
+
+
+def arrive(world: FakeWorld, make: type[Client], names: tuple[str, ...]) -> Client:
+    """A client that asks for everything, in words of its own."""
+    client = make(world)
+    client.ask(CLUSTER)
+    client.settle()
+    client.ask(ENDPOINT, *[(name + " ")[:-1] for name in names])
+    client.ask(LISTENER)
+    client.settle()
+    return client
+
+
+@pytest.mark.parametrize("make", [Sotw, Delta])
+def test_a_client_that_arrives_after_others_of_its_state_looks_at_nothing_itself(make: type[Client]) -> None:
+    world = world_of(300)
+    names = tuple(world.sets[CLUSTER].all())
+    first = arrive(world, make, names)
+    world.sets[ENDPOINT].gets = 0
+    Walked.walks = 0
+    second = arrive(world, make, names)
+    assert (world.sets[ENDPOINT].gets, Walked.walks) == (0, 0)
+    for type_url in (CLUSTER, ENDPOINT, LISTENER):
+        assert second.stream.held(type_url) is first.stream.held(type_url)
+    for one, other in zip(first.journal.responses, second.journal.responses, strict=True):
+        assert other.resources is one.resources
+
+
+def test_a_delta_client_that_comes_back_after_others_of_its_state_looks_at_nothing_itself() -> None:
+    world = world_of(300)
+    names = tuple(world.sets[CLUSTER].all())
+    before = arrive(world, Delta, names)
+    had = {
+        response.type_url: dict(zip((r.name for r in response.resources), response.versions(), strict=True))
+        for response in before.journal.responses
+    }
+
+    def come_back() -> Delta:
+        client = Delta(world)
+        client.ask(CLUSTER, has=dict(had[CLUSTER]))
+        client.ask(ENDPOINT, *names, has=dict(reversed(had[ENDPOINT].items())))
+        client.ask(LISTENER, has=dict(had[LISTENER]))
+        assert client.settle() == []
+        return client
+
+    come_back()
+    world.sets[ENDPOINT].gets = 0
+    Walked.walks = 0
+    client = come_back()
+    assert (world.sets[ENDPOINT].gets, Walked.walks) == (0, 0)
+    assert client.stream.held(ENDPOINT) is before.stream.held(ENDPOINT)
+
+
+@pytest.mark.parametrize("make", [Sotw, Delta])
+def test_a_change_is_put_together_once_for_all_clients_of_a_state(make: type[Client]) -> None:
+    world = world_of(300)
+    names = tuple(world.sets[CLUSTER].all())
+    clients = [arrive(world, make, names) for _ in range(5)]
+    world.put(ENDPOINT, names[7], "new")
+    sent = [client.settle() for client in clients]
+    assert all(len(responses) == 1 for responses in sent)
+    assert len({id(responses[0].resources) for responses in sent}) == 1
+    assert len({id(client.stream.held(ENDPOINT)) for client in clients}) == 1
