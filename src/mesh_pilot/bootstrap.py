@@ -27,6 +27,7 @@ from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.http import serve_http
 from mesh_pilot.ops.patches import PatchReports
+from mesh_pilot.ops.refusals import RefusalReports
 from mesh_pilot.ops.state import State
 from mesh_pilot.rpc import (
     Health,
@@ -265,12 +266,13 @@ async def _renew(issuer: Issuer) -> None:
 
 
 async def _look_after(catalog: WorldCatalog) -> None:
-    """Let go of what was generated for proxies that are gone and have not come back; tell which patches fail."""
-    reports = PatchReports(catalog)
+    """Let go of what was generated for proxies that are gone and have not come back; tell what fails in proxies."""
+    reports = (PatchReports(catalog), RefusalReports(catalog))
     while True:
         await trio.sleep(TRIM_SECONDS)
         catalog.trim()
-        reports.tell()
+        for report in reports:
+            report.tell()
 
 
 def _may_read(settings: Settings, peer: Peer) -> bool:

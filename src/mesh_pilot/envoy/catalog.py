@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Set
 
 import attrs
 
+from mesh_pilot.envoy.authz.filters import Refusal, refusal
 from mesh_pilot.envoy.chains import Conflict
 from mesh_pilot.envoy.conflicts import listener_conflicts
 from mesh_pilot.envoy.parts import PartKey, Parts, hosts_of, parts_of
@@ -70,6 +71,17 @@ class WorldCatalog:
             for conflict in listener_conflicts(self._world.memo.view, resources.target):
                 found.setdefault(resources.name, {})[conflict] = None
         return {name: tuple(held) for name, held in found.items()}
+
+    def refusals(self) -> dict[str, Refusal]:
+        """What connected proxies refuse because nobody can be asked about it, by the name of those that do."""
+        found: dict[str, Refusal] = {}
+        for resources in self._open:
+            workload = resources.target.workload
+            scope = workload.scope
+            held = refusal(self._world.memo.view, scope.namespace, workload.labels, grpc=scope.grpc)
+            if held is not None:
+                found[resources.name] = held
+        return found
 
     def trim(self) -> None:
         """Let go of sets that nobody has read since the last call, and of names that nobody asks for any more.

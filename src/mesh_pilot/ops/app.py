@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from mesh_pilot import __version__
-from mesh_pilot.ops import conflicts, overview, patches, proxy_pages, world_pages
+from mesh_pilot.ops import conflicts, overview, patches, proxy_pages, refusals, world_pages
 from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.state import State
@@ -90,6 +90,7 @@ def _rejections(state: State) -> world_pages.Json:
         "proxies": proxy_pages.rejections(state),
         "patches": patches.failed(state.catalog),
         "listeners": conflicts.listed(state.catalog),
+        "authorization": refusals.listed(state.catalog),
     }
 
 

@@ -13,7 +13,7 @@ from mesh_pilot.api.istio.security.v1beta1 import (
     Rule,
     Source,
 )
-from mesh_pilot.config.validation.common import check_match_labels, check_targets
+from mesh_pilot.config.validation.common import check_match_labels, check_targets, warn_of_waypoints
 from mesh_pilot.config.validation.context import Context, check, error
 from mesh_pilot.config.validation.names import dns_label_reason, port_reason, subnet_reason
 from mesh_pilot.model.config import Problem
@@ -46,6 +46,7 @@ def validate(spec: AuthorizationPolicy, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with an AuthorizationPolicy."""
     yield from check_match_labels(spec.selector)
     yield from check_targets(spec.selector is not None, spec.target_ref, spec.target_refs, context)
+    yield from warn_of_waypoints(spec.target_ref, spec.target_refs)
     action = spec.action
     custom = action == AuthorizationPolicyAction.CUSTOM
     if custom and (spec.provider is None or not spec.provider.name):

@@ -92,6 +92,17 @@ def check_targets(
         yield from _check_target(f"spec.targetRefs[{index}]", reference, context)
 
 
+def warn_of_waypoints(
+    target: PolicyTargetReference | None, targets: Sequence[PolicyTargetReference]
+) -> Iterator[Problem]:
+    """Targets at which there is nobody to carry a policy out: there are no waypoints."""
+    paths = [("spec.targetRef", target)] if target is not None else []
+    paths += [(f"spec.targetRefs[{index}]", held) for index, held in enumerate(targets)]
+    for path, held in paths:
+        if (held.group, held.kind) in TARGETS and held.kind != "Gateway":
+            yield warning(path, f"has no effect: a {held.kind} has its policies at a waypoint, which there is none of")
+
+
 def _check_target(path: str, target: PolicyTargetReference, context: Context) -> Iterator[Problem]:
     if not target.kind:
         yield error(f"{path}.kind", "is missing")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from mesh_pilot.api.istio.security.v1beta1 import JwtRule, RequestAuthentication
-from mesh_pilot.config.validation.common import check_match_labels, check_targets
+from mesh_pilot.config.validation.common import check_match_labels, check_targets, warn_of_waypoints
 from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.values import duration_reason
 from mesh_pilot.model.config import Problem
@@ -20,6 +20,7 @@ def validate(spec: RequestAuthentication, context: Context) -> Iterator[Problem]
     """Everything that is wrong with a RequestAuthentication."""
     yield from check_match_labels(spec.selector)
     yield from check_targets(spec.selector is not None, spec.target_ref, spec.target_refs, context)
+    yield from warn_of_waypoints(spec.target_ref, spec.target_refs)
     for index, rule in enumerate(spec.jwt_rules):
         yield from _check_rule(f"spec.jwtRules[{index}]", rule)
 

@@ -22,6 +22,7 @@ from mesh_pilot.envoy.authz.rules import Seer
 from mesh_pilot.envoy.messages import any_of, encode
 from mesh_pilot.envoy.owner import Owner, Side
 from mesh_pilot.envoy.scope import Labels
+from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world.view import View
 
 HTTP_EXT_AUTHZ = "envoy.filters.http.ext_authz"
@@ -32,6 +33,14 @@ _TRIED_ALLOW = "istio_dry_run_allow_"
 _TRIED_DENY = "istio_dry_run_deny_"
 
 R = TypeVar("R", HttpRbac, NetworkRbac)
+
+
+@attrs.frozen
+class Refusal:
+    """Policies that refuse all they are about, because nobody can be asked."""
+
+    policies: tuple[ConfigKey, ...]
+    reason: str
 
 
 @attrs.frozen
@@ -73,6 +82,15 @@ def call_authorization(view: View, namespace: str, labels: Labels) -> list[HttpF
         if enforced is not None:
             found.append(HttpFilter.FromString(_http(HTTP_RBAC, _ruling(HttpRbac(), Rules(enforced)))))
     return found
+
+
+def refusal(view: View, namespace: str, labels: Labels, *, grpc: bool) -> Refusal | None:
+    """What a proxy, or a gRPC server, refuses only because nobody can be asked about it."""
+    keys = view.get(policies_for, namespace, labels).custom
+    if not keys or view.get(rules_of, keys, Seer.REQUESTS).enforced is None:
+        return None
+    asked = NoCheck("a gRPC server has no way to ask") if grpc else view.get(check, namespace, keys)
+    return Refusal(keys, asked.reason) if isinstance(asked, NoCheck) else None
 
 
 def _policies(view: View, owner: Owner) -> Policies:

@@ -1,0 +1,56 @@
+"""What proxies refuse because nobody can be asked about it (action CUSTOM): for the debug page and the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from mesh_pilot.envoy.authz.filters import Refusal
+from mesh_pilot.envoy.catalog import WorldCatalog
+
+log = structlog.get_logger(scope="envoy")
+
+PROXIES_NAMED = 20
+"""How many proxies are shown by name."""
+
+
+def listed(catalog: WorldCatalog) -> list[Mapping[str, str | int | list[str]]]:
+    """One entry for the policies that are refused together and the reason."""
+    return [
+        {
+            "objects": list(map(str, refusal.policies)),
+            "reason": refusal.reason,
+            "proxies": names[:PROXIES_NAMED],
+            "proxies_in_all": len(names),
+        }
+        for refusal, names in _by_refusal(catalog).items()
+    ]
+
+
+class RefusalReports:
+    """Logs such refusals, once. State: what was told and still is so."""
+
+    def __init__(self, catalog: WorldCatalog) -> None:
+        self._catalog = catalog
+        self._told: set[Refusal] = set()
+
+    def tell(self) -> None:
+        """Look at all proxies; to be called now and then."""
+        now = _by_refusal(self._catalog)
+        for refusal, names in now.items():
+            if refusal not in self._told:
+                log.warning(
+                    "nobody can be asked as these policies want: requests are refused",
+                    objects=", ".join(map(str, refusal.policies)),
+                    reason=refusal.reason,
+                    proxies=len(names),
+                )
+        self._told = set(now)
+
+
+def _by_refusal(catalog: WorldCatalog) -> dict[Refusal, list[str]]:
+    found: dict[Refusal, list[str]] = {}
+    for name, refusal in sorted(catalog.refusals().items()):
+        found.setdefault(refusal, []).append(name)
+    return found

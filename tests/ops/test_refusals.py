@@ -1,0 +1,74 @@
+"""CUSTOM policies for which nobody can be asked are told, each with the reason and whom it is about."""
+
+from __future__ import annotations
+
+import pytest
+from support.worlds import sidecar, world_of
+
+from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.ops.refusals import RefusalReports, listed
+
+SERVICE = """
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: opa, namespace: shop}
+spec:
+  hosts: [opa.example.com]
+  resolution: STATIC
+  ports: [{number: 9191, name: grpc, protocol: GRPC}]
+  endpoints: [{address: 10.9.9.9}]
+"""
+MESH = """
+extensionProviders:
+- {name: opa, envoyExtAuthzGrpc: {service: opa.example.com, port: 9191}}
+- {name: lost, envoyExtAuthzGrpc: {service: lost.example.com, port: 9191}}
+- {name: logs, envoyFileAccessLog: {path: /dev/stdout}}
+"""
+
+
+def custom(name: str, provider: str) -> str:
+    return f"""
+---
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {{name: {name}, namespace: shop}}
+spec: {{action: CUSTOM, provider: {{name: {provider}}}, rules: [{{}}]}}
+"""
+
+
+def catalog(*policies: str) -> WorldCatalog:
+    found = WorldCatalog(world_of(SERVICE + "".join(policies), mesh=MESH))
+    found.open(sidecar(name="web", namespace="shop"))
+    found.open(sidecar(name="other", namespace="other"))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("policies", "reason"),
+    [
+        ((custom("a", "opa"),), ""),
+        ((custom("a", "nobody"),), "the mesh config has no extension provider nobody"),
+        ((custom("a", "logs"),), "extension provider logs is neither envoyExtAuthzHttp nor envoyExtAuthzGrpc"),
+        ((custom("a", "lost"),), "extension provider lost: no service lost.example.com with port 9191"),
+        ((custom("a", "opa"), custom("b", "lost")), "there can be one provider for a workload, not opa, lost"),
+    ],
+)
+def test_the_reason_is_told_with_the_policies_and_the_proxies(policies: tuple[str, ...], reason: str) -> None:
+    found = listed(catalog(*policies))
+    assert [(entry["reason"], entry["proxies"], entry["proxies_in_all"]) for entry in found] == (
+        [(reason, ["web.shop"], 1)] if reason else []
+    )
+
+
+def test_a_grpc_server_can_ask_nobody() -> None:
+    found = WorldCatalog(world_of(SERVICE + custom("a", "opa"), mesh=MESH))
+    found.open(sidecar(name="grpc", namespace="shop", GENERATOR="grpc"))
+    assert [entry["reason"] for entry in listed(found)] == ["a gRPC server has no way to ask"]
+
+
+def test_it_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
+    reports = RefusalReports(catalog(custom("a", "lost")))
+    reports.tell()
+    reports.tell()
+    assert capsys.readouterr().out.count("nobody can be asked") == 1
