@@ -33,9 +33,7 @@ def source_list(settings: Settings, address: str) -> list[Source]:
     credentials = [str(settings.secrets_dir)] if settings.secrets_dir else []
     if settings.config_dirs or credentials:
         sources.append(file_source([str(folder) for folder in settings.config_dirs], credentials=credentials))
-    if settings.consul:
-        trust_domain = load_mesh_config(files[0]).trust_domain if files[0] else "cluster.local"
-        sources += consul_sources(settings.consul, trust_domain)
+    sources += consul_sources(settings.consul)
     return [*sources, *_config_sources(settings, address)]
 
 

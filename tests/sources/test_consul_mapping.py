@@ -221,7 +221,7 @@ def test_identities_are_spiffe_ids_or_names_of_accounts() -> None:
     full = "spiffe://other/ns/x/sa/y"
     assert endpoints(entry(meta={"service_account": full}))[0].service_account == full
     bare = endpoints(entry(meta={"service_account": "web", "namespace": "shop", "tls_mode": "istio"}))[0]
-    assert bare.service_account == "spiffe://cluster.local/ns/shop/sa/web"
+    assert bare.service_account == "ns/shop/sa/web"
     assert bare.tls_mode == "istio"
 
 

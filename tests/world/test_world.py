@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from support.worlds import SOURCE, configs, update, world_of
 
+from mesh_pilot.config.mesh_defaults import default_mesh
 from mesh_pilot.model.config import ConfigKey, Origin, Problem
 from mesh_pilot.model.events import (
     Accepted,
@@ -350,3 +351,15 @@ def test_without_a_registry_short_names_are_of_their_namespace() -> None:
     assert World().full_host("web", "shop") == "web.shop.svc.cluster.local"
     assert World().full_host("web.service", "shop") == "web.service"
     assert World().registry_host("web") == "web"
+
+
+def test_accounts_of_a_registry_follow_the_trust_domain_of_the_mesh() -> None:
+    world = World()
+    bare, whole = Endpoint("10.0.0.1", 80, "http", service_account="ns/shop/sa/web"), "spiffe://other/ns/x/sa/y"
+    endpoints = Endpoints(WEB, (bare, Endpoint("10.0.0.2", 80, "http", service_account=whole)))
+    world.apply([Upsert("consul", endpoints)])
+    assert [e.service_account for e in world.view.endpoints(WEB)] == ["spiffe://cluster.local/ns/shop/sa/web", whole]
+    mesh = default_mesh("istio-system")
+    mesh.trust_domain = "example.com"
+    world.apply([Upsert("mesh", MeshConfigValue(mesh))])
+    assert [e.service_account for e in world.view.endpoints(WEB)] == ["spiffe://example.com/ns/shop/sa/web", whole]

@@ -187,7 +187,8 @@ class Endpoint:
     network: str = ""
     weight: int = 1
     service_account: str = ""
-    """SPIFFE id (``spiffe://cluster.local/ns/shop/sa/reco``) or empty."""
+    """SPIFFE id (``spiffe://cluster.local/ns/shop/sa/reco``) or empty; from a registry also without scheme and trust
+    domain (``ns/shop/sa/reco``), which is then the mesh's own."""
     tls_mode: str = ""
     """``istio`` where the endpoint's proxy accepts mesh mTLS, else empty."""
     namespace: str = ""

@@ -148,6 +148,9 @@ class ServiceTable:
         """Identities carry the trust domain, visibility has a default: make again what that decides."""
         if before.trust_domain != mesh.trust_domain:
             self._stale_entries.update(dict.fromkeys(self._entries))
+            registered = self._registered_endpoints.items()
+            identified = (k for k, sets in registered if any(_is_bare(e) for held in sets for e in held.endpoints))
+            self._stale_endpoints.update(dict.fromkeys(identified))
         if before.default_service_export_to != mesh.default_service_export_to:
             keys = (s.key for _, s in self._world.services.items() if s is not None)
             self._stale_services.update(dict.fromkeys(keys))
@@ -258,7 +261,8 @@ class ServiceTable:
     def _flush_endpoints(self) -> None:
         world = self._world
         for key in self._stale_endpoints:
-            sets = [registered.endpoints for registered in self._registered_endpoints.get(key, ())]
+            trust_domain = world.mesh.peek(()).trust_domain
+            sets = [_identified(held.endpoints, trust_domain) for held in self._registered_endpoints.get(key, ())]
             if declared := self._declared_endpoints.get(key):
                 sets += (declared[entry] for entry in sorted(declared, key=lambda k: self._entries[k].order))
             endpoints = sets[0] if len(sets) == 1 else tuple([endpoint for each in sets for endpoint in each])
@@ -316,6 +320,19 @@ def _declared(services: Sequence[Service]) -> Service:
 def _labels(workload: Config) -> Mapping[str, str]:
     labels: Mapping[str, str] = workload.spec.labels
     return labels
+
+
+def _is_bare(endpoint: Endpoint) -> bool:
+    """Whether its identity is of the mesh's own trust domain, and does not say it."""
+    return endpoint.service_account.startswith("ns/")
+
+
+def _identified(endpoints: tuple[Endpoint, ...], trust_domain: str) -> tuple[Endpoint, ...]:
+    """Endpoints of a registry with whole identities."""
+    if not any(map(_is_bare, endpoints)):
+        return endpoints
+    prefix = f"spiffe://{trust_domain}/"
+    return tuple(attrs.evolve(e, service_account=prefix + e.service_account) if _is_bare(e) else e for e in endpoints)
 
 
 def _put(table: dict[ServiceKey, list[T]], key: ServiceKey, value: list[T]) -> None:

@@ -226,7 +226,7 @@ def _endpoints(
                 locality=_locality(instance),
                 network=facts.get("network", ""),
                 weight=instance.weight,
-                service_account=_identity(facts.get("service_account", ""), namespace, settings),
+                service_account=_identity(facts.get("service_account", ""), namespace),
                 tls_mode="istio" if facts.get("tls_mode") == "istio" else "",
                 namespace=namespace,
                 workload=facts.get("workload", ""),
@@ -256,10 +256,9 @@ def _locality(instance: Instance) -> Locality:
     return Locality(said("region") or instance.datacenter, said("zone"), said("subzone"))
 
 
-def _identity(account: str, namespace: str, settings: ConsulSettings) -> str:
-    if not account or account.startswith("spiffe://"):
-        return account
-    return f"spiffe://{settings.trust_domain}/ns/{namespace}/sa/{account}"
+def _identity(account: str, namespace: str) -> str:
+    """A SPIFFE id as it is; the name of an account as one of this namespace, in whatever trust domain the mesh has."""
+    return account if not account or account.startswith("spiffe://") else f"ns/{namespace}/sa/{account}"
 
 
 def _is_external(instance: Instance) -> bool:

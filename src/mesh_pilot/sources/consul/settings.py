@@ -143,8 +143,6 @@ class ConsulSettings:
     """Where in the KV store Istio objects stand; empty: nowhere."""
     namespace: str = "default"
     """The mesh's namespace that services live in unless their metadata says another."""
-    trust_domain: str = "cluster.local"
-    """Of service accounts that are given by their bare name."""
     default_protocol: Protocol = Protocol.AUTO
     service_port: int = 0
     """What clients call services by that do not say; 0: the lowest port of their instances."""
