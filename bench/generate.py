@@ -69,11 +69,13 @@ def cases() -> Iterator[Generation]:
         "auto": lambda n: _service(n, protocol=""),
         "tls": lambda n: _service(n) + _destination_rule(n, "tls: {mode: SIMPLE, sni: s.example.com}"),
         "virtualservice": lambda n: _service(n) + _virtual_service(n),
-        "authorizationpolicy": lambda n: _service(n) + _authorization_policy(n),
+        "authorizationpolicy": lambda n: _authorization_policy(n) + _service(n),
         "telemetry": lambda n: _service(n) + (_TELEMETRY if n == 0 else ""),
     }
     for name, make in makers.items():
         edit = _service(0, protocol="TCP" if name == "tcp" else "" if name == "auto" else "HTTP", edit=1)
+        if name == "authorizationpolicy":
+            edit = _authorization_policy(0, edit=1)
         yield Generation(name=f"{name}, 100 services", text="".join(map(make, range(100))), edit=edit)
     for name, shared in (("gateways, 1,000 hosts", False), ("gateways, 1,000 paths", True)):
         text = "".join(_service(n) + _gateway_route(n, shared) for n in range(1000)) + _gateways(shared)
@@ -204,10 +206,10 @@ def _destination_rule(number: int, policy: str) -> str:
     return _object("DestinationRule", f"s{number}", spec)
 
 
-def _authorization_policy(number: int) -> str:
-    spec = (
-        f"  rules:\n  - from: [{{source: {{namespaces: [ns{number}]}}}}]\n    to: [{{operation: {{methods: [GET]}}}}]"
-    )
+def _authorization_policy(number: int, edit: int = 0) -> str:
+    """A policy for the whole namespace: each proxy has them all."""
+    source = f"{{namespaces: [ns{number + edit}]}}"
+    spec = f"  rules:\n  - from: [{{source: {source}}}]\n    to: [{{operation: {{methods: [GET]}}}}]"
     return _object("AuthorizationPolicy", f"p{number}", spec, group="security.istio.io/v1beta1")
 
 

@@ -64,23 +64,35 @@ def policies_for(view: View, namespace: str, labels: Labels) -> Policies:
 
 def rules_of(view: View, keys: tuple[ConfigKey, ...], seer: Seer) -> Rules:
     """The rules of policies of one action, for who is to look."""
-    found: dict[bool, RBAC] = {}
+    found: dict[bool, list[bytes]] = {}
     for key in keys:
-        config = view.config(key)
-        if config is None:
-            continue
-        spec: api.AuthorizationPolicy = config.spec
-        rbac = found.setdefault(_is_dry_run(config), RBAC(action=_ACTIONS[spec.action]))
-        prefix = "istio-ext-authz-" if spec.action == Action.CUSTOM else ""
-        name = f"{prefix}ns[{key.namespace}]-policy[{key.name}]-rule"
-        reader = Reader(key.namespace, view.get(_trust_domains), seer)
-        for index, rule in enumerate(spec.rules):
-            made = policy(rule, rbac.action, reader)
-            if made is not None:
-                rbac.policies[f"{name}[{index}]"].CopyFrom(made)
-        if not spec.rules:
-            rbac.policies[f"{name}[0]"].CopyFrom(NEVER)
-    return Rules(*(encode(found[tried]) if tried in found else None for tried in (False, True)))
+        tried, rules = view.get(_rules, key, seer)
+        found.setdefault(tried, [view.get(_head, key)]).append(rules)
+    return Rules(*(b"".join(found[tried]) if tried in found else None for tried in (False, True)))
+
+
+def _rules(view: View, key: ConfigKey, seer: Seer) -> tuple[bool, bytes]:
+    """The rules of one policy, as a part of an encoded ``RBAC``; and whether they are in dry run."""
+    config = view.config(key)
+    if config is None:
+        return False, b""
+    spec: api.AuthorizationPolicy = config.spec
+    made = RBAC()
+    prefix = "istio-ext-authz-" if spec.action == Action.CUSTOM else ""
+    name = f"{prefix}ns[{key.namespace}]-policy[{key.name}]-rule"
+    reader = Reader(key.namespace, view.get(_trust_domains), seer)
+    for index, rule in enumerate(spec.rules):
+        held = policy(rule, _ACTIONS[spec.action], reader)
+        if held is not None:
+            made.policies[f"{name}[{index}]"].CopyFrom(held)
+    if not spec.rules:
+        made.policies[f"{name}[0]"].CopyFrom(NEVER)
+    return _is_dry_run(config), encode(made)
+
+
+def _head(view: View, key: ConfigKey) -> bytes:
+    """What an encoded ``RBAC`` of the policy's action begins with."""
+    return encode(RBAC(action=_ACTIONS[view.get(_action, key)]))
 
 
 def _action(view: View, key: ConfigKey) -> Action:
