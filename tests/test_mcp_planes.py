@@ -24,6 +24,7 @@ from mesh_pilot.ops.metrics import Metrics
 from mesh_pilot.rpc import CertificateFiles
 from mesh_pilot.settings import StartError
 from mesh_pilot.sources.mcp.collections import COLLECTIONS
+from mesh_pilot.sources.mcp.source import McpSource
 
 PATHS = ["{}", "mcp://{}", "xds://{}"]
 
@@ -48,6 +49,11 @@ def route(folder: Path, name: str, seconds: int) -> None:
 def seconds(plane: ControlPlane, name: str) -> float | None:
     config = plane.state.world.config.peek(ConfigKey("VirtualService", "shop", name))
     return None if config is None else config.spec.http[0].timeout.total_seconds()
+
+
+def servers_of(plane: ControlPlane) -> list[McpSource]:
+    """The sources that read servers of configuration."""
+    return [s.source for s in plane.state.supervisors if isinstance(s.source, McpSource)]
 
 
 @pytest.fixture
@@ -141,7 +147,7 @@ async def test_a_plane_that_waits_for_its_server_says_so_and_starts_once_it_is_t
 ) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
     async with trio.open_nursery() as nursery, control_plane(settings(mcp_servers=(address,))) as second:
-        source = second.state.supervisors[-1].source
+        source = servers_of(second)[0]
         await eventually(lambda: "cannot connect" in source.statistics().waiting_for, what="it says why it waits")
         assert not second.state.reducer.synced
         with started(nursery, folder, address):
@@ -163,7 +169,12 @@ async def test_config_sources_of_the_mesh_config_are_read(folder: Path, tmp_path
 
 @pytest.mark.parametrize(
     ("address", "reason"),
-    [("k8s://", "Kubernetes can't be read"), ("ftp://x:1", "unknown scheme ftp"), ("xds://nowhere", "nowhere")],
+    [
+        ("k8s:///nowhere", "cannot read the kubeconfig"),
+        ("k8s://name", "is the Kubernetes that"),
+        ("ftp://x:1", "unknown scheme ftp"),
+        ("xds://nowhere", "nowhere"),
+    ],
 )
 async def test_a_config_source_that_can_not_be_is_refused_at_start(address: str, reason: str) -> None:
     with pytest.raises(StartError, match=reason):
@@ -197,7 +208,7 @@ async def test_configuration_is_not_served_where_that_is_switched_off(folder: Pa
     async with running_plane(folder, serve_config=False) as first:
         address = first.addresses.grpc
         async with control_plane(settings(mcp_servers=(address, f"xds://{address}"))) as second:
-            sources = [supervisor.source for supervisor in second.state.supervisors[-2:]]
+            sources = servers_of(second)
             await eventually(lambda: all(s.statistics().waiting_for.count(":") for s in sources), what="they say why")
             assert not second.state.reducer.synced
 
@@ -211,7 +222,7 @@ async def test_a_server_that_comes_back_as_it_was_changes_nothing(
         with started(nursery, folder, address) as first:
             await first.wait()
             async with drinker(address, path) as second:
-                source = second.state.supervisors[-1].source
+                source = servers_of(second)[0]
                 revision = second.state.world.revision
                 judged = source.statistics().judged
                 first.stop()
@@ -279,7 +290,7 @@ async def test_planes_that_read_from_each_other_in_a_ring_do_not_keep_alive_what
                 )
             )
         first, last = ring[0], ring[-1]
-        source = first.state.supervisors[-1].source
+        source = servers_of(first)[0]
         await eventually(lambda: source.statistics().synced, what="the ring closes")
         assert seconds(last, "one") == 1
         assert source.statistics().items == 0, "what it has from us"

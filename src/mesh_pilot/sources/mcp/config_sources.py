@@ -1,7 +1,7 @@
 """Where configuration comes from, as mesh config ``configSources`` and ``--mcp-server`` write it, made into sources.
 
 ``host:port`` (or ``mcp://host:port``) is a server of MCP, ``xds://host:port`` one of MCP over xDS, ``fs:///folder`` a
-folder of YAML.
+folder of YAML, ``k8s://`` or ``k8s:///path/of/a/kubeconfig`` the API server of a Kubernetes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettingsTlSmode as
 from mesh_pilot.rpc import AddressError, CertificateFiles, TlsError, TlsSource, client_tls, parse_address
 from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.files import file_source
+from mesh_pilot.sources.kubernetes import KubernetesError, kubernetes_source, load_access
 from mesh_pilot.sources.mcp.here import DEFAULT_HERE, Here
 from mesh_pilot.sources.mcp.source import Server, mcp_source, xds_source
 from mesh_pilot.sources.mcp.wire import SinkNode
@@ -61,14 +62,22 @@ def source_of(config: ConfigSource, identity: SinkIdentity) -> Source:
                 return xds_source(server, identity.xds_node(), here=identity.here)
             return mcp_source(server, identity.mcp_node(), here=identity.here)
         case "k8s":
-            raise ConfigSourceError(
-                f"config source {config.address}: Kubernetes can't be read as a config source; "
-                "give host:port, xds://host:port or fs:///folder"
-            )
+            if rest and not rest.startswith("/"):
+                raise ConfigSourceError(
+                    f"config source {config.address}: k8s:// is the Kubernetes that we are in, or that kubectl would "
+                    "use; for another one, k8s:///path/of/its/kubeconfig"
+                )
+            if config.tls_settings is not None:
+                raise ConfigSourceError(f"config source {config.address}: a kubeconfig says all about TLS itself")
+            try:
+                access = load_access(Path(rest) if rest else None)
+            except KubernetesError as error:
+                raise ConfigSourceError(f"config source {config.address}: {error}") from None
+            return kubernetes_source(access, name=config.address)
         case _:
             raise ConfigSourceError(
                 f"config source {config.address}: unknown scheme {scheme}; "
-                "known are host:port (MCP), xds://host:port and fs:///folder"
+                "known are host:port (MCP), xds://host:port, fs:///folder and k8s://"
             )
 
 

@@ -1,0 +1,149 @@
+"""Istio's objects from an API server of Kubernetes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from conformance import Feed, SourceConformance, running
+from kube_feed import ROUTES, TOKEN, KubeFeed
+from support.certificates import write_certificates
+from support.envoy import eventually
+from support.planes import running_plane
+
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.events import Replace, Synced, Upsert
+from mesh_pilot.sources.kubernetes import Access, KubernetesError, KubernetesSource, load_access
+from mesh_pilot.sources.kubernetes.access import Pem
+
+Ports = Callable[[int], list[int]]
+
+
+@pytest.fixture
+async def kube(nursery, free_ports: Ports) -> KubeFeed:  # type: ignore[no-untyped-def]
+    return await KubeFeed.open(nursery, free_ports(1)[0])
+
+
+class TestKubernetes(SourceConformance):
+    @pytest.fixture
+    def feed(self, kube: KubeFeed) -> Feed:
+        return kube
+
+
+async def test_a_version_that_the_server_has_forgotten_has_everything_listed_again_and_only_changes_told(
+    kube: KubeFeed,
+) -> None:
+    for name in ("one", "two", "three"):
+        await kube.put(name, 1)
+    async with running(kube.source, room=100) as follower:
+        await follower.until_synced()
+        follower.take_events()
+        listed = sum(ROUTES in request and "watch" not in request for request in kube.api.requests)
+        kube.api.objects[ROUTES]["one"]["metadata"]["resourceVersion"] = "1000"
+        del kube.api.objects[ROUTES]["two"]
+        kube.api.forget()
+        await follower.until(lambda picture: kube.key("two") not in picture.items)
+        assert len(follower.take_events()) == 1, "one has another version, but says the same"
+        assert sum(ROUTES in request and "watch" not in request for request in kube.api.requests) == listed + 1
+        await kube.put("four", 1)
+        await follower.until(lambda picture: kube.key("four") in picture.items)
+
+
+async def test_a_watch_goes_on_where_it_was_without_a_new_list(kube: KubeFeed) -> None:
+    await kube.put("one", 1)
+    async with running(kube.source) as follower:
+        await follower.until_synced()
+        lists = sum("limit" in request for request in kube.api.requests)
+        await kube.break_off()
+        await kube.put("one", 2)
+        await kube.restore()
+        await follower.until(lambda picture: kube.version(picture.items[kube.key("one")]) == 2)
+        assert sum("limit" in request for request in kube.api.requests) == lists
+
+
+async def test_kinds_that_the_server_does_not_know_do_not_hold_up_the_start(kube: KubeFeed) -> None:
+    kube.api.served = {"networking.istio.io": {"v1alpha3", "v1beta1"}}
+    await kube.put("one", 1)
+    async with running(kube.source) as follower:
+        await follower.until_synced()
+        assert list(follower.picture.items) == [kube.key("one")]
+    assert "/apis/networking.istio.io/v1beta1/virtualservices?limit=500" in kube.api.requests
+
+
+async def test_who_is_not_let_in_is_told_why(kube: KubeFeed) -> None:
+    source = KubernetesSource(Access(server=f"http://127.0.0.1:{kube._port}", token=Pem(text=b"wrong")))
+    async with running(source):
+        await eventually(lambda: "401 Unauthorized" in source.statistics().waiting_for, what="it says why")
+
+
+async def test_the_first_picture_is_told_before_what_changes_meanwhile(kube: KubeFeed) -> None:
+    await kube.put("one", 1)
+    async with running(kube.source, room=0) as follower:
+        await follower.until_synced()
+        await kube.put("one", 2)
+        await follower.until(lambda picture: kube.version(picture.items[kube.key("one")]) == 2)
+        assert [type(event) for event in follower.events] == [Replace, Synced, Upsert]
+
+
+def test_a_kubeconfig_is_read_as_kubectl_does(tmp_path: Path) -> None:
+    certificates = write_certificates(tmp_path, "admin")
+    (tmp_path / "token").write_text(TOKEN)
+    config = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": "https://k:6443", "certificate-authority": "ca.pem"}}],
+        "users": [
+            {
+                "name": "u",
+                "user": {"client-certificate": "admin.pem", "client-key": "admin.key", "tokenFile": "token"},
+            }
+        ],
+    }
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(config))
+    access = load_access(file)
+    assert (access.server, access.certificate.path) == ("https://k:6443", certificates.certificate)
+    assert access.client(1.0).headers["authorization"] == f"Bearer {TOKEN}"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is empty"),
+        ("current-context: x", "has no context x"),
+        ("{", "is not YAML"),
+        (
+            "{current-context: x, contexts: [{name: x, context: {cluster: c, user: u}}], clusters: [{name: c, "
+            "cluster: {server: 'https://k'}}], users: [{name: u, user: {exec: {}}}]}",
+            "gets its token by exec",
+        ),
+    ],
+)
+def test_a_kubeconfig_that_can_not_be_used_is_one_clear_line(tmp_path: Path, text: str, reason: str) -> None:
+    file = tmp_path / "config"
+    file.write_text(text)
+    with pytest.raises(KubernetesError, match=reason):
+        load_access(file)
+    with pytest.raises(KubernetesError, match="No such file"):
+        load_access(tmp_path / "nowhere")
+
+
+async def test_a_control_plane_reads_it_as_config_source(kube: KubeFeed, tmp_path: Path) -> None:
+    await kube.put("one", 1)
+    file = tmp_path / "kubeconfig"
+    config = {
+        "current-context": "here",
+        "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{kube._port}"}}],
+        "users": [{"name": "u", "user": {"token": TOKEN}}],
+    }
+    file.write_text(yaml.safe_dump(config))
+    mesh = tmp_path / "mesh.yaml"
+    mesh.write_text(f"configSources: [{{address: 'k8s://{file}'}}]\n")
+    async with running_plane(mesh_config=mesh) as plane:
+        assert plane.state.world.config.peek(ConfigKey("VirtualService", "default", "one")) is not None
+        await kube.put("two", 1)
+        key = ConfigKey("VirtualService", "default", "two")
+        await eventually(lambda: plane.state.world.config.peek(key) is not None, what="it follows")
