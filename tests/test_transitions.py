@@ -14,7 +14,7 @@ from support.envoy_model import EnvoyModel
 
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.model.events import Delete, Event, Item, Replace, Synced, Upsert
-from mesh_pilot.model.proxy import VIRTUAL_HOSTS, Proxy
+from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Proxy
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Variant
 
@@ -37,8 +37,9 @@ def clients(scenario: str) -> list[tuple[Proxy, tuple[str, ...]]]:
 
 
 def hosts_apart(proxy: Proxy) -> Proxy:
-    """The same proxy, which gets virtual hosts by themselves, unless it is a gRPC client."""
-    return attrs.evolve(proxy, incremental=True, metadata={**proxy.metadata, VIRTUAL_HOSTS: "split"})
+    """The same proxy, which gets virtual hosts by themselves, and clusters on demand, unless it is a gRPC client."""
+    asked = {VIRTUAL_HOSTS: "split", CLUSTERS: "on-demand"}
+    return attrs.evolve(proxy, incremental=True, metadata={**proxy.metadata, **asked})
 
 
 def replacing(mesh: Mesh) -> list[Event]:

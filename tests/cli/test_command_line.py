@@ -183,3 +183,12 @@ def test_an_envoy_of_delta_can_ask_for_virtual_hosts_one_by_one() -> None:
     assert yaml.safe_load(done.out)["node"]["metadata"]["VIRTUAL_HOSTS"] == "split"
     refused = mesh_pilot(*asked)
     assert (refused.code, "needs --delta" in refused.err) == (2, True)
+
+
+def test_a_sidecar_of_delta_can_ask_for_clusters_on_demand() -> None:
+    asked = ("envoy-bootstrap", "--id", "web-1", "--ip", "10.1.1.1", "--clusters", "on-demand")
+    done = mesh_pilot(*asked, "--delta")
+    assert yaml.safe_load(done.out)["node"]["metadata"]["CLUSTERS"] == "on-demand"
+    for wrong in ((), ("--delta", "--type", "router")):
+        refused = mesh_pilot(*asked, *wrong)
+        assert (refused.code, "is for sidecars" in refused.err) == (2, True)

@@ -8,7 +8,7 @@ import click
 
 from mesh_pilot.cli.envoy_bootstrap import ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
 from mesh_pilot.cli.options import address, label
-from mesh_pilot.model.proxy import VIRTUAL_HOSTS, Interception, NodeType
+from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType
 from mesh_pilot.model.service import Locality
 from mesh_pilot.rpc.errors import AddressError
 
@@ -43,6 +43,11 @@ FILE = click.Path(path_type=Path)
     type=click.Choice(["whole", "split"]),
     help="With --delta: route tables whole, or a virtual host at a time; else as the control plane does by default.",
 )
+@click.option(
+    "--clusters",
+    type=click.Choice(["all", "on-demand"]),
+    help="With --delta, for sidecars: clusters of HTTP services all at once, or each when a request first needs it.",
+)
 @click.option("--admin", type=address, default="127.0.0.1:15000", help="Where Envoy's admin interface listens.")
 @click.option(
     "--tls-ca", type=FILE, help="PEM file of the CA that signed the control plane's certificate: use mutual TLS."
@@ -64,6 +69,7 @@ def command(
     pilot: str,
     delta: bool,
     virtual_hosts: str | None,
+    clusters: str | None,
     admin: str,
     tls_ca: Path | None,
     tls_cert: Path | None,
@@ -78,7 +84,9 @@ def command(
         tls = ClientTls(tls_ca, tls_cert, tls_key, tls_server_name)
     if virtual_hosts == "split" and not delta:
         raise click.UsageError("--virtual-hosts split needs --delta: State of the World has whole route tables only")
-    hosts = {VIRTUAL_HOSTS: virtual_hosts} if virtual_hosts else {}
+    if clusters == "on-demand" and not (delta and kind == NodeType.SIDECAR):
+        raise click.UsageError("--clusters on-demand is for sidecars, and needs --delta")
+    chosen = {key: value for key, value in ((VIRTUAL_HOSTS, virtual_hosts), (CLUSTERS, clusters)) if value}
     node = EnvoyNode(
         name=name,
         namespace=namespace,
@@ -88,7 +96,7 @@ def command(
         labels=dict(labels),
         interception=Interception(interception),
         locality=Locality.parse(locality),
-        metadata={**dict(metadata), **hosts},
+        metadata={**dict(metadata), **chosen},
     )
     try:
         bootstrap = envoy_bootstrap(node, pilot, delta=delta, admin=admin, tls=tls)

@@ -37,10 +37,13 @@ class Owner:
     """HTTP/1.0 is accepted too (node metadata HTTP10)."""
     settings: str = ""
     """What the proxy says of its own settings (see ``proxy_settings``)."""
+    on_demand: bool = False
+    """Requests may have to wait for their cluster."""
 
 
 def outbound_owner(scope: Scope) -> Owner:
-    return Owner(Side.OUTBOUND, scope.namespace, scope.labels, accepts_http10(scope), scope.meta(METADATA))
+    settings = scope.meta(METADATA)
+    return Owner(Side.OUTBOUND, scope.namespace, scope.labels, accepts_http10(scope), settings, scope.on_demand)
 
 
 def inbound_owner(view: View, workload: Workload) -> Owner:

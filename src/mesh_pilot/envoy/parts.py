@@ -10,6 +10,7 @@ from mesh_pilot.envoy import clusters, endpoints, gateways, inbound_clusters, in
 from mesh_pilot.envoy.grpc_clusters import grpc_assignment, grpc_cluster
 from mesh_pilot.envoy.grpc_listeners import client_listener, server_listener
 from mesh_pilot.envoy.grpc_routes import grpc_route_table
+from mesh_pilot.envoy.on_demand import cluster_on_demand, needed_cluster_plans
 from mesh_pilot.envoy.patches.patch import Context
 from mesh_pilot.envoy.patches.plans import (
     PatchedPart,
@@ -72,12 +73,13 @@ def _router_parts(target: Target) -> Parts:
 def _sidecar_parts(target: Target) -> Parts:
     """Of clusters and listeners the first part is for outbound, the second for inbound traffic."""
     scope, workload = target.scope, target.workload
+    inbound: PartKey = (CLUSTER, (inbound_clusters.inbound_clusters, (workload,)), True)
+    outbound: PartKey = (CLUSTER, (clusters.cluster_plans, (scope, target.place)), True)
+    needed: PartKey = (CLUSTER, (needed_cluster_plans, (scope, target.place)), True)
+    others: PartKey = (CLUSTER, (cluster_on_demand, (scope, target.place)), False)
     return {
         **_common(target),
-        CLUSTER: (
-            (CLUSTER, (clusters.cluster_plans, (scope, target.place)), True),
-            (CLUSTER, (inbound_clusters.inbound_clusters, (workload,)), True),
-        ),
+        CLUSTER: (needed, inbound, others) if scope.on_demand else (outbound, inbound),
         LISTENER: (
             (LISTENER, (listeners.listener_plans, (scope,)), True),
             (LISTENER, (inbound_listeners.inbound_listeners, (workload,)), True),

@@ -17,7 +17,7 @@ from mesh_pilot.envoy.patches.selection import Described, FilterRef, filters_for
 from mesh_pilot.envoy.proxy_settings import METADATA, own_settings
 from mesh_pilot.envoy.registered import Claim, claim_of, registered
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.proxy import VIRTUAL_HOSTS, Interception, NodeType, Proxy
+from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType, Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import NOWHERE, Locality
 from mesh_pilot.world.view import View
@@ -92,6 +92,8 @@ class Scope:
     it would wait for the certificate for ever."""
     split: bool = False
     """Whether the virtual hosts of its route tables are resources of their own."""
+    on_demand: bool = False
+    """Whether clusters that only routes name wait for a request."""
 
     def meta(self, key: str) -> str:
         """A value of SCOPE_METADATA as text, empty when absent."""
@@ -172,6 +174,8 @@ class Facts:
     """Istio's, as the proxy says it; empty where it does not."""
     split: bool = False
     """Whether it gets virtual hosts as resources of their own."""
+    on_demand: bool = False
+    """Whether it asks for clusters when it needs them."""
     texts: frozenset[tuple[str, str]] = frozenset()
     """All of the node's metadata that is text: EnvoyFilters can ask for any."""
 
@@ -209,6 +213,7 @@ def facts_of(proxy: Proxy, *, split: bool = False) -> Facts:
         certified=bool(proxy.identity),
         version=proxy.text("ISTIO_VERSION"),
         split=_gets_hosts_apart(proxy, split),
+        on_demand=proxy.incremental and not proxy.is_grpc and proxy.text(CLUSTERS).lower() == "on-demand",
         texts=frozenset((k, v) for k, v in metadata.items() if isinstance(v, str)),
     )
 
@@ -236,6 +241,9 @@ def target_of(view: View, facts: Facts) -> Target:
     router = facts.type is NodeType.ROUTER
     selected = view.selected_labels()
     labels = facts.labels or view.get(_labels_at, facts.claim)
+    # What a proxyless client understands of xDS is too little to be patched.
+    described = Described(facts.namespace, labels, facts.version, facts.texts)
+    filters = () if facts.grpc else filters_for(view, described)
     scope = Scope(
         type=facts.type,
         namespace=facts.namespace,
@@ -250,6 +258,8 @@ def target_of(view: View, facts: Facts) -> Target:
         grpc=facts.grpc,
         certified=facts.certified,
         split=facts.split,
+        # Patches may name any cluster.
+        on_demand=facts.on_demand and not router and not filters,
     )
     compared = selected | view.get(_mesh_failover_labels)
     place = Place(
@@ -266,9 +276,7 @@ def target_of(view: View, facts: Facts) -> Target:
         service_account=facts.service_account,
         claim=facts.claim,
     )
-    described = Described(facts.namespace, labels, facts.version, facts.texts)
-    # What a proxyless client understands of xDS is too little to be patched.
-    return Target(scope, place, workload, () if facts.grpc else filters_for(view, described))
+    return Target(scope, place, workload, filters)
 
 
 def _labels_at(view: View, claim: Claim) -> Labels:

@@ -14,6 +14,9 @@ from mesh_pilot.model.service import NOWHERE, Locality
 VIRTUAL_HOSTS = "VIRTUAL_HOSTS"
 """Node metadata: ``split`` for virtual hosts as resources of their own (VHDS), ``whole`` for tables that have them."""
 
+CLUSTERS = "CLUSTERS"
+"""Node metadata: ``on-demand`` for clusters of HTTP services when a request first needs them, ``all`` at once."""
+
 
 class NodeType(StrEnum):
     SIDECAR = "sidecar"

@@ -15,6 +15,7 @@ from mesh_pilot.envoy.filters.dynamic_dns import dynamic_dns
 from mesh_pilot.envoy.filters.fault import fault
 from mesh_pilot.envoy.filters.grpc_stats import grpc_stats
 from mesh_pilot.envoy.filters.grpc_web import grpc_web
+from mesh_pilot.envoy.filters.on_demand import on_demand
 from mesh_pilot.envoy.filters.router import router
 from mesh_pilot.envoy.filters.tokens import tokens
 from mesh_pilot.envoy.owner import Owner
@@ -35,6 +36,7 @@ HTTP_FILTERS: tuple[HttpFilterBuilder, ...] = (
     grpc_stats,
     fault,
     cors,
+    on_demand,
     dynamic_dns,
     router,
 )
