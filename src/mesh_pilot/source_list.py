@@ -41,8 +41,7 @@ def _config_sources(settings: Settings, address: str) -> list[Source]:
     """The sources that mesh config and settings name. Raises StartError."""
     mesh = load_mesh_config(str(settings.mesh_config)) if settings.mesh_config else None
     named = mesh.config_sources if mesh else []
-    tls = _tls_of(settings.mcp_tls)
-    configs = [*named, *(ConfigSource(address=address, tls_settings=tls) for address in settings.mcp_servers)]
+    configs = [*named, *(_config_source(address, settings.mcp_tls) for address in settings.mcp_servers)]
     trust_domain = mesh.trust_domain if mesh else "cluster.local"
     here = Here(
         root_namespace=settings.namespace, domain=settings.domain, trust_domain=trust_domain, plane=plane_mark(address)
@@ -95,16 +94,17 @@ class ConfigSourcesWatch:
         )
 
 
-def _tls_of(files: CertificateFiles | None) -> ClientTlsSettings | None:
-    """The files of flags, as mesh config would name them."""
-    if files is None:
-        return None
-    return ClientTlsSettings(
+def _config_source(address: str, files: CertificateFiles | None) -> ConfigSource:
+    """A source of a flag, as mesh config would name it. Only servers are connected to with the files of flags."""
+    if files is None or address.startswith(("fs:", "k8s:")):
+        return ConfigSource(address=address)
+    tls = ClientTlsSettings(
         mode=ClientTlsSettingsTlSmode.MUTUAL if files.certificate else ClientTlsSettingsTlSmode.SIMPLE,
         client_certificate=_text(files.certificate) or "",
         private_key=_text(files.key) or "",
         ca_certificates=_text(files.trusted) or "",
     )
+    return ConfigSource(address=address, tls_settings=tls)
 
 
 def short_names_in(settings: Settings, sources: Sequence[Source]) -> str:

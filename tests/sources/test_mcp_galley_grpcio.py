@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 from conformance import running
-from galley import COLLECTIONS as OFFERED
-from galley import Classes, Galley
 from support.envoy import eventually
+from support.galley import COLLECTIONS as OFFERED
+from support.galley import Classes, Galley
 from support.protos import compiled, message_classes
 
 from mesh_pilot.model.events import Endpoints

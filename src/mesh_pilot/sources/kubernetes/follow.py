@@ -19,7 +19,7 @@ from mesh_pilot.config.kinds import Kind
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.kubernetes.access import Access, KubernetesError
 
-log = structlog.get_logger(scope="kubernetes")
+log = structlog.get_logger(scope="sources")
 
 Object = Mapping[str, Any]
 """An object of Kubernetes, as decoded JSON."""

@@ -18,7 +18,7 @@ from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.kubernetes.access import Access
 from mesh_pilot.sources.kubernetes.follow import Object, follow
 
-log = structlog.get_logger(scope="kubernetes")
+log = structlog.get_logger(scope="sources")
 
 Key = tuple[str, ...]
 
