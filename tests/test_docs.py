@@ -16,7 +16,7 @@ from mesh_pilot.cli.logs import SCOPES
 
 ROOT = Path(__file__).parents[1]
 CODE = Path(mesh_pilot.__file__).parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "samples").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "samples").rglob("*.md")])
 CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
 OPERATING = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
 
