@@ -105,7 +105,7 @@ def passthrough(view: View) -> Resource | None:
 def _calls(view: View, scope: Scope, place: Place, service: Service) -> Iterator[tuple[str, Call]]:
     """The clusters of one service, by name."""
     client = view.get(_client, scope)
-    ref = view.get(rule_ref, scope.namespace, scope.labels, service.key)
+    ref = rule_ref(view, scope.namespace, scope.labels, service.key)
     subsets = ("", *view.get(subset_names, ref)) if ref else ("",)
     by_sni = not service.external and bool(scope.gateways) and view.get(_passes_by_sni, scope.gateways)
     for port in service.ports:

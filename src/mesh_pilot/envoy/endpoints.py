@@ -68,7 +68,7 @@ def assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | 
     port = service.port(parsed.port) if service else None
     if service is None or port is None:
         return None
-    ref = view.get(rule_ref, scope.namespace, scope.labels, service.key)
+    ref = rule_ref(view, scope.namespace, scope.labels, service.key)
     labels = subset_labels(view, ref, parsed.subset)
     through = bool(ref) and view.get(passes_through, ref, parsed.port, parsed.subset)
     if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:

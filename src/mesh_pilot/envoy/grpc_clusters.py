@@ -43,7 +43,7 @@ def grpc_cluster(view: View, scope: Scope, name: str) -> Resource | None:
     service = scope_service(view, scope, target.host)
     if service is None or service.port(target.port) is None:
         return view.get(_unserved, name)
-    ref = view.get(rule_ref, scope.namespace, scope.labels, service.key)
+    ref = rule_ref(view, scope.namespace, scope.labels, service.key)
     if view.get(subset_labels, ref, target.subset) is None:
         return view.get(_unserved, name)
     through = view.get(passes_through, ref, target.port, target.subset)

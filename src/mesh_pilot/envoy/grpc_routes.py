@@ -84,7 +84,7 @@ def _undeclared(view: View, scope: Scope, service: Service, port: int) -> Planne
     """The virtual host of a service whose port is not declared as HTTP: a gRPC client that asks for it knows better."""
     names, _ = service_names(service, scope.dns_domain)
     domains = tuple(domain for name in names for domain in (name, host_port(name, port)))
-    rule = view.get(rule_ref, scope.namespace, scope.labels, service.key)
+    rule = rule_ref(view, scope.namespace, scope.labels, service.key)
     routes = (service_routes, (service.host, port, rule))
     configs = (service.config, *rule) if service.config is not None else rule
     return PlannedHost(host_port(service.host, port), domains, (routes,), configs=configs)

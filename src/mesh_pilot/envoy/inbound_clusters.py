@@ -139,7 +139,7 @@ def _ports(view: View, workload: Workload) -> Iterator[Inbound]:
             source=_source(scope, target),
             service=instance.service.key,
             service_port=instance.port.number,
-            rule=view.get(rule_ref, scope.namespace, None, instance.service.key),
+            rule=rule_ref(view, scope.namespace, None, instance.service.key),
             settings=scope.meta(METADATA),
             sidecar=pools,
         )
@@ -168,7 +168,7 @@ def _ingress(
         source=_source(scope, target),
         service=service,
         service_port=port.number,
-        rule=view.get(rule_ref, scope.namespace, None, service) if service else NO_RULE,
+        rule=rule_ref(view, scope.namespace, None, service) if service else NO_RULE,
         settings=scope.meta(METADATA),
         sidecar=scope.sidecar,
     )

@@ -56,14 +56,17 @@ NO_POLICY = Policy()
 
 
 def rule_ref(view: View, namespace: str, labels: Labels | None, service: ServiceKey) -> RuleRef:
-    """The rule that a client follows for a service.
+    """The rule that a client follows for a service. Called as it is: most services have none to remember.
 
     ``labels`` are the client's (``Scope.labels``); None where the rule is asked for by the service's own side, for
     which rules with a workloadSelector do not count.
     """
-    covering = view.get(_rules_covering, service.host)
+    return view.get(_chosen, namespace, labels, service) if view.get(_rules_covering, service.host) else NO_RULE
+
+
+def _chosen(view: View, namespace: str, labels: Labels | None, service: ServiceKey) -> RuleRef:
     found = NO_RULE
-    for entry in _entries_for(view, covering, namespace, service) if covering else ():
+    for entry in _entries_for(view, view.get(_rules_covering, service.host), namespace, service):
         if entry.selector is None:
             found = entry.configs
         elif labels is not None and entry.configs[0].namespace == namespace and entry.selector <= labels:
@@ -132,7 +135,7 @@ def policy_for(
     view: View, namespace: str, labels: Labels | None, service: ServiceKey, port: int, subset: str = ""
 ) -> Policy:
     """``client_policy`` of the rule that a client follows for a service."""
-    return client_policy(view, view.get(rule_ref, namespace, labels, service), port, subset)
+    return client_policy(view, rule_ref(view, namespace, labels, service), port, subset)
 
 
 def passes_through(view: View, ref: RuleRef, port: int, subset: str = "") -> bool:

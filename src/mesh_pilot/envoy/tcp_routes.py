@@ -169,7 +169,7 @@ def _with_policy(view: View, scope: Scope, target: TcpTarget, end: _End) -> TcpT
     own = idle_timeout(scope)
     if end.service is None:
         return attrs.evolve(target, idle_timeout=own)
-    ref = view.get(rule_ref, scope.namespace, scope.labels, end.service)
+    ref = rule_ref(view, scope.namespace, scope.labels, end.service)
     policy = client_policy(view, ref, end.port, end.subset)
     hashing = policy.load_balancer.consistent_hash if policy.load_balancer else None
     tcp = policy.connection_pool.tcp if policy.connection_pool else None

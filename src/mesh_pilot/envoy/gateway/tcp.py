@@ -97,7 +97,7 @@ def _sni_chain(view: View, owner: Owner, sni: str, host: str, gateway: ConfigKey
 
 def _sni_names(view: View, scope: Scope, service: Service) -> Iterator[str]:
     """The clusters of a service for connections that are passed on as they are."""
-    ref = view.get(rule_ref, scope.namespace, scope.labels, service.key)
+    ref = rule_ref(view, scope.namespace, scope.labels, service.key)
     subsets = ("", *view.get(subset_names, ref)) if ref else ("",)
     for port in service.ports:
         if port.protocol is not Protocol.UDP:

@@ -54,7 +54,7 @@ def client_of(view: View, scope: Scope, gateway: str, key: ConfigKey, *, infer_p
     known = view.get(traits, key)
     rules = []
     for host in known.destinations:
-        ref = view.get(rule_ref, scope.namespace, scope.labels, service_key(view, scope, host))
+        ref = rule_ref(view, scope.namespace, scope.labels, service_key(view, scope, host))
         if ref:
             rules.append((host, ref))
     ports = ((host, only_port(view, scope, host)) for host in known.destinations if infer_ports)
