@@ -28,7 +28,7 @@ RETRY_LIMIT_SECONDS = 60.0
 
 Fetch = Callable[[httpx.AsyncClient, Wanted, float], Awaitable[str]]
 
-log = structlog.get_logger(scope="jwks")
+log = structlog.get_logger(scope="sources")
 
 
 def _new_client() -> httpx.AsyncClient:
