@@ -78,6 +78,12 @@ def test_the_first_datacenter_is_the_meshs_own() -> None:
     assert [(c.agent.address, c.datacenter) for c in found] == [("http://a", "one"), ("http://b", "two")]
 
 
+def test_other_datacenters_may_be_merged_into_the_first() -> None:
+    url = "--consul-server-url"
+    found = settings(url, "http://a", url, "http://b", "--consul-merge-datacenters")
+    assert [(c.remote, c.merged) for c in found] == [(False, False), (True, True)]
+
+
 def test_datacenters_behind_one_agent_share_its_connections() -> None:
     dc, url = "--consul-datacenter", "--consul-server-url"
     assert [c.max_queries for c in settings(url, "http://a", dc, "one", dc, "two")] == [75, 75]

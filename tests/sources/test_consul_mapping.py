@@ -70,6 +70,16 @@ def test_a_remote_datacenter_is_part_of_the_host() -> None:
     assert service(entry(), remote=True, datacenter="east").host == "web.service.east.consul"
 
 
+def test_a_remote_datacenter_may_serve_the_local_host_too() -> None:
+    reading = read(entry(), remote=True, merged=True)
+    assert reading.service is not None and reading.merged is not None and reading.endpoints is not None
+    endpoints, service = reading.merged
+    assert reading.service.host == "web.service.dc1.consul"
+    assert service.host == endpoints.service.host == "web.service.consul"
+    assert endpoints.endpoints == reading.endpoints.endpoints
+    assert len(reading.items()) == 4
+
+
 def test_a_service_may_name_its_namespace() -> None:
     assert service(entry(meta={"namespace": "shop"})).namespace == "shop"
     reading = read(entry(meta={"namespace": "No Such"}))

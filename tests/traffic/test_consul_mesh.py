@@ -16,6 +16,7 @@ from support.fleet import fleet
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
+from mesh_pilot.model.service import Locality
 from mesh_pilot.sources.consul import Agent, ConsulSettings
 
 pytestmark = pytest.mark.envoy
@@ -173,6 +174,68 @@ async def test_a_deploy_replaces_every_instance_under_load_without_a_failed_requ
             await eventually(lambda: set(load.answers) == set(new), what="all new ones answer")
         assert load.failures == []
         await mesh.assert_all_taken()
+        nursery.cancel_scope.cancel()
+
+
+FAILOVER = f"""
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {{name: reviews}}
+spec:
+  host: {HOST}
+  trafficPolicy:
+    outlierDetection: {{consecutive5xxErrors: 2, interval: 0.2s, baseEjectionTime: 60s, maxEjectionPercent: 100}}
+"""
+
+
+async def test_requests_go_over_to_another_datacenter_while_their_own_has_no_healthy_instance(
+    tmp_path: Path, free_ports: Ports, consul: Consul
+) -> None:
+    (port,), other = free_ports(1), free_ports(4)
+    url = f"http://127.0.0.1:{port}/"
+    there = {"datacenter": "dc2"}
+    async with real_consul(tmp_path, other, name="second", config=there) as second:
+        datacenters = (
+            *settings(consul),
+            ConsulSettings(agent=Agent(second.address), remote=True, merged=True),
+        )
+        async with fleet(tmp_path, FAILOVER, mesh=MESH, consul=datacenters) as mesh:
+            near, far = await mesh.backend("near"), await mesh.backend("far")
+            await put(consul, near, port, Check=TTL)
+            await put(second, far, port, Check=TTL)
+            node = attrs.evolve(CLIENT, locality=Locality("dc1"))
+            await mesh.envoy(node)
+            await mesh.until_answered_by({"near"}, url, host=HOST)
+            await consul.check("near", "fail")
+            await mesh.until_answered_by({"far"}, url, host=HOST)
+            await consul.check("near", "pass")
+            await mesh.until_answered_by({"near"}, url, host=HOST)
+            await second.kill()
+            await consul.check("near", "fail")
+            await mesh.until_answered_by({"far"}, url, host=HOST)
+            assert set(await mesh.names(url, host="reviews.service.dc2.consul")) == {"far"}
+            await mesh.assert_all_taken()
+
+
+async def test_an_instance_that_fails_requests_sends_them_to_another_datacenter(
+    tmp_path: Path, free_ports: Ports, consul: Consul
+) -> None:
+    (port,), other = free_ports(1), free_ports(4)
+    url = f"http://127.0.0.1:{port}/"
+    async with (
+        real_consul(tmp_path, other, name="second", config={"datacenter": "dc2"}) as second,
+        trio.open_nursery() as nursery,
+    ):
+        remote = ConsulSettings(agent=Agent(second.address), remote=True, merged=True)
+        async with fleet(tmp_path, FAILOVER, mesh=MESH, consul=(*settings(consul), remote)) as mesh:
+            near = await nursery.start(_process, "near")
+            await put(consul, near.backend, port)
+            await put(second, await mesh.backend("far"), port)
+            await mesh.envoy(attrs.evolve(CLIENT, locality=Locality("dc1")))
+            await mesh.until_answered_by({"near"}, url, host=HOST)
+            near.stop.set()  # Consul knows of no check: it stays in the catalog
+            await mesh.until_answered_by({"far"}, url, host=HOST)
+            await mesh.assert_all_taken()
         nursery.cancel_scope.cancel()
 
 

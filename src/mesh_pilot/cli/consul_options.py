@@ -44,6 +44,10 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
         {"multiple": True, "help": "A Consul agent: http(s)://host:port, unix:///path; repeatable."},
     ),
     ("--consul-datacenter", {"multiple": True, "help": "Datacenter to read.  [default: the agent's own]"}),
+    (
+        "--consul-merge-datacenters",
+        {"is_flag": True, "help": "Instances of other datacenters also serve the host of the own one."},
+    ),
     ("--consul-token", {"default": "", "help": "ACL token; better in a file or the environment."}),
     ("--consul-token-file", {"type": _FILE, "help": "File with the ACL token, read again when it changes."}),
     ("--consul-ca-file", {"type": _FILE, "help": "PEM file of the CA of the agent's certificate."}),
@@ -119,6 +123,7 @@ def _one(
         agent=agent,
         datacenter=datacenter,
         remote=not is_first,
+        merged=flags["consul_merge_datacenters"] and not is_first,
         domain=flags["consul_domain"].strip("."),
         partition=flags["consul_partition"] or environment.get("CONSUL_PARTITION", ""),
         consul_namespace=flags["consul_namespace"] or environment.get("CONSUL_NAMESPACE", ""),

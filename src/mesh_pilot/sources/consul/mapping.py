@@ -59,6 +59,13 @@ class Reading:
     """None: nothing to serve; or, with problems, nothing that can be."""
     endpoints: Endpoints | None = None
     problems: tuple[Problem, ...] = ()
+    merged: tuple[Endpoints, Service] | None = None
+    """The same under the host of the mesh's own datacenter, where the two are to be one."""
+
+    def items(self) -> tuple[Endpoints | Service, ...]:
+        """Endpoints first: whoever learns of a service finds them there."""
+        found = (self.endpoints, self.service, *(self.merged or ()))
+        return tuple(item for item in found if item is not None)
 
 
 @attrs.frozen
@@ -106,13 +113,26 @@ def read_service(name: str, instances: Iterable[Instance], settings: ConsulSetti
         external=is_external,
         registry="Consul",
     )
-    return Reading(service, Endpoints(key, endpoints), tuple(problems))
+    reading = Reading(service, Endpoints(key, endpoints), tuple(problems))
+    return attrs.evolve(reading, merged=_merged(name, service, endpoints, settings)) if settings.merged else reading
+
+
+def _merged(
+    name: str, service: Service, endpoints: tuple[Endpoint, ...], settings: ConsulSettings
+) -> tuple[Endpoints, Service]:
+    here = attrs.evolve(service, host=_local_host(name, settings), addresses=())
+    return Endpoints(here.key, endpoints), here
 
 
 def _host(name: str, members: Sequence[Instance], settings: ConsulSettings) -> str:
     datacenter = settings.datacenter or members[0].datacenter
-    middle = f"service.{datacenter}" if settings.remote and datacenter else "service"
-    return f"{name}.{middle}.{settings.domain}".lower()
+    if settings.remote and datacenter:
+        return f"{name}.service.{datacenter}.{settings.domain}".lower()
+    return _local_host(name, settings)
+
+
+def _local_host(name: str, settings: ConsulSettings) -> str:
+    return f"{name}.service.{settings.domain}".lower()
 
 
 def _namespace(members: Sequence[Instance], settings: ConsulSettings, problems: list[Problem]) -> str:

@@ -130,6 +130,8 @@ class ConsulSettings:
     """Which one to ask for; empty: the agent's own."""
     remote: bool = False
     """Not the datacenter of this mesh's own proxies: its hosts are ``<name>.service.<datacenter>.<domain>``."""
+    merged: bool = False
+    """Of a remote one: its instances also serve the host that its services have in the mesh's own datacenter."""
     domain: str = "consul"
     partition: str = ""
     consul_namespace: str = ""

@@ -247,9 +247,7 @@ class ConsulSource:
             return self._picture.refuse(where, (_mistake_of_ours(error),))
         if reading.service is None and reading.problems:
             return self._picture.refuse(where, reading.problems)
-        # Endpoints first: whoever learns of the service finds them there.
-        found = [item for item in (reading.endpoints, reading.service) if item is not None]
-        return self._picture.put(where, found, reading.problems)
+        return self._picture.put(where, reading.items(), reading.problems)
 
     async def _take_configs(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
         """All objects in the KV store; only those that differ are parsed."""
