@@ -17,7 +17,7 @@ from mesh_pilot.model.events import Delete, Item, Replace, Synced, Upsert
 from mesh_pilot.security.ca import CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.world import World
-from mesh_pilot.xds import held
+from mesh_pilot.xds import held, kept
 from mesh_pilot.xds.messages import Variant
 
 SOURCE = "test"
@@ -110,6 +110,7 @@ def test_nothing_is_held_for_clients_that_are_gone() -> None:
     assert process.sizes() == (Counter(), 0, 0, 0)
     held._recent.clear()
     held._listing.cache_clear()
+    kept.forget()
     del client
     gc.collect()
     assert not [state for state in held._states.values() if state is not held.EMPTY]

@@ -7,24 +7,20 @@ what the first one came to, and costs no walk through all there is.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Mapping
-from functools import lru_cache
 from weakref import ref
 
 import attrs
 
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.xds.held import EMPTY, State, content_digest, intern_names, whole
+from mesh_pilot.xds.kept import kept
 from mesh_pilot.xds.plan import Plan
 from mesh_pilot.xds.sets import ResourceSet
 
 WILDCARD = "*"
 
 NO_NAMES: frozenset[str] = frozenset()
-
-KEPT = 8
-"""Outcomes of a kind that are kept: streams that come to the same do so at about the same time."""
 
 
 @attrs.frozen
@@ -35,7 +31,7 @@ class Wanted:
     wildcard: bool
 
 
-@lru_cache(maxsize=KEPT)
+@kept(lambda names: len(names))
 def wanted(names: tuple[str, ...]) -> Wanted:
     """The names of a request."""
     found = frozenset(names)
@@ -54,19 +50,16 @@ def without(some: frozenset[str], others: frozenset[str]) -> frozenset[str]:
     return some if some.isdisjoint(others) else some - others
 
 
-@lru_cache(maxsize=KEPT)
+@kept(lambda names, new, lost: len(names) + len(new) + len(lost))
 def renamed(names: frozenset[str], new: frozenset[str], lost: frozenset[str]) -> frozenset[str]:
     """The names that a client asks for after a request, the same object for all who come to the same."""
     return intern_names(without(joined(names, new), lost))
 
 
-@lru_cache(maxsize=KEPT)
+@kept(lambda names, before: len(names) + len(before))
 def moved(names: frozenset[str], before: frozenset[str]) -> frozenset[str]:
     """The names that are asked for and were not before, or the other way round."""
     return names ^ before
-
-
-_goals: OrderedDict[Hashable, State] = OrderedDict()
 
 
 def goal(source: ResourceSet, *, wildcard: bool, names: frozenset[str]) -> State:
@@ -74,20 +67,26 @@ def goal(source: ResourceSet, *, wildcard: bool, names: frozenset[str]) -> State
     everything = whole(source) if wildcard else EMPTY
     if not names:
         return everything
-    found = _goals.get(key := _place(source, wildcard, names))
-    if found is None:
+    for _ in range(2):
         # Looking may bring in what nobody asked for before, and so a new revision.
-        entries = everything.entries
-        extra = [resource for name in sorted(names) if name not in entries and (resource := source.get(name))]
-        found = _goals[key := _place(source, wildcard, names)] = everything.changed(extra, ())
-        if len(_goals) > KEPT:
-            _goals.popitem(last=False)
-    _goals.move_to_end(key)
+        place = tuple([(ref(part), part.refresh()) for part in source.parts])
+        found = _goal(place, everything, names, _Source(ref(source)))
     return found
 
 
-def _place(source: ResourceSet, wildcard: bool, names: frozenset[str]) -> Hashable:
-    return (names, wildcard, *[(ref(part), part.refresh()) for part in source.parts])
+@attrs.frozen
+class _Source:
+    """Where to look; equal to any other, because that is told by the place. Keeps nothing alive."""
+
+    source: ref[ResourceSet] = attrs.field(eq=False)
+
+
+@kept(lambda place, everything, names, where: len(everything.entries) + len(names))
+def _goal(place: Hashable, everything: State, names: frozenset[str], where: _Source) -> State:
+    source, entries = where.source(), everything.entries
+    assert source is not None
+    get = source.get
+    return everything.changed([r for name in sorted(names) if name not in entries and (r := get(name))], ())
 
 
 def differing(held: State, aim: State) -> frozenset[str]:
@@ -97,7 +96,7 @@ def differing(held: State, aim: State) -> frozenset[str]:
     return aim.names if held is EMPTY else held.names if aim is EMPTY else _differing(held, aim)
 
 
-@lru_cache(maxsize=KEPT)
+@kept(lambda held, aim: len(held.entries) + len(aim.entries))
 def _differing(held: State, aim: State) -> frozenset[str]:
     had = held.entries
     found = [name for name, new in aim.entries.items() if (old := had.get(name)) is None or old.version != new.version]
@@ -113,7 +112,7 @@ class Offer:
     missing: tuple[str, ...]
 
 
-@lru_cache(maxsize=2 * KEPT)
+@kept(lambda names, aim: len(names) + len(aim.entries))
 def offer(names: frozenset[str], aim: State) -> Offer:
     """What a state has of these names, by name."""
     order = sorted(names)
@@ -122,7 +121,7 @@ def offer(names: frozenset[str], aim: State) -> Offer:
     return Offer(Plan(tuple([resource for resource in found if resource is not None])), missing)
 
 
-@lru_cache(maxsize=2 * KEPT)
+@kept(lambda held, plan: len(held.entries) + len(plan.puts))
 def after(held: State, plan: Plan) -> State:
     """What a client holds once it was sent this."""
     return held.changed(plan.puts, plan.drops)
@@ -136,7 +135,7 @@ class Content:
     marks: tuple[str, ...] = ()
 
 
-@lru_cache(maxsize=2 * KEPT)
+@kept(lambda plan, removed, clusters: len(plan.puts) + (len(clusters.entries) if clusters else 0))
 def content(plan: Plan, removed: tuple[str, ...], clusters: State | None) -> Content:
     """``clusters``: what marks are made from, see ``mark``; None for resources without."""
     marks = () if clusters is None else tuple([mark(resource.name, clusters) for resource in plan.puts])
@@ -149,7 +148,7 @@ def mark(name: str, clusters: State) -> str:
     return "" if cluster is None else f".{cluster.version[:8]}"
 
 
-@lru_cache(maxsize=4)
+@kept(lambda aim, clusters: len(aim.entries) + (len(clusters.entries) if clusters else 0))
 def presented(aim: State, clusters: State | None) -> Mapping[str, str]:
     """The versions that a Delta client presents which has all of this."""
     if clusters is None:
