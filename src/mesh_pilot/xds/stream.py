@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import cache
-from typing import Protocol
 
 import attrs
 
@@ -34,6 +33,7 @@ from mesh_pilot.model.resource import (
 )
 from mesh_pilot.xds.encode import no_endpoints
 from mesh_pilot.xds.held import State, remember
+from mesh_pilot.xds.journal import NO_JOURNAL, Journal
 from mesh_pilot.xds.messages import Code, DeltaRequest, Nack, Node, Request, Response, SotwRequest, StreamError, Variant
 from mesh_pilot.xds.plan import Plan
 from mesh_pilot.xds.sets import Catalog, ProxyResources, ResourceSet
@@ -41,31 +41,6 @@ from mesh_pilot.xds.subscription import Subscription, SubscriptionStatistics
 
 REFERRERS = (LISTENER, ROUTE, VIRTUAL_HOST, EXTENSION)
 """Types whose resources name clusters."""
-
-
-class Journal(Protocol):
-    """Who is told what happens on a stream; adds the times that the stream does not know."""
-
-    def connected(self, proxy: Proxy) -> None: ...
-
-    def sent(self, response: Response) -> None: ...
-
-    def acked(self, type_url: str, nonce: str, version: str) -> None: ...
-
-    def rejected(self, nack: Nack) -> None: ...
-
-
-class _NoJournal:
-    def connected(self, proxy: Proxy) -> None: ...
-
-    def sent(self, response: Response) -> None: ...
-
-    def acked(self, type_url: str, nonce: str, version: str) -> None: ...
-
-    def rejected(self, nack: Nack) -> None: ...
-
-
-NO_JOURNAL: Journal = _NoJournal()
 
 
 @attrs.frozen
