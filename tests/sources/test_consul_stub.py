@@ -171,6 +171,29 @@ async def test_a_crowd_without_the_summary_reads_all_services_to_find_the_one_th
             await follower.until(lambda picture: "10.0.0.3" in str(picture.items))
 
 
+async def test_in_a_crowd_a_stale_server_that_lags_is_asked_again() -> None:
+    names = [f"s-{number:02}" for number in range(20)]
+    async with consul_stub() as stub:
+        for state in ("critical", "warning"):
+            stub.answer(f"/v1/health/state/{state}", [], index=5)
+        stub.answer("/v1/catalog/nodes", [], index=5)
+        for name in names:
+            stub.answer(f"/v1/health/service/{name}", [entry("10.0.0.1")], index=5)
+        async with following(stub, max_queries=16, consistency=Consistency.STALE) as (source, follower):
+            stub.answer(CATALOG, {name: [] for name in ("web", *names)}, index=6)
+            await follower.until(lambda picture: len(picture.items) == 2 * 21)
+            await eventually(lambda: source.statistics().waiting == 14, what="seats are taken")
+            await eventually(lambda: stub.counts()["/v1/health/state/critical"] == 2, what="it waits for checks")
+            asked = stub.counts()
+            held = {a.path for a in stub.asked if a.path.startswith("/v1/health/service/") and "index" in a.parameters}
+            cold = next(name for name in names if f"/v1/health/service/{name}" not in held)
+            path = f"/v1/health/service/{cold}"
+            stub.answer("/v1/health/state/critical", [{"Node": "n", "CheckID": "c", "ServiceName": cold}], index=9)
+            await eventually(lambda: stub.counts()[path] > asked[path], what="it is read, too early")
+            stub.answer(path, [entry("10.0.0.1"), entry("10.0.0.3")], index=9)
+            await follower.until(lambda picture: "10.0.0.3" in str(picture.items))
+
+
 async def test_a_crowd_has_no_more_connections_than_it_may() -> None:
     names = [f"s-{number:03}" for number in range(100)]
     most = 0

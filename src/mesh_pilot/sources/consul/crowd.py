@@ -20,13 +20,15 @@ import attrs
 import trio
 
 from mesh_pilot.sources.consul.api import Answer
-from mesh_pilot.sources.consul.settings import ConsulSettings
+from mesh_pilot.sources.consul.settings import Consistency, ConsulSettings
 
 STANDING = 5
 """Queries that have no need of a seat: the catalog, the configs in KV, and the triggers."""
 
 _SWEEPERS = 4
 _REMEMBERED = 256
+_LAG_SECONDS = 0.5
+"""How far behind a server may be that answers a stale read; Consul says some tens of milliseconds, commonly."""
 
 
 class Query(Protocol):
@@ -47,6 +49,8 @@ class Member:
     """Whether it was read once."""
     called: trio.Event = attrs.field(factory=trio.Event)
     """Set when it may have changed."""
+    is_urgent: bool = False
+    """Whether it was called because it has changed."""
     read: trio.Event = attrs.field(factory=trio.Event)
     """Set once it has been read after a call, or is gone."""
 
@@ -56,6 +60,7 @@ class Crowd:
 
     def __init__(self, settings: ConsulSettings) -> None:
         self._timing = settings.timing
+        self._is_stale = settings.consistency is Consistency.STALE
         starts = max(min(settings.max_starts, settings.max_queries // 4), 1)
         self._starts = trio.CapacityLimiter(starts)
         self.seats = max(settings.max_queries - starts - STANDING, 1)
@@ -116,7 +121,12 @@ class Crowd:
         with trio.move_on_after(patience if most_seconds is None else most_seconds):
             await member.called.wait()
         member.called = trio.Event()
-        return await self.read(query)
+        is_urgent, member.is_urgent = member.is_urgent, False
+        answer = await self.read(query)
+        if is_urgent and self._is_stale and answer.index == index:
+            await trio.sleep(_LAG_SECONDS)
+            answer = await self.read(query)
+        return answer
 
     def has_read(self, member: Member, index: int, *, is_changed: bool) -> None:
         """A service was read, as it is since `index`."""
@@ -131,9 +141,10 @@ class Crowd:
         return index in self._told
 
     def call(self, names: Iterable[str]) -> None:
-        """These services may have changed."""
+        """These services have changed."""
         for name in names:
             if name in self.members:
+                self.members[name].is_urgent = True
                 self.members[name].called.set()
 
     async def call_and_wait(self, names: Iterable[str]) -> None:
