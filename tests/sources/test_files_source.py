@@ -168,6 +168,38 @@ async def test_an_internal_error_costs_one_object(
     assert [entry["line"] for entry in logs if entry["log_level"] == "error"] == [13]
 
 
+async def test_of_a_file_of_many_objects_only_those_that_changed_are_read_again(
+    folder: Path, source: FileSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: dict[str, int] = {}
+
+    def decode(document: Document, **arguments: Any) -> Config:
+        config = decode_document(document, **arguments)
+        read[config.name] = config.origin.line
+        return config
+
+    monkeypatch.setattr("mesh_pilot.sources.files.objects.decode_document", decode)
+    objects = {f"o{number}": text(f"o{number}", 1) for number in range(20)}
+    file = folder / "a.yaml"
+    file.write_text("---\n".join(objects.values()))
+    async with running(source) as follower:
+        await follower.until_synced()
+        assert len(read) == 20
+        read.clear()
+        objects["o7"] = text("o7", 2)
+        file.write_text("---\n".join(objects.values()))
+        key = ("config", "VirtualService", "default", "o7")
+        await follower.until(lambda picture: "2" in str(picture.items[key]))
+        assert list(read) == ["o7"]
+        read.clear()
+        del objects["o17"]
+        file.write_text("---\n".join(objects.values()))
+        await follower.until(lambda picture: len(picture.items) == 19)
+        # Those that stand on other lines now are read as well.
+        lines = file.read_text().splitlines()
+        assert {name: lines[line + 2] == f"  name: {name}" for name, line in read.items()} == {"o18": True, "o19": True}
+
+
 async def test_the_same_object_in_two_folders_is_the_earlier_folders(tmp_path: Path) -> None:
     for name, value in (("z-first", 1), ("a-second", 2)):
         (tmp_path / name).mkdir()

@@ -56,23 +56,24 @@ def load(text: str, origin: Origin) -> Iterator[Document | ConfigError]:
 
     A document that can't be read yields a ConfigError (not raised), with the line, and the others still come.
     """
-    line = 0
-    for chunk in _split(text):
-        yield from _load_one(chunk, line, origin)
-        line += chunk.count("\n")
+    for offset, part in split(text):
+        yield from load_part(part, offset, origin)
 
 
-def _split(text: str) -> Iterator[str]:
-    """The text cut before every `---` line, so that a broken document costs only itself."""
-    start = 0
+def split(text: str) -> Iterator[tuple[int, str]]:
+    """The text cut before every `---` line, so that a broken document costs only itself: parts of it, and how many
+    lines are before each."""
+    start = line = 0
     for match in _SEPARATOR.finditer(text):
         if match.start() > start:
-            yield text[start : match.start()]
+            yield line, text[start : match.start()]
+            line += text.count("\n", start, match.start())
             start = match.start()
-    yield text[start:]
+    yield line, text[start:]
 
 
-def _load_one(text: str, offset: int, origin: Origin) -> Iterator[Document | ConfigError]:
+def load_part(text: str, offset: int, origin: Origin) -> Iterator[Document | ConfigError]:
+    """`load` for one part of a text that `split` has cut."""
     preamble = _PREAMBLE.match(text)
     if preamble is not None and preamble.end() == len(text):
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 
 import attrs
@@ -9,7 +10,7 @@ import structlog
 
 from mesh_pilot.config.decode import decode_document
 from mesh_pilot.config.kinds import KindError, lookup
-from mesh_pilot.config.yaml import Document, load
+from mesh_pilot.config.yaml import Document, load_part, split
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import item_key
 from mesh_pilot.sources.files.content import Entry, Faulty, Found, Ignored, Key
@@ -21,8 +22,18 @@ _IDENTITY = ("apiVersion", "kind", "metadata", "metadata.name", "metadata.namesp
 """Fields that say which object it is: where one of them is wrong, that can't be told."""
 
 
-def read_objects(data: bytes, origin: Origin, default_namespace: str) -> Iterator[Entry | Ignored]:
-    """Every object of a file, one at a time, in order."""
+Known = dict[tuple[int, bytes], tuple[Entry | Ignored, ...]]
+"""What stood in the parts of a file when it was last read, by the lines before a part and a digest of it."""
+
+
+def read_objects(
+    data: bytes, origin: Origin, default_namespace: str, known: Known | None = None
+) -> Iterator[Entry | Ignored]:
+    """Every object of a file, one at a time, in order.
+
+    Parts of a file between separators that are as they were before are not read again: ``known`` says what stood in
+    them, and is brought up to date once all is read.
+    """
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -33,8 +44,25 @@ def read_objects(data: bytes, origin: Origin, default_namespace: str) -> Iterato
     if origin.location.lower().endswith(".json"):
         # JSON may be indented with tabs, YAML may not; inside JSON strings there can be none.
         text = text.replace("\t", " ")
-    for document in load(text, origin):
-        yield _faulty(document) if isinstance(document, ConfigError) else _read(document, origin, default_namespace)
+    fresh: Known = {}
+    for offset, part in split(text):
+        place = (offset, hashlib.blake2b(part.encode(), digest_size=16).digest())
+        entries = known.get(place) if known else None
+        if entries is None:
+            read: list[Entry | Ignored] = []
+            for document in load_part(part, offset, origin):
+                if isinstance(document, ConfigError):
+                    read.append(_faulty(document))
+                else:
+                    read.append(_read(document, origin, default_namespace))
+                yield read[-1]
+            entries = tuple(read)
+        else:
+            yield from entries
+        fresh[place] = entries
+    if known is not None:
+        known.clear()
+        known.update(fresh)
 
 
 def _read(document: Document, origin: Origin, default_namespace: str) -> Entry | Ignored:

@@ -18,7 +18,7 @@ import attrs
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import Item, item_key
 from mesh_pilot.sources.files.content import Entry, Faulty, Found, Ignored
-from mesh_pilot.sources.files.objects import internal_error, read_objects
+from mesh_pilot.sources.files.objects import Known, internal_error, read_objects
 from mesh_pilot.sources.files.secrets import PART_NAMES, make_credential
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -58,8 +58,8 @@ class Root(Protocol):
     def read(self, unit: str) -> Parts:
         """Raises OSError."""
 
-    def parse(self, unit: str, parts: Parts) -> Iterator[Entry | Ignored]:
-        """What stands in a unit, object by object."""
+    def parse(self, unit: str, parts: Parts, known: Known | None = None) -> Iterator[Entry | Ignored]:
+        """What stands in a unit, object by object. ``known``: see `objects.read_objects`."""
 
 
 @attrs.frozen
@@ -82,8 +82,8 @@ class ConfigRoot:
     def read(self, unit: str) -> Parts:
         return {"": read_file(Path(unit))}
 
-    def parse(self, unit: str, parts: Parts) -> Iterator[Entry | Ignored]:
-        return read_objects(parts[""], Origin(self.source, unit), self.default_namespace)
+    def parse(self, unit: str, parts: Parts, known: Known | None = None) -> Iterator[Entry | Ignored]:
+        return read_objects(parts[""], Origin(self.source, unit), self.default_namespace, known)
 
 
 @attrs.frozen
@@ -107,7 +107,7 @@ class CredentialsRoot:
         files = sorted(file for file in Path(unit).iterdir() if file.name in PART_NAMES)
         return {file.name: read_file(file) for file in files}
 
-    def parse(self, unit: str, parts: Parts) -> Iterator[Entry | Ignored]:
+    def parse(self, unit: str, parts: Parts, known: Known | None = None) -> Iterator[Entry | Ignored]:
         secret, problems = make_credential(Path(unit).name, "", parts)
         key = item_key(secret)
         yield Faulty(problems, key) if problems else Found(key, secret)
@@ -136,7 +136,7 @@ class FileRoot:
     def read(self, unit: str) -> Parts:
         return {"": read_file(Path(unit))}
 
-    def parse(self, unit: str, parts: Parts) -> Iterator[Entry | Ignored]:
+    def parse(self, unit: str, parts: Parts, known: Known | None = None) -> Iterator[Entry | Ignored]:
         try:
             item = self.decode(parts[""].decode("utf-8-sig"), Origin(self.source, unit))
         except UnicodeDecodeError:

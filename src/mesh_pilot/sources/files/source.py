@@ -13,6 +13,7 @@ from mesh_pilot.model.events import Accepted, Event, Replace, Synced
 from mesh_pilot.sources.files.content import Content, Entry, Gone, Ignored, Place, Reading, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
 from mesh_pilot.sources.files.look import Look, look
+from mesh_pilot.sources.files.objects import Known
 from mesh_pilot.sources.files.roots import Parts, Root
 from mesh_pilot.sources.files.watch import Watched, Watcher
 
@@ -64,7 +65,8 @@ class FileSource:
     a short time. What can't be read, or has vanished, keeps what it said.
 
     State: `_last` and `_index`, what is known, survive a restart; `_pending`, changes that wait; `_recent`, units that
-    changed since all was quiet; `_over`, what became good before the first picture was sent.
+    changed since all was quiet; `_known`, what stood in the parts of files that hold several objects; `_over`, what
+    became good before the first picture was sent.
     """
 
     def __init__(self, name: str, roots: Sequence[Root], *, timing: Timing | None = None, poll: bool = False) -> None:
@@ -81,6 +83,7 @@ class FileSource:
         self._recent: set[Place] = set()
         self._changed_at = -math.inf
         self._ignored: dict[Place, frozenset[str]] = {}
+        self._known: dict[Place, Known] = {}
         self._over: list[Accepted] = []
         self._announced = False
         self._synced = False
@@ -144,6 +147,8 @@ class FileSource:
         readings: dict[Place, Reading] = {}
         for place, what in found.changed.items():
             readings[place] = what if isinstance(what, Unreadable | Gone) else await self._parse(place, what)
+            if isinstance(what, Gone):
+                self._known.pop(place, None)
         self._last = attrs.evolve(found, changed={})
         self._looks += 1
         self._reads += found.reads
@@ -158,12 +163,15 @@ class FileSource:
         """What stands in a unit; lets others run after every object."""
         entries: list[Entry] = []
         ignored: set[str] = set()
-        for entry in self._roots[place.root].parse(place.path, parts):
+        known = self._known.setdefault(place, {})
+        for entry in self._roots[place.root].parse(place.path, parts, known):
             if isinstance(entry, Ignored):
                 ignored.add(entry.kind)
             else:
                 entries.append(entry)
             await trio.lowlevel.checkpoint()
+        if len(known) < 2:
+            del self._known[place]  # a file of one object is read again whatever changes in it
         for kind in sorted(ignored - self._ignored.get(place, frozenset())):
             log.info("objects of this kind are not ours and are ignored", file=place.path, kind=kind)
         self._ignored[place] = frozenset(ignored)
