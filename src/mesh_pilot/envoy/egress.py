@@ -85,15 +85,19 @@ def visible_virtual_services(view: View, namespace: str, gateway: str) -> tuple[
 
 
 def _in_order(heads: Iterable[VirtualServiceHead], namespace: str) -> tuple[VirtualServiceHead, ...]:
-    private: list[VirtualServiceHead] = []
-    named: list[VirtualServiceHead] = []
-    public: list[VirtualServiceHead] = []
+    """Those that a namespace may see of heads by age, in order of precedence."""
+    ranked: tuple[list[VirtualServiceHead], ...] = ([], [], [])
     for head in heads:
-        if "*" in head.export_to:
-            public.append(head)
-        elif namespace in head.export_to:
-            (private if head.key.namespace == namespace else named).append(head)
-    return (*private, *named, *public)
+        if head.visible_to(namespace):
+            ranked[_rank(head, namespace)].append(head)
+    return tuple(head for held in ranked for head in held)
+
+
+def _rank(head: VirtualServiceHead, namespace: str) -> int:
+    """Private ones of the namespace, those exported to it by name, public ones."""
+    if "*" in head.export_to:
+        return 2
+    return 0 if head.key.namespace == namespace else 1
 
 
 def egress_services(view: View, scope: Scope, egress: Egress, bucket: int) -> tuple[Service, ...]:
@@ -105,19 +109,11 @@ def egress_services(view: View, scope: Scope, egress: Egress, bucket: int) -> tu
 
 
 def egress_virtual_services(view: View, scope: Scope, egress: Egress, bucket: int) -> tuple[VirtualServiceHead, ...]:
-    """The VirtualServices for sidecars behind one egress listener that have a host in a bucket of the scope (or, for
-    ``WILD``, a wildcard for a host), in order of precedence."""
+    """The VirtualServices for sidecars behind one egress listener that have a host in a bucket of the scope, or are for
+    services there by a wildcard, in order of precedence. For ``WILD`` all that have a wildcard for a host."""
     if bucket == WILD or bucket.bit_length() == view.bits() + 1:
         return view.get(_imported_heads, scope.namespace, egress, bucket)
     return view.get(_joined_heads, scope.namespace, egress, bucket)
-
-
-def bucket_virtual_services(view: View, scope: Scope, egress: Egress, bucket: int) -> tuple[VirtualServiceHead, ...]:
-    """The VirtualServices for sidecars behind one egress listener that may be for hosts in a bucket of the scope, in
-    order of precedence."""
-    heads = egress_virtual_services(view, scope, egress, bucket)
-    wild = egress_virtual_services(view, scope, egress, WILD)
-    return in_precedence((*heads, *wild), scope.namespace) if wild else heads
 
 
 def in_precedence(heads: Iterable[VirtualServiceHead], namespace: str) -> tuple[VirtualServiceHead, ...]:
@@ -176,7 +172,18 @@ def _joined_services(view: View, namespace: str, egress: Egress, bucket: int) ->
 
 def _imported_heads(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[VirtualServiceHead, ...]:
     heads = _in_order(view.mesh_virtual_services(bucket), namespace)
-    return heads if egress.index < 0 else tuple(h for h in heads if _imports_any(egress, h))
+    if egress.index >= 0:
+        heads = tuple(h for h in heads if _imports_any(egress, h))
+    wild = view.get(_imported_heads, namespace, egress, WILD) if bucket != WILD else ()
+    if not wild:
+        return heads
+    hosts = [service.host for service in view.get(_imported_services, namespace, egress, bucket)]
+    return in_precedence((*heads, *(h for h in wild if _is_for_any(h, hosts))), namespace)
+
+
+def _is_for_any(head: VirtualServiceHead, hosts: Iterable[str]) -> bool:
+    wildcards = [pattern for pattern in head.hosts if pattern.startswith("*")]
+    return any(host_matches(pattern, host) for host in hosts for pattern in wildcards)
 
 
 def _joined_heads(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[VirtualServiceHead, ...]:
@@ -185,13 +192,10 @@ def _joined_heads(view: View, namespace: str, egress: Egress, bucket: int) -> tu
 
 
 def _narrow_bits(view: View, namespace: str, listeners: tuple[Egress, ...]) -> int:
-    """For a scope with a Sidecar: by how many services and VirtualServices it imports."""
-    bits, most = view.bits(), 0
-    for egress in listeners:
-        services = sum(len(view.get(_imported_services, namespace, egress, b)) for b in buckets(bits))
-        heads = sum(len(view.get(_imported_heads, namespace, egress, b)) for b in buckets(bits))
-        most = max(most, services, heads)
-    return min(bits, bits_for(most))
+    """For a scope with a Sidecar: by how many services it imports."""
+    bits = view.bits()
+    counts = (sum(len(view.get(_imported_services, namespace, e, b)) for b in buckets(bits)) for e in listeners)
+    return min(bits, bits_for(max(counts)))
 
 
 def _narrow_services(view: View, scope: Scope, bucket: int) -> tuple[Service, ...]:
@@ -199,8 +203,7 @@ def _narrow_services(view: View, scope: Scope, bucket: int) -> tuple[Service, ..
     for egress in view.get(egress_listeners, scope):
         for service in egress_services(view, scope, egress, bucket):
             _add(found, service)
-        sent_to = view.get(_destinations_by_bucket, scope.namespace, egress)
-        for host, ports in (d for part in parts(bucket, view.bits()) for d in sent_to.get(part, ())):
+        for host, ports in view.get(_destinations_in, scope.namespace, egress, bucket):
             named = view.services_named(host)
             if not named:
                 continue
@@ -212,18 +215,38 @@ def _narrow_services(view: View, scope: Scope, bucket: int) -> tuple[Service, ..
     return tuple(found.values())
 
 
-def _destinations_by_bucket(view: View, namespace: str, egress: Egress) -> Mapping[int, tuple[Destination, ...]]:
-    """Where the VirtualServices behind an egress listener send to, by bucket."""
-    bits = view.bits()
-    found: dict[int, dict[Destination, None]] = {}
-    for head in view.get(_joined_heads, namespace, egress, ALL):
-        for destination in view.get(destinations, head.key):
-            found.setdefault(bucket_of(destination[0], bits), {})[destination] = None
-    return {bucket: tuple(held) for bucket, held in found.items()}
-
-
 Destination = tuple[str, tuple[int, ...]]
 """A host and the ports of it that are named; none: any."""
+
+_Sent = tuple[tuple[int, datetime, str, str], int, Destination]
+"""Where a VirtualService sends to: its precedence, the place of the destination in it, and the destination."""
+
+
+def _destinations_in(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[Destination, ...]:
+    """Where the VirtualServices behind an egress listener send to in a bucket of the scope, in order of precedence."""
+    every = view.get(_sent_to, namespace, egress)
+    sent = (sent for part in parts(bucket, view.bits()) for sent in every.get(part, ()))
+    return tuple(dict.fromkeys(destination for _, _, destination in sorted(sent)))
+
+
+def _sent_to(view: View, namespace: str, egress: Egress) -> Mapping[int, list[_Sent]]:
+    """Where the VirtualServices behind an egress listener send to, by bucket of the destination."""
+    found: dict[int, list[_Sent]] = {}
+    for bucket in buckets(view.bits()):
+        for to, sent in view.get(_sent_from, namespace, egress, bucket).items():
+            found.setdefault(to, []).extend(sent)
+    return found
+
+
+def _sent_from(view: View, namespace: str, egress: Egress, bucket: int) -> Mapping[int, list[_Sent]]:
+    bits = view.bits()
+    found: dict[int, list[_Sent]] = {}
+    for head in view.get(_imported_heads, namespace, egress, bucket):
+        for place, destination in enumerate(view.get(destinations, head.key)):
+            found.setdefault(bucket_of(destination[0], bits), []).append(
+                ((_rank(head, namespace), *head.order), place, destination)
+            )
+    return found
 
 
 def destinations(view: View, key: ConfigKey) -> tuple[Destination, ...]:

@@ -18,9 +18,9 @@ from mesh_pilot.envoy.chains import UNIX_PREFIX, listener_name
 from mesh_pilot.envoy.egress import (
     Egress,
     all_egress_virtual_services,
-    bucket_virtual_services,
     egress_listeners,
     egress_services,
+    egress_virtual_services,
     precedence,
 )
 from mesh_pilot.envoy.scope import Scope
@@ -184,7 +184,7 @@ class _Wanted:
         if host.startswith("*"):
             return _RouteHeads(all_egress_virtual_services(*where)).for_host(host)
         if self._routes is None:
-            self._routes = _RouteHeads(bucket_virtual_services(*where, self._bucket))
+            self._routes = _RouteHeads(egress_virtual_services(*where, self._bucket))
         return self._routes.for_host(host)
 
 

@@ -46,8 +46,8 @@ class Claims:
     """Domains given out so far: within a route table each may stand once, in whatever case."""
 
     def __init__(self, known: Collection[str]) -> None:
-        """``known``: names that some service has itself; they are not another's short form."""
-        self._known = known
+        """``known``: names that some service has itself; they are not another's short form, in whatever case."""
+        self._known = frozenset(name.lower() for name in known)
         self._taken: set[str] = set()
 
     def take(self, names: Iterable[str], short: Collection[str], port: int, *, bare: bool) -> tuple[str, ...]:
@@ -59,9 +59,10 @@ class Claims:
         for name in names:
             wanted = (in_brackets(name), host_port(name, port)) if bare else (host_port(name, port),)
             for domain in wanted:
-                if domain.lower() in self._taken or (name in short and domain in self._known):
+                lower = domain.lower()
+                if lower in self._taken or (name in short and lower in self._known):
                     continue
-                self._taken.add(domain.lower())
+                self._taken.add(lower)
                 free.append(domain)
         return tuple(free)
 

@@ -17,7 +17,6 @@ import attrs
 
 from mesh_pilot.envoy.egress import (
     Egress,
-    bucket_virtual_services,
     egress_services,
     egress_virtual_services,
     in_precedence,
@@ -133,7 +132,7 @@ def _group(view: View, source: Source, bucket: int) -> _Group:
     services = _services_on(view, source, bucket)
     bits = bucket.bit_length() - 1
     planner = _Planner(view, source, services, lambda host: bucket_of(host, bits) == bucket)
-    for head in bucket_virtual_services(view, source.scope, source.egress, bucket):
+    for head in egress_virtual_services(view, source.scope, source.egress, bucket):
         planner.add_virtual_service(head)
     planner.add_services()
     planned: dict[str, tuple[int, PlannedHost]] = {}
@@ -177,7 +176,7 @@ def _settled_together(view: View, source: Source, hosts: frozenset[str]) -> tupl
     services = sorted((s for s in found if s is not None), key=lambda service: precedence(view, service))
     planner = _Planner(view, source, services, hosts.__contains__)
     scope, egress = source.scope, source.egress
-    every = (bucket_virtual_services(view, scope, egress, b) for b in {_bucket_in(view, source, h) for h in hosts})
+    every = (egress_virtual_services(view, scope, egress, b) for b in {_bucket_in(view, source, h) for h in hosts})
     for head in in_precedence((head for heads in every for head in heads), scope.namespace):
         planner.add_virtual_service(head)
     planner.add_services()
