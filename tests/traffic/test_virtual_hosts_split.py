@@ -76,6 +76,14 @@ async def test_an_edit_changes_one_virtual_host_and_nothing_else(tmp_path: Path,
         assert {t: after[t] - before[t] for t in after if after[t] != before[t]} == {VIRTUAL_HOST: 1}
         assert await reloads(envoy, str(port)) == taken + 1
         assert sent_bytes(mesh, VIRTUAL_HOST) - size < 1000
+        debug = f"http://{mesh.plane.addresses.http}/debug"
+        (status,) = (await mesh.client.get(f"{debug}/syncz")).json()
+        assert status["status"]["VHDS"] == "SYNCED"
+        dump = (await mesh.client.get(f"{debug}/config_dump", params={"proxyID": status["proxy_id"]})).json()["configs"]
+        (section,) = (part for part in dump if part["@type"].endswith(".VirtualHostsConfigDump"))
+        entry = next(e for e in section["dynamic_virtual_hosts"] if "s7.test" in e["virtual_host"]["name"])
+        assert "VirtualService/shop/s7-test" in entry["made_from"]
+        assert entry["virtual_host"]["routes"][0]["direct_response"]["status"] == 218
         await mesh.assert_all_taken()
 
 
