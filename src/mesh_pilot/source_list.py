@@ -111,7 +111,7 @@ def short_names_in(settings: Settings, sources: Sequence[Source]) -> str:
     """The domain that bare names in Istio objects belong to; empty: that of their namespace's services."""
     wanted = settings.consul_short_names
     if wanted is None:
-        wanted = not any(source.name.startswith("kubernetes") for source in sources)
+        wanted = not any(source.name.startswith("k8s:") for source in sources)
     return f"service.{settings.consul[0].domain}" if settings.consul and wanted else ""
 
 
