@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from conformance import running
+from files_feed import FilesFeed
 from mcp_feed import McpFeed, XdsFeed
 
 from mesh_pilot.model.events import Upsert
@@ -32,3 +34,22 @@ async def test_one_change_among_three_thousand_is_one_object_judged_and_one_even
         await follower.until(lambda picture: feed.version(picture.items[feed.key("vs-7")]) == 2)
         assert [type(event) for event in follower.take_events()] == [Upsert]
         assert feed.source.statistics().judged == MANY + 1
+
+
+async def test_the_event_of_a_change_is_the_one_that_a_file_gives(  # type: ignore[no-untyped-def]
+    nursery, free_ports: Callable[[int], list[int]], tmp_path: Path
+) -> None:
+    """So all that follows from it costs the same."""
+    told: list[Upsert] = []
+    for feed in (await McpFeed.open(nursery, free_ports(1)[0]), FilesFeed(tmp_path)):
+        for number in range(10):
+            await feed.put(f"vs-{number}", 1)
+        async with running(feed.source, room=100) as follower:
+            await follower.until_synced()
+            follower.take_events()
+            await feed.put("vs-7", 2)
+            await follower.until(lambda picture, feed=feed: feed.version(picture.items[feed.key("vs-7")]) == 2)  # type: ignore[misc]
+            (event,) = follower.take_events()
+            assert isinstance(event, Upsert)
+            told.append(event)
+    assert told[0].item == told[1].item

@@ -32,7 +32,7 @@ from mesh_pilot.sources.mcp.config_sources import SinkIdentity
 from mesh_pilot.sources.mcp.source import McpSource, Server, mcp_dialects
 from mesh_pilot.sources.mcp.xds import SotwDialect
 
-pytestmark = [pytest.mark.envoy, pytest.mark.slow]
+pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(400)]
 
 Ports = Callable[[int], list[int]]
 
