@@ -102,3 +102,11 @@ def test_keys_that_change_are_sent_to_those_who_check_tokens_by_them() -> None:
     assert b"nobody" not in mesh.get()[0][INBOUND].body
     mesh.world.apply([Delete("jwks", ("keys", "", "https://i.example.com/keys"))])
     assert mesh.changed(before) == []
+
+
+def test_a_listener_names_the_policies_that_it_is_made_from() -> None:
+    """So that whoever sees Envoy refuse it knows where to look."""
+    held = Mesh(3, 2).get()
+    kinds = ("AuthorizationPolicy", "RequestAuthentication")
+    named = [{key.name for key in proxy[INBOUND].configs if key.kind in kinds} for proxy in held]
+    assert named == [{"p0"}, {"p1"}, set()]

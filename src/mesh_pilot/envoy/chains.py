@@ -151,9 +151,10 @@ def assemble(
     default: Chain | None = None,
     logs: AccessLogs = (),
     buffer: int = 0,
+    configs: tuple[ConfigKey, ...] = (),
 ) -> Resource:
     """A listener from its fixed part and its chains; ``buffer`` is how many bytes a connection may hold (0: as Envoy
-    has it)."""
+    has it), ``configs`` what it is made from besides those of its chains."""
     if buffer:
         header.per_connection_buffer_limit_bytes.CopyFrom(uint32(buffer))
     body = [encode(header)]
@@ -162,8 +163,8 @@ def assemble(
         body.append(field(Listener.DEFAULT_FILTER_CHAIN_FIELD_NUMBER, default.body))
     body += (field(Listener.ACCESS_LOG_FIELD_NUMBER, log) for log in logs)
     every = (*chains, default) if default else chains
-    configs = dict.fromkeys(key for c in every for key in c.configs)
-    return make_resource(header.name, LISTENER, b"".join(body), tuple(configs))
+    sources = dict.fromkeys((*(key for c in every for key in c.configs), *configs))
+    return make_resource(header.name, LISTENER, b"".join(body), tuple(sources))
 
 
 def bind_address(bind: str, port: int) -> address_pb2.Address:

@@ -12,6 +12,7 @@ from envoy.config.listener.v3.listener_pb2 import Listener
 
 from mesh_pilot.envoy.access_logs import listener_access_logs
 from mesh_pilot.envoy.chains import Chain, assemble, bind_address
+from mesh_pilot.envoy.guards import guards
 from mesh_pilot.envoy.inbound_chains import (
     VIRTUAL_INBOUND,
     InboundSide,
@@ -94,7 +95,8 @@ def port_listener(view: View, side: InboundSide, port: InboundPort) -> Resource:
 
 def _assembled(view: View, owner: Owner, header: Listener, chains: Sequence[Chain]) -> Resource:
     logs = view.get(listener_access_logs, owner)
-    return assemble(header, chains, logs=logs, buffer=view.get(listener_buffer, owner.settings))
+    buffer = view.get(listener_buffer, owner.settings)
+    return assemble(header, chains, logs=logs, buffer=buffer, configs=guards(view, owner))
 
 
 def _listen_port(view: View) -> int:

@@ -24,6 +24,7 @@ from mesh_pilot.envoy.chains import (
 from mesh_pilot.envoy.gateway.servers import Kind, Listener, Server
 from mesh_pilot.envoy.gateway.tcp import auto_passthrough_chains, passthrough_chains, tcp_chains
 from mesh_pilot.envoy.gateway.tls import downstream_tls
+from mesh_pilot.envoy.guards import guards
 from mesh_pilot.envoy.hcm import HttpManager, http_manager
 from mesh_pilot.envoy.inspectors import tls_inspector
 from mesh_pilot.envoy.messages import transport_socket
@@ -48,7 +49,8 @@ def listener(view: View, scope: Scope, owner: Owner, held: Listener) -> Resource
         listener_filters=[tls_inspector()] if not held.servers[0].kind.is_plain else (),
     )
     logs = view.get(listener_access_logs, owner)
-    return assemble(header, chains, logs=logs, buffer=view.get(listener_buffer, owner.settings))
+    buffer = view.get(listener_buffer, owner.settings)
+    return assemble(header, chains, logs=logs, buffer=buffer, configs=guards(view, owner))
 
 
 def listener_conflicts(view: View, scope: Scope, owner: Owner, held: Listener) -> tuple[Conflict, ...]:
