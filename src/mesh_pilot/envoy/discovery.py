@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from enum import Enum
 
-from mesh_pilot.envoy.egress import egress_listeners, scope_services, visible_services
+from mesh_pilot.envoy.egress import ANY_NAMESPACE, egress_listeners, scope_services
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Resolution, Service
@@ -62,7 +62,10 @@ def scope_service(view: View, scope: Scope, host: str) -> Service | None:
 
 def any_dynamic(view: View, namespace: str) -> bool:
     """Whether a namespace may see any service whose hosts are resolved as requests ask for them."""
-    return any(view.get(_any_dynamic_in, namespace, bucket) for bucket in buckets(view.bits()))
+    return any(
+        _any_dynamic(view.services_exported_to(namespace, bucket)) or view.get(_any_dynamic_public, bucket)
+        for bucket in buckets(view.bits())
+    )
 
 
 def visible_service(view: View, namespace: str, host: str) -> Service | None:
@@ -88,12 +91,13 @@ def _default_export(view: View) -> frozenset[str]:
 
 
 def _narrowed_service(view: View, scope: Scope, host: str) -> Service | None:
-    return view.get(_by_host, scope, bucket_of(host, view.bits())).get(host)
+    services = scope_services(view, scope, bucket_of(host, view.bits()))
+    return next((service for service in services if service.host == host), None)
 
 
-def _by_host(view: View, scope: Scope, bucket: int) -> Mapping[str, Service]:
-    return {service.host: service for service in scope_services(view, scope, bucket)}
+def _any_dynamic_public(view: View, bucket: int) -> bool:
+    return _any_dynamic(view.services_exported_to(ANY_NAMESPACE, bucket))
 
 
-def _any_dynamic_in(view: View, namespace: str, bucket: int) -> bool:
-    return any(s.resolution is Resolution.DYNAMIC_DNS for s in visible_services(view, namespace, bucket))
+def _any_dynamic(services: Iterable[Service]) -> bool:
+    return any(service.resolution is Resolution.DYNAMIC_DNS for service in services)

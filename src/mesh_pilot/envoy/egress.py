@@ -18,7 +18,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Port, Protocol, Service
-from mesh_pilot.world.buckets import ALL, bits_for, bucket_of, buckets, parts
+from mesh_pilot.world.buckets import ALL, FULL, bits_for, bucket_of, buckets, parts
 from mesh_pilot.world.configs import WILD
 from mesh_pilot.world.names import host_covers, host_matches
 from mesh_pilot.world.view import View, VirtualServiceHead
@@ -231,9 +231,14 @@ def _destinations_in(view: View, namespace: str, egress: Egress, bucket: int) ->
 
 def _sent_to(view: View, namespace: str, egress: Egress) -> Mapping[int, list[_Sent]]:
     """Where the VirtualServices behind an egress listener send to, by bucket of the destination."""
+    every = buckets(view.bits())
+    heads = sum(len(view.get(_imported_heads, namespace, egress, bucket)) for bucket in every)
+    # Where there are few they are looked at together: it takes less than to remember what was found in each bucket.
+    few = heads <= 4 * FULL
     found: dict[int, list[_Sent]] = {}
-    for bucket in buckets(view.bits()):
-        for to, sent in view.get(_sent_from, namespace, egress, bucket).items():
+    for bucket in every:
+        where = (namespace, egress, bucket)
+        for to, sent in (_sent_from(view, *where) if few else view.get(_sent_from, *where)).items():
             found.setdefault(to, []).extend(sent)
     return found
 
