@@ -81,7 +81,7 @@ async def test_objects_from_files_name_services_of_consul(
 
 
 @pytest.mark.parametrize("scope", ["*/", "./", "default/"])
-@pytest.mark.parametrize("host", [HOST, "reviews.service"])
+@pytest.mark.parametrize("host", [HOST, "reviews.service", "reviews"])
 async def test_a_sidecar_narrows_to_services_of_consul(
     tmp_path: Path, free_ports: Ports, consul: Consul, host: str, scope: str
 ) -> None:

@@ -18,7 +18,14 @@ from mesh_pilot.api.istio.networking.v1alpha3 import ServerTlsSettingsTlSmode as
 from mesh_pilot.config.validation.common import check_workload_selector
 from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.hosts import check_bind, scoped_host_reason
-from mesh_pilot.config.validation.names import UNIX_PREFIX, fqdn_reason, ip_reason, port_reason, unix_path_reason
+from mesh_pilot.config.validation.names import (
+    UNIX_PREFIX,
+    fqdn_reason,
+    ip_reason,
+    is_dns_label,
+    port_reason,
+    unix_path_reason,
+)
 from mesh_pilot.config.validation.server_tls import check_server_tls
 from mesh_pilot.config.validation.traffic_policy import check_connection_pool
 from mesh_pilot.config.validation.values import protocol_reason
@@ -110,6 +117,16 @@ def _check_egress(spec: Sidecar) -> Iterator[Problem]:
             seen.add(key)
 
 
+def _check_egress_host(path: str, host: str) -> Iterator[Problem]:
+    """``namespace/host``. Istio refuses short names here; a mesh on Consul may have a service of that name."""
+    namespace, _, name = host.partition("/")
+    if is_dns_label(name):
+        reason = f'"{name}" is a short name: it stands for a service of Consul, where short names do, else for nothing'
+        yield warning(path, reason)
+        name = "*"
+    yield from check(path, scoped_host_reason(f"{namespace}/{name}" if "/" in host else host, gateway=False))
+
+
 def _check_egress_listener(path: str, listener: IstioEgressListener) -> Iterator[Problem]:
     if listener.port is not None:
         yield from check(f"{path}.port.protocol", protocol_reason(listener.port.protocol, empty=True))
@@ -128,7 +145,7 @@ def _check_egress_listener(path: str, listener: IstioEgressListener) -> Iterator
     seen: set[str] = set()
     for index, host in enumerate(listener.hosts):
         here = f"{path}.hosts[{index}]"
-        yield from check(here, scoped_host_reason(host, gateway=False))
+        yield from _check_egress_host(here, host)
         if host in seen:
             yield warning(here, f'"{host}" is given twice')
         elif f"{host.partition('/')[0]}/*" in seen:

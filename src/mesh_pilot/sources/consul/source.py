@@ -224,6 +224,10 @@ class ConsulSource:
     async def _follow_service(self, run: _Run, name: str, scope: trio.CancelScope) -> None:
         query, take = partial(run.api.instances, name), partial(self._take_service, run, name)
         with scope, run.crowd.member(name) as member:
+            if run.is_crowded:
+                # What is read before the triggers are would be read again.
+                with trio.move_on_after(self.settings.timing.connect_seconds):
+                    await run.triggers.begun.wait()
             await self._follow(run, _service(name), query, take, member=member)
 
     async def _take_service(self, run: _Run, name: str, answer: Answer, is_lost: bool) -> float | None:

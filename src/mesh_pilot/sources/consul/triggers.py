@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import attrs
+import trio
 
 from mesh_pilot.sources.consul.api import Answer, ConsulApi
 from mesh_pilot.sources.consul.crowd import Crowd, Query
@@ -36,6 +37,8 @@ class Triggers:
     sweeper: Sweeper
     services_on: Callable[[str], Iterable[str]]
     """The services with an instance on a node."""
+    begun: trio.Event = attrs.field(factory=trio.Event, init=False)
+    """Set once all of them were answered: what changes from then on is told."""
     _checks: dict[str, frozenset[Check]] = attrs.field(factory=dict, init=False)
     _indexes: dict[str, int] = attrs.field(factory=dict, init=False)
 
@@ -49,6 +52,7 @@ class Triggers:
         """The index of something that says that some service changed, but not which."""
         before = self._indexes.get(what)
         self._indexes[what] = answer.index
+        self._note_beginning()
         if before != answer.index and (before is not None or self.crowd.is_known):
             self.sweeper.want(answer.index if what == "catalog" else 0)
 
@@ -57,9 +61,14 @@ class Triggers:
         found = frozenset(_check(entry) for entry in entries if isinstance(entry, Mapping))
         changed = found ^ self._checks.get(state, frozenset())
         self._checks[state] = found
+        self._note_beginning()
         self.crowd.call({service for _, _, service in changed if service})
         for node in {node for node, _, service in changed if not service}:
             self.crowd.call(self.services_on(node))
+
+    def _note_beginning(self) -> None:
+        if len(self._checks) == len(UNHEALTHY) and "nodes" in self._indexes:
+            self.begun.set()
 
 
 def _check(entry: Mapping[str, object]) -> Check:
