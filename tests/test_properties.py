@@ -77,6 +77,21 @@ spec:
   selector: {{app: edge}}
   servers: [{{port: {{number: {port}, name: http, protocol: HTTP}}, hosts: ["{host}"]}}]
 """
+POLICY = """
+apiVersion: security.istio.io/v1
+kind: AuthorizationPolicy
+metadata: {{name: {name}, namespace: {namespace}, annotations: {{istio.io/dry-run: "{tried}"}}}}
+spec:
+  selector: {selector}
+  action: {action}
+  rules: [{{from: [{{source: {{namespaces: [{source}]}}}}], to: [{{operation: {operation}}}]}}]
+"""
+TOKENS = """
+apiVersion: security.istio.io/v1
+kind: RequestAuthentication
+metadata: {{name: {name}, namespace: {namespace}}}
+spec: {{selector: {selector}, jwtRules: [{{issuer: {issuer}, jwksUri: "https://a.example.com/{issuer}"}}]}}
+"""
 
 HOSTS = ("a.shop.svc.cluster.local", "b.shop.svc.cluster.local", "c.example.com", "*.example.com")
 NAMESPACES = ("shop", "other")
@@ -87,7 +102,7 @@ def objects(draw: st.DrawFn) -> Config:
     """One config of a small family in which everything refers to everything."""
     pick = lambda *options: draw(st.sampled_from(options))  # noqa: E731
     common = {"namespace": pick(*NAMESPACES), "day": pick(1, 2), "name": pick("x", "y")}
-    match pick("entry", "entry", "routes", "routes", "rule", "sidecar", "gateway"):
+    match pick("entry", "entry", "routes", "routes", "rule", "sidecar", "gateway", "policy", "policy", "tokens"):
         case "entry":
             text = POOL.format(
                 **common,
@@ -110,6 +125,23 @@ def objects(draw: st.DrawFn) -> Config:
                 timeout=pick(1, 2),
                 weight=(weight := pick(10, 50)),
                 rest=100 - weight,
+            )
+        case "policy":
+            text = POLICY.format(
+                name=common["name"],
+                namespace=pick("istio-system", *NAMESPACES),
+                tried=pick("true", "false", "false"),
+                selector=pick("{matchLabels: {app: web}}", "{matchLabels: {tier: front}}", "{}"),
+                action=pick("ALLOW", "DENY", "AUDIT"),
+                source=pick("shop", "other"),
+                operation=pick("{paths: [/a]}", "{ports: ['80']}"),
+            )
+        case "tokens":
+            text = TOKENS.format(
+                name=common["name"],
+                namespace=pick("istio-system", *NAMESPACES),
+                selector=pick("{matchLabels: {app: web}}", "{}"),
+                issuer=pick("one", "two"),
             )
         case "rule":
             text = RULE.format(**common, host=pick(*HOSTS), balancer=pick("RANDOM", "ROUND_ROBIN"), errors=pick(3, 7))
