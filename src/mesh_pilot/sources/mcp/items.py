@@ -121,7 +121,8 @@ class Teller:
     item is gone when the last of them is. A collection that goes by two names is one place to people. Objects of
     Kubernetes are joined.
 
-    State: which resources give each item, in the order in which they came, and the rejections that stand, by location.
+    State: which resources give each item, in the order in which they came, the rejections that stand, by location,
+    and those that were told and are not over, by item or else location.
     """
 
     def __init__(
@@ -135,6 +136,7 @@ class Teller:
             self._first_name.setdefault(collection, name)
         self._givers: dict[Key, dict[_Place, Item]] = {}
         self._standing: dict[str, dict[_Place, Rejected]] = {}
+        self._told: dict[Key | str, Rejected] = {}
         self._cluster = Cluster(here)
 
     def __len__(self) -> int:
@@ -162,7 +164,11 @@ class Teller:
     def tell(self, outcome: Outcome[Value], problems: dict[str, tuple[Problem, ...]]) -> Iterator[Event]:
         """The events of what a response came to; ``problems`` has all that is wrong with each refused resource."""
         for change in self._changes(outcome):
-            yield Delete(self._source, change) if isinstance(change, tuple) else Upsert(self._source, change)
+            if isinstance(change, tuple):
+                yield Delete(self._source, change)
+            else:
+                self._told.pop(item_key(change), None)  # an item that is good again ends its rejection
+                yield Upsert(self._source, change)
         yield from self._verdicts(outcome, problems)
 
     def _changes(self, outcome: Outcome[Value]) -> Iterator[Item | Key]:
@@ -206,17 +212,18 @@ class Teller:
         for name in outcome.recovered:
             location = self.origin(collection, name).location
             standing = self._standing.get(location, {})
-            if standing.pop((collection, name), None) and not standing:
+            rejected = standing.pop((collection, name), None)
+            if rejected is not None and not standing:
                 del self._standing[location]
+                self._told.pop(rejected.key or location, None)
                 yield Accepted(self._source, location)
         for bad in outcome.refused:
             name = bad.resource.name
             origin = self.origin(collection, name)
             rejected = Rejected(self._source, origin, problems[name], self._key(collection, name))
-            standing = self._standing.setdefault(origin.location, {})
-            said = rejected in standing.values()
-            standing[collection, name] = rejected
-            if not said:
+            self._standing.setdefault(origin.location, {})[collection, name] = rejected
+            if self._told.get(rejected.key or origin.location) != rejected:
+                self._told[rejected.key or origin.location] = rejected
                 yield rejected
 
     def _key(self, collection: str, name: str) -> Key | None:
