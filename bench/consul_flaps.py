@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--services", type=int, default=2000)
     parser.add_argument("--instances", type=int, default=5)
     parser.add_argument("--flaps", type=int, default=200)
-    parser.add_argument("--max-queries", type=int, default=150, help="queries at once; 0: one a service")
+    parser.add_argument("--max-queries", type=int, default=60, help="queries at once; 0: one a service")
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     trio.run(run, arguments.services, arguments.instances, arguments.flaps, arguments.max_queries)

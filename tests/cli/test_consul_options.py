@@ -86,8 +86,8 @@ def test_other_datacenters_may_be_merged_into_the_first() -> None:
 
 def test_datacenters_behind_one_agent_share_its_connections() -> None:
     dc, url = "--consul-datacenter", "--consul-server-url"
-    assert [c.max_queries for c in settings(url, "http://a", dc, "one", dc, "two")] == [75, 75]
-    assert [c.max_queries for c in settings(url, "http://a", url, "http://b")] == [150, 150]
+    assert [c.max_queries for c in settings(url, "http://a", dc, "one", dc, "two")] == [30, 30]
+    assert [c.max_queries for c in settings(url, "http://a", url, "http://b")] == [60, 60]
 
 
 @pytest.mark.parametrize(

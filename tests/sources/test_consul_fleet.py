@@ -120,3 +120,18 @@ async def _register(consul: Consul, numbers: range, instances: int) -> None:
             await consul.register(
                 f"s-{number}", id=f"s-{number}-{rank}", address=address, meta={"protocol": "http"}, Check=TTL
             )
+
+
+async def test_a_restart_is_no_trouble_under_the_limit_that_consul_has_by_itself(
+    tmp_path: Path, free_ports: Ports
+) -> None:
+    """Consul keeps the connections of queries that were given up, and counts them."""
+    config = {"limits": {"http_max_conns_per_client": 200}}
+    async with real_consul(tmp_path, free_ports(4), config=config) as consul:
+        await _register(consul, range(100), 1)
+        for _ in range(3):
+            source = ConsulSource("consul", ConsulSettings(agent=Agent(consul.address)))
+            async with running(source, room=5000) as follower:
+                await follower.until_synced()
+                await eventually(lambda s=source: s.statistics().under_way >= 40, what="all seats are taken")
+                assert source.statistics().failures == 0

@@ -78,7 +78,7 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("--consul-wait", {"type": duration, "default": "60s", "help": "How long a blocking query waits."}),
     (
         "--consul-max-queries",
-        {"type": click.IntRange(_FEW_QUERIES), "default": 150, "help": "Queries at once, at most; by agent."},
+        {"type": click.IntRange(_FEW_QUERIES), "default": 60, "help": "Queries at once, at most; by agent."},
     ),
 )
 """Each flag with what click takes of it. All variables begin with ``MESH_PILOT_CONSUL_``."""

@@ -152,9 +152,9 @@ class ConsulSettings:
     """Which tagged address endpoints have, such as ``wan``, where there is one."""
     warning: WarningRule = WarningRule.IN
     critical: CriticalRule = CriticalRule.OUT
-    max_queries: int = 150
-    """Queries at once, and with them connections; Consul's own limit is 200 a client
-    (``http_max_conns_per_client``)."""
+    max_queries: int = 60
+    """Queries at once, and with them connections; Consul's own limit is 200 a client, with those of our last lives
+    (``http_max_conns_per_client``): it keeps what we gave up until it would have answered."""
     max_starts: int = 16
     """How many of them may be such as are answered immediately: at the start and after an outage."""
     timing: Timing = Timing()
