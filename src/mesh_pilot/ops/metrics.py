@@ -25,8 +25,8 @@ from mesh_pilot.ops.mcp_metrics import mcp_metrics
 from mesh_pilot.ops.patches import counts
 from mesh_pilot.ops.state import State
 from mesh_pilot.sources.base import Staleness
+from mesh_pilot.xds.phase import Phase
 from mesh_pilot.xds.status import Durations
-from mesh_pilot.xds.subscription import Phase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

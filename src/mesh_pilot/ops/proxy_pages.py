@@ -10,8 +10,8 @@ from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, RO
 from mesh_pilot.ops.page import table
 from mesh_pilot.ops.state import State
 from mesh_pilot.ops.world_pages import Json
+from mesh_pilot.xds.phase import Phase
 from mesh_pilot.xds.status import ConnectionStatus, NackRecord, TypeStatus
-from mesh_pilot.xds.subscription import Phase
 
 STATES = {Phase.IDLE: "NOT SENT", Phase.UNACKED: "STALE", Phase.ACKED: "SYNCED", Phase.NACKED: "NACK"}
 """What ``proxy-status`` shows for where the conversation about a type stands."""

@@ -15,8 +15,8 @@ import attrs
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import TYPES, Resource
 from mesh_pilot.xds.messages import Nack, Response, Variant
+from mesh_pilot.xds.phase import SubscriptionStatistics
 from mesh_pilot.xds.stream import Stream, Waiting
-from mesh_pilot.xds.subscription import SubscriptionStatistics
 
 CONVERGENCE_BOUNDS = (0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0)
 """Seconds: the buckets of Istio's ``pilot_proxy_convergence_time``."""

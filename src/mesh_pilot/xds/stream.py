@@ -35,9 +35,10 @@ from mesh_pilot.xds.encode import no_endpoints
 from mesh_pilot.xds.held import State, remember
 from mesh_pilot.xds.journal import NO_JOURNAL, Journal
 from mesh_pilot.xds.messages import Code, DeltaRequest, Nack, Node, Request, Response, SotwRequest, StreamError, Variant
+from mesh_pilot.xds.phase import SubscriptionStatistics
 from mesh_pilot.xds.plan import Plan
 from mesh_pilot.xds.sets import Catalog, ProxyResources, ResourceSet
-from mesh_pilot.xds.subscription import Subscription, SubscriptionStatistics
+from mesh_pilot.xds.subscription import Subscription
 
 REFERRERS = (LISTENER, ROUTE, VIRTUAL_HOST, EXTENSION)
 """Types whose resources name clusters."""

@@ -8,13 +8,11 @@ of the World, everything.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from enum import Enum
-
-import attrs
 
 from mesh_pilot.model.resource import CLUSTER, LISTENER, SHORT, Resource
 from mesh_pilot.xds.held import EMPTY, State, content_digest, recall
 from mesh_pilot.xds.messages import Response, Variant
+from mesh_pilot.xds.phase import Phase, SubscriptionStatistics
 from mesh_pilot.xds.plan import Draft, Plan, Refusal
 from mesh_pilot.xds.sets import ResourceSet
 from mesh_pilot.xds.shared import (
@@ -36,37 +34,6 @@ from mesh_pilot.xds.shared import (
 
 FEW = 8
 """Names so many that come or go are looked up one by one; more are looked at with all the others, which is shared."""
-
-
-class Phase(Enum):
-    """Where the conversation about a type stands."""
-
-    IDLE = "idle"
-    """Nothing sent on this stream yet."""
-    UNACKED = "un-ACKed"
-    ACKED = "ACKed"
-    NACKED = "NACKed"
-
-
-@attrs.frozen
-class SubscriptionStatistics:
-    """One type of one stream, for people."""
-
-    type_url: str
-    phase: Phase
-    wildcard: bool
-    names: int
-    """Names subscribed besides the wildcard."""
-    held: int
-    """Resources that the client was sent and should still have."""
-    version: str
-    """Last version sent."""
-    nonce: str
-    """Last nonce sent."""
-    acked_version: str
-    acked_nonce: str
-    in_doubt: int
-    """Resources of refused responses that the client may or may not have."""
 
 
 class Subscription:
