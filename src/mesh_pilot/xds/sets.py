@@ -40,7 +40,7 @@ class ResourceSet(Protocol):
         ...
 
     def all(self) -> Mapping[str, Resource]:
-        """Everything a wildcard subscription gets, by name, in a fixed order. Never changed in place."""
+        """Everything a wildcard subscription gets, by name, in no order that means anything. Never changed in place."""
         ...
 
     def get(self, name: str) -> Resource | None:
