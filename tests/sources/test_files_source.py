@@ -189,7 +189,7 @@ async def test_of_a_file_of_many_objects_only_those_that_changed_are_read_again(
         objects["o7"] = text("o7", 2)
         file.write_text("---\n".join(objects.values()))
         key = ("config", "VirtualService", "default", "o7")
-        await follower.until(lambda picture: "2" in str(picture.items[key]))
+        await follower.until(lambda picture: version(picture.items[key]) == 2)
         assert list(read) == ["o7"]
         read.clear()
         del objects["o17"]
