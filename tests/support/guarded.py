@@ -78,9 +78,12 @@ class Guarded:
         await self.mesh.apply(self.services + mark + "".join(policies))
 
         async def in_force() -> bool:
-            return await self.ask(f"/mark/{number}", plain=True) in (401, 403)
+            dump = [part for part in await self.envoy.config_dump() if "Listeners" in str(part["@type"])]
+            return f"/mark/{number}" in str(dump) and "warming_state" not in str(dump)
 
         await eventually(in_force, what="the policies are in force")
+        for _ in range(3):  # its worker is told after that: it goes round once for each of these
+            await self.ask(f"/mark/{number}", plain=True)
 
     async def ask(
         self,
