@@ -194,9 +194,9 @@ def burst(stage: Stage) -> None:
         return min([stage.write(name, text) for name, text in texts.items()])
 
     stage.change(f"burst of {sum(map(len, groups))}", change, [("EDS", edit_marker(edit), seen)])
+    stage.crew.expect([("EDS", edit_marker(edit), 0)], mesh.seen_by)  # before the first can have it
     for number, group in enumerate(groups):
         stage.write(f"bench-services-{number:04}.yaml", mesh.service_file(group))
-    stage.crew.expect([("EDS", edit_marker(edit), 0)], mesh.seen_by)
     stage.crew.collect(stage.patience)
 
 
