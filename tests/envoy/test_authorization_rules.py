@@ -14,6 +14,7 @@ from google.protobuf.json_format import MessageToDict
 from support import golden
 
 from mesh_pilot.api.istio.security import v1beta1 as api
+from mesh_pilot.config.validation.authorization_policy import ATTRIBUTES
 from mesh_pilot.envoy.authz.operations import path
 from mesh_pilot.envoy.authz.principals import identity, request_identity, service_account, trust_domain, with_aliases
 from mesh_pilot.envoy.authz.rules import Reader, Seer, policy
@@ -202,3 +203,13 @@ def test_but_for_tokens_rules_are_those_of_istio(scenario: str) -> None:
     report = io.StringIO()
     equal, total = golden.xdsdiff.compare(*documents, only=["listeners"], out=report)
     assert equal == total > 0, report.getvalue()
+
+
+@pytest.mark.parametrize("attribute", ATTRIBUTES)
+def test_every_attribute_that_a_policy_may_name_narrows_what_it_allows(attribute: str) -> None:
+    """One that is let through and not carried out would open a door."""
+    key = f"{attribute}[x]" if attribute in ("request.headers", "request.auth.claims") else attribute
+    value = {"destination.ip": "10.0.0.1", "source.ip": "10.0.0.1", "remote.ip": "10.0.0.1"}.get(attribute, "80")
+    reader = Reader("shop", ("cluster.local",), Seer.REQUESTS)
+    rule = api.Rule(when=[api.Condition(key=key, values=[value])])
+    assert policy(rule, RBAC.ALLOW, reader) != policy(api.Rule(), RBAC.ALLOW, reader)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import h2.events
+import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.exceptions import ProtocolError
+from h2.exceptions import FrameTooLargeError, ProtocolError
 from hyperframe.frame import DataFrame, Frame, HeadersFrame, PingFrame, RstStreamFrame
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,3 +95,17 @@ def test_plain_data_frames_never_reach_h2() -> None:
     connection._receive_frame = taken.append  # type: ignore[assignment]
     events = connection.receive_data(b"".join(data(1, 1000).serialize() for _ in range(20)))
     assert (len(events), taken) == (20, [])
+
+
+@pytest.mark.parametrize("size", [16_385, 2**24 - 1])
+def test_a_frame_that_is_too_large_is_refused_by_its_head_and_not_taken_in(size: int) -> None:
+    connection = GrpcH2Connection(H2Configuration(client_side=False))
+    connection.initiate_connection()
+    peer = H2Connection(H2Configuration(client_side=True))
+    peer.initiate_connection()
+    connection.receive_data(peer.data_to_send() + headers(1).serialize())
+    head = size.to_bytes(3, "big") + b"\0\0" + (1).to_bytes(4, "big")
+    connection.receive_data(head[:5])
+    connection.receive_data(head[5:])
+    with pytest.raises(FrameTooLargeError):
+        connection.receive_data(b"more")

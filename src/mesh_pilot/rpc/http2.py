@@ -10,6 +10,7 @@ from __future__ import annotations
 import h2.events
 from h2.config import H2Configuration
 from h2.connection import ConnectionState, H2Connection
+from h2.exceptions import FrameTooLargeError
 from h2.stream import StreamState
 from hyperframe.frame import Frame, GoAwayFrame
 
@@ -33,6 +34,7 @@ class GrpcH2Connection(H2Connection):
     def receive_data(self, data: bytes | bytearray) -> list[h2.events.Event]:  # type: ignore[override]
         """What the peer's bytes mean. Raises ProtocolError."""
         if self._begun:
+            self._refuse_too_large()
             self._begun += data
             data = self._begun
         at = self.incoming_buffer._preamble_len
@@ -49,6 +51,13 @@ class GrpcH2Connection(H2Connection):
         else:
             self._begun = bytearray(data[at:])
         return events
+
+    def _refuse_too_large(self) -> None:
+        """Refuse a frame that has begun by its size: h2 would take in all of it first, up to 16 MB."""
+        size, most = _frame_end(self._begun, 0) - _HEADER, self.max_inbound_frame_size
+        if len(self._begun) >= _HEADER and size > most:
+            self._terminate_connection(FrameTooLargeError.error_code)
+            raise FrameTooLargeError(f"Received overlong frame: length {size}, max {most}")
 
     def _plain_data(self, data: bytes | bytearray, at: int, end: int) -> h2.events.DataReceived | None:
         """The frame that stands here, if it is one to be taken in without h2, and as it should be."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partialmethod
 from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
@@ -96,44 +97,14 @@ class HttpTransport(base.HTTPClient):  # type: ignore[misc]
         """The answer as `callback` reads it. Raises ConsulError."""
         return await self._request("GET", callback, path, params, b"", headers)
 
-    async def put(
-        self,
-        callback: Callable[[base.Response], T],
-        path: str,
-        params: Sequence[Parameter] | None = None,
-        data: str | bytes = b"",
-        headers: Mapping[str, str] | None = None,
-    ) -> T:
-        return await self._request("PUT", callback, path, params, data, headers)
-
-    async def post(
-        self,
-        callback: Callable[[base.Response], T],
-        path: str,
-        params: Sequence[Parameter] | None = None,
-        data: str | bytes = b"",
-        headers: Mapping[str, str] | None = None,
-    ) -> T:
-        return await self._request("POST", callback, path, params, data, headers)
-
-    async def delete(
-        self,
-        callback: Callable[[base.Response], T],
-        path: str,
-        params: Sequence[Parameter] | None = None,
-        data: str | bytes = b"",
-        headers: Mapping[str, str] | None = None,
-    ) -> T:
-        return await self._request("DELETE", callback, path, params, data, headers)
-
     async def _request(
         self,
         method: str,
         callback: Callable[[base.Response], T],
         path: str,
-        params: Sequence[Parameter] | None,
-        data: str | bytes,
-        headers: Mapping[str, str] | None,
+        params: Sequence[Parameter] | None = None,
+        data: str | bytes = b"",
+        headers: Mapping[str, str] | None = None,
     ) -> T:
         every = [*(params or ()), *self._always]
         token = self._tokens.token()
@@ -158,6 +129,10 @@ class HttpTransport(base.HTTPClient):  # type: ignore[misc]
             raise ConsulError(f"Consul answers {path} with {str(error).strip()}") from error
         except (ValueError, KeyError) as error:
             raise ConsulError(f"what answers {path} is no Consul: {type(error).__name__} {error}") from error
+
+    put = partialmethod(_request, "PUT")
+    post = partialmethod(_request, "POST")
+    delete = partialmethod(_request, "DELETE")
 
     def _patience(self, params: Sequence[Parameter]) -> float:
         """How long an answer may take, in seconds: Consul adds up to a sixteenth to what was asked for."""
