@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from envoy.config.core.v3.health_check_pb2 import DRAINING, UNHEALTHY
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
-from support.upstreams import addresses, eds, endpoints, target
+from support.upstreams import addresses, eds, endpoints, outbound, target
 from support.worlds import SOURCE, sidecar, update, world_of
 
 from mesh_pilot.envoy.endpoints import assignment
@@ -19,6 +19,8 @@ from mesh_pilot.world import World
 
 HOST = "store.shop.svc.cluster.local"
 NAME = f"outbound|80||{HOST}"
+BY_SNI = f"outbound_.80_._.{HOST}"
+"""The cluster of an AUTO_PASSTHROUGH gateway."""
 
 
 def entry(listed: str, *, host: str = HOST, more: str = "", ports: str = "[{number: 80, name: http}]") -> str:
@@ -124,8 +126,8 @@ def test_a_subset_has_the_endpoints_with_its_labels_topology_included() -> None:
 
 
 def test_a_gateway_finds_them_under_the_server_name_too() -> None:
-    world = world_of(entry("{address: 10.2.1.1}"))
-    name = f"outbound_.80_._.{HOST}"
+    world = world_of(entry("{address: 10.2.1.1, serviceAccount: a}"))
+    name = BY_SNI
     assigned = endpoints(world, sidecar(node_type="router"), name)
     assert (assigned.cluster_name, addresses(assigned)) == (name, ["10.2.1.1:80"])
 
@@ -202,6 +204,16 @@ def test_unhealthy_ones_are_sent_where_outliers_are_detected_so_that_failover_se
 # -- mesh mTLS
 
 
+PASSTHROUGH_GATEWAY = """
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: istio-system}
+spec:
+  selector: {istio: edge}
+  servers: [{port: {number: 15443, name: tls, protocol: TLS}, tls: {mode: AUTO_PASSTHROUGH}, hosts: ["*.local"]}]
+---
+"""
+
 BOTH = "{address: 10.2.1.1, serviceAccount: a, labels: {v: a}}, {address: 10.2.1.2, labels: {v: b}}"
 
 
@@ -230,6 +242,36 @@ def test_a_workload_that_accepts_only_plaintext_gets_plaintext() -> None:
     assert mesh_tls(endpoints(world, sidecar(), NAME)) == ["10.2.1.1", "10.2.1.2"]
 
 
+def test_a_passthrough_gateway_leads_only_to_endpoints_with_mesh_mtls() -> None:
+    edge = sidecar(node_type="router")
+    world = world_of(entry(BOTH))
+    assert addresses(endpoints(world, edge, BY_SNI)) == ["10.2.1.1:80"]
+    assert addresses(endpoints(world, edge, NAME)) == ["10.2.1.1:80", "10.2.1.2:80"]
+
+
+def test_a_passthrough_gateway_leaves_out_endpoints_whose_rule_or_policy_turns_mtls_off() -> None:
+    edge = sidecar(node_type="router")
+    ruled = entry(BOTH) + rule("trafficPolicy: {tls: {mode: DISABLE}}")
+    assert addresses(endpoints(world_of(ruled), edge, BY_SNI)) == []
+    world = world_of(entry(BOTH))
+    assert addresses(endpoints(world, edge, BY_SNI)) == ["10.2.1.1:80"]
+    update(world, peer_authentication("mtls: {mode: DISABLE}"))
+    assert addresses(endpoints(world, edge, BY_SNI)) == []
+    update(world, peer_authentication("mtls: {mode: PERMISSIVE}"))
+    assert addresses(endpoints(world, edge, BY_SNI)) == ["10.2.1.1:80"]
+
+
+def test_a_passthrough_gateways_dns_clusters_have_endpoints_with_mesh_mtls_only() -> None:
+    text = entry("{address: a.example.com, serviceAccount: a}, {address: b.example.com}").replace("STATIC", "DNS")
+    edge = sidecar(node_type="router", labels={"istio": "edge"})
+    world = world_of(text + PASSTHROUGH_GATEWAY)
+    found = outbound(world, edge)
+    assert addresses(found[BY_SNI].load_assignment) == ["a.example.com:80"]
+    assert addresses(found[NAME].load_assignment) == ["a.example.com:80", "b.example.com:80"]
+    update(world, rule("trafficPolicy: {tls: {mode: DISABLE}}"))
+    assert addresses(outbound(world, edge)[BY_SNI].load_assignment) == []
+
+
 # -- several networks
 
 NETWORKS = """
@@ -252,6 +294,16 @@ def test_another_network_is_reached_through_its_gateways_by_mesh_mtls_only() -> 
     assert mesh_tls(near) == ["10.1.0.1", "198.51.100.2", "198.51.100.3"]
     far = endpoints(world, sidecar(NETWORK="b"), NAME)
     assert addresses(far) == ["10.2.0.1:80", "10.2.0.2:80", "198.51.100.1:15443"]
+
+
+def test_a_passthrough_gateway_of_a_network_leads_to_its_own_and_others_endpoints_with_mesh_mtls() -> None:
+    text = entry(SPREAD + ", {address: 10.1.0.2}")
+    world = world_of(text, networks=NETWORKS)
+    near = endpoints(world, sidecar(node_type="router", NETWORK="a"), BY_SNI)
+    assert addresses(near) == ["10.1.0.1:80", "198.51.100.2:15443", "198.51.100.3:15443"]
+    assert mesh_tls(near) == ["10.1.0.1", "198.51.100.2", "198.51.100.3"]
+    far = endpoints(world, sidecar(node_type="router", NETWORK="b"), BY_SNI)
+    assert addresses(far) == ["10.2.0.1:80", "198.51.100.1:15443"]
 
 
 def test_a_proxy_of_no_known_network_reaches_everything_directly() -> None:

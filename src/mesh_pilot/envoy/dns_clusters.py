@@ -8,7 +8,7 @@ from envoy.extensions.clusters.dynamic_forward_proxy.v3 import cluster_pb2 as dy
 from envoy.extensions.common.dynamic_forward_proxy.v3.dns_cache_pb2 import DnsCacheConfig
 
 from mesh_pilot.envoy.defaults import ClusterDefaults, cluster_defaults
-from mesh_pilot.envoy.endpoints import Reach, encode_assignment
+from mesh_pilot.envoy.endpoints import Reach, encode_assignment, tls_modes
 from mesh_pilot.envoy.localities import Preference
 from mesh_pilot.envoy.messages import any_of, duration
 from mesh_pilot.envoy.policy import subset_labels
@@ -36,6 +36,9 @@ def apply_dns(
     defaults = view.get(cluster_defaults)
     labels = view.get(subset_labels, upstream.rule, upstream.subset) or frozenset()
     reach = Reach(preference=resolver.preference)
+    if upstream.by_sni:
+        modes = tls_modes(view, upstream.rule, upstream.port)
+        reach = attrs.evolve(reach, tls_modes=modes, mesh_tls_only=True)
     encoded = encode_assignment(view, message.name, upstream.service, port.name, labels, reach)
     message.load_assignment.MergeFromString(encoded)
     count = sum(len(locality.lb_endpoints) for locality in message.load_assignment.endpoints)

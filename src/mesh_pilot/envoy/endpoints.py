@@ -34,7 +34,7 @@ from mesh_pilot.envoy.localities import (
     zone_aware_preference,
 )
 from mesh_pilot.envoy.mtls import PeerMode, peer_modes
-from mesh_pilot.envoy.names import Direction, parse_cluster
+from mesh_pilot.envoy.names import Direction, is_sni, parse_cluster
 from mesh_pilot.envoy.networks import Gateway, Networks, networks, through_gateways
 from mesh_pilot.envoy.policy import RuleRef, client_policy, passes_through, rule, rule_ref, subset_labels
 from mesh_pilot.envoy.scope import Labels, Place, Scope
@@ -57,6 +57,9 @@ class Reach:
     detects_outliers: bool = False
     tls_modes: tuple[tuple[Labels, int], ...] = ()
     """TLS modes that the client's rule sets for endpoints with these labels; the first that fits counts."""
+    mesh_tls_only: bool = False
+    """Whether endpoints without mesh mTLS are left out: those of clusters named by SNI. An AUTO_PASSTHROUGH gateway
+    cannot see whether a connection is mesh mTLS, so only endpoints that insist on it themselves may get it."""
 
 
 def assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | None:
@@ -73,18 +76,19 @@ def assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | 
     through = bool(ref) and view.get(passes_through, ref, parsed.port, parsed.subset)
     if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:
         return None
-    reach = view.get(reach_of, ref, parsed.port, parsed.subset, place)
+    reach = view.get(reach_of, ref, parsed.port, parsed.subset, place, is_sni(name))
     origin = (service.config,) if service.config else ()
     return view.get(load_assignment, name, service.key, port.name, labels, reach, origin)
 
 
-def reach_of(view: View, ref: RuleRef, port: int, subset: str, place: Place) -> Reach:
-    """How a client at a place sees a port's endpoints under a rule."""
+def reach_of(view: View, ref: RuleRef, port: int, subset: str, place: Place, by_sni: bool = False) -> Reach:
+    """How a client at a place sees a port's endpoints under a rule; ``by_sni``: in a cluster named by SNI."""
     return Reach(
         preference=preference_of(view, ref, port, subset, place),
         network=place.network if view.get(networks, "") is not None else None,
         detects_outliers=client_policy(view, ref, port, subset).outlier_detection is not None,
-        tls_modes=_tls_modes(view, ref, port),
+        tls_modes=tls_modes(view, ref, port),
+        mesh_tls_only=by_sni,
     )
 
 
@@ -162,10 +166,14 @@ def _grouped(view: View, service: ServiceKey, endpoints: Iterable[Endpoint], rea
     for endpoint in first.values():
         by_locality[endpoint.locality].append(endpoint)
     known = view.get(networks, view.get(_registry, service)) if reach.network is not None else None
-    disabled = view.get(_some_peers_disable)
+    home = None
+    if view.get(_some_peers_disable):
+        # Inline endpoints of a ServiceEntry have no namespace. For clients they are judged by the mesh's policy alone,
+        # as in Istio; what a gateway passes on blindly has to fit the policies of the service's namespace too.
+        home = service.namespace if reach.mesh_tls_only else ""
     groups = []
     for locality, held in sorted(by_locality.items()):
-        members = _members(view, held, reach, known, disabled) if known else _direct(view, held, reach, disabled)
+        members = _members(view, held, reach, known, home) if known else _direct(view, held, reach, home)
         if members:
             groups.append(_Group(locality, members, sum(m.weight for m in members)))
     return groups
@@ -176,26 +184,27 @@ def _registry(view: View, key: ServiceKey) -> str:
     return service.registry if service is not None else ""
 
 
-def _direct(view: View, endpoints: Iterable[Endpoint], reach: Reach, disabled: bool) -> list[_Member]:
+def _direct(view: View, endpoints: Iterable[Endpoint], reach: Reach, home: str | None) -> list[_Member]:
     members = []
     for endpoint in endpoints:
         if endpoint.address:
             weight = endpoint.weight if endpoint.weight > 1 else 1
-            mesh_tls = _takes_mesh_tls(view, endpoint, reach.tls_modes, disabled)
-            members.append(_Member(lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
+            mesh_tls = _takes_mesh_tls(view, endpoint, reach.tls_modes, home)
+            if mesh_tls or not reach.mesh_tls_only:
+                members.append(_Member(lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
     return members
 
 
-def _members(view: View, endpoints: Iterable[Endpoint], reach: Reach, known: Networks, disabled: bool) -> list[_Member]:
+def _members(view: View, endpoints: Iterable[Endpoint], reach: Reach, known: Networks, home: str | None) -> list[_Member]:
     members: list[_Member] = []
     behind: dict[tuple[Gateway, ...], int] = defaultdict(int)
     for endpoint in endpoints:
         weight = max(endpoint.weight, 1) * known.scale
-        mesh_tls = _takes_mesh_tls(view, endpoint, reach.tls_modes, disabled)
+        mesh_tls = _takes_mesh_tls(view, endpoint, reach.tls_modes, home)
         where = known.of(endpoint)
         gateways = known.gateways.get(where, ())
         if not gateways or not reach.network or where in ("", reach.network):
-            if endpoint.address:
+            if endpoint.address and (mesh_tls or not reach.mesh_tls_only):
                 members.append(_Member(lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
         elif mesh_tls or _demands_mesh_tls(endpoint, reach.tls_modes):
             behind[gateways] += weight
@@ -255,16 +264,19 @@ def _has_labels(endpoint: Endpoint, labels: Labels) -> bool:
     return all(label_of(endpoint, key) == value for key, value in labels)
 
 
-def _takes_mesh_tls(view: View, endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...], disabled: bool) -> bool:
-    """Whether a client should use mesh mTLS to an endpoint of a cluster that leaves it to the endpoint."""
+def _takes_mesh_tls(view: View, endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...], home: str | None) -> bool:
+    """Whether a client should use mesh mTLS to an endpoint of a cluster that leaves it to the endpoint.
+
+    ``home`` is the namespace of endpoints that have none; None where no policy turns mTLS off, so that none is asked.
+    """
     if endpoint.tls_mode != ISTIO_MODE:
         return False
     ruled = _ruled_mode(endpoint, modes) if modes else None
     if ruled == TlsMode.DISABLE:
         return False
-    if ruled == TlsMode.ISTIO_MUTUAL or not disabled:
+    if ruled == TlsMode.ISTIO_MUTUAL or home is None:
         return True
-    accepts = view.get(peer_modes, endpoint.namespace, frozenset(endpoint.labels.items()))
+    accepts = view.get(peer_modes, endpoint.namespace or home, frozenset(endpoint.labels.items()))
     return accepts.at(endpoint.port) is not PeerMode.DISABLE
 
 
@@ -276,7 +288,7 @@ def _ruled_mode(endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...]) -> in
     return next((mode for labels, mode in modes if _has_labels(endpoint, labels)), None)
 
 
-def _tls_modes(view: View, ref: RuleRef, port: int) -> tuple[tuple[Labels, int], ...]:
+def tls_modes(view: View, ref: RuleRef, port: int) -> tuple[tuple[Labels, int], ...]:
     """The TLS modes that a rule sets for a port: a subset's for its endpoints in whatever cluster, then its own."""
     merged = view.get(rule, ref)
     modes = [(frozenset(s.labels.items()), _tls_mode(s.traffic_policy, port)) for s in merged.subsets.values()]

@@ -74,6 +74,11 @@ def outbound_sni(host: str, port: int, subset: str = "") -> str:
     return f"outbound_.{port}_.{subset}_.{host}"
 
 
+def is_sni(name: str) -> bool:
+    """Whether a cluster's name is spelled as a server name, as the clusters of AUTO_PASSTHROUGH gateways are."""
+    return name.startswith(f"{Direction.OUTBOUND}_.")
+
+
 def parse_cluster(name: str) -> ClusterName | None:
     """The parts of a cluster's name in either spelling, or None for a name of another kind."""
     parts = name.split("|", 3)
