@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from envoy.config.trace.v3.zipkin_pb2 import ZipkinConfig
 from envoy.extensions.access_loggers.file.v3.file_pb2 import FileAccessLog
+from structlog.testing import capture_logs
 from support.listeners import listeners, manager, tcp
 from support.worlds import sidecar, world_of
 
@@ -124,6 +125,33 @@ def test_the_meshs_own_file_has_istios_format_by_default(encoding: str) -> None:
         assert line.startswith('[%START_TIME%] "%REQ(:METHOD)%') and line.endswith("%ROUTE_NAME%\n")
     else:
         assert file.log_format.json_format.fields["response_code"].string_value == "%RESPONSE_CODE%"
+
+
+@pytest.mark.parametrize(
+    "malformed", ["{bad json", "[]", "1", '"text"', '{"a": "\\ud800"}', '{"a":' * 5000], ids=lambda text: text[:12]
+)
+def test_a_malformed_json_format_means_the_default_and_costs_no_listener(malformed: str) -> None:
+    world = world_of(
+        SERVICES, mesh=f"{{accessLogFile: /dev/stdout, accessLogEncoding: JSON, accessLogFormat: '{malformed}'}}"
+    )
+    file = FileAccessLog.FromString(http_chain(world).access_log[0].typed_config.value)
+    assert file.log_format.json_format.fields["response_code"].string_value == "%RESPONSE_CODE%"
+
+
+@pytest.mark.parametrize("broken", ["access_logs.loggers", "access_logs.provider_log", "hcm.tracing"])
+def test_an_internal_error_in_what_observes_traffic_costs_that_piece_only(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError(broken)
+
+    monkeypatch.setattr(f"mesh_pilot.envoy.{broken}", fail)
+    mesh = PROVIDERS + "defaultProviders: {accessLogging: [file], tracing: [zipkin]}"
+    with capture_logs() as entries:
+        found = http_chain(world_of(SERVICES, mesh=mesh))
+    assert found.http_filters
+    assert (bool(found.access_log), found.HasField("tracing")) == (broken == "hcm.tracing", broken != "hcm.tracing")
+    assert {e["event"] for e in entries} == {"translator failed; the resource goes without this piece"}
 
 
 def test_a_format_of_ones_own_ends_in_a_newline() -> None:

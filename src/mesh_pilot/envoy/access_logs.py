@@ -20,6 +20,7 @@ from mesh_pilot.envoy.extension_providers import extension_provider
 from mesh_pilot.envoy.log_providers import file_log, json_format, provider_log, text_format
 from mesh_pilot.envoy.messages import any_of, encode
 from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.envoy.pieces import optional_piece
 from mesh_pilot.envoy.telemetry import is_for_side, provider_names, telemetry_for
 from mesh_pilot.world.view import View
 
@@ -84,16 +85,14 @@ class _File:
 
 def access_logs(view: View, owner: Owner, http: bool) -> AccessLogs:
     """The logs of what connections carry: of HTTP connection managers, or of TCP proxies."""
-    built = ((_log(view, owner, logger, http), logger) for logger in view.get(loggers, owner))
-    return tuple(encode(_filtered(log, logger)) for log, logger in built if log is not None)
+    return tuple(encode(_filtered(log, logger)) for log, logger in _built(view, owner, http))
 
 
 def listener_access_logs(view: View, owner: Owner) -> AccessLogs:
     """The logs of a listener: connections that no filter chain takes."""
     if not view.get(_on_listeners):
         return ()
-    built = ((_log(view, owner, logger, False), logger) for logger in view.get(loggers, owner))
-    return tuple(encode(_unmatched(log, logger)) for log, logger in built if log is not None)
+    return tuple(encode(_unmatched(log, logger)) for log, logger in _built(view, owner, False))
 
 
 def loggers(view: View, owner: Owner) -> tuple[Logger, ...]:
@@ -124,6 +123,18 @@ def _on_listeners(view: View) -> bool:
     return not view.mesh().disable_envoy_listener_log
 
 
+def _built(view: View, owner: Owner, http: bool) -> list[tuple[accesslog_pb2.AccessLog, Logger]]:
+    """The logs that can be built, each with what asks for it."""
+    found: list[tuple[accesslog_pb2.AccessLog, Logger]] = []
+    with optional_piece("access logs", namespace=owner.namespace):
+        for logger in view.get(loggers, owner):
+            with optional_piece("access log", provider=logger.provider, namespace=owner.namespace):
+                log = _log(view, owner, logger, http)
+                if log is not None:
+                    found.append((log, logger))
+    return found
+
+
 def _log(view: View, owner: Owner, logger: Logger, http: bool) -> accesslog_pb2.AccessLog | None:
     if logger.provider != MESH_FILE:
         provider = view.get(extension_provider, logger.provider)
@@ -131,11 +142,7 @@ def _log(view: View, owner: Owner, logger: Logger, http: bool) -> accesslog_pb2.
     file = view.get(_mesh_file)
     if not file.path:
         return None
-    if not file.json:
-        return file_log(file.path, text_format(file.format))
-    fields = struct_pb2.Struct()
-    protobuf_json.ParseDict(json.loads(file.format) if file.format else JSON_FORMAT, fields)
-    return file_log(file.path, json_format(fields))
+    return file_log(file.path, json_format(_json_fields(file.format)) if file.json else text_format(file.format))
 
 
 def _mesh_file(view: View) -> _File:
@@ -145,6 +152,20 @@ def _mesh_file(view: View) -> _File:
         format=mesh.access_log_format,
         json=mesh.access_log_encoding == mesh_api.MeshConfigAccessLogEncoding.JSON,
     )
+
+
+def _json_fields(text: str) -> struct_pb2.Struct:
+    """The fields of a JSON log format; Istio's default for an empty text and, as in Istio, for one that is no object.
+
+    Whoever reads the mesh config says so; here it must not cost a listener.
+    """
+    fields = struct_pb2.Struct()
+    if text:
+        try:
+            return protobuf_json.ParseDict(json.loads(text), fields)
+        except (ValueError, TypeError, RecursionError, protobuf_json.ParseError):
+            fields.Clear()
+    return protobuf_json.ParseDict(JSON_FORMAT, fields)
 
 
 def _filtered(log: accesslog_pb2.AccessLog, logger: Logger) -> accesslog_pb2.AccessLog:

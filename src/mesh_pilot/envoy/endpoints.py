@@ -195,7 +195,9 @@ def _direct(view: View, endpoints: Iterable[Endpoint], reach: Reach, home: str |
     return members
 
 
-def _members(view: View, endpoints: Iterable[Endpoint], reach: Reach, known: Networks, home: str | None) -> list[_Member]:
+def _members(
+    view: View, endpoints: Iterable[Endpoint], reach: Reach, known: Networks, home: str | None
+) -> list[_Member]:
     members: list[_Member] = []
     behind: dict[tuple[Gateway, ...], int] = defaultdict(int)
     for endpoint in endpoints:

@@ -22,6 +22,7 @@ from mesh_pilot.envoy.filters import http_filters
 from mesh_pilot.envoy.hcm_settings import FORWARD, apply_headers, apply_limits
 from mesh_pilot.envoy.messages import ads, any_of, boolean, encode, field
 from mesh_pilot.envoy.owner import Owner, Side
+from mesh_pilot.envoy.pieces import optional_piece
 from mesh_pilot.envoy.proxy_settings import connections, headers, proxy_settings
 from mesh_pilot.envoy.tracing import tracing
 from mesh_pilot.model.resource import PREFIX
@@ -89,9 +90,10 @@ def _common(view: View, owner: Owner, protocol: Protocol, forward_proxy: bool) -
         manager.http_protocol_options.CopyFrom(options)
     apply_headers(manager, view.get(headers, owner.settings), outbound=owner.side is Side.OUTBOUND)
     apply_limits(manager, view.get(connections, owner.settings))
-    traced = view.get(tracing, owner)
-    if traced:
-        manager.tracing.MergeFromString(traced)
+    with optional_piece("tracing", namespace=owner.namespace):
+        traced = view.get(tracing, owner)
+        if traced:
+            manager.tracing.MergeFromString(traced)
     logs = view.get(access_logs, owner, True)
     return encode(manager) + b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
 
