@@ -139,6 +139,33 @@ def test_a_workload_selector_picks_clients_of_its_own_namespace() -> None:
     assert world.memo.get(rule_ref, "shop", None, STORE)[0].name == "all", "the service's own side"
 
 
+GOLD = "workloadSelector: {matchLabels: {tier: gold}}"
+
+
+@pytest.mark.parametrize("export", ["", "exportTo: ['.']"])
+@pytest.mark.parametrize("younger", ["all", "gold"])
+def test_a_rule_with_a_workload_selector_is_not_merged_with_others_for_other_namespaces(
+    export: str, younger: str
+) -> None:
+    age = {"all": 1, "gold": 1, younger: 2}
+    world = world_of(
+        destination_rule("all", "shop", "store", created=age["all"], more="subsets: [{name: v1}]")
+        + destination_rule(
+            "gold", "shop", "store", 9, created=age["gold"], more=f"{GOLD}\n  subsets: [{{name: v3}}]\n  {export}"
+        )
+    )
+    for labels in ({}, {"tier": "gold"}):
+        assert followed(world, "client", **labels) == ["shop/all"]
+    assert timeout(world, "client") is None
+    assert followed(world, "shop", tier="gold")[0] == "shop/gold"
+
+
+def test_a_rule_with_a_workload_selector_in_the_root_namespace_is_for_clients_there() -> None:
+    world = world_of(destination_rule("gold", "istio-system", "*", 9, more=GOLD))
+    assert followed(world, "istio-system", tier="gold") == ["istio-system/gold"]
+    assert followed(world, "client", tier="gold") == []
+
+
 def test_rules_with_different_selectors_stay_apart() -> None:
     world = world_of(
         destination_rule("tin", "shop", "store", 1, created=1, more="workloadSelector: {matchLabels: {tier: tin}}")

@@ -230,12 +230,13 @@ def _heads(view: View, host: str) -> tuple[_Head, ...]:
 
 
 def _head(key: ConfigKey, spec: api.DestinationRule, default: tuple[str, ...]) -> _Head:
-    export = spec.export_to or default
     selector = spec.workload_selector
+    # A rule for some workloads is never exported, whatever it says: not by itself, and not merged into another.
+    said = spec.export_to if selector is None else ["."]
     return _Head(
         key=key,
-        export_to=frozenset(key.namespace if e == "." else e for e in export),
-        declared=bool(spec.export_to),
+        export_to=frozenset(key.namespace if e == "." else e for e in said or default),
+        declared=bool(said),
         selector=None if selector is None else frozenset(selector.match_labels.items()),
     )
 
@@ -273,7 +274,8 @@ def _most_specific(covering: _Covering, namespace: str, pool: _Pool) -> tuple[_E
 def _merged(heads: tuple[_Head, ...], namespace: str, pool: _Pool) -> tuple[_Entry, ...]:
     """The rules of one namespace for exactly one host, merged where their selectors allow; oldest first.
 
-    A rule with a selector also lends its subsets to an older rule without one, as in Pilot.
+    For clients of its own namespace a rule with a selector also lends its subsets to an older rule without one, as in
+    Pilot.
     """
     entries: list[_Entry] = []
     for head in _pooled(heads, namespace, pool):
