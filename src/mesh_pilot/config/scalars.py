@@ -29,6 +29,10 @@ RANGES = {
 }
 """The integer types and what fits in them."""
 
+MAX_DEPTH = 100
+"""Levels of objects and lists in a free-form value. Messages are compared and walked recursively: what Python's stack
+cannot hold must not get in. Envoy reads no more either."""
+
 _MICROSECONDS = {
     "ns": Decimal("0.001"),
     "us": Decimal(1),
@@ -154,20 +158,22 @@ def read_timestamp(value: object) -> datetime:
     raise ValueError(f"expected a time such as 2024-03-01T12:00:00Z, got {describe(value)}")
 
 
-def read_struct(value: object) -> Struct:
+def read_struct(value: object, depth: int = 0) -> Struct:
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, got {describe(value)}")
-    return Struct(fields={str(key): read_value(item) for key, item in value.items()})
+    return Struct(fields={str(key): read_value(item, depth + 1) for key, item in value.items()})
 
 
-def read_list_value(value: object) -> ListValue:
+def read_list_value(value: object, depth: int = 0) -> ListValue:
     if not isinstance(value, list):
         raise ValueError(f"expected a list, got {describe(value)}")
-    return ListValue(values=[read_value(item) for item in value])
+    return ListValue(values=[read_value(item, depth + 1) for item in value])
 
 
-def read_value(value: object) -> Value:
-    """Any JSON value."""
+def read_value(value: object, depth: int = 0) -> Value:
+    """Any JSON value, up to `MAX_DEPTH` levels of it; `depth` is how many are above this one."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"is nested too deeply; at most {MAX_DEPTH} levels can be read")
     match value:
         case bool():
             return Value(bool_value=value)
@@ -179,9 +185,9 @@ def read_value(value: object) -> Value:
         case str():
             return Value(string_value=value)
         case list():
-            return Value(list_value=read_list_value(value))
+            return Value(list_value=read_list_value(value, depth))
         case dict():
-            return Value(struct_value=read_struct(value))
+            return Value(struct_value=read_struct(value, depth))
     return Value.from_dict(None)
 
 

@@ -6,11 +6,14 @@ import sys
 from typing import Any
 
 import pytest
+from envoy.config.listener.v3.listener_pb2 import Listener
 from envoy.extensions.filters.http.lua.v3.lua_pb2 import Lua
-from support.patching import LUA, ROUTER, parse, patch
+from envoy.extensions.filters.http.router.v3.router_pb2 import Router
+from support.patching import LUA, ROUTER, envoy_filter, parse, patch
+from support.worlds import configs
 from xds.type.v3.typed_struct_pb2 import TypedStruct
 
-from mesh_pilot.model.config import Severity
+from mesh_pilot.model.config import ConfigError, Severity
 
 ANY_CLUSTER = {"connect_timeout": "3s"}
 
@@ -67,12 +70,94 @@ def test_a_typed_struct_of_an_unknown_type_stays_as_it_is() -> None:
         ({"type": "SOMETHING"}, "SOMETHING"),
         ({"per_connection_buffer_limit_bytes": -1}, "per_connection_buffer_limit_bytes"),
         ({"health_checks": {}}, "must be in []"),
+        ({"connect_timeout": "1d"}, "connect_timeout: '1d' is not a duration"),
+        ({"connect_timeout": 5}, "connect_timeout"),
+        *(
+            (
+                {"metadata": {"typed_filter_metadata": {"a": {"@type": odd}}}},
+                "typed_filter_metadata[a].@type: has to be",
+            )
+            for odd in ({}, {"a": 1}, [], ["x/envoy.config.core.v3.Node"], 7, 0.5, True, None, "")
+        ),
+        ({"metadata": {"typed_filter_metadata": {"a": {"value": "x"}}}}, "typed_filter_metadata[a].@type: has to be"),
         ({"metadata": {"typed_filter_metadata": {"a": {"@type": "x/acme.v1.Own"}}}}, "x/acme.v1.Own: no such type"),
         ({"metadata": {"typed_filter_metadata": {"a": {"@type": "x/envoy.nowhere.v3.Own"}}}}, "no such type is known"),
     ],
 )
 def test_a_value_that_is_not_such_a_message_is_refused(value: dict[str, Any], said: str) -> None:
     assert said in reason_of(patch("CLUSTER", "MERGE", value))
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("500ms", 500_000_000),
+        ("1m30s", 90_000_000_000),
+        ("1.5h", 5_400_000_000_000),
+        ("100us", 100_000),
+        ("0.25s", 250_000_000),
+        ("1.000000001s", 1_000_000_001),
+        ("3s", 3_000_000_000),
+        ("0s", 0),
+    ],
+)
+def test_durations_may_be_written_as_in_go(text: str, nanoseconds: int) -> None:
+    cluster = value_of(patch("CLUSTER", "MERGE", {"connect_timeout": text}))
+    assert cluster.connect_timeout.ToNanoseconds() == nanoseconds
+
+
+def test_durations_inside_a_typed_config_in_lists_and_in_maps_may_be_written_as_in_go() -> None:
+    router = {"@type": ROUTER, "upstream_log_options": {"upstream_log_flush_interval": "500ms"}}
+    held = value_of(patch("HTTP_FILTER", "ADD", {"name": "r", "typed_config": router}))
+    assert (
+        Router.FromString(held.typed_config.value).upstream_log_options.upstream_log_flush_interval.nanos == 500_000_000
+    )
+    checks = {"health_checks": [{"timeout": "1m", "interval": "250ms", "tcp_health_check": {}}]}
+    (check,) = value_of(patch("CLUSTER", "MERGE", checks)).health_checks
+    assert (check.timeout.seconds, check.interval.nanos) == (60, 250_000_000)
+
+
+def test_a_value_in_free_form_data_may_look_like_a_type_or_a_duration() -> None:
+    value = {"metadata": {"filter_metadata": {"acme": {"@type": {}, "timeout": "500ms", "x": {"@type": "acme.Own"}}}}}
+    held = value_of(patch("CLUSTER", "MERGE", value)).metadata.filter_metadata["acme"]
+    assert held["timeout"] == "500ms" and held["x"]["@type"] == "acme.Own"
+
+
+def nested(levels: int, *, lists: bool = False) -> Any:
+    value: Any = "deep"
+    for _ in range(levels):
+        value = [value] if lists else {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("lists", [False, True])
+@pytest.mark.parametrize("levels", [25, 35, 60, 90])
+def test_a_deeply_nested_value_is_refused_where_envoy_could_not_read_it(levels: int, lists: bool) -> None:
+    found = parse(
+        patch("CLUSTER", "MERGE", {"metadata": {"filter_metadata": {"a": {"b": nested(levels, lists=lists)}}}})
+    )
+    for kept in found.patches:
+        around = Listener(metadata=kept.message.metadata)  # type: ignore[attr-defined]
+        assert Listener.FromString(around.SerializeToString()) == around
+    assert [p.severity for p in found.problems] == [Severity.ERROR] * (1 - len(found.patches))
+    assert bool(found.patches) == (levels < (40 if lists else 28))
+
+
+def test_a_typed_config_inside_another_counts_from_its_own_type() -> None:
+    inner = {"@type": LUA, "inline_code": "x"}
+    for _ in range(3):
+        rule = {"and_rules": {"rules": [{"matcher": {"name": "m", "typed_config": inner}}]}}
+        rbac = {"rules": {"policies": {"p": {"permissions": [rule], "principals": [{"any": True}]}}}}
+        inner = {"@type": "type.googleapis.com/envoy.extensions.filters.http.rbac.v3.RBAC", **rbac}
+    value_of(patch("HTTP_FILTER", "ADD", {"name": "rbac", "typed_config": inner}))
+
+
+@pytest.mark.parametrize("levels", [300, 5000])
+def test_a_value_nested_hundreds_deep_is_refused_where_it_is_read(levels: int) -> None:
+    deep = '{"a": ' * levels + "1" + "}" * levels
+    text = envoy_filter(patch("CLUSTER", "MERGE", {"metadata": "DEEP"})).replace("DEEP", deep)
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        configs(text)
 
 
 def test_a_field_that_is_unknown_is_named_and_the_rest_is_applied() -> None:

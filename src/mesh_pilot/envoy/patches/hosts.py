@@ -7,10 +7,9 @@ import hashlib
 from envoy.config.route.v3.route_components_pb2 import VirtualHost
 
 from mesh_pilot.envoy.gateway.servers import target_ports
-from mesh_pilot.envoy.messages import resource_of
-from mesh_pilot.envoy.patches.edit import Edit
+from mesh_pilot.envoy.patches.edit import Edit, edited
 from mesh_pilot.envoy.patches.parsed import patches_for
-from mesh_pilot.envoy.patches.resources import Edited, Task
+from mesh_pilot.envoy.patches.resources import Edited, Task, result_of
 from mesh_pilot.envoy.patches.routes import TABLE_KINDS, edit_host
 from mesh_pilot.envoy.scope import Call
 from mesh_pilot.model.resource import Resource, host_name, table_of
@@ -29,18 +28,19 @@ def edited_host(view: View, task: Task, base: Call) -> Edited:
     patches = view.get(patches_for, task.filters, task.context, TABLE_KINDS)
     if resource is None or not patches:
         return Edited(resource)
-    table = table_of(resource.name)
-    edit = Edit(patches, f"route table {table}")
-    host = VirtualHost.FromString(resource.body)
-    host.name = host.name.removeprefix(host_name(table, ""))
+    name, body, table = resource.name, resource.body, table_of(resource.name)
     ports = view.get(target_ports, task.router) if task.router else ()
-    if not edit_host(edit, table, host, task.context, ports):
-        # The listener waits for a virtual host, and this may be the only one.
-        host = VirtualHost(domains=[_nobody(resource.name)])
-    if not edit.changes:
-        return Edited(resource, edit.problems)
-    host.name = resource.name
-    return Edited(resource_of(resource.name, host, (*resource.configs, *edit.configs)), edit.problems)
+
+    def change(edit: Edit) -> VirtualHost:
+        host = VirtualHost.FromString(body)
+        host.name = host.name.removeprefix(host_name(table, ""))
+        if not edit_host(edit, table, host, task.context, ports):
+            # The listener waits for a virtual host, and this may be the only one.
+            host = VirtualHost(domains=[_nobody(name)])
+        host.name = name
+        return host
+
+    return result_of(resource, *edited(patches, f"route table {table}", change))
 
 
 def _nobody(name: str) -> str:

@@ -9,7 +9,7 @@ import re
 
 from google.protobuf import any_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from mesh_pilot.envoy.patches.patch import PatchError
 
@@ -38,7 +38,7 @@ def unpack(value: any_pb2.Any) -> Message:
     message = message_factory.GetMessageClass(kind)()
     try:
         message.ParseFromString(value.value)
-    except ValueError as error:
+    except (ValueError, DecodeError) as error:
         raise PatchError(f"this is no {type_name(value.type_url)}: {error}") from None
     return message
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import attrs
+import structlog
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.patches.match import selected_name
@@ -22,6 +23,8 @@ from mesh_pilot.envoy.patches.selection import FilterRef, version_pattern
 from mesh_pilot.envoy.patches.values import read_value
 from mesh_pilot.model.config import Config, ConfigKey, Severity
 from mesh_pilot.world.view import View
+
+log = structlog.get_logger(scope="envoy")
 
 FILTERS = frozenset((ApplyTo.LISTENER_FILTER, ApplyTo.NETWORK_FILTER, ApplyTo.HTTP_FILTER))
 """Named things in ordered lists."""
@@ -84,6 +87,11 @@ def parse_filter(config: Config) -> Parsed:
             patch, doubt = _parse(config.key, index, entry)
         except PatchError as error:
             problems.append(PatchProblem(config.key, index, str(error)))
+            continue
+        except Exception as error:
+            # A fault of ours must not cost what the patch is for: every proxy's listeners, perhaps.
+            log.error("patch can't be read", patch=f"{config.key}: spec.configPatches[{index}]", exc_info=error)
+            problems.append(PatchProblem(config.key, index, f"it can't be read ({type(error).__name__}: {error})"))
             continue
         patches.append(patch)
         if doubt:

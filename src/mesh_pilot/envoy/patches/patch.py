@@ -39,6 +39,11 @@ class Patch:
         return self.value
 
     @property
+    def name(self) -> str:
+        """Where it is written."""
+        return f"{self.config}: spec.configPatches[{self.index}]"
+
+    @property
     def is_merge(self) -> bool:
         return self.operation in MERGES
 

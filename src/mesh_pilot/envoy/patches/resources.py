@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from mesh_pilot.envoy.gateway.servers import target_ports
 from mesh_pilot.envoy.messages import resource_of
 from mesh_pilot.envoy.patches.clusters import edit_cluster
-from mesh_pilot.envoy.patches.edit import Edit
+from mesh_pilot.envoy.patches.edit import Edit, edited
 from mesh_pilot.envoy.patches.listeners import edit_listener
 from mesh_pilot.envoy.patches.parsed import parsed, patches_for
 from mesh_pilot.envoy.patches.patch import ApplyTo, Context, PatchProblem
@@ -83,20 +83,29 @@ def edited_cluster(view: View, task: Task, hosts: tuple[str, ...], base: Call) -
     resource = _base(view, base)
     if resource is None:
         return Edited(None)
-    edit = _edit(view, task, CLUSTER_KINDS, f"cluster {resource.name}")
-    message = Cluster.FromString(resource.body)
-    edit_cluster(edit, message, hosts)
-    return _result(resource, edit, message)
+    body = resource.body
+
+    def change(edit: Edit) -> Cluster:
+        message = Cluster.FromString(body)
+        edit_cluster(edit, message, hosts)
+        return message
+
+    patches = view.get(patches_for, task.filters, task.context, CLUSTER_KINDS)
+    return result_of(resource, *edited(patches, f"cluster {resource.name}", change))
 
 
 def edited_listener(view: View, task: Task, base: Call) -> Edited:
     resource = _base(view, base)
     if resource is None:
         return Edited(None)
-    edit = _edit(view, task, listener_kinds(task.context), f"listener {resource.name}")
-    message = Listener.FromString(resource.body)
-    kept = edit_listener(edit, message, task.context)
-    return _result(resource, edit, message) if kept else Edited(None, edit.problems)
+    body = resource.body
+
+    def change(edit: Edit) -> Listener | None:
+        message = Listener.FromString(body)
+        return message if edit_listener(edit, message, task.context) else None
+
+    patches = view.get(patches_for, task.filters, task.context, listener_kinds(task.context))
+    return result_of(resource, *edited(patches, f"listener {resource.name}", change))
 
 
 def edited_table(view: View, task: Task, base: Call) -> Edited:
@@ -106,22 +115,26 @@ def edited_table(view: View, task: Task, base: Call) -> Edited:
     patches = view.get(patches_for, task.filters, task.context, TABLE_KINDS)
     if not patches:
         return Edited(resource)
-    edit = Edit(patches, f"route table {resource.name}")
-    message = RouteConfiguration.FromString(resource.body)
-    edit_table(edit, message, task.context, view.get(target_ports, task.router) if task.router else ())
-    return _result(resource, edit, message)
+    body = resource.body
+    ports = view.get(target_ports, task.router) if task.router else ()
+
+    def change(edit: Edit) -> RouteConfiguration:
+        message = RouteConfiguration.FromString(body)
+        edit_table(edit, message, task.context, ports)
+        return message
+
+    return result_of(resource, *edited(patches, f"route table {resource.name}", change))
+
+
+def result_of(resource: Resource, message: Message | None, edit: Edit) -> Edited:
+    """What came of an edit; ``message`` is None where a patch removes the resource."""
+    if message is None:
+        return Edited(None, edit.problems)
+    if not edit.changes:
+        return Edited(resource, edit.problems)
+    return Edited(resource_of(resource.name, message, (*resource.configs, *edit.configs)), edit.problems)
 
 
 def _base(view: View, base: Call) -> Resource | None:
     function, key = base
     return view.get(function, *key)
-
-
-def _edit(view: View, task: Task, kinds: tuple[ApplyTo, ...], resource: str) -> Edit:
-    return Edit(view.get(patches_for, task.filters, task.context, kinds), resource)
-
-
-def _result(resource: Resource, edit: Edit, message: Message) -> Edited:
-    if not edit.changes:
-        return Edited(resource, edit.problems)
-    return Edited(resource_of(resource.name, message, (*resource.configs, *edit.configs)), edit.problems)

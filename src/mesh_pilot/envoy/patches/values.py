@@ -6,7 +6,7 @@ it stays as it is: it may be of a filter that only the user's Envoy has.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from envoy.config.cluster.v3 import cluster_pb2
@@ -14,16 +14,16 @@ from envoy.config.core.v3 import extension_pb2
 from envoy.config.listener.v3 import listener_components_pb2, listener_pb2
 from envoy.config.route.v3 import route_components_pb2, route_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2
-from google.protobuf import json_format, message_factory
+from google.protobuf import any_pb2, json_format, message_factory
 from google.protobuf.message import Message
 from udpa.type.v1 import typed_struct_pb2 as udpa_typed_struct_pb2
 from xds.type.v3 import typed_struct_pb2
 
 from mesh_pilot.api.google.protobuf import Struct, Value
 from mesh_pilot.envoy.messages import any_of
-from mesh_pilot.envoy.patches.known_types import find_type
+from mesh_pilot.envoy.patches.known_types import find_type, unpack
 from mesh_pilot.envoy.patches.patch import ApplyTo, PatchError
-from mesh_pilot.envoy.patches.unknown import Json, Object, without_unknown
+from mesh_pilot.envoy.patches.readable import Json, Object, readable
 
 MESSAGES: Mapping[ApplyTo, type[Message]] = {
     ApplyTo.LISTENER: listener_pb2.Listener,
@@ -38,6 +38,9 @@ MESSAGES: Mapping[ApplyTo, type[Message]] = {
     ApplyTo.EXTENSION_CONFIG: extension_pb2.TypedExtensionConfig,
 }
 """What the value of a patch is, by what it applies to."""
+
+MAX_DEPTH = 90
+"""Messages inside each other. Protobuf decodes at most 100: ten are left for what a value is put into."""
 
 TYPED_STRUCTS = {
     f"type.googleapis.com/{c.DESCRIPTOR.full_name}": c
@@ -56,19 +59,41 @@ def read_value(apply_to: ApplyTo, value: Struct) -> tuple[Message, str]:
 
 def _parse(value: Object, kind: type[Message]) -> tuple[Message, list[str]]:
     """The message, and which fields of the JSON it does not have. Raises PatchError."""
-    strange = sorted({url for url in _types(value) if find_type(url) is None})
-    if strange:
-        raise PatchError(
-            f"{', '.join(strange)}: no such type is known; for a filter that only your Envoy has, "
-            "write it as a type.googleapis.com/xds.type.v3.TypedStruct"
-        )
     message = kind()
-    known, unknown = without_unknown(value, message.DESCRIPTOR.full_name, find_type)
+    known, unknown = readable(value, message.DESCRIPTOR.full_name, find_type)
     try:
         json_format.ParseDict(known, message)
-    except json_format.ParseError as error:
-        raise PatchError(str(error)) from None
+    except Exception as error:
+        # Mostly a ParseError. For odd values the reader raises what it stumbles over (AttributeError, KeyError, ...).
+        raise PatchError(str(error) or type(error).__name__) from None
+    depth = _depth(message)
+    if depth > MAX_DEPTH:
+        raise PatchError(
+            f"messages are nested {depth} deep; Envoy reads at most {MAX_DEPTH}, beside what is around them"
+        )
     return message, unknown
+
+
+def _depth(message: Message) -> int:
+    """How deeply messages are nested, each Any on its own: that is how they are decoded."""
+    deepest = 0
+    waiting: list[tuple[Message, int]] = [(message, 1)]
+    while waiting:
+        at, depth = waiting.pop()
+        deepest = max(deepest, depth)
+        if isinstance(at, any_pb2.Any):
+            if at.type_url:
+                waiting.append((unpack(at), 1))
+            continue
+        for field, value in at.ListFields():
+            if field.message_type is None:
+                continue
+            if field.message_type.GetOptions().map_entry:
+                if field.message_type.fields_by_name["value"].message_type is not None:
+                    waiting.extend((item, depth + 2) for item in value.values())
+            else:
+                waiting.extend((item, depth + 1) for item in (value if field.is_repeated else (value,)))
+    return deepest
 
 
 def _resolve_typed_struct(message: Message) -> list[str]:
@@ -101,18 +126,3 @@ def _plain(value: Value) -> Json:
     if value.number_value is not None:
         return int(value.number_value) if value.number_value.is_integer() else value.number_value
     return value.string_value if value.string_value is not None else value.bool_value
-
-
-def _types(value: Json) -> Iterator[str]:
-    """Every ``@type`` in a value, but not in what a TypedStruct holds: that is only data."""
-    if isinstance(value, dict):
-        name = value.get("@type")
-        if isinstance(name, str):
-            yield name
-            if name in TYPED_STRUCTS:
-                return
-        for item in value.values():
-            yield from _types(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from _types(item)
