@@ -270,3 +270,9 @@ def test_another_endpoint_of_the_service_does_not_touch_a_workloads_listener() -
     after = world.memo.statistics().calls
     for function in ("instances", "inbound_listeners", "virtual_inbound"):
         assert after[function] == before[function]
+
+
+def test_a_workload_that_captures_nothing_may_have_its_ports_balanced_evenly_too() -> None:
+    metadata = {"INTERCEPTION_MODE": "NONE", "INBOUND_LISTENER_EXACT_BALANCE": "true"}
+    found = listeners(world_of(web()), workload(**metadata))["0.0.0.0_8080"]
+    assert found.connection_balance_config.HasField("exact_balance")

@@ -177,6 +177,24 @@ def test_tproxy_listeners_are_transparent() -> None:
     assert "original_src" in inspector_names(found["virtualInbound"])
 
 
+@pytest.mark.parametrize("mode", ["REDIRECT", "NONE"])
+def test_a_proxy_may_ask_for_connections_spread_evenly_over_envoys_workers(mode: str) -> None:
+    text = service("a", port(8080, "HTTP"))
+
+    def balanced(**metadata: str) -> set[str]:
+        proxy = client(INTERCEPTION_MODE=mode, HTTP_PROXY_PORT="9999", **metadata)
+        return {
+            n for n, found in listeners(world_of(text), proxy).items() if found.HasField("connection_balance_config")
+        }
+
+    assert balanced() == balanced(OUTBOUND_LISTENER_EXACT_BALANCE="false") == set()
+    # As in Istio: the listeners of services, not those that hand on or forward.
+    assert balanced(OUTBOUND_LISTENER_EXACT_BALANCE="true") == {
+        "0.0.0.0_8080" if mode == "REDIRECT" else "127.0.0.1_8080"
+    }
+    assert balanced(INBOUND_LISTENER_EXACT_BALANCE="true") == ({"virtualInbound"} if mode == "REDIRECT" else set())
+
+
 # -- the outbound traffic policy
 
 

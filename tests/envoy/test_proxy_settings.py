@@ -103,7 +103,10 @@ def test_a_proxys_own_tracing_goes_before_the_meshs() -> None:
     assert edge_manager(world).tracing.random_sampling.value == 1
 
 
-@pytest.mark.parametrize("value", [None, "", "nonsense", "[]", 5, {"concurrency": 2}, {"tracing": None}])
+@pytest.mark.parametrize(
+    "value",
+    [None, "", "nonsense", "[]", pytest.param("[" * 100_000, id="deep"), 5, {"concurrency": 2}, {"tracing": None}],
+)
 def test_what_shapes_nothing_or_can_not_be_read_leaves_proxies_together(value: object) -> None:
     assert own_settings(value) == ""
 

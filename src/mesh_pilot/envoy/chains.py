@@ -167,6 +167,11 @@ def assemble(
     return make_resource(header.name, LISTENER, b"".join(body), tuple(sources))
 
 
+def balance_exactly(header: Listener) -> None:
+    """Have Envoy spread connections evenly over its worker threads, at the price of a lock: for few, long ones."""
+    header.connection_balance_config.exact_balance.SetInParent()
+
+
 def bind_address(bind: str, port: int) -> address_pb2.Address:
     """The address to listen on: an IP and port, or a Unix socket (``unix:///path``, ``unix://@name``)."""
     if bind.startswith(UNIX_PREFIX):

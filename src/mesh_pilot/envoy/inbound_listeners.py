@@ -11,7 +11,7 @@ from envoy.config.core.v3 import base_pb2
 from envoy.config.listener.v3.listener_pb2 import Listener
 
 from mesh_pilot.envoy.access_logs import listener_access_logs
-from mesh_pilot.envoy.chains import Chain, assemble, bind_address
+from mesh_pilot.envoy.chains import Chain, assemble, balance_exactly, bind_address
 from mesh_pilot.envoy.guards import guards
 from mesh_pilot.envoy.inbound_chains import (
     VIRTUAL_INBOUND,
@@ -38,10 +38,11 @@ def inbound_listeners(view: View, workload: Workload) -> Plan:
     """The inbound listeners of a workload."""
     side = view.get(inbound_side, workload)
     ports = view.get(inbound_ports, workload)
-    plan: dict[str, Call] = {p.name: (port_listener, (side, p)) for p in ports if p.listen}
+    balanced = workload.scope.is_on("INBOUND_LISTENER_EXACT_BALANCE")
+    plan: dict[str, Call] = {p.name: (port_listener, (side, p, balanced)) for p in ports if p.listen}
     if workload.scope.interception is not Interception.NONE:
         captured = tuple(p for p in ports if not p.listen)
-        plan[VIRTUAL_INBOUND] = (virtual_inbound, (side, captured))
+        plan[VIRTUAL_INBOUND] = (virtual_inbound, (side, captured, balanced))
     return plan
 
 
@@ -61,8 +62,8 @@ def inbound_side(view: View, workload: Workload) -> InboundSide:
     )
 
 
-def virtual_inbound(view: View, side: InboundSide, ports: tuple[InboundPort, ...]) -> Resource:
-    """The listener to which the host's rules send what comes in."""
+def virtual_inbound(view: View, side: InboundSide, ports: tuple[InboundPort, ...], balanced: bool) -> Resource:
+    """The listener to which the host's rules send what comes in; ``balanced``: evenly to Envoy's workers."""
     number = view.get(_listen_port)
     tproxy = side.interception is Interception.TPROXY
     header = Listener(
@@ -70,6 +71,8 @@ def virtual_inbound(view: View, side: InboundSide, ports: tuple[InboundPort, ...
         address=bind_address(side.wildcard, number),
         traffic_direction=base_pb2.INBOUND,
     )
+    if balanced:
+        balance_exactly(header)
     if tproxy:
         header.transparent.CopyFrom(boolean(True))
     declared = {p.number for p in ports}
@@ -82,11 +85,13 @@ def virtual_inbound(view: View, side: InboundSide, ports: tuple[InboundPort, ...
     return _assembled(view, side.owner, header, chains)
 
 
-def port_listener(view: View, side: InboundSide, port: InboundPort) -> Resource:
+def port_listener(view: View, side: InboundSide, port: InboundPort, balanced: bool) -> Resource:
     """The listener of one port where nothing is captured: clients connect to it, the application is behind it."""
     header = Listener(
         name=port.name, address=bind_address(port.listen, port.number), traffic_direction=base_pb2.INBOUND
     )
+    if balanced:
+        balance_exactly(header)
     chains = view.get(port_chains, side, port)
     header.listener_filters.extend(inbound_filters(chains, captured=False, tproxy=False))
     wait_for_client(header, view)

@@ -21,6 +21,7 @@ from mesh_pilot.envoy.chains import (
     Conflict,
     Match,
     assemble,
+    balance_exactly,
     bind_address,
     chain,
     listener_name,
@@ -97,6 +98,8 @@ def outbound_listener(view: View, scope: Scope, listener: OutboundListener) -> R
     )
     if not listener.bind_to_port:
         header.bind_to_port.CopyFrom(boolean(False))
+    if scope.is_on("OUTBOUND_LISTENER_EXACT_BALANCE"):
+        balance_exactly(header)
     # What only one listener needs is remembered with it; only where many services meet their chains are apart.
     merged = view.get(_tcp_chains, scope, listener) if len(listener.tcp) > 1 else _tcp_chains(view, scope, listener)
     chains = list(merged[0])

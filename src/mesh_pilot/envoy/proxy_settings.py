@@ -50,7 +50,7 @@ def own_settings(value: object) -> str:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             return ""
     if not isinstance(value, Mapping):
         return ""
