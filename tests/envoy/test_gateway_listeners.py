@@ -66,6 +66,17 @@ def roots(context: dict[str, Any]) -> str:
     return str(combined["validation_context_sds_secret_config"]["name"])
 
 
+def test_the_name_of_an_https_server_is_the_prefix_of_its_statistics() -> None:
+    def prefixes(text: str, listener: str) -> list[str]:
+        return [c["filters"][-1]["typed_config"]["stat_prefix"] for c in chains(text, listener)]
+
+    named = server(443, "HTTPS", "a.com", f"mode: SIMPLE, {FILES}", "a").replace("{port", "{name: shop, port", 1)
+    other = server(443, "HTTPS", "b.com", f"mode: SIMPLE, {FILES}", "b")
+    assert prefixes(gateway(named, other), "0.0.0.0_443") == ["shop", "outbound_0.0.0.0_443"]
+    plain_one = server(80, "HTTP").replace("{port", "{name: shop, port", 1)
+    assert prefixes(gateway(plain_one), "0.0.0.0_80") == ["outbound_0.0.0.0_80"]
+
+
 def test_an_http_server_listens_with_the_routes_of_its_table() -> None:
     found = listeners(gateway(server(80, "HTTP")))["0.0.0.0_80"]
     assert found["address"]["socket_address"] == {"address": "0.0.0.0", "port_value": 80}

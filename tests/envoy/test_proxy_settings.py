@@ -111,6 +111,24 @@ def test_what_shapes_nothing_or_can_not_be_read_leaves_proxies_together(value: o
     assert own_settings(value) == ""
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_gateways_read_the_proxy_protocol_before_all_else_where_it_is_announced(own: bool) -> None:
+    said = {"gatewayTopology": {"proxyProtocol": {}}}
+    metadata = {"PROXY_CONFIG": said} if own else {}
+    settings = "" if own else mesh(**said)
+    secure = GATEWAY.replace("protocol: HTTP}", "protocol: TLS}, tls: {mode: AUTO_PASSTHROUGH}")
+    for text, expected in ((GATEWAY, ["proxy_protocol"]), (secure + WEB, ["proxy_protocol", "tls_inspector"])):
+        found = edge(world_of(text, mesh=settings), **metadata)
+        assert [f.name.rpartition(".")[2] for f in found.listener_filters] == expected
+    world = world_of(GATEWAY, mesh=mesh(gatewayTopology={"numTrustedProxies": 1}))
+    assert not edge(world).listener_filters
+
+
+def test_sidecars_take_connections_without_the_proxy_protocol() -> None:
+    found = listeners(world_of(WEB, mesh=mesh(gatewayTopology={"proxyProtocol": {}})), sidecar())
+    assert not [f for item in found.values() for f in item.listener_filters if "proxy_protocol" in f.name]
+
+
 def test_headers_that_proxies_add_can_be_switched_off_or_changed() -> None:
     said = {
         "server": {"value": "front"},

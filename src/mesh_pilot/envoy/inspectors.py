@@ -16,6 +16,7 @@ from envoy.config.listener.v3.listener_pb2 import Listener
 from envoy.extensions.filters.listener.http_inspector.v3 import http_inspector_pb2
 from envoy.extensions.filters.listener.original_dst.v3 import original_dst_pb2
 from envoy.extensions.filters.listener.original_src.v3 import original_src_pb2
+from envoy.extensions.filters.listener.proxy_protocol.v3 import proxy_protocol_pb2
 from envoy.extensions.filters.listener.tls_inspector.v3 import tls_inspector_pb2
 from envoy.type.v3 import range_pb2
 from google.protobuf import message
@@ -27,6 +28,7 @@ from mesh_pilot.world.view import View
 TLS_INSPECTOR = "envoy.filters.listener.tls_inspector"
 HTTP_INSPECTOR = "envoy.filters.listener.http_inspector"
 ORIGINAL_DST = "envoy.filters.listener.original_dst"
+PROXY_PROTOCOL = "envoy.filters.listener.proxy_protocol"
 ORIGINAL_SRC = "envoy.filters.listener.original_src"
 
 TPROXY_MARK = 1337
@@ -80,6 +82,11 @@ def inbound_filters(chains: Iterable[Chain], *, captured: bool, tproxy: bool) ->
 
 def tls_inspector() -> ListenerFilter:
     return _filter(TLS_INSPECTOR, tls_inspector_pb2.TlsInspector())
+
+
+def proxy_protocol() -> ListenerFilter:
+    """Reads the client's address from the PROXY protocol. A connection without its header is closed."""
+    return _filter(PROXY_PROTOCOL, proxy_protocol_pb2.ProxyProtocol())
 
 
 def http_inspector() -> ListenerFilter:

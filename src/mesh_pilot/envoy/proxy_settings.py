@@ -88,6 +88,12 @@ def listener_buffer(view: View, own: str) -> int:
     return view.get(connections, own).listener_per_connection_buffer_limit_bytes or 0
 
 
+def takes_proxy_protocol(view: View, own: str) -> bool:
+    """Whether what stands before a gateway announces its clients with the PROXY protocol."""
+    topology = view.get(proxy_settings, own).gateway_topology
+    return topology is not None and topology.proxy_protocol is not None
+
+
 def cluster_buffer(view: View, own: str) -> int:
     """Bytes that a cluster may buffer for a connection; 0: Envoy's own limit."""
     return view.get(connections, own).cluster_per_connection_buffer_limit_bytes or 0

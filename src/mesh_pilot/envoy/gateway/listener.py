@@ -26,10 +26,10 @@ from mesh_pilot.envoy.gateway.tcp import auto_passthrough_chains, passthrough_ch
 from mesh_pilot.envoy.gateway.tls import downstream_tls
 from mesh_pilot.envoy.guards import guards
 from mesh_pilot.envoy.hcm import HttpManager, http_manager
-from mesh_pilot.envoy.inspectors import tls_inspector
+from mesh_pilot.envoy.inspectors import proxy_protocol, tls_inspector
 from mesh_pilot.envoy.messages import transport_socket
 from mesh_pilot.envoy.owner import Owner
-from mesh_pilot.envoy.proxy_settings import listener_buffer
+from mesh_pilot.envoy.proxy_settings import listener_buffer, takes_proxy_protocol
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.envoy.upstream_tls import TLS_SOCKET
 from mesh_pilot.model.resource import Resource
@@ -43,11 +43,13 @@ def listener(view: View, scope: Scope, owner: Owner, held: Listener) -> Resource
     if not chains:
         return None
     header = listener_pb2.Listener(
-        name=name,
-        address=bind_address(held.bind, held.port),
-        traffic_direction=base_pb2.OUTBOUND,
-        listener_filters=[tls_inspector()] if not held.servers[0].kind.is_plain else (),
+        name=name, address=bind_address(held.bind, held.port), traffic_direction=base_pb2.OUTBOUND
     )
+    if view.get(takes_proxy_protocol, owner.settings):
+        # First of all: its header comes before the TLS that the inspector looks for.
+        header.listener_filters.append(proxy_protocol())
+    if not held.servers[0].kind.is_plain:
+        header.listener_filters.append(tls_inspector())
     logs = view.get(listener_access_logs, owner)
     buffer = view.get(listener_buffer, owner.settings)
     return assemble(header, chains, logs=logs, buffer=buffer, configs=guards(view, owner))
@@ -79,7 +81,7 @@ def _chains(view: View, scope: Scope, owner: Owner, held: Listener) -> Iterator[
 
 
 def _manager(view: View, owner: Owner, server: Server) -> base_pb2.TypedExtensionConfig:
-    prefix = f"outbound_{listener_name(server.bind, server.bound)}"
+    prefix = server.stat_prefix or f"outbound_{listener_name(server.bind, server.bound)}"
     return http_manager(view, HttpManager(owner, prefix, server.route_name, protocol=server.protocol))
 
 

@@ -69,6 +69,9 @@ class Server:
     """Its route table; empty where there are no requests to route."""
     redirects: bool
     """Plaintext requests are redirected to HTTPS."""
+    stat_prefix: str = ""
+    """The prefix of its statistics: its name, if it has one. As in Istio only for HTTPS servers: plaintext servers of a
+    port share their listener."""
 
     @property
     def gateway_name(self) -> str:
@@ -215,6 +218,7 @@ def _server(key: ConfigKey, index: int, spec: api.Server, port: api.Port, bound:
         bind=bind,
         hosts=tuple(dict.fromkeys(_host(host, key.namespace) for host in spec.hosts)),
         route_name=_route_name(kind, key, spec, port, bound),
+        stat_prefix=spec.name if kind is Kind.HTTPS else "",
         redirects=kind is Kind.HTTP and spec.tls is not None and spec.tls.https_redirect,
     )
 
