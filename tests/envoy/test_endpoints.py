@@ -359,6 +359,20 @@ def test_clients_for_which_it_is_the_same_share_the_bytes() -> None:
     assert eds(world, sidecar(locality="us/1"), NAME) is not found[0]
 
 
+def test_passthrough_gateways_share_the_bytes_apart_from_those_of_other_clients() -> None:
+    world = world_of(entry(BOTH))
+    edges = [sidecar(node_type="router", namespace=namespace, locality=f"{namespace}/1") for namespace in ("eu", "us")]
+    assert eds(world, edges[0], BY_SNI) is eds(world, edges[1], BY_SNI)
+    watch = Watch(world.memo, lambda: None)
+    at = target(world, edges[0])
+    watch.get(assignment, at.scope, at.place, BY_SNI)
+    before = world.memo.statistics().calls
+    update(world, peer_authentication("mtls: {mode: STRICT}"))
+    watch.get(assignment, at.scope, at.place, BY_SNI)
+    # A policy that turns nothing off costs no assignment.
+    assert world.memo.statistics().calls["load_assignment"] == before["load_assignment"]
+
+
 def test_a_change_of_one_services_endpoints_costs_one_assignment() -> None:
     others = "".join(
         entry("{address: 10.3.1.1}", host=f"h{i}.example.com").replace("name: store", f"name: h{i}") for i in range(20)

@@ -124,6 +124,7 @@ extensionProviders:
 - {name: skywalking, skywalking: {service: collector.example, port: 4317, accessToken: t}}
 """
 
+BALANCED = {"INBOUND_LISTENER_EXACT_BALANCE": "true", "OUTBOUND_LISTENER_EXACT_BALANCE": "true"}
 FILES = {"TLS_SERVER_CERT_CHAIN": "/c.pem", "TLS_SERVER_KEY": "/k.pem", "TLS_SERVER_ROOT_CERT": "/r.pem"}
 
 
@@ -148,6 +149,7 @@ def test_envoy_takes_odd_listeners(tracer: str, tmp_path: Path) -> None:
         sidecar("10.1.1.1", namespace="shop", labels={"app": "web"}, HTTP10="1", IDLE_TIMEOUT="1h", **FILES),
         sidecar("10.1.1.1", namespace="shop", labels={"app": "web"}, INTERCEPTION_MODE="TPROXY"),
         sidecar("10.1.1.1", namespace="shop", labels={"app": "web"}, INTERCEPTION_MODE="NONE"),
+        sidecar("10.1.1.1", namespace="shop", labels={"app": "web"}, **BALANCED),
         sidecar("10.1.1.1", namespace="shop", labels={"app": "unix"}),
         sidecar("2001:db8::9", namespace="shop"),
         sidecar("10.1.1.1", namespace="shop", INSTANCE_IPS="10.1.1.1,2001:db8::9"),

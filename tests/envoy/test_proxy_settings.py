@@ -112,7 +112,7 @@ def test_what_shapes_nothing_or_can_not_be_read_leaves_proxies_together(value: o
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_gateways_read_the_proxy_protocol_before_all_else_where_it_is_announced(own: bool) -> None:
+def test_gateways_read_the_proxy_protocol_before_all_else_where_it_is_announced(own: bool, tmp_path: Path) -> None:
     said = {"gatewayTopology": {"proxyProtocol": {}}}
     metadata = {"PROXY_CONFIG": said} if own else {}
     settings = "" if own else mesh(**said)
@@ -120,6 +120,7 @@ def test_gateways_read_the_proxy_protocol_before_all_else_where_it_is_announced(
     for text, expected in ((GATEWAY, ["proxy_protocol"]), (secure + WEB, ["proxy_protocol", "tls_inspector"])):
         found = edge(world_of(text, mesh=settings), **metadata)
         assert [f.name.rpartition(".")[2] for f in found.listener_filters] == expected
+        assert complaints(tmp_path, [found.SerializeToString()]) == ""
     world = world_of(GATEWAY, mesh=mesh(gatewayTopology={"numTrustedProxies": 1}))
     assert not edge(world).listener_filters
 

@@ -7,12 +7,15 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pytest
+import structlog
 from support import golden
 from support.envoy_check import complaints
 from support.patching import API, OTHER, SHOP, Shop, envoy_filter, in_http_filter, patch
 from support.worlds import SOURCE, update, world_of
 
 from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
+from mesh_pilot.envoy.patches.merge import merge
 from mesh_pilot.envoy.patches.problems import problems
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete
@@ -199,3 +202,40 @@ def test_proxies_with_the_same_envoy_filters_share_what_is_patched_and_the_plans
         outbound = [n for n in theirs if not n.startswith("inbound") and n != "virtualInbound"]
         assert outbound and all(theirs[n] is resources[n] for n in outbound)
     assert shop.catalog.statistics().sets == sets + 2  # those of its own inbound traffic
+
+
+def test_an_internal_error_in_a_patch_costs_that_patch_and_leaves_nothing_half_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def merge_half(target: Any, source: Any, **options: Any) -> None:
+        merge(target, source, **options)
+        if source.HasField("max_requests_per_connection"):
+            raise ZeroDivisionError("half way")
+
+    monkeypatch.setattr("mesh_pilot.envoy.patches.merge.merge", merge_half)
+    broken = patch("CLUSTER", "MERGE", {"max_requests_per_connection": 7}, cluster={"name": API_80})
+    good = patch("CLUSTER", "MERGE", BUFFER, cluster={"name": API_80})
+    with structlog.testing.capture_logs() as entries:
+        shop = Shop(envoy_filter(broken, good, broken))
+        found = shop.cluster(API_80)
+    assert found.per_connection_buffer_limit_bytes.value == 4096
+    assert not found.HasField("max_requests_per_connection")
+    assert [(str(p.config), p.patch, p.resource) for p in shop.problems] == [
+        ("EnvoyFilter/shop/f", 0, f"cluster {API_80}"),
+        ("EnvoyFilter/shop/f", 2, f"cluster {API_80}"),
+    ]
+    assert {e["event"] for e in entries} == {"patch failed; the resource goes without it"}
+
+
+def test_an_internal_error_in_reading_a_patch_costs_that_patch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("mesh_pilot.envoy.patches.parsed.read_value", fail)
+    gone = patch("CLUSTER", "REMOVE", cluster={"name": "outbound|9000||api.shop.svc.cluster.local"})
+    with structlog.testing.capture_logs() as entries:
+        shop = Shop(envoy_filter(patch("CLUSTER", "MERGE", BUFFER), gone))
+        assert "outbound|9000||api.shop.svc.cluster.local" not in shop.names(CLUSTER)
+        assert API_80 in shop.names(CLUSTER)
+    assert [(p.patch, "can't be read" in p.reason) for p in shop.problems] == [(0, True)]
+    assert "patch can't be read" in {e["event"] for e in entries}
