@@ -58,8 +58,8 @@ class Reach:
     tls_modes: tuple[tuple[Labels, int], ...] = ()
     """TLS modes that the client's rule sets for endpoints with these labels; the first that fits counts."""
     mesh_tls_only: bool = False
-    """Whether endpoints without mesh mTLS are left out: those of clusters named by SNI. An AUTO_PASSTHROUGH gateway
-    cannot see whether a connection is mesh mTLS, so only endpoints that insist on it themselves may get it."""
+    """Whether endpoints without mesh mTLS are left out, as in clusters named by SNI: an AUTO_PASSTHROUGH gateway cannot
+    check a client's certificate, so connections may go only to endpoints whose own proxy does."""
 
 
 def assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | None:
@@ -81,7 +81,7 @@ def assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | 
     return view.get(load_assignment, name, service.key, port.name, labels, reach, origin)
 
 
-def reach_of(view: View, ref: RuleRef, port: int, subset: str, place: Place, by_sni: bool = False) -> Reach:
+def reach_of(view: View, ref: RuleRef, port: int, subset: str, place: Place, by_sni: bool) -> Reach:
     """How a client at a place sees a port's endpoints under a rule; ``by_sni``: in a cluster named by SNI."""
     return Reach(
         preference=preference_of(view, ref, port, subset, place),

@@ -80,7 +80,9 @@ def edited(patches: Iterable[Patch], resource: str, change: Callable[[Edit], T])
             tried = edit.tried
             if tried is None:
                 raise
-            log.error("patch failed; the resource goes without it", resource=resource, patch=tried.name, exc_info=error)
+            log.error(
+                "patch failed; the resource goes without it", resource=resource, patch=tried.where, exc_info=error
+            )
             reason = f"it can't be applied ({type(error).__name__}: {error})"
             broken.append(PatchProblem(tried.config, tried.index, reason, resource))
             left = tuple(p for p in left if p is not tried)

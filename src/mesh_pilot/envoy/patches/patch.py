@@ -39,8 +39,8 @@ class Patch:
         return self.value
 
     @property
-    def name(self) -> str:
-        """Where it is written."""
+    def where(self) -> str:
+        """Its place, for people: the EnvoyFilter and the path in it."""
         return f"{self.config}: spec.configPatches[{self.index}]"
 
     @property
