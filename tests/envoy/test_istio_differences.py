@@ -158,6 +158,14 @@ def test_a_virtual_services_destination_comes_into_scope_with_the_port_it_names(
     assert {name for name in found if "far" in name} == {"outbound|81||other.far.svc.cluster.local"}
 
 
+def test_the_port_that_a_route_names_comes_into_scope_by_a_listener_of_another_port() -> None:
+    other = service("other", namespace="far", ports="{number: 81, name: more, protocol: HTTP}")
+    rule = f"{{hosts: [{WEB}], http: [{{route: [{{destination: {{host: other.far.svc.cluster.local}}}}]}}]}}"
+    narrow = "{egress: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['./*']}]}"
+    text = service() + other + config("VirtualService", "web", rule) + config("Sidecar", "default", narrow)
+    assert "outbound|81||other.far.svc.cluster.local" in Sent(text).names(CLUSTER)
+
+
 def test_a_wildcard_namespace_in_a_sidecar_holds_for_namespaces_that_are_named_too() -> None:
     narrow = config("Sidecar", "default", "{egress: [{hosts: ['*/*', 'far/one.far.svc.cluster.local']}]}")
     text = service() + service("one", namespace="far") + service("two", namespace="far") + narrow
@@ -182,6 +190,16 @@ def test_what_a_match_asks_of_the_client_counts_on_gateways_too() -> None:
     text = service(ports=tcp_port) + service("other", ports=tcp_port) + server + config("VirtualService", "vs", rules)
     (chain,) = Sent(text, EDGE).get(LISTENER, "0.0.0.0_9000").filter_chains
     assert tcp(chain).cluster == f"outbound|9000||{WEB}"
+
+
+def test_what_an_http_match_that_names_a_gateway_asks_of_the_client_counts_there() -> None:
+    server = gateway("gw", "{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}")
+    asked = "{gateways: [edge/gw], sourceNamespace: other, uri: {prefix: /}}"
+    to_web = f"route: [{{destination: {{host: {WEB}}}}}]"
+    rules = f"""{{hosts: [x.example.com], gateways: [edge/gw], http: [
+  {{name: theirs, match: [{asked}], {to_web}}}, {{name: all, {to_web}}}]}}"""
+    sent = Sent(service() + server + config("VirtualService", "vs", rules), EDGE)
+    assert [r.name for r in sent.routes("http.80", "x.example.com:80")] == ["all"]
 
 
 # -- gateways and listeners
