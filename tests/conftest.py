@@ -12,17 +12,14 @@ import pytest
 import structlog
 from support.binaries import require_binary
 
-OTHER_PROCESSES = frozenset(("traffic", "cli", "rpc", "sources"))
-"""Rooms whose tests wait for Envoys, Consuls, clients and kernels, besides those marked ``envoy``."""
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that wait for other processes have a second try, for a machine may be too busy once.
+    """A test that drives another process, as its mark says, has a second try: the machine may be too busy for both.
 
-    It is told at the end as RERUN; who sees the same one twice has found a bug, of the test or of ours.
+    The run reports it as RERUN. Whoever sees the same test there twice has found a bug, of the test or of ours.
     """
     for item in items:
-        if item.get_closest_marker("envoy") or OTHER_PROCESSES.intersection(item.path.parts):
+        if item.get_closest_marker("envoy") or item.get_closest_marker("process"):
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 

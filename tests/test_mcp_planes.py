@@ -313,15 +313,22 @@ async def test_metrics_and_statistics_tell_how_a_source_is_doing(
         with started(nursery, folder, address) as first:
             await first.wait()
             async with drinker(address, "{}") as second:
+                text = ""
 
                 def value(name: str, **labels: str) -> float | None:
                     samples = (s for f in text_string_to_metric_families(text) for s in f.samples)
                     wanted = labels.items()
                     return next((s.value for s in samples if s.name == name and wanted <= s.labels.items()), None)
 
-                text = Metrics(second.state).text().decode()
                 source, routes = f"mcp:{address}", "istio/networking/v1alpha3/virtualservices"
-                assert value("istio_mcp_request_acks_total", source=source, collection=routes, component="pilot") == 1
+
+                def acknowledged() -> bool:
+                    nonlocal text
+                    text = Metrics(second.state).text().decode()
+                    acks = "istio_mcp_request_acks_total"
+                    return value(acks, source=source, collection=routes, component="pilot") == 1
+
+                await eventually(acknowledged, what="the first picture is acknowledged")
                 assert value("istio_mcp_request_nacks_total", source=source) is None
                 assert value("istio_mcp_reconnections", source=source) == 1
                 assert value("istio_mcp_message_sizes_bytes_count", source=source) == len(COLLECTIONS)

@@ -32,9 +32,6 @@ ORDER = (
 PURE = {"xds/stream.py": {"model"}, "incremental.py": set()}
 """Modules that promise to need even less than their room may have."""
 
-EXCEPTIONS = {("envoy", "xds"): {"xds.sets"}}
-"""``envoy`` implements the protocols that ``xds`` reads, and names them in annotations."""
-
 
 def modules() -> list[Path]:
     return [path for path in sorted(ROOT.rglob("*.py")) if path.relative_to(ROOT).parts[0] != "api"]
@@ -66,11 +63,7 @@ def test_imports_only_point_down(path: Path) -> None:
     below = set(ORDER[ORDER.index(room) :])
     if name in PURE:
         below = PURE[name] | ({room} if "/" in name else set())
-    wrong = {
-        module
-        for module in imported(path)
-        if module.split(".")[0] not in below and module not in EXCEPTIONS.get((room, module.split(".")[0]), ())
-    }
+    wrong = {module for module in imported(path) if module.split(".")[0] not in below}
     assert not wrong, f"{name} may not import {sorted(wrong)}"
 
 

@@ -20,6 +20,8 @@ from mesh_pilot import __version__
 from mesh_pilot.cli import COMMANDS
 from mesh_pilot.cli.discovery import command as discovery_command
 
+pytestmark = pytest.mark.process
+
 SAMPLE = Path(__file__).parents[2] / "samples" / "demo"
 FREE = ("--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--monitoring-addr", "127.0.0.1:0")
 

@@ -15,6 +15,8 @@ from mesh_pilot.model.proxy import Interception, NodeType, parse_proxy
 from mesh_pilot.model.service import Locality
 from mesh_pilot.rpc.errors import AddressError
 
+pytestmark = pytest.mark.process
+
 NODE = EnvoyNode(
     "web-1",
     namespace="shop",

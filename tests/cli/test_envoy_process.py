@@ -11,6 +11,8 @@ from support.envoy import real_envoy
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.cli.envoy_process import EnvoyError, find_envoy, running_envoy
 
+pytestmark = pytest.mark.process
+
 NODE = EnvoyNode("web-1")
 NOWHERE = "127.0.0.1:9"
 

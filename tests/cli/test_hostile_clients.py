@@ -25,6 +25,8 @@ from support.command import COMMAND
 
 from mesh_pilot.model.resource import CLUSTER
 
+pytestmark = pytest.mark.process
+
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 SERVICES = 400
 KILLED = Path(__file__).with_name("killed_client.py")

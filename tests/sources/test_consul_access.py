@@ -17,6 +17,8 @@ from support.envoy import eventually
 from mesh_pilot.sources.consul import Agent, ConsulError, ConsulSettings, ConsulSource, check_files
 from mesh_pilot.sources.consul.settings import AddressError, Timing, Tls
 
+pytestmark = pytest.mark.process
+
 TIMING = Timing(retry_seconds=0.05, retry_limit_seconds=0.2, hold_seconds=0.3, pace_seconds=0.05)
 ROOT = "b1gs33cr3t-0000-0000-0000-000000000000"
 

@@ -14,6 +14,8 @@ from mesh_pilot.model.events import Item
 from mesh_pilot.sources.consul import Agent, ConsulSettings, ConsulSource
 from mesh_pilot.sources.consul.settings import Timing
 
+pytestmark = pytest.mark.process
+
 PREFIX = "mesh-pilot/config"
 TIMING = Timing(retry_seconds=0.05, retry_limit_seconds=0.2, hold_seconds=0.1, pace_seconds=0.05)
 

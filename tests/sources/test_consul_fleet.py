@@ -16,6 +16,8 @@ from mesh_pilot.model.events import Delete, Endpoints, Upsert
 from mesh_pilot.sources.consul import Agent, Consistency, ConsulSettings, ConsulSource
 from mesh_pilot.sources.consul.settings import Timing
 
+pytestmark = pytest.mark.process
+
 TIMING = Timing(retry_seconds=0.05, retry_limit_seconds=0.5, hold_seconds=5.0, pace_seconds=0.05)
 
 Ports = Callable[[int], list[int]]

@@ -20,6 +20,8 @@ from mesh_pilot.model.service import Health, Service
 from mesh_pilot.sources.consul import Agent, ConsulSettings, ConsulSource, CriticalRule, WarningRule
 from mesh_pilot.sources.consul.settings import Timing
 
+pytestmark = pytest.mark.process
+
 TIMING = Timing(retry_seconds=0.05, retry_limit_seconds=0.2, hold_seconds=0.3, pace_seconds=0.05)
 
 Ports = Callable[[int], list[int]]

@@ -10,11 +10,14 @@ from functools import partial
 from pathlib import Path
 
 import attrs
+import pytest
 import trio
 from support.certificates import write_certificates
 from support.envoy import eventually
 from support.fleet import Fleet, fleet
 from support.proxyless import GrpcPeer, GrpcPeers, grpc_environment, grpc_peers
+
+pytestmark = pytest.mark.process
 
 HOST = "reviews.shop.svc.cluster.local"
 TARGET = f"xds:///{HOST}:9000"

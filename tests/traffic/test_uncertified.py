@@ -14,6 +14,8 @@ from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import CLUSTER, LISTENER
 
+pytestmark = pytest.mark.process
+
 HOST = "reviews.example.com"
 
 ENTRY = """

@@ -6,6 +6,7 @@ delegates; a rule of which one does not is left out.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -18,12 +19,10 @@ def merge_rules(root: api.HttpRoute, delegate: api.HttpRoute, match: list[api.Ht
     """The delegate's rule with what it inherits; ``match`` is the merged one."""
     mirroring = delegate if delegate.mirror is not None or delegate.mirrors else root
     percentage = delegate if delegate.mirror_percentage is not None or delegate.mirror_percent is not None else root
-    return api.HttpRoute(
+    return dataclasses.replace(  # what the root cannot set beside a delegate stays the delegate's
+        delegate,
         name="-".join(name for name in (root.name, delegate.name) if name),
         match=match,
-        route=delegate.route,
-        redirect=delegate.redirect,
-        direct_response=delegate.direct_response,
         rewrite=_first(delegate.rewrite, root.rewrite),
         timeout=_first(delegate.timeout, root.timeout),
         retries=_first(delegate.retries, root.retries),
@@ -56,7 +55,8 @@ def merge_matches(
 
 
 def _merged(root: api.HttpMatchRequest, inner: api.HttpMatchRequest) -> api.HttpMatchRequest:
-    return api.HttpMatchRequest(
+    return dataclasses.replace(
+        inner,
         name="-".join(name for name in (root.name, inner.name) if name),
         uri=_first(inner.uri, root.uri),
         scheme=_first(inner.scheme, root.scheme),
@@ -69,7 +69,6 @@ def _merged(root: api.HttpMatchRequest, inner: api.HttpMatchRequest) -> api.Http
         source_labels={**root.source_labels, **inner.source_labels},
         source_namespace=inner.source_namespace or root.source_namespace,
         gateways=inner.gateways or root.gateways,
-        ignore_uri_case=inner.ignore_uri_case,
         stat_prefix=inner.stat_prefix or root.stat_prefix,
     )
 
