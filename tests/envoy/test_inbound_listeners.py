@@ -144,10 +144,12 @@ def test_http_of_a_port_has_its_route_inline_and_no_time_limit() -> None:
     assert route.route.HasField("timeout") and route.route.timeout.seconds == 0
 
 
-def test_the_meshs_pattern_names_the_statistics_of_a_port() -> None:
-    world = world_of(web(), mesh="inboundClusterStatName: in_%SERVICE_FQDN%")
-    chain = next(c for c in virtual_inbound(world).filter_chains if c.name == "0.0.0.0_8080")
-    assert manager(chain).stat_prefix == "in_web.example"
+def test_the_meshs_pattern_names_the_statistics_of_tcp_ports_and_not_those_of_http_as_in_istio() -> None:
+    ports = web("{number: 80, name: http, protocol: HTTP, targetPort: 8080}, {number: 90, name: tcp, protocol: TCP}")
+    world = world_of(ports, mesh="inboundClusterStatName: in_%SERVICE_FQDN%")
+    chains = {c.name: c for c in virtual_inbound(world).filter_chains}
+    assert manager(chains["0.0.0.0_8080"]).stat_prefix == "inbound_0.0.0.0_8080"
+    assert tcp(chains["0.0.0.0_90"]).stat_prefix == "in_web.example"
 
 
 def test_connections_to_the_listeners_own_port_end_in_a_black_hole() -> None:

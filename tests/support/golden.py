@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
 from mesh_pilot.model.service import Locality  # noqa: E402
 from mesh_pilot.world import World  # noqa: E402
 
+ABSENT = xdsdiff.ABSENT
 SECTIONS = {"clusters": CLUSTER, "endpoints": ENDPOINT, "listeners": LISTENER, "routes": ROUTE, "secrets": SECRET}
 
 
@@ -172,22 +174,80 @@ def _clusters_of(routes: Any) -> Iterator[str]:
             yield from _clusters_of(part)
 
 
+@attrs.frozen
+class Difference:
+    """One place in which a resource of ours differs from Istio's."""
+
+    resource: str
+    """Section and name, such as ``clusters outbound|80||a.example.com``."""
+    path: str
+    """Where in the resource; empty for all of it."""
+    istio: Any
+    """Istio's value, ``xdsdiff.ABSENT`` where it has none."""
+    ours: Any
+    line: str
+    """For people."""
+
+
+def documents(
+    scenario: str, entry: dict[str, Any], world: World, wanted: Iterable[str] = SECTIONS
+) -> tuple[dict[str, Any], dict[str, Any], list[str]]:
+    """(Istio's, ours, what translators raised) for one proxy of a scenario."""
+    adsdump.load_all_protos()
+    only = set(wanted)
+    expect = json.loads(read(ROOT / scenario / "expect" / f"{entry['name']}.json"))
+    dump = Dump(world, proxy_of(entry), only, entry.get("grpc", ()))
+    if only == {"routes"}:
+        dump.routes = set(expect["routes"])
+    actual = json.loads(json.dumps(dump.run()))
+    return {k: v for k, v in expect.items() if k in only}, actual, dump.failures
+
+
+def differences(scenario: str, entry: dict[str, Any], world: World) -> list[Difference]:
+    """Everything in which one proxy's resources differ. Raises AssertionError if a translator raised."""
+    expect, actual, failures = documents(scenario, entry, world)
+    assert not failures, "\n".join(failures)
+    return [
+        Difference(f"{section} {name}", path, istio, ours, xdsdiff.told(sign, path, istio, ours))
+        for section, name, found in xdsdiff.differences(expect, actual)
+        for sign, path, istio, ours in found
+    ]
+
+
+def rows(found: dict[str, list[Difference]]) -> list[dict[str, Any]]:
+    """Differences by proxy in the form of ``differences.yaml``: equal ones at several indexes, resources or proxies once."""
+    places: dict[tuple[str, str, str, str], None] = {}
+    values: dict[tuple[str, str], dict[str, Any]] = {}
+    for proxy, differences_ in found.items():
+        for d in differences_:
+            sides = {side: value for side, value in (("istio", d.istio), ("ours", d.ours)) if value is not ABSENT}
+            key = (re.sub(r"\[\d+\]", "[*]", d.path), json.dumps(sides, sort_keys=True))
+            values[key] = sides
+            places[(*key, proxy, d.resource)] = None
+    by_sides: dict[tuple[Any, ...], list[str]] = {}
+    for path, text, proxy, resource in places:
+        by_sides.setdefault((path, text, proxy), []).append(resource)
+    merged: dict[tuple[Any, ...], list[str]] = {}
+    for (path, text, proxy), resources in by_sides.items():
+        merged.setdefault((path, text, tuple(resources)), []).append(proxy)
+    return [
+        {"proxy": _one(proxies_), "resource": _one(resources), **({"path": path} if path else {}), **values[path, text]}
+        for (path, text, resources), proxies_ in merged.items()
+    ]
+
+
+def _one(names: Sequence[str]) -> str | list[str]:
+    return names[0] if len(names) == 1 else list(names)
+
+
 def compare(
     scenario: str, entry: dict[str, Any], world: World, wanted: Iterable[str] = SECTIONS, limit: int | None = None
 ) -> tuple[int, int, str]:
     """(equal, total, report) for one proxy of a scenario."""
-    adsdump.load_all_protos()
-    expect = json.loads(read(ROOT / scenario / "expect" / f"{entry['name']}.json"))
-    dump = Dump(world, proxy_of(entry), wanted, entry.get("grpc", ()))
-    if set(wanted) == {"routes"}:
-        dump.routes = set(expect["routes"])
-    actual = json.loads(json.dumps(dump.run()))
+    expect, actual, failures = documents(scenario, entry, world, wanted)
     out = io.StringIO()
-    only = sorted(wanted)
-    equal, total = xdsdiff.compare(
-        {k: v for k, v in expect.items() if k in only}, actual, only=only, maxn=limit, out=out
-    )
-    return equal, total, out.getvalue() + "\n".join(dump.failures)
+    equal, total = xdsdiff.compare(expect, actual, only=sorted(wanted), maxn=limit, out=out)
+    return equal, total, out.getvalue() + "\n".join(failures)
 
 
 def main() -> int:
@@ -196,6 +256,7 @@ def main() -> int:
     parser.add_argument("--only", default="clusters,endpoints,listeners,routes")
     parser.add_argument("--max", type=int, default=8)
     parser.add_argument("--print", help="print our version of the resource with this name")
+    parser.add_argument("--rows", action="store_true", help="print what differs as rows for differences.yaml")
     parser.add_argument(
         "--diff-only", action="store_true", help="list the scenarios that are not whole, without details"
     )
@@ -203,6 +264,14 @@ def main() -> int:
     wanted = args.only.split(",")
     equal = total = whole = 0
     names = args.scenario or scenarios()
+    if args.rows:
+        for scenario in names:
+            world = load(scenario)
+            found = rows({entry["name"]: differences(scenario, entry, world) for entry in proxies(scenario)})
+            if found:
+                entry = {"scenario": scenario, "reason": "", "differs": found}
+                print(yaml.safe_dump([entry], sort_keys=False, default_flow_style=None, width=120))
+        return 0
     for scenario in names:
         got = all_of = 0
         report = ""

@@ -133,7 +133,7 @@ def port_chains(view: View, side: InboundSide, port: InboundPort) -> tuple[Chain
         mode=side.modes.at(port.number),
         http_name=port.name,
         tcp_name=port.name,
-        http_stats=port.stat_name or f"inbound_{port.name}",
+        http_stats=f"inbound_{port.name}",  # Istio applies inboundClusterStatName to TCP only
         tcp_stats=port.stat_name or inbound(port.number),
         host=port.host,
         service_port=port.service_port,
