@@ -23,6 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT.parent)]
 
 import adsdump  # noqa: E402
 import xdsdiff  # noqa: E402
+from support.kube_objects import add_kubernetes  # noqa: E402
 from support.worlds import read, world_of  # noqa: E402
 
 from mesh_pilot.envoy.parts import PartKey, parts_of  # noqa: E402
@@ -37,8 +38,8 @@ SECTIONS = {"clusters": CLUSTER, "endpoints": ENDPOINT, "listeners": LISTENER, "
 
 
 def scenarios() -> list[str]:
-    """Every scenario that holds Istio objects (those of Kubernetes objects need that source)."""
-    return sorted(p.parent.name for p in ROOT.glob("*/proxies.yaml") if not (p.parent / "kube").exists())
+    """Every scenario, by its folder's name."""
+    return sorted(p.parent.name for p in ROOT.glob("*/proxies.yaml"))
 
 
 def load(scenario: str) -> World:
@@ -46,11 +47,16 @@ def load(scenario: str) -> World:
     folder = ROOT / scenario
     mesh = folder / "mesh.yaml"
     networks = folder / "networks.yaml"
-    return world_of(
-        read(folder / "config.yaml"),
+    text = read(folder / "config.yaml")
+    is_kubernetes = (folder / "kube").exists()
+    world = world_of(
+        "" if is_kubernetes else text,
         mesh=read(mesh if mesh.exists() else ROOT / "mesh.default.yaml"),
         networks=read(networks) if networks.exists() else "",
     )
+    if is_kubernetes:
+        add_kubernetes(world, text)
+    return world
 
 
 def proxies(scenario: str) -> list[dict[str, Any]]:
@@ -215,7 +221,7 @@ def differences(scenario: str, entry: dict[str, Any], world: World) -> list[Diff
 
 
 def rows(found: dict[str, list[Difference]]) -> list[dict[str, Any]]:
-    """Differences by proxy in the form of ``differences.yaml``: equal ones at several indexes, resources or proxies once."""
+    """Differences by proxy in the form of ``differences.yaml``; what several have in common stands once."""
     places: dict[tuple[str, str, str, str], None] = {}
     values: dict[tuple[str, str], dict[str, Any]] = {}
     for proxy, differences_ in found.items():
