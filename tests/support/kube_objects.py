@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 
@@ -18,6 +18,8 @@ from mesh_pilot.world import World
 
 SOURCE = "kubernetes"
 LOADER = yaml.CSafeLoader
+
+B = TypeVar("B", core.ServiceSpec, core.Pod, core.Endpoints)
 
 
 def add_kubernetes(world: World, text: str, domain: str = "cluster.local") -> None:
@@ -45,15 +47,17 @@ def _body(document: dict[str, Any]) -> Body:
     """What a Galley sends of an object: the spec of Services and Nodes, the whole of the others."""
     match document["kind"]:
         case "Service":
-            return core.ServiceSpec.from_dict(_renamed(document["spec"]), ignore_unknown_fields=True)
+            return _read(core.ServiceSpec, document["spec"])
         case "Node":
             return core.NodeSpec()
         case "Pod":
-            return core.Pod.from_dict(
-                _renamed({k: document[k] for k in ("spec", "status") if k in document}), ignore_unknown_fields=True
-            )
+            return _read(core.Pod, {"spec": document["spec"], "status": document["status"]})
         case _:
-            return core.Endpoints.from_dict(_renamed({"subsets": document["subsets"]}), ignore_unknown_fields=True)
+            return _read(core.Endpoints, {"subsets": document["subsets"]})
+
+
+def _read(message: type[B], value: dict[str, Any]) -> B:
+    return message.from_dict(_renamed(value), ignore_unknown_fields=True)
 
 
 def _renamed(value: Any, key: str = "") -> Any:
