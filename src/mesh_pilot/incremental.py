@@ -1,8 +1,16 @@
 """The memo table: derived values that remember what they read, and are computed again only when that changed.
 
 Three things live here. *Cells* hold input, written from outside (an index key of the World). *Derived values* are
-results of pure functions ``f(view, *args)``; every cell and derived value that ``f`` read is noted, a miss as well
-as a hit. A *Watch* stands at the other end: it keeps derived values alive and learns which of them may have changed.
+results of pure functions that are declared with ``@derived``; every cell and derived value that one read is noted, a
+miss as well as a hit. A *Watch* stands at the other end: it keeps derived values alive and learns which of them may
+have changed. ::
+
+    @derived
+    def total(view: View, account: str) -> int: ...
+
+    total(view, "a")          # from memory, where nothing it read has changed
+    total.query("a")          # the same as a value: typed, hashable; what plans hold
+    total.compute(view, "a")  # the function itself: remembers nothing
 
 When a cell changes, whatever read it, directly or through others, is marked stale, each with the few reads that may
 be to blame; nothing is computed. When a stale value is asked for, those reads are brought up to date in the order
@@ -18,18 +26,103 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from functools import update_wrapper
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 import attrs
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 V = TypeVar("V")
 
 _UNSET: Any = type("_Unset", (), {"__repr__": lambda self: "<not computed>"})()
 
-Query = tuple[Callable[..., Any], tuple[Any, ...]]
-"""A derived value's identity: the function and its arguments."""
+
+class View(Protocol):
+    """The first argument of a derived function: whatever reads the indexes of one memo table for it."""
+
+    @property
+    def memo(self) -> Memo: ...
+
+
+class Derived(Generic[P, T_co]):
+    """A pure function of a view and of arguments that can be hashed, whose results a memo table remembers."""
+
+    compute: Callable[Concatenate[Any, P], T_co]
+    """The function itself: for a caller that has use for the value once, or has to be charged with the reads."""
+
+    def __init__(self, function: Callable[Concatenate[Any, P], T_co]) -> None:
+        self.compute = function
+        update_wrapper(self, function)
+
+    def __repr__(self) -> str:
+        return f"<derived {self.__module__}.{self.name}>"
+
+    @property
+    def name(self) -> str:
+        return self.compute.__name__
+
+    def __call__(self, view: View, *args: P.args, **kwargs: P.kwargs) -> T_co:
+        """The value, from memory where nothing it read has changed. Arguments are positional.
+
+        Raises what the function raised.
+        """
+        if kwargs:
+            raise TypeError("the arguments of a derived value are positional: they are its key")
+        return cast(T_co, view.memo.read(self, args))
+
+    def query(self, *args: P.args, **kwargs: P.kwargs) -> Query[T_co]:
+        """The value's identity. Arguments are positional."""
+        if kwargs:
+            raise TypeError("the arguments of a derived value are positional: they are its key")
+        return Query(self, args)
+
+
+def derived(function: Callable[Concatenate[Any, P], T]) -> Derived[P, T]:
+    """Declare that a memo table remembers the results of ``function(view, *args)``."""
+    return Derived(function)
+
+
+class Query(NamedTuple, Generic[T_co]):
+    """A derived value's identity: what derives it, and its arguments. Cheap to make, to hash and to compare."""
+
+    derived: Derived[..., T_co]
+    args: tuple[Any, ...]
+
+    def get(self, view: View) -> T_co:
+        """The value. Raises what the function raised."""
+        return cast(T_co, view.memo.read(self.derived, self.args))
+
+    def compute(self, view: View) -> T_co:
+        """The value, computed now and not remembered."""
+        return self.derived.compute(view, *self.args)
+
+    def __repr__(self) -> str:
+        return f"{self.derived.name}({', '.join(map(repr, self.args))})"
+
+
+class ByName(NamedTuple, Generic[T_co]):
+    """Derived values that differ in their last argument, the name of a resource. See ``by_name``."""
+
+    derived: Derived[..., T_co]
+    args: tuple[Any, ...]
+    """All arguments but the name."""
+
+    def query(self, name: str) -> Query[T_co]:
+        return Query(self.derived, (*self.args, name))
+
+
+NAME = "<name>"
+"""Stands for the name in ``by_name``."""
+
+
+def by_name(query: Query[T]) -> ByName[T]:
+    """``by_name(cluster.query(scope, NAME))``: the clusters of a scope, whatever their names."""
+    *args, name = query.args
+    if name is not NAME:
+        raise ValueError(f"the last argument of {query!r} must be NAME")
+    return ByName(query.derived, tuple(args))
 
 
 class _Read:
@@ -88,10 +181,11 @@ class _Cell(_Read):
 class _Family:
     """The derived values of one function."""
 
-    __slots__ = ("calls", "function", "nodes")
+    __slots__ = ("calls", "derived", "function", "nodes")
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+    def __init__(self, declared: Derived[..., Any]) -> None:
+        self.derived = declared
+        self.function = declared.compute
         self.nodes: dict[tuple[Any, ...], _Node] = {}
         self.calls = 0
 
@@ -118,7 +212,7 @@ class _Node(_Reader):
 
     def __repr__(self) -> str:
         state = "stale" if self.stale else "fresh"
-        return f"<{self.family.function.__name__}{self.args!r} {state}>"
+        return f"<{Query(self.family.derived, self.args)!r} {state}>"
 
 
 class CycleError(RuntimeError):
@@ -203,11 +297,11 @@ class Index(Generic[K, V]):
 
 
 class Memo:
-    """The table. ``view`` is what functions get as their first argument: whatever reads the indexes for them."""
+    """The table. ``view`` is what functions get as their first argument."""
 
     def __init__(self) -> None:
         self.view: Any = None
-        self._families: dict[Callable[..., Any], _Family] = {}
+        self._families: dict[Derived[..., Any], _Family] = {}
         self._indexes: list[Index[Any, Any]] = []
         self._active: _Node | None = None
         """What is being computed."""
@@ -224,17 +318,12 @@ class Memo:
         self._indexes.append(index)
         return index
 
-    def get(self, function: Callable[Concatenate[Any, P], T], *args: P.args, **_kwargs: P.kwargs) -> T:
-        """The value of ``function(view, *args)``, from memory where nothing it read has changed.
-
-        Raises what the function raised.
-        """
-        if _kwargs:
-            raise TypeError("a derived value's key is positional")
-        family = self._families.get(function)
+    def read(self, declared: Derived[..., Any], args: tuple[Any, ...]) -> Any:
+        """What ``Derived.__call__`` and ``Query.get`` read."""
+        family = self._families.get(declared)
         node = None if family is None else family.nodes.get(args)
         if node is None:
-            node = self._node(function, args)
+            node = self._node(declared, args)
         reads = self._reads
         if reads is not None:
             reads[node] = None
@@ -244,7 +333,7 @@ class Memo:
             self._refresh(node)
         if node.error is not None:
             raise node.error
-        return cast(T, node.value)
+        return node.value
 
     def advance(self) -> int:
         """The next moment of the table's own clock, which orders changes; no two calls give the same."""
@@ -254,9 +343,9 @@ class Memo:
     def statistics(self) -> MemoStatistics:
         calls: Counter[str] = Counter()
         held: Counter[str] = Counter()
-        for function, family in self._families.items():
-            calls[function.__name__] += family.calls
-            held[function.__name__] += len(family.nodes)
+        for declared, family in self._families.items():
+            calls[declared.name] += family.calls
+            held[declared.name] += len(family.nodes)
         return MemoStatistics(
             cells=sum(len(i._cells) for i in self._indexes),
             derived=held.total(),
@@ -283,11 +372,11 @@ class Memo:
 
     # -- the mechanism
 
-    def _node(self, function: Callable[..., Any], args: tuple[Any, ...]) -> _Node:
+    def _node(self, declared: Derived[..., Any], args: tuple[Any, ...]) -> _Node:
         """The node of a derived value, made where there is none."""
-        family = self._families.get(function)
+        family = self._families.get(declared)
         if family is None:
-            family = self._families[function] = _Family(function)
+            family = self._families[declared] = _Family(declared)
         node = family.nodes.get(args)
         if node is None:
             node = family.nodes[args] = _Node(family, args)
@@ -409,11 +498,14 @@ class Watch(_Reader):
         self._on_stale = on_stale
         self._watched: dict[_Node, None] = {}
 
-    def get(self, function: Callable[Concatenate[Any, P], T], *args: P.args, **_kwargs: P.kwargs) -> T:
-        """As ``Memo.get``; the value is watched from now on. Must not be called from a derived function."""
+    def get(self, query: Query[T]) -> T:
+        """The value, which is watched from now on. Must not be called from a derived function.
+
+        Raises what the function raised.
+        """
         memo = self._memo
         assert memo._active is None
-        node = memo._node(function, args)
+        node = memo._node(query.derived, query.args)
         if node not in self._watched:
             self._watched[node] = None
             node.join(self)
@@ -425,19 +517,19 @@ class Watch(_Reader):
             raise node.error
         return cast(T, node.value)
 
-    def drop(self, function: Callable[..., Any], *args: Any) -> None:
+    def drop(self, query: Query[Any]) -> None:
         """Watch a value no more."""
-        family = self._memo._families.get(function)
-        node = None if family is None else family.nodes.get(args)
+        family = self._memo._families.get(query.derived)
+        node = None if family is None else family.nodes.get(query.args)
         if node is not None and node in self._watched:
             del self._watched[node]
             if self.pending:
                 self.pending.discard(node)
             self._memo._unread(node, self)
 
-    def take(self) -> list[Query]:
+    def take(self) -> list[Query[Any]]:
         """The watched values that may have changed since the last call. Get each again, or drop it."""
-        queries = [(n.family.function, n.args) for n in self.pending or () if isinstance(n, _Node)]
+        queries = [Query(n.family.derived, n.args) for n in self.pending or () if isinstance(n, _Node)]
         self.pending = None
         self.stale = False
         return queries

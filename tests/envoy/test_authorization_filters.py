@@ -81,8 +81,8 @@ def guards(listener: Listener, *, http: bool) -> list[list[str]]:
 
 def router_listeners(text: str, proxy: Proxy | None = None) -> dict[str, Listener]:
     world = world_of(text, mesh=MESH)
-    plan = world.memo.get(gateway_listeners, target(world, proxy or router()).workload)
-    made = {name: world.memo.get(function, *key) for name, (function, key) in plan.items()}
+    plan = gateway_listeners(world.view, target(world, proxy or router()).workload)
+    made = {name: call.get(world.view) for name, call in plan.items()}
     return {name: Listener.FromString(resource.body) for name, resource in made.items() if resource is not None}
 
 

@@ -8,10 +8,10 @@ import pytest
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.extensions.clusters.dynamic_forward_proxy.v3.cluster_pb2 import ClusterConfig
 from google.protobuf.json_format import MessageToDict
+from support.plans import outbound_clusters
 from support.upstreams import http_options, outbound, target
 from support.worlds import sidecar, update, world_of
 
-from mesh_pilot.envoy.clusters import outbound_clusters
 from mesh_pilot.incremental import Watch
 from mesh_pilot.world import World
 
@@ -118,7 +118,7 @@ def test_scopes_that_follow_the_same_rule_share_the_cluster() -> None:
     plans = []
     for namespace in ("a", "b"):
         at = target(world, sidecar(namespace=namespace))
-        plans.append(world.memo.get(outbound_clusters, at.scope, at.place))
+        plans.append(outbound_clusters(world.view, at.scope, at.place))
     assert plans[0] == plans[1]
 
 
@@ -126,15 +126,15 @@ def test_endpoints_that_come_and_go_leave_clusters_alone() -> None:
     world = world_of(entry())
     at = target(world, sidecar())
     watch = Watch(world.memo, lambda: None)
-    for function, args in watch.get(outbound_clusters, at.scope, at.place).values():
-        watch.get(function, *args)
+    for call in watch.get(outbound_clusters.query(at.scope, at.place)).values():
+        watch.get(call)
     before = world.memo.statistics().calls
     update(
         world,
         entry(endpoints="[{address: 10.2.1.1, serviceAccount: store}, {address: 10.9.9.9, serviceAccount: store}]"),
     )
-    for function, args in watch.get(outbound_clusters, at.scope, at.place).values():
-        watch.get(function, *args)
+    for call in watch.get(outbound_clusters.query(at.scope, at.place)).values():
+        watch.get(call)
     after = world.memo.statistics().calls
     assert (after["cluster"], after["outbound_clusters"]) == (before["cluster"], before["outbound_clusters"])
 

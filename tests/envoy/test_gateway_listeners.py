@@ -34,8 +34,8 @@ def bound(name: str, hosts: str, rules: str, age: int = 0) -> str:
 
 
 def resources(world: World) -> dict[str, Resource]:
-    plan = world.memo.get(gateway_listeners, target(world, router()).workload)
-    made = {name: world.memo.get(function, *key) for name, (function, key) in plan.items()}
+    plan = gateway_listeners(world.view, target(world, router()).workload)
+    made = {name: call.get(world.view) for name, call in plan.items()}
     return {name: resource for name, resource in made.items() if resource is not None}
 
 

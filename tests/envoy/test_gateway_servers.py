@@ -34,7 +34,7 @@ def https(number: int, hosts: str = "'*'", **given: str) -> str:
 def merged(text: str, **metadata: Any) -> Merged:
     world = world_of(text)
     workload = target(world, router(**metadata)).workload
-    return world.memo.get(merged_servers, workload.scope, world.memo.get(target_ports, workload))
+    return merged_servers(world.view, workload.scope, target_ports(world.view, workload))
 
 
 def tables(found: Merged) -> dict[str, list[str]]:
@@ -123,4 +123,4 @@ def test_hosts_may_be_for_one_namespace_the_gateways_own_or_all() -> None:
 def test_listeners_are_called_by_address_and_port() -> None:
     world = world_of(gateway("gw", server(80), https(443)) + service("web"))
     workload = target(world, router()).workload
-    assert list(world.memo.get(gateway_listeners, workload)) == ["0.0.0.0_80", "0.0.0.0_443"]
+    assert list(gateway_listeners(world.view, workload)) == ["0.0.0.0_80", "0.0.0.0_443"]

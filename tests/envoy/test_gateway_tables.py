@@ -127,4 +127,4 @@ def test_a_host_that_one_server_redirects_is_redirected_whoever_else_has_it() ->
 
 def test_a_table_that_no_server_has_is_not_served() -> None:
     world = world_of(gateway())
-    assert world.memo.get(gateway_route, target(world, router()).workload, "http.81") is None
+    assert gateway_route(world.view, target(world, router()).workload, "http.81") is None

@@ -155,9 +155,7 @@ def test_clusters_may_be_counted_under_names_of_their_own() -> None:
 def test_replicas_of_a_service_share_their_clusters() -> None:
     world = world_of(ENTRY.replace('"2001:db8::1"', "10.2.1.2"))
     plans = [
-        world.memo.get(
-            inbound_clusters, target(world, sidecar(ip, name=ip, namespace="shop", labels={"ip": ip})).workload
-        )
+        inbound_clusters(world.view, target(world, sidecar(ip, name=ip, namespace="shop", labels={"ip": ip})).workload)
         for ip in (IP, "10.2.1.2")
     ]
     assert plans[0] == plans[1]

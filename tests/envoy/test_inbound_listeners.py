@@ -185,7 +185,7 @@ def test_of_two_services_on_one_port_the_first_counts_and_the_conflict_is_told()
         + web("{number: 81, name: tcp, protocol: TCP, targetPort: 8080}", "b")
     )
     assert takes(virtual_inbound(world), 8080)[0].startswith("mtls http")
-    conflicts = world.memo.get(inbound_plan, target(world, workload()).workload).conflicts
+    conflicts = inbound_plan(world.view, target(world, workload()).workload).conflicts
     assert [(c.listener, c.kept, c.dropped) for c in conflicts] == [("0.0.0.0_8080", "a.example", "b.example")]
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from support import golden
 from support.listeners import is_http, listeners, manager, target, tcp
+from support.plans import outbound_clusters
 from support.worlds import sidecar, world_of
 
-from mesh_pilot.envoy.clusters import outbound_clusters
 from mesh_pilot.envoy.conflicts import listener_conflicts
 from mesh_pilot.envoy.inbound_clusters import inbound_clusters
 from mesh_pilot.model.proxy import NodeType
@@ -37,8 +37,8 @@ def test_every_cluster_that_a_listener_names_is_sent(scenario: str) -> None:
         if proxy.is_grpc or proxy.type is not NodeType.SIDECAR:
             continue
         seen = target(world, proxy)
-        sent = set(world.memo.get(outbound_clusters, seen.scope, seen.place))
-        sent |= set(world.memo.get(inbound_clusters, seen.workload))
+        sent = set(outbound_clusters(world.view, seen.scope, seen.place))
+        sent |= set(inbound_clusters(world.view, seen.workload))
         named = {c for listener in listeners(world, proxy).values() for c in clusters_named(listener)}
         assert named <= sent, entry["name"]
 
@@ -57,10 +57,10 @@ spec:
   endpoints: [{address: 10.1.1.1}]
 """
     world = world_of(text.replace("NAME", "a") + text.replace("NAME", "b"))
-    found = world.memo.get(listener_conflicts, target(world, sidecar("10.1.1.1")))
+    found = listener_conflicts(world.view, target(world, sidecar("10.1.1.1")))
     assert [(c.listener, c.kept, c.dropped) for c in found] == [
         ("0.0.0.0_9000", "a.example", "b.example"),
         ("0.0.0.0_9000", "a.example", "b.example"),
     ]
     router = target(world, sidecar("10.1.1.1", node_type="router"))
-    assert world.memo.get(listener_conflicts, router) == ()
+    assert listener_conflicts(world.view, router) == ()

@@ -70,7 +70,7 @@ def owner(side: Side = Side.OUTBOUND) -> Owner:
 
 def logged(world: World, side: Side = Side.OUTBOUND) -> list[tuple[str, str]]:
     """(provider, expression) of each log."""
-    return [(held.provider, held.expression) for held in world.memo.get(loggers, owner(side))]
+    return [(held.provider, held.expression) for held in loggers(world.view, owner(side))]
 
 
 # -- which logs
@@ -183,14 +183,14 @@ def test_each_provider_logs_what_it_is_for_and_those_without_a_service_are_left_
 
 
 def test_tracing_is_as_the_mesh_says() -> None:
-    chosen = world_of().memo.get(chosen_tracing, owner())
+    chosen = chosen_tracing(world_of().view, owner())
     assert chosen is not None and chosen.sampling == 1.0 and not chosen.provider
-    assert world_of(mesh="enableTracing: false").memo.get(chosen_tracing, owner()) is None
+    assert chosen_tracing(world_of(mesh="enableTracing: false").view, owner()) is None
 
 
 def test_telemetry_about_tracing_without_any_provider_ends_it() -> None:
     world = world_of(telemetry("shop", "shop", "tracing: [{randomSamplingPercentage: 50}]"))
-    assert world.memo.get(chosen_tracing, owner()) is None
+    assert chosen_tracing(world.view, owner()) is None
 
 
 def test_the_narrower_telemetry_adds_to_what_the_wider_says_of_tracing() -> None:
@@ -199,10 +199,10 @@ def test_the_narrower_telemetry_adds_to_what_the_wider_says_of_tracing() -> None
         + telemetry("shop", "shop", "tracing: [{customTags: {a: {literal: {value: b}}}}]")
         + telemetry("web", "shop", "tracing: [{match: {mode: SERVER}, disableSpanReporting: true}]", "{app: web}")
     )
-    chosen = world.memo.get(chosen_tracing, owner())
+    chosen = chosen_tracing(world.view, owner())
     assert chosen is not None
     assert (chosen.provider, chosen.sampling, list(chosen.tags)) == ("zipkin", 10, ["a"])
-    assert world.memo.get(chosen_tracing, owner(Side.INBOUND)) is None
+    assert chosen_tracing(world.view, owner(Side.INBOUND)) is None
 
 
 def traced(provider: str) -> Any:

@@ -24,31 +24,31 @@ def policy(
 
 def test_without_any_policy_ports_are_permissive() -> None:
     view = world_of().view
-    assert view.get(peer_mode, "shop", APP, 80) is PeerMode.PERMISSIVE
+    assert peer_mode(view, "shop", APP, 80) is PeerMode.PERMISSIVE
 
 
 def test_the_narrower_policy_wins_and_unset_inherits() -> None:
     world = world_of(policy("mesh", "istio-system", "STRICT"))
-    assert world.view.get(peer_mode, "shop", APP, 80) is PeerMode.STRICT
+    assert peer_mode(world.view, "shop", APP, 80) is PeerMode.STRICT
     update(world, policy("default", "shop", "DISABLE"))
-    assert world.view.get(peer_mode, "shop", APP, 80) is PeerMode.DISABLE
+    assert peer_mode(world.view, "shop", APP, 80) is PeerMode.DISABLE
     update(world, policy("web", "shop", None, "{app: web}", "{8080: {mode: PERMISSIVE}, 9090: {}}"))
-    modes = world.view.get(peer_modes, "shop", APP)
+    modes = peer_modes(world.view, "shop", APP)
     assert modes.default is PeerMode.DISABLE
     assert modes.ports == ((8080, PeerMode.PERMISSIVE), (9090, PeerMode.DISABLE))
-    assert world.view.get(peer_mode, "shop", frozenset({("app", "other")}), 8080) is PeerMode.DISABLE
+    assert peer_mode(world.view, "shop", frozenset({("app", "other")}), 8080) is PeerMode.DISABLE
 
 
 def test_of_several_policies_of_a_namespace_the_oldest_counts() -> None:
     world = world_of(
         policy("young", "shop", "DISABLE", created="2024-02-01") + policy("old", "shop", "STRICT", created="2024-01-02")
     )
-    assert world.view.get(namespace_mode, "shop") is PeerMode.STRICT
+    assert namespace_mode(world.view, "shop") is PeerMode.STRICT
 
 
 def test_a_policy_with_a_selector_in_the_root_namespace_is_for_nobody_else() -> None:
     world = world_of(policy("web", "istio-system", "STRICT", "{app: web}"))
-    assert world.view.get(peer_mode, "shop", APP, 80) is PeerMode.PERMISSIVE
+    assert peer_mode(world.view, "shop", APP, 80) is PeerMode.PERMISSIVE
 
 
 SERVICE = """
@@ -67,13 +67,13 @@ spec:
 def test_clients_expect_what_the_namespace_says() -> None:
     key = ServiceKey("web.example", "shop")
     world = world_of(SERVICE)
-    assert world.view.get(client_mtls, key, "http", False) is PeerMode.PERMISSIVE
-    assert world.view.get(client_mtls, key, "http", True) is PeerMode.DISABLE
+    assert client_mtls(world.view, key, "http", False) is PeerMode.PERMISSIVE
+    assert client_mtls(world.view, key, "http", True) is PeerMode.DISABLE
     update(world, policy("default", "shop", "STRICT") + policy("web", "shop", "DISABLE", "{app: web}"))
-    assert world.view.get(client_mtls, key, "http", False) is PeerMode.STRICT
+    assert client_mtls(world.view, key, "http", False) is PeerMode.STRICT
 
 
 def test_services_outside_the_mesh_have_no_mesh_mtls() -> None:
     world = world_of(SERVICE.replace("MESH_INTERNAL", "MESH_EXTERNAL"))
-    assert world.view.get(client_mtls, ServiceKey("web.example", "shop"), "http", False) is None
-    assert world.view.get(client_mtls, ServiceKey("gone.example", "shop"), "http", False) is None
+    assert client_mtls(world.view, ServiceKey("web.example", "shop"), "http", False) is None
+    assert client_mtls(world.view, ServiceKey("gone.example", "shop"), "http", False) is None

@@ -45,7 +45,7 @@ def client(**metadata: object) -> Proxy:
 
 def dropped(world: World, proxy: Proxy) -> list[tuple[str, str, str]]:
     """(listener, kept host, dropped host) of every conflict."""
-    conflicts = world.memo.get(outbound_conflicts, target(world, proxy).scope)
+    conflicts = outbound_conflicts(world.view, target(world, proxy).scope)
     return [(c.listener, c.kept, c.dropped) for c in conflicts]
 
 

@@ -29,7 +29,7 @@ class Reads:
 def reads() -> Iterator[Reads]:
     counted = Reads()
     with pytest.MonkeyPatch.context() as patch:
-        for owner, name in ((Memo, "get"), (Index, "read")):
+        for owner, name in ((Memo, "read"), (Index, "read")):
             patch.setattr(owner, name, _counted(getattr(owner, name), counted))
         yield counted
 

@@ -143,22 +143,22 @@ def check_services(watch: Watch, scope: Scope, world: World) -> None:
     found = [s for b in scope_buckets(world.view, scope) for s in scope_services(world.view, scope, b)]
     assert {s.host: s for s in found} == {s.host: s for s in wanted} and len(found) == len(wanted)
     if scope.sidecar is None:
-        assert watch.get(all_services, scope) == wanted
+        assert watch.get(all_services.query(scope)) == wanted
 
 
 def check_listeners(watch: Watch, scope: Scope, world: World) -> None:
     listeners, conflicts = plain_plans.outbound_plan(world.view, scope)
-    found = watch.get(outbound_plan, scope)
+    found = watch.get(outbound_plan.query(scope))
     assert found.listeners == {listener.name: listener for listener in listeners}
     assert tuple(conflict for _, conflict in found.conflicts) == conflicts
 
 
 def check_table(watch: Watch, scope: Scope, table: Table, world: World) -> None:
     wanted = plain_plans.planned_hosts(world.view, scope, table)
-    found = watch.get(planned_hosts, scope, table)
+    found = watch.get(planned_hosts.query(scope, table))
     assert sorted(found, key=lambda host: host.name) == list(wanted)
     if not table.sniffed and table.port:
-        watch.get(route_configuration, scope, str(table.port))
+        watch.get(route_configuration.query(scope, str(table.port)))
 
 
 @settings(max_examples=150, deadline=None)

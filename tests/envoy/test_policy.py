@@ -9,7 +9,7 @@ from support.worlds import configs, update, world_of
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.policy import client_policy, policy, policy_for, rule, rule_ref, subset_labels, subset_names
-from mesh_pilot.incremental import Watch
+from mesh_pilot.incremental import Watch, derived
 from mesh_pilot.model.events import Delete, item_key
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world import World
@@ -36,12 +36,12 @@ spec:
 
 def followed(world: World, namespace: str, service: ServiceKey = STORE, **labels: str) -> list[str]:
     """``namespace/name`` of the rules that a client follows."""
-    ref = world.memo.get(rule_ref, namespace, frozenset(labels.items()), service)
+    ref = rule_ref(world.view, namespace, frozenset(labels.items()), service)
     return [f"{k.namespace}/{k.name}" for k in ref]
 
 
 def timeout(world: World, namespace: str, port: int = 80, subset: str = "") -> float | None:
-    found = world.memo.get(policy_for, namespace, frozenset(), STORE, port, subset).connection_pool
+    found = policy_for(world.view, namespace, frozenset(), STORE, port, subset).connection_pool
     if found is None or found.tcp is None or found.tcp.connect_timeout is None:
         return None
     return found.tcp.connect_timeout.total_seconds()
@@ -112,11 +112,11 @@ def test_rules_for_one_host_merge_the_oldest_decides_and_younger_ones_add_subset
         + destination_rule("old", "shop", STORE.host, 1, created=1, more="subsets: [{name: v1, labels: {v: one}}]")
     )
     assert followed(world, "client") == ["shop/old", "shop/young"]
-    ref = world.memo.get(rule_ref, "client", frozenset(), STORE)
-    assert world.memo.get(subset_names, ref) == ("v1", "v2")
-    assert world.memo.get(subset_labels, ref, "v1") == {("v", "one")}
-    assert world.memo.get(subset_labels, ref, "v2") == frozenset()
-    assert world.memo.get(subset_labels, ref, "v3") is None
+    ref = rule_ref(world.view, "client", frozenset(), STORE)
+    assert subset_names(world.view, ref) == ("v1", "v2")
+    assert subset_labels(world.view, ref, "v1") == {("v", "one")}
+    assert subset_labels(world.view, ref, "v2") == frozenset()
+    assert subset_labels(world.view, ref, "v3") is None
     assert timeout(world, "client") == 1
 
 
@@ -136,7 +136,7 @@ def test_a_workload_selector_picks_clients_of_its_own_namespace() -> None:
     assert followed(world, "shop", tier="gold") == ["shop/gold"]
     assert followed(world, "shop", tier="tin")[0] == "shop/all"
     assert followed(world, "client", tier="gold")[0] == "shop/all"
-    assert world.memo.get(rule_ref, "shop", None, STORE)[0].name == "all", "the service's own side"
+    assert rule_ref(world.view, "shop", None, STORE)[0].name == "all", "the service's own side"
 
 
 GOLD = "workloadSelector: {matchLabels: {tier: gold}}"
@@ -183,8 +183,8 @@ def test_settings_of_a_port_replace_all_that_ports_may_set() -> None:
     tunnel: {targetHost: t.example.com, targetPort: 80}
     portLevelSettings: [{port: {number: 90}, loadBalancer: {simple: RANDOM}}]"""
     world = world_of(destination_rule("a", "shop", "store", more=more))
-    plain = world.memo.get(policy_for, "client", frozenset(), STORE, 80)
-    ported = world.memo.get(policy_for, "client", frozenset(), STORE, 90)
+    plain = policy_for(world.view, "client", frozenset(), STORE, 80)
+    ported = policy_for(world.view, "client", frozenset(), STORE, 90)
     assert plain.outlier_detection == api.OutlierDetection()
     assert (ported.connection_pool, ported.outlier_detection) == (None, None)
     assert ported.load_balancer == api.LoadBalancerSettings(simple=api.LoadBalancerSettingsSimpleLb.RANDOM)
@@ -200,27 +200,27 @@ def test_a_subset_replaces_what_it_sets_and_its_ports_replace_that() -> None:
       portLevelSettings: [{port: {number: 90}, connectionPool: {tcp: {connectTimeout: 3s}}}]"""
     world = world_of(destination_rule("a", "shop", "store", more=more))
     assert [timeout(world, "c", 80), timeout(world, "c", 80, "v1"), timeout(world, "c", 90, "v1")] == [1, 2, 3]
-    ref = world.memo.get(rule_ref, "c", frozenset(), STORE)
-    assert world.memo.get(policy, ref, 80, "v1").tls is not None
-    assert world.memo.get(policy, ref, 90, "v1").tls is None
+    ref = rule_ref(world.view, "c", frozenset(), STORE)
+    assert policy(world.view, ref, 80, "v1").tls is not None
+    assert policy(world.view, ref, 90, "v1").tls is None
 
 
 def test_the_mesh_default_traffic_policy_is_for_clients_without_a_word_of_their_own() -> None:
     mesh = "defaultTrafficPolicy: {connectionPool: {tcp: {connectTimeout: 7s}}, outlierDetection: {interval: 3s}}"
     world = world_of(destination_rule("a", "shop", "store", 1), mesh=mesh)
-    ref = world.memo.get(rule_ref, "c", frozenset(), STORE)
-    assert world.memo.get(policy, ref, 80).outlier_detection is None
-    found = world.memo.get(client_policy, ref, 80)
+    ref = rule_ref(world.view, "c", frozenset(), STORE)
+    assert policy(world.view, ref, 80).outlier_detection is None
+    found = client_policy(world.view, ref, 80)
     assert found.outlier_detection == api.OutlierDetection(interval=timedelta(seconds=3))
     assert timeout(world, "c") == 1
-    none = world.memo.get(client_policy, (), 80).connection_pool
+    none = client_policy(world.view, (), 80).connection_pool
     assert none is not None and none.tcp is not None and none.tcp.connect_timeout == timedelta(seconds=7)
 
 
 def test_an_edit_of_a_rules_policy_does_not_ask_again_who_follows_it() -> None:
     world = world_of(destination_rule("a", "shop", "store", 1))
     watch = Watch(world.memo, lambda: None)
-    watch.get(policy_for, "c", frozenset(), STORE, 80)
+    watch.get(derived(policy_for).query("c", frozenset(), STORE, 80))
     before = world.memo.statistics().calls
     update(world, destination_rule("a", "shop", "store", 2))
     assert timeout(world, "c") == 2
@@ -237,4 +237,4 @@ def test_a_rule_that_goes_leaves_what_the_others_say(gone: int) -> None:
     config = configs(texts[gone])[0]
     world.apply([Delete("test", item_key(config))])
     assert timeout(world, "client") == (2 if gone == 0 else 1)
-    assert world.memo.get(rule, ()).policy is None
+    assert rule(world.view, ()).policy is None

@@ -16,10 +16,10 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 from support.envoy_check import complaints
 from support.listeners import listeners, manager
+from support.plans import outbound_clusters
 from support.routing import config, router, service, table, target, virtual_service
 from support.worlds import sidecar, world_of
 
-from mesh_pilot.envoy.clusters import outbound_clusters
 from mesh_pilot.envoy.connection_pool import HTTP_OPTIONS
 from mesh_pilot.envoy.gateways import gateway_listeners
 from mesh_pilot.envoy.inbound_clusters import inbound_clusters
@@ -42,8 +42,8 @@ def mesh(**settings: Any) -> str:
 
 def edge(world: World, **metadata: Any) -> Listener:
     seen = target(world, router(**metadata))
-    ((function, key),) = world.memo.get(gateway_listeners, seen.workload).values()
-    found = world.memo.get(function, *key)
+    (call,) = gateway_listeners(world.view, seen.workload).values()
+    found = call.get(world.view)
     assert found is not None
     return Listener.FromString(found.body)
 
@@ -55,11 +55,10 @@ def edge_manager(world: World, **metadata: Any) -> Manager:
 def own_cluster(world: World, name: str, proxy: Proxy) -> Cluster:
     seen = target(world, proxy)
     plan = {
-        **world.memo.get(outbound_clusters, seen.scope, seen.place),
-        **world.memo.get(inbound_clusters, seen.workload),
+        **outbound_clusters(world.view, seen.scope, seen.place),
+        **inbound_clusters(world.view, seen.workload),
     }
-    function, key = plan[name]
-    found = world.memo.get(function, *key)
+    found = plan[name].get(world.view)
     assert found is not None
     return Cluster.FromString(found.body)
 

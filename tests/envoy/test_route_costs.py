@@ -42,8 +42,8 @@ class Tables:
         self.router = target(world, router()).workload
 
     def get(self) -> list[Resource | None]:
-        tables = [self.watch.get(route_configuration, scope, "80") for scope in self.clients]
-        return [*tables, self.watch.get(gateway_route, self.router, "http.80")]
+        tables = [self.watch.get(route_configuration.query(scope, "80")) for scope in self.clients]
+        return [*tables, self.watch.get(gateway_route.query(self.router, "http.80"))]
 
     def cost(self, text: str) -> dict[str, int]:
         """Calls by translator to bring the tables up to date after a change."""

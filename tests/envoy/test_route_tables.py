@@ -6,6 +6,7 @@ import attrs
 import pytest
 from envoy.config.route.v3 import route_pb2
 from support.listeners import listeners, tcp
+from support.plans import outbound_clusters
 from support.routing import (
     clusters,
     config,
@@ -20,7 +21,6 @@ from support.routing import (
 )
 from support.worlds import sidecar, world_of
 
-from mesh_pilot.envoy.clusters import outbound_clusters
 from mesh_pilot.envoy.route.domains import service_names
 from mesh_pilot.envoy.routes import Table, parse_table
 from mesh_pilot.model.service import Resolution, Service
@@ -270,7 +270,7 @@ def test_a_host_in_two_namespaces_means_to_routes_what_it_means_to_clusters() ->
     world = world_of(own + vs + gateway + _two_of_one_host())
     edge = router(namespace="shop")
     seen = target(world, edge)
-    made = [c for c in world.memo.get(outbound_clusters, seen.scope, seen.place) if c.endswith("db.example")]
+    made = [c for c in outbound_clusters(world.view, seen.scope, seen.place) if c.endswith("db.example")]
     routed = [r.route.cluster for host in gateway_table(world, proxy=edge).values() for r in host.routes]
     assert routed == made == ["outbound|82||db.example"]
 

@@ -182,7 +182,7 @@ async def test_a_gateway_routes_by_host_on_whatever_port_and_redirects_to_https(
     rule = f"{{match: [{{uri: {{prefix: /b}}}}], {TO_CANARY}}}"
     text += virtual_service("b", f"{{hosts: [a.com], gateways: [edge/gw], http: [{rule}]}}", age=1)
     world = world_of(service("web") + service("canary") + text)
-    table = world.memo.get(gateway_route, target(world, router()).workload, "http.80")
+    table = gateway_route(world.view, target(world, router()).workload, "http.80")
     async with routed(table, tmp_path) as ask:
         assert (await ask("http://a.com/")).cluster == (await ask("http://a.com:8080/")).cluster == WEB
         assert (await ask("http://a.com/b")).cluster == CANARY

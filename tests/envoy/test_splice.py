@@ -78,7 +78,7 @@ owns = st.builds(
 
 @given(st.sampled_from(WORLDS), shapes, owns)
 def test_a_cluster_of_a_shape_is_the_one_that_is_built_by_itself(world: World, shape: Shape, own: Own) -> None:
-    spliced = world.view.get(shared_cluster, shape).fill(own_contents(own))
+    spliced = shared_cluster(world.view, shape).fill(own_contents(own))
     assert spliced == encode(build_cluster(world.view, shape, own))
 
 
@@ -86,7 +86,7 @@ def test_a_cluster_of_a_shape_is_the_one_that_is_built_by_itself(world: World, s
 def test_the_route_of_a_service_is_the_one_that_is_built_by_itself(host: str, port: int) -> None:
     view = WORLDS[0].view
     plain = default_route(outbound(host, port), f"{host}:{port}/*")
-    retries = view.get(default_retries)
+    retries = default_retries(view)
     assert retries is not None
     plain.route.retry_policy.CopyFrom(retries)
     (route,) = service_routes(view, host, port, ())

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.plans import outbound_clusters
 from support.worlds import SOURCE, configs, sidecar
 
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
-from mesh_pilot.envoy.clusters import outbound_clusters
 from mesh_pilot.envoy.endpoints import assignment
 from mesh_pilot.envoy.inbound_clusters import inbound_clusters
 from mesh_pilot.envoy.scope import facts_of, target_of
@@ -119,14 +119,14 @@ def everything(world: World, watch: Watch) -> dict[tuple[str, str], tuple[str, b
     """All that the proxies are sent of clusters and endpoints."""
     found: dict[tuple[str, str], tuple[str, bytes]] = {}
     for proxy in PROXIES:
-        target = watch.get(target_of, facts_of(proxy))
-        plan = dict(watch.get(outbound_clusters, target.scope, target.place))
+        target = watch.get(target_of.query(facts_of(proxy)))
+        plan = dict(watch.get(outbound_clusters.query(target.scope, target.place)))
         if proxy.type == "sidecar":
-            plan |= watch.get(inbound_clusters, target.workload)
-        for name, (function, args) in plan.items():
+            plan |= watch.get(inbound_clusters.query(target.workload))
+        for name, call in plan.items():
             for resource in (
-                watch.get(function, *args),
-                watch.get(assignment, target.scope, target.place, name),
+                watch.get(call),
+                watch.get(assignment.query(target.scope, target.place, name)),
             ):
                 if resource is not None:
                     found[(proxy.name, resource.type_url + name)] = (resource.version, resource.body)

@@ -27,9 +27,10 @@ from support.kube_objects import add_kubernetes  # noqa: E402
 from support.worlds import read, world_of  # noqa: E402
 
 from mesh_pilot.envoy.parts import PartKey, parts_of  # noqa: E402
-from mesh_pilot.envoy.scope import Target, facts_of, joined, target_of  # noqa: E402
+from mesh_pilot.envoy.scope import Call, Target, facts_of, joined, target_of  # noqa: E402
+from mesh_pilot.incremental import Query  # noqa: E402
 from mesh_pilot.model.proxy import Proxy, parse_proxy  # noqa: E402
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET, Resource  # noqa: E402
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET  # noqa: E402
 from mesh_pilot.model.service import Locality  # noqa: E402
 from mesh_pilot.world import World  # noqa: E402
 
@@ -106,7 +107,7 @@ class Dump:
         self.asked = tuple(asked)
         self.wanted = set(wanted)
         self.failures: list[str] = []
-        self.target: Target = world.memo.get(target_of, facts_of(proxy))
+        self.target: Target = target_of(world.view, facts_of(proxy))
         self.routes: set[str] = set()
         """Route tables to ask for besides those that our listeners name (for a look at routes alone)."""
         self.document: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
@@ -133,20 +134,20 @@ class Dump:
             self._part(section, part, names)
 
     def _part(self, section: str, part: PartKey, names: Iterable[str] = ()) -> None:
-        """All resources of a plan, or those that a function of names has for these names."""
-        _, (function, key), is_plan = part
+        """All resources of a plan, or those of these names."""
+        _, query = part
 
         def run() -> None:
-            plan = self.world.memo.get(function, *key) if is_plan else {n: (function, (*key, n)) for n in names}
-            if isinstance(plan, tuple):
-                plan = joined(self.world.view, plan)
-            for name, (translator, args) in plan.items():
-                self._guard(section, name, lambda t=translator, a=args, n=name: self._put(section, n, t, *a))
+            view = self.world.view
+            found = query.get(view) if isinstance(query, Query) else {n: query.query(n) for n in names}
+            plan = joined(view, found) if isinstance(found, tuple) else found
+            for name, call in plan.items():
+                self._guard(section, name, lambda c=call, n=name: self._put(section, n, c))
 
-        self._guard(section, function.__name__, run)
+        self._guard(section, query.derived.name, run)
 
-    def _put(self, section: str, name: str, translator: Callable[..., Resource | None], *key: Any) -> None:
-        resource = self.world.memo.get(translator, *key)
+    def _put(self, section: str, name: str, call: Call) -> None:
+        resource = call.get(self.world.view)
         if resource is None:
             return
         assert resource.name == name, f"{resource.name} under the name {name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from envoy.config.listener.v3.listener_components_pb2 import FilterChain
 from envoy.config.listener.v3.listener_pb2 import Listener
@@ -10,29 +10,34 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
     HttpConnectionManager,
 )
 from envoy.extensions.filters.network.tcp_proxy.v3.tcp_proxy_pb2 import TcpProxy
+from support.plans import outbound_listeners
 
 from mesh_pilot.envoy.inbound_listeners import inbound_listeners
-from mesh_pilot.envoy.listeners import outbound_listeners
 from mesh_pilot.envoy.scope import Target, facts_of, target_of
-from mesh_pilot.incremental import Watch
+from mesh_pilot.incremental import Query, Watch
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World
 
+T = TypeVar("T")
+
 
 def target(world: World, proxy: Proxy) -> Target:
-    return world.memo.get(target_of, facts_of(proxy))
+    return target_of(world.view, facts_of(proxy))
 
 
 def resources(world: World, proxy: Proxy, watch: Watch | None = None) -> dict[str, Resource]:
     """The listeners of a sidecar, by name. What is got through a watch is remembered until the next change."""
-    held = watch or world.memo
-    seen = held.get(target_of, facts_of(proxy))
-    plans = (held.get(outbound_listeners, seen.scope), held.get(inbound_listeners, seen.workload))
+
+    def get(query: Query[T]) -> T:
+        return watch.get(query) if watch is not None else query.get(world.view)
+
+    seen = get(target_of.query(facts_of(proxy)))
+    plans = (get(outbound_listeners.query(seen.scope)), get(inbound_listeners.query(seen.workload)))
     found: dict[str, Resource] = {}
     for plan in plans:
-        for name, (function, key) in plan.items():
-            resource = held.get(function, *key)
+        for name, call in plan.items():
+            resource = get(call)
             assert resource is not None and resource.name == name
             found[name] = resource
     return found

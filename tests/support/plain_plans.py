@@ -23,12 +23,12 @@ from mesh_pilot.envoy.egress import (
 from mesh_pilot.envoy.outbound_plan import SERVER_FIRST, OutboundListener
 from mesh_pilot.envoy.outbound_spots import TcpMember, _endpoint_addresses, _is_ip, _RouteHeads
 from mesh_pilot.envoy.policy import rule_ref
-from mesh_pilot.envoy.route.build import service_routes, virtual_service_routes
+from mesh_pilot.envoy.route.build import virtual_service_routes
 from mesh_pilot.envoy.route.domains import Claims, host_port, service_addresses, service_names
 from mesh_pilot.envoy.route.planned import HTTP_PORT
 from mesh_pilot.envoy.route.rules import sources
 from mesh_pilot.envoy.route.select import client_of, has_routes
-from mesh_pilot.envoy.route.table import PlannedHost, RoutesCall
+from mesh_pilot.envoy.route.table import PlannedHost, RouteSource, ServiceRoutes
 from mesh_pilot.envoy.routes import Table, _egress_for
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.model.config import ConfigKey
@@ -76,7 +76,7 @@ def egress_virtual_services(view: View, scope: Scope, egress: Egress) -> tuple[V
 def scope_services(view: View, scope: Scope) -> tuple[Service, ...]:
     """Every service that a scope needs a cluster for: those of its listeners, and with a Sidecar also the
     destinations of the VirtualServices it imports."""
-    listeners = view.get(egress_listeners, scope)
+    listeners = egress_listeners(view, scope)
     if len(listeners) == 1 and listeners[0].index < 0:
         return egress_services(view, scope, listeners[0])
     found: dict[str, Service] = {}
@@ -84,7 +84,7 @@ def scope_services(view: View, scope: Scope) -> tuple[Service, ...]:
         for service in egress_services(view, scope, egress):
             _add(found, service)
         for head in egress_virtual_services(view, scope, egress):
-            for host, ports in view.get(destinations, head.key):
+            for host, ports in destinations(view, head.key):
                 named = view.services_named(host)
                 if not named:
                     continue
@@ -98,7 +98,7 @@ def scope_services(view: View, scope: Scope) -> tuple[Service, ...]:
 
 def planned_hosts(view: View, scope: Scope, table: Table) -> tuple[PlannedHost, ...]:
     """The virtual hosts of a table by name, without the one for everything else."""
-    egress = _egress_for(view.get(egress_listeners, scope), table)
+    egress = _egress_for(egress_listeners(view, scope), table)
     if egress is None:
         return ()
     port = 0 if egress.protocol is Protocol.HTTP_PROXY else table.port
@@ -135,7 +135,7 @@ class _Draft:
     hosts: tuple[str, ...]
     """Hosts of a VirtualService that are no service's."""
     services: tuple[Service, ...]
-    routes: RoutesCall
+    routes: RouteSource
     configs: tuple[ConfigKey, ...]
 
 
@@ -163,9 +163,9 @@ class _HostPlanner:
             return
         client = client_of(self._view, self._scope, MESH_GATEWAY, head.key, infer_ports=not self._port)
         for number, served in sorted(by_port.items()):
-            if self._view.get(has_routes, head.key, client, number):
-                routes = (virtual_service_routes, (head.key, client, number))
-                configs = self._view.get(sources, head.key)
+            if has_routes(self._view, head.key, client, number):
+                routes = virtual_service_routes.query(head.key, client, number)
+                configs = sources(self._view, head.key)
                 self._drafts.append(_Draft(number, tuple(hosts), tuple(served), routes, configs))
                 self._routed.update(service.host for service in served)
 
@@ -175,10 +175,10 @@ class _HostPlanner:
         for service in self._services.values():
             if service.host in self._routed:
                 continue
-            rule = self._view.get(rule_ref, scope.namespace, scope.labels, service.key)
+            rule = rule_ref(self._view, scope.namespace, scope.labels, service.key)
             configs = (service.config, *rule) if service.config is not None else rule
             for port in self._ports(service):
-                routes = (service_routes, (service.host, port.number, rule))
+                routes = ServiceRoutes(service.host, port.number, rule)
                 self._drafts.append(_Draft(port.number, (), (service,), routes, configs))
 
     def result(self) -> tuple[PlannedHost, ...]:
@@ -232,7 +232,7 @@ class _HostPlanner:
 def outbound_plan(view: View, scope: Scope) -> tuple[tuple[OutboundListener, ...], tuple[Conflict, ...]]:
     """The outbound listeners of a scope, in the order in which they came up; virtualOutbound is not among them."""
     planner = _ListenerPlanner(view, scope)
-    for egress in view.get(egress_listeners, scope):
+    for egress in egress_listeners(view, scope):
         planner.add(egress)
     return tuple(h.listener() for h in planner.held.values()), tuple(planner.conflicts)
 
@@ -319,7 +319,7 @@ class _ListenerPlanner:
         """
         if bind or address != UNSPECIFIED or service.resolution is not Resolution.PASSTHROUGH or protocol.is_http:
             return (bind,)
-        addresses = self.view.get(_endpoint_addresses, service.key, port)
+        addresses = _endpoint_addresses(self.view, service.key, port)
         if not addresses and service.registry != "Kubernetes" and not service.selector:
             return (bind,)
         return tuple(a for a in addresses if _is_ip(a))

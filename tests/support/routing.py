@@ -49,12 +49,12 @@ def virtual_service(name: str, spec: str, *, namespace: str = "shop", age: int =
 
 def target(world: World, proxy: Proxy | None = None) -> Target:
     """A proxy as translators see it; a sidecar in ``shop`` if not said."""
-    return world.memo.get(target_of, facts_of(proxy or sidecar(namespace="shop")))
+    return target_of(world.view, facts_of(proxy or sidecar(namespace="shop")))
 
 
 def resource(world: World, name: str, proxy: Proxy | None = None) -> Resource | None:
     """A sidecar's route table, as sent."""
-    return world.memo.get(route_configuration, target(world, proxy).scope, name)
+    return route_configuration(world.view, target(world, proxy).scope, name)
 
 
 def table(world: World, name: str = "80", proxy: Proxy | None = None) -> dict[str, rc.VirtualHost]:
@@ -64,7 +64,7 @@ def table(world: World, name: str = "80", proxy: Proxy | None = None) -> dict[st
 
 def gateway_table(world: World, name: str = "http.80", proxy: Proxy | None = None) -> dict[str, rc.VirtualHost]:
     """A router's route table: its virtual hosts by name, in order."""
-    return _hosts(world.memo.get(gateway_route, target(world, proxy or router()).workload, name))
+    return _hosts(gateway_route(world.view, target(world, proxy or router()).workload, name))
 
 
 def router(**given: Any) -> Proxy:

@@ -6,8 +6,8 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import UpstreamTlsContext
 from envoy.extensions.upstreams.http.v3.http_protocol_options_pb2 import HttpProtocolOptions
+from support.plans import outbound_clusters
 
-from mesh_pilot.envoy.clusters import outbound_clusters
 from mesh_pilot.envoy.connection_pool import HTTP_OPTIONS
 from mesh_pilot.envoy.endpoints import assignment
 from mesh_pilot.envoy.inbound_clusters import inbound_clusters
@@ -18,24 +18,24 @@ from mesh_pilot.world import World
 
 
 def target(world: World, proxy: Proxy) -> Target:
-    return world.memo.get(target_of, facts_of(proxy))
+    return target_of(world.view, facts_of(proxy))
 
 
 def outbound(world: World, proxy: Proxy) -> dict[str, Cluster]:
     """Outbound clusters by name."""
     at = target(world, proxy)
-    return _clusters(world, world.memo.get(outbound_clusters, at.scope, at.place))
+    return _clusters(world, outbound_clusters(world.view, at.scope, at.place))
 
 
 def inbound(world: World, proxy: Proxy) -> dict[str, Cluster]:
     """Inbound clusters by name."""
-    return _clusters(world, world.memo.get(inbound_clusters, target(world, proxy).workload))
+    return _clusters(world, inbound_clusters(world.view, target(world, proxy).workload))
 
 
 def eds(world: World, proxy: Proxy, name: str) -> Resource | None:
     """The assignment of a cluster as a resource."""
     at = target(world, proxy)
-    return world.memo.get(assignment, at.scope, at.place, name)
+    return assignment(world.view, at.scope, at.place, name)
 
 
 def endpoints(world: World, proxy: Proxy, name: str) -> ClusterLoadAssignment:
@@ -73,8 +73,8 @@ def tls(cluster: Cluster) -> UpstreamTlsContext:
 
 def _clusters(world: World, plan: Plan) -> dict[str, Cluster]:
     found = {}
-    for name, (function, args) in plan.items():
-        resource = world.memo.get(function, *args)
+    for name, call in plan.items():
+        resource = call.get(world.view)
         assert resource is not None, name
         found[name] = Cluster.FromString(resource.body)
         assert found[name].name == name

@@ -22,6 +22,7 @@ from mesh_pilot.envoy.messages import any_of, encode
 from mesh_pilot.envoy.owner import Owner
 from mesh_pilot.envoy.pieces import optional_piece
 from mesh_pilot.envoy.telemetry import is_for_side, provider_names, telemetry_for
+from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
 AccessLogs = tuple[bytes, ...]
@@ -83,23 +84,26 @@ class _File:
     json: bool
 
 
+@derived
 def access_logs(view: View, owner: Owner, http: bool) -> AccessLogs:
     """The logs of what connections carry: of HTTP connection managers, or of TCP proxies."""
     return tuple(encode(_filtered(log, logger)) for log, logger in _built(view, owner, http))
 
 
+@derived
 def listener_access_logs(view: View, owner: Owner) -> AccessLogs:
     """The logs of a listener: connections that no filter chain takes."""
-    if not view.get(_on_listeners):
+    if not _on_listeners(view):
         return ()
     return tuple(encode(_unmatched(log, logger)) for log, logger in _built(view, owner, False))
 
 
+@derived
 def loggers(view: View, owner: Owner) -> tuple[Logger, ...]:
     """The logs that an owner's connections go to, in the order in which they are named."""
-    names = view.get(_default_providers)
+    names = _default_providers(view)
     held = {name: Logger(name) for name in names}
-    for spec in view.get(telemetry_for, owner.namespace, owner.labels):
+    for spec in telemetry_for(view, owner.namespace, owner.labels):
         entries = [e for e in spec.access_logging if is_for_side(e.match, owner)]
         said = tuple(dict.fromkeys(name for e in entries for name in provider_names(e.providers)))
         names = said or names
@@ -114,11 +118,13 @@ def loggers(view: View, owner: Owner) -> tuple[Logger, ...]:
     return tuple(held.values())
 
 
+@derived
 def _default_providers(view: View) -> tuple[str, ...]:
     defaults = view.mesh().default_providers
     return tuple(defaults.access_logging if defaults else ()) or (MESH_FILE,)
 
 
+@derived
 def _on_listeners(view: View) -> bool:
     return not view.mesh().disable_envoy_listener_log
 
@@ -127,7 +133,7 @@ def _built(view: View, owner: Owner, http: bool) -> list[tuple[accesslog_pb2.Acc
     """The logs that can be built, each with what asks for it."""
     found: list[tuple[accesslog_pb2.AccessLog, Logger]] = []
     with optional_piece("access logs", namespace=owner.namespace):
-        for logger in view.get(loggers, owner):
+        for logger in loggers(view, owner):
             with optional_piece("access log", provider=logger.provider, namespace=owner.namespace):
                 log = _log(view, owner, logger, http)
                 if log is not None:
@@ -137,14 +143,15 @@ def _built(view: View, owner: Owner, http: bool) -> list[tuple[accesslog_pb2.Acc
 
 def _log(view: View, owner: Owner, logger: Logger, http: bool) -> accesslog_pb2.AccessLog | None:
     if logger.provider != MESH_FILE:
-        provider = view.get(extension_provider, logger.provider)
+        provider = extension_provider(view, logger.provider)
         return provider_log(view, owner.namespace, provider, http=http) if provider else None
-    file = view.get(_mesh_file)
+    file = _mesh_file(view)
     if not file.path:
         return None
     return file_log(file.path, json_format(_json_fields(file.format)) if file.json else text_format(file.format))
 
 
+@derived
 def _mesh_file(view: View) -> _File:
     mesh = view.mesh()
     return _File(

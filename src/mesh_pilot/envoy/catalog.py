@@ -12,10 +12,10 @@ from mesh_pilot.envoy.conflicts import listener_conflicts
 from mesh_pilot.envoy.parts import PartKey, Parts, hosts_of, parts_of
 from mesh_pilot.envoy.patches.patch import PatchProblem
 from mesh_pilot.envoy.patches.problems import plan_problems, problems, table_problems
-from mesh_pilot.envoy.scope import Facts, Target, facts_of, target_of
+from mesh_pilot.envoy.scope import Facts, Plan, Plans, Target, facts_of, target_of
 from mesh_pilot.envoy.sets import JoinedSet, LiveSet, Part
 from mesh_pilot.envoy.table_sets import TableSets
-from mesh_pilot.incremental import Query, Watch
+from mesh_pilot.incremental import ByName, Query, Watch
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import SECRET, VIRTUAL_HOST
 from mesh_pilot.security.secrets import IdentitySet, Issuer
@@ -97,10 +97,10 @@ class WorldCatalog:
         for resources in self._open:
             for part in resources.named_parts():
                 readers.setdefault(part, []).append(resources)
-        for (type_url, query, is_plan), found in readers.items():
+        for part, found in readers.items():
             # Proxies of a scope mostly ask for the very same set of names.
-            wanted = {id(names): names for names in (r.wanted(type_url) for r in found)}
-            self._sets[type_url, query, is_plan].keep(frozenset().union(*wanted.values()))
+            wanted = {id(names): names for names in (r.wanted(part[0]) for r in found)}
+            self._sets[part].keep(frozenset().union(*wanted.values()))
 
     def statistics(self) -> CatalogStatistics:
         return CatalogStatistics(len(self._open), len(self._sets), len(self._idle))
@@ -108,10 +108,7 @@ class WorldCatalog:
     def _attach(self, part: PartKey, reader: WorldResources, wake: Callable[[], None]) -> LiveSet:
         live = self._sets.get(part)
         if live is None:
-            type_url, query, is_plan = part
-            memo = self._world.memo
-            live = LiveSet(memo, type_url, plan=query) if is_plan else LiveSet(memo, type_url, named=query)
-            self._sets[part] = live
+            live = self._sets[part] = LiveSet(self._world.memo, *part)
         self._idle.pop(part, None)
         live.attach(reader, wake)
         return live
@@ -134,7 +131,7 @@ class WorldResources:
         self._stale = True
         self._parts: Parts = {}
         self._sets: dict[str, JoinedSet] = {}
-        self._hosts: Query | None = None
+        self._hosts: ByName[Plan | Plans] | None = None
         self._host_sets: TableSets | None = None
         self._waker: Callable[[], None] = _nothing
         self._wanted: Callable[[str], Set[str]] = _no_names
@@ -153,7 +150,7 @@ class WorldResources:
         if self._stale or self._target is None:
             self._stale = False
             self._watch.take()
-            target = self._watch.get(target_of, self._facts)
+            target = self._watch.get(target_of.query(self._facts))
             if target != self._target:
                 self._leave_all()
                 self._target = target
@@ -163,8 +160,7 @@ class WorldResources:
         return self._target
 
     def set(self, type_url: str) -> JoinedSet | TableSets | None:
-        _ = self.target
-        _ = self.target
+        _ = self.target  # brings the parts up to date
         if type_url == VIRTUAL_HOST:
             return self._virtual_hosts()
         joined = self._sets.get(type_url)
@@ -182,7 +178,7 @@ class WorldResources:
     def named_parts(self) -> Iterator[PartKey]:
         """The parts read by name that are open."""
         for type_url in self._sets:
-            yield from (part for part in self._parts[type_url] if not part[2])
+            yield from (part for part in self._parts[type_url] if isinstance(part[1], ByName))
 
     def patch_problems(self, seen: dict[PartKey, tuple[PatchProblem, ...]] | None = None) -> tuple[PatchProblem, ...]:
         """What EnvoyFilters could not do to what this proxy has; found by looking at all of it.
@@ -199,12 +195,16 @@ class WorldResources:
         tables = self._host_sets.tables if self._host_sets is not None else ()
         for part in (*(p for parts in self._parts.values() for p in parts), *map(self._hosts_part, tables)):
             if part not in seen:
-                _, query, is_plan = part
-                live = self._catalog._sets.get(part)
-                names = live.asked() if live is not None else ()
-                seen[part] = tuple(plan_problems(view, query) if is_plan else table_problems(view, query, names))
+                seen[part] = tuple(self._problems_of(part))
             found.update(dict.fromkeys(seen[part]))
         return tuple(found)
+
+    def _problems_of(self, part: PartKey) -> Iterator[PatchProblem]:
+        view, (_, query) = self._world.view, part
+        if isinstance(query, Query):
+            return plan_problems(view, query)
+        live = self._catalog._sets.get(part)
+        return table_problems(view, query, live.asked() if live is not None else ())
 
     def watch(self, wake: Callable[[], None], wanted: Callable[[str], Set[str]]) -> None:
         self._waker = wake
@@ -234,8 +234,7 @@ class WorldResources:
 
     def _hosts_part(self, table: str) -> PartKey:
         assert self._hosts is not None
-        function, key = self._hosts
-        return (VIRTUAL_HOST, (function, (*key, table)), True)
+        return (VIRTUAL_HOST, self._hosts.query(table))
 
     def _leave_all(self) -> None:
         for type_url in list(self._sets):

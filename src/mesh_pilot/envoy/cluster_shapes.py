@@ -20,6 +20,7 @@ from mesh_pilot.envoy.messages import ads, encode
 from mesh_pilot.envoy.policy import RuleRef, client_policy
 from mesh_pilot.envoy.splice import Template, template
 from mesh_pilot.envoy.upstream_tls import CertificateFiles, Peer, apply_proxy_protocol, apply_tls, san_matchers
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
@@ -77,6 +78,7 @@ _MARKS = Own("\0name", "\0stat_name", "\0sni", ("spiffe://\0identity",))
 """Texts that no cluster has; the identity is of a kind that makes one matcher."""
 
 
+@derived
 def shared_cluster(view: View, shape: Shape) -> Template:
     """The clusters of a shape, with blanks for what each has of its own: see ``own_contents``."""
     marks = {name: content for name, (content,) in own_contents(_MARKS).items()}
@@ -96,7 +98,7 @@ def own_contents(own: Own) -> Mapping[str, Sequence[bytes]]:
 def build_cluster(view: View, shape: Shape, own: Own) -> Cluster:
     """A cluster, but for the endpoints of those that are found by DNS."""
     policy = client_policy(view, shape.rule, shape.port, shape.subset)
-    defaults = view.get(cluster_defaults)
+    defaults = cluster_defaults(view)
     http = policy.connection_pool.http if policy.connection_pool else None
     speaks = outbound_http(shape.protocol, http, mesh_upgrade=defaults.h2_upgrade, sniff=shape.client.sidecar)
     message = Cluster(name=own.name, alt_stat_name=own.stat_name)

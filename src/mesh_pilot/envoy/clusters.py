@@ -27,10 +27,11 @@ from mesh_pilot.envoy.mtls import PeerMode, client_mtls
 from mesh_pilot.envoy.names import BLACK_HOLE, PASSTHROUGH, outbound_sni
 from mesh_pilot.envoy.policy import NO_POLICY, covers_many, passes_through, rule_ref, subset_names
 from mesh_pilot.envoy.proxy_settings import METADATA
-from mesh_pilot.envoy.scope import Call, Place, Plan, Plans, Scope, joined
+from mesh_pilot.envoy.scope import Call, Place, Plan, Plans, Scope
 from mesh_pilot.envoy.stat_names import outbound_stat_name
 from mesh_pilot.envoy.upstream_tls import CertificateFiles
 from mesh_pilot.envoy.upstreams import Upstream
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import CLUSTER, Resource, make_resource
@@ -40,17 +41,14 @@ from mesh_pilot.world.view import View
 AUTO_PASSTHROUGH = api.ServerTlsSettingsTlSmode.AUTO_PASSTHROUGH
 
 
-def outbound_clusters(view: View, scope: Scope, place: Place) -> Plan:
-    """The outbound clusters of a scope."""
-    return joined(view, cluster_plans(view, scope, place))
-
-
+@derived
 def cluster_plans(view: View, scope: Scope, place: Place) -> Plans:
     """The outbound clusters of a scope in parts: of its services by bucket, then those for everything else."""
-    of_services = ((service_clusters, (scope, place, bucket)) for bucket in scope_buckets(view, scope))
-    return (*of_services, (other_clusters, (scope.type,)))
+    of_services = (service_clusters.query(scope, place, bucket) for bucket in scope_buckets(view, scope))
+    return (*of_services, other_clusters.query(scope.type))
 
 
+@derived
 def service_clusters(view: View, scope: Scope, place: Place, bucket: int) -> Plan:
     """The outbound clusters for the services in a bucket of a scope."""
     plan: dict[str, Call] = {}
@@ -59,14 +57,16 @@ def service_clusters(view: View, scope: Scope, place: Place, bucket: int) -> Pla
     return plan
 
 
+@derived
 def other_clusters(_: View, of: NodeType) -> Plan:
     """The clusters that are for no service."""
-    plan: dict[str, Call] = {BLACK_HOLE: (black_hole, ())}
+    plan: dict[str, Call] = {BLACK_HOLE: black_hole.query()}
     if of is NodeType.SIDECAR:
-        plan[PASSTHROUGH] = (passthrough, ())
+        plan[PASSTHROUGH] = passthrough.query()
     return plan
 
 
+@derived
 def cluster(
     view: View, client: Client, upstream: Upstream, discovery: Discovery, resolver: Resolver | None = None
 ) -> Resource | None:
@@ -75,11 +75,11 @@ def cluster(
     port = service.port(upstream.port) if service else None
     if service is None or port is None:
         return None
-    defaults = view.get(cluster_defaults)
+    defaults = cluster_defaults(view)
     shape = _shape(view, client, upstream, discovery, service, port, defaults)
     own = _own(view, upstream, service, port, defaults)
-    if resolver is None and (not upstream.rule or view.get(covers_many, upstream.rule)):
-        body = view.get(shared_cluster, shape).fill(own_contents(own))
+    if resolver is None and (not upstream.rule or covers_many(view, upstream.rule)):
+        body = shared_cluster(view, shape).fill(own_contents(own))
     else:
         message = build_cluster(view, shape, own)
         if resolver is not None:
@@ -88,43 +88,46 @@ def cluster(
     return make_resource(own.name, CLUSTER, body, _configs(service, upstream))
 
 
+@derived
 def black_hole(view: View) -> Resource | None:
     """Nowhere."""
     message = Cluster(name=BLACK_HOLE, type=Cluster.STATIC)
-    message.connect_timeout.CopyFrom(duration(view.get(cluster_defaults).connect_timeout))
+    message.connect_timeout.CopyFrom(duration(cluster_defaults(view).connect_timeout))
     return resource_of(BLACK_HOLE, message)
 
 
+@derived
 def passthrough(view: View) -> Resource | None:
     """Wherever the client was going."""
     message = Cluster(name=PASSTHROUGH, type=Cluster.ORIGINAL_DST, lb_policy=Cluster.CLUSTER_PROVIDED)
-    apply_connection_pool(message, NO_POLICY, view.get(cluster_defaults), Speaks.AS_CLIENT)
+    apply_connection_pool(message, NO_POLICY, cluster_defaults(view), Speaks.AS_CLIENT)
     return resource_of(PASSTHROUGH, message)
 
 
 def _calls(view: View, scope: Scope, place: Place, service: Service) -> Iterator[tuple[str, Call]]:
     """The clusters of one service, by name."""
-    client = view.get(_client, scope)
+    client = _client(view, scope)
     ref = rule_ref(view, scope.namespace, scope.labels, service.key)
-    subsets = ("", *view.get(subset_names, ref)) if ref else ("",)
-    by_sni = not service.external and bool(scope.gateways) and view.get(_passes_by_sni, scope.gateways)
+    subsets = ("", *subset_names(view, ref)) if ref else ("",)
+    by_sni = not service.external and bool(scope.gateways) and _passes_by_sni(view, scope.gateways)
     for port in service.ports:
         if port.protocol is Protocol.UDP:
             continue
         for subset in subsets:
             upstream = Upstream(service.key, port.number, subset, ref)
-            through = bool(ref) and view.get(passes_through, ref, port.number, subset)
+            through = bool(ref) and passes_through(view, ref, port.number, subset)
             discovery = discovery_of(scope, service, through)
             resolver = None
             if discovery in BY_DNS:
-                wanted = view.get(preference_of, ref, port.number, subset, place)
+                wanted = preference_of(view, ref, port.number, subset, place)
                 resolver = Resolver(wanted, scope.ipv4)
-            yield upstream.name, (cluster, (client, upstream, discovery, resolver))
+            yield upstream.name, cluster.query(client, upstream, discovery, resolver)
             if by_sni:
                 named = attrs.evolve(upstream, by_sni=True)
-                yield named.name, (cluster, (client, named, discovery, resolver))
+                yield named.name, cluster.query(client, named, discovery, resolver)
 
 
+@derived
 def _client(_: View, scope: Scope) -> Client:
     chain, key = scope.meta("TLS_CLIENT_CERT_CHAIN"), scope.meta("TLS_CLIENT_KEY")
     files = CertificateFiles(chain, key, scope.meta("TLS_CLIENT_ROOT_CERT")) if chain and key else None
@@ -132,6 +135,7 @@ def _client(_: View, scope: Scope) -> Client:
     return Client(scope.type is NodeType.SIDECAR, files, scope.meta(METADATA), certified)
 
 
+@derived
 def _passes_by_sni(view: View, gateways: tuple[ConfigKey, ...]) -> bool:
     """Whether any server of these Gateways passes connections on by their server name (AUTO_PASSTHROUGH)."""
     configs = (view.config(key) for key in gateways)
@@ -171,7 +175,7 @@ def _own(view: View, upstream: Upstream, service: Service, port: Port, defaults:
         name=upstream.name,
         stat_name=outbound_stat_name(defaults.outbound_stat_name, service, port, upstream.subset),
         sni=outbound_sni(service.host, port.number, upstream.subset),
-        identities=() if upstream.by_sni else view.get(identities, service.key, port.name),
+        identities=() if upstream.by_sni else identities(view, service.key, port.name),
     )
 
 

@@ -16,6 +16,6 @@ def listener_conflicts(view: View, target: Target) -> tuple[Conflict, ...]:
     if target.scope.grpc:
         return ()
     if target.scope.type is NodeType.ROUTER:
-        return view.get(gateway_conflicts, target.workload)
-    outbound = view.get(outbound_conflicts, target.scope)
-    return (*outbound, *view.get(inbound_plan, target.workload).conflicts)
+        return gateway_conflicts(view, target.workload)
+    outbound = outbound_conflicts(view, target.scope)
+    return (*outbound, *inbound_plan(view, target.workload).conflicts)

@@ -80,10 +80,10 @@ def apply_connection_pool(
 def apply_proxy_settings(view: View, cluster: cluster_pb2.Cluster, own: str) -> None:
     """Set what the proxy's settings say of clusters: buffers, and the case of HTTP/1 headers. Comes after
     ``apply_connection_pool``."""
-    buffer = view.get(cluster_buffer, own)
+    buffer = cluster_buffer(view, own)
     if buffer:
         cluster.per_connection_buffer_limit_bytes.CopyFrom(uint32(buffer))
-    if not view.get(keeps_case, own):
+    if not keeps_case(view, own):
         return
     options = http_protocol_options_pb2.HttpProtocolOptions()
     held = cluster.typed_extension_protocol_options

@@ -9,6 +9,7 @@ import attrs
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
 
@@ -32,6 +33,7 @@ class ClusterDefaults:
     trust_domain_aliases: tuple[str, ...]
 
 
+@derived
 def cluster_defaults(view: View) -> ClusterDefaults:
     """What of the mesh config clusters depend on."""
     mesh = view.mesh()

@@ -7,6 +7,7 @@ from enum import Enum
 
 from mesh_pilot.envoy.egress import ANY_NAMESPACE, egress_listeners, scope_services
 from mesh_pilot.envoy.scope import Scope
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Resolution, Service
 from mesh_pilot.world.buckets import bucket_of, buckets
@@ -54,16 +55,17 @@ def scope_service(view: View, scope: Scope, host: str) -> Service | None:
     The same choice as ``scope_services`` makes, but where no Sidecar narrows it without a look at other hosts: that
     costs too little to be remembered, so this is called as it is.
     """
-    listeners = view.get(egress_listeners, scope)
+    listeners = egress_listeners(view, scope)
     if len(listeners) == 1 and listeners[0].index < 0:
         return visible_service(view, scope.namespace, host)
-    return view.get(_narrowed_service, scope, host)
+    return _narrowed_service(view, scope, host)
 
 
+@derived
 def any_dynamic(view: View, namespace: str) -> bool:
     """Whether a namespace may see any service whose hosts are resolved as requests ask for them."""
     return any(
-        _any_dynamic(view.services_exported_to(namespace, bucket)) or view.get(_any_dynamic_public, bucket)
+        _any_dynamic(view.services_exported_to(namespace, bucket)) or _any_dynamic_public(view, bucket)
         for bucket in buckets(view.bits())
     )
 
@@ -73,7 +75,7 @@ def visible_service(view: View, namespace: str, host: str) -> Service | None:
 
     What a host means where no Sidecar narrows it.
     """
-    default = view.get(_default_export)
+    default = _default_export(view)
     public: Service | None = None
     for service in view.services_named(host):
         export = service.export_to or default
@@ -86,15 +88,18 @@ def visible_service(view: View, namespace: str, host: str) -> Service | None:
     return public
 
 
+@derived
 def _default_export(view: View) -> frozenset[str]:
     return frozenset(view.mesh().default_service_export_to) or frozenset("*")
 
 
+@derived
 def _narrowed_service(view: View, scope: Scope, host: str) -> Service | None:
     services = scope_services(view, scope, bucket_of(host, view.bits()))
     return next((service for service in services if service.host == host), None)
 
 
+@derived
 def _any_dynamic_public(view: View, bucket: int) -> bool:
     return _any_dynamic(view.services_exported_to(ANY_NAMESPACE, bucket))
 

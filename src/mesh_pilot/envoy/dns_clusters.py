@@ -33,8 +33,8 @@ def apply_dns(
     view: View, message: Cluster, upstream: Upstream, port: Port, resolver: Resolver, *, logical: bool
 ) -> None:
     """Set the type of a cluster and its endpoints. Without any it is still there, so that routes have their cluster."""
-    defaults = view.get(cluster_defaults)
-    labels = view.get(subset_labels, upstream.rule, upstream.subset) or frozenset()
+    defaults = cluster_defaults(view)
+    labels = subset_labels(view, upstream.rule, upstream.subset) or frozenset()
     reach = Reach(preference=resolver.preference)
     if upstream.by_sni:
         modes = tls_modes(view, upstream.rule, upstream.port)

@@ -16,6 +16,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.scope import Scope
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Port, Protocol, Service
 from mesh_pilot.world.buckets import ALL, FULL, bits_for, bucket_of, buckets, parts
@@ -42,6 +43,7 @@ class Egress:
     """(namespace or ``*``, host pattern) as its ``hosts`` say, with ``.`` already the proxy's namespace."""
 
 
+@derived
 def egress_listeners(view: View, scope: Scope) -> tuple[Egress, ...]:
     """The egress listeners of a scope, in order."""
     config = view.config(scope.sidecar) if scope.sidecar else None
@@ -52,10 +54,10 @@ def egress_listeners(view: View, scope: Scope) -> tuple[Egress, ...]:
 
 def scope_bits(view: View, scope: Scope) -> int:
     """How finely what a scope may reach is parted: as finely as the mesh, unless a Sidecar narrows it."""
-    listeners = view.get(egress_listeners, scope)
+    listeners = egress_listeners(view, scope)
     if len(listeners) == 1 and listeners[0].index < 0:
         return view.bits()
-    return view.get(_narrow_bits, scope.namespace, listeners)
+    return _narrow_bits(view, scope.namespace, listeners)
 
 
 def scope_buckets(view: View, scope: Scope) -> range:
@@ -74,10 +76,11 @@ Precedence = tuple[bool, datetime, str, str]
 
 def precedence(view: View, service: Service) -> Precedence:
     """By which the services that a scope may reach are in order."""
-    public = ANY_NAMESPACE in (service.export_to or view.get(_default_export))
+    public = ANY_NAMESPACE in (service.export_to or _default_export(view))
     return (public, *service.order)
 
 
+@derived
 def visible_virtual_services(view: View, namespace: str, gateway: str) -> tuple[VirtualServiceHead, ...]:
     """VirtualServices bound to a gateway that a namespace may see, in order of precedence: private ones of the
     namespace, those exported to it by name, then public ones, each by age."""
@@ -104,16 +107,16 @@ def egress_services(view: View, scope: Scope, egress: Egress, bucket: int) -> tu
     """The services behind one egress listener whose hosts are in a bucket of the scope: one a host, in order; trimmed
     to the listener's port if it has one."""
     if bucket.bit_length() == view.bits() + 1:
-        return view.get(_imported_services, scope.namespace, egress, bucket)
-    return view.get(_joined_services, scope.namespace, egress, bucket)
+        return _imported_services(view, scope.namespace, egress, bucket)
+    return _joined_services(view, scope.namespace, egress, bucket)
 
 
 def egress_virtual_services(view: View, scope: Scope, egress: Egress, bucket: int) -> tuple[VirtualServiceHead, ...]:
     """The VirtualServices for sidecars behind one egress listener that have a host in a bucket of the scope, or are for
     services there by a wildcard, in order of precedence. For ``WILD`` all that have a wildcard for a host."""
     if bucket == WILD or bucket.bit_length() == view.bits() + 1:
-        return view.get(_imported_heads, scope.namespace, egress, bucket)
-    return view.get(_joined_heads, scope.namespace, egress, bucket)
+        return _imported_heads(view, scope.namespace, egress, bucket)
+    return _joined_heads(view, scope.namespace, egress, bucket)
 
 
 def in_precedence(heads: Iterable[VirtualServiceHead], namespace: str) -> tuple[VirtualServiceHead, ...]:
@@ -124,28 +127,31 @@ def in_precedence(heads: Iterable[VirtualServiceHead], namespace: str) -> tuple[
 
 def all_egress_virtual_services(view: View, scope: Scope, egress: Egress) -> tuple[VirtualServiceHead, ...]:
     """All VirtualServices for sidecars behind one egress listener, in order of precedence."""
-    return view.get(_joined_heads, scope.namespace, egress, ALL)
+    return _joined_heads(view, scope.namespace, egress, ALL)
 
 
 def scope_services(view: View, scope: Scope, bucket: int) -> tuple[Service, ...]:
     """Every service in a bucket of a scope that it needs a cluster for: those of its listeners, and with a Sidecar
     also the destinations of the VirtualServices it imports."""
-    listeners = view.get(egress_listeners, scope)
+    listeners = egress_listeners(view, scope)
     if len(listeners) == 1 and listeners[0].index < 0:
         return egress_services(view, scope, listeners[0], bucket)
-    return view.get(_narrow_services, scope, bucket)
+    return _narrow_services(view, scope, bucket)
 
 
+@derived
 def all_services(view: View, scope: Scope) -> tuple[Service, ...]:
     """Every service that a scope needs a cluster for, in order."""
     found = (s for bucket in scope_buckets(view, scope) for s in scope_services(view, scope, bucket))
     return tuple(sorted(found, key=lambda service: precedence(view, service)))
 
 
+@derived
 def _default_export(view: View) -> frozenset[str]:
     return frozenset(view.mesh().default_service_export_to) or frozenset((ANY_NAMESPACE,))
 
 
+@derived
 def _imported_services(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[Service, ...]:
     services = visible_services(view, namespace, bucket)
     if egress.index < 0:
@@ -161,23 +167,23 @@ def _imported_services(view: View, namespace: str, egress: Egress, bucket: int) 
     return tuple(s for s in found if chosen[s.host] == s.namespace)
 
 
+@derived
 def _joined_services(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[Service, ...]:
     found = (
-        service
-        for part in parts(bucket, view.bits())
-        for service in view.get(_imported_services, namespace, egress, part)
+        service for part in parts(bucket, view.bits()) for service in _imported_services(view, namespace, egress, part)
     )
     return tuple(sorted(found, key=lambda service: precedence(view, service)))
 
 
+@derived
 def _imported_heads(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[VirtualServiceHead, ...]:
     heads = _in_order(view.mesh_virtual_services(bucket), namespace)
     if egress.index >= 0:
         heads = tuple(h for h in heads if _imports_any(egress, h))
-    wild = view.get(_imported_heads, namespace, egress, WILD) if bucket != WILD else ()
+    wild = _imported_heads(view, namespace, egress, WILD) if bucket != WILD else ()
     if not wild:
         return heads
-    hosts = [service.host for service in view.get(_imported_services, namespace, egress, bucket)]
+    hosts = [service.host for service in _imported_services(view, namespace, egress, bucket)]
     return in_precedence((*heads, *(h for h in wild if _is_for_any(h, hosts))), namespace)
 
 
@@ -186,24 +192,27 @@ def _is_for_any(head: VirtualServiceHead, hosts: Iterable[str]) -> bool:
     return any(host_matches(pattern, host) for host in hosts for pattern in wildcards)
 
 
+@derived
 def _joined_heads(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[VirtualServiceHead, ...]:
-    found = (view.get(_imported_heads, namespace, egress, part) for part in parts(bucket, view.bits()))
+    found = (_imported_heads(view, namespace, egress, part) for part in parts(bucket, view.bits()))
     return in_precedence((head for heads in found for head in heads), namespace)
 
 
+@derived
 def _narrow_bits(view: View, namespace: str, listeners: tuple[Egress, ...]) -> int:
     """For a scope with a Sidecar: by how many services it imports."""
     bits = view.bits()
-    counts = (sum(len(view.get(_imported_services, namespace, e, b)) for b in buckets(bits)) for e in listeners)
+    counts = (sum(len(_imported_services(view, namespace, e, b)) for b in buckets(bits)) for e in listeners)
     return min(bits, bits_for(max(counts)))
 
 
+@derived
 def _narrow_services(view: View, scope: Scope, bucket: int) -> tuple[Service, ...]:
     found: dict[str, Service] = {}
-    for egress in view.get(egress_listeners, scope):
+    for egress in egress_listeners(view, scope):
         for service in egress_services(view, scope, egress, bucket):
             _add(found, service)
-        for host, ports in view.get(_destinations_in, scope.namespace, egress, bucket):
+        for host, ports in _destinations_in(view, scope.namespace, egress, bucket):
             named = view.services_named(host)
             if not named:
                 continue
@@ -222,38 +231,42 @@ _Sent = tuple[tuple[int, datetime, str, str], int, Destination]
 """Where a VirtualService sends to: its precedence, the place of the destination in it, and the destination."""
 
 
+@derived
 def _destinations_in(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[Destination, ...]:
     """Where the VirtualServices behind an egress listener send to in a bucket of the scope, in order of precedence."""
-    every = view.get(_sent_to, namespace, egress)
+    every = _sent_to(view, namespace, egress)
     sent = (sent for part in parts(bucket, view.bits()) for sent in every.get(part, ()))
     return tuple(dict.fromkeys(destination for _, _, destination in sorted(sent)))
 
 
+@derived
 def _sent_to(view: View, namespace: str, egress: Egress) -> Mapping[int, list[_Sent]]:
     """Where the VirtualServices behind an egress listener send to, by bucket of the destination."""
     every = buckets(view.bits())
-    heads = sum(len(view.get(_imported_heads, namespace, egress, bucket)) for bucket in every)
+    heads = sum(len(_imported_heads(view, namespace, egress, bucket)) for bucket in every)
     # Where there are few they are looked at together: it takes less than to remember what was found in each bucket.
     few = heads <= 4 * FULL
     found: dict[int, list[_Sent]] = {}
     for bucket in every:
         where = (namespace, egress, bucket)
-        for to, sent in (_sent_from(view, *where) if few else view.get(_sent_from, *where)).items():
+        for to, sent in (_sent_from.compute(view, *where) if few else _sent_from(view, *where)).items():
             found.setdefault(to, []).extend(sent)
     return found
 
 
+@derived
 def _sent_from(view: View, namespace: str, egress: Egress, bucket: int) -> Mapping[int, list[_Sent]]:
     bits = view.bits()
     found: dict[int, list[_Sent]] = {}
-    for head in view.get(_imported_heads, namespace, egress, bucket):
-        for place, destination in enumerate(view.get(destinations, head.key)):
+    for head in _imported_heads(view, namespace, egress, bucket):
+        for place, destination in enumerate(destinations(view, head.key)):
             found.setdefault(bucket_of(destination[0], bits), []).append(
                 ((_rank(head, namespace), *head.order), place, destination)
             )
     return found
 
 
+@derived
 def destinations(view: View, key: ConfigKey) -> tuple[Destination, ...]:
     """The hosts that a VirtualService sends to, each with the ports it names (none: any), in order of first use."""
     config = view.config(key)

@@ -39,6 +39,7 @@ from mesh_pilot.envoy.networks import Gateway, Networks, networks, through_gatew
 from mesh_pilot.envoy.policy import RuleRef, client_policy, passes_through, rule, rule_ref, subset_labels
 from mesh_pilot.envoy.scope import Labels, Place, Scope
 from mesh_pilot.envoy.upstream_tls import ISTIO_MODE, TlsMode
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ENDPOINT, Resource, make_resource
 from mesh_pilot.model.service import NOWHERE, Endpoint, Health, Locality, ServiceKey
@@ -62,6 +63,7 @@ class Reach:
     check a client's certificate, so connections may go only to endpoints whose own proxy does."""
 
 
+@derived
 def assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | None:
     """The endpoints of a cluster of a scope, by the cluster's name; None where it has no EDS cluster of that name."""
     parsed = parse_cluster(name)
@@ -72,30 +74,32 @@ def assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | 
     if service is None or port is None:
         return None
     ref = rule_ref(view, scope.namespace, scope.labels, service.key)
-    labels = subset_labels(view, ref, parsed.subset)
-    through = bool(ref) and view.get(passes_through, ref, parsed.port, parsed.subset)
+    labels = subset_labels.compute(view, ref, parsed.subset)
+    through = bool(ref) and passes_through(view, ref, parsed.port, parsed.subset)
     if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:
         return None
-    reach = view.get(reach_of, ref, parsed.port, parsed.subset, place, is_sni(name))
+    reach = reach_of(view, ref, parsed.port, parsed.subset, place, is_sni(name))
     origin = (service.config,) if service.config else ()
-    return view.get(load_assignment, name, service.key, port.name, labels, reach, origin)
+    return load_assignment(view, name, service.key, port.name, labels, reach, origin)
 
 
+@derived
 def reach_of(view: View, ref: RuleRef, port: int, subset: str, place: Place, by_sni: bool) -> Reach:
     """How a client at a place sees a port's endpoints under a rule; ``by_sni``: in a cluster named by SNI."""
     return Reach(
-        preference=preference_of(view, ref, port, subset, place),
-        network=place.network if view.get(networks, "") is not None else None,
+        preference=preference_of.compute(view, ref, port, subset, place),
+        network=place.network if networks(view, "") is not None else None,
         detects_outliers=client_policy(view, ref, port, subset).outlier_detection is not None,
         tls_modes=tls_modes(view, ref, port),
         mesh_tls_only=by_sni,
     )
 
 
+@derived
 def preference_of(view: View, ref: RuleRef, port: int, subset: str, place: Place) -> Preference:
     """Which endpoints a client at a place prefers under a rule."""
     policy = client_policy(view, ref, port, subset)
-    defaults = view.get(cluster_defaults)
+    defaults = cluster_defaults(view)
     detects = policy.outlier_detection is not None
     zone_aware = zone_aware_setting(policy.load_balancer, defaults)
     if zone_aware is not None:
@@ -103,6 +107,7 @@ def preference_of(view: View, ref: RuleRef, port: int, subset: str, place: Place
     return preference(locality_setting(policy.load_balancer, defaults), place, detects)
 
 
+@derived
 def load_assignment(
     view: View,
     name: str,
@@ -121,7 +126,7 @@ def load_assignment(
 
 def encode_assignment(view: View, name: str, service: ServiceKey, port: str, labels: Labels, reach: Reach) -> bytes:
     """The message itself, encoded; DNS clusters carry it with them."""
-    chosen = view.get(port_endpoints, service, port)
+    chosen = port_endpoints(view, service, port)
     if not reach.detects_outliers:
         chosen = tuple(e for e in chosen if e.health is not _UNHEALTHY)
     if labels:
@@ -165,9 +170,9 @@ def _grouped(view: View, service: ServiceKey, endpoints: Iterable[Endpoint], rea
         first.setdefault((endpoint.address, endpoint.port), endpoint)
     for endpoint in first.values():
         by_locality[endpoint.locality].append(endpoint)
-    known = view.get(networks, view.get(_registry, service)) if reach.network is not None else None
+    known = networks(view, _registry(view, service)) if reach.network is not None else None
     home = None
-    if view.get(_some_peers_disable):
+    if _some_peers_disable(view):
         # Inline endpoints of a ServiceEntry have no namespace. For clients they are judged by the mesh's policy alone,
         # as in Istio; what a gateway passes on blindly has to fit the policies of the service's namespace too.
         home = service.namespace if reach.mesh_tls_only else ""
@@ -179,6 +184,7 @@ def _grouped(view: View, service: ServiceKey, endpoints: Iterable[Endpoint], rea
     return groups
 
 
+@derived
 def _registry(view: View, key: ServiceKey) -> str:
     service = view.service(key)
     return service.registry if service is not None else ""
@@ -278,7 +284,7 @@ def _takes_mesh_tls(view: View, endpoint: Endpoint, modes: tuple[tuple[Labels, i
         return False
     if ruled == TlsMode.ISTIO_MUTUAL or home is None:
         return True
-    accepts = view.get(peer_modes, endpoint.namespace or home, frozenset(endpoint.labels.items()))
+    accepts = peer_modes(view, endpoint.namespace or home, frozenset(endpoint.labels.items()))
     return accepts.at(endpoint.port) is not PeerMode.DISABLE
 
 
@@ -292,7 +298,7 @@ def _ruled_mode(endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...]) -> in
 
 def tls_modes(view: View, ref: RuleRef, port: int) -> tuple[tuple[Labels, int], ...]:
     """The TLS modes that a rule sets for a port: a subset's for its endpoints in whatever cluster, then its own."""
-    merged = view.get(rule, ref)
+    merged = rule(view, ref)
     modes = [(frozenset(s.labels.items()), _tls_mode(s.traffic_policy, port)) for s in merged.subsets.values()]
     modes.append((frozenset(), _tls_mode(merged.policy, port)))
     return tuple((labels, mode) for labels, mode in modes if mode is not None)
@@ -307,6 +313,7 @@ def _tls_mode(policy: api.TrafficPolicy | None, port: int) -> int | None:
     return None if policy.tls is None else int(policy.tls.mode)
 
 
+@derived
 def _some_peers_disable(view: View) -> bool:
     """Whether any PeerAuthentication turns mTLS off anywhere: nearly always not, and then endpoints need no look."""
     for config in view.all_configs("PeerAuthentication"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.envoy.discovery import visible_service
 from mesh_pilot.envoy.names import outbound
+from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
 Provider = mesh_api.MeshConfigExtensionProvider
@@ -18,6 +19,7 @@ BUILT_IN = {
 """Providers that need not be declared."""
 
 
+@derived
 def extension_provider(view: View, name: str) -> Provider | None:
     """A provider by its name; None where the mesh config has none of it."""
     declared = (p for p in view.mesh().extension_providers if p.name == name)

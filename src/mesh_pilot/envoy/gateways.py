@@ -10,6 +10,7 @@ from mesh_pilot.envoy.owner import gateway_owner
 from mesh_pilot.envoy.route.split import split_table
 from mesh_pilot.envoy.route.table import PlannedHost, route_table
 from mesh_pilot.envoy.scope import Plan, Scope, Workload
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import View
 
@@ -17,33 +18,37 @@ HTTP_KINDS = (Kind.HTTP, Kind.HTTPS)
 """Servers of which one alone has all connections that its hosts can have."""
 
 
+@derived
 def gateway_listeners(view: View, workload: Workload) -> Plan:
     """The listeners of a router. One that has nothing to pass connections to is planned, and comes out as None."""
     scope = workload.scope
-    merged = view.get(merged_servers, scope, view.get(target_ports, workload))
+    merged = merged_servers(view, scope, target_ports(view, workload))
     owner = gateway_owner(workload)
-    return {listener_name(held.bind, held.port): (listener, (scope, owner, held)) for held in merged.listeners}
+    return {listener_name(held.bind, held.port): listener.query(scope, owner, held) for held in merged.listeners}
 
 
+@derived
 def gateway_conflicts(view: View, workload: Workload) -> tuple[Conflict, ...]:
     """The servers that a router can't have, and the routes that get no connections, because others have their place."""
     scope = workload.scope
-    merged = view.get(merged_servers, scope, view.get(target_ports, workload))
+    merged = merged_servers(view, scope, target_ports(view, workload))
     owner = gateway_owner(workload)
     several = [held for held in merged.listeners if len(held.servers) > 1 or held.servers[0].kind not in HTTP_KINDS]
-    routes = (c for held in several for c in view.get(listener_conflicts, scope, owner, held))
+    routes = (c for held in several for c in listener_conflicts(view, scope, owner, held))
     return (*(_conflict(skipped) for skipped in merged.skipped), *routes)
 
 
+@derived
 def gateway_route(view: View, workload: Workload, name: str) -> Resource | None:
     """The route table of this name; None where no server has it."""
-    return view.get(_table, workload.scope, view.get(target_ports, workload), name)
+    return _table(view, workload.scope, target_ports(view, workload), name)
 
 
+@derived
 def gateway_table_hosts(view: View, workload: Workload, name: str) -> tuple[PlannedHost, ...]:
     """The virtual hosts of the route table of this name; none where no server has it."""
-    servers = view.get(_servers_of, workload.scope, view.get(target_ports, workload), name)
-    return view.get(planned_hosts, workload.scope, servers) if servers else ()
+    servers = _servers_of(view, workload.scope, target_ports(view, workload), name)
+    return planned_hosts(view, workload.scope, servers) if servers else ()
 
 
 def _conflict(skipped: Skipped) -> Conflict:
@@ -52,12 +57,14 @@ def _conflict(skipped: Skipped) -> Conflict:
     return Conflict(listener_name(server.bind, server.bound), "", name, skipped.reason, ConflictKind.GATEWAY)
 
 
+@derived
 def _table(view: View, scope: Scope, ports: Ports, name: str) -> Resource | None:
-    servers = view.get(_servers_of, scope, ports, name)
+    servers = _servers_of(view, scope, ports, name)
     if scope.split and servers:
-        return view.get(split_table, name)
-    return route_table(view, name, view.get(planned_hosts, scope, servers)) if servers else None
+        return split_table(view, name)
+    return route_table(view, name, planned_hosts(view, scope, servers)) if servers else None
 
 
+@derived
 def _servers_of(view: View, scope: Scope, ports: Ports, name: str) -> tuple[Server, ...]:
-    return view.get(merged_servers, scope, ports).tables.get(name, ())
+    return merged_servers(view, scope, ports).tables.get(name, ())

@@ -24,6 +24,7 @@ from mesh_pilot.envoy.policy import client_policy, passes_through, rule_ref, sub
 from mesh_pilot.envoy.scope import Place, Scope
 from mesh_pilot.envoy.upstream_tls import TlsMode
 from mesh_pilot.envoy.upstreams import Upstream
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Port
 from mesh_pilot.world.view import View
@@ -35,6 +36,7 @@ def outbound_name(name: str) -> ClusterName | None:
     return parsed if parsed and parsed.direction is Direction.OUTBOUND and str(parsed) == name else None
 
 
+@derived
 def grpc_cluster(view: View, scope: Scope, name: str) -> Resource | None:
     """The cluster of this name for gRPC clients of a scope; None for names that no outbound cluster can have."""
     target = outbound_name(name)
@@ -42,35 +44,38 @@ def grpc_cluster(view: View, scope: Scope, name: str) -> Resource | None:
         return None
     service = scope_service(view, scope, target.host)
     if service is None or service.port(target.port) is None:
-        return view.get(_unserved, name)
+        return _unserved(view, name)
     ref = rule_ref(view, scope.namespace, scope.labels, service.key)
-    if view.get(subset_labels, ref, target.subset) is None:
-        return view.get(_unserved, name)
-    through = view.get(passes_through, ref, target.port, target.subset)
+    if subset_labels(view, ref, target.subset) is None:
+        return _unserved(view, name)
+    through = passes_through(view, ref, target.port, target.subset)
     by_dns = discovery_of(scope, service, through) in BY_DNS
-    return view.get(_cluster, Upstream(service.key, target.port, target.subset, ref), by_dns)
+    return _cluster(view, Upstream(service.key, target.port, target.subset, ref), by_dns)
 
 
+@derived
 def grpc_assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | None:
     """The endpoints of a cluster of ``grpc_cluster``: none where nobody serves it."""
     if outbound_name(name) is None:
         return None
     # Gateways between networks go by the server name of mesh mTLS, which gRPC does not send: it is given the endpoints
     # themselves, and passes over those that it cannot connect to.
-    found = view.get(assignment, scope, attrs.evolve(place, network=""), name)
+    found = assignment(view, scope, attrs.evolve(place, network=""), name)
     return found or resource_of(name, endpoint_pb2.ClusterLoadAssignment(cluster_name=name))
 
 
+@derived
 def _unserved(view: View, name: str) -> Resource:
     return resource_of(name, _by_eds(name))
 
 
+@derived
 def _cluster(view: View, upstream: Upstream, by_dns: bool) -> Resource | None:
     service = view.service(upstream.service)
     port = service.port(upstream.port) if service else None
     if service is None or port is None:
         return None
-    where = view.get(_dns_name, upstream, port) if by_dns else None
+    where = _dns_name(view, upstream, port) if by_dns else None
     message = _by_name(upstream.name, *where) if where else _by_eds(upstream.name)
     policy = client_policy(view, upstream.rule, port.number, upstream.subset)
     balancer = policy.load_balancer
@@ -80,7 +85,7 @@ def _cluster(view: View, upstream: Upstream, by_dns: bool) -> Resource | None:
         own = policy.tls.mode != TlsMode.SIMPLE
         names = tuple(policy.tls.subject_alt_names)
         if not names and policy.tls.mode == TlsMode.ISTIO_MUTUAL:
-            names = view.get(identities, upstream.service, port.name)
+            names = identities(view, upstream.service, port.name)
         message.transport_socket.CopyFrom(client_socket(names, own=own))
     configs = (service.config, *upstream.rule) if service.config else upstream.rule
     return resource_of(message.name, message, configs)
@@ -101,9 +106,10 @@ def _by_name(name: str, host: str, port: int) -> Cluster:
     return message
 
 
+@derived
 def _dns_name(view: View, upstream: Upstream, port: Port) -> tuple[str, int] | None:
     """The one name and port behind a service found by DNS: gRPC resolves one name a cluster, and all its addresses."""
-    labels = view.get(subset_labels, upstream.rule, upstream.subset) or frozenset()
+    labels = subset_labels(view, upstream.rule, upstream.subset) or frozenset()
     encoded = encode_assignment(view, upstream.name, upstream.service, port.name, labels, Reach())
     found = endpoint_pb2.ClusterLoadAssignment.FromString(encoded)
     members = [e.endpoint.address.socket_address for locality in found.endpoints for e in locality.lb_endpoints]

@@ -31,6 +31,7 @@ from mesh_pilot.envoy.mtls import PeerMode, peer_mode
 from mesh_pilot.envoy.names import outbound
 from mesh_pilot.envoy.route.domains import service_addresses, service_names
 from mesh_pilot.envoy.scope import Labels, Scope
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import UNSPECIFIED, Service
 from mesh_pilot.world.view import View
@@ -48,6 +49,7 @@ class Authority:
     """0: not said."""
 
 
+@derived
 def client_listener(view: View, scope: Scope, name: str) -> Resource | None:
     """The listener for a channel to ``host:port``, or to ``host`` of a service with just one port.
 
@@ -63,9 +65,10 @@ def client_listener(view: View, scope: Scope, name: str) -> Resource | None:
     if service.port(port) is None:
         return None
     vip = next(iter(service_addresses(service, scope)), UNSPECIFIED)
-    return view.get(_api_listener, name, outbound(service.host, port), vip, port)
+    return _api_listener(view, name, outbound(service.host, port), vip, port)
 
 
+@derived
 def server_listener(view: View, namespace: str, labels: Labels, name: str) -> Resource | None:
     """The listener for a server on ``address:port`` of a workload with these labels; None for names of other kinds.
 
@@ -77,9 +80,9 @@ def server_listener(view: View, namespace: str, labels: Labels, name: str) -> Re
     authority = parse_authority(name.removeprefix(INBOUND_PREFIX))
     if not authority.port or not _is_ip(authority.host):
         return None
-    mode = view.get(peer_mode, namespace, labels, authority.port)
-    filters = view.get(_encoded_filters, namespace, labels)
-    return view.get(_inbound_listener, name, authority, mode is PeerMode.STRICT, filters)
+    mode = peer_mode(view, namespace, labels, authority.port)
+    filters = _encoded_filters(view, namespace, labels)
+    return _inbound_listener(view, name, authority, mode is PeerMode.STRICT, filters)
 
 
 def parse_authority(text: str) -> Authority:
@@ -107,6 +110,7 @@ def _full_names(host: str, dns_domain: str) -> Iterator[str]:
         dns_domain = dns_domain.partition(".")[2]
 
 
+@derived
 def _api_listener(view: View, name: str, table: str, vip: str, port: int) -> Resource:
     """A listener that is no socket but says by which route table a channel goes."""
     # An unknown filter here would make gRPC refuse the listener: these two are what it knows for clients.
@@ -121,11 +125,13 @@ def _api_listener(view: View, name: str, table: str, vip: str, port: int) -> Res
     return resource_of(name, listener)
 
 
+@derived
 def _encoded_filters(view: View, namespace: str, labels: Labels) -> tuple[bytes, ...]:
     """What authorization policies make of a server's calls."""
     return tuple(encode(filter_) for filter_ in call_authorization(view, namespace, labels))
 
 
+@derived
 def _inbound_listener(
     view: View, name: str, authority: Authority, strict: bool, filters: tuple[bytes, ...]
 ) -> Resource:

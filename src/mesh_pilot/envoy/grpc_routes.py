@@ -21,13 +21,14 @@ from mesh_pilot.envoy.discovery import scope_service
 from mesh_pilot.envoy.grpc_clusters import outbound_name
 from mesh_pilot.envoy.messages import encode
 from mesh_pilot.envoy.policy import rule_ref
-from mesh_pilot.envoy.route.build import Encoded, service_routes
+from mesh_pilot.envoy.route.build import Encoded
 from mesh_pilot.envoy.route.domains import host_port, service_names
 from mesh_pilot.envoy.route.fault import FILTER as FAULT
 from mesh_pilot.envoy.route.retry import STATUS_CODES
-from mesh_pilot.envoy.route.table import PlannedHost, RoutesCall, route_table
+from mesh_pilot.envoy.route.table import PlannedHost, RouteSource, ServiceRoutes, route_table
 from mesh_pilot.envoy.routes import Table, planned_hosts
 from mesh_pilot.envoy.scope import Scope
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Service
 from mesh_pilot.world.view import View
@@ -51,6 +52,7 @@ CODES_OF_UNAVAILABLE = frozenset((429, 502, 503, 504))
 """HTTP statuses that a gRPC client takes for UNAVAILABLE (gRPC's "HTTP to gRPC Status Code Mapping")."""
 
 
+@derived
 def grpc_route_table(view: View, scope: Scope, name: str) -> Resource | None:
     """The route table of this name for gRPC clients of a scope; None where they have no such service or port."""
     target = outbound_name(name)
@@ -59,33 +61,34 @@ def grpc_route_table(view: View, scope: Scope, name: str) -> Resource | None:
     service = scope_service(view, scope, target.host)
     if service is None or service.port(target.port) is None:
         return None
-    hosts = view.get(planned_hosts, scope, Table(target.port))
+    hosts = planned_hosts(view, scope, Table(target.port))
     own = host_port(target.host, target.port)
     if not any(host.name == own for host in hosts):
-        hosts = (*hosts, view.get(_undeclared, scope, service, target.port))
+        hosts = (*hosts, _undeclared(view, scope, service, target.port))
     return route_table(view, name, map(_for_grpc, hosts), grpc=True)
 
 
-def grpc_routes(view: View, call: RoutesCall) -> tuple[Encoded, ...]:
+@derived
+def grpc_routes(view: View, source: RouteSource) -> tuple[Encoded, ...]:
     """Routes as gRPC understands them; those that no gRPC call can take are left out."""
-    function, key = call
     return tuple(
         Encoded(encode(put), route.takes_all)
-        for route in view.get(function, *key)
+        for route in source.get(view)
         for put in _put(rc.Route.FromString(route.data))
     )
 
 
 def _for_grpc(host: PlannedHost) -> PlannedHost:
-    return attrs.evolve(host, routes=tuple((grpc_routes, (call,)) for call in host.routes))
+    return attrs.evolve(host, routes=tuple(grpc_routes.query(source) for source in host.routes))
 
 
+@derived
 def _undeclared(view: View, scope: Scope, service: Service, port: int) -> PlannedHost:
     """The virtual host of a service whose port is not declared as HTTP: a gRPC client that asks for it knows better."""
     names, _ = service_names(service, scope.dns_domain)
     domains = tuple(domain for name in names for domain in (name, host_port(name, port)))
     rule = rule_ref(view, scope.namespace, scope.labels, service.key)
-    routes = (service_routes, (service.host, port, rule))
+    routes = ServiceRoutes(service.host, port, rule)
     configs = (service.config, *rule) if service.config is not None else rule
     return PlannedHost(host_port(service.host, port), domains, (routes,), configs=configs)
 

@@ -15,4 +15,4 @@ def guards(view: View, owner: Owner) -> tuple[ConfigKey, ...]:
     if owner.side is Side.OUTBOUND:
         return ()
     kinds = (AUTHORIZATION_POLICY, REQUEST_AUTHENTICATION)
-    return tuple(key for kind in kinds for key in view.get(selected, kind, owner.namespace, owner.labels))
+    return tuple(key for kind in kinds for key in selected(view, kind, owner.namespace, owner.labels))

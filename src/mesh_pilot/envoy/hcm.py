@@ -25,6 +25,7 @@ from mesh_pilot.envoy.owner import Owner, Side
 from mesh_pilot.envoy.pieces import optional_piece
 from mesh_pilot.envoy.proxy_settings import connections, headers, proxy_settings
 from mesh_pilot.envoy.tracing import tracing
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.resource import PREFIX
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
@@ -60,7 +61,7 @@ def http_manager(view: View, manager: HttpManager) -> listener_components_pb2.Fi
     own = Manager(stat_prefix=manager.stat_prefix)
     if manager.route_name:
         own.rds.CopyFrom(hcm_pb2.Rds(config_source=ads(), route_config_name=manager.route_name))
-    body = view.get(_common, manager.owner, manager.protocol, manager.forward_proxy) + encode(own)
+    body = _common(view, manager.owner, manager.protocol, manager.forward_proxy) + encode(own)
     if manager.routes:
         body += field(_ROUTE_CONFIG_FIELD, manager.routes)
     return listener_components_pb2.Filter(
@@ -68,6 +69,7 @@ def http_manager(view: View, manager: HttpManager) -> listener_components_pb2.Fi
     )
 
 
+@derived
 def _common(view: View, owner: Owner, protocol: Protocol, forward_proxy: bool) -> bytes:
     """What does not depend on the routes, encoded."""
     manager = Manager(
@@ -79,7 +81,7 @@ def _common(view: View, owner: Owner, protocol: Protocol, forward_proxy: bool) -
         ),
         http_filters=http_filters(view, owner, protocol),
     )
-    _normalize_paths(manager, view.get(_path_normalization))
+    _normalize_paths(manager, _path_normalization(view))
     if owner.side is not Side.OUTBOUND:
         manager.server_name = SERVER_NAME
         _tell_of_client(manager, view, owner)
@@ -88,16 +90,17 @@ def _common(view: View, owner: Owner, protocol: Protocol, forward_proxy: bool) -
         if forward_proxy:
             options.allow_absolute_url.CopyFrom(boolean(True))
         manager.http_protocol_options.CopyFrom(options)
-    apply_headers(manager, view.get(headers, owner.settings), outbound=owner.side is Side.OUTBOUND)
-    apply_limits(manager, view.get(connections, owner.settings))
+    apply_headers(manager, headers(view, owner.settings), outbound=owner.side is Side.OUTBOUND)
+    apply_limits(manager, connections(view, owner.settings))
     with optional_piece("tracing", namespace=owner.namespace):
-        traced = view.get(tracing, owner)
+        traced = tracing(view, owner)
         if traced:
             manager.tracing.MergeFromString(traced)
-    logs = view.get(access_logs, owner, True)
+    logs = access_logs(view, owner, True)
     return encode(manager) + b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
 
 
+@derived
 def _path_normalization(view: View) -> Normalization:
     settings = view.mesh().path_normalization
     return settings.normalization if settings else Normalization.DEFAULT
@@ -119,15 +122,16 @@ def _tell_of_client(manager: Manager, view: View, owner: Owner) -> None:
     if owner.side is Side.INBOUND:
         manager.forward_client_cert_details = Manager.APPEND_FORWARD
         return
-    trusted, forward = view.get(_topology, owner.settings)
+    trusted, forward = _topology(view, owner.settings)
     manager.set_current_client_cert_details.cert = True
     manager.xff_num_trusted_hops = trusted
     manager.forward_client_cert_details = forward
 
 
+@derived
 def _topology(view: View, own: str) -> tuple[int, int]:
     """How many proxies stand before a gateway, and what it does with the certificate details that they send."""
-    topology = view.get(proxy_settings, own).gateway_topology
+    topology = proxy_settings(view, own).gateway_topology
     if topology is None:
         return (0, Manager.SANITIZE_SET)
     forward = FORWARD.get(topology.forward_client_cert_details, Manager.SANITIZE_SET)

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 from mesh_pilot.envoy.defaults import cluster_defaults
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.service import Endpoint, ServiceKey
 from mesh_pilot.world.view import View
 
@@ -17,20 +18,22 @@ SPIFFE = "spiffe://"
 _place = attrgetter("address", "port", "workload")
 
 
+@derived
 def port_endpoints(view: View, service: ServiceKey, port: str) -> tuple[Endpoint, ...]:
     """The endpoints that serve one port (by name) of a service, by address."""
     return tuple(sorted((e for e in view.endpoints(service) if e.service_port == port), key=_place))
 
 
+@derived
 def identities(view: View, service: ServiceKey, port: str) -> tuple[str, ...]:
     """Subject alternative names to accept from a service's port: those of its endpoints' service accounts, also under
     the trust domain's aliases, and those that the service declares. Sorted."""
     found = view.service(service)
-    names = {e.service_account for e in view.get(port_endpoints, service, port)}
+    names = {e.service_account for e in port_endpoints(view, service, port)}
     names.discard("")
     if found is not None:
         names.update(found.subject_alt_names)
-    aliases = view.get(cluster_defaults).trust_domain_aliases
+    aliases = cluster_defaults(view).trust_domain_aliases
     return tuple(sorted(_with_aliases(names, aliases) if aliases else names))
 
 

@@ -25,6 +25,7 @@ from mesh_pilot.envoy.names import BLACK_HOLE, INBOUND_PASSTHROUGH_V4, INBOUND_P
 from mesh_pilot.envoy.owner import Owner
 from mesh_pilot.envoy.tcp import TcpTarget, tcp_filters, tcp_proxy, to_cluster
 from mesh_pilot.envoy.upstream_tls import TLS_SOCKET
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Protocol
@@ -119,12 +120,13 @@ class _Way:
     config: ConfigKey | None = None
 
 
+@derived
 def port_chains(view: View, side: InboundSide, port: InboundPort) -> tuple[Chain, ...]:
     """The chains of one port.
 
     TLS of an ingress listener's own is used where the mesh's is off: one port can't end both.
     """
-    own_tls = view.get(_ingress_tls, port.ingress) if port.ingress else None
+    own_tls = _ingress_tls(view, port.ingress) if port.ingress else None
     if side.modes.at(port.number) is not PeerMode.DISABLE:
         own_tls = None
     way = _Way(
@@ -155,6 +157,7 @@ def port_chains(view: View, side: InboundSide, port: InboundPort) -> tuple[Chain
     )
 
 
+@derived
 def passthrough_chains(view: View, side: InboundSide, others: tuple[int, ...]) -> tuple[Chain, ...]:
     """The chains for what comes to ports that nobody declares.
 
@@ -193,7 +196,7 @@ def _chains(view: View, side: InboundSide, way: _Way) -> tuple[Chain, ...]:
             Match(cidrs=way.cidrs, port=way.port, protocols=take.protocols, transport=take.transport),
             _filters(view, side, way, take.http),
             name=way.http_name if take.http else way.tcp_name,
-            transport_socket=view.get(mesh_server_socket, side.identity) if take.mesh_tls else None,
+            transport_socket=mesh_server_socket(view, side.identity) if take.mesh_tls else None,
             host=way.host,
             configs=(way.config,) if way.config else (),
         )
@@ -201,6 +204,7 @@ def _chains(view: View, side: InboundSide, way: _Way) -> tuple[Chain, ...]:
     )
 
 
+@derived
 def _ingress_tls(view: View, ingress: tuple[ConfigKey, int]) -> api.ServerTlsSettings | None:
     key, index = ingress
     config = view.config(key)

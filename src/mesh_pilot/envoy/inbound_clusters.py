@@ -24,6 +24,7 @@ from mesh_pilot.envoy.policy import NO_POLICY, NO_RULE, RuleRef, policy, rule_re
 from mesh_pilot.envoy.proxy_settings import METADATA
 from mesh_pilot.envoy.scope import Call, Plan, Scope, Workload
 from mesh_pilot.envoy.stat_names import inbound_stat_name
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import Resource
@@ -70,23 +71,25 @@ class Inbound:
     """The Sidecar whose connection pools go before the rule's."""
 
 
+@derived
 def inbound_clusters(view: View, workload: Workload) -> Plan:
     """The inbound clusters of a sidecar: of its ports, then those for all others."""
     plan: dict[str, Call] = {}
     scope = workload.scope
     for found in _ports(view, workload):
-        plan.setdefault(inbound(found.port), (inbound_cluster, (found,)))
+        plan.setdefault(inbound(found.port), inbound_cluster.query(found))
     if scope.ipv4:
-        plan[INBOUND_PASSTHROUGH_V4] = (inbound_passthrough, (False,))
+        plan[INBOUND_PASSTHROUGH_V4] = inbound_passthrough.query(False)
     if scope.ipv6:
-        plan[INBOUND_PASSTHROUGH_V6] = (inbound_passthrough, (True,))
+        plan[INBOUND_PASSTHROUGH_V6] = inbound_passthrough.query(True)
     return plan
 
 
+@derived
 def inbound_cluster(view: View, key: Inbound) -> Resource | None:
     """The cluster for one port of an application."""
-    defaults = view.get(cluster_defaults)
-    ruled = view.get(policy, key.rule, key.service_port)
+    defaults = cluster_defaults(view)
+    ruled = policy(view, key.rule, key.service_port)
     # Only the connection pool of a rule is for the service's own side.
     used = attrs.evolve(NO_POLICY, connection_pool=_own_pool(view, key) or ruled.connection_pool)
     http = used.connection_pool.http if used.connection_pool else None
@@ -104,20 +107,21 @@ def inbound_cluster(view: View, key: Inbound) -> Resource | None:
     return resource_of(message.name, message, _configs(service, key))
 
 
+@derived
 def inbound_passthrough(view: View, ipv6: bool) -> Resource | None:
     """The cluster for ports that no service declares."""
     name = INBOUND_PASSTHROUGH_V6 if ipv6 else INBOUND_PASSTHROUGH_V4
     message = Cluster(name=name, type=Cluster.ORIGINAL_DST, lb_policy=Cluster.CLUSTER_PROVIDED)
     message.upstream_bind_config.source_address.address = PASSTHROUGH_SOURCES[ipv6]
     message.upstream_bind_config.source_address.port_value = 0
-    apply_connection_pool(message, NO_POLICY, view.get(cluster_defaults), Speaks.AS_CLIENT)
+    apply_connection_pool(message, NO_POLICY, cluster_defaults(view), Speaks.AS_CLIENT)
     return resource_of(name, message)
 
 
 def _ports(view: View, workload: Workload) -> Iterator[Inbound]:
     """What the Sidecar's ingress listeners say, or without any the ports of the services; the oldest service first."""
     scope = workload.scope
-    held = view.get(instances, workload)
+    held = instances(view, workload)
     config = view.config(scope.sidecar) if scope.sidecar else None
     spec: api.Sidecar | None = config.spec if config else None
     if spec is not None and spec.ingress:
@@ -125,7 +129,7 @@ def _ports(view: View, workload: Workload) -> Iterator[Inbound]:
             if listener.port is not None:
                 yield _ingress(view, workload, listener, listener.port, held)
         return
-    passes = scope.interception is not Interception.NONE and not view.get(_to_localhost)
+    passes = scope.interception is not Interception.NONE and not _to_localhost(view)
     pools = scope.sidecar if spec is not None and spec.inbound_connection_pool is not None else None
     for instance in held:
         if instance.port.protocol is Protocol.UDP:
@@ -145,6 +149,7 @@ def _ports(view: View, workload: Workload) -> Iterator[Inbound]:
         )
 
 
+@derived
 def _to_localhost(view: View) -> bool:
     """Whether applications are reached at the loopback address, rather than at the one that clients asked for."""
     policy = view.mesh().inbound_traffic_policy

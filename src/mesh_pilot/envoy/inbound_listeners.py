@@ -29,27 +29,30 @@ from mesh_pilot.envoy.owner import Owner, inbound_owner
 from mesh_pilot.envoy.proxy_settings import listener_buffer
 from mesh_pilot.envoy.scope import Call, Plan, Workload
 from mesh_pilot.envoy.tcp_routes import idle_timeout
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world.view import View
 
 
+@derived
 def inbound_listeners(view: View, workload: Workload) -> Plan:
     """The inbound listeners of a workload."""
-    side = view.get(inbound_side, workload)
-    ports = view.get(inbound_ports, workload)
+    side = inbound_side(view, workload)
+    ports = inbound_ports(view, workload)
     balanced = workload.scope.is_on("INBOUND_LISTENER_EXACT_BALANCE")
-    plan: dict[str, Call] = {p.name: (port_listener, (side, p, balanced)) for p in ports if p.listen}
+    plan: dict[str, Call] = {p.name: port_listener.query(side, p, balanced) for p in ports if p.listen}
     if workload.scope.interception is not Interception.NONE:
         captured = tuple(p for p in ports if not p.listen)
-        plan[VIRTUAL_INBOUND] = (virtual_inbound, (side, captured, balanced))
+        plan[VIRTUAL_INBOUND] = virtual_inbound.query(side, captured, balanced)
     return plan
 
 
+@derived
 def inbound_side(view: View, workload: Workload) -> InboundSide:
     """What of a workload its inbound chains depend on."""
     scope = workload.scope
-    modes = view.get(peer_modes, scope.namespace, workload.labels)
+    modes = peer_modes(view, scope.namespace, workload.labels)
     identity = server_identity(scope)
     return InboundSide(
         owner=inbound_owner(view, workload),
@@ -62,9 +65,10 @@ def inbound_side(view: View, workload: Workload) -> InboundSide:
     )
 
 
+@derived
 def virtual_inbound(view: View, side: InboundSide, ports: tuple[InboundPort, ...], balanced: bool) -> Resource:
     """The listener to which the host's rules send what comes in; ``balanced``: evenly to Envoy's workers."""
-    number = view.get(_listen_port)
+    number = _listen_port(view)
     tproxy = side.interception is Interception.TPROXY
     header = Listener(
         name=VIRTUAL_INBOUND,
@@ -77,14 +81,15 @@ def virtual_inbound(view: View, side: InboundSide, ports: tuple[InboundPort, ...
         header.transparent.CopyFrom(boolean(True))
     declared = {p.number for p in ports}
     others = tuple(port for port, _ in side.modes.ports if port not in declared)
-    chains = [black_hole_chain(view, number), *view.get(passthrough_chains, side, others)]
+    chains = [black_hole_chain(view, number), *passthrough_chains(view, side, others)]
     for port in ports:
-        chains += view.get(port_chains, side, port)
+        chains += port_chains(view, side, port)
     header.listener_filters.extend(inbound_filters(chains, captured=True, tproxy=tproxy))
     wait_for_client(header, view)
     return _assembled(view, side.owner, header, chains)
 
 
+@derived
 def port_listener(view: View, side: InboundSide, port: InboundPort, balanced: bool) -> Resource:
     """The listener of one port where nothing is captured: clients connect to it, the application is behind it."""
     header = Listener(
@@ -92,17 +97,18 @@ def port_listener(view: View, side: InboundSide, port: InboundPort, balanced: bo
     )
     if balanced:
         balance_exactly(header)
-    chains = view.get(port_chains, side, port)
+    chains = port_chains(view, side, port)
     header.listener_filters.extend(inbound_filters(chains, captured=False, tproxy=False))
     wait_for_client(header, view)
     return _assembled(view, side.owner, header, chains)
 
 
 def _assembled(view: View, owner: Owner, header: Listener, chains: Sequence[Chain]) -> Resource:
-    logs = view.get(listener_access_logs, owner)
-    buffer = view.get(listener_buffer, owner.settings)
+    logs = listener_access_logs(view, owner)
+    buffer = listener_buffer(view, owner.settings)
     return assemble(header, chains, logs=logs, buffer=buffer, configs=guards(view, owner))
 
 
+@derived
 def _listen_port(view: View) -> int:
     return view.mesh().proxy_inbound_listen_port

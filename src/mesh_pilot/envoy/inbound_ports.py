@@ -16,6 +16,7 @@ from mesh_pilot.envoy.chains import Conflict, ConflictKind, listener_name
 from mesh_pilot.envoy.instances import instances
 from mesh_pilot.envoy.scope import Scope, Workload
 from mesh_pilot.envoy.stat_names import inbound_stat_name
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Protocol
@@ -58,11 +59,13 @@ class InboundPlan:
     conflicts: tuple[Conflict, ...]
 
 
+@derived
 def inbound_ports(view: View, workload: Workload) -> tuple[InboundPort, ...]:
     """The ports of a workload, in the order of their services' age."""
-    return view.get(inbound_plan, workload).ports
+    return inbound_plan(view, workload).ports
 
 
+@derived
 def inbound_plan(view: View, workload: Workload) -> InboundPlan:
     """The ports of a workload, and the services that lost theirs to an older one."""
     scope = workload.scope
@@ -80,9 +83,9 @@ def inbound_plan(view: View, workload: Workload) -> InboundPlan:
 
 def _instances(view: View, workload: Workload) -> Iterator[InboundPort]:
     scope = workload.scope
-    pattern = view.get(_stat_pattern)
+    pattern = _stat_pattern(view)
     uncaptured = scope.interception is Interception.NONE
-    for instance in view.get(instances, workload):
+    for instance in instances(view, workload):
         endpoint, port = instance.endpoint, instance.port
         # Behind NAT it is registered at an address that nobody can listen at.
         address = endpoint.address if endpoint.address in workload.ip_addresses else workload.ip_addresses[0]
@@ -99,6 +102,7 @@ def _instances(view: View, workload: Workload) -> Iterator[InboundPort]:
         )
 
 
+@derived
 def _stat_pattern(view: View) -> str:
     return view.mesh().inbound_cluster_stat_name
 

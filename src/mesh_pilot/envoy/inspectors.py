@@ -23,6 +23,7 @@ from google.protobuf import message
 
 from mesh_pilot.envoy.chains import PLAIN_HTTP, TLS, Chain
 from mesh_pilot.envoy.messages import any_of, duration
+from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
 TLS_INSPECTOR = "envoy.filters.listener.tls_inspector"
@@ -43,10 +44,11 @@ class _Needs:
 
 def wait_for_client(header: Listener, view: View) -> None:
     """Say how long a listener waits for what its inspectors look for (0: for ever), and that it then goes on."""
-    header.listener_filters_timeout.CopyFrom(duration(view.get(_detection_timeout)))
+    header.listener_filters_timeout.CopyFrom(duration(_detection_timeout(view)))
     header.continue_on_listener_filters_timeout = True
 
 
+@derived
 def _detection_timeout(view: View) -> timedelta:
     return view.mesh().protocol_detection_timeout or timedelta()
 

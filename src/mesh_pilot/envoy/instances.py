@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from mesh_pilot.envoy.registered import registered
 from mesh_pilot.envoy.scope import Workload
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.service import Instance
 from mesh_pilot.world.view import View
 
 
+@derived
 def instances(view: View, workload: Workload) -> tuple[Instance, ...]:
     """The instances that are a workload's, oldest service first, in the order of the service's ports."""
     found: list[Instance] = []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
 
 class Ledger:
     """What the sets were at the last look, and which names were in more than one of them.
 
-    A derived value may keep one (``view.get(ledger_of, ...)``): its answers depend on nothing but what it is asked.
+    A derived value may keep one (``ledger_of(view, ...)``): its answers depend on nothing but what it is asked.
     """
 
     def __init__(self) -> None:
@@ -57,6 +58,7 @@ class Ledger:
         self._every.update(stay)
 
 
+@derived
 def ledger_of(_: View, *__: object) -> Ledger:
     """A ledger for one derived value, by its name and key."""
     return Ledger()

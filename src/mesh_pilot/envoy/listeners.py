@@ -37,9 +37,10 @@ from mesh_pilot.envoy.outbound_spots import TcpMember
 from mesh_pilot.envoy.owner import Owner, outbound_owner
 from mesh_pilot.envoy.proxy_settings import listener_buffer
 from mesh_pilot.envoy.route.catch_all import unknown_destination
-from mesh_pilot.envoy.scope import Call, Plan, Plans, Scope, joined
+from mesh_pilot.envoy.scope import Call, Plan, Plans, Scope
 from mesh_pilot.envoy.tcp import tcp_filters, tcp_proxy, to_cluster
 from mesh_pilot.envoy.tcp_routes import Conditions, L4Route, route_target, service_target, tcp_routes, tls_routes
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Protocol
@@ -52,43 +53,43 @@ HTTP_PROXY_ROUTES = "http_proxy"
 """Name of the route table of the HTTP proxy listener."""
 
 
-def outbound_listeners(view: View, scope: Scope) -> Plan:
-    """The outbound listeners of a scope."""
-    return joined(view, listener_plans(view, scope))
-
-
+@derived
 def listener_plans(view: View, scope: Scope) -> Plans:
     """The outbound listeners of a scope in parts: those that services ask for, then those for everything else."""
-    shares = view.get(listener_shares, scope)
+    shares = listener_shares(view, scope)
     proxy = http_proxy_port(view, scope)
     if proxy and any(listener_name(scope.loopback, proxy) in share_plan(view, share).listeners for share in shares):
         proxy = 0
-    return (*((service_listeners, (share,)) for share in shares), (other_listeners, (scope, proxy)))
+    return (*(service_listeners.query(share) for share in shares), other_listeners.query(scope, proxy))
 
 
+@derived
 def service_listeners(view: View, share: ListenerShare) -> Plan:
     """The outbound listeners of a share."""
-    return {name: (outbound_listener, (share.scope, o)) for name, o in share_plan(view, share).listeners.items()}
+    return {name: outbound_listener.query(share.scope, o) for name, o in share_plan(view, share).listeners.items()}
 
 
+@derived
 def other_listeners(_: View, scope: Scope, proxy: int) -> Plan:
     """The outbound listeners that are for no service; ``proxy`` is the port of the HTTP proxy, 0 for none."""
     plan: dict[str, Call] = {}
     if proxy:
-        plan[listener_name(scope.loopback, proxy)] = (http_proxy_listener, (scope, proxy))
+        plan[listener_name(scope.loopback, proxy)] = http_proxy_listener.query(scope, proxy)
     if scope.interception is not Interception.NONE:
-        plan[VIRTUAL_OUTBOUND] = (virtual_outbound, (scope,))
+        plan[VIRTUAL_OUTBOUND] = virtual_outbound.query(scope)
     return plan
 
 
+@derived
 def outbound_conflicts(view: View, scope: Scope) -> tuple[Conflict, ...]:
     """The services that the proxies of a scope can't reach as declared, because others have their place."""
-    plan = view.get(outbound_plan, scope)
+    plan = outbound_plan(view, scope)
     shared = (o for _, o in sorted(plan.listeners.items()) if len(o.tcp) > 1)
-    merged = (c for o in shared for c in view.get(_tcp_chains, scope, o)[1])
+    merged = (c for o in shared for c in _tcp_chains(view, scope, o)[1])
     return (*(conflict for _, conflict in plan.conflicts), *merged)
 
 
+@derived
 def outbound_listener(view: View, scope: Scope, listener: OutboundListener) -> Resource:
     """One outbound listener."""
     header = Listener(
@@ -101,7 +102,7 @@ def outbound_listener(view: View, scope: Scope, listener: OutboundListener) -> R
     if scope.is_on("OUTBOUND_LISTENER_EXACT_BALANCE"):
         balance_exactly(header)
     # What only one listener needs is remembered with it; only where many services meet their chains are apart.
-    merged = view.get(_tcp_chains, scope, listener) if len(listener.tcp) > 1 else _tcp_chains(view, scope, listener)
+    merged = (_tcp_chains if len(listener.tcp) > 1 else _tcp_chains.compute)(view, scope, listener)
     chains = list(merged[0])
     if listener.http is not None:
         chains.insert(0, _http_chain(view, scope, listener))
@@ -119,9 +120,10 @@ def outbound_listener(view: View, scope: Scope, listener: OutboundListener) -> R
     return _assembled(view, outbound_owner(scope), header, chains, default)
 
 
+@derived
 def virtual_outbound(view: View, scope: Scope) -> Resource:
     """The listener to which the host's rules send what the application beside the proxy opens."""
-    port = view.get(_listen_port)
+    port = _listen_port(view)
     header = Listener(
         name=VIRTUAL_OUTBOUND,
         address=bind_address(scope.wildcard, port),
@@ -135,6 +137,7 @@ def virtual_outbound(view: View, scope: Scope) -> Resource:
     return _assembled(view, outbound_owner(scope), header, (own, rest))
 
 
+@derived
 def http_proxy_listener(view: View, scope: Scope, port: int) -> Resource:
     """The listener that applications use as their HTTP proxy."""
     name = listener_name(scope.loopback, port)
@@ -150,20 +153,22 @@ def http_proxy_listener(view: View, scope: Scope, port: int) -> Resource:
 def _assembled(
     view: View, owner: Owner, header: Listener, chains: Sequence[Chain], default: Chain | None = None
 ) -> Resource:
-    logs = view.get(listener_access_logs, owner)
-    return assemble(header, chains, default=default, logs=logs, buffer=view.get(listener_buffer, owner.settings))
+    logs = listener_access_logs(view, owner)
+    return assemble(header, chains, default=default, logs=logs, buffer=listener_buffer(view, owner.settings))
 
 
 def http_proxy_port(view: View, scope: Scope) -> int:
     """The port of the HTTP proxy listener: the proxy's own, else the mesh's; 0: there is none."""
     own = scope.meta("HTTP_PROXY_PORT")
-    return int(own) if own.isdecimal() else view.get(_mesh_http_port)
+    return int(own) if own.isdecimal() else _mesh_http_port(view)
 
 
+@derived
 def _listen_port(view: View) -> int:
     return view.mesh().proxy_listen_port
 
 
+@derived
 def _mesh_http_port(view: View) -> int:
     return view.mesh().proxy_http_port
 
@@ -180,17 +185,19 @@ def _http_chain(view: View, scope: Scope, listener: OutboundListener) -> Chain:
 
 
 def _passthrough_chain(view: View, scope: Scope, name: str = PASSTHROUGH_CHAIN) -> Chain:
-    cluster = view.get(unknown_destination, scope.sidecar) or BLACK_HOLE
+    cluster = unknown_destination(view, scope.sidecar) or BLACK_HOLE
     return chain(ANY, [tcp_proxy(view, outbound_owner(scope), to_cluster(cluster))], name=name)
 
 
+@derived
 def _tcp_chains(view: View, scope: Scope, listener: OutboundListener) -> tuple[tuple[Chain, ...], tuple[Conflict, ...]]:
     """The TCP chains of a listener, and who lost a place on it."""
     if len(listener.tcp) == 1:
-        return merge(listener.name, _member_chains(view, scope, listener.tcp[0]))
-    return merge(listener.name, (c for member in listener.tcp for c in view.get(_member_chains, scope, member)))
+        return merge(listener.name, _member_chains.compute(view, scope, listener.tcp[0]))
+    return merge(listener.name, (c for member in listener.tcp for c in _member_chains(view, scope, member)))
 
 
+@derived
 def _member_chains(view: View, scope: Scope, member: TcpMember) -> tuple[Chain, ...]:
     """The chains of one TCP service: those of its routes, and one for what they leave."""
     found = (view.config(key) for key in member.virtual_services)

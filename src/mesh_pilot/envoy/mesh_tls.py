@@ -11,6 +11,7 @@ from mesh_pilot.envoy.messages import boolean, prefix, secret, transport_socket
 from mesh_pilot.envoy.names import IDENTITY_SECRET, TRUST_SECRET, file_certificate, file_roots
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.envoy.upstream_tls import TLS_SOCKET, tls_parameters
+from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
 CIPHERS = (
@@ -48,9 +49,10 @@ def server_identity(scope: Scope) -> MeshIdentity:
     )
 
 
+@derived
 def mesh_server_socket(view: View, identity: MeshIdentity) -> base_pb2.TransportSocket:
     """Mesh mTLS towards clients: any workload of the trust domain or its aliases may connect."""
-    settings = view.get(_settings)
+    settings = _settings(view)
     parameters = tls_parameters(settings.tls)
     if not parameters.cipher_suites:
         parameters.cipher_suites.extend(CIPHERS)
@@ -78,6 +80,7 @@ class _Settings:
     trust_domains: tuple[str, ...]
 
 
+@derived
 def _settings(view: View) -> _Settings:
     mesh = view.mesh()
     return _Settings(mesh.mesh_mTLS, tuple(dict.fromkeys((mesh.trust_domain, *mesh.trust_domain_aliases))))

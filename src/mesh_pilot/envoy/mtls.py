@@ -14,6 +14,7 @@ import attrs
 
 from mesh_pilot.api.istio.security import v1beta1 as api
 from mesh_pilot.envoy.scope import Labels
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world.view import View
 
@@ -47,10 +48,11 @@ class PeerModes:
         return PeerModes(_uncertified(self.default), tuple((port, _uncertified(mode)) for port, mode in self.ports))
 
 
+@derived
 def peer_modes(view: View, namespace: str, labels: Labels) -> PeerModes:
     """What a workload's ports accept."""
-    mode = view.get(namespace_mode, namespace)
-    policy = view.get(_workload_policy, namespace, labels)
+    mode = namespace_mode(view, namespace)
+    policy = _workload_policy(view, namespace, labels)
     if policy is None:
         return PeerModes(mode)
     mode = _said(policy.mtls) or mode
@@ -58,16 +60,18 @@ def peer_modes(view: View, namespace: str, labels: Labels) -> PeerModes:
     return PeerModes(mode, tuple(sorted(ports)))
 
 
+@derived
 def peer_mode(view: View, namespace: str, labels: Labels, port: int) -> PeerMode:
     """What one port of a workload accepts."""
-    return view.get(peer_modes, namespace, labels).at(port)
+    return peer_modes(view, namespace, labels).at(port)
 
 
+@derived
 def namespace_mode(view: View, namespace: str) -> PeerMode:
     """What holds in a namespace where no policy for a workload says otherwise."""
     root = view.root_namespace
-    own = None if namespace == root else view.get(_namespace_policy, namespace)
-    return own or view.get(_namespace_policy, root) or PeerMode.PERMISSIVE
+    own = None if namespace == root else _namespace_policy(view, namespace)
+    return own or _namespace_policy(view, root) or PeerMode.PERMISSIVE
 
 
 def client_mtls(view: View, service: ServiceKey, port: str, passthrough: bool) -> PeerMode | None:
@@ -79,16 +83,18 @@ def client_mtls(view: View, service: ServiceKey, port: str, passthrough: bool) -
     found = view.service(service)
     if found is None or found.external:
         return None
-    if passthrough and view.get(_any_without_mtls, service, port):
+    if passthrough and _any_without_mtls(view, service, port):
         return PeerMode.DISABLE
-    return view.get(namespace_mode, service.namespace)
+    return namespace_mode(view, service.namespace)
 
 
+@derived
 def _any_without_mtls(view: View, service: ServiceKey, port: str) -> bool:
     endpoints = [e for e in view.endpoints(service) if e.service_port == port]
     return not endpoints or any(e.tls_mode != "istio" for e in endpoints)
 
 
+@derived
 def _workload_policy(view: View, namespace: str, labels: Labels) -> api.PeerAuthentication | None:
     if namespace == view.root_namespace:
         return None
@@ -99,6 +105,7 @@ def _workload_policy(view: View, namespace: str, labels: Labels) -> api.PeerAuth
     return None
 
 
+@derived
 def _namespace_policy(view: View, namespace: str) -> PeerMode | None:
     """The mode of the oldest policy without a selector; None if it leaves it open."""
     for config in view.configs("PeerAuthentication", namespace):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.service import Endpoint
 from mesh_pilot.world.view import View
 
@@ -48,6 +49,7 @@ class Networks:
         return next(found, self.registry_network)
 
 
+@derived
 def networks(view: View, registry: str) -> Networks | None:
     """The mesh's networks as they are for services of a registry (by name, in whatever case; empty: none).
 
@@ -62,7 +64,7 @@ def networks(view: View, registry: str) -> Networks | None:
             if gateway.address and _is_ip(gateway.address):
                 found.append((gateway.address, gateway.port))
             elif host := gateway.address or gateway.registry_service_name:
-                found += view.get(_service_gateways, host, gateway.port)
+                found += _service_gateways(view, host, gateway.port)
         if found:
             gateways[name] = tuple(sorted(set(found)))
         ranges += ((ipaddress.ip_network(e.from_cidr, strict=False), name) for e in network.endpoints if e.from_cidr)
@@ -83,6 +85,7 @@ def through_gateways(weights: Mapping[tuple[Gateway, ...], int]) -> list[tuple[G
     return [(gateway, share) for gateway, share in sorted(shares.items()) if share]
 
 
+@derived
 def _service_gateways(view: View, host: str, port: int) -> tuple[Gateway, ...]:
     """A network's gateways given as a service of the registry: its endpoints for a port."""
     found: list[Gateway] = []

@@ -19,6 +19,7 @@ from mesh_pilot.envoy.egress import egress_listeners, scope_buckets
 from mesh_pilot.envoy.ledger import ledger_of
 from mesh_pilot.envoy.outbound_spots import Order, Spot, TcpMember, has_port, spots
 from mesh_pilot.envoy.scope import Scope
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
@@ -76,20 +77,22 @@ class ListenerShare:
     """Names of listeners at own addresses on which services of several buckets meet: they are among the shared."""
 
 
+@derived
 def outbound_plan(view: View, scope: Scope) -> OutboundPlan:
     """The outbound listeners of a scope; virtualOutbound is not among them. Conflicts are in order."""
-    plans = [share_plan(view, share) for share in view.get(listener_shares, scope)]
+    plans = [share_plan(view, share) for share in listener_shares(view, scope)]
     listeners = {name: listener for plan in plans for name, listener in plan.listeners.items()}
     return OutboundPlan(listeners, tuple(sorted((c for plan in plans for c in plan.conflicts), key=lambda c: c[0])))
 
 
+@derived
 def listener_shares(view: View, scope: Scope) -> tuple[ListenerShare, ...]:
     """The shares of the outbound listeners of a scope that have any."""
-    own = {bucket: view.get(_own, scope, bucket).names for bucket in scope_buckets(view, scope)}
+    own = {bucket: _own(view, scope, bucket).names for bucket in scope_buckets(view, scope)}
     if not any(own.values()):
         return (ListenerShare(scope, SHARED),)
-    ledger = view.get(ledger_of, "listeners", scope)
-    disputed = ledger.shared(own).union(name for name in view.get(_shared_names, scope) if name in ledger)
+    ledger = ledger_of(view, "listeners", scope)
+    disputed = ledger.shared(own).union(name for name in _shared_names(view, scope) if name in ledger)
     found = (ListenerShare(scope, bucket, names & disputed) for bucket, names in own.items() if names)
     return (ListenerShare(scope, SHARED, disputed), *found)
 
@@ -97,14 +100,15 @@ def listener_shares(view: View, scope: Scope) -> tuple[ListenerShare, ...]:
 def share_plan(view: View, share: ListenerShare) -> OutboundPlan:
     """The listeners of a share."""
     if share.bucket == SHARED:
-        return view.get(_shared, share.scope, share.disputed)
-    plan = view.get(_own, share.scope, share.bucket)
+        return _shared(view, share.scope, share.disputed)
+    plan = _own(view, share.scope, share.bucket)
     if not share.disputed:
         return plan
     listeners = {name: listener for name, listener in plan.listeners.items() if name not in share.disputed}
     return OutboundPlan(listeners, tuple(c for c in plan.conflicts if c[1].listener not in share.disputed))
 
 
+@derived
 def _own(view: View, scope: Scope, bucket: int) -> OutboundPlan:
     """The listeners at own addresses of the services in a bucket."""
     found: dict[str, list[Spot]] = {}
@@ -114,6 +118,7 @@ def _own(view: View, scope: Scope, bucket: int) -> OutboundPlan:
     return _settled(_Settler(view, scope), found)
 
 
+@derived
 def _wanted(view: View, scope: Scope, bucket: int) -> Mapping[str, tuple[Spot, ...]]:
     """What the services in a bucket want of shared listeners: of HTTP services on each only the first."""
     found: dict[str, list[Spot]] = {}
@@ -130,18 +135,20 @@ def _wanted(view: View, scope: Scope, bucket: int) -> Mapping[str, tuple[Spot, .
     return {name: tuple(wanted) for name, wanted in found.items()}
 
 
+@derived
 def _shared_names(view: View, scope: Scope) -> frozenset[str]:
-    return frozenset().union(*(view.get(_wanted, scope, bucket) for bucket in scope_buckets(view, scope)))
+    return frozenset().union(*(_wanted(view, scope, bucket) for bucket in scope_buckets(view, scope)))
 
 
+@derived
 def _shared(view: View, scope: Scope, disputed: frozenset[str]) -> OutboundPlan:
     """The listeners on which services of several buckets meet."""
     every = scope_buckets(view, scope)
     found: dict[str, list[Spot]] = {}
     for bucket in every:
-        for name, wanted in view.get(_wanted, scope, bucket).items():
+        for name, wanted in _wanted(view, scope, bucket).items():
             found.setdefault(name, []).extend(wanted)
-        if disputed and not disputed.isdisjoint(view.get(_own, scope, bucket).names):
+        if disputed and not disputed.isdisjoint(_own(view, scope, bucket).names):
             for spot in spots(view, scope, bucket):
                 if spot.is_own and spot.name in disputed:
                     found.setdefault(spot.name, []).append(spot)
@@ -198,7 +205,7 @@ class _Settler:
     """Decides who gets a place on a listener, one listener after the other."""
 
     def __init__(self, view: View, scope: Scope) -> None:
-        egress = enumerate(view.get(egress_listeners, scope))
+        egress = enumerate(egress_listeners(view, scope))
         self._catch_all = [at for at, listener in egress if not has_port(listener)]
         self._wildcard = scope.wildcard
         self.conflicts: list[tuple[Order, Conflict]] = []

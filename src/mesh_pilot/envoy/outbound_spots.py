@@ -24,6 +24,7 @@ from mesh_pilot.envoy.egress import (
     precedence,
 )
 from mesh_pilot.envoy.scope import Scope
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import UNSPECIFIED, Port, Protocol, Resolution, Service, ServiceKey
@@ -85,7 +86,7 @@ def has_port(egress: Egress) -> bool:
 
 def spots(view: View, scope: Scope, bucket: int) -> Iterator[Spot]:
     """What the services in a bucket of a scope want, in order."""
-    for at, egress in enumerate(view.get(egress_listeners, scope)):
+    for at, egress in enumerate(egress_listeners(view, scope)):
         yield from _Wanted(view, scope, egress, at, bucket).spots()
 
 
@@ -145,7 +146,7 @@ class _Wanted:
         headless = address == UNSPECIFIED and service.resolution is Resolution.PASSTHROUGH
         if bind or not headless or port.protocol.is_http:
             return (bind,)
-        addresses = self._view.get(_endpoint_addresses, service.key, port.name)
+        addresses = _endpoint_addresses(self._view, service.key, port.name)
         if not addresses and service.registry != "Kubernetes" and not service.selector:
             return (bind,)
         return tuple(a for a in addresses if _is_ip(a))
@@ -214,6 +215,7 @@ class _RouteHeads:
         yield from (key for pattern, key in self._wildcards if host_matches(pattern, host))
 
 
+@derived
 def _endpoint_addresses(view: View, key: ServiceKey, port: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(e.address for e in view.endpoints(key) if e.service_port == port))
 

@@ -9,6 +9,7 @@ import attrs
 from mesh_pilot.envoy.authz.selection import selecting_labels
 from mesh_pilot.envoy.proxy_settings import METADATA
 from mesh_pilot.envoy.scope import Labels, Scope, Workload
+from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
 SELECTING_KINDS = ("AuthorizationPolicy", "RequestAuthentication", "Telemetry", "WasmPlugin")
@@ -48,7 +49,7 @@ def outbound_owner(scope: Scope) -> Owner:
 
 def inbound_owner(view: View, workload: Workload) -> Owner:
     """With those of the workload's labels that any policy selects by: replicas then have the same owner."""
-    selected = view.get(_policy_labels)
+    selected = _policy_labels(view)
     labels = frozenset((k, v) for k, v in workload.labels if k in selected)
     scope = workload.scope
     return Owner(Side.INBOUND, scope.namespace, labels, accepts_http10(scope), scope.meta(METADATA))
@@ -59,6 +60,7 @@ def gateway_owner(workload: Workload) -> Owner:
     return Owner(Side.GATEWAY, scope.namespace, workload.labels, accepts_http10(scope), scope.meta(METADATA))
 
 
+@derived
 def _policy_labels(view: View) -> frozenset[str]:
     """The label keys by which any policy picks workloads."""
     specs = [c.spec for kind in SELECTING_KINDS for c in view.all_configs(kind)]

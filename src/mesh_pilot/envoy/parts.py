@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import attrs
 
@@ -20,16 +20,16 @@ from mesh_pilot.envoy.patches.plans import (
     patched_route,
 )
 from mesh_pilot.envoy.patches.resources import Task
-from mesh_pilot.envoy.scope import Plan, Target
+from mesh_pilot.envoy.scope import Plan, Plans, Target
 from mesh_pilot.envoy.secrets import secret
 from mesh_pilot.envoy.virtual_hosts import gateway_hosts, patched_hosts, sidecar_hosts
-from mesh_pilot.incremental import Query
+from mesh_pilot.incremental import NAME, ByName, Derived, Query, by_name, derived
 from mesh_pilot.model.proxy import NodeType
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, Resource
 from mesh_pilot.world import View
 
-PartKey = tuple[str, Query, bool]
-"""Type, translator with its key, and whether that is a plan (else a function of the name)."""
+PartKey = tuple[str, Query[Plan | Plans] | ByName[Resource | None]]
+"""Type, and how to get the resources: all of a plan, or those asked for by name."""
 
 Parts = Mapping[str, tuple[PartKey, ...]]
 """By type. The parts of a type have no name in common."""
@@ -43,20 +43,25 @@ def parts_of(target: Target) -> Parts:
     return _patched(target, parts) if target.filters else parts
 
 
-def hosts_of(target: Target) -> Query | None:
-    """The translator of names of tables to plans of their virtual hosts; None where tables have them inside."""
+def hosts_of(target: Target) -> ByName[Plan | Plans] | None:
+    """The virtual hosts of a route table, by its name; None where tables have them inside."""
     if not target.scope.split:
         return None
     router = target.scope.type is NodeType.ROUTER
-    query: Query = (gateway_hosts, (target.workload,)) if router else (sidecar_hosts, (target.scope,))
-    return (patched_hosts, (_tables_task(target), query)) if target.filters else query
+    hosts: ByName[Plan | Plans]
+    hosts = (
+        by_name(gateway_hosts.query(target.workload, NAME))
+        if router
+        else by_name(sidecar_hosts.query(target.scope, NAME))
+    )
+    return by_name(patched_hosts.query(_tables_task(target), hosts, NAME)) if target.filters else hosts
 
 
 def _common(target: Target) -> dict[str, tuple[PartKey, ...]]:
     return {
-        ENDPOINT: ((ENDPOINT, (endpoints.assignment, (target.scope, target.place)), False),),
-        SECRET: ((SECRET, (secret, (target.workload,)), False),),
-        EXTENSION: ((EXTENSION, (_no_extensions, ()), True),),
+        ENDPOINT: ((ENDPOINT, by_name(endpoints.assignment.query(target.scope, target.place, NAME))),),
+        SECRET: ((SECRET, by_name(secret.query(target.workload, NAME))),),
+        EXTENSION: ((EXTENSION, _no_extensions.query()),),
     }
 
 
@@ -64,27 +69,27 @@ def _router_parts(target: Target) -> Parts:
     scope, workload = target.scope, target.workload
     return {
         **_common(target),
-        CLUSTER: ((CLUSTER, (clusters.cluster_plans, (scope, target.place)), True),),
-        LISTENER: ((LISTENER, (gateways.gateway_listeners, (workload,)), True),),
-        ROUTE: ((ROUTE, (gateways.gateway_route, (workload,)), False),),
+        CLUSTER: ((CLUSTER, clusters.cluster_plans.query(scope, target.place)),),
+        LISTENER: ((LISTENER, gateways.gateway_listeners.query(workload)),),
+        ROUTE: ((ROUTE, by_name(gateways.gateway_route.query(workload, NAME))),),
     }
 
 
 def _sidecar_parts(target: Target) -> Parts:
     """Of clusters and listeners the first part is for outbound, the second for inbound traffic."""
     scope, workload = target.scope, target.workload
-    inbound: PartKey = (CLUSTER, (inbound_clusters.inbound_clusters, (workload,)), True)
-    outbound: PartKey = (CLUSTER, (clusters.cluster_plans, (scope, target.place)), True)
-    needed: PartKey = (CLUSTER, (needed_cluster_plans, (scope, target.place)), True)
-    others: PartKey = (CLUSTER, (cluster_on_demand, (scope, target.place)), False)
+    inbound: PartKey = (CLUSTER, inbound_clusters.inbound_clusters.query(workload))
+    outbound: PartKey = (CLUSTER, clusters.cluster_plans.query(scope, target.place))
+    needed: PartKey = (CLUSTER, needed_cluster_plans.query(scope, target.place))
+    others: PartKey = (CLUSTER, by_name(cluster_on_demand.query(scope, target.place, NAME)))
     return {
         **_common(target),
         CLUSTER: (needed, inbound, others) if scope.on_demand else (outbound, inbound),
         LISTENER: (
-            (LISTENER, (listeners.listener_plans, (scope,)), True),
-            (LISTENER, (inbound_listeners.inbound_listeners, (workload,)), True),
+            (LISTENER, listeners.listener_plans.query(scope)),
+            (LISTENER, inbound_listeners.inbound_listeners.query(workload)),
         ),
-        ROUTE: ((ROUTE, (routes.route_configuration, (scope,)), False),),
+        ROUTE: ((ROUTE, by_name(routes.route_configuration.query(scope, NAME))),),
     }
 
 
@@ -92,16 +97,17 @@ def _grpc_parts(target: Target) -> Parts:
     """Proxyless gRPC asks for everything by name. It has neither secrets nor extensions from us."""
     scope, workload = target.scope, target.workload
     return {
-        CLUSTER: ((CLUSTER, (grpc_cluster, (scope,)), False),),
-        ENDPOINT: ((ENDPOINT, (grpc_assignment, (scope, target.place)), False),),
+        CLUSTER: ((CLUSTER, by_name(grpc_cluster.query(scope, NAME))),),
+        ENDPOINT: ((ENDPOINT, by_name(grpc_assignment.query(scope, target.place, NAME))),),
         LISTENER: (
-            (LISTENER, (client_listener, (scope,)), False),
-            (LISTENER, (server_listener, (scope.namespace, workload.labels)), False),
+            (LISTENER, by_name(client_listener.query(scope, NAME))),
+            (LISTENER, by_name(server_listener.query(scope.namespace, workload.labels, NAME))),
         ),
-        ROUTE: ((ROUTE, (grpc_route_table, (scope,)), False),),
+        ROUTE: ((ROUTE, by_name(grpc_route_table.query(scope, NAME))),),
     }
 
 
+@derived
 def _no_extensions(view: View) -> Plan:
     return {}
 
@@ -112,18 +118,22 @@ def _patched(target: Target, parts: Parts) -> Parts:
     main = attrs.evolve(tables, router=None)
     inbound = Task(target.filters, Context.SIDECAR_INBOUND)
 
-    def plans(type_url: str, patched: Callable[[View, PatchedPart], Plan]) -> tuple[PartKey, ...]:
-        (_, base, _), *rest = parts[type_url]
+    def plans(type_url: str, patched: Derived[[PatchedPart], Plan]) -> tuple[PartKey, ...]:
+        base, *rest = (query for _, query in parts[type_url] if isinstance(query, Query))
         first = PatchedPart(main, base)
-        others = (PatchedPart(inbound, query, target.workload, first) for _, query, _ in rest)
-        return tuple((type_url, (patched, (part,)), True) for part in (first, *others))
+        others = (PatchedPart(inbound, query, target.workload, first) for query in rest)
+        return tuple((type_url, patched.query(part)) for part in (first, *others))
 
     return {
         **parts,
         CLUSTER: plans(CLUSTER, patched_clusters),
         LISTENER: plans(LISTENER, patched_listeners),
         EXTENSION: plans(EXTENSION, patched_extensions),
-        ROUTE: tuple((ROUTE, (patched_route, (tables, query)), False) for _, query, _ in parts[ROUTE]),
+        ROUTE: tuple(
+            (ROUTE, by_name(patched_route.query(tables, query, NAME)))
+            for _, query in parts[ROUTE]
+            if isinstance(query, ByName)
+        ),
     }
 
 

@@ -16,6 +16,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.scope import Labels
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world.names import host_covers
@@ -61,12 +62,13 @@ def rule_ref(view: View, namespace: str, labels: Labels | None, service: Service
     ``labels`` are the client's (``Scope.labels``); None where the rule is asked for by the service's own side, for
     which rules with a workloadSelector do not count.
     """
-    return view.get(_chosen, namespace, labels, service) if view.get(_rules_covering, service.host) else NO_RULE
+    return _chosen(view, namespace, labels, service) if _rules_covering(view, service.host) else NO_RULE
 
 
+@derived
 def _chosen(view: View, namespace: str, labels: Labels | None, service: ServiceKey) -> RuleRef:
     found = NO_RULE
-    for entry in _entries_for(view, view.get(_rules_covering, service.host), namespace, service):
+    for entry in _entries_for(view, _rules_covering(view, service.host), namespace, service):
         if entry.selector is None:
             found = entry.configs
         elif labels is not None and entry.configs[0].namespace == namespace and entry.selector <= labels:
@@ -74,6 +76,7 @@ def _chosen(view: View, namespace: str, labels: Labels | None, service: ServiceK
     return found
 
 
+@derived
 def rule(view: View, ref: RuleRef) -> Rule:
     """What the DestinationRules of a reference say together."""
     policy: api.TrafficPolicy | None = None
@@ -89,30 +92,34 @@ def rule(view: View, ref: RuleRef) -> Rule:
     return Rule(policy, subsets)
 
 
+@derived
 def covers_many(view: View, ref: RuleRef) -> bool:
     """Whether a rule is written for a wildcard, so that many services may follow it."""
     configs = (view.config(key) for key in ref)
     return any(config.spec.host.startswith("*") for config in configs if config is not None)
 
 
+@derived
 def subset_names(view: View, ref: RuleRef) -> tuple[str, ...]:
     """The subsets of a rule, in the order in which they are declared."""
-    return tuple(view.get(rule, ref).subsets)
+    return tuple(rule(view, ref).subsets)
 
 
+@derived
 def subset_labels(view: View, ref: RuleRef, subset: str) -> Labels | None:
     """The labels that endpoints of a subset have (none: all endpoints); None when there is no such subset."""
     if not subset:
         return frozenset()
-    found = view.get(rule, ref).subsets.get(subset)
+    found = rule(view, ref).subsets.get(subset)
     return None if found is None else frozenset(found.labels.items())
 
 
+@derived
 def policy(view: View, ref: RuleRef, port: int, subset: str = "") -> Policy:
     """The traffic policy for a port (by number) and a subset (empty: the service as a whole)."""
     if not ref:
         return NO_POLICY
-    merged = view.get(rule, ref)
+    merged = rule(view, ref)
     result = _overlay(NO_POLICY, merged.policy, port)
     chosen = merged.subsets.get(subset)
     return _overlay(result, chosen.traffic_policy, port) if chosen else result
@@ -120,8 +127,8 @@ def policy(view: View, ref: RuleRef, port: int, subset: str = "") -> Policy:
 
 def client_policy(view: View, ref: RuleRef, port: int, subset: str = "") -> Policy:
     """``policy`` as a client follows it: where the rule says nothing, the mesh's default."""
-    result = view.get(policy, ref, port, subset)
-    connection_pool, outlier_detection = view.get(_mesh_default)
+    result = policy(view, ref, port, subset)
+    connection_pool, outlier_detection = _mesh_default(view)
     if connection_pool is None and outlier_detection is None:
         return result
     return attrs.evolve(
@@ -138,12 +145,14 @@ def policy_for(
     return client_policy(view, rule_ref(view, namespace, labels, service), port, subset)
 
 
+@derived
 def passes_through(view: View, ref: RuleRef, port: int, subset: str = "") -> bool:
     """Whether a rule turns load balancing off: connections go where the client meant them to."""
-    balancer = view.get(policy, ref, port, subset).load_balancer
+    balancer = policy(view, ref, port, subset).load_balancer
     return balancer is not None and balancer.simple == api.LoadBalancerSettingsSimpleLb.PASSTHROUGH
 
 
+@derived
 def _mesh_default(view: View) -> tuple[api.ConnectionPoolSettings | None, api.OutlierDetection | None]:
     default = view.mesh().default_traffic_policy
     return (None, None) if default is None else (default.connection_pool, default.outlier_detection)
@@ -223,9 +232,10 @@ class _Entry:
         return "*" in self.export_to or namespace in self.export_to
 
 
+@derived
 def _heads(view: View, host: str) -> tuple[_Head, ...]:
     configs = view.destination_rules(host)
-    default = view.get(_default_export) if configs else ()
+    default = _default_export(view) if configs else ()
     return tuple(_head(config.key, config.spec, default) for config in configs)
 
 
@@ -241,14 +251,16 @@ def _head(key: ConfigKey, spec: api.DestinationRule, default: tuple[str, ...]) -
     )
 
 
+@derived
 def _default_export(view: View) -> tuple[str, ...]:
     return tuple(view.mesh().default_destination_rule_export_to) or ("*",)
 
 
+@derived
 def _rules_covering(view: View, host: str) -> _Covering:
     """The rules that may be for a service's host: for most there are none."""
     wildcards = (w for w in view.wildcard_rule_hosts() if w != host and host_covers(w, host))
-    found = (_heads(view, host), *(view.get(_heads, wildcard) for wildcard in wildcards))
+    found = (_heads.compute(view, host), *(_heads(view, wildcard) for wildcard in wildcards))
     return tuple(heads for heads in found if heads)
 
 

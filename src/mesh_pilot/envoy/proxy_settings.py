@@ -15,6 +15,7 @@ from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.config.mesh import overlay
 from mesh_pilot.config.reader import read
 from mesh_pilot.config.shapes import shape_of
+from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
 Connections = mesh_api.ProxyConfigConnectionSettings
@@ -58,6 +59,7 @@ def own_settings(value: object) -> str:
     return json.dumps(used, sort_keys=True) if used else ""
 
 
+@derived
 def proxy_settings(view: View, own: str) -> mesh_api.ProxyConfig:
     """The settings of proxies with these of their own; what can't be read of those is left as the mesh has it."""
     base: mesh_api.ProxyConfig = view.mesh().default_config or mesh_api.ProxyConfig()
@@ -68,9 +70,10 @@ def proxy_settings(view: View, own: str) -> mesh_api.ProxyConfig:
     return overlay(base, given, data) if given is not None else base
 
 
+@derived
 def connections(view: View, own: str) -> Connections:
     """Limits of connections, with those of the profile."""
-    given = view.get(proxy_settings, own).connection_settings or Connections()
+    given = proxy_settings(view, own).connection_settings or Connections()
     if given.profile is not mesh_api.ProxyConfigConnectionSettingsProfile.EDGE:
         return given
     unset = Connections()
@@ -78,39 +81,45 @@ def connections(view: View, own: str) -> Connections:
     return replace(EDGE, **{name: value for name, value in said.items() if value != getattr(unset, name)})
 
 
+@derived
 def headers(view: View, own: str) -> Headers:
     """Headers that proxies set or leave."""
-    return view.get(proxy_settings, own).proxy_headers or Headers()
+    return proxy_settings(view, own).proxy_headers or Headers()
 
 
+@derived
 def listener_buffer(view: View, own: str) -> int:
     """Bytes that a listener may buffer for a connection; 0: Envoy's own limit."""
-    return view.get(connections, own).listener_per_connection_buffer_limit_bytes or 0
+    return connections(view, own).listener_per_connection_buffer_limit_bytes or 0
 
 
+@derived
 def takes_proxy_protocol(view: View, own: str) -> bool:
     """Whether what stands before a gateway announces its clients with the PROXY protocol."""
-    topology = view.get(proxy_settings, own).gateway_topology
+    topology = proxy_settings(view, own).gateway_topology
     return topology is not None and topology.proxy_protocol is not None
 
 
 def cluster_buffer(view: View, own: str) -> int:
     """Bytes that a cluster may buffer for a connection; 0: Envoy's own limit."""
-    return view.get(connections, own).cluster_per_connection_buffer_limit_bytes or 0
+    return connections(view, own).cluster_per_connection_buffer_limit_bytes or 0
 
 
+@derived
 def counts_attempts(view: View, own: str) -> bool:
     """Whether requests say how often they were tried."""
-    count = view.get(headers, own).attempt_count
+    count = headers(view, own).attempt_count
     return not (count and count.disabled)
 
 
+@derived
 def keeps_case(view: View, own: str) -> bool:
     """Whether HTTP/1 headers are passed on in the case in which they came."""
-    return bool(view.get(headers, own).preserve_http1_header_case)
+    return bool(headers(view, own).preserve_http1_header_case)
 
 
+@derived
 def forwards_host(view: View, own: str) -> bool:
     """Whether a request whose host is rewritten says what it was."""
-    said = view.get(headers, own).x_forwarded_host
+    said = headers(view, own).x_forwarded_host
     return bool(said and said.enabled)

@@ -19,6 +19,7 @@ from mesh_pilot.envoy.route.planned import Share, Source, share_hosts, shares, s
 from mesh_pilot.envoy.route.split import split_table
 from mesh_pilot.envoy.route.table import Piece, PlannedHost, joined_table, piece_of, route_table
 from mesh_pilot.envoy.scope import Scope
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world import View
@@ -37,19 +38,21 @@ class Table:
     bind: str = ""
 
 
+@derived
 def route_configuration(view: View, scope: Scope, name: str) -> Resource | None:
     """The route table of this name for a scope; None for names that no table of a sidecar can have."""
     table = parse_table(name)
     if table is None:
         return None
     if scope.split and not table.sniffed:
-        return view.get(split_table, name)
+        return split_table(view, name)
     if table.sniffed:
-        return route_table(view, name, view.get(planned_hosts, scope, table))
-    last = view.get(catch_all, scope.sidecar)
-    return joined_table(name, [view.get(_piece, share) for share in table_shares(view, scope, table)], last)
+        return route_table(view, name, planned_hosts(view, scope, table))
+    last = catch_all(view, scope.sidecar)
+    return joined_table(name, [_piece(view, share) for share in table_shares(view, scope, table)], last)
 
 
+@derived
 def planned_hosts(view: View, scope: Scope, table: Table) -> tuple[PlannedHost, ...]:
     """The virtual hosts of a table, without the one for everything else."""
     if table.sniffed:
@@ -65,17 +68,18 @@ def table_shares(view: View, scope: Scope, table: Table) -> tuple[Share, ...]:
     A table may be asked for while its listener goes away: it is empty then.
     """
     source = _source(view, scope, table)
-    return view.get(shares, source) if source is not None else ()
+    return shares(view, source) if source is not None else ()
 
 
 def _source(view: View, scope: Scope, table: Table) -> Source | None:
-    egress = _egress_for(view.get(egress_listeners, scope), table)
+    egress = _egress_for(egress_listeners(view, scope), table)
     if egress is None:
         return None
     # An explicit HTTP proxy is asked for every port.
     return Source(scope, egress, 0 if egress.protocol is Protocol.HTTP_PROXY else table.port)
 
 
+@derived
 def _piece(view: View, share: Share) -> Piece:
     return piece_of(view, share_hosts(view, share))
 

@@ -7,7 +7,7 @@ labels, for what comes in. A translator takes the parts it needs and no more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -16,6 +16,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.patches.selection import Described, FilterRef, filters_for
 from mesh_pilot.envoy.proxy_settings import METADATA, own_settings
 from mesh_pilot.envoy.registered import Claim, claim_of, registered
+from mesh_pilot.incremental import Query, derived
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType, Proxy
 from mesh_pilot.model.resource import Resource
@@ -24,14 +25,13 @@ from mesh_pilot.world.view import View
 
 Labels = frozenset[tuple[str, str]]
 
-Call = tuple[Callable[..., Resource | None], tuple[Any, ...]]
-"""A translator and its key (without the view): how to get one resource."""
+Call = Query[Resource | None]
+"""How to get one resource."""
 
 Plan = Mapping[str, Call]
 """Resource name -> how to get it. Cheap to make and to compare; making one encodes nothing."""
 
-PlanCall = tuple[Callable[..., Plan], tuple[Any, ...]]
-"""A translator of a plan, and its key."""
+PlanCall = Query[Plan]
 
 Plans = tuple[PlanCall, ...]
 """A plan in parts that have no name in common, so that a change costs only the part that it is in."""
@@ -40,8 +40,8 @@ Plans = tuple[PlanCall, ...]
 def joined(view: View, plans: Plans) -> Plan:
     """A plan in parts as one."""
     whole: dict[str, Call] = {}
-    for function, key in plans:
-        whole.update(view.get(function, *key))
+    for plan in plans:
+        whole.update(plan.get(view))
     return whole
 
 
@@ -238,11 +238,12 @@ def _scope_metadata(metadata: Mapping[str, Any]) -> Labels:
     return frozenset((key, value) for key, value in found.items() if value or key != METADATA)
 
 
+@derived
 def target_of(view: View, facts: Facts) -> Target:
     """The parts of a proxy; they change when a Sidecar or Gateway begins or ceases to select it."""
     router = facts.type is NodeType.ROUTER
     selected = view.selected_labels()
-    labels = facts.labels or view.get(_labels_at, facts.claim)
+    labels = facts.labels or _labels_at(view, facts.claim)
     # What a proxyless client understands of xDS is too little to be patched.
     described = Described(facts.namespace, labels, facts.version, facts.texts)
     filters = () if facts.grpc else filters_for(view, described)
@@ -250,9 +251,9 @@ def target_of(view: View, facts: Facts) -> Target:
         type=facts.type,
         namespace=facts.namespace,
         dns_domain=facts.dns_domain,
-        sidecar=None if router else view.get(_sidecar_for, facts.namespace, labels),
+        sidecar=None if router else _sidecar_for(view, facts.namespace, labels),
         labels=frozenset((k, v) for k, v in labels if k in selected),
-        gateways=view.get(_gateways_for, facts.namespace, labels) if router else (),
+        gateways=_gateways_for(view, facts.namespace, labels) if router else (),
         interception=facts.interception,
         ipv4=any(":" not in ip for ip in facts.ip_addresses),
         ipv6=any(":" in ip for ip in facts.ip_addresses),
@@ -263,9 +264,9 @@ def target_of(view: View, facts: Facts) -> Target:
         # Patches may name any cluster.
         on_demand=facts.on_demand and not router and not filters,
     )
-    compared = selected | view.get(_mesh_failover_labels)
+    compared = selected | _mesh_failover_labels(view)
     place = Place(
-        locality=_known(facts.locality) or view.get(_locality_at, facts.claim),
+        locality=_known(facts.locality) or _locality_at(view, facts.claim),
         network=facts.network,
         cluster_id=facts.cluster_id,
         labels=frozenset((k, v) for k, v in labels if k in compared),
@@ -281,6 +282,7 @@ def target_of(view: View, facts: Facts) -> Target:
     return Target(scope, place, workload, filters)
 
 
+@derived
 def _labels_at(view: View, claim: Claim) -> Labels:
     """The labels that a registry gives a proxy's workload: for a node that does not say its own."""
     return next((frozenset(endpoints[0].labels.items()) for _, endpoints in registered(view, claim)), frozenset())
@@ -290,11 +292,13 @@ def _known(locality: Locality) -> Locality | None:
     return None if locality == NOWHERE else locality
 
 
+@derived
 def _locality_at(view: View, claim: Claim) -> Locality:
     """The locality that a registry gives a proxy's workload: for a node that does not say its own."""
     return next((endpoints[0].locality for _, endpoints in registered(view, claim)), NOWHERE)
 
 
+@derived
 def _mesh_failover_labels(view: View) -> frozenset[str]:
     """The label keys that the mesh's own ``failoverPriority`` compares."""
     mesh = view.mesh()
@@ -302,6 +306,7 @@ def _mesh_failover_labels(view: View) -> frozenset[str]:
     return frozenset(label.partition("=")[0] for s in settings if s for label in s.failover_priority)
 
 
+@derived
 def _sidecar_for(view: View, namespace: str, labels: Labels) -> ConfigKey | None:
     """The Sidecar of a workload: the oldest that selects it, else its namespace's, else the root namespace's."""
     default: Config | None = None
@@ -322,6 +327,7 @@ def _sidecar_for(view: View, namespace: str, labels: Labels) -> ConfigKey | None
     return None
 
 
+@derived
 def _gateways_for(view: View, namespace: str, labels: Labels) -> tuple[ConfigKey, ...]:
     """The Gateways whose selector picks a router with these labels; an empty selector picks every router."""
     return tuple(c.key for c in view.all_configs("Gateway") if c.spec.selector.items() <= labels)

@@ -15,11 +15,13 @@ from mesh_pilot.envoy.names import (
     ROOTS_SUFFIX,
 )
 from mesh_pilot.envoy.scope import Workload
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.events import Secret
 from mesh_pilot.model.resource import SECRET, Resource, make_resource
 from mesh_pilot.world import View
 
 
+@derived
 def secret(view: View, workload: Workload, name: str) -> Resource | None:
     """One secret by the name that Envoy asks for; None where there is none (yet).
 

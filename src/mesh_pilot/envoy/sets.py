@@ -7,13 +7,13 @@ to date only those that may have changed, and notes the names whose bytes really
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Set
-from typing import Protocol
+from typing import Any, Protocol
 
 import attrs
 import structlog
 
-from mesh_pilot.envoy.scope import Call, Plan, PlanCall, Plans
-from mesh_pilot.incremental import Memo, Query, Watch
+from mesh_pilot.envoy.scope import Call, Plan, Plans
+from mesh_pilot.incremental import ByName, Memo, Query, Watch
 from mesh_pilot.model.resource import Resource
 
 log = structlog.get_logger(scope="envoy")
@@ -36,19 +36,18 @@ class SetStatistics:
 class LiveSet:
     """The resources of one plan (all of them, for wildcards) or of one function of a name (those asked for).
 
-    Exactly one of ``plan`` and ``named`` is given, as a translator and its key. A plan may come in parts: then only
-    those parts are looked through that changed.
+    A plan may come in parts: then only those parts are looked through that changed.
     """
 
-    def __init__(self, memo: Memo, type_url: str, *, plan: Query | None = None, named: Query | None = None) -> None:
+    def __init__(self, memo: Memo, type_url: str, resources: Query[Plan | Plans] | ByName[Resource | None]) -> None:
         self.type_url = type_url
         self._memo = memo
-        self._plan = plan
-        self._named = named
+        self._plan = resources if isinstance(resources, Query) else None
+        self._named = resources if isinstance(resources, ByName) else None
         self._watch = Watch(memo, self._wake)
-        self._parts: dict[PlanCall, Plan] = {}
+        self._parts: dict[Query[Any], Plan] = {}
         """The parts of the plan as they were followed last; the plan itself where it has none."""
-        self._names: dict[Query, str] = {}
+        self._names: dict[Query[Any], str] = {}
         self._calls: dict[str, Call] = {}
         self._resources: dict[str, Resource] = {}
         self._lent = False
@@ -98,8 +97,7 @@ class LiveSet:
     def get(self, name: str) -> Resource | None:
         self.refresh()
         if self._named is not None and name not in self._calls:
-            function, key = self._named
-            self._add(name, (function, (*key, name)))
+            self._add(name, self._named.query(name))
         return self._resources.get(name)
 
     def touched_since(self, revision: int) -> Set[str] | None:
@@ -120,7 +118,7 @@ class LiveSet:
         for name in self._calls.keys() - names:
             call = self._calls.pop(name)
             del self._names[call]
-            self._watch.drop(call[0], *call[1])
+            self._watch.drop(call)
             self._failed.pop(name, None)
             self._resources.pop(name, None)
 
@@ -144,9 +142,9 @@ class LiveSet:
         for wake in self._wakers.values():
             wake()
 
-    def _follow_plan(self, plan: Query, taken: Collection[Query]) -> None:
+    def _follow_plan(self, plan: Query[Plan | Plans], taken: Collection[Query[Any]]) -> None:
         """Bring the names up to those of the plan; costs what is in the parts of it that changed."""
-        gone: list[PlanCall] = []
+        gone: list[Query[Any]] = []
         changed = [query for query in taken if query in self._parts and query != plan]
         if not self._planned or plan in taken:
             top: Plan | Plans | None = self._planned_by(plan)
@@ -162,7 +160,7 @@ class LiveSet:
         for part in gone:
             before.update(self._parts.pop(part))
             if part != plan:
-                self._watch.drop(part[0], *part[1])
+                self._watch.drop(part)
         for part in changed:
             held = self._parts.setdefault(part, {})
             calls = self._planned_by(part)
@@ -172,20 +170,18 @@ class LiveSet:
                 self._parts[part] = calls
         self._follow_calls(before, after)
 
-    def _planned_by(self, plan: PlanCall) -> Plan | Plans | None:
-        function, key = plan
+    def _planned_by(self, plan: Query[Plan | Plans]) -> Plan | Plans | None:
         try:
-            planned: Plan | Plans = self._watch.get(function, *key)
+            return self._watch.get(plan)
         except Exception as error:
-            log.error("cannot plan resources; the last plan stays", type=self.type_url, key=key, exc_info=error)
+            log.error("cannot plan resources; the last plan stays", type=self.type_url, plan=repr(plan), exc_info=error)
             return None
-        return planned
 
     def _follow_calls(self, before: Plan, after: Plan) -> None:
         for name, call in before.items():
             if after.get(name) != call:
                 del self._calls[name], self._names[call]
-                self._watch.drop(call[0], *call[1])
+                self._watch.drop(call)
                 if name not in after:
                     self._failed.pop(name, None)
                     self._set(name, None)
@@ -199,9 +195,8 @@ class LiveSet:
         self._update(name)
 
     def _update(self, name: str) -> None:
-        function, key = self._calls[name]
         try:
-            resource = self._watch.get(function, *key)
+            resource = self._watch.get(self._calls[name])
         except Exception as error:
             self._fail(name, error)
             return

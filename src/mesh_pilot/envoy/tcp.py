@@ -68,7 +68,7 @@ def tcp_filters(view: View, owner: Owner, target: TcpTarget, protocol: Protocol 
     """The network filters that carry a connection to its target: who may connect, then the protocol's own."""
     filters = [tcp_proxy(view, owner, target)]
     if target.sni_port and protocol.is_tls:
-        cache = dns_cache(view.get(cluster_defaults))
+        cache = dns_cache(cluster_defaults(view))
         dynamic = sni_dynamic_pb2.FilterConfig(dns_cache_config=cache, port_value=target.sni_port)
         filters.insert(0, Filter(name=SNI_DYNAMIC_DNS, typed_config=any_of(dynamic)))
     if protocol is Protocol.MONGO:
@@ -93,6 +93,6 @@ def tcp_proxy(view: View, owner: Owner | None, target: TcpTarget) -> Filter:
         proxy.tunneling_config.CopyFrom(
             TcpProxy.TunnelingConfig(hostname=target.tunnel.target, use_post=target.tunnel.post)
         )
-    logs = view.get(access_logs, owner, False) if owner else ()
+    logs = access_logs(view, owner, False) if owner else ()
     body = encode(proxy) + b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
     return Filter(name=TCP_PROXY, typed_config=any_pb2.Any(type_url=PREFIX + TcpProxy.DESCRIPTOR.full_name, value=body))

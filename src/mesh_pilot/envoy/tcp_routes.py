@@ -19,6 +19,7 @@ from mesh_pilot.envoy.policy import client_policy, rule_ref
 from mesh_pilot.envoy.scope import Labels, Scope
 from mesh_pilot.envoy.stat_names import outbound_stat_name
 from mesh_pilot.envoy.tcp import TcpTarget, Tunnel, to_cluster
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import Resolution, ServiceKey
 from mesh_pilot.world.view import View
@@ -152,7 +153,7 @@ def _end(view: View, scope: Scope, destination: api.Destination, namespace: str,
 
 def _single(view: View, end: _End) -> TcpTarget:
     """One destination, counted under its cluster's name or by the mesh's pattern."""
-    pattern = view.get(_stat_pattern)
+    pattern = _stat_pattern(view)
     service = view.service(end.service) if pattern and end.service else None
     port = service.port(end.port) if service else None
     if service is None or port is None:
@@ -160,6 +161,7 @@ def _single(view: View, end: _End) -> TcpTarget:
     return TcpTarget(outbound_stat_name(pattern, service, port, end.subset), ((end.cluster, 1),))
 
 
+@derived
 def _stat_pattern(view: View) -> str:
     return view.mesh().outbound_cluster_stat_name
 
@@ -179,10 +181,11 @@ def _with_policy(view: View, scope: Scope, target: TcpTarget, end: _End) -> TcpT
         hash_source_ip=bool(hashing and hashing.use_source_ip),
         idle_timeout=(tcp.idle_timeout if tcp else None) or own,
         tunnel=Tunnel(f"{tunnel.target_host}:{tunnel.target_port}", tunnel.protocol == "POST") if tunnel else None,
-        sni_port=end.port if view.get(_is_dynamic, end.service) else 0,
+        sni_port=end.port if _is_dynamic(view, end.service) else 0,
     )
 
 
+@derived
 def _is_dynamic(view: View, service: ServiceKey) -> bool:
     found = view.service(service)
     return found is not None and found.resolution is Resolution.DYNAMIC_DNS

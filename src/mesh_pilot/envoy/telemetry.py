@@ -9,12 +9,14 @@ from __future__ import annotations
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
 from mesh_pilot.envoy.owner import Owner, Side
 from mesh_pilot.envoy.scope import Labels
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config
 from mesh_pilot.world.view import View
 
 Mode = api.WorkloadMode
 
 
+@derived
 def telemetry_for(view: View, namespace: str, labels: Labels) -> tuple[api.Telemetry, ...]:
     """The Telemetry configs for a proxy, the widest first: mesh, namespace, workload."""
     root = view.root_namespace

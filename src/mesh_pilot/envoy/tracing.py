@@ -21,6 +21,7 @@ from mesh_pilot.envoy.owner import Owner
 from mesh_pilot.envoy.proxy_settings import proxy_settings
 from mesh_pilot.envoy.telemetry import is_for_side, provider_names, telemetry_for
 from mesh_pilot.envoy.trace_providers import provider_tracer
+from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
 DEFAULT_SAMPLING = 1.0
@@ -42,9 +43,10 @@ class Tracing:
     """Name of the extension provider that spans go to; empty: as the bootstrap says."""
 
 
+@derived
 def tracing(view: View, owner: Owner) -> bytes:
     """An encoded ``HttpConnectionManager.Tracing``, empty for none."""
-    chosen = view.get(chosen_tracing, owner)
+    chosen = chosen_tracing(view, owner)
     if chosen is None:
         return b""
     config = hcm_pb2.HttpConnectionManager.Tracing(
@@ -55,7 +57,7 @@ def tracing(view: View, owner: Owner) -> bytes:
     )
     length = chosen.tag_length
     if chosen.provider:
-        tracer, own_length = view.get(_tracer, owner.namespace, chosen.provider)
+        tracer, own_length = _tracer(view, owner.namespace, chosen.provider)
         if not tracer:
             return b""
         config.provider.MergeFromString(tracer)
@@ -65,15 +67,16 @@ def tracing(view: View, owner: Owner) -> bytes:
     return encode(config)
 
 
+@derived
 def chosen_tracing(view: View, owner: Owner) -> Tracing | None:
     """What Telemetry and the mesh say together; None for no tracing.
 
     A Telemetry about tracing needs a provider, its own or a default one: as in Istio, without any it ends tracing.
     """
-    base, enabled, providers = view.get(_mesh_tracing, owner.settings)
+    base, enabled, providers = _mesh_tracing(view, owner.settings)
     entries = [
         next((t for t in spec.tracing if is_for_side(t.match, owner)), None)
-        for spec in view.get(telemetry_for, owner.namespace, owner.labels)
+        for spec in telemetry_for(view, owner.namespace, owner.labels)
     ]
     said = [e for e in entries if e is not None]
     if not said and not providers:
@@ -93,18 +96,20 @@ def chosen_tracing(view: View, owner: Owner) -> Tracing | None:
     return chosen if chosen.provider and not disabled else None
 
 
+@derived
 def _mesh_tracing(view: View, own: str) -> tuple[Tracing, bool, tuple[str, ...]]:
     """The mesh's own settings, whether they are on, and the default providers."""
     mesh = view.mesh()
-    settings = view.get(proxy_settings, own).tracing or mesh_api.Tracing()
+    settings = proxy_settings(view, own).tracing or mesh_api.Tracing()
     base = Tracing(settings.sampling or DEFAULT_SAMPLING, settings.custom_tags, settings.max_path_tag_length)
     defaults = mesh.default_providers
     return base, mesh.enable_tracing, tuple(defaults.tracing if defaults else ())
 
 
+@derived
 def _tracer(view: View, namespace: str, name: str) -> tuple[bytes, int]:
     """An encoded ``Tracing.Http`` for a provider (empty if it can't be used), and its tag length."""
-    provider = view.get(extension_provider, name)
+    provider = extension_provider(view, name)
     found = provider_tracer(view, namespace, provider) if provider else None
     if found is None:
         return b"", 0

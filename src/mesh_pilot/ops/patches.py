@@ -108,7 +108,7 @@ class PatchReports:
 
 
 def _own(world: World, config: Config) -> tuple[PatchProblem, ...]:
-    return world.memo.get(parsed, config.key).problems
+    return parsed(world.view, config.key).problems
 
 
 def _by_problem(catalog: WorldCatalog) -> dict[PatchProblem, list[str]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Secret
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
@@ -22,10 +22,6 @@ T = TypeVar("T")
 
 Placed = tuple[ServiceKey, tuple[Endpoint, ...]]
 """A service and those of its endpoints that have one address."""
-
-
-class Get(Protocol):
-    def __call__(self, function: Callable[Concatenate[View, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
 
 
 @attrs.frozen
@@ -59,8 +55,7 @@ class View:
         self._world = world
         self.domain = world.domain
         """The mesh's DNS domain, ``cluster.local``; fixed while the process runs."""
-        self.get = cast(Get, world.memo.get)
-        """Another derived value: ``function(view, *args)``, computed at most once while its reads stay the same."""
+        self.memo = world.memo
 
     # -- mesh-wide
 
@@ -73,7 +68,7 @@ class View:
     @property
     def root_namespace(self) -> str:
         """Where mesh-wide configs live."""
-        return self.get(_root_namespace)
+        return _root_namespace(self)
 
     # -- configs
 
@@ -165,5 +160,6 @@ class View:
         return full_gateway(name, namespace, self.domain)
 
 
+@derived
 def _root_namespace(view: View) -> str:
     return view.mesh().root_namespace

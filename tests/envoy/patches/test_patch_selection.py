@@ -22,7 +22,7 @@ def waits(seconds: int, **match: Any) -> dict[str, Any]:
 
 def chosen(*filters: str, proxy: Proxy = API) -> list[str]:
     """The EnvoyFilters for a proxy, in order."""
-    found = world_of(SHOP + "".join(filters)).memo.get(target_of, facts_of(proxy)).filters
+    found = target_of(world_of(SHOP + "".join(filters)).view, facts_of(proxy)).filters
     return [f"{ref.config.namespace}/{ref.config.name}" for ref in found]
 
 

@@ -17,6 +17,7 @@ from mesh_pilot.envoy.authz.selection import selected
 from mesh_pilot.envoy.messages import encode
 from mesh_pilot.envoy.names import JWT_PAYLOAD
 from mesh_pilot.envoy.scope import Labels
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world.view import View
 
@@ -26,10 +27,11 @@ SPACED_CLAIMS = ("permission", "scope")
 """Claims that are lists with spaces between their entries, whatever a policy says."""
 
 
+@derived
 def token_filter(view: View, namespace: str, labels: Labels) -> bytes:
     """The filter's encoded configuration for a proxy; empty where no tokens are looked at."""
-    keys = view.get(selected, KIND, namespace, labels)
-    return view.get(_filter, keys) if keys else b""
+    keys = selected(view, KIND, namespace, labels)
+    return _filter(view, keys) if keys else b""
 
 
 def key_set_of(rule: api.JwtRule) -> tuple[str, str]:
@@ -37,6 +39,7 @@ def key_set_of(rule: api.JwtRule) -> tuple[str, str]:
     return ("", rule.jwks_uri) if rule.jwks_uri else (rule.issuer, "")
 
 
+@derived
 def _filter(view: View, policies: tuple[ConfigKey, ...]) -> bytes:
     found = (view.config(key) for key in policies)
     rules = sorted((rule for config in found if config for rule in config.spec.jwt_rules), key=lambda r: r.issuer)

@@ -24,6 +24,7 @@ from mesh_pilot.envoy.authz.rules import ALWAYS
 from mesh_pilot.envoy.extension_providers import extension_provider, provider_cluster
 from mesh_pilot.envoy.messages import duration, prefix
 from mesh_pilot.envoy.names import outbound_sni
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world.view import View
 
@@ -60,12 +61,13 @@ class NoCheck:
     reason: str
 
 
+@derived
 def check(view: View, namespace: str, keys: tuple[ConfigKey, ...]) -> Check | NoCheck:
     """How the provider of these policies is asked by a proxy of a namespace."""
-    names = tuple(dict.fromkeys(view.get(_provider_name, key) for key in keys))
+    names = tuple(dict.fromkeys(_provider_name(view, key) for key in keys))
     if len(names) > 1:
         return NoCheck(f"there can be one provider for a workload, not {', '.join(names)}")
-    provider = view.get(extension_provider, names[0])
+    provider = extension_provider(view, names[0])
     if provider is None:
         return NoCheck(f"the mesh config has no extension provider {names[0]}")
     settings = provider.envoy_ext_authz_http or provider.envoy_ext_authz_grpc
@@ -81,6 +83,7 @@ def check(view: View, namespace: str, keys: tuple[ConfigKey, ...]) -> Check | No
     return Check(_grpc(settings, service), _network(settings, service))
 
 
+@derived
 def _provider_name(view: View, key: ConfigKey) -> str:
     config = view.config(key)
     spec: api.AuthorizationPolicy | None = config.spec if config else None

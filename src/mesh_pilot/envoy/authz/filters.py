@@ -22,6 +22,7 @@ from mesh_pilot.envoy.authz.rules import Seer
 from mesh_pilot.envoy.messages import any_of, encode
 from mesh_pilot.envoy.owner import Owner, Side
 from mesh_pilot.envoy.scope import Labels
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world.view import View
 
@@ -59,7 +60,7 @@ class HttpFilters:
 def http_authorization(view: View, owner: Owner) -> HttpFilters:
     """The filters for requests of an owner. What an application sends is not looked at."""
     policies = _policies(view, owner)
-    return HttpFilters() if policies == NONE else view.get(_http_filters, owner.namespace, policies)
+    return HttpFilters() if policies == NONE else _http_filters(view, owner.namespace, policies)
 
 
 def network_authorization(view: View, owner: Owner) -> list[Filter]:
@@ -67,7 +68,7 @@ def network_authorization(view: View, owner: Owner) -> list[Filter]:
     policies = _policies(view, owner)
     if policies == NONE:
         return []
-    return [Filter.FromString(body) for body in view.get(_network_filters, owner.namespace, policies)]
+    return [Filter.FromString(body) for body in _network_filters(view, owner.namespace, policies)]
 
 
 def call_authorization(view: View, namespace: str, labels: Labels) -> list[HttpFilter]:
@@ -75,10 +76,10 @@ def call_authorization(view: View, namespace: str, labels: Labels) -> list[HttpF
 
     It knows nobody to ask: what CUSTOM would ask about is refused. It keeps no log of AUDIT, and tries nothing.
     """
-    policies = view.get(policies_for, namespace, labels)
+    policies = policies_for(view, namespace, labels)
     found: list[HttpFilter] = []
     for keys in (policies.custom, policies.deny, policies.allow):
-        enforced = view.get(rules_of, keys, Seer.CALLS).enforced
+        enforced = rules_of(view, keys, Seer.CALLS).enforced
         if enforced is not None:
             found.append(HttpFilter.FromString(_http(HTTP_RBAC, _ruling(HttpRbac(), Rules(enforced)))))
     return found
@@ -86,43 +87,45 @@ def call_authorization(view: View, namespace: str, labels: Labels) -> list[HttpF
 
 def refusal(view: View, namespace: str, labels: Labels, *, grpc: bool) -> Refusal | None:
     """What a proxy, or a gRPC server, refuses only because nobody can be asked about it."""
-    keys = view.get(policies_for, namespace, labels).custom
-    if not keys or view.get(rules_of, keys, Seer.REQUESTS).enforced is None:
+    keys = policies_for(view, namespace, labels).custom
+    if not keys or rules_of(view, keys, Seer.REQUESTS).enforced is None:
         return None
-    asked = NoCheck("a gRPC server has no way to ask") if grpc else view.get(check, namespace, keys)
+    asked = NoCheck("a gRPC server has no way to ask") if grpc else check(view, namespace, keys)
     return Refusal(keys, asked.reason) if isinstance(asked, NoCheck) else None
 
 
 def _policies(view: View, owner: Owner) -> Policies:
-    return NONE if owner.side is Side.OUTBOUND else view.get(policies_for, owner.namespace, owner.labels)
+    return NONE if owner.side is Side.OUTBOUND else policies_for(view, owner.namespace, owner.labels)
 
 
+@derived
 def _http_filters(view: View, namespace: str, policies: Policies) -> HttpFilters:
     marking = checking = None
-    marked = view.get(rules_of, policies.custom, Seer.REQUESTS).enforced
+    marked = rules_of(view, policies.custom, Seer.REQUESTS).enforced
     if marked is not None:
-        asked = view.get(check, namespace, policies.custom)
+        asked = check(view, namespace, policies.custom)
         if isinstance(asked, NoCheck):
             marking = _http(HTTP_RBAC, HttpRbac(rules=REFUSE_ALL))
         else:
             marking = _http(HTTP_RBAC, _marking(HttpRbac(), marked))
             checking = _http(HTTP_EXT_AUTHZ, asked.http)
-    rules = (view.get(rules_of, keys, Seer.REQUESTS) for keys in (policies.audit, policies.deny, policies.allow))
+    rules = (rules_of(view, keys, Seer.REQUESTS) for keys in (policies.audit, policies.deny, policies.allow))
     return HttpFilters(marking, checking, *(_http(HTTP_RBAC, _ruling(HttpRbac(), r)) if r else None for r in rules))
 
 
+@derived
 def _network_filters(view: View, namespace: str, policies: Policies) -> tuple[bytes, ...]:
     found: list[bytes] = []
-    marked = view.get(rules_of, policies.custom, Seer.CONNECTIONS).enforced
+    marked = rules_of(view, policies.custom, Seer.CONNECTIONS).enforced
     if marked is not None:
-        asked = view.get(check, namespace, policies.custom)
+        asked = check(view, namespace, policies.custom)
         if isinstance(asked, NoCheck):
             found.append(_network(NETWORK_RBAC, NetworkRbac(rules=REFUSE_ALL, stat_prefix=STAT_PREFIX)))
         elif asked.network is not None:
             found.append(_network(NETWORK_RBAC, _marking(NetworkRbac(stat_prefix=STAT_PREFIX), marked)))
             found.append(_network(NETWORK_EXT_AUTHZ, asked.network))
     for keys in (policies.audit, policies.deny, policies.allow):
-        rules = view.get(rules_of, keys, Seer.CONNECTIONS)
+        rules = rules_of(view, keys, Seer.CONNECTIONS)
         if rules:
             found.append(_network(NETWORK_RBAC, _ruling(NetworkRbac(stat_prefix=STAT_PREFIX), rules)))
     return tuple(found)

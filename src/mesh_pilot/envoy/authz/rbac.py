@@ -10,6 +10,7 @@ from mesh_pilot.envoy.authz.rules import NEVER, Reader, Seer, policy
 from mesh_pilot.envoy.authz.selection import selected
 from mesh_pilot.envoy.messages import encode
 from mesh_pilot.envoy.scope import Labels
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world.view import View
 
@@ -51,26 +52,29 @@ class Rules:
         return self.enforced is not None or self.tried is not None
 
 
+@derived
 def policies_for(view: View, namespace: str, labels: Labels) -> Policies:
     """The policies for a proxy with these labels (of labels that no policy selects by it needs none)."""
-    keys = view.get(selected, KIND, namespace, labels)
+    keys = selected(view, KIND, namespace, labels)
     if not keys:
         return NONE
     of: dict[Action, list[ConfigKey]] = {action: [] for action in Action}
     for key in keys:
-        of[view.get(_action, key)].append(key)
+        of[_action(view, key)].append(key)
     return Policies(*(tuple(of[a]) for a in (Action.CUSTOM, Action.AUDIT, Action.DENY, Action.ALLOW)))
 
 
+@derived
 def rules_of(view: View, keys: tuple[ConfigKey, ...], seer: Seer) -> Rules:
     """The rules of policies of one action, for who is to look."""
     found: dict[bool, list[bytes]] = {}
     for key in keys:
-        tried, rules = view.get(_rules, key, seer)
-        found.setdefault(tried, [view.get(_head, key)]).append(rules)
+        tried, rules = _rules(view, key, seer)
+        found.setdefault(tried, [_head(view, key)]).append(rules)
     return Rules(*(b"".join(found[tried]) if tried in found else None for tried in (False, True)))
 
 
+@derived
 def _rules(view: View, key: ConfigKey, seer: Seer) -> tuple[bool, bytes]:
     """The rules of one policy, as a part of an encoded ``RBAC``; and whether they are in dry run."""
     config = view.config(key)
@@ -80,7 +84,7 @@ def _rules(view: View, key: ConfigKey, seer: Seer) -> tuple[bool, bytes]:
     made = RBAC()
     prefix = "istio-ext-authz-" if spec.action == Action.CUSTOM else ""
     name = f"{prefix}ns[{key.namespace}]-policy[{key.name}]-rule"
-    reader = Reader(key.namespace, view.get(_trust_domains), seer)
+    reader = Reader(key.namespace, _trust_domains(view), seer)
     for index, rule in enumerate(spec.rules):
         held = policy(rule, _ACTIONS[spec.action], reader)
         if held is not None:
@@ -90,11 +94,13 @@ def _rules(view: View, key: ConfigKey, seer: Seer) -> tuple[bool, bytes]:
     return _is_dry_run(config), encode(made)
 
 
+@derived
 def _head(view: View, key: ConfigKey) -> bytes:
     """What an encoded ``RBAC`` of the policy's action begins with."""
-    return encode(RBAC(action=_ACTIONS[view.get(_action, key)]))
+    return encode(RBAC(action=_ACTIONS[_action(view, key)]))
 
 
+@derived
 def _action(view: View, key: ConfigKey) -> Action:
     config = view.config(key)
     spec: api.AuthorizationPolicy | None = config.spec if config else None
@@ -105,6 +111,7 @@ def _is_dry_run(config: Config) -> bool:
     return config.annotations.get(DRY_RUN, "").lower() in ("true", "t", "1")
 
 
+@derived
 def _trust_domains(view: View) -> tuple[str, ...]:
     mesh = view.mesh()
     return tuple(dict.fromkeys((mesh.trust_domain, *mesh.trust_domain_aliases)))

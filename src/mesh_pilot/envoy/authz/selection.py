@@ -11,6 +11,7 @@ from typing import Protocol
 
 from mesh_pilot.api.istio.type.v1beta1 import PolicyTargetReference, WorkloadSelector
 from mesh_pilot.envoy.scope import Labels
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world.view import View
 
@@ -27,6 +28,7 @@ class Selecting(Protocol):
     target_refs: list[PolicyTargetReference]
 
 
+@derived
 def selected(view: View, kind: str, namespace: str, labels: Labels) -> tuple[ConfigKey, ...]:
     """The policies of a kind for a proxy, those of the root namespace first, then the oldest."""
     return tuple(config.key for config in _candidates(view, kind, namespace) if _selects(config, namespace, labels))

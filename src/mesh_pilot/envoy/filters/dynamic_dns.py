@@ -20,7 +20,7 @@ NAME = "envoy.filters.http.dynamic_forward_proxy"
 
 
 def dynamic_dns(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter | None:
-    if owner.side is Side.INBOUND or not view.get(any_dynamic, owner.namespace):
+    if owner.side is Side.INBOUND or not any_dynamic(view, owner.namespace):
         return None
-    cache = dns_cache(view.get(cluster_defaults))
+    cache = dns_cache(cluster_defaults(view))
     return http_filter(NAME, dynamic_forward_proxy_pb2.FilterConfig(dns_cache_config=cache))

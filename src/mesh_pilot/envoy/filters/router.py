@@ -15,5 +15,5 @@ NAME = "envoy.filters.http.router"
 
 
 def router(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter:
-    debug = view.get(headers, owner.settings).envoy_debug_headers
+    debug = headers(view, owner.settings).envoy_debug_headers
     return http_filter(NAME, router_pb2.Router(suppress_envoy_headers=bool(debug and debug.disabled)))

@@ -14,5 +14,5 @@ from mesh_pilot.world.view import View
 
 
 def tokens(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter | None:
-    found = b"" if owner.side is Side.OUTBOUND else view.get(token_filter, owner.namespace, owner.labels)
+    found = b"" if owner.side is Side.OUTBOUND else token_filter(view, owner.namespace, owner.labels)
     return http_filter(JWT_FILTER, jwt_pb2.JwtAuthentication.FromString(found)) if found else None

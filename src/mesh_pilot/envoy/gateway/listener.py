@@ -32,10 +32,12 @@ from mesh_pilot.envoy.owner import Owner
 from mesh_pilot.envoy.proxy_settings import listener_buffer, takes_proxy_protocol
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.envoy.upstream_tls import TLS_SOCKET
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import View
 
 
+@derived
 def listener(view: View, scope: Scope, owner: Owner, held: Listener) -> Resource | None:
     """The listener; None where no server has anywhere to pass connections to."""
     name = listener_name(held.bind, held.port)
@@ -45,16 +47,17 @@ def listener(view: View, scope: Scope, owner: Owner, held: Listener) -> Resource
     header = listener_pb2.Listener(
         name=name, address=bind_address(held.bind, held.port), traffic_direction=base_pb2.OUTBOUND
     )
-    if view.get(takes_proxy_protocol, owner.settings):
+    if takes_proxy_protocol(view, owner.settings):
         # First of all: its header comes before the TLS that the inspector looks for.
         header.listener_filters.append(proxy_protocol())
     if not held.servers[0].kind.is_plain:
         header.listener_filters.append(tls_inspector())
-    logs = view.get(listener_access_logs, owner)
-    buffer = view.get(listener_buffer, owner.settings)
+    logs = listener_access_logs(view, owner)
+    buffer = listener_buffer(view, owner.settings)
     return assemble(header, chains, logs=logs, buffer=buffer, configs=guards(view, owner))
 
 
+@derived
 def listener_conflicts(view: View, scope: Scope, owner: Owner, held: Listener) -> tuple[Conflict, ...]:
     """The routes that get no connections on a listener, because others have them."""
     _, conflicts = merge(listener_name(held.bind, held.port), _chains(view, scope, owner, held))

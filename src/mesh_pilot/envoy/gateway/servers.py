@@ -15,6 +15,7 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.instances import instances
 from mesh_pilot.envoy.scope import Scope, Workload
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world import View
@@ -115,14 +116,16 @@ class Merged:
     skipped: tuple[Skipped, ...]
 
 
+@derived
 def target_ports(view: View, workload: Workload) -> Ports:
     """What a router that is an endpoint of services listens on for their ports."""
     found: dict[int, int] = {}
-    for instance in view.get(instances, workload):
+    for instance in instances(view, workload):
         found.setdefault(instance.port.number, instance.endpoint.port)
     return tuple(sorted(found.items()))
 
 
+@derived
 def merged_servers(view: View, scope: Scope, ports: Ports) -> Merged:
     """The servers of the Gateways (oldest first) that select a router."""
     merger = _Merger(unprivileged=scope.is_on("UNPRIVILEGED_POD"))

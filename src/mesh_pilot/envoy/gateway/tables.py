@@ -16,8 +16,9 @@ from mesh_pilot.envoy.route.build import virtual_service_routes
 from mesh_pilot.envoy.route.domains import host_port, in_brackets
 from mesh_pilot.envoy.route.rules import sources
 from mesh_pilot.envoy.route.select import client_of, has_routes
-from mesh_pilot.envoy.route.table import PlannedHost, RoutesCall
+from mesh_pilot.envoy.route.table import PlannedHost, RouteSource
 from mesh_pilot.envoy.scope import Scope
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
 from mesh_pilot.world.names import host_covers
@@ -31,26 +32,27 @@ class _Draft:
     """A host with what is known of it so far."""
 
     port: int
-    routes: dict[RoutesCall, None] = attrs.Factory(dict)
+    routes: dict[RouteSource, None] = attrs.Factory(dict)
     configs: dict[ConfigKey, None] = attrs.Factory(dict)
     redirects: bool = False
 
 
+@derived
 def planned_hosts(view: View, scope: Scope, servers: tuple[Server, ...]) -> tuple[PlannedHost, ...]:
     """The virtual hosts of the table that these servers share. Without any host it answers 404 to everything."""
     drafts: dict[str, _Draft] = {}
     for server in servers:
-        for head in view.get(visible_virtual_services, scope.namespace, server.gateway_name):
+        for head in visible_virtual_services(view, scope.namespace, server.gateway_name):
             hosts = tuple(common_hosts(server.hosts_for(head.key.namespace), head.hosts))
             if not hosts:
                 continue
             client = client_of(view, scope, server.gateway_name, head.key, infer_ports=True)
-            if not view.get(has_routes, head.key, client, server.port):
+            if not has_routes(view, head.key, client, server.port):
                 continue
             for host in hosts:
                 draft = drafts.setdefault(host, _Draft(server.port))
-                draft.routes[(virtual_service_routes, (head.key, client, server.port))] = None
-                draft.configs.update(dict.fromkeys((server.gateway, *view.get(sources, head.key))))
+                draft.routes[virtual_service_routes.query(head.key, client, server.port)] = None
+                draft.configs.update(dict.fromkeys((server.gateway, *sources(view, head.key))))
                 draft.redirects |= server.redirects
         for host in server.server_names if server.redirects else ():
             draft = drafts.setdefault(host, _Draft(server.port))
@@ -75,7 +77,7 @@ def common_hosts(servers: Iterable[str], hosts: Iterable[str]) -> Iterator[str]:
 
 def _collapsed(drafts: dict[str, _Draft]) -> Iterator[PlannedHost]:
     """Virtual hosts, one for all hosts with the same routes; it has the name of the longest."""
-    alike: dict[tuple[tuple[RoutesCall, ...], bool], list[str]] = {}
+    alike: dict[tuple[tuple[RouteSource, ...], bool], list[str]] = {}
     for host in sorted(drafts, key=lambda h: (h.startswith(ANY_HOST), -len(h), h)):
         draft = drafts[host]
         alike.setdefault((tuple(draft.routes), draft.redirects), []).append(host)

@@ -17,6 +17,7 @@ from mesh_pilot.envoy.policy import rule_ref, subset_names
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.envoy.tcp import TcpTarget, tcp_filters, to_cluster
 from mesh_pilot.envoy.tcp_routes import Conditions, L4Route, route_target, tcp_routes, tls_routes
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol, Service
 from mesh_pilot.world import View
@@ -31,7 +32,7 @@ def tcp_chains(
     """The chains of a server by ``tcp`` rules, up to the first that takes everything the server gets."""
     names = sni_match(() if server.kind.is_plain else server.server_names, ()).server_names
     for key in _virtual_services(view, scope, server):
-        for match, target in view.get(_tcp_targets, scope, server, key):
+        for match, target in _tcp_targets(view, scope, server, key):
             filters = tcp_filters(view, owner, target, server.protocol)
             yield chain(
                 attrs.evolve(match, server_names=names),
@@ -47,27 +48,28 @@ def tcp_chains(
 def passthrough_chains(view: View, scope: Scope, owner: Owner, server: Server) -> Iterator[Chain]:
     """The chains of a server by ``tls`` rules: each match has its server names."""
     for key in _virtual_services(view, scope, server):
-        for match, target in view.get(_tls_targets, scope, server, key):
+        for match, target in _tls_targets(view, scope, server, key):
             filters = tcp_filters(view, owner, target, server.protocol)
             yield chain(match, filters, host=str(key), configs=(server.gateway, key))
 
 
 def auto_passthrough_chains(view: View, scope: Scope, owner: Owner, server: Server) -> Iterator[Chain]:
     """A chain for each cluster that mesh mTLS may name in its server name."""
-    for service in view.get(all_services, scope):
+    for service in all_services(view, scope):
         if service.external or not any(common_hosts(server.server_names, (service.host,))):
             continue
         for sni in _sni_names(view, scope, service):
-            yield view.get(_sni_chain, owner, sni, service.host, server.gateway)
+            yield _sni_chain(view, owner, sni, service.host, server.gateway)
 
 
 def _virtual_services(view: View, scope: Scope, server: Server) -> Iterator[ConfigKey]:
     """Those bound to the server's Gateway that have a host in common with it, in order of precedence."""
-    for head in view.get(visible_virtual_services, scope.namespace, server.gateway_name):
+    for head in visible_virtual_services(view, scope.namespace, server.gateway_name):
         if any(common_hosts(server.hosts_for(head.key.namespace), head.hosts)):
             yield head.key
 
 
+@derived
 def _tcp_targets(view: View, scope: Scope, server: Server, key: ConfigKey) -> Targets:
     """What the ``tcp`` rules of a VirtualService say for a server."""
     config = view.config(key)
@@ -75,6 +77,7 @@ def _tcp_targets(view: View, scope: Scope, server: Server, key: ConfigKey) -> Ta
     return tuple((_match(route), route_target(view, scope, route, server.port)) for route in routes)
 
 
+@derived
 def _tls_targets(view: View, scope: Scope, server: Server, key: ConfigKey) -> Targets:
     """What the ``tls`` rules of a VirtualService say for a server."""
     config = view.config(key)
@@ -90,6 +93,7 @@ def _match(route: L4Route) -> Match:
     return sni_match(route.server_names, route.cidrs, route.source_cidrs)
 
 
+@derived
 def _sni_chain(view: View, owner: Owner, sni: str, host: str, gateway: ConfigKey) -> Chain:
     match = Match(server_names=(sni,), protocols=MESH)
     return chain(match, tcp_filters(view, owner, to_cluster(sni)), host=host, configs=(gateway,))
@@ -98,7 +102,7 @@ def _sni_chain(view: View, owner: Owner, sni: str, host: str, gateway: ConfigKey
 def _sni_names(view: View, scope: Scope, service: Service) -> Iterator[str]:
     """The clusters of a service for connections that are passed on as they are."""
     ref = rule_ref(view, scope.namespace, scope.labels, service.key)
-    subsets = ("", *view.get(subset_names, ref)) if ref else ("",)
+    subsets = ("", *subset_names(view, ref)) if ref else ("",)
     for port in service.ports:
         if port.protocol is not Protocol.UDP:
             yield from (outbound_sni(service.host, port.number, subset) for subset in subsets)

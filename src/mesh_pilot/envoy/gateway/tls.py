@@ -22,6 +22,7 @@ from mesh_pilot.envoy.names import (
     file_roots,
 )
 from mesh_pilot.envoy.upstream_tls import san_matchers
+from mesh_pilot.incremental import derived
 from mesh_pilot.world import View
 
 Mode = api.ServerTlsSettingsTlSmode
@@ -56,7 +57,7 @@ def downstream_tls(view: View, settings: api.ServerTlsSettings) -> tls_pb2.Downs
     common.tls_certificate_sds_secret_configs.extend(secret(name) for name in _certificates(settings))
     if settings.mode in ASKS:
         _validate(common, settings)
-    defaults = view.get(_defaults) if settings.mode is not Mode.ISTIO_MUTUAL else None
+    defaults = _defaults(view) if settings.mode is not Mode.ISTIO_MUTUAL else None
     parameters = _parameters(settings, defaults)
     if parameters != TlsParameters():
         common.tls_params.CopyFrom(parameters)
@@ -125,5 +126,6 @@ def _parameters(
     return parameters
 
 
+@derived
 def _defaults(view: View) -> mesh_api.MeshConfigTlsConfig | None:
     return view.mesh().tls_defaults

@@ -12,24 +12,26 @@ from mesh_pilot.envoy.patches.parsed import patches_for
 from mesh_pilot.envoy.patches.resources import Edited, Task, result_of
 from mesh_pilot.envoy.patches.routes import TABLE_KINDS, edit_host
 from mesh_pilot.envoy.scope import Call
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.resource import Resource, host_name, table_of
 from mesh_pilot.world.view import View
 
 
+@derived
 def patched_host(view: View, task: Task, base: Call) -> Resource | None:
     """A virtual host. One that a patch removes is left without routes, for no request."""
-    return view.get(edited_host, task, base).resource
+    return edited_host(view, task, base).resource
 
 
+@derived
 def edited_host(view: View, task: Task, base: Call) -> Edited:
     """Patches see it under the name that it has in a whole table."""
-    function, key = base
-    resource: Resource | None = view.get(function, *key)
-    patches = view.get(patches_for, task.filters, task.context, TABLE_KINDS)
+    resource = base.get(view)
+    patches = patches_for(view, task.filters, task.context, TABLE_KINDS)
     if resource is None or not patches:
         return Edited(resource)
     name, body, table = resource.name, resource.body, table_of(resource.name)
-    ports = view.get(target_ports, task.router) if task.router else ()
+    ports = target_ports(view, task.router) if task.router else ()
 
     def change(edit: Edit) -> VirtualHost:
         host = VirtualHost.FromString(body)

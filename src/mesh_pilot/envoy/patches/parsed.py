@@ -21,6 +21,7 @@ from mesh_pilot.envoy.patches.patch import (
 )
 from mesh_pilot.envoy.patches.selection import FilterRef, version_pattern
 from mesh_pilot.envoy.patches.values import read_value
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey, Severity
 from mesh_pilot.world.view import View
 
@@ -58,12 +59,14 @@ class Parsed:
     problems: tuple[PatchProblem, ...]
 
 
+@derived
 def parsed(view: View, key: ConfigKey) -> Parsed:
     """The patches of an EnvoyFilter."""
     config = view.config(key)
     return parse_filter(config) if config is not None else Parsed((), ())
 
 
+@derived
 def patches_for(
     view: View, filters: tuple[FilterRef, ...], context: Context | None, kinds: tuple[ApplyTo, ...]
 ) -> tuple[Patch, ...]:
@@ -72,7 +75,7 @@ def patches_for(
     return tuple(
         patch
         for ref in filters
-        for patch in view.get(parsed, ref.config).patches
+        for patch in parsed(view, ref.config).patches
         if patch.apply_to in kinds and patch.index not in ref.skipped and (context is None or patch.is_for(context))
     )
 

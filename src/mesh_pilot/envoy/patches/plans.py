@@ -6,8 +6,7 @@ no EnvoyFilters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
-from typing import Any
+from collections.abc import Container, Iterable, Mapping
 
 import attrs
 
@@ -26,12 +25,10 @@ from mesh_pilot.envoy.patches.resources import (
     patched_table,
 )
 from mesh_pilot.envoy.scope import Call, Plan, Plans, Workload, joined
+from mesh_pilot.incremental import ByName, Derived, Query, derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world.view import View
-
-PlanCall = tuple[Callable[..., Plan | Plans], tuple[Any, ...]]
-"""A translator of a plan, whole or in parts, and its key."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -39,7 +36,7 @@ class PatchedPart:
     """A translator's plan, to be patched for the task that it is for."""
 
     task: Task
-    base: PlanCall
+    base: Query[Plan | Plans]
     workload: Workload | None = None
     """Whose inbound clusters they are: whose services ``cluster.service`` means."""
     beside: PatchedPart | None = None
@@ -59,69 +56,74 @@ Added = tuple[ConfigKey, int]
 """The patch that adds a resource: its EnvoyFilter, and its place there."""
 
 
+@derived
 def patched_clusters(view: View, part: PatchedPart) -> Plan:
     """The clusters of a part."""
-    return view.get(cluster_membership, part).plan
+    return cluster_membership(view, part).plan
 
 
+@derived
 def patched_listeners(view: View, part: PatchedPart) -> Plan:
     """The listeners of a part. One that a patch removes is planned, and comes out as None."""
-    return view.get(listener_membership, part).plan
+    return listener_membership(view, part).plan
 
 
+@derived
 def patched_extensions(view: View, part: PatchedPart) -> Plan:
     """The configs of extensions that a proxy asks for by name."""
-    return view.get(extension_membership, part).plan
+    return extension_membership(view, part).plan
 
 
-def patched_route(view: View, task: Task, base: Call, name: str) -> Resource | None:
-    """The route table of this name; ``base`` is a translator of names."""
-    function, key = base
-    return view.get(patched_table, task, (function, (*key, name)))
+@derived
+def patched_route(view: View, task: Task, base: ByName[Resource | None], name: str) -> Resource | None:
+    """The route table of this name."""
+    return patched_table(view, task, base.query(name))
 
 
+@derived
 def cluster_membership(view: View, part: PatchedPart) -> Membership:
     task = part.task
-    patches = view.get(patches_for, task.filters, task.context, CLUSTER_KINDS)
+    patches = patches_for(view, task.filters, task.context, CLUSTER_KINDS)
     named = any(p.match.cluster is not None and p.match.cluster.service for p in patches)
-    hosts = view.get(_hosts_at, part.workload) if named and part.workload is not None else {}
+    hosts = _hosts_at(view, part.workload) if named and part.workload is not None else {}
     plan: dict[str, Call] = {}
     for name, call in _base(view, part).items():
         own = hosts.get(_inbound_port(name), ()) if hosts else ()
         meant = [p for p in patches if cluster_matches(p.match.cluster, name, own)]
         if not any(p.operation is Operation.REMOVE for p in meant):
             merged = any(p.is_merge for p in meant)
-            plan[name] = (patched_cluster, (task, own, call)) if merged else call
+            plan[name] = patched_cluster.query(task, own, call) if merged else call
     return _with_added(view, "cluster", cluster_membership, part, plan, patches)
 
 
+@derived
 def listener_membership(view: View, part: PatchedPart) -> Membership:
     task = part.task
-    patches = view.get(patches_for, task.filters, task.context, listener_kinds(task.context))
+    patches = patches_for(view, task.filters, task.context, listener_kinds(task.context))
     plan: dict[str, Call] = {}
     for name, call in _base(view, part).items():
         meant = any(listener_may_match(p, name) for p in patches)
-        plan[name] = (patched_listener, (task, call)) if meant else call
+        plan[name] = patched_listener.query(task, call) if meant else call
     own = [p for p in patches if p.apply_to is ApplyTo.LISTENER]
     return _with_added(view, "listener", listener_membership, part, plan, own)
 
 
+@derived
 def extension_membership(view: View, part: PatchedPart) -> Membership:
     # Whoever asks for a name gets it, whatever it is for.
-    patches = view.get(patches_for, part.task.filters, None, (ApplyTo.EXTENSION_CONFIG,))
+    patches = patches_for(view, part.task.filters, None, (ApplyTo.EXTENSION_CONFIG,))
     return _with_added(view, "extension config", extension_membership, part, dict(_base(view, part)), patches)
 
 
 def _base(view: View, part: PatchedPart) -> Plan:
-    function, key = part.base
-    found: Plan | Plans = view.get(function, *key)
+    found = part.base.get(view)
     return joined(view, found) if isinstance(found, tuple) else found
 
 
 def _with_added(
     view: View,
     what: str,
-    membership: Callable[[View, PatchedPart], Membership],
+    membership: Derived[[PatchedPart], Membership],
     part: PatchedPart,
     plan: dict[str, Call],
     patches: Iterable[Patch],
@@ -131,34 +133,36 @@ def _with_added(
     adding = [p for p in patches if p.operation is Operation.ADD]
     taken: Container[str] = ()
     if part.beside is not None:
-        for name, (config, index) in view.get(_added_names, membership, part.beside):
+        for name, (config, index) in _added_names(view, membership, part.beside):
             if plan.pop(name, None) is not None:
                 reason = f"the {what} of this name that the proxy has for inbound traffic gives way to this one"
                 problems.append(PatchProblem(config, index, reason, f"{what} {name}"))
         adding = [p for p in adding if p.match.context is part.task.context]
-        taken = view.get(membership, part.beside).plan if adding else ()
+        taken = membership(view, part.beside).plan if adding else ()
     for patch in adding:
         name = str(getattr(patch.message, "name", ""))
         if name in plan or name in taken:
             reason = f"there is a {what} of this name already: ADD can't put another beside it"
             problems.append(PatchProblem(patch.config, patch.index, reason, f"{what} {name}"))
         else:
-            plan[name] = (added, (patch.config, patch.index))
+            plan[name] = added.query(patch.config, patch.index)
     return Membership(plan, tuple(problems))
 
 
+@derived
 def _added_names(
-    view: View, membership: Callable[[View, PatchedPart], Membership], part: PatchedPart
+    view: View, membership: Derived[[PatchedPart], Membership], part: PatchedPart
 ) -> tuple[tuple[str, Added], ...]:
     """What patches add to a part, by name."""
-    plan = view.get(membership, part).plan
-    return tuple((name, (key[0], key[1])) for name, (function, key) in plan.items() if function is added)
+    plan = membership(view, part).plan
+    return tuple((name, (call.args[0], call.args[1])) for name, call in plan.items() if call.derived is added)
 
 
+@derived
 def _hosts_at(view: View, workload: Workload) -> Mapping[int, tuple[str, ...]]:
     """The services of a workload, by the port that it listens on for them (and, for a Sidecar's ingress, by theirs)."""
     found: dict[int, dict[str, None]] = {}
-    for instance in view.get(instances, workload):
+    for instance in instances(view, workload):
         for port in (instance.endpoint.port, instance.port.number):
             found.setdefault(port, {})[instance.service.host] = None
     return {port: tuple(hosts) for port, hosts in found.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mesh_pilot.envoy.patches.hosts import edited_host, patched_host
@@ -28,17 +28,17 @@ from mesh_pilot.envoy.patches.resources import (
     patched_table,
 )
 from mesh_pilot.envoy.patches.selection import FilterRef
-from mesh_pilot.envoy.scope import Call
+from mesh_pilot.envoy.scope import Call, Plan, Plans
 from mesh_pilot.envoy.virtual_hosts import patched_hosts
-from mesh_pilot.incremental import Query
+from mesh_pilot.incremental import ByName, Derived, Query
 from mesh_pilot.world.view import View
 
-_MEMBERSHIPS: dict[Callable[..., Any], Callable[..., Membership]] = {
+_MEMBERSHIPS: dict[Derived[..., Any], Derived[..., Membership]] = {
     patched_clusters: cluster_membership,
     patched_listeners: listener_membership,
     patched_extensions: extension_membership,
 }
-_EDITS: dict[Callable[..., Any], Callable[..., Edited]] = {
+_EDITS: dict[Derived[..., Any], Derived[..., Edited]] = {
     patched_cluster: edited_cluster,
     patched_listener: edited_listener,
     patched_table: edited_table,
@@ -50,37 +50,31 @@ def problems(view: View, filters: tuple[FilterRef, ...]) -> tuple[PatchProblem, 
     """What is wrong with these EnvoyFilters wherever they are applied. What is said of patches that are for other
     proxies only is left out."""
     return tuple(
-        problem
-        for ref in filters
-        for problem in view.get(parsed, ref.config).problems
-        if problem.patch not in ref.skipped
+        problem for ref in filters for problem in parsed(view, ref.config).problems if problem.patch not in ref.skipped
     )
 
 
-def plan_problems(view: View, plan: Query) -> Iterator[PatchProblem]:
+def plan_problems(view: View, plan: Query[Plan | Plans]) -> Iterator[PatchProblem]:
     """What patches could not do to a plan and its resources; nothing for plans without patches."""
-    function, key = plan
-    membership = _MEMBERSHIPS.get(function)
+    membership = _MEMBERSHIPS.get(plan.derived)
     if membership is not None:
-        held = view.get(membership, *key)
+        held = membership(view, *plan.args)
         yield from held.problems
         for call in held.plan.values():
             yield from _call_problems(view, call)
-    elif function is patched_hosts:
-        for call in view.get(patched_hosts, *key).values():
+    elif plan.derived is patched_hosts:
+        for call in patched_hosts(view, *plan.args).values():
             yield from _call_problems(view, call)
 
 
-def table_problems(view: View, tables: Query, names: Iterable[str]) -> Iterator[PatchProblem]:
-    """What patches could not do to the route tables of these names; ``tables`` is a translator of names."""
-    function, key = tables
-    if function is patched_route:
-        task, (base, base_key) = key
+def table_problems(view: View, tables: ByName[Any], names: Iterable[str]) -> Iterator[PatchProblem]:
+    """What patches could not do to the route tables of these names; nothing for other resources by name."""
+    if tables.derived is patched_route:
+        task, base = tables.args
         for name in names:
-            yield from _call_problems(view, (patched_table, (task, (base, (*base_key, name)))))
+            yield from _call_problems(view, patched_table.query(task, base.query(name)))
 
 
 def _call_problems(view: View, call: Call) -> tuple[PatchProblem, ...]:
-    function, key = call
-    edited = _EDITS.get(function)
-    return view.get(edited, *key).problems if edited is not None else ()
+    edited = _EDITS.get(call.derived)
+    return edited(view, *call.args).problems if edited is not None else ()

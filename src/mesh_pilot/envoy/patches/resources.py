@@ -18,6 +18,7 @@ from mesh_pilot.envoy.patches.patch import ApplyTo, Context, PatchProblem
 from mesh_pilot.envoy.patches.routes import TABLE_KINDS, edit_table
 from mesh_pilot.envoy.patches.selection import FilterRef
 from mesh_pilot.envoy.scope import Call, Workload
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world.view import View
@@ -56,29 +57,34 @@ def listener_kinds(context: Context) -> tuple[ApplyTo, ...]:
     return LISTENER_KINDS + TABLE_KINDS if context is Context.SIDECAR_INBOUND else LISTENER_KINDS
 
 
+@derived
 def patched_cluster(view: View, task: Task, hosts: tuple[str, ...], base: Call) -> Resource | None:
     """A cluster; ``hosts`` are the services that an inbound one is for."""
-    return view.get(edited_cluster, task, hosts, base).resource
+    return edited_cluster(view, task, hosts, base).resource
 
 
+@derived
 def patched_listener(view: View, task: Task, base: Call) -> Resource | None:
     """A listener; None where a patch removes it."""
-    return view.get(edited_listener, task, base).resource
+    return edited_listener(view, task, base).resource
 
 
+@derived
 def patched_table(view: View, task: Task, base: Call) -> Resource | None:
     """A route table."""
-    return view.get(edited_table, task, base).resource
+    return edited_table(view, task, base).resource
 
 
+@derived
 def added(view: View, key: ConfigKey, index: int) -> Resource | None:
     """A resource that is a patch's own."""
-    for patch in view.get(parsed, key).patches:
+    for patch in parsed(view, key).patches:
         if patch.index == index:
             return resource_of(str(getattr(patch.message, "name", "")), patch.message, (key,))
     return None
 
 
+@derived
 def edited_cluster(view: View, task: Task, hosts: tuple[str, ...], base: Call) -> Edited:
     resource = _base(view, base)
     if resource is None:
@@ -90,10 +96,11 @@ def edited_cluster(view: View, task: Task, hosts: tuple[str, ...], base: Call) -
         edit_cluster(edit, message, hosts)
         return message
 
-    patches = view.get(patches_for, task.filters, task.context, CLUSTER_KINDS)
+    patches = patches_for(view, task.filters, task.context, CLUSTER_KINDS)
     return result_of(resource, *edited(patches, f"cluster {resource.name}", change))
 
 
+@derived
 def edited_listener(view: View, task: Task, base: Call) -> Edited:
     resource = _base(view, base)
     if resource is None:
@@ -104,19 +111,20 @@ def edited_listener(view: View, task: Task, base: Call) -> Edited:
         message = Listener.FromString(body)
         return message if edit_listener(edit, message, task.context) else None
 
-    patches = view.get(patches_for, task.filters, task.context, listener_kinds(task.context))
+    patches = patches_for(view, task.filters, task.context, listener_kinds(task.context))
     return result_of(resource, *edited(patches, f"listener {resource.name}", change))
 
 
+@derived
 def edited_table(view: View, task: Task, base: Call) -> Edited:
     resource = _base(view, base)
     if resource is None:
         return Edited(None)
-    patches = view.get(patches_for, task.filters, task.context, TABLE_KINDS)
+    patches = patches_for(view, task.filters, task.context, TABLE_KINDS)
     if not patches:
         return Edited(resource)
     body = resource.body
-    ports = view.get(target_ports, task.router) if task.router else ()
+    ports = target_ports(view, task.router) if task.router else ()
 
     def change(edit: Edit) -> RouteConfiguration:
         message = RouteConfiguration.FromString(body)
@@ -136,5 +144,4 @@ def result_of(resource: Resource, message: Message | None, edit: Edit) -> Edited
 
 
 def _base(view: View, base: Call) -> Resource | None:
-    function, key = base
-    return view.get(function, *key)
+    return base.get(view)

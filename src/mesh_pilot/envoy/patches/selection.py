@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world.view import View
 
@@ -74,7 +75,7 @@ class _Head:
 def filters_for(view: View, proxy: Described) -> tuple[FilterRef, ...]:
     """The EnvoyFilters for a proxy in the order in which they apply; for most there are none."""
     namespaces = dict.fromkeys((view.root_namespace, proxy.namespace))
-    return tuple(ref for namespace in namespaces for ref in _selected(view.get(_heads, namespace), proxy))
+    return tuple(ref for namespace in namespaces for ref in _selected(_heads(view, namespace), proxy))
 
 
 def _selected(heads: Iterable[_Head], proxy: Described) -> Iterator[FilterRef]:
@@ -85,6 +86,7 @@ def _selected(heads: Iterable[_Head], proxy: Described) -> Iterator[FilterRef]:
                 yield FilterRef(head.config, skipped)
 
 
+@derived
 def _heads(view: View, namespace: str) -> tuple[_Head, ...]:
     """The EnvoyFilters of a namespace, in order."""
     ordered = sorted(view.configs(KIND, namespace), key=lambda c: (c.spec.priority, *c.order))

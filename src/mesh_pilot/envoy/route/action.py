@@ -17,6 +17,7 @@ from mesh_pilot.envoy.route.mirror import mirror_policies
 from mesh_pilot.envoy.route.retry import retry_policy
 from mesh_pilot.envoy.route.rules import HttpRule
 from mesh_pilot.envoy.route.select import Client
+from mesh_pilot.incremental import derived
 from mesh_pilot.world import View
 
 REDIRECT_CODES = {
@@ -44,10 +45,10 @@ def forward(view: View, route: rc.Route, rule: HttpRule, client: Client, port: i
     else:
         action.weighted_clusters.CopyFrom(weighted_clusters(parts))
     _rewrite(action, spec.rewrite, authority)
-    action.append_x_forwarded_host = view.get(forwards_host, "") and _rewrites_host(action)
+    action.append_x_forwarded_host = forwards_host(view, "") and _rewrites_host(action)
     action.hash_policy.extend(hash_policies(view, parts, client))
     action.request_mirror_policies.extend(mirror_policies(view, spec, rule.namespace, client, port))
-    retries = view.get(default_retries) if spec.retries is None else retry_policy(spec.retries)
+    retries = default_retries(view) if spec.retries is None else retry_policy(spec.retries)
     if retries is not None:
         action.retry_policy.CopyFrom(retries)
     _limit(action, spec.timeout or timedelta(0), grpc=client.grpc)
@@ -79,6 +80,7 @@ def respond(route: rc.Route, spec: api.HttpDirectResponse) -> None:
         route.direct_response.body.CopyFrom(base_pb2.DataSource(inline_bytes=spec.body.bytes))
 
 
+@derived
 def default_retries(view: View) -> rc.RetryPolicy | None:
     """How routes are retried that say nothing about it. Shared: not to be changed."""
     mesh: MeshConfig = view.mesh()

@@ -23,6 +23,7 @@ from mesh_pilot.envoy.route.match import route_match
 from mesh_pilot.envoy.route.rules import HttpRule, http_rules
 from mesh_pilot.envoy.route.select import Client, select
 from mesh_pilot.envoy.splice import Template, template
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
 
@@ -37,9 +38,10 @@ class Encoded(NamedTuple):
     """Whether no request goes past it: nothing may stand behind it."""
 
 
+@derived
 def virtual_service_routes(view: View, key: ConfigKey, client: Client, port: int) -> tuple[Encoded, ...]:
     """The routes of a VirtualService for a client that came in on a port, in order."""
-    found = select(view.get(http_rules, key), client, port)
+    found = select(http_rules(view, key), client, port)
     return tuple(_encoded(_route(view, key, rule, match, client, port)) for rule, match in found)
 
 
@@ -52,12 +54,13 @@ def service_routes(view: View, host: str, port: int, rule: RuleRef) -> tuple[Enc
     hashed = hash_policy(view, rule, port)
     if hashed is None:
         contents = {"cluster": (cluster.encode(),), "operation": (operation.encode(),)}
-        return (Encoded(view.get(_shared_route).fill(contents), True),)
+        return (Encoded(_shared_route(view).fill(contents), True),)
     route = _service_route(view, cluster, operation)
     route.route.hash_policy.append(hashed)
     return (_encoded(route),)
 
 
+@derived
 def _shared_route(view: View) -> Template:
     """The routes of services, with blanks for what each has of its own."""
     marks = {"cluster": "\0cluster", "operation": "\0operation"}
@@ -67,7 +70,7 @@ def _shared_route(view: View) -> Template:
 
 def _service_route(view: View, cluster: str, operation: str) -> rc.Route:
     route = default_route(cluster, operation)
-    retries = view.get(default_retries)
+    retries = default_retries(view)
     if retries is not None:
         route.route.retry_policy.CopyFrom(retries)
     return route

@@ -9,6 +9,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.messages import encode, seconds
 from mesh_pilot.envoy.names import PASSTHROUGH, outbound
 from mesh_pilot.envoy.proxy_settings import counts_attempts
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
 
@@ -17,11 +18,12 @@ BLOCK_ALL = "block_all"
 BAD_GATEWAY = 502
 
 
+@derived
 def catch_all(view: View, sidecar: ConfigKey | None) -> bytes:
     """Sends on to where the client was going (or the egress proxy), or answers 502, as the outbound policy says."""
-    cluster = view.get(unknown_destination, sidecar)
+    cluster = unknown_destination(view, sidecar)
     name = ALLOW_ANY if cluster else BLOCK_ALL
-    count = view.get(counts_attempts, "")
+    count = counts_attempts(view, "")
     host = rc.VirtualHost(name=name, domains=["*"], include_request_attempt_count=count)
     route = host.routes.add(name=name, match=rc.RouteMatch(prefix="/"))
     if cluster:
@@ -33,6 +35,7 @@ def catch_all(view: View, sidecar: ConfigKey | None) -> bytes:
     return encode(host)
 
 
+@derived
 def unknown_destination(view: View, sidecar: ConfigKey | None) -> str:
     """The cluster for traffic to undeclared hosts; empty where the policy is REGISTRY_ONLY."""
     config = view.config(sidecar) if sidecar is not None else None

@@ -16,7 +16,7 @@ def hash_policy(view: View, ref: RuleRef, port: int, subset: str = "") -> rc.Rou
     """What a rule hashes requests to a port and subset by; None without consistent hashing."""
     if not ref:
         return None
-    balancer = view.get(policy, ref, port, subset).load_balancer
+    balancer = policy(view, ref, port, subset).load_balancer
     return _translate(balancer.consistent_hash) if balancer is not None and balancer.consistent_hash else None
 
 

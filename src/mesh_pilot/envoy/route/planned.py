@@ -25,12 +25,13 @@ from mesh_pilot.envoy.egress import (
 )
 from mesh_pilot.envoy.ledger import ledger_of
 from mesh_pilot.envoy.policy import rule_ref
-from mesh_pilot.envoy.route.build import service_routes, virtual_service_routes
+from mesh_pilot.envoy.route.build import virtual_service_routes
 from mesh_pilot.envoy.route.domains import Claims, host_port, in_brackets, service_addresses, service_names
 from mesh_pilot.envoy.route.rules import sources
 from mesh_pilot.envoy.route.select import client_of, has_routes
-from mesh_pilot.envoy.route.table import PlannedHost, RoutesCall
+from mesh_pilot.envoy.route.table import PlannedHost, RouteSource, ServiceRoutes
 from mesh_pilot.envoy.scope import Scope
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Port, Protocol, Service
 from mesh_pilot.world import View
@@ -68,9 +69,10 @@ class Share:
     """Hosts of the bucket that are left out; of the share ``DISPUTED`` all it has."""
 
 
+@derived
 def shares(view: View, source: Source) -> tuple[Share, ...]:
     """The shares of a table, in order."""
-    disputed = view.get(_disputed_hosts, source)
+    disputed = _disputed_hosts(view, source)
     every = scope_buckets(view, source.scope)
     if not disputed:
         return tuple(Share(source, bucket) for bucket in every)
@@ -85,20 +87,20 @@ def shares(view: View, source: Source) -> tuple[Share, ...]:
 def share_hosts(view: View, share: Share) -> tuple[PlannedHost, ...]:
     """The virtual hosts of a share, in the order of hosts."""
     if share.bucket == DISPUTED:
-        return view.get(_settled_together, share.source, share.disputed)
-    hosts = view.get(_group, share.source, share.bucket).hosts
+        return _settled_together(view, share.source, share.disputed)
+    hosts = _group(view, share.source, share.bucket).hosts
     return tuple(h for h in hosts if _host_of(h) not in share.disputed) if share.disputed else hosts
 
 
 def sniffed_hosts(view: View, source: Source, host: str, domain: str) -> tuple[PlannedHost, ...]:
     """The virtual host of one service, by its domain, for whatever host a request names; all where none has it."""
     found: PlannedHost | None = None
-    group = view.get(_group, source, _bucket_in(view, source, host))
+    group = _group(view, source, _bucket_in(view, source, host))
     # The name of a service is nobody's short form: only an address, a wildcard or other letters can be another's too.
     if _is_plain(host) and host.lower() not in group.disputed and _service_on(view, source, host) is not None:
         found = _with_domain((h for h in group.hosts if _host_of(h) == host), domain)
     if found is None:
-        every = [planned for share in view.get(shares, source) for planned in share_hosts(view, share)]
+        every = [planned for share in shares(view, source) for planned in share_hosts(view, share)]
         found = _with_domain(every, domain)
         if found is None:
             return tuple(every)
@@ -128,6 +130,7 @@ class _Group:
     """What two hosts of the bucket want."""
 
 
+@derived
 def _group(view: View, source: Source, bucket: int) -> _Group:
     services = _services_on(view, source, bucket)
     bits = bucket.bit_length() - 1
@@ -153,10 +156,11 @@ def _place_and_name(item: tuple[int, PlannedHost]) -> tuple[int, str]:
     return item[0], item[1].name
 
 
+@derived
 def _disputed_hosts(view: View, source: Source) -> frozenset[str]:
     """The hosts that want anything that another host wants."""
-    groups = {bucket: view.get(_group, source, bucket) for bucket in scope_buckets(view, source.scope)}
-    ledger = view.get(ledger_of, "hosts", source)
+    groups = {bucket: _group(view, source, bucket) for bucket in scope_buckets(view, source.scope)}
+    ledger = ledger_of(view, "hosts", source)
     disputed = ledger.shared({bucket: group.wanted for bucket, group in groups.items()})
     disputed = disputed.union(*[group.disputed for group in groups.values() if group.disputed])
     if not disputed:
@@ -170,6 +174,7 @@ def _disputed_hosts(view: View, source: Source) -> frozenset[str]:
     )
 
 
+@derived
 def _settled_together(view: View, source: Source, hosts: frozenset[str]) -> tuple[PlannedHost, ...]:
     """The virtual hosts of some hosts that share domains with no others: whoever comes first has a domain."""
     found = (_service_on(view, source, host) for host in hosts)
@@ -191,7 +196,7 @@ def _settled_together(view: View, source: Source, hosts: frozenset[str]) -> tupl
 
 def _services_on(view: View, source: Source, bucket: int) -> tuple[Service, ...]:
     """The services of a bucket with a port of the table's, whatever it speaks."""
-    return view.get(_services_by_port, source.scope, source.egress, bucket).get(source.port, ())
+    return _services_by_port(view, source.scope, source.egress, bucket).get(source.port, ())
 
 
 def _service_on(view: View, source: Source, host: str) -> Service | None:
@@ -199,6 +204,7 @@ def _service_on(view: View, source: Source, host: str) -> Service | None:
     return next((service for service in services if service.host == host), None)
 
 
+@derived
 def _services_by_port(view: View, scope: Scope, egress: Egress, bucket: int) -> Mapping[int, tuple[Service, ...]]:
     found: dict[int, list[Service]] = {}
     for service in egress_services(view, scope, egress, bucket):
@@ -214,21 +220,24 @@ def _ports(service: Service, source: Source) -> Iterator[Port]:
     )
 
 
+@derived
 def _numbers_of(view: View, source: Source, host: str) -> frozenset[int]:
     """The numbers of those ports of the service of a host; none where it has none, or there is no service."""
     service = _service_on(view, source, host)
     return frozenset(p.number for p in _ports(service, source)) if service is not None else frozenset()
 
 
+@derived
 def _covered(view: View, source: Source) -> Mapping[str, frozenset[int]]:
     """The wildcards of VirtualServices that cover any service on the table's port, with the numbers of their ports."""
     found: dict[str, frozenset[int]] = {}
     for bucket in scope_buckets(view, source.scope):
-        for pattern, numbers in view.get(_covered_in, source, bucket).items():
+        for pattern, numbers in _covered_in(view, source, bucket).items():
             found[pattern] = found.get(pattern, frozenset()) | numbers
     return found
 
 
+@derived
 def _covered_in(view: View, source: Source, bucket: int) -> Mapping[str, frozenset[int]]:
     found: dict[str, frozenset[int]] = {}
     services = _services_on(view, source, bucket)
@@ -255,7 +264,7 @@ class _Want:
     names: tuple[str, ...]
     short: tuple[str, ...]
     """Those of the names that are short forms."""
-    routes: RoutesCall
+    routes: RouteSource
     configs: tuple[ConfigKey, ...]
     is_service: bool
 
@@ -292,7 +301,7 @@ class _Draft:
     hosts: tuple[str, ...]
     """Hosts of a VirtualService that are no service's."""
     services: tuple[Service, ...]
-    routes: RoutesCall
+    routes: RouteSource
     configs: tuple[ConfigKey, ...]
 
 
@@ -325,10 +334,10 @@ class _Planner:
         view, scope = self._view, self._source.scope
         client = client_of(view, scope, MESH_GATEWAY, head.key, infer_ports=not self._source.port)
         for number in sorted(numbers):
-            if view.get(has_routes, head.key, client, number):
+            if has_routes(view, head.key, client, number):
                 served = by_port.get(number, [])
-                routes = (virtual_service_routes, (head.key, client, number))
-                configs = view.get(sources, head.key)
+                routes = virtual_service_routes.query(head.key, client, number)
+                configs = sources(view, head.key)
                 self._drafts.append(_Draft(number, tuple(hosts), tuple(served), routes, configs))
                 self._routed.update(service.host for service in served)
 
@@ -341,7 +350,7 @@ class _Planner:
             rule = rule_ref(self._view, scope.namespace, scope.labels, service.key)
             configs = (service.config, *rule) if service.config is not None else rule
             for port in _ports(service, self._source):
-                routes = (service_routes, (service.host, port.number, rule))
+                routes = ServiceRoutes(service.host, port.number, rule)
                 self._drafts.append(_Draft(port.number, (), (service,), routes, configs))
 
     def wants(self) -> Iterator[_Want]:
@@ -361,9 +370,9 @@ class _Planner:
         found: set[int] = set()
         for host in hosts:
             if host.startswith("*"):
-                found |= self._view.get(_covered, self._source).get(host, frozenset())
+                found |= _covered(self._view, self._source).get(host, frozenset())
             elif host not in self._services and not self._is_mine(host):
-                found |= self._view.get(_numbers_of, self._source, host)
+                found |= _numbers_of(self._view, self._source, host)
         return found
 
     def _parted(self, hosts: Iterable[str]) -> tuple[list[str], list[Service]]:
@@ -373,7 +382,7 @@ class _Planner:
         for host in sorted(hosts, key=lambda h: h.startswith("*")):
             if host.startswith("*"):
                 found += (s for s in self._services.values() if host_covers(host, s.host))
-                if self._is_mine(host) and host not in self._view.get(_covered, self._source):
+                if self._is_mine(host) and host not in _covered(self._view, self._source):
                     unknown.append(host)
             elif host in self._services:
                 found.append(self._services[host])

@@ -9,6 +9,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.route.merge import merge_matches, merge_rules
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world import View
 
@@ -36,6 +37,7 @@ class Traits:
     """Full names of the hosts that its routes send to, mirrors included."""
 
 
+@derived
 def http_rules(view: View, key: ConfigKey) -> tuple[HttpRule, ...]:
     """The HTTP rules of a VirtualService, in order; a rule whose delegate can't be found or seen is left out."""
     config = view.config(key)
@@ -50,6 +52,7 @@ def http_rules(view: View, key: ConfigKey) -> tuple[HttpRule, ...]:
     return tuple(found)
 
 
+@derived
 def sources(view: View, key: ConfigKey) -> tuple[ConfigKey, ...]:
     """The VirtualServices that the rules of one come from: itself and its delegates."""
     config = view.config(key)
@@ -59,9 +62,10 @@ def sources(view: View, key: ConfigKey) -> tuple[ConfigKey, ...]:
     return tuple(dict.fromkeys((key, *delegates)))
 
 
+@derived
 def traits(view: View, key: ConfigKey) -> Traits:
     """See ``Traits``."""
-    rules = view.get(http_rules, key)
+    rules = http_rules(view, key)
     matches = [match for rule in rules for match in rule.spec.match]
     hosts = (view.full_host(d.host, rule.namespace) for rule in rules for d in _destinations(rule.spec))
     return Traits(
@@ -102,10 +106,11 @@ def _delegate_key(delegate: api.Delegate, namespace: str) -> ConfigKey:
 
 
 def _visible(view: View, delegate: Config, namespace: str) -> bool:
-    export = delegate.spec.export_to or view.get(_default_export_to) or ["*"]
+    export = delegate.spec.export_to or _default_export_to(view) or ["*"]
     return "*" in export or namespace in export or ("." in export and delegate.namespace == namespace)
 
 
+@derived
 def _default_export_to(view: View) -> tuple[str, ...]:
     return tuple(view.mesh().default_virtual_service_export_to)
 

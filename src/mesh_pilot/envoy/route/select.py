@@ -12,6 +12,7 @@ from mesh_pilot.envoy.route.match import takes_all
 from mesh_pilot.envoy.route.rules import HttpRule, http_rules, traits
 from mesh_pilot.envoy.route.services import only_port, service_key
 from mesh_pilot.envoy.scope import Labels, Scope
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
 from mesh_pilot.world.names import MESH_GATEWAY
@@ -51,7 +52,7 @@ def client_of(view: View, scope: Scope, gateway: str, key: ConfigKey, *, infer_p
 
     ``infer_ports``: a destination without a port means the only one of its service.
     """
-    known = view.get(traits, key)
+    known = traits(view, key)
     rules = []
     for host in known.destinations:
         ref = rule_ref(view, scope.namespace, scope.labels, service_key(view, scope, host))
@@ -68,9 +69,10 @@ def client_of(view: View, scope: Scope, gateway: str, key: ConfigKey, *, infer_p
     )
 
 
+@derived
 def has_routes(view: View, key: ConfigKey, client: Client, port: int) -> bool:
     """Whether any rule of a VirtualService is for a client on a port: without one, it is as if it were not there."""
-    return next(select(view.get(http_rules, key), client, port), None) is not None
+    return next(select(http_rules(view, key), client, port), None) is not None
 
 
 def select(rules: Sequence[HttpRule], client: Client, port: int) -> Iterator[Selected]:

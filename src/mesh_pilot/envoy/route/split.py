@@ -17,11 +17,13 @@ from mesh_pilot.envoy.messages import ads, boolean, encode
 from mesh_pilot.envoy.route.catch_all import ALLOW_ANY, BLOCK_ALL, catch_all, unknown_destination
 from mesh_pilot.envoy.route.table import PlannedHost, virtual_host
 from mesh_pilot.envoy.scope import Call, Plan
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ROUTE, VIRTUAL_HOST, Resource, host_name, make_resource
 from mesh_pilot.world import View
 
 
+@derived
 def split_table(view: View, name: str) -> Resource:
     """A table whose virtual hosts come by themselves: the same for whatever hosts it has."""
     table = route_pb2.RouteConfiguration(name=name, validate_clusters=boolean(False))
@@ -31,23 +33,28 @@ def split_table(view: View, name: str) -> Resource:
 
 def host_plan(table: str, hosts: Iterable[PlannedHost]) -> dict[str, Call]:
     """The planned virtual hosts of a table as resources."""
-    return {host_name(table, host.name): (split_host, (table, host)) for host in hosts}
+    return {host_name(table, host.name): split_host.query(table, host) for host in hosts}
 
 
+@derived
 def catch_all_plan(view: View, table: str, sidecar: ConfigKey | None) -> Plan:
     """The virtual host for everything else."""
-    name = ALLOW_ANY if view.get(unknown_destination, sidecar) else BLOCK_ALL
-    return {host_name(table, name): (split_catch_all, (table, sidecar))}
+    name = ALLOW_ANY if unknown_destination(view, sidecar) else BLOCK_ALL
+    return {host_name(table, name): split_catch_all.query(table, sidecar)}
 
 
+@derived
 def split_host(view: View, table: str, planned: PlannedHost) -> Resource:
     """A virtual host by itself. Envoy needs it to have the resource's name, or can't remove it."""
     name = host_name(table, planned.name)
-    return make_resource(name, VIRTUAL_HOST, virtual_host(view, attrs.evolve(planned, name=name)), planned.configs)
+    return make_resource(
+        name, VIRTUAL_HOST, virtual_host.compute(view, attrs.evolve(planned, name=name)), planned.configs
+    )
 
 
+@derived
 def split_catch_all(view: View, table: str, sidecar: ConfigKey | None) -> Resource:
     """The virtual host for everything else, by itself."""
-    host = rc.VirtualHost.FromString(view.get(catch_all, sidecar))
+    host = rc.VirtualHost.FromString(catch_all(view, sidecar))
     host.name = host_name(table, host.name)
     return make_resource(host.name, VIRTUAL_HOST, encode(host))

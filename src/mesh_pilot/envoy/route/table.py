@@ -8,23 +8,42 @@ is put together from pieces of many virtual hosts, so that those that stayed are
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Protocol
 
 import attrs
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.config.route.v3 import route_pb2
 
 from mesh_pilot.envoy.messages import boolean, encode, field, field_header
+from mesh_pilot.envoy.policy import RuleRef
 from mesh_pilot.envoy.proxy_settings import counts_attempts
 from mesh_pilot.envoy.route.build import Encoded, service_routes
+from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ROUTE, JoinedKeys, Resource, make_resource
 from mesh_pilot.world import View
 
-RoutesCall = tuple[Callable[..., tuple[Encoded, ...]], tuple[Any, ...]]
-"""A translator that gives routes, and its key."""
+
+class RouteSource(Protocol):
+    """Where routes come from; compared and hashed by value."""
+
+    def get(self, view: View) -> tuple[Encoded, ...]: ...
+
+
+@attrs.frozen(cache_hash=True)
+class ServiceRoutes:
+    """The routes of a service that no VirtualService is for. They are not derived: to make them anew costs less than
+    to remember them, and most services have nothing else."""
+
+    host: str
+    port: int
+    rule: RuleRef
+
+    def get(self, view: View) -> tuple[Encoded, ...]:
+        return service_routes(view, self.host, self.port, self.rule)
+
 
 NAME = 1
 HOST_DOMAINS, HOST_ROUTES = 2, 3
@@ -38,7 +57,7 @@ class PlannedHost:
 
     name: str
     domains: tuple[str, ...]
-    routes: tuple[RoutesCall, ...] = ()
+    routes: tuple[RouteSource, ...] = ()
     """Where its routes come from, in order."""
     https_only: bool = False
     """Plaintext requests are redirected to HTTPS."""
@@ -46,26 +65,23 @@ class PlannedHost:
     """What its routes were written in."""
 
 
+@derived
 def virtual_host(view: View, planned: PlannedHost) -> bytes:
     """A VirtualHost, encoded. Of routes from several sources those that take everything go last."""
-    routes = [route for call in planned.routes for route in _routes(view, call)]
+    routes = [route for source in planned.routes for route in source.get(view)]
     if len(planned.routes) > 1:
         routes.sort(key=lambda route: route.takes_all)
     parts = [field(NAME, planned.name.encode())]
     parts += [field(HOST_DOMAINS, domain.encode()) for domain in planned.domains]
     parts += [field(HOST_ROUTES, route.data) for route in routes]
-    parts.append(view.get(_host_settings, planned.https_only))
+    parts.append(_host_settings(view, planned.https_only))
     return b"".join(parts)
 
 
-def _routes(view: View, call: RoutesCall) -> tuple[Encoded, ...]:
-    function, key = call
-    return function(view, *key) if function is service_routes else view.get(function, *key)
-
-
+@derived
 def _host_settings(view: View, https_only: bool) -> bytes:
     """What virtual hosts have besides names and routes."""
-    host = rc.VirtualHost(include_request_attempt_count=view.get(counts_attempts, ""))
+    host = rc.VirtualHost(include_request_attempt_count=counts_attempts(view, ""))
     if https_only:
         host.require_tls = rc.VirtualHost.ALL
     return encode(host)
@@ -80,7 +96,7 @@ def route_table(
     never check.
     """
     planned = tuple(hosts)
-    encoded = [view.get(virtual_host, host) for host in planned]
+    encoded = [virtual_host(view, host) for host in planned]
     encoded += last
     rest = b"" if grpc else encode(route_pb2.RouteConfiguration(validate_clusters=boolean(False)))
     body = b"".join((field(NAME, name.encode()), *(field(TABLE_HOSTS, host) for host in encoded), rest))
@@ -105,7 +121,7 @@ def piece_of(view: View, hosts: Iterable[PlannedHost]) -> Piece:
     digests: list[bytes] = []
     configs: dict[ConfigKey, None] = {}
     for planned in hosts:
-        host = view.get(virtual_host, planned)
+        host = virtual_host(view, planned)
         fields += (field_header(TABLE_HOSTS, host), host)
         digests.append(_digest(host))
         configs.update(dict.fromkeys(planned.configs))

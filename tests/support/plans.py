@@ -1,0 +1,21 @@
+"""Whole plans, where the program itself only reads their parts."""
+
+from __future__ import annotations
+
+from mesh_pilot.envoy.clusters import cluster_plans
+from mesh_pilot.envoy.listeners import listener_plans
+from mesh_pilot.envoy.scope import Place, Plan, Scope, joined
+from mesh_pilot.incremental import derived
+from mesh_pilot.world.view import View
+
+
+@derived
+def outbound_clusters(view: View, scope: Scope, place: Place) -> Plan:
+    """The outbound clusters of a scope."""
+    return joined(view, cluster_plans(view, scope, place))
+
+
+@derived
+def outbound_listeners(view: View, scope: Scope) -> Plan:
+    """The outbound listeners of a scope."""
+    return joined(view, listener_plans(view, scope))
