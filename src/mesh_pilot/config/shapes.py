@@ -34,6 +34,8 @@ class FieldShape:
     group: str | None
     """The oneof that the field is a member of."""
     number: int
+    optional: bool = False
+    """Whether a scalar can be absent: `optional` in the proto file, or a member of a oneof."""
     message: type[betterproto2.Message] | None = None
     enum: type[betterproto2.Enum] | None = None
     wellknown: type | None = None
@@ -118,6 +120,7 @@ def _field(name: str, proto_name: str, meta: betterproto2.FieldMetadata, python_
         repeated=bool(meta.repeated),
         group=meta.group,
         number=meta.number,
+        optional=bool(meta.optional),
         message=message,
         enum=enum,
         wellknown=wellknown,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
+from mesh_pilot.config.plain import plain
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.ops.changes import describe, warnings_of
@@ -57,7 +58,7 @@ def show_config(config: Config) -> Json:
         "apiVersion": config.api_version,
         "kind": config.key.kind,
         "metadata": metadata,
-        "spec": config.spec.to_dict(),
+        "spec": plain(config.spec),
         "origin": str(config.origin),
     }
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import attrs
 import trio
 
+from mesh_pilot.config.plain import plain
 from mesh_pilot.config.wire import parse
 from mesh_pilot.model.config import EPOCH
 from mesh_pilot.rpc import open_channel
@@ -89,7 +90,7 @@ def _body(found: Collection | None, resource: Resource) -> Iterator[tuple[str, o
     reason = "the type is not known here"
     if found is not None:
         try:
-            yield "spec", parse(found.message, resource.body, "", []).to_dict()
+            yield "spec", plain(parse(found.message, resource.body, "", []))
             return
         except ValueError as error:
             reason = str(error)

@@ -10,6 +10,8 @@ import betterproto2
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.config.decode import Metadata, decode_binary
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
+from mesh_pilot.config.plain import plain
+from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.config.wire import parse
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from mesh_pilot.model.events import (
@@ -95,7 +97,7 @@ def _mesh_item(collection: Collection, resource: Resource, origin: Origin, root_
     errors = tuple(problem for problem in problems if problem.severity is Severity.ERROR)
     if errors:
         raise ConfigError(origin, None, errors)
-    data = message.to_dict()
+    data = plain(message)
     passed = marks(resource.annotations)
     if collection is MESH_CONFIG:
         # The sender merged its defaults in: what is false there is meant to be false.
@@ -107,8 +109,11 @@ def _mesh_item(collection: Collection, resource: Resource, origin: Origin, root_
 
 def _flags(message: type[betterproto2.Message]) -> Iterator[str]:
     """The JSON names of a message's plain booleans."""
-    given = message().to_dict(include_default_values=True)
-    return (name for name, value in given.items() if value is False)
+    return (
+        field.json_name
+        for field in shape_of(message).fields
+        if field.proto_type == "bool" and not (field.repeated or field.optional or field.carrier)
+    )
 
 
 _FLAGS = tuple(_flags(MeshConfig))
