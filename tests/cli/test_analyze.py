@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
 from support.command import mesh_pilot
 
 SAMPLES = Path(__file__).parents[2] / "samples"
@@ -53,10 +55,112 @@ def test_a_kind_without_effect_is_a_warning(tmp_path: Path) -> None:
     assert f"{tmp_path}/a.yaml:1: warning: ProxyConfig/shop/extra: this kind" in done.out
 
 
-def test_a_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_a_path_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     done = mesh_pilot("analyze", str(tmp_path / "nothing"))
     assert done.code == 1
-    assert done.err == f"mesh-pilot: cannot read the folder {tmp_path}/nothing: No such file or directory\n"
+    assert done.err == f"mesh-pilot: cannot read {tmp_path}/nothing: No such file or directory\n"
+
+
+@pytest.mark.parametrize("sample", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
+def test_every_sample_is_good_as_it_stands(sample: str) -> None:
+    done = mesh_pilot("analyze", str(SAMPLES / sample))
+    assert done.code == 0
+    assert done.out.splitlines()[-1].endswith(" objects are good, 0 errors, 0 warnings")
+    assert not done.out.startswith("0 objects")
+
+
+def test_a_folder_of_all_sorts_of_files_is_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("# My mesh\n")
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "reviews.yaml").write_text(GOOD)
+    (tmp_path / "mesh.yaml").write_text("accessLogFile: /dev/stdout\nconnectTimeout: soon\n")
+    (tmp_path / "networks.yaml").write_text("networks: {}\n")
+    (tmp_path / "bootstrap.json").write_text((SAMPLES / "grpc" / "bootstrap.json").read_text())
+    for name, extra in (("envoy.yaml", ()), ("delta.yaml", ("--delta",))):
+        written = mesh_pilot("envoy-bootstrap", "--id", "web-1", "--ip", "10.1.1.1", *extra)
+        (tmp_path / name).write_text(written.out)
+    done = mesh_pilot("analyze", str(tmp_path))
+    assert done.code == 1
+    assert done.out.splitlines() == [
+        f"{tmp_path}/mesh.yaml:2: error: connectTimeout: 'soon' is not a duration; "
+        "write a number and a unit, such as 5s, 250ms or 1h30m",
+        f"{tmp_path}/bootstrap.json: note: passed over: a bootstrap of gRPC clients",
+        f"{tmp_path}/delta.yaml: note: passed over: a bootstrap of Envoy",
+        f"{tmp_path}/envoy.yaml: note: passed over: a bootstrap of Envoy",
+        f"{tmp_path}/mesh.yaml: note: checked as MeshConfig; it goes to --mesh-config, not into a folder of --config-dir",
+        f"{tmp_path}/networks.yaml: note: checked as MeshNetworks; it goes to --networks-config, "
+        "not into a folder of --config-dir",
+        f"{tmp_path}: note: passed over, for neither YAML nor JSON: README.md",
+        "1 objects are good, 1 errors, 0 warnings",
+    ]
+
+
+def test_what_is_no_settings_and_no_object_is_still_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("metadata: {name: reviews}\nspec: {hosts: [reviews.test]}\n")
+    done = mesh_pilot("analyze", str(tmp_path))
+    assert done.code == 1
+    assert f"{tmp_path}/a.yaml:1: error: apiVersion: is missing" in done.out
+
+
+def test_a_file_and_standard_input_are_read_and_a_file_counts_once(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(GOOD)
+    assert mesh_pilot("analyze", str(file), str(tmp_path)).out == "1 objects are good, 0 errors, 0 warnings\n"
+    done = mesh_pilot("analyze", "-", stdin=BAD)
+    assert done.code == 1
+    assert done.out.startswith("stdin:6: error: ServiceEntry/shop/ratings: spec.ports[0].number: ")
+
+
+OTHERS = """\
+apiVersion: network.istio.io/v1
+kind: VirtualService
+metadata: {name: a}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: a}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: a}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: b}
+"""
+
+
+def test_objects_that_are_not_ours_are_told_apart(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(OTHERS)
+    done = mesh_pilot("analyze", str(tmp_path))
+    assert done.code == 1
+    assert done.out.splitlines() == [
+        f"{file}:1: error: apiVersion: there is no VirtualService in network.istio.io/v1; "
+        "did you mean networking.istio.io/v1?",
+        f"{file}:5: warning: HTTPRoute of gateway.networking.k8s.io/v1: ignored: the Gateway API is not read; "
+        "write Istio's Gateway and VirtualService",
+        f"{file}:9: note: ignored: Deployment of apps/v1 (2 of them, also at {file}:13)",
+        "0 objects are good, 1 errors, 1 warnings, 2 ignored",
+    ]
+
+
+def test_json_says_the_same(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(OTHERS + "---\n" + GOOD + "---\n" + BAD)
+    done = mesh_pilot("analyze", "-o", "json", str(tmp_path))
+    found = json.loads(done.out)
+    assert (done.code, found["objects"]) == (1, 1)
+    assert found["errors"][1] == {
+        "where": f"{tmp_path}/a.yaml:27",
+        "object": "ServiceEntry/shop/ratings",
+        "field": "spec.ports[0].number",
+        "reason": "expected a whole number, got the string 'many'",
+    }
+    assert [warning["object"] for warning in found["warnings"]] == ["HTTPRoute of gateway.networking.k8s.io/v1"]
+    assert found["ignored"] == [
+        {"apiVersion": "apps/v1", "kind": "Deployment", "where": [f"{tmp_path}/a.yaml:{line}" for line in (9, 13)]}
+    ]
+    assert found["notes"] == []
 
 
 def test_a_patch_that_can_not_be_applied_is_an_error(tmp_path: Path) -> None:

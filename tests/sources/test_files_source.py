@@ -116,9 +116,30 @@ async def test_kinds_that_are_not_istios_are_ignored_with_one_line_a_kind_and_fi
             await follower.until_synced()
             (folder / "a.yaml").write_text(deployment * 2 + text("one", 2))
             await follower.until(lambda picture: version(picture.items[key("one")]) == 2)
-    ignored = [(Path(entry["file"]).name, entry["kind"]) for entry in logs if "ignored" in entry["event"]]
-    assert ignored == [("a.yaml", "Deployment")]
+    ignored = [entry for entry in logs if "ignored" in entry["event"]]
+    told = [(Path(entry["file"]).name, entry["api_version"], entry["kind"], entry["log_level"]) for entry in ignored]
+    assert told == [("a.yaml", "apps/v1", "Deployment", "info")]
     assert follower.picture.rejected == {}
+
+
+async def test_ignored_kinds_that_one_may_rely_on_are_a_warning_with_the_reason(
+    folder: Path, source: FileSource
+) -> None:
+    (folder / "a.yaml").write_text("apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: web}\n")
+    with capture_logs() as logs:
+        async with running(source) as follower:
+            await follower.until_synced()
+    (warning,) = [entry for entry in logs if entry["log_level"] == "warning"]
+    assert warning["reason"] == "an Ingress is not read; write Istio's Gateway and VirtualService"
+
+
+async def test_a_slip_in_the_group_is_a_rejection(folder: Path, source: FileSource) -> None:
+    (folder / "a.yaml").write_text(text("one", 1).replace("networking.istio.io", "network.istio.io"))
+    async with running(source) as follower:
+        await follower.until(lambda picture: picture.synced > 0 and bool(picture.rejected))
+        (rejected,) = follower.picture.rejected.values()
+        assert (str(rejected.origin), rejected.problems[0].path) == (f"{folder}/a.yaml:1", "apiVersion")
+        assert "did you mean networking.istio.io/v1?" in rejected.problems[0].reason
 
 
 async def test_a_rejection_names_file_line_field_and_reason(folder: Path, source: FileSource) -> None:

@@ -22,12 +22,14 @@ class Done:
     err: str
 
 
-def mesh_pilot(*arguments: str, env: Mapping[str, str] | None = None, timeout_seconds: float = 60) -> Done:
-    """Run a command to its end; ``env`` is added to the environment."""
+def mesh_pilot(
+    *arguments: str, env: Mapping[str, str] | None = None, stdin: str = "", timeout_seconds: float = 60
+) -> Done:
+    """Run a command to its end; ``env`` is added to the environment, ``stdin`` is its standard input."""
     done = subprocess.run(
         [*COMMAND, *arguments],
         env={**os.environ, **(env or {})},
-        stdin=subprocess.DEVNULL,
+        input=stdin,
         capture_output=True,
         text=True,
         timeout=timeout_seconds,

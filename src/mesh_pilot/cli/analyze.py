@@ -2,78 +2,79 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import click
-import trio
 
-from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
-from mesh_pilot.model.config import Severity
-from mesh_pilot.model.events import Event, Synced
-from mesh_pilot.ops.changes import WITHOUT_EFFECT, describe
-from mesh_pilot.ops.patches import in_configs
-from mesh_pilot.ops.world_pages import configs, warnings
-from mesh_pilot.sources.files import file_source
-from mesh_pilot.world import World
+from mesh_pilot.cli.terminal import coloured
+
+if TYPE_CHECKING:
+    from mesh_pilot.cli.analysis import Analysis
+
+_COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
 
 @click.command("analyze")
-@click.argument("folders", nargs=-1, required=True, type=click.Path(path_type=Path))
-def command(folders: tuple[Path, ...]) -> int:
-    """Check the Istio configuration in FOLDERS.
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
+def command(paths: tuple[str, ...], output: str) -> int:
+    """Check the Istio configuration at each PATH: a file, a folder, or - for standard input.
 
-    Prints each problem with file, line, object, field and reason. Exits with 1 when there are errors; warnings alone
-    are fine.
+    Prints each problem with file, line, object, field and reason, and what was ignored or passed over. A mesh.yaml is
+    checked as MeshConfig.
+
+    Exits with 0 where there are no errors (there may be warnings), 1 where there are some or something can't be read,
+    2 for a wrong flag.
     """
-    for folder in folders:
-        try:
-            any(folder.iterdir())
-        except OSError as error:
-            raise click.ClickException(f"cannot read the folder {folder}: {error.strerror}") from None
+    from mesh_pilot.cli.analysis import UnreadableError, analyze
+    from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
+
     configure(LogLevels(logging.WARNING), LogFormat.TEXT, sys.stderr)
-    world = trio.run(_read, folders)
-    errors = [line for rejected in world.rejections() for line in describe(rejected)]
-    doubts = [*warnings(world), *_without_effect(world)]
-    for severity, line in in_configs(world):
-        (errors if severity is Severity.ERROR else doubts).append(line)
-    for line in errors:
-        click.echo(_sentence("error", line))
-    for line in doubts:
-        click.echo(_sentence("warning", line))
-    held = sum(world.statistics().configs.values())
-    click.echo(f"{held} objects are good, {len(errors)} errors, {len(doubts)} warnings")
-    return 1 if errors else 0
+    try:
+        found = analyze(paths, sys.stdin.buffer)
+    except UnreadableError as error:
+        raise click.ClickException(str(error)) from None
+    if output == "json":
+        click.echo(json.dumps(_as_json(found), indent=2, ensure_ascii=False))
+    else:
+        for severity, line in _lines(found):
+            click.echo(coloured(line, f": {severity}:", fg=_COLOURS[severity]))
+        ignored = sum(len(kind.where) for kind in found.ignored)
+        summary = f"{found.objects} objects are good, {len(found.errors)} errors, {len(found.warnings)} warnings"
+        click.echo(f"{summary}, {ignored} ignored" if ignored else summary)
+    return 1 if found.errors else 0
 
 
-async def _read(folders: tuple[Path, ...]) -> World:
-    """The World as it is once all files are read and what is broken is known to be broken, not half-written."""
-    world = World()
-    source = file_source([str(folder) for folder in folders])
-    send, receive = trio.open_memory_channel[Event](100)
-    events: list[Event] = []
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(source.run, send)
-        async for event in receive:
-            events.append(event)
-            if isinstance(event, Synced):
-                break
-        nursery.cancel_scope.cancel()
-    world.apply(events)
-    return world
+def _lines(found: Analysis) -> Iterator[tuple[str, str]]:
+    """How bad it is, and the line."""
+    for finding in (*found.errors, *found.warnings):
+        yield finding.severity.value, str(finding)
+    for kind in found.ignored:
+        first, *others = kind.where
+        also = f" ({len(kind.where)} of them, also at {', '.join(others[:3])}{', ...' if others[3:] else ''})"
+        yield "note", f"{first}: note: ignored: {kind.kind} of {kind.api_version}{also if others else ''}"
+    for note in found.notes:
+        yield "note", f"{note.where}: note: {note.what}"
 
 
-def _without_effect(world: World) -> list[dict[str, str]]:
-    reason = "this kind is checked, but has no effect in this version"
-    return [
-        {"where": str(config.origin), "object": str(config.key), "reason": reason}
-        for config in configs(world)
-        if config.key.kind in WITHOUT_EFFECT
-    ]
-
-
-def _sentence(severity: str, line: dict[str, str]) -> str:
-    return ": ".join(
-        [line.get("where", ""), severity, *(line[k] for k in ("object", "field", "reason") if line.get(k))]
-    )
+def _as_json(found: Analysis) -> dict[str, object]:
+    return {
+        "objects": found.objects,
+        **{
+            name: [
+                {
+                    k: v
+                    for k, v in (("where", f.where), ("object", f.object), ("field", f.field), ("reason", f.reason))
+                    if v
+                }
+                for f in findings
+            ]
+            for name, findings in (("errors", found.errors), ("warnings", found.warnings))
+        },
+        "ignored": [{"apiVersion": k.api_version, "kind": k.kind, "where": list(k.where)} for k in found.ignored],
+        "notes": [{"where": note.where, "what": note.what} for note in found.notes],
+    }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
@@ -15,6 +16,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.istio.networking import v1beta1 as networking_v1beta1
 from mesh_pilot.api.istio.security import v1beta1 as security
 from mesh_pilot.api.istio.telemetry import v1alpha1 as telemetry
+from mesh_pilot.config.groups import meant_group
 from mesh_pilot.config.validation import (
     authorization_policy,
     destination_rule,
@@ -134,16 +136,21 @@ _TABLE = (
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _TABLE})
 """By name."""
 
-_GROUPS = frozenset(kind.group for kind in _TABLE)
+_GROUPS: Mapping[str, frozenset[str]] = {
+    group: frozenset(kind.name for kind in _TABLE if kind.group == group) for group in {k.group: None for k in _TABLE}
+}
+"""The groups that are ours, each with its kinds."""
 
 
 def lookup(api_version: str, name: str) -> Kind | None:
     """The kind of an object; None for a group that is not Istio's, which is to be ignored.
 
-    Raises KindError for a kind or version that a group of Istio's does not have here, naming those it has.
+    Raises KindError for a kind or version that a group of Istio's does not have here, naming those it has, and for a
+    group that is probably meant to be one of ours.
     """
     group, _, version = api_version.rpartition("/")
     if group not in _GROUPS:
+        _refuse_misspelled(api_version, name)
         return None
     kind = KINDS.get(name)
     if kind is None or kind.group != group:
@@ -154,3 +161,19 @@ def lookup(api_version: str, name: str) -> Kind | None:
     if version not in kind.versions:
         raise KindError(f"{name} has no version {version}; served: {', '.join(kind.api_versions)}")
     return kind
+
+
+@lru_cache(1000)
+def _refuse_misspelled(api_version: str, name: str) -> None:
+    """Raise KindError for a group that only looks like one of ours."""
+    meant = meant_group(api_version, name, _GROUPS)
+    if meant is None:
+        return
+    kind = KINDS.get(name)
+    if kind is not None and kind.group == meant:
+        hint = f"did you mean {kind.api_versions[-1]}?"
+    elif meant:
+        hint = f"did you mean {meant}?"
+    else:
+        hint = f"known: {', '.join(_GROUPS)}"
+    raise KindError(f"there is no {name} in {api_version}; {hint}")

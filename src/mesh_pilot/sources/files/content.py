@@ -46,7 +46,9 @@ class Faulty:
 class Ignored:
     """An object of a kind that is not ours, such as a Deployment."""
 
+    api_version: str
     kind: str
+    line: int = 0
 
 
 Entry = Found | Faulty

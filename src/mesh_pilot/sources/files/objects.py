@@ -72,7 +72,7 @@ def _read(document: Document, origin: Origin, default_namespace: str) -> Entry |
     if isinstance(api_version, str) and isinstance(kind, str) and api_version and kind:
         try:
             if lookup(api_version, kind) is None:
-                return Ignored(kind)
+                return Ignored(api_version, kind, document.line)
         except KindError:
             pass  # decoding says it, with line and path
     try:

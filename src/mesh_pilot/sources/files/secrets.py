@@ -60,7 +60,7 @@ def read_secret_object(document: Document, default_namespace: str) -> Entry | Ig
     """The credential of a Kubernetes Secret; Ignored where it is of another type or holds none of our parts."""
     data = document.data
     if data.get("type", "Opaque") not in _TYPES:
-        return Ignored("Secret")
+        return Ignored("v1", "Secret", document.line)
     metadata = data.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     if not isinstance(metadata, Mapping) or not isinstance(name, str) or not name:
@@ -69,7 +69,7 @@ def read_secret_object(document: Document, default_namespace: str) -> Entry | Ig
     problems: list[Problem] = []
     parts = {part: value for part, value in _decoded(document, problems).items() if part in _PARTS}
     if not parts and not problems:
-        return Ignored("Secret")
+        return Ignored("v1", "Secret", document.line)
     secret, wrong = make_credential(name, namespace, parts)
     where = {part: "stringData" if part in _mapping(data, "stringData") else "data" for part in parts}
     if not problems:

@@ -9,6 +9,7 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.config.groups import reason_ignored
 from mesh_pilot.model.events import Accepted, Event, Replace, Synced
 from mesh_pilot.sources.files.content import Content, Entry, Gone, Ignored, Place, Reading, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
@@ -82,7 +83,7 @@ class FileSource:
         self._pending_since = math.inf
         self._recent: set[Place] = set()
         self._changed_at = -math.inf
-        self._ignored: dict[Place, frozenset[str]] = {}
+        self._ignored: dict[Place, frozenset[tuple[str, str]]] = {}
         self._known: dict[Place, Known] = {}
         self._over: list[Accepted] = []
         self._announced = False
@@ -162,18 +163,18 @@ class FileSource:
     async def _parse(self, place: Place, parts: Parts) -> Content:
         """What stands in a unit; lets others run after every object."""
         entries: list[Entry] = []
-        ignored: set[str] = set()
+        ignored: set[tuple[str, str]] = set()
         known = self._known.setdefault(place, {})
         for entry in self._roots[place.root].parse(place.path, parts, known):
             if isinstance(entry, Ignored):
-                ignored.add(entry.kind)
+                ignored.add((entry.api_version, entry.kind))
             else:
                 entries.append(entry)
             await trio.lowlevel.checkpoint()
         if len(known) < 2:
             del self._known[place]  # a file of one object is read again whatever changes in it
-        for kind in sorted(ignored - self._ignored.get(place, frozenset())):
-            log.info("objects of this kind are not ours and are ignored", file=place.path, kind=kind)
+        for api_version, kind in sorted(ignored - self._ignored.get(place, frozenset())):
+            _log_ignored(place.path, api_version, kind)
         self._ignored[place] = frozenset(ignored)
         return Content(tuple(entries))
 
@@ -236,3 +237,11 @@ class FileSource:
         if not self._recent:
             return at
         return min(at, self._changed_at + timing.quiet_seconds, self._pending_since + timing.patience_seconds)
+
+
+def _log_ignored(file: str, api_version: str, kind: str) -> None:
+    what = "objects of this kind are ignored"
+    if reason := reason_ignored(api_version, kind):
+        log.warning(what, file=file, api_version=api_version, kind=kind, reason=reason)
+    else:
+        log.info(what, file=file, api_version=api_version, kind=kind)

@@ -1,0 +1,211 @@
+"""Reading configuration as ``discovery`` reads it, once and without serving it, and what is to be said of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import attrs
+
+from mesh_pilot.cli.recognised import Role, role_of
+from mesh_pilot.config.groups import reason_ignored
+from mesh_pilot.model.config import ConfigError, Origin, Severity
+from mesh_pilot.model.events import Event, MeshConfigValue, MeshNetworksValue, Rejected, Replace
+from mesh_pilot.ops.changes import WITHOUT_EFFECT, describe, warnings_of
+from mesh_pilot.ops.patches import in_configs
+from mesh_pilot.ops.world_pages import configs, warnings
+from mesh_pilot.sources.files.content import Content, Entry, Ignored, Place, Reading
+from mesh_pilot.sources.files.index import FileIndex
+from mesh_pilot.sources.files.mesh import mesh_config, mesh_networks
+from mesh_pilot.sources.files.objects import read_objects
+from mesh_pilot.sources.files.roots import ConfigRoot, read_file
+from mesh_pilot.world import World
+
+SOURCE = "files"
+STDIN = "stdin"
+_SHOWN_NAMES = 5
+
+
+@attrs.frozen
+class Finding:
+    """One thing to say: how bad, where, of which object and field, and why. What is not known is empty."""
+
+    severity: Severity
+    where: str
+    reason: str
+    object: str = ""
+    field: str = ""
+
+    def __str__(self) -> str:
+        return ": ".join(filter(None, (self.where, self.severity.value, self.object, self.field, self.reason)))
+
+
+@attrs.frozen
+class IgnoredKind:
+    """Objects of a kind that mesh-pilot does not read."""
+
+    api_version: str
+    kind: str
+    where: tuple[str, ...]
+    """File and line of each."""
+
+
+@attrs.frozen
+class Note:
+    """A file that holds no objects, and what was done with it."""
+
+    where: str
+    what: str
+
+
+@attrs.frozen
+class Analysis:
+    """What was found."""
+
+    objects: int
+    """How many are good."""
+    errors: tuple[Finding, ...]
+    warnings: tuple[Finding, ...]
+    ignored: tuple[IgnoredKind, ...]
+    """Those that nobody would expect to have an effect; the others are warnings."""
+    notes: tuple[Note, ...]
+
+
+class UnreadableError(Exception):
+    """A path that was named and can't be read; the text is for people."""
+
+
+def analyze(paths: Sequence[str], stdin: BinaryIO) -> Analysis:
+    """Read files, folders and ``-`` (standard input); of an object that stands twice the first one counts.
+
+    Raises UnreadableError for a path that can't be read.
+    """
+    reading = _Reading()
+    for rank, path in enumerate(paths):
+        try:
+            reading.take(rank, path, stdin)
+        except OSError as error:
+            raise UnreadableError(f"cannot read {path}: {error.strerror or error}") from None
+    return reading.analysis()
+
+
+class _Reading:
+    """State: what the files said so far."""
+
+    def __init__(self) -> None:
+        self._content: dict[Place, Reading] = {}
+        self._ignored: dict[tuple[str, str], list[str]] = {}
+        self._settings: list[MeshConfigValue | MeshNetworksValue] = []
+        self._errors: list[Finding] = []
+        self._notes: list[Note] = []
+        self._folders: set[tuple[int, int]] = set()
+        self._files: set[str] = set()
+
+    def take(self, rank: int, path: str, stdin: BinaryIO) -> None:
+        """Read what stands at a path; ``rank`` says which path goes before which. Raises OSError."""
+        if path == "-":
+            self._take_data(Place(rank, STDIN), stdin.read())
+        elif Path(path).is_dir():
+            self._take_folder(rank, path)
+        else:
+            self._take_file(Place(rank, path))
+
+    def _take_folder(self, rank: int, path: str) -> None:
+        any(Path(path).iterdir())  # raises where the folder itself can't be read
+        listing = ConfigRoot(path, SOURCE).list(self._folders)
+        for file, reason in sorted(listing.faults.items()):
+            self._errors.append(Finding(Severity.ERROR, file, reason))
+        for file in sorted(listing.units):
+            try:
+                self._take_file(Place(rank, file))
+            except OSError as error:
+                self._errors.append(Finding(Severity.ERROR, file, f"can't be read: {error.strerror or error}"))
+        others = sorted(_other_files(path, listing.units.keys()))
+        if others:
+            more = f" and {len(others) - _SHOWN_NAMES} more" if len(others) > _SHOWN_NAMES else ""
+            named = f"{', '.join(others[:_SHOWN_NAMES])}{more}"
+            self._notes.append(Note(path, f"passed over, for neither YAML nor JSON: {named}"))
+
+    def _take_file(self, place: Place) -> None:
+        real = os.path.realpath(place.path)
+        if real not in self._files:
+            self._take_data(place, read_file(Path(place.path)))
+            self._files.add(real)
+
+    def _take_data(self, place: Place, data: bytes) -> None:
+        match role := role_of(data, place.path):
+            case Role.OBJECTS:
+                self._content[place] = Content(tuple(self._objects(place, data)))
+            case Role.MESH_CONFIG | Role.MESH_NETWORKS:
+                self._take_settings(role, place.path, data)
+            case _:
+                self._notes.append(Note(place.path, f"passed over: {role}"))
+
+    def _objects(self, place: Place, data: bytes) -> Iterator[Entry]:
+        for entry in read_objects(data, Origin(SOURCE, place.path), "default"):
+            if isinstance(entry, Ignored):
+                kind = (entry.api_version, entry.kind)
+                self._ignored.setdefault(kind, []).append(str(Origin(SOURCE, place.path, entry.line)))
+            else:
+                yield entry
+
+    def _take_settings(self, role: Role, path: str, data: bytes) -> None:
+        decode, flag = (
+            (mesh_config, "--mesh-config") if role is Role.MESH_CONFIG else (mesh_networks, "--networks-config")
+        )
+        self._notes.append(Note(path, f"checked as {role}; it goes to {flag}, not into a folder of --config-dir"))
+        try:
+            self._settings.append(decode(data.decode("utf-8-sig"), Origin(SOURCE, path)))
+        except ConfigError as error:
+            self._errors += _of_rejected(Rejected(SOURCE, error.origin, error.problems))
+
+    def analysis(self) -> Analysis:
+        """What is to be said of all that was read."""
+        index = FileIndex(SOURCE)
+        index.update(self._content)
+        world = World()
+        events: list[Event] = [Replace(SOURCE, (), index.items()), *index.rejections()]
+        world.apply(events)
+        found = [*self._errors, *(f for rejected in world.rejections() for f in _of_rejected(rejected))]
+        doubts = [line for settings in self._settings for line in warnings_of(settings)]
+        found += (Finding(Severity.WARNING, **line) for line in [*doubts, *warnings(world), *_without_effect(world)])
+        found += (Finding(severity, **line) for severity, line in in_configs(world))
+        ignored = []
+        for (api_version, kind), places in sorted(self._ignored.items()):
+            if reason := reason_ignored(api_version, kind):
+                what = f"{kind} of {api_version}"
+                found += (Finding(Severity.WARNING, place, f"ignored: {reason}", object=what) for place in places)
+            else:
+                ignored.append(IgnoredKind(api_version, kind, tuple(places)))
+        return Analysis(
+            objects=sum(world.statistics().configs.values()),
+            errors=tuple(finding for finding in found if finding.severity is Severity.ERROR),
+            warnings=tuple(finding for finding in found if finding.severity is Severity.WARNING),
+            ignored=tuple(ignored),
+            notes=tuple(self._notes),
+        )
+
+
+def _other_files(folder: str, units: Iterable[str]) -> Iterator[str]:
+    """Files beneath a folder that the reader of objects does not look at, hidden ones left out."""
+    known = set(units)
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith((".", "#", "__pycache__"))]
+        for name in files:
+            path = str(Path(parent, name))
+            if path not in known and not name.startswith((".", "#")):
+                yield str(Path(path).relative_to(folder))
+
+
+def _of_rejected(rejected: Rejected) -> Iterator[Finding]:
+    for problem, line in zip(rejected.problems, describe(rejected), strict=True):
+        yield Finding(problem.severity, **line)
+
+
+def _without_effect(world: World) -> Iterator[Mapping[str, str]]:
+    reason = "this kind is checked, but has no effect in this version"
+    for config in configs(world):
+        if config.key.kind in WITHOUT_EFFECT:
+            yield {"where": str(config.origin), "object": str(config.key), "reason": reason}

@@ -1,0 +1,27 @@
+"""Colours and widths of what commands print: a terminal gets them, a pipe and a file get plain text."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import TextIO
+
+import click
+
+
+def has_colour(stream: TextIO) -> bool:
+    """Whether to write colours there: only on a terminal, and never where NO_COLOR is set (https://no-color.org)."""
+    return stream.isatty() and not os.environ.get("NO_COLOR")
+
+
+def coloured(line: str, part: str, *, fg: str) -> str:
+    """The line for standard output, the first occurrence of a part of it in a colour."""
+    if not has_colour(sys.stdout):
+        return line
+    return line.replace(part, click.style(part, fg=fg, bold=True), 1)
+
+
+def width() -> int | None:
+    """Columns of the terminal on standard output; None where there is none, and lines may be of any length."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
