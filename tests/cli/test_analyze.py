@@ -87,7 +87,8 @@ def test_a_folder_of_all_sorts_of_files_is_told_apart(tmp_path: Path) -> None:
         f"{tmp_path}/bootstrap.json: note: passed over: a bootstrap of gRPC clients",
         f"{tmp_path}/delta.yaml: note: passed over: a bootstrap of Envoy",
         f"{tmp_path}/envoy.yaml: note: passed over: a bootstrap of Envoy",
-        f"{tmp_path}/mesh.yaml: note: checked as MeshConfig; it goes to --mesh-config, not into a folder of --config-dir",
+        f"{tmp_path}/mesh.yaml: note: checked as MeshConfig; it goes to --mesh-config, "
+        "not into a folder of --config-dir",
         f"{tmp_path}/networks.yaml: note: checked as MeshNetworks; it goes to --networks-config, "
         "not into a folder of --config-dir",
         f"{tmp_path}: note: passed over, for neither YAML nor JSON: README.md",

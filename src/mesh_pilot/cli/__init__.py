@@ -1,11 +1,17 @@
-"""The command ``mesh-pilot``: a module a command, loaded when it is called. May import: everything."""
+"""The command ``mesh-pilot``: a module a command, loaded when it is called. May import: everything.
+
+A command's module has its flags and imports what it does only when it runs: ``--help`` and completion are quick.
+"""
 
 from __future__ import annotations
 
+import difflib
 import sys
 from importlib import import_module
 
 import click
+
+from mesh_pilot.cli.version import version_text
 
 COMMANDS = {
     "discovery": ("mesh_pilot.cli.discovery", "Serve xDS to Envoys from Istio configuration in folders."),
@@ -35,12 +41,21 @@ class _Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and (near := difflib.get_close_matches(name, COMMANDS, n=1)):
+            ctx.fail(f"No such command {name!r}, did you mean {near[0]}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, short) for name, (_, short) in COMMANDS.items()])
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(message=version_text())
 def cli() -> None:
     """A standalone control plane for Envoy that reads the Istio API. Start with: mesh-pilot demo"""
 

@@ -13,7 +13,7 @@ import click
 from mesh_pilot.cli.terminal import coloured
 
 if TYPE_CHECKING:
-    from mesh_pilot.cli.analysis import Analysis
+    from mesh_pilot.cli.analysis import Analysis, Finding
 
 _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 
@@ -64,17 +64,13 @@ def _lines(found: Analysis) -> Iterator[tuple[str, str]]:
 def _as_json(found: Analysis) -> dict[str, object]:
     return {
         "objects": found.objects,
-        **{
-            name: [
-                {
-                    k: v
-                    for k, v in (("where", f.where), ("object", f.object), ("field", f.field), ("reason", f.reason))
-                    if v
-                }
-                for f in findings
-            ]
-            for name, findings in (("errors", found.errors), ("warnings", found.warnings))
-        },
+        "errors": [_finding(finding) for finding in found.errors],
+        "warnings": [_finding(finding) for finding in found.warnings],
         "ignored": [{"apiVersion": k.api_version, "kind": k.kind, "where": list(k.where)} for k in found.ignored],
         "notes": [{"where": note.where, "what": note.what} for note in found.notes],
     }
+
+
+def _finding(finding: Finding) -> dict[str, str]:
+    values = {"where": finding.where, "object": finding.object, "field": finding.field, "reason": finding.reason}
+    return {key: value for key, value in values.items() if value}

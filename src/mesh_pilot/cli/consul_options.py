@@ -6,36 +6,41 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import attrs
 import click
 
-from mesh_pilot.cli.options import duration
-from mesh_pilot.model.service import Protocol
-from mesh_pilot.sources.consul import Agent, Consistency, ConsulSettings, CriticalRule, WarningRule
-from mesh_pilot.sources.consul.settings import AddressError, Timing, Tls
+from mesh_pilot.cli.options import Reader, duration
+
+if TYPE_CHECKING:
+    from mesh_pilot.model.service import Protocol
+    from mesh_pilot.sources.consul import Agent, ConsulSettings
 
 _FILE = click.Path(path_type=Path)
 _FEW_QUERIES = 16
 _PORT = click.IntRange(0, 65535)
 
 
+@Reader
 def protocol(text: str) -> Protocol:
     """A protocol as Istio spells it, in any case; ``auto`` is found out by looking at the bytes."""
+    from mesh_pilot.model.service import Protocol
+
     found = Protocol.parse(text)
     if found is Protocol.AUTO and text.lower() != "auto":
         raise click.BadParameter(f"{text!r} is no protocol: http, http2, grpc, tcp, tls, ..., or auto")
     return found
 
 
+@Reader
 def hold(text: str) -> float:
     """A duration, or ``forever``."""
     return math.inf if text == "forever" else duration(text)
 
 
-def _choice(values: Sequence[str]) -> click.Choice[str]:
-    return click.Choice([str(value) for value in values])
+_CONSISTENCY = click.Choice(["default", "consistent", "stale"])
+_WARNING = click.Choice(["in", "out", "unhealthy"])
+_CRITICAL = click.Choice(["out", "unhealthy"])
 
 
 FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
@@ -54,7 +59,7 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("--consul-client-cert", {"type": _FILE, "help": "PEM file of our certificate towards the agent."}),
     ("--consul-client-key", {"type": _FILE, "help": "PEM file of its key."}),
     ("--consul-tls-server-name", {"default": "", "help": "Name in the agent's certificate, if not that of the URL."}),
-    ("--consul-consistency", {"type": _choice([*Consistency]), "default": "default", "help": "Of reads."}),
+    ("--consul-consistency", {"type": _CONSISTENCY, "default": "default", "help": "Of reads."}),
     ("--consul-partition", {"default": "", "help": "Partition of Consul Enterprise."}),
     ("--consul-namespace", {"default": "", "help": "Namespace of Consul Enterprise."}),
     ("--consul-service-filter", {"default": "", "help": "Consul filter expression that instances must fulfil."}),
@@ -72,8 +77,8 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
         "--consul-short-names/--no-consul-short-names",
         {"default": None, "help": "Bare names are services of Consul.  [default: yes, without Kubernetes]"},
     ),
-    ("--consul-warning", {"type": _choice([*WarningRule]), "default": "in", "help": "Instances in state warning."}),
-    ("--consul-critical", {"type": _choice([*CriticalRule]), "default": "out", "help": "Critical and in maintenance."}),
+    ("--consul-warning", {"type": _WARNING, "default": "in", "help": "Instances in state warning."}),
+    ("--consul-critical", {"type": _CRITICAL, "default": "out", "help": "Critical and in maintenance."}),
     ("--consul-hold", {"type": hold, "default": "30s", "help": "How long sudden emptiness is doubted; or forever."}),
     ("--consul-wait", {"type": duration, "default": "60s", "help": "How long a blocking query waits."}),
     (
@@ -102,6 +107,8 @@ def consul_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) ->
         )
     pairs = list(zip(urls, datacenters, strict=True)) if len(urls) == len(datacenters) else []
     pairs = pairs or [(url, datacenter) for url in urls for datacenter in datacenters or [""]]
+    import attrs
+
     found = [
         _one(flags, environment, url, datacenter, is_first=rank == 0) for rank, (url, datacenter) in enumerate(pairs)
     ]
@@ -114,6 +121,11 @@ def consul_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) ->
 def _one(
     flags: Mapping[str, Any], environment: Mapping[str, str], url: str, datacenter: str, *, is_first: bool
 ) -> ConsulSettings:
+    import attrs
+
+    from mesh_pilot.sources.consul import Consistency, ConsulSettings, CriticalRule, WarningRule
+    from mesh_pilot.sources.consul.settings import AddressError, Timing
+
     agent = _agent(flags, environment, url)
     try:
         agent.base_url  # noqa: B018  it checks the address
@@ -143,6 +155,9 @@ def _one(
 
 
 def _agent(flags: Mapping[str, Any], environment: Mapping[str, str], url: str) -> Agent:
+    from mesh_pilot.sources.consul import Agent
+    from mesh_pilot.sources.consul.settings import Tls
+
     def path(flag: str, variable: str) -> Path | None:
         named = flags.get(flag) or environment.get(variable)
         return Path(named) if named else None

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import trio
 
-from mesh_pilot import __version__
-from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.cli.consul_options import FLAGS, consul_settings
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
-from mesh_pilot.cli.memory import long_lived, set_aside
 from mesh_pilot.cli.options import address, duration
-from mesh_pilot.rpc.tls import CertificateFiles
-from mesh_pilot.settings import Settings, StartError
+from mesh_pilot.cli.sections import SectionedCommand
+from mesh_pilot.cli.signals import outlive_signals
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,13 +24,28 @@ PATH = click.Path(path_type=Path)
 def _option(name: str, *more: str, **attributes: Any) -> Callable[[F], F]:
     """An option ``--some-flag`` that can also be given as the environment variable ``MESH_PILOT_SOME_FLAG``."""
     variable = "MESH_PILOT_" + name.split("/")[0].removeprefix("--").upper().replace("-", "_")
-    return click.option(name, *more, envvar=variable, show_envvar=True, **attributes)
+    if attributes.get("default") == "":
+        attributes["show_default"] = False
+    return click.option(name, *more, envvar=variable, **attributes)
 
 
 def _consul_options(command: F) -> F:
     for name, attributes in reversed(FLAGS):
         command = _option(name, **attributes)(command)
     return command
+
+
+SECTIONS = {
+    "Configuration": ("--config-dir", "--mesh-config", "--networks-config", "--secrets-dir"),
+    "Servers of configuration (MCP)": ("--mcp-*", "--serve-config"),
+    "Consul": ("--consul-*",),
+    "Where it listens": ("--grpc-addr", "--secure-grpc-addr", "--http-addr", "--monitoring-addr"),
+    "Certificates": ("--tls-*", "--ca-dir", "--trust-local"),
+    "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
+    "Timing": ("--debounce-*", "--sync-timeout", "--shutdown-duration"),
+    "Logs": ("--log-*",),
+}
+"""The flags in the order of the help, by name or pattern; those of no section come last."""
 
 
 def levels(text: str) -> LogLevels:
@@ -47,7 +55,7 @@ def levels(text: str) -> LogLevels:
         raise click.BadParameter(str(error)) from None
 
 
-@click.command("discovery", context_settings={"show_default": True})
+@click.command("discovery", cls=SectionedCommand, sections=SECTIONS, context_settings={"show_default": True})
 @_option("--config-dir", "config_dirs", type=PATH, multiple=True, help="Folder of Istio YAML; may be repeated.")
 @_option("--mesh-config", type=PATH, help="File with Istio's MeshConfig (mesh.yaml).")
 @_option("--networks-config", type=PATH, help="File with Istio's MeshNetworks.")
@@ -111,11 +119,15 @@ def command(
     log_level: LogLevels,
     log_format: str,
     **settings: Any,
-) -> None:
+) -> int:
     """Serve xDS to Envoys from Istio configuration in folders, from Consul and from other servers.
 
-    Runs until SIGTERM or Ctrl-C, then drains. A second signal ends it at once.
+    Runs until SIGTERM or Ctrl-C, then drains. A second one ends it at once. SIGUSR1 logs statistics. SIGHUP has no
+    effect: files are read when they change.
+
+    Each flag is also an environment variable, --grpc-addr MESH_PILOT_GRPC_ADDR; a flag wins.
     """
+    outlive_signals()
     short_names = settings.pop("consul_short_names")
     consul = consul_settings({k: settings.pop(k) for k in list(settings) if k.startswith("consul_")}, os.environ)
     mcp = settings["mcp_servers"] or settings["mcp_sink_addr"]
@@ -124,6 +136,9 @@ def command(
             "nothing to serve: name a folder of Istio YAML with --config-dir, a Consul with --consul-server-url, "
             "or a server of configuration with --mcp-server"
         )
+    from mesh_pilot.rpc.tls import CertificateFiles
+    from mesh_pilot.settings import Settings
+
     tls = None
     if tls_cert or tls_key or tls_ca:
         if not (tls_cert and tls_key and tls_ca):
@@ -137,70 +152,19 @@ def command(
                 "both of --mcp-tls-cert and --mcp-tls-key"
             )
         mcp_tls = CertificateFiles(certificate=mcp_tls_cert, key=mcp_tls_key, trusted=mcp_tls_ca)
-    configure(log_level, LogFormat(log_format), sys.stderr)
-    with start_errors(), long_lived():
-        trio.run(
-            _serve,
-            Settings(
-                config_dirs=config_dirs,
-                consul=consul,
-                consul_short_names=short_names,
-                tls=tls,
-                mcp_tls=mcp_tls,
-                shutdown_seconds=shutdown_duration,
-                **settings,
-            ),
-        )
+    style = LogFormat(log_format)
+    configure(log_level, style, sys.stderr)
+    from mesh_pilot.cli.serving import run
 
-
-@contextmanager
-def start_errors() -> Iterator[None]:
-    """What keeps a command from starting is one line, not a traceback."""
-    try:
-        yield
-    except StartError as error:
-        raise click.ClickException(str(error)) from None
-
-
-async def _serve(settings: Settings) -> None:
-    started = time.monotonic()
-    async with control_plane(settings) as plane:
-        _say_where(plane)
-        # Only here: a second signal, while draining, has its usual effect.
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_say_when_ready, plane, started)
-                await anext(signals)
-                nursery.cancel_scope.cancel()
-        click.echo(f"draining, for at most {settings.shutdown_seconds:g} s")
-
-
-def _say_where(plane: ControlPlane) -> None:
-    where = plane.addresses
-    lines = [f"mesh-pilot {__version__} serves"]
-    lines.append(f"  xDS                {where.grpc}")
-    lines.append(f"  xDS, mutual TLS    {where.secure_grpc or 'off (give --tls-cert, --tls-key and --tls-ca)'}")
-    lines.append(f"  web, ready, debug  http://{where.http}/")
-    lines.append(f"  metrics            http://{where.monitoring}/metrics")
-    known = plane.settings
-    origins = [
-        *map(str, known.config_dirs),
-        *(f"Consul at {c.agent.address}" for c in known.consul),
-        *known.mcp_servers,
-    ]
-    if known.mcp_sink_addr:
-        origins.append(f"whoever dials {known.mcp_sink_addr}")
-    if known.mesh_config and not origins:
-        origins.append(f"what {known.mesh_config} names")
-    lines.append(f"  from               {', '.join(origins)}")
-    click.echo("\n".join(lines))
-
-
-async def _say_when_ready(plane: ControlPlane, started: float) -> None:
-    await plane.wait_ready()
-    set_aside()
-    state = plane.state.world.statistics()
-    click.echo(
-        f"ready after {time.monotonic() - started:.1f} s: {sum(state.configs.values())} objects, "
-        f"{state.services} services, {state.rejected} refused"
+    return run(
+        Settings(
+            config_dirs=config_dirs,
+            consul=consul,
+            consul_short_names=short_names,
+            tls=tls,
+            mcp_tls=mcp_tls,
+            shutdown_seconds=shutdown_duration,
+            **settings,
+        ),
+        style,
     )

@@ -25,6 +25,12 @@ Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | boo
 XDS_CLUSTER = "xds-grpc"
 """Name of the static cluster that reaches the control plane, as Istio's bootstrap calls it."""
 
+DRAIN_FLAGS = ("--drain-time-s", "45", "--drain-strategy", "immediate")
+"""With these, as Istio starts Envoy, connections of before a change of a listener end with their next request.
+
+Envoy's own default closes them at random over ten minutes: a permission that was revoked goes on being used.
+"""
+
 
 @attrs.frozen
 class EnvoyNode:
@@ -69,6 +75,11 @@ class EnvoyNode:
         return node
 
 
+CERTIFICATE_SECRET = "control-plane-certificate"
+CA_SECRET = "control-plane-ca"
+"""Names of the secrets with which an Envoy reaches the control plane, and of their files."""
+
+
 @attrs.frozen
 class ClientTls:
     """PEM files with which an Envoy speaks mutual TLS to the control plane's secure port."""
@@ -78,6 +89,58 @@ class ClientTls:
     key: Path
     server_name: str = ""
     """DNS name to ask for (SNI) and to find in the server's certificate; empty checks only who signed it."""
+    sds: Path | None = None
+    """Folder of the files of ``sds_files``, through which Envoy reads replaced PEM files; None: it reads them once."""
+
+    def sds_files(self) -> Mapping[Path, str]:
+        """What must stand in ``sds`` when Envoy starts: a file for its certificate, and one for the CA.
+
+        Envoy reads the PEM files again when a file is renamed into their folder.
+        """
+        if self.sds is None:
+            return {}
+        certificate: dict[str, Json] = {"tls_certificate": {**self._certificate(), **self._watched(self.certificate)}}
+        if self.certificate.parent != self.key.parent:
+            certificate = {"tls_certificate": self._certificate()}  # Envoy watches each file by itself
+        trusted: dict[str, Json] = {"validation_context": {**self._trusted(), **self._watched(self.ca)}}
+        secrets = ((CERTIFICATE_SECRET, certificate), (CA_SECRET, trusted))
+        return {self.sds / f"{name}.yaml": to_yaml(_secret(name, secret)) for name, secret in secrets}
+
+    def context(self) -> dict[str, Json]:
+        """Envoy's ``CommonTlsContext``."""
+        alpn: dict[str, Json] = {"alpn_protocols": ["h2"]}
+        if self.sds is None:
+            return {**alpn, "tls_certificates": [self._certificate()], "validation_context": self._trusted()}
+        return {
+            **alpn,
+            "tls_certificate_sds_secret_configs": [self._sds_config(CERTIFICATE_SECRET)],
+            "validation_context_sds_secret_config": self._sds_config(CA_SECRET),
+        }
+
+    def _sds_config(self, name: str) -> Json:
+        path = str(self.sds / f"{name}.yaml") if self.sds else ""
+        return {"name": name, "sds_config": {"path_config_source": {"path": path}, "resource_api_version": "V3"}}
+
+    def _certificate(self) -> dict[str, Json]:
+        return {
+            "certificate_chain": {"filename": str(self.certificate)},
+            "private_key": {"filename": str(self.key)},
+        }
+
+    def _trusted(self) -> dict[str, Json]:
+        expected: dict[str, Json] = {}
+        if self.server_name:
+            expected["match_typed_subject_alt_names"] = [{"san_type": "DNS", "matcher": {"exact": self.server_name}}]
+        return {"trusted_ca": {"filename": str(self.ca)}, **expected}
+
+    def _watched(self, file: Path) -> dict[str, Json]:
+        return {"watched_directory": {"path": str(file.parent)}}
+
+
+def _secret(name: str, secret: Mapping[str, Json]) -> dict[str, Json]:
+    """The file of an SDS resource."""
+    kind = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+    return {"resources": [{"@type": kind, "name": name, **secret}]}
 
 
 def envoy_bootstrap(
@@ -149,27 +212,12 @@ def _xds_cluster(pilot: str, tls: ClientTls | None) -> Json:
     if tls is not None:
         context: dict[str, Json] = {
             "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-            "common_tls_context": {
-                "alpn_protocols": ["h2"],
-                "tls_certificates": [
-                    {
-                        "certificate_chain": {"filename": str(tls.certificate)},
-                        "private_key": {"filename": str(tls.key)},
-                    }
-                ],
-                "validation_context": {"trusted_ca": {"filename": str(tls.ca)}, **_expected_name(tls.server_name)},
-            },
+            "common_tls_context": tls.context(),
         }
         if tls.server_name:
             context["sni"] = tls.server_name
         cluster["transport_socket"] = {"name": "envoy.transport_sockets.tls", "typed_config": context}
     return cluster
-
-
-def _expected_name(name: str) -> dict[str, Json]:
-    if not name:
-        return {}
-    return {"match_typed_subject_alt_names": [{"san_type": "DNS", "matcher": {"exact": name}}]}
 
 
 def _address(text: str) -> dict[str, Json]:

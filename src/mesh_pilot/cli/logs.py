@@ -2,7 +2,8 @@
 
 A room logs through ``structlog.get_logger(scope=...)``. Scopes nest by dots: ``sources:debug`` is also the level of
 ``sources.files`` unless that has its own. Everything goes to standard error. What libraries log (as Python's
-``logging``) comes out the same way, from warnings up.
+``logging``) comes out the same way, from warnings up. structlog itself is imported when logs are configured: the help
+of flags names scopes and levels without it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import attrs
-import structlog
-from structlog.typing import EventDict, Processor, WrappedLogger
+
+from mesh_pilot.cli.terminal import has_colour
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
 SCOPES: Mapping[str, str] = {
     "bootstrap": "start, readiness, drain",
@@ -62,7 +66,9 @@ class LogLevels:
     def drop_unheard(self, _: WrappedLogger, method: str, event: EventDict) -> EventDict:
         """A structlog processor that ends events below the level of their scope."""
         if logging.getLevelNamesMapping()[method.upper()] < self.of(str(event.get("scope", ""))):
-            raise structlog.DropEvent
+            from structlog import DropEvent
+
+            raise DropEvent
         return event
 
 
@@ -88,13 +94,17 @@ def parse_levels(text: str) -> LogLevels:
 
 def configure(levels: LogLevels, style: LogFormat, stream: TextIO) -> None:
     """Send the logs of the whole process to ``stream``. Replaces an earlier configuration."""
+    import structlog
+
     stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
     renderers = _renderers(style, stream)
     structlog.configure(
         processors=[levels.drop_unheard, structlog.stdlib.add_log_level, stamp, *renderers],
         logger_factory=structlog.WriteLoggerFactory(stream),
         # Costs nothing where no scope at all hears a level.
-        wrapper_class=structlog.make_filtering_bound_logger(min(levels.default, *levels.scopes.values(), 100)),
+        wrapper_class=structlog.make_filtering_bound_logger(
+            min(levels.default, *levels.scopes.values(), logging.CRITICAL)
+        ),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(stream)
@@ -110,11 +120,13 @@ def configure(levels: LogLevels, style: LogFormat, stream: TextIO) -> None:
 
 
 def _renderers(style: LogFormat, stream: TextIO) -> list[Processor]:
+    import structlog
+
     if style is LogFormat.JSON:
         return [_machine_names, structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=str)]
     if stream.isatty():
         console = structlog.dev.ConsoleRenderer(
-            colors=True, pad_event_to=1, exception_formatter=structlog.dev.plain_traceback
+            colors=has_colour(stream), pad_event_to=1, exception_formatter=structlog.dev.plain_traceback
         )
         return [_human_names, console]
     order = ["time", "level", "scope", "msg"]

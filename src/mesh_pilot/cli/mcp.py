@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-import trio
-import yaml
 
 from mesh_pilot.cli.options import duration
-from mesh_pilot.rpc import AddressError, CertificateFiles, GRPCError, RpcError, client_tls, parse_address
-from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
-from mesh_pilot.sources.mcp.config_sources import SinkIdentity
-from mesh_pilot.sources.mcp.dump import OTHERS, Holdings, read_once, shown
-from mesh_pilot.sources.mcp.source import Server, mcp_dialects
-from mesh_pilot.sources.mcp.xds import DeltaDialect, SotwDialect
+
+if TYPE_CHECKING:
+    from mesh_pilot.sources.mcp.dump import Holdings
 
 PATH = click.Path(path_type=Path)
 
@@ -45,6 +41,15 @@ def dump(
     SERVER is host:port for MCP, or xds://host:port for MCP over xDS. What was not answered, and what the server does
     not have, stands in comments at the end.
     """
+    import trio
+
+    from mesh_pilot.rpc import AddressError, CertificateFiles, GRPCError, RpcError, client_tls, parse_address
+    from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
+    from mesh_pilot.sources.mcp.config_sources import SinkIdentity
+    from mesh_pilot.sources.mcp.dump import OTHERS, read_once
+    from mesh_pilot.sources.mcp.source import Server, mcp_dialects
+    from mesh_pilot.sources.mcp.xds import DeltaDialect, SotwDialect
+
     over_xds = server.startswith("xds://")
     address = server.removeprefix("xds://").removeprefix("mcp://")
     try:
@@ -70,6 +75,10 @@ def dump(
 
 
 def _print(holdings: Holdings) -> None:
+    import yaml
+
+    from mesh_pilot.sources.mcp.dump import shown
+
     for name, resources in holdings.collections.items():
         if resources:
             click.echo(f"# {name}: {len(resources)}")

@@ -2,39 +2,137 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
 import click
-import httpx
-from rich.console import Console
-from rich.table import Table
 
 from mesh_pilot.cli.options import address
+from mesh_pilot.cli.terminal import coloured, width
 
 TYPES = ("CDS", "EDS", "LDS", "RDS", "VHDS", "SDS", "ECDS")
+COLUMNS = ("NAME", "TYPE", "ENVOY", "XDS", *TYPES)
+_NONE = "-"
+"""What stands in a column where there is nothing: every line of a pipe has as many words."""
+
+Entry: TypeAlias = "Mapping[str, Any]"
+"""A stream, as ``/debug/syncz`` describes it."""
 
 
 @click.command("proxy-status", context_settings={"show_default": True})
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--pilot", type=address, default="127.0.0.1:8080", help="The control plane's --http-addr.")
-def command(*, pilot: str) -> int:
+@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
+def command(*, names: tuple[str, ...], pilot: str, output: str) -> int:
     """List connected proxies and whether they took what they were sent.
 
-    SYNCED: accepted. STALE: sent, and not answered yet. NACK: refused; the proxy keeps what it had. NOT SENT: it asked,
-    and there is nothing. Exits with 1 when a proxy refuses something.
+    NAME shows only proxies of that name: web-1.shop, web-1 in any namespace, or a pattern such as 'web-*'.
+
+    SYNCED: accepted. STALE: sent, and not answered yet. NACK: refused; the proxy keeps what it had, and the reason
+    stands below. NOT SENT: it asked, and there is nothing. In a pipe every line has all columns, with - where there
+    is nothing and NOT_SENT in one word; a terminal shows only the types that some proxy asked for.
+
+    Exits with 0, and with 1 when a proxy shown refuses something, no proxy has the name, or the control plane can't be
+    asked.
     """
-    url = f"http://{pilot}/debug/syncz"
-    try:
-        reply = httpx.get(url, trust_env=False, timeout=10)
-        reply.raise_for_status()
-    except httpx.HTTPError as error:
-        raise click.ClickException(f"cannot ask {url}: {error}") from None
-    entries = sorted(reply.json(), key=lambda entry: str(entry["proxy"]))
-    table = Table(box=None, pad_edge=False)
-    for column in ("NAME", "TYPE", "ENVOY", "XDS", *TYPES):
-        table.add_column(column, no_wrap=True)
-    for entry in entries:
-        states = [entry["status"].get(name, "") for name in TYPES]
-        table.add_row(entry["proxy"], entry["proxy_type"], entry["proxy_version"], entry["xds"], *states)
-    if entries:
-        Console(highlight=False, soft_wrap=True).print(table)
+    everything = sorted(_ask(pilot), key=lambda entry: str(entry["proxy"]))
+    shown = [entry for entry in everything if not names or any(_has_name(entry, name) for name in names)]
+    if names and not shown:
+        known = ", ".join(sorted({str(entry["proxy"]) for entry in everything}))
+        raise click.ClickException(f"no connected proxy is called {' or '.join(names)}; connected: {known or 'none'}")
+    if output == "json":
+        click.echo(json.dumps([_as_json(entry) for entry in shown], indent=2, ensure_ascii=False))
+    elif shown:
+        _print(shown)
     else:
         click.echo("no proxy is connected")
-    return int(any("NACK" in entry["status"].values() for entry in entries))
+    return int(any("NACK" in entry["status"].values() for entry in shown))
+
+
+def _ask(pilot: str) -> Sequence[Entry]:
+    """The control plane's list of streams. Raises ClickException where that can't be had."""
+    import httpx
+
+    url = f"http://{pilot}/debug/syncz"
+    hint = "--pilot takes the address of its web page (--http-addr, by default 127.0.0.1:8080)"
+    try:
+        reply = httpx.get(url, trust_env=False, timeout=10)
+    except httpx.ConnectError as error:
+        raise click.ClickException(f"cannot ask {url}: {error}; is it running? {hint}") from None
+    except (httpx.ReadError, httpx.RemoteProtocolError):
+        raise click.ClickException(f"what listens on {pilot} does not speak HTTP/1.1: {hint}") from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise click.ClickException(f"cannot ask {url}: {error or type(error).__name__}") from None
+    if reply.status_code != 200:
+        raise click.ClickException(f"{url} answers {reply.status_code} {reply.reason_phrase}: {hint}")
+    try:
+        found = reply.json()
+        return [entry for entry in found if entry["proxy"] and isinstance(entry["status"], dict)]
+    except (ValueError, TypeError, KeyError):
+        raise click.ClickException(f"{url} is not a page of mesh-pilot: {hint}") from None
+
+
+def _has_name(entry: Entry, name: str) -> bool:
+    full = str(entry["proxy"])
+    return fnmatchcase(full, name) or fnmatchcase(full.partition(".")[0], name)
+
+
+def _as_json(entry: Entry) -> Mapping[str, object]:
+    """The shape that ``docs/operating.md`` describes."""
+    refused = ("type", "at", "resources", "reason", "configs")
+    return {
+        "proxy": entry["proxy"],
+        "id": entry["proxy_id"],
+        "type": entry["proxy_type"],
+        "envoy": entry["proxy_version"],
+        "xds": entry["xds"],
+        "connected_at": entry["connected_at"],
+        "status": {name: entry["status"][name] for name in TYPES if name in entry["status"]},
+        "refused": [{key: record[key] for key in refused} for record in entry.get("refused", ())],
+    }
+
+
+def _print(entries: Sequence[Entry]) -> None:
+    columns = width()
+    rows = [_row(entry) for entry in entries]
+    if columns is None:
+        lines = _table([COLUMNS, *([cell.replace(" ", "_") for cell in row] for row in rows)])
+    else:
+        used = [
+            index for index, name in enumerate(COLUMNS) if name not in TYPES or any(r[index] != _NONE for r in rows)
+        ]
+        lines = _table([[row[index] for index in used] for row in (COLUMNS, *rows)])
+        if max(map(len, lines)) > columns:
+            lines = [line for entry in entries for line in _stacked(entry)]
+    for line in lines:
+        click.echo(coloured(coloured(line, "NACK", fg="red"), "STALE", fg="yellow"))
+    for entry in entries:
+        for record in entry.get("refused", ()):
+            made_from = f" (made from {', '.join(record['configs'])})" if record["configs"] else ""
+            click.echo(f"\n{entry['proxy']} refuses {record['type']} {', '.join(record['resources'])}{made_from}:")
+            click.echo(f"  {' '.join(str(record['reason']).split())}")
+
+
+def _row(entry: Entry) -> list[str]:
+    status = entry["status"]
+    cells = [entry["proxy"], entry["proxy_type"], entry["proxy_version"], entry["xds"]]
+    cells += [status.get(name, "") for name in TYPES]
+    return [cell or _NONE for cell in cells]
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _stacked(entry: Entry) -> list[str]:
+    """A proxy in two lines, for a terminal that is too narrow for the table: who, and the types by their state."""
+    by_state: dict[str, list[str]] = {}
+    for name in TYPES:
+        if name in entry["status"]:
+            by_state.setdefault(entry["status"][name], []).append(name)
+    states = ", ".join(f"{state} {' '.join(names)}" for state, names in by_state.items())
+    who = " ".join(filter(None, (entry["proxy"], entry["proxy_type"], entry["proxy_version"], entry["xds"])))
+    return [who, f"  {states or 'asked for nothing'}"]

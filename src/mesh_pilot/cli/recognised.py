@@ -41,7 +41,7 @@ _FIELDS: tuple[tuple[Role, frozenset[str]], ...] = (
 
 
 def role_of(data: bytes, path: str) -> Role:
-    """What a file is by what it says; OBJECTS where that can't be told, for the reader of objects says what is wrong."""
+    """What a file is by what it says; OBJECTS where that can't be told: the reader of objects says what is wrong."""
     if _TYPED.search(data):
         return Role.OBJECTS
     try:

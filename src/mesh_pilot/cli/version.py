@@ -1,4 +1,4 @@
-"""``mesh-pilot version``."""
+"""``mesh-pilot version`` and ``mesh-pilot --version``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import click
 from mesh_pilot import __version__
 
 
+def version_text() -> str:
+    """Which version this is, on which Python."""
+    return f"mesh-pilot {__version__} (Python {platform.python_version()}, {platform.system()})"
+
+
 @click.command("version")
 def command() -> None:
     """Say which version this is, on which Python."""
-    click.echo(f"mesh-pilot {__version__} (Python {platform.python_version()}, {platform.system()})")
+    click.echo(version_text())

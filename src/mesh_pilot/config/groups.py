@@ -34,7 +34,7 @@ _BY_KIND: Mapping[tuple[str, str], str] = {
 """The same for kinds in groups that hold much else; by group without version, and kind."""
 
 _NEAR = 0.88
-"""How alike two groups must be for one to be a slip of the other: ``networking.k8s.io`` is no ``networking.istio.io``."""
+"""How alike two groups must be for one to be a slip of the other."""
 
 
 def group_of(api_version: str) -> str:
@@ -51,8 +51,8 @@ def reason_ignored(api_version: str, kind: str) -> str:
 def meant_group(api_version: str, kind: str, groups: Mapping[str, Iterable[str]]) -> str | None:
     """The group of ours that an apiVersion of another group was probably meant to have.
 
-    ``groups``: ours, each with its kinds. Empty: it is of no group that can be guessed, yet written as Istio's. None: it
-    is another's, and rightly so.
+    ``groups``: ours, each with its kinds. Empty: it is written as a group of Istio's, but which one can't be guessed.
+    None: it is a group of somebody else.
     """
     group = group_of(api_version)
     if group in _BY_GROUP or (group, kind) in _BY_KIND:

@@ -33,7 +33,7 @@ def names(state: State) -> list[str]:
 
 
 def sync_status(state: State) -> list[Json]:
-    """A connected stream each: the last nonce sent and the last one accepted of each type, and what that means."""
+    """A connected stream each: the last nonce sent and accepted of each type, what that means, and what is refused."""
     found: list[Json] = []
     for connection in state.xds.status.connections():
         proxy = connection.proxy
@@ -53,8 +53,16 @@ def sync_status(state: State) -> list[Json]:
             name = _SYNC_NAMES[each.type_url]
             entry[f"{name}_sent"] = each.subscription.nonce
             entry[f"{name}_acked"] = each.subscription.acked_nonce
+        entry["refused"] = [_nack(record) for record in _standing_nacks(connection)]
         found.append(entry)
     return found
+
+
+def _standing_nacks(connection: ConnectionStatus) -> list[NackRecord]:
+    """The latest refusal of each type whose last response was refused."""
+    refused = {t.type_url for t in connection.types if t.subscription.phase is Phase.NACKED}
+    latest = {record.nack.type_url: record for record in connection.nacks}
+    return [record for type_url, record in latest.items() if type_url in refused]
 
 
 def streams(state: State) -> list[Json]:

@@ -173,7 +173,9 @@ class XdsServer:
             self.status.disconnect(connection)
             session.stream.close()
             if connection.proxy is not None:
-                log.info("gone", proxy=connection.proxy.id, stream=connection.id, after=trio.current_time() - began)
+                log.info(
+                    "gone", proxy=connection.proxy.id, stream=connection.id, after=round(trio.current_time() - began, 3)
+                )
 
     def _admit_from(self, peer: Peer, proxy: Proxy) -> Proxy:
         try:

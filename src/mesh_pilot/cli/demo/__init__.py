@@ -1,95 +1,22 @@
 """``mesh-pilot demo``: the whole thing at work in half a minute, with real Envoys, on this machine alone.
 
-``stage`` starts what runs, ``story`` is what happens to it, ``screen`` what is shown of it. May import: everything.
+``stage`` starts what runs, ``story`` is what happens to it, ``screen`` what is shown of it, ``play`` runs it all. May
+import: everything.
 """
 
 from __future__ import annotations
 
-import logging
-import signal
-import sys
-from collections.abc import Iterator
-
 import click
-import trio
-
-from mesh_pilot.cli.consul_process import ConsulProcessError, find_consul
-from mesh_pilot.cli.demo.screen import Screen
-from mesh_pilot.cli.demo.stage import Stage, stage
-from mesh_pilot.cli.demo.story import Disappointment, tell, traffic
-from mesh_pilot.cli.envoy_process import EnvoyError, find_envoy
-from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
-
-STOPPED = 130
-"""Exit code where it was stopped before the end, as shells have it."""
 
 
 @click.command("demo")
-@click.option("--keep", is_flag=True, help="Leave it running at the end, to play with.")
+@click.option("--keep", is_flag=True, help="Leave it running at the end, web page and all, to play with.")
 @click.option("--consul", "with_consul", is_flag=True, help="Take the services from a Consul, started for it.")
 def command(*, keep: bool, with_consul: bool) -> int:
     """See it work: a small mesh with real Envoys, in half a minute.
 
     Uses free ports of the loopback and a temporary folder, and leaves nothing behind.
     """
-    try:
-        find_envoy()
-        if with_consul:
-            find_consul()
-    except (EnvoyError, ConsulProcessError) as error:
-        raise click.ClickException(str(error)) from None
-    configure(LogLevels(logging.ERROR), LogFormat.TEXT, sys.stderr)
-    return trio.run(_run, keep, with_consul)
+    from mesh_pilot.cli.demo.play import play
 
-
-async def _run(keep: bool, with_consul: bool) -> int:
-    """Returns the exit code."""
-    told = trio.Event()
-    disappointments: list[str] = []
-    with trio.CancelScope() as scope:
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_end_on_signal, scope)
-                await _show(Screen(), keep, told, with_consul)
-                nursery.cancel_scope.cancel()
-        except* (Disappointment, EnvoyError, ConsulProcessError) as errors:
-            disappointments = [str(error) for error in leaves(errors)]
-    for text in disappointments:
-        click.echo(f"mesh-pilot: the demo did not go as it should: {text}", err=True)
-    if disappointments:
-        return 1
-    return 0 if told.is_set() else STOPPED
-
-
-async def _end_on_signal(scope: trio.CancelScope) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        await anext(signals)
-        scope.cancel()
-
-
-async def _show(screen: Screen, keep: bool, told: trio.Event, with_consul: bool) -> None:
-    async with stage(with_consul=with_consul) as running:
-        async with traffic(running) as tally:
-            await tell(running, tally, screen)
-        told.set()
-        if keep:
-            _say_what_to_try(running, screen)
-            await trio.sleep_forever()
-
-
-def leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
-    """The exceptions in a group, those of groups within it included."""
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from leaves(error)
-        else:
-            yield error
-
-
-def _say_what_to_try(running: Stage, screen: Screen) -> None:
-    screen.step("It stays up until Ctrl-C. Try")
-    for door in running.doors:
-        screen.say(f"curl -H 'Host: {door.host}' http://{door.address}/")
-    screen.say(f"$EDITOR {running.sample.traffic}")
-    screen.say(f"mesh-pilot proxy-status --pilot {running.plane.addresses.http}")
-    screen.say(f"open http://{running.plane.addresses.http}/")
+    return play(keep=keep, with_consul=with_consul)

@@ -16,7 +16,7 @@ from mesh_pilot.cli.consul_process import ConsulProcess, running_consul
 from mesh_pilot.cli.demo.backends import Backend, run_backend
 from mesh_pilot.cli.demo.sample import Sample, copy_sample
 from mesh_pilot.cli.demo.traffic import Door
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode, envoy_bootstrap
+from mesh_pilot.cli.envoy_bootstrap import DRAIN_FLAGS, EnvoyNode, envoy_bootstrap
 from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.resource import ROUTE
@@ -96,7 +96,9 @@ async def stage(*, with_consul: bool = False) -> AsyncIterator[Stage]:
         envoys = {}
         for name, node, delta in (("sidecar", SIDECAR, False), ("gateway", GATEWAY, True)):
             bootstrap = envoy_bootstrap(node, plane.addresses.grpc, delta=delta)
-            envoys[name] = await stack.enter_async_context(running_envoy(bootstrap, folder, name=name))
+            envoys[name] = await stack.enter_async_context(
+                running_envoy(bootstrap, folder, name=name, flags=DRAIN_FLAGS)
+            )
         for envoy in envoys.values():
             await envoy.wait_live()
         doors = (

@@ -1,0 +1,107 @@
+"""What ``mesh-pilot discovery`` runs once its flags are read: the control plane until a signal, and what it says."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+
+import click
+import structlog
+import trio
+
+from mesh_pilot import __version__
+from mesh_pilot.bootstrap import ControlPlane, control_plane
+from mesh_pilot.cli.logs import LogFormat
+from mesh_pilot.cli.memory import long_lived, set_aside
+from mesh_pilot.cli.signals import OUTLIVED, answer_signals
+from mesh_pilot.settings import Settings, StartError
+
+log = structlog.get_logger(scope="bootstrap")
+
+
+def run(settings: Settings, style: LogFormat) -> int:
+    """Serve until a signal, and drain; returns the exit code.
+
+    Text goes to standard output, for people; with JSON, all that is said is an event in the log.
+    """
+    try:
+        with long_lived():
+            trio.run(_serve, settings, style)
+    except StartError as error:
+        if style is not LogFormat.JSON:
+            raise click.ClickException(str(error)) from None
+        log.error("can't start", reason=str(error))
+        return 1
+    return 0
+
+
+async def _serve(settings: Settings, style: LogFormat) -> None:
+    started = time.monotonic()
+    # Open until the drain is over: a signal that comes meanwhile must not end it.
+    with trio.open_signal_receiver(*OUTLIVED) as outlived:
+        async with control_plane(settings) as plane:
+            if style is LogFormat.JSON:
+                log.info("serving", version=__version__, sources=_origins(settings), **_addresses(plane))
+            else:
+                click.echo(_where(plane))
+            # Only here: a second signal, while draining, has its usual effect.
+            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(_say_when_ready, plane, started, style)
+                    nursery.start_soon(answer_signals, outlived, plane.state)
+                    await anext(signals)
+                    nursery.cancel_scope.cancel()
+            if style is not LogFormat.JSON:  # the log says it too
+                click.echo(f"draining, for at most {settings.shutdown_seconds:g} s")
+
+
+def _addresses(plane: ControlPlane) -> Mapping[str, str]:
+    where = plane.addresses
+    return {
+        "grpc": where.grpc,
+        "secure_grpc": where.secure_grpc,
+        "http": where.http,
+        "monitoring": where.monitoring,
+    }
+
+
+def _where(plane: ControlPlane) -> str:
+    where = plane.addresses
+    return "\n".join(
+        [
+            f"mesh-pilot {__version__} serves",
+            f"  xDS                {where.grpc}",
+            f"  xDS, mutual TLS    {where.secure_grpc or 'off (give --tls-cert, --tls-key and --tls-ca)'}",
+            f"  web, ready, debug  http://{where.http}/",
+            f"  metrics            http://{where.monitoring}/metrics",
+            f"  from               {', '.join(_origins(plane.settings))}",
+        ]
+    )
+
+
+def _origins(settings: Settings) -> list[str]:
+    """Where configuration and services come from, for people."""
+    origins = [
+        *map(str, settings.config_dirs),
+        *(f"Consul at {datacenter.agent.address}" for datacenter in settings.consul),
+        *settings.mcp_servers,
+    ]
+    if settings.mcp_sink_addr:
+        origins.append(f"whoever dials {settings.mcp_sink_addr}")
+    if settings.mesh_config and not origins:
+        origins.append(f"what {settings.mesh_config} names")
+    return origins
+
+
+async def _say_when_ready(plane: ControlPlane, started: float, style: LogFormat) -> None:
+    await plane.wait_ready()
+    set_aside()
+    state = plane.state.world.statistics()
+    seconds, objects = round(time.monotonic() - started, 1), sum(state.configs.values())
+    if style is LogFormat.JSON:
+        log.info("started", seconds=seconds, objects=objects, services=state.services, refused=state.rejected)
+    else:
+        click.echo(
+            f"ready after {seconds:.1f} s: {objects} objects, {state.services} services, {state.rejected} refused"
+        )
