@@ -8,8 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -267,6 +269,19 @@ def test_proxy_status_of_a_server_without_proxies_and_of_none() -> None:
     assert done.err.endswith("--pilot takes the address of its web page (--http-addr, by default 127.0.0.1:8080)\n")
 
 
+def test_dumping_a_web_page_or_a_url_is_one_line_that_says_what_is_meant() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as page:
+        threading.Thread(target=page.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{page.server_address[1]}"
+        done = mesh_pilot("mcp", "dump", address)
+        page.shutdown()
+    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1)
+    assert "; SERVER is a gRPC port, such as 15010 of a mesh-pilot or an istiod, not that of a web page" in done.err
+    done = mesh_pilot("mcp", "dump", f"http://{address}")
+    assert (done.code, done.out) == (2, "")
+    assert f"'http://{address}' is a URL; SERVER is host:port, or xds://host:port" in done.err
+
+
 def test_an_envoy_bootstrap_is_written_from_flags() -> None:
     done = mesh_pilot(
         *("envoy-bootstrap", "--id", "web-1", "--namespace", "shop", "--ip", "10.1.1.1", "--label", "app=web"),
@@ -278,8 +293,44 @@ def test_an_envoy_bootstrap_is_written_from_flags() -> None:
     assert bootstrap["node"]["metadata"]["INTERCEPTION_MODE"] == "NONE"
     assert bootstrap["dynamic_resources"]["ads_config"]["api_type"] == "DELTA_GRPC"
     assert "VIRTUAL_HOSTS" not in bootstrap["node"]["metadata"]
-    refused = mesh_pilot("envoy-bootstrap", "--id", "web-1", "--ip", "10.1.1.1", "--tls-ca", "ca.pem")
-    assert (refused.code, "needs all of" in refused.err) == (2, True)
+    for wrong, says in (
+        (("--ip", "10.1.1.1", "--tls-ca", "ca.pem"), "mutual TLS needs all of --tls-ca, --tls-cert and --tls-key"),
+        (("--ip", "10.1.1.1", "--sds-dir", "sds"), "--sds-dir is for certificates"),
+        (("--ip", "notanip"), "'notanip' is no IP address, such as 10.1.1.1 or fd00::1"),
+    ):
+        refused = mesh_pilot("envoy-bootstrap", "--id", "web-1", *wrong)
+        assert (refused.code, refused.out) == (2, "")
+        assert says in refused.err
+
+
+START = "envoy -c FILE --drain-time-s 45 --drain-strategy immediate"
+
+
+def test_a_bootstrap_says_how_to_start_envoy_with_it() -> None:
+    done = mesh_pilot("envoy-bootstrap", "--id", "web-1", "--ip", "fd00::1")
+    assert done.out.startswith(f"# {START}\nnode:\n")
+    assert done.err == f"start it so, FILE being where you save it: {START}\n"
+
+
+def test_with_certificates_it_writes_the_files_through_which_envoy_reads_them_again(tmp_path: Path) -> None:
+    sds, certificates = tmp_path / "sds", tmp_path / "pki"
+    tls = [word for part in ("ca", "cert", "key") for word in (f"--tls-{part}", str(certificates / f"{part}.pem"))]
+    asked = ("envoy-bootstrap", "--id", "web-1", "--ip", "10.1.1.1", *tls, "--sds-dir", str(sds))
+    done = mesh_pilot(*asked)
+    assert (done.code, done.out) == (1, "")
+    assert f"cannot write {sds}/control-plane-certificate.yaml: No such file or directory; see --sds-dir" in done.err
+    sds.mkdir()
+    done = mesh_pilot(*asked)
+    files = [sds / f"control-plane-{name}.yaml" for name in ("certificate", "ca")]
+    assert [line for line in done.err.splitlines() if line.startswith("wrote")] == [f"wrote {file}" for file in files]
+    assert all(str(file) in done.out for file in files)
+    assert "cert.pem" not in done.out
+    (secret,) = yaml.safe_load(files[0].read_text())["resources"]
+    assert secret["tls_certificate"] == {
+        "certificate_chain": {"filename": f"{certificates}/cert.pem"},
+        "private_key": {"filename": f"{certificates}/key.pem"},
+        "watched_directory": {"path": str(certificates)},
+    }
 
 
 def test_an_envoy_of_delta_can_ask_for_virtual_hosts_one_by_one() -> None:

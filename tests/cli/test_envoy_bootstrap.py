@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
+from functools import partial
 from pathlib import Path
 
+import attrs
 import pytest
+import trio
 import yaml
+from cryptography import x509
 from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
 from google.protobuf import json_format
+from support.certificates import CertificateFiles, serving, write_certificates
 
 from mesh_pilot.cli.envoy_bootstrap import ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
+from mesh_pilot.cli.envoy_process import running_envoy
 from mesh_pilot.model.proxy import Interception, NodeType, parse_proxy
 from mesh_pilot.model.service import Locality
 from mesh_pilot.rpc.errors import AddressError
@@ -26,6 +33,11 @@ NODE = EnvoyNode(
     locality=Locality("eu", "eu-1"),
     metadata={"CLUSTER_ID": "vms"},
 )
+
+
+def write_sds(tls: ClientTls | None) -> None:
+    for path, text in tls.sds_files().items() if tls else ():
+        path.write_text(text)
 
 
 def read_back(bootstrap: object) -> Bootstrap:
@@ -86,11 +98,13 @@ def test_another_form_of_address_is_refused(pilot: str) -> None:
 
 @pytest.mark.envoy
 @pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
-@pytest.mark.parametrize("secure", [False, True], ids=["plaintext", "mtls"])
+@pytest.mark.parametrize("secure", ["plaintext", "mtls", "rotating"])
 def test_envoy_itself_finds_nothing_wrong_with_it(
-    envoy_binary: Path, tmp_path: Path, delta: bool, secure: bool, client_tls: ClientTls
+    envoy_binary: Path, tmp_path: Path, delta: bool, secure: str, client_tls: ClientTls
 ) -> None:
-    bootstrap = envoy_bootstrap(NODE, "pilot.internal:15012", delta=delta, tls=client_tls if secure else None)
+    tls = {"plaintext": None, "mtls": client_tls, "rotating": attrs.evolve(client_tls, sds=tmp_path)}[secure]
+    write_sds(tls)
+    bootstrap = envoy_bootstrap(NODE, "pilot.internal:15012", delta=delta, tls=tls)
     config = tmp_path / "envoy.yaml"
     config.write_text(to_yaml(bootstrap))
     done = subprocess.run(
@@ -98,3 +112,44 @@ def test_envoy_itself_finds_nothing_wrong_with_it(
     )
     assert done.returncode == 0, done.stderr
     assert "deprecated" not in done.stderr.lower()
+
+
+def put_in_place(fresh: CertificateFiles, tls: ClientTls) -> None:
+    """Replace the key, then the certificate, each by a rename."""
+    fresh.key.rename(tls.key)
+    fresh.certificate.rename(tls.certificate)
+
+
+@pytest.mark.envoy
+async def test_a_replaced_certificate_is_used_for_the_next_connection(
+    envoy_binary: Path, tmp_path: Path, client_tls: ClientTls
+) -> None:
+    tls = attrs.evolve(client_tls, sds=tmp_path, server_name="pilot.internal")
+    write_sds(tls)
+    server = serving(write_certificates(tmp_path, "pilot", dns=("pilot.internal",)), mutual=True)
+    server.set_alpn_protocols(["h2"])
+    first = x509.load_pem_x509_certificate(tls.certificate.read_bytes()).serial_number
+    send, receive = trio.open_memory_channel[int](math.inf)
+
+    async def hang_up(stream: trio.SocketStream) -> None:
+        """A control plane that looks at the client's certificate and closes: Envoy comes again."""
+        secure = trio.SSLStream(stream, server, server_side=True)
+        await secure.do_handshake()
+        certificate = secure.getpeercert()
+        assert certificate is not None
+        send.send_nowait(int(str(certificate["serialNumber"]), 16))
+        await trio.aclose_forcefully(secure)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(partial(trio.serve_tcp, hang_up, 0, host="127.0.0.1"))
+        pilot = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        async with running_envoy(envoy_bootstrap(NODE, pilot, tls=tls), tmp_path):
+            with trio.fail_after(60):
+                assert await receive.receive() == first
+                fresh = write_certificates(tmp_path, "renewed")
+                renewed = x509.load_pem_x509_certificate(fresh.certificate.read_bytes()).serial_number
+                put_in_place(fresh, tls)
+                while (serial := await receive.receive()) == first:
+                    pass
+                assert serial == renewed
+        nursery.cancel_scope.cancel()

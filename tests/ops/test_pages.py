@@ -136,6 +136,9 @@ async def test_syncz_says_what_a_proxy_accepted_and_refused_by_istios_names(conn
     assert (entry["proxy"], entry["proxy_type"], entry["xds"]) == ("web-1.shop", "sidecar", "sotw")
     assert entry["status"]["CDS"] == "SYNCED"
     assert entry["status"]["EDS"] == "NACK"
+    assert [(nack["type"], nack["reason"]) for nack in entry["refused"]] == [
+        ("EDS", "no, not outbound|9080||reviews.test")
+    ]
     assert entry["cluster_sent"] == entry["cluster_acked"] != ""
     assert entry["endpoint_sent"] != "" == entry["endpoint_acked"]
 

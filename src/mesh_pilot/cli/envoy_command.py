@@ -107,8 +107,13 @@ def command(
     if tls_ca or tls_cert or tls_key:
         if not (tls_ca and tls_cert and tls_key):
             raise click.UsageError("mutual TLS needs all of --tls-ca, --tls-cert and --tls-key")
-        files = (file.absolute() for file in (tls_ca, tls_cert, tls_key))
-        tls = ClientTls(*files, server_name=tls_server_name, sds=(sds_dir or Path()).absolute())
+        tls = ClientTls(
+            tls_ca.absolute(),
+            tls_cert.absolute(),
+            tls_key.absolute(),
+            server_name=tls_server_name,
+            sds=(sds_dir or Path()).absolute(),
+        )
     elif sds_dir:
         raise click.UsageError("--sds-dir is for certificates: give --tls-ca, --tls-cert and --tls-key too")
     if virtual_hosts == "split" and not delta:

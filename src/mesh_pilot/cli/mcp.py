@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mesh_pilot.sources.mcp.dump import Holdings
 
 PATH = click.Path(path_type=Path)
+_WHICH_PORT = "SERVER is a gRPC port, such as 15010 of a mesh-pilot or an istiod, not that of a web page"
 
 
 @click.group("mcp")
@@ -43,7 +44,15 @@ def dump(
     """
     import trio
 
-    from mesh_pilot.rpc import AddressError, CertificateFiles, GRPCError, RpcError, client_tls, parse_address
+    from mesh_pilot.rpc import (
+        AddressError,
+        CertificateFiles,
+        ConnectionLost,
+        GRPCError,
+        RpcError,
+        client_tls,
+        parse_address,
+    )
     from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
     from mesh_pilot.sources.mcp.config_sources import SinkIdentity
     from mesh_pilot.sources.mcp.dump import OTHERS, read_once
@@ -52,6 +61,8 @@ def dump(
 
     over_xds = server.startswith("xds://")
     address = server.removeprefix("xds://").removeprefix("mcp://")
+    if "://" in address and not address.startswith("unix://"):
+        raise click.UsageError(f"{server!r} is a URL; SERVER is host:port, or xds://host:port")
     try:
         parse_address(address)
         tls = None
@@ -68,7 +79,9 @@ def dump(
     try:
         holdings = trio.run(read_once, Server(address=address, tls=tls), dialects, names, wait)
     except GRPCError as error:
-        raise click.ClickException(f"{server}: {error.status.name}: {error.message}") from None
+        raise click.ClickException(f"{server}: {error.status.name}: {error.message}; {_WHICH_PORT}") from None
+    except ConnectionLost as error:
+        raise click.ClickException(f"{server}: {error}; {_WHICH_PORT}") from None
     except RpcError as error:
         raise click.ClickException(str(error)) from None
     _print(holdings)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 
-class Reader(click.ParamType):
+class Reader(click.ParamType):  # type: ignore[type-arg]  # generic in later versions of click only
     """A type of flags from a function that reads their text; named after it in the help.
 
     For completion click converts defaults too, though nobody looks at them: they stay text.

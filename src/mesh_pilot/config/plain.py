@@ -10,6 +10,7 @@ import base64
 import datetime
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import betterproto2
 
@@ -20,9 +21,9 @@ _LONG = frozenset(("int64", "uint64", "sint64", "fixed64", "sfixed64"))
 """Written as strings, as the protobuf JSON mapping has it: a JSON number does not hold 64 bits."""
 
 
-def plain(message: betterproto2.Message) -> dict[str, object]:
+def plain(message: betterproto2.Message) -> dict[str, Any]:
     """The message as the protobuf JSON mapping writes it, camelCase; fields at their default are left out."""
-    found: dict[str, object] = {}
+    found: dict[str, Any] = {}
     for field in shape_of(type(message)).fields:
         value = getattr(message, field.python_name)
         if value is None or (_has_default(field) and not value):

@@ -1,0 +1,216 @@
+"""``mesh-pilot proxy-status`` on a page of canned answers: in a pipe, on terminals, as JSON, and on a wrong port."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import socket
+import struct
+import subprocess
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from support.command import COMMAND, mesh_pilot
+
+REFUSAL = {
+    "at": "2026-11-22T10:00:00+00:00",
+    "proxy": "edge-gateway-of-the-shop-1.shop",
+    "type": "LDS",
+    "resources": ["0.0.0.0_8443"],
+    "reason": "Error adding/updating listener(s) 0.0.0.0_8443: cannot bind:\nPermission denied",
+    "configs": ["Gateway/shop/edge"],
+    "version": "1",
+    "nonce": "2",
+}
+SYNCED = dict.fromkeys(("CDS", "EDS", "LDS", "RDS"), "SYNCED")
+
+
+def stream(name: str, status: dict[str, str], **more: Any) -> dict[str, Any]:
+    node = {"proxy": name, "proxy_id": f"sidecar~10.1.1.1~{name}~x", "proxy_type": "sidecar", "proxy_version": "1.40.0"}
+    rest = {"xds": "sotw", "connected_at": "2026-11-22T09:00:00+00:00", "status": status, "refused": []}
+    return {**node, **rest, **more}
+
+
+FEW = [stream("web-1.shop", SYNCED), stream("web-2.shop", {**SYNCED, "SDS": "NOT SENT"})]
+REFUSING = stream(REFUSAL["proxy"], {**SYNCED, "LDS": "NACK"}, proxy_type="router", refused=[REFUSAL])
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    with Page() as page:
+        yield page
+
+
+class Page(ThreadingHTTPServer):
+    """A web page whose ``/debug/syncz`` is what a test says."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answer)
+        self.answer: Any = FEW
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+
+class _Answer(BaseHTTPRequestHandler):
+    server: Page
+
+    def do_GET(self) -> None:
+        assert self.path == "/debug/syncz"
+        body = json.dumps(self.server.answer).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def on_terminal(columns: int, *arguments: str, **env: str) -> list[str]:
+    """What the command writes on a terminal so wide."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
+    with closing(os.fdopen(ours, "rb", buffering=0)) as reader:
+        process = subprocess.Popen([*COMMAND, *arguments], stdout=theirs, stdin=theirs, env={**environment, **env})
+        os.close(theirs)
+        written = b""
+        while True:
+            try:
+                piece = reader.read(65536)
+            except OSError:  # the other side is closed
+                break
+            if not piece:
+                break
+            written += piece
+        process.wait(60)
+    return written.decode().splitlines()
+
+
+def test_in_a_pipe_every_line_has_every_column_in_full(page: Page) -> None:
+    page.answer = [*FEW, REFUSING]
+    done = mesh_pilot("proxy-status", "--pilot", page.address)
+    assert done.code == 1
+    table, _, reasons = done.out.partition("\n\n")
+    rows = [line.split() for line in table.splitlines()]
+    assert rows == [
+        ["NAME", "TYPE", "ENVOY", "XDS", "CDS", "EDS", "LDS", "RDS", "VHDS", "SDS", "ECDS"],
+        [REFUSAL["proxy"], "router", "1.40.0", "sotw", "SYNCED", "SYNCED", "NACK", "SYNCED", "-", "-", "-"],
+        ["web-1.shop", "sidecar", "1.40.0", "sotw", *["SYNCED"] * 4, "-", "-", "-"],
+        ["web-2.shop", "sidecar", "1.40.0", "sotw", *["SYNCED"] * 4, "-", "NOT_SENT", "-"],
+    ]
+    assert reasons.splitlines() == [
+        "edge-gateway-of-the-shop-1.shop refuses LDS 0.0.0.0_8443 (made from Gateway/shop/edge):",
+        "  Error adding/updating listener(s) 0.0.0.0_8443: cannot bind: Permission denied",
+    ]
+
+
+def test_on_80_columns_names_and_states_are_whole(page: Page) -> None:
+    page.answer = FEW
+    assert on_terminal(80, "proxy-status", "--pilot", page.address) == [
+        "NAME        TYPE     ENVOY   XDS   CDS     EDS     LDS     RDS     SDS",
+        "web-1.shop  sidecar  1.40.0  sotw  SYNCED  SYNCED  SYNCED  SYNCED  -",
+        "web-2.shop  sidecar  1.40.0  sotw  SYNCED  SYNCED  SYNCED  SYNCED  NOT SENT",
+    ]
+
+
+def test_a_terminal_too_narrow_for_the_table_has_two_lines_a_proxy(page: Page) -> None:
+    page.answer = [FEW[1], REFUSING]
+    assert on_terminal(80, "proxy-status", "--pilot", page.address, NO_COLOR="1")[:4] == [
+        f"{REFUSAL['proxy']} router 1.40.0 sotw",
+        "  SYNCED CDS EDS RDS, NACK LDS",
+        "web-2.shop sidecar 1.40.0 sotw",
+        "  SYNCED CDS EDS LDS RDS, NOT SENT SDS",
+    ]
+
+
+def test_only_a_terminal_that_wants_them_gets_colours(page: Page) -> None:
+    page.answer = [REFUSING]
+    asked = ("proxy-status", "--pilot", page.address)
+    assert "\x1b[31m" in "".join(on_terminal(200, *asked))
+    assert "\x1b" not in "".join(on_terminal(200, *asked, NO_COLOR="1"))
+    assert "\x1b" not in mesh_pilot(*asked).out
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("web-1.shop", ["web-1.shop"]),
+        ("web-1", ["web-1.shop"]),
+        ("web-*", ["web-1.shop", "web-2.shop"]),
+        ("*.shop", [REFUSAL["proxy"], "web-1.shop", "web-2.shop"]),
+    ],
+)
+def test_proxies_are_picked_by_name_and_json_has_its_documented_shape(page: Page, name: str, shown: list[str]) -> None:
+    page.answer = [*FEW, REFUSING]
+    done = mesh_pilot("proxy-status", name, "-o", "json", "--pilot", page.address)
+    found = json.loads(done.out)
+    assert [entry["proxy"] for entry in found] == shown
+    for entry in found:
+        assert list(entry) == ["proxy", "id", "type", "envoy", "xds", "connected_at", "status", "refused"]
+    if shown[0] == REFUSAL["proxy"]:
+        wanted = ("type", "at", "resources", "reason", "configs")
+        assert found[0]["refused"] == [{key: REFUSAL[key] for key in wanted}]
+    assert done.code == int(REFUSAL["proxy"] in shown), "only what is shown counts"
+
+
+def test_a_name_that_nobody_has_is_an_error_that_names_those_there_are(page: Page) -> None:
+    done = mesh_pilot("proxy-status", "web-3", "--pilot", page.address)
+    assert done.code == 1
+    assert done.err == "mesh-pilot: no connected proxy is called web-3; connected: web-1.shop, web-2.shop\n"
+
+
+def test_no_proxy_is_no_error(page: Page) -> None:
+    page.answer = []
+    assert mesh_pilot("proxy-status", "--pilot", page.address).out == "no proxy is connected\n"
+    assert json.loads(mesh_pilot("proxy-status", "-o", "json", "--pilot", page.address).out) == []
+
+
+HINT = "--pilot takes the address of its web page (--http-addr, by default 127.0.0.1:8080)\n"
+
+
+def test_another_page_is_one_line_that_says_which_port_is_meant(page: Page) -> None:
+    page.answer = {"version": "1"}
+    done = mesh_pilot("proxy-status", "--pilot", page.address)
+    assert (done.code, done.out) == (1, "")
+    assert done.err == f"mesh-pilot: http://{page.address}/debug/syncz is not a page of mesh-pilot: {HINT}"
+
+
+def test_a_port_that_speaks_something_else_is_one_line_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(b"\x00\x00\x12\x04\x00\x00\x00\x00\x00 the settings of HTTP/2")
+                connection.recv(1000)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        done = mesh_pilot("proxy-status", "--pilot", address)
+        thread.join()
+    assert done.err == f"mesh-pilot: what listens on {address} does not speak HTTP/1.1: {HINT}"
+
+
+@pytest.mark.parametrize("pilot", ["http://127.0.0.1:8080", "http://127.0.0.1:8080/"])
+def test_a_url_is_refused_with_the_address_in_it(pilot: str) -> None:
+    done = mesh_pilot("proxy-status", "--pilot", pilot)
+    assert (done.code, done.out) == (2, "")
+    assert f"{pilot!r} is a URL; write the address alone: 127.0.0.1:8080" in done.err
