@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -72,10 +72,10 @@ class Fleet:
     async def tcp_backend(self, name: str, **options: Any) -> Backend:
         return await self._stack.enter_async_context(tcp_backend(name, **options))
 
-    async def envoy(self, node: EnvoyNode, *, delta: bool = False) -> RealEnvoy:
-        """A live Envoy, which must have taken all it was sent."""
+    async def envoy(self, node: EnvoyNode, *, delta: bool = False, flags: Sequence[str] = ()) -> RealEnvoy:
+        """A live Envoy, which must have taken all it was sent; ``flags`` are more of its own."""
         envoy = await self._stack.enter_async_context(
-            real_envoy(self.plane_address, self.folder, node, delta=delta, name=f"{node.name}-envoy")
+            real_envoy(self.plane_address, self.folder, node, delta=delta, name=f"{node.name}-envoy", flags=flags)
         )
         with trio.fail_after(30):
             await envoy.wait_live()

@@ -8,7 +8,7 @@ The client's calls come by mTLS as ``shop/web``; ``plain=True`` goes past its En
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -132,15 +132,24 @@ class Guarded:
 
 @asynccontextmanager
 async def guarded(
-    folder: Path, ports: list[int], *policies: str, mesh: str = "", more: str = "", delta: bool = True
+    folder: Path,
+    ports: list[int],
+    *policies: str,
+    mesh: str = "",
+    more: str = "",
+    delta: bool = True,
+    flags: Sequence[str] = (),
 ) -> AsyncIterator[Guarded]:
-    """Run it on four free ports, and wait until requests are answered one way or another."""
+    """Run it on four free ports, and wait until requests are answered one way or another.
+
+    ``flags`` are those of the guarded workload's Envoy.
+    """
     http, tcp, own_http, own_tcp = ports
     async with fleet(folder, mesh=mesh) as running:
         app, data = await running.backend("app"), await running.tcp_backend("data")
         services = _services(http, tcp, own_http, own_tcp, app, data) + more
         await running.apply(services + "".join(policies))
-        envoy = await running.envoy(FRONT, delta=delta)
+        envoy = await running.envoy(FRONT, delta=delta, flags=flags)
         await running.envoy(WEB, delta=delta)
         at = Guarded(running, envoy, app, http, tcp, own_http, own_tcp, services)
 
