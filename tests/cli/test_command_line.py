@@ -26,6 +26,7 @@ from mesh_pilot.cli import COMMANDS
 from mesh_pilot.cli.discovery import SECTIONS
 from mesh_pilot.cli.discovery import command as discovery_command
 from mesh_pilot.cli.sections import OTHER, SectionedCommand
+from mesh_pilot.sources.files.mesh import load_mesh_config
 
 pytestmark = pytest.mark.process
 
@@ -267,6 +268,39 @@ def test_proxy_status_of_a_server_without_proxies_and_of_none() -> None:
     assert done.code == 1
     assert done.err.startswith(f"mesh-pilot: cannot ask http://{web}/debug/syncz: ")
     assert done.err.endswith("--pilot takes the address of its web page (--http-addr, by default 127.0.0.1:8080)\n")
+
+
+ODD_NAMES = """\
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: reviews, namespace: shop}
+spec: {host: reviews.test, trafficPolicy: {outlierDetection: {consecutive5xxErrors: 3}}}
+"""
+
+
+def test_what_is_dumped_is_what_analyze_and_the_server_read(tmp_path: Path) -> None:
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    source.mkdir()
+    copy.mkdir()
+    (source / "a.yaml").write_text(ODD_NAMES)
+    (tmp_path / "mesh.yaml").write_text("meshMTLS: {minProtocolVersion: TLSV1_3}\ntrustDomain: shop.test\n")
+    settings = ("--mesh-config", str(tmp_path / "mesh.yaml"), "--log-format", "json")
+    with discovery("--config-dir", str(source), *settings, *FREE) as process:
+        grpc = read_event(process, "serving")["grpc"]
+        read_event(process, "started")
+        for server in (grpc, f"xds://{grpc}"):
+            done = mesh_pilot("mcp", "dump", server)
+            assert done.out.count("kind: DestinationRule") == 1, "once, though it is served in several versions"
+            (copy / "dump.yaml").write_text(done.out)
+            analyzed = mesh_pilot("analyze", str(copy))
+            assert (analyzed.code, analyzed.out.splitlines()[-1]) == (
+                0,
+                "1 objects are good, 0 errors, 0 warnings, 1 ignored",
+            )
+            (settings_map,) = [one for one in yaml.safe_load_all(done.out) if one and one["kind"] == "ConfigMap"]
+            (tmp_path / "again.yaml").write_text(yaml.safe_dump(settings_map))
+            mesh = load_mesh_config(str(tmp_path / "again.yaml"))
+            assert (mesh.trust_domain, mesh.mesh_mTLS is not None) == ("shop.test", True)
 
 
 def test_dumping_a_web_page_or_a_url_is_one_line_that_says_what_is_meant() -> None:

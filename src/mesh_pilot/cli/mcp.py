@@ -92,12 +92,24 @@ def _print(holdings: Holdings) -> None:
 
     from mesh_pilot.sources.mcp.dump import shown
 
+    class Dumper(yaml.SafeDumper):
+        """Texts of several lines are written as such."""
+
+        def represent_str(self, data: str) -> yaml.ScalarNode:
+            return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
+
+    Dumper.add_representer(str, Dumper.represent_str)
+    printed: set[str] = set()
     for name, resources in holdings.collections.items():
-        if resources:
-            click.echo(f"# {name}: {len(resources)}")
-        for resource in resources:
-            click.echo("---")
-            click.echo(yaml.safe_dump(dict(shown(name, resource)), sort_keys=False, allow_unicode=True), nl=False)
+        objects = [dict(shown(name, resource)) for resource in resources]
+        texts = [yaml.dump(one, Dumper=Dumper, sort_keys=False, allow_unicode=True) for one in objects]
+        fresh = [text for text in texts if text not in printed]
+        printed.update(fresh)
+        if texts:
+            again = len(texts) - len(fresh)
+            click.echo(f"# {name}: {len(texts)}" + (f", {again} of them printed above" if again else ""))
+        for text in fresh:
+            click.echo(f"---\n{text}", nl=False)
     for names, what in (
         (tuple(name for name, resources in holdings.collections.items() if not resources), "empty"),
         (holdings.silent, "not answered in time"),

@@ -6,8 +6,11 @@ import base64
 from collections.abc import Iterator, Mapping
 
 import attrs
+import betterproto2
 import trio
+import yaml
 
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.config.plain import plain
 from mesh_pilot.config.wire import parse
 from mesh_pilot.model.config import EPOCH
@@ -26,6 +29,10 @@ OTHERS = (
 )
 """Collections of a Galley that mean nothing here (it makes Gateways and VirtualServices of ingresses itself), and are
 shown as bytes."""
+
+
+_SETTINGS: Mapping[type[betterproto2.Message], str] = {MeshConfig: "mesh", MeshNetworks: "meshNetworks"}
+"""Mesh-wide settings, and the key of a ConfigMap under which they stand."""
 
 
 @attrs.frozen
@@ -65,9 +72,16 @@ async def read_once(server: Server, dialects: tuple[Dialect, ...], names: tuple[
 
 
 def shown(collection: str, resource: Resource) -> Iterator[tuple[str, object]]:
-    """A resource as an object of YAML, top fields first; bytes in base64 where the body can't be read."""
+    """A resource as an object of YAML, top fields first; bytes in base64 where the body can't be read.
+
+    What can be read has the form in which files have it; mesh-wide settings are those of Istio's ConfigMap.
+    """
     found = COLLECTIONS.get(collection) or XDS_COLLECTIONS.get(collection)
-    if found is not None and found.kind is not None:
+    settings = _SETTINGS.get(found.message) if found is not None else None
+    if settings is not None:
+        yield "apiVersion", "v1"
+        yield "kind", "ConfigMap"
+    elif found is not None and found.kind is not None:
         yield "apiVersion", found.kind.api_versions[0]
         yield "kind", found.kind.name
     namespace, _, name = resource.name.rpartition("/")
@@ -83,7 +97,11 @@ def shown(collection: str, resource: Resource) -> Iterator[tuple[str, object]]:
     if resource.version:
         metadata["resourceVersion"] = resource.version
     yield "metadata", metadata
-    yield from _body(found, resource)
+    for field, body in _body(found, resource):
+        if settings is not None and field == "spec":
+            yield "data", {settings: yaml.safe_dump(body, sort_keys=False, allow_unicode=True)}
+        else:
+            yield field, body
 
 
 def _body(found: Collection | None, resource: Resource) -> Iterator[tuple[str, object]]:
