@@ -11,8 +11,12 @@ import pytest
 
 import mesh_pilot
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.cli.analyze import command as analyze
 from mesh_pilot.cli.discovery import command as discovery
+from mesh_pilot.cli.envoy_bootstrap import DRAIN_FLAGS
+from mesh_pilot.cli.envoy_command import command as envoy_bootstrap
 from mesh_pilot.cli.logs import SCOPES
+from mesh_pilot.cli.proxy_status import command as proxy_status
 
 ROOT = Path(__file__).parents[1]
 CODE = Path(mesh_pilot.__file__).parent
@@ -26,6 +30,26 @@ def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8"))
     missing = [t for t in targets if not t.startswith("http") and not (page.parent / t).exists()]
     assert missing == []
+
+
+def test_every_envoy_that_is_started_has_the_flags_for_draining() -> None:
+    """A permission that is taken back depends on them."""
+    started = [line for page in PAGES for line in re.findall(r"^    .*\benvoy -c .*$", page.read_text(), re.MULTILINE)]
+    assert len(started) >= 5
+    assert [line for line in started if " ".join(DRAIN_FLAGS) not in line] == []
+    assert " ".join(DRAIN_FLAGS) in (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+
+
+def test_flags_of_other_commands_are_described_where_they_are_named() -> None:
+    """In the docs' commands there is no flag that its command does not have."""
+    commands = {"envoy-bootstrap": envoy_bootstrap, "analyze": analyze, "proxy-status": proxy_status}
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for name, used in re.findall(
+            r"^    .*mesh-pilot (envoy-bootstrap|analyze|proxy-status)(.*)$", text, re.MULTILINE
+        ):
+            flags = {flag for p in commands[name].params for flag in (*p.opts, *p.secondary_opts)}
+            assert set(re.findall(r"(?<= )--?[a-z][a-z-]*", used.partition("#")[0])) <= flags, (page, used)
 
 
 def test_every_flag_of_discovery_is_described_and_no_other() -> None:
