@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.command import mesh_pilot
+from support.command import mesh_pilot, on_terminal
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 GOOD = """\
@@ -144,6 +144,13 @@ def test_objects_that_are_not_ours_are_told_apart(tmp_path: Path) -> None:
         f"{file}:9: note: ignored: Deployment of apps/v1 (2 of them, also at {file}:13)",
         "0 objects are good, 1 errors, 1 warnings, 2 ignored",
     ]
+
+
+def test_only_a_terminal_that_wants_them_gets_colours(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(BAD)
+    assert "\x1b[31m" in on_terminal(80, "analyze", str(tmp_path))[0]
+    assert "\x1b" not in "".join(on_terminal(80, "analyze", str(tmp_path), NO_COLOR="1"))
+    assert "\x1b" not in mesh_pilot("analyze", str(tmp_path)).out
 
 
 def test_json_says_the_same(tmp_path: Path) -> None:

@@ -114,6 +114,18 @@ def test_envoy_itself_finds_nothing_wrong_with_it(
     assert "deprecated" not in done.stderr.lower()
 
 
+def test_a_folder_is_watched_only_where_certificate_and_key_are_in_it_together(tmp_path: Path) -> None:
+    """Else Envoy watches each of the files by itself, which finds no exchange of a linked folder."""
+
+    def certificate(key: Path) -> object:
+        tls = ClientTls(tmp_path / "ca.pem", tmp_path / "cert.pem", key, sds=tmp_path)
+        (first, _) = tls.sds_files().values()
+        return yaml.safe_load(first)["resources"][0]["tls_certificate"].get("watched_directory")
+
+    assert certificate(tmp_path / "key.pem") == {"path": str(tmp_path)}
+    assert certificate(tmp_path / "private" / "key.pem") is None
+
+
 def put_in_place(fresh: CertificateFiles, tls: ClientTls) -> None:
     """Replace the key, then the certificate, each by a rename."""
     fresh.key.rename(tls.key)

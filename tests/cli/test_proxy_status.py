@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import pty
 import socket
-import struct
-import subprocess
-import termios
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from support.command import COMMAND, mesh_pilot
+from support.command import mesh_pilot, on_terminal
 
 REFUSAL = {
     "at": "2026-11-22T10:00:00+00:00",
@@ -80,27 +73,6 @@ class _Answer(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
-
-
-def on_terminal(columns: int, *arguments: str, **env: str) -> list[str]:
-    """What the command writes on a terminal so wide."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
-    with closing(os.fdopen(ours, "rb", buffering=0)) as reader:
-        process = subprocess.Popen([*COMMAND, *arguments], stdout=theirs, stdin=theirs, env={**environment, **env})
-        os.close(theirs)
-        written = b""
-        while True:
-            try:
-                piece = reader.read(65536)
-            except OSError:  # the other side is closed
-                break
-            if not piece:
-                break
-            written += piece
-        process.wait(60)
-    return written.decode().splitlines()
 
 
 def test_in_a_pipe_every_line_has_every_column_in_full(page: Page) -> None:

@@ -16,10 +16,10 @@ def has_colour(stream: TextIO) -> bool:
 
 
 def coloured(line: str, part: str, *, fg: str) -> str:
-    """The line for standard output, the first occurrence of a part of it in a colour."""
+    """The line for standard output, a part of it in a colour wherever it stands."""
     if not has_colour(sys.stdout):
         return line
-    return line.replace(part, click.style(part, fg=fg, bold=True), 1)
+    return line.replace(part, click.style(part, fg=fg, bold=True))
 
 
 def width() -> int | None:
