@@ -99,9 +99,10 @@ class ClientTls:
         """
         if self.sds is None:
             return {}
-        certificate: dict[str, Json] = {"tls_certificate": {**self._certificate(), **self._watched(self.certificate)}}
-        if self.certificate.parent != self.key.parent:
-            certificate = {"tls_certificate": self._certificate()}  # Envoy watches each file by itself
+        pair = self._certificate()
+        if self.certificate.parent == self.key.parent:
+            pair |= self._watched(self.certificate)  # else Envoy watches each file by itself
+        certificate: dict[str, Json] = {"tls_certificate": pair}
         trusted: dict[str, Json] = {"validation_context": {**self._trusted(), **self._watched(self.ca)}}
         secrets = ((CERTIFICATE_SECRET, certificate), (CA_SECRET, trusted))
         return {self.sds / f"{name}.yaml": to_yaml(_secret(name, secret)) for name, secret in secrets}
