@@ -49,6 +49,7 @@ def test_the_whole_story_is_told_within_half_a_minute(envoy_binary: Path, tmp_pa
         r"ok sidecar: ejected \d+.\d s after the kill",
         r"\d+ requests through Envoy, 0 failed",
         r"\d+ pushes, \d+ accepted by Envoy, 0 refused",
+        r"now it ends, and its web page with it; mesh-pilot demo --keep leaves it running",
     ):
         assert re.search(fact, done.out), fact
     assert len(re.findall(r"answered by +via sidecar +via gateway +share", done.out)) == 4

@@ -66,6 +66,7 @@ async def _show(screen: Screen, keep: bool, told: trio.Event, with_consul: bool)
         if keep:
             _say_what_to_try(running, screen)
             await trio.sleep_forever()
+        screen.say("now it ends, and its web page with it; mesh-pilot demo --keep leaves it running")
 
 
 def leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
