@@ -25,7 +25,7 @@ from mesh_pilot.model.events import Event
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
-from mesh_pilot.ops.http import serve_http
+from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.ops.patches import PatchReports
 from mesh_pilot.ops.refusals import RefusalReports
 from mesh_pilot.ops.state import State
@@ -40,6 +40,7 @@ from mesh_pilot.rpc import (
     with_reflection,
 )
 from mesh_pilot.rpc.net import address_of
+from mesh_pilot.rpc.server import NOT_GRPC
 from mesh_pilot.security.authentication import Authentication, is_local
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
@@ -171,8 +172,13 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             nursery.start_soon(reducer.run, inbox)
             for supervisor in supervisors:
                 nursery.start_soon(supervisor.run)
-            for app, listeners in ((debug_app(state), sockets.http), (monitoring_app(state), sockets.monitoring)):
-                await nursery.start(partial(serve_http, app, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
+            for port, app, listeners in (
+                ("web", debug_app(state), sockets.http),
+                ("metrics", monitoring_app(state), sockets.monitoring),
+            ):
+                server = HttpServer(app, port=port, right_port=plane.addresses.grpc)
+                state.http_servers.append(server)
+                await nursery.start(partial(server.serve, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
             nursery.start_soon(_look_after, catalog)
             nursery.start_soon(_renew, issuer)
             nursery.start_soon(_serve_when_synced, plane, sockets, nursery)
@@ -210,7 +216,8 @@ async def _serve_grpc(
     task_status: trio.TaskStatus[None],
 ) -> None:
     async with trio.open_nursery() as nursery:
-        server = await nursery.start(partial(serve, services, listeners, tls=tls))
+        not_grpc = f"{NOT_GRPC}; the web pages are on {plane.addresses.http or 'no port'}"
+        server = await nursery.start(partial(serve, services, listeners, tls=tls, not_grpc=not_grpc))
         plane.state.rpc_servers.append(server)
         task_status.started()
 

@@ -112,9 +112,9 @@ def test_in_a_pipe_a_traceback_stays_on_its_line() -> None:
 
 def test_what_libraries_log_comes_out_the_same_way_from_warnings_up() -> None:
     out = written("debug", LogFormat.TEXT, io.StringIO())
-    logging.getLogger("hypercorn.error").info("unheard")
-    logging.getLogger("hypercorn.error").warning("trouble with %s", "it")
-    assert 'level=warning scope=hypercorn.error msg="trouble with it"' in out.getvalue()
+    logging.getLogger("starlette.error").info("unheard")
+    logging.getLogger("starlette.error").warning("trouble with %s", "it")
+    assert 'level=warning scope=starlette.error msg="trouble with it"' in out.getvalue()
     assert "unheard" not in out.getvalue()
 
 

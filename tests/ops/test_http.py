@@ -1,18 +1,23 @@
-"""Serving HTTP: requests under way at the stop are finished, and a client that does not read holds up nothing."""
+"""Serving HTTP: requests under way at the stop are finished; what one client does costs others nothing."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from functools import partial
 
 import httpx
+import pytest
+import structlog.testing
 import trio
 import trio.testing
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from support.envoy import eventually
 
-from mesh_pilot.ops.http import serve_http
+from mesh_pilot.ops.http import HttpServer
+from mesh_pilot.ops.http_connection import HttpLimits
 
 
 async def hello(request: Request) -> Response:
@@ -26,9 +31,10 @@ async def huge(request: Request) -> Response:
 class Server:
     """An app being served for a test, with its address."""
 
-    def __init__(self, nursery: trio.Nursery, *routes: Route) -> None:
+    def __init__(self, nursery: trio.Nursery, *routes: Route, **limits: float) -> None:
         self.nursery = nursery
-        self.app = Starlette(routes=list(routes))
+        app = Starlette(routes=list(routes))
+        self.http = HttpServer(app, right_port="10.0.0.1:15010", limits=HttpLimits(**limits))
         self.stop = trio.Event()
         self.ended = trio.Event()
         self.address = ("127.0.0.1", 0)
@@ -42,7 +48,7 @@ class Server:
     async def _run(
         self, listeners: list[trio.SocketListener], grace: float, *, task_status: trio.TaskStatus[None]
     ) -> None:
-        await serve_http(self.app, listeners, self.stop, grace_seconds=grace, task_status=task_status)
+        await self.http.serve(listeners, self.stop, grace_seconds=grace, task_status=task_status)
         self.ended.set()
 
 
@@ -109,4 +115,165 @@ async def test_cancelling_cuts_such_a_client_at_once() -> None:
             await stream.send_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
             await stream.receive_some(100)
             nursery.cancel_scope.cancel()
+        await stream.aclose()
+
+
+async def broken(request: Request) -> Response:
+    raise KeyError(request.url.path)
+
+
+async def halfway(request: Request) -> Response:
+    async def body() -> AsyncIterator[bytes]:
+        yield b"the beginning"
+        raise KeyError("halfway")
+
+    return StreamingResponse(body())
+
+
+async def echo(request: Request) -> Response:
+    return PlainTextResponse(await request.body())
+
+
+async def raw(address: tuple[str, int], *pieces: bytes) -> bytes:
+    """What a server answers to these bytes, until it closes; "" where it resets."""
+    answer = b""
+    async with await trio.open_tcp_stream(*address) as stream:
+        try:
+            for piece in pieces:
+                await stream.send_all(piece)
+            while data := await stream.receive_some():
+                answer += data
+        except trio.BrokenResourceError:
+            pass
+    return answer
+
+
+@pytest.fixture
+async def server(nursery: trio.Nursery) -> AsyncIterator[Server]:
+    """Limits that a test can wait for."""
+    routes = [Route(f"/{f.__name__}", f, methods=["GET", "POST"]) for f in (hello, huge, broken, halfway, echo)]
+    server = Server(nursery, *routes, connections=10, request_seconds=0.2, stall_seconds=0.2)
+    await server.start()
+    yield server
+    async with httpx.AsyncClient(trust_env=False) as client:
+        url = "http://{}:{}/hello".format(*server.address)
+        assert (await client.get(url)).text == "hello", "whatever happened, it serves"
+    server.stop.set()
+    with trio.fail_after(10):
+        await server.ended.wait()
+    assert server.http.statistics().connections_open == 0
+
+
+async def test_an_error_in_a_page_is_a_500_for_its_client_and_logged_once(server: Server) -> None:
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(20):
+            assert (await raw(server.address, b"GET /broken HTTP/1.1\r\nhost: x\r\n\r\n")).startswith(b"HTTP/1.1 500 ")
+    (line,) = logs
+    assert (line["event"], line["log_level"]) == ("internal error in an HTTP request", "error")
+    await eventually(lambda: server.http.statistics().failures == 20)
+    assert server.http.statistics().requests == {500: 20}
+
+
+async def test_an_error_amid_a_response_cuts_it(server: Server) -> None:
+    answer = await raw(server.address, b"GET /halfway HTTP/1.1\r\nhost: x\r\n\r\n")
+    assert b"the beginning" in answer
+    assert not answer.endswith(b"0\r\n\r\n")
+    await eventually(lambda: server.http.statistics().failures == 1)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "status"),
+    [
+        ((b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"x" * 500,), 400),
+        ((b"GET / HTTP/1.1\r\n\r\n",), 400),
+        ((b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: many\r\n\r\n",), 400),
+        ((b"GET / HTTP/1.1\r\nhost: x\r\ncookie: " + b"c" * 100_000,), 431),
+        ((b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * 50_000,), 431),
+        ((b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000\r\n\r\n" + b"b" * 3_000_000,), 413),
+        (
+            (
+                b"POST /echo HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n",
+                *([b"ffff\r\n" + b"b" * 0xFFFF + b"\r\n"] * 3),
+            ),
+            413,
+        ),
+        ((b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nfew",), 408),
+        ((b"GET /hello HTTP/1.1\r\nho",), 408),
+    ],
+)
+async def test_a_bad_request_is_refused_with_a_status(server: Server, pieces: tuple[bytes, ...], status: int) -> None:
+    assert (await raw(server.address, *pieces)).startswith(b"HTTP/1.1 %d " % status)
+    assert server.http.statistics().failures == 0
+
+
+async def test_a_client_that_sends_nothing_is_let_go(server: Server) -> None:
+    assert await raw(server.address) == b""
+    assert server.http.statistics().timeouts == 0
+
+
+async def test_a_client_that_does_not_read_is_let_go(server: Server) -> None:
+    async with await trio.open_tcp_stream(*server.address) as stream:
+        await stream.send_all(b"GET /huge HTTP/1.1\r\nhost: x\r\n\r\n")
+        await eventually(lambda: server.http.statistics().timeouts == 1)
+    own = server.http.statistics()
+    assert (own.connections_open, own.failures) == (0, 0)
+
+
+async def test_a_client_that_leaves_is_no_error(server: Server) -> None:
+    for _ in range(20):
+        async with await trio.open_tcp_stream(*server.address) as stream:
+            await stream.send_all(b"GET /huge HTTP/1.1\r\nhost: x\r\n\r\n")
+            await stream.receive_some(10)
+    await eventually(lambda: server.http.statistics().connections_open == 0)
+    assert server.http.statistics().failures == 0
+
+
+async def test_requests_in_a_row_and_all_at_once_are_answered_in_order(server: Server) -> None:
+    ask = b"GET /hello HTTP/1.1\r\nhost: x\r\n\r\n"
+    last = b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\nconnection: close\r\n\r\nend"
+    answer = await raw(server.address, ask * 3 + last)
+    assert answer.count(b"hello") == 3
+    assert answer.endswith(b"\r\n\r\nend")
+    assert server.http.statistics().connections_total == 1
+
+
+async def test_head_has_no_body_and_a_body_may_be_announced(server: Server) -> None:
+    head = await raw(server.address, b"HEAD /hello HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    assert b"content-length: 5" in head
+    assert head.endswith(b"\r\n\r\n")
+    announced = b"POST /echo HTTP/1.0\r\ncontent-length: 3\r\n\r\n"
+    assert (await raw(server.address, announced, b"abc")).endswith(b"abc")
+    async with await trio.open_tcp_stream(*server.address) as stream:
+        await stream.send_all(b"POST /echo HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n")
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 100 ")
+        await stream.send_all(b"abc")
+        assert (await stream.receive_some()).endswith(b"abc")
+
+
+async def test_of_too_many_connections_the_one_that_waits_longest_gives_way(server: Server) -> None:
+    async with httpx.AsyncClient(trust_env=False) as client:
+        url = "http://{}:{}/hello".format(*server.address)
+        streams = [await trio.open_tcp_stream(*server.address) for _ in range(50)]
+        for _ in range(3):
+            assert (await client.get(url)).text == "hello"
+        own = server.http.statistics()
+        assert own.connections_open <= 11  # one may be about to close
+        assert own.displaced >= 40
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_when_all_connections_are_busy_new_ones_are_refused(nursery: trio.Nursery) -> None:
+    server = Server(nursery, Route("/", huge), connections=2)
+    await server.start(grace_seconds=0)
+    streams = []
+    for _ in range(2):
+        streams.append(await trio.open_tcp_stream(*server.address))
+        await streams[-1].send_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
+        await streams[-1].receive_some(10)
+    assert await raw(server.address, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n") == b""
+    assert server.http.statistics().refused == 1
+    server.stop.set()
+    await server.ended.wait()
+    for stream in streams:
         await stream.aclose()

@@ -191,7 +191,18 @@ async def test_metrics_have_istios_names(connected: Web) -> None:
 
 async def test_statistics_of_every_part_can_be_read(connected: Web) -> None:
     statistics = await connected.json("/debug/statistics")
-    assert set(statistics) == {"world", "reducer", "memo", "catalog", "xds", "changes", "sources", "mcp", "grpc"}
+    assert set(statistics) == {
+        "world",
+        "reducer",
+        "memo",
+        "catalog",
+        "xds",
+        "changes",
+        "sources",
+        "mcp",
+        "grpc",
+        "http",
+    }
     assert statistics["grpc"][0]["connections_open"] == 1
     assert statistics["sources"][0]["state"] == "synced"
 

@@ -25,6 +25,7 @@ SCOPES: Mapping[str, str] = {
     "config": "objects refused, and good again",
     "envoy": "translators: what could not be generated, and from which configs",
     "mcp": "servers of configuration: connected, lost, NACKs given and got",
+    "ops": "the web and metrics ports: internal errors in requests",
     "rpc": "gRPC connections: opened, lost, misbehaving peers",
     "sources": "every source, and the supervisor that restarts them",
     "world": "the reducer: revisions, what changed and why, conflicts",

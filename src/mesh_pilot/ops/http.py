@@ -1,56 +1,135 @@
-"""Serves a Starlette app on Trio with Hypercorn's HTTP protocol, on sockets that are already open."""
+"""Serves an ASGI app over HTTP/1.1 on Trio, on sockets that are already open.
+
+The ports are open to whoever watches the mesh, and the process behind them serves all its proxies: whatever happens to
+a connection stays with it, and a crowd of connections is bounded.
+"""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
+import attrs
+import structlog
 import trio
-from hypercorn.config import Config
-from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.utils import wrap_app
-from starlette.applications import Starlette
+
+from mesh_pilot.ops.http_connection import App, HttpConnection, HttpCounts, HttpLimits
+
+log = structlog.get_logger(scope="ops")
+
+LOG_EVERY_SECONDS = 60.0
+"""Internal errors of one kind are logged no more often."""
 
 
-async def serve_http(
-    app: Starlette,
-    listeners: Sequence[trio.SocketListener],
-    stop: trio.Event,
-    *,
-    grace_seconds: float,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Answer requests until ``stop``; then close idle connections and give busy ones ``grace_seconds``.
+@attrs.frozen
+class HttpStatistics:
+    """How an HTTP server is doing."""
 
-    Cancelled, it closes everything at once. The listeners are closed in any case.
-    """
-    config = Config()
-    config.include_server_header = False
-    config.errorlog = logging.getLogger("hypercorn.error")
-    context = WorkerContext(None)
-    application = wrap_app(app, config.wsgi_max_body_size, "asgi")
-
-    async def converse(stream: trio.SocketStream) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_close_when_cancelled, stream)
-            await TCPServer(application, config, context, {}, stream)
-            nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as connections:
-        async with trio.open_nursery() as accepting:
-            accepting.start_soon(partial(trio.serve_listeners, converse, list(listeners), handler_nursery=connections))
-            task_status.started()
-            await stop.wait()
-            accepting.cancel_scope.cancel()
-        await context.terminated.set()
-        connections.cancel_scope.deadline = trio.current_time() + grace_seconds
+    port: str
+    """What it is for: ``web`` or ``metrics``."""
+    connections_open: int
+    connections_total: int
+    requests: Mapping[int, int]
+    """Responses by status code."""
+    failures: int
+    """Requests whose answer raised an exception: errors of mesh-pilot."""
+    timeouts: int
+    """Connections closed because a request did not arrive, or a response was not read, in time."""
+    malformed: int
+    """Requests that were no HTTP/1.1, or too large."""
+    http2: int
+    """HTTP/2 clients, such as gRPC clients with a wrong address, that were told which port is right."""
+    displaced: int
+    """Waiting connections that were closed for new ones because there were too many."""
+    refused: int
+    """New connections that were closed because there were too many and all were busy."""
 
 
-async def _close_when_cancelled(stream: trio.SocketStream) -> None:
-    """Hypercorn shields its sends from cancellation: a client that stopped reading is got rid of by its socket."""
-    try:
-        await trio.sleep_forever()
-    finally:
-        stream.socket.close()
+class HttpServer:
+    """Serves ``app``. ``port`` says what for, ``right_port`` where a gRPC client should go instead."""
+
+    def __init__(self, app: App, *, port: str = "web", right_port: str = "", limits: HttpLimits | None = None) -> None:
+        self.port = port
+        self._app = app
+        self._limits = limits or HttpLimits()
+        self._wrong_port = f"this is the {port} port of mesh-pilot, which speaks HTTP/1.1"
+        if right_port:
+            self._wrong_port += f"; gRPC (xDS, MCP) is served on {right_port}"
+        self._connections: set[HttpConnection] = set()
+        self._counts = HttpCounts()
+        self._total = self._failures = self._displaced = self._refused = 0
+        self._logged_at: dict[type[Exception], float] = {}
+
+    def __repr__(self) -> str:
+        return f"<HttpServer of the {self.port} port, {len(self._connections)} connections>"
+
+    def statistics(self) -> HttpStatistics:
+        return HttpStatistics(
+            port=self.port,
+            connections_open=len(self._connections),
+            connections_total=self._total,
+            requests=dict(sorted(self._counts.requests.items())),
+            failures=self._failures,
+            timeouts=self._counts.timeouts,
+            malformed=self._counts.malformed,
+            http2=self._counts.http2,
+            displaced=self._displaced,
+            refused=self._refused,
+        )
+
+    async def serve(
+        self,
+        listeners: Sequence[trio.SocketListener],
+        stop: trio.Event,
+        *,
+        grace_seconds: float,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Answer requests until ``stop``; then close idle connections and give busy ones ``grace_seconds``.
+
+        Cancelled, it closes everything at once. The listeners are closed in any case.
+        """
+        async with trio.open_nursery() as connections:
+            async with trio.open_nursery() as accepting:
+                accepting.start_soon(
+                    partial(trio.serve_listeners, self._converse, list(listeners), handler_nursery=connections)
+                )
+                task_status.started()
+                await stop.wait()
+                accepting.cancel_scope.cancel()
+            for connection in self._connections:
+                connection.stop()
+            connections.cancel_scope.deadline = trio.current_time() + grace_seconds
+
+    async def _converse(self, stream: trio.SocketStream) -> None:
+        self._total += 1
+        if len(self._connections) >= self._limits.connections and not self._displace():
+            self._refused += 1
+            await trio.aclose_forcefully(stream)
+            return
+        connection = HttpConnection(self._app, stream, self._limits, self._counts, self._wrong_port)
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        except Exception as error:
+            self._failed(error)
+        finally:
+            self._connections.discard(connection)
+
+    def _displace(self) -> bool:
+        """Close the connection that has waited longest for a request; returns whether there was one."""
+        waiting = [(c.waiting_since, c) for c in self._connections if c.waiting_since is not None]
+        if not waiting:
+            return False
+        min(waiting, key=lambda pair: pair[0])[1].stop()
+        self._displaced += 1
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        """Count an internal error, and log it unless one of its kind was just logged."""
+        self._failures += 1
+        now = trio.current_time()
+        if now - self._logged_at.get(type(error), -LOG_EVERY_SECONDS) < LOG_EVERY_SECONDS:
+            return
+        self._logged_at[type(error)] = now
+        log.error("internal error in an HTTP request", port=self.port, failures=self._failures, exc_info=error)

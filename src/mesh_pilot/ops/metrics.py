@@ -164,6 +164,24 @@ class _Parts(Collector):
         grpc = [server.statistics() for server in self._state.rpc_servers]
         yield _one("mesh_pilot_grpc_connections", "gRPC connections", "gauge", sum(s.connections_open for s in grpc))
         yield _one("mesh_pilot_grpc_streams", "gRPC streams", "gauge", sum(s.streams_open for s in grpc))
+        yield from self._http()
+
+    def _http(self) -> Iterator[Metric]:
+        """The web and metrics ports themselves."""
+        connections = _metric("mesh_pilot_http_connections", "HTTP connections", "gauge")
+        requests = _metric("mesh_pilot_http_requests", "HTTP responses, by status", "counter")
+        closed = _metric("mesh_pilot_http_closed", "HTTP connections that were closed, by reason", "counter")
+        failures = _metric("mesh_pilot_http_failures", "Internal errors in HTTP requests", "counter")
+        for server in self._state.http_servers:
+            own = server.statistics()
+            labels = {"port": own.port}
+            connections.add_sample(connections.name, labels, own.connections_open)
+            for status, count in own.requests.items():
+                requests.add_sample(requests.name, labels | {"status": str(status)}, count)
+            for reason in ("timeouts", "malformed", "http2", "displaced", "refused"):
+                closed.add_sample(closed.name, labels | {"reason": reason}, getattr(own, reason))
+            failures.add_sample(failures.name, labels, own.failures)
+        yield from (connections, requests, closed, failures)
 
 
 _REJECTS = tuple((t, _TYPE_LABELS[t]) for t in (CLUSTER, ENDPOINT, LISTENER, ROUTE))

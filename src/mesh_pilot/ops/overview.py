@@ -73,6 +73,7 @@ def statistics(state: State) -> Json:
         "sources": [jsonable(supervisor.statistics()) for supervisor in state.supervisors],
         "mcp": jsonable(state.mcp.statistics()),
         "grpc": [jsonable(server.statistics()) for server in state.rpc_servers],
+        "http": [jsonable(server.statistics()) for server in state.http_servers],
     }
 
 

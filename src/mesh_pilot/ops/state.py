@@ -9,6 +9,7 @@ import attrs
 
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.ops.changes import Changes
+from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.rpc.server import Server
 from mesh_pilot.sources.base import THE_OTHERS, Staleness
 from mesh_pilot.sources.mcp.server import McpService
@@ -31,6 +32,8 @@ class State:
     """The World served as a source of MCP."""
     rpc_servers: list[Server] = attrs.field(factory=list)
     """The gRPC servers once they serve."""
+    http_servers: list[HttpServer] = attrs.field(factory=list)
+    """Those of the web and metrics ports."""
     overdue: bool = False
     """Whether waiting for sources was given up (``--sync-timeout``): serving with what there is."""
     draining: bool = False

@@ -14,6 +14,7 @@ from grpclib.metadata import USER_AGENT, Deadline
 from grpclib.metadata import _MetadataLike as MetadataLike
 from grpclib.protocol import Stream
 
+from mesh_pilot.rpc import http1
 from mesh_pilot.rpc.client_call import ClientCall
 from mesh_pilot.rpc.errors import ConnectionLost
 from mesh_pilot.rpc.keepalive import keep_alive
@@ -189,8 +190,13 @@ class Channel(RpcHandler):
     async def _run(self) -> None:
         self._nursery.start_soon(keep_alive, self._protocol.connection, self._transport, self._limits)
         try:
-            while data := await self._transport.read():
+            data = await self._transport.read()
+            if http1.is_response(data):
+                self._transport.abort("the server speaks HTTP/1.1, not gRPC: is this a web or metrics port?")
+                data = b""
+            while data:
                 self._protocol.data_received(data)
+                data = await self._transport.read()
         except Exception:
             log.exception("a gRPC channel failed", address=self._address)
             self._transport.abort("internal error")

@@ -15,6 +15,7 @@ from grpclib.metadata import Deadline
 from grpclib.protocol import Stream
 from h2.errors import ErrorCodes
 
+from mesh_pilot.rpc import http1
 from mesh_pilot.rpc.keepalive import keep_alive
 from mesh_pilot.rpc.limits import Limits
 from mesh_pilot.rpc.outcome import OK, Outcome, outcome_of
@@ -31,6 +32,8 @@ log = structlog.get_logger(scope="rpc")
 _ANSWER_TURNS = 4
 """How often other tasks run before what the protocol itself has to say is sent alone: a new stream with a request that
 is there already is answered within so many."""
+_SETTINGS_AFTER_SECONDS = 0.5
+"""How long our settings wait for the client to begin, over plaintext."""
 
 
 class ServerConnection(RpcHandler):
@@ -48,8 +51,10 @@ class ServerConnection(RpcHandler):
         peer: Peer,
         methods: Mapping[str, Handler],
         limits: Limits,
+        not_grpc: str,
     ) -> None:
         self.peer = peer
+        self._not_grpc = not_grpc
         self._nursery = nursery
         self._methods = methods
         self._limits = limits
@@ -60,6 +65,10 @@ class ServerConnection(RpcHandler):
         self._transport = SocketTransport(sock, nursery, tls=tls, write_buffer=limits.write_buffer)
         self._protocol = RpcProtocol(self, limits, client_side=False)
         self._protocol.connection_made(self._transport)
+        if (
+            tls is not None
+        ):  # its handshake may have brought the client's first bytes: waiting for more could be for ever
+            self._protocol.connection.flush()
 
     def __repr__(self) -> str:
         state = "draining" if self._draining else "open"
@@ -88,13 +97,26 @@ class ServerConnection(RpcHandler):
         try:
             self._nursery.start_soon(keep_alive, self._protocol.connection, self._transport, self._limits)
             self._nursery.start_soon(self._retire)
-            while data := await self._transport.read():
+            data = await self._first_bytes()
+            if http1.is_request(data):
+                self._transport.write(http1.answer(self._not_grpc))
+                self._transport.close("the client speaks HTTP/1.1")
+                data = b""
+            while data:
                 self._protocol.data_received(data)
                 await self._answer()
+                data = await self._transport.read()
             self._protocol.processor.close(f"the connection is lost: {self._transport.close_reason}")
         finally:
             self._start_draining()
             self._nursery.cancel_scope.cancel()
+
+    async def _first_bytes(self) -> bytes:
+        """What the client begins with. Some begin when they have our settings, which an HTTP/1 client must not get."""
+        with trio.move_on_after(_SETTINGS_AFTER_SECONDS):
+            return await self._transport.read()
+        self._protocol.connection.flush()
+        return await self._transport.read()
 
     async def _answer(self) -> None:
         """Send what the protocol has to answer; together with what streams answer, if they do so at once."""

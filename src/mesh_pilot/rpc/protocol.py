@@ -329,7 +329,10 @@ class RpcProtocol(H2Protocol):
         self.client_side = client_side
 
     def connection_made(self, transport: SocketTransport) -> None:  # type: ignore[override]
-        """Send the preface and settings. The limits hold from the start, not from the peer's acknowledgement."""
+        """Send the preface and settings; a server's are only made ready, because its client may be one of HTTP/1.
+
+        The limits hold from the start, not from the peer's acknowledgement.
+        """
         connection = GrpcH2Connection(config=self.h2_config)
         limits = self.limits
         settings = {
@@ -349,7 +352,8 @@ class RpcProtocol(H2Protocol):
         if limits.connection_window > initial:
             connection.increment_flow_control_window(limits.connection_window - initial)
         self.connection = RpcConnection(connection, transport, config=self.config, limits=limits)
-        self.connection.flush()
+        if self.client_side:
+            self.connection.flush()
         transport.listen_to_pauses(self)
         self.processor = RpcEvents(self.handler, self.connection)
 

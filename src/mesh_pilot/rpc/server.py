@@ -27,6 +27,10 @@ _CUT_GRACE_SECONDS = 1.0
 """What streams that a drain cuts have to send their status, and sockets to take it."""
 
 
+NOT_GRPC = "this port speaks gRPC, which is HTTP/2"
+"""What an HTTP/1.1 client reads unless ``serve`` is told more."""
+
+
 class Service(Protocol):
     """Method paths (``/package.Service/Method``) and who handles them; grpclib's IServable."""
 
@@ -39,13 +43,14 @@ async def serve(
     *,
     tls: TlsSource | None = None,
     limits: Limits = SERVER_LIMITS,
+    not_grpc: str = NOT_GRPC,
     task_status: trio.TaskStatus[Server] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until drained; reports the running :class:`Server`.
+    """Serve until drained; reports the running :class:`Server`. ``not_grpc`` is the answer to an HTTP/1.1 request.
 
     If cancelled, every stream is reset, every handler has ended, and listeners and connections are closed.
     """
-    server = Server(services, listeners, tls, limits)
+    server = Server(services, listeners, tls, limits, not_grpc)
     await server._run(task_status)
 
 
@@ -61,6 +66,7 @@ class Server:
         listeners: Sequence[trio.SocketListener],
         tls: TlsSource | None,
         limits: Limits,
+        not_grpc: str = NOT_GRPC,
     ) -> None:
         self._methods: dict[str, Handler] = {}
         for service in services:
@@ -68,6 +74,7 @@ class Server:
         self._listeners = listeners
         self._tls = tls
         self._limits = limits
+        self._not_grpc = not_grpc
         self.addresses: list[str] = [address_of(listener.socket) for listener in listeners]
         """Where the server listens, with the actual ports."""
         self._connections: set[ServerConnection] = set()
@@ -169,7 +176,7 @@ class Server:
         connection = None
         try:
             async with trio.open_nursery() as nursery:
-                connection = ServerConnection(sock, nursery, tls, peer, self._methods, self._limits)
+                connection = ServerConnection(sock, nursery, tls, peer, self._methods, self._limits, self._not_grpc)
                 self._connections.add(connection)
                 if self.draining:
                     connection.drain()

@@ -1,0 +1,322 @@
+"""One HTTP/1.1 connection of the web or metrics port: requests in, an ASGI app's responses out.
+
+h11 knows the protocol; this file moves the bytes, and bounds what a client can cost: the size of a request, the time
+it takes to arrive, and the time a response waits for a client that does not read.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableMapping
+from email.utils import formatdate
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+import attrs
+import h11
+import trio
+
+from mesh_pilot.ops.wrong_port import PREFACE, linger, refuse_http2
+
+Message = MutableMapping[str, Any]
+App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
+"""An ASGI application."""
+
+_READ_SIZE = 16 * 1024
+_WRITE_SIZE = 64 * 1024
+"""Bytes handed to the socket at once: the client has ``stall_seconds`` to take so many."""
+_LINGER_SECONDS = 2.0
+
+
+@attrs.frozen
+class HttpLimits:
+    """Bounds of a server and of each connection. Sizes are in bytes, times in seconds."""
+
+    connections: int = 500
+    """With so many open, the one that has waited longest for its next request is closed for a new one."""
+    head_bytes: int = 16 * 1024
+    """Request line and headers together."""
+    body_bytes: int = 64 * 1024
+    """No page takes a body so far."""
+    request_seconds: float = 10.0
+    """From a request's first byte, or from the start of the connection, until all of it is here."""
+    idle_seconds: float = 75.0
+    """Between two requests; a little more than Prometheus' longest usual interval."""
+    stall_seconds: float = 30.0
+    """How long a client may take to read the next 64 KiB of a response."""
+
+
+@attrs.define
+class HttpCounts:
+    """What the connections of a server did, all together."""
+
+    requests: Counter[int] = attrs.field(factory=Counter)
+    """Responses by status code."""
+    timeouts: int = 0
+    """Connections closed because a request did not arrive, or a response was not read, in time."""
+    malformed: int = 0
+    """Requests that are no HTTP/1.1, or larger than the limits."""
+    http2: int = 0
+    """Connections of HTTP/2 clients, which were told which port is right."""
+
+
+class _Refused(Exception):
+    """A request that is answered without asking the app."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class HttpConnection:
+    """Serves ``app`` on one stream. State: that of h11, and how far the response to the current request has come."""
+
+    def __init__(
+        self, app: App, stream: trio.SocketStream, limits: HttpLimits, counts: HttpCounts, wrong_port: str
+    ) -> None:
+        self._app = app
+        self._stream = stream
+        self._limits = limits
+        self._counts = counts
+        self._wrong_port = wrong_port
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+        self._receiving: trio.CancelScope | None = None
+        self._stopping = False
+        self._gone = False
+        """Whether the client is: what the app still raises is no error of ours."""
+        self._unread = False
+        """Whether the client may have sent bytes that nobody will read."""
+        self._pending = b""
+        """The head of a response; it leaves with the first bytes of the body."""
+        self.waiting_since: float | None = None
+        """Since when the client has owed a request, in seconds of ``trio.current_time()``; None during one."""
+
+    def __repr__(self) -> str:
+        state = "busy" if self.waiting_since is None else "waiting"
+        return f"<HttpConnection {state}, client {self._h11.their_state}, server {self._h11.our_state}>"
+
+    def stop(self) -> None:
+        """Close it when it waits for a request, else after the response to this one."""
+        self._stopping = True
+        self.waiting_since = None
+        if self._receiving is not None:
+            self._receiving.cancel()
+
+    async def run(self) -> None:
+        """Serve until either side closes. Raises what the app raises, after answering 500."""
+        try:
+            first = await self._first_bytes()
+            if first is not None:
+                self._counts.http2 += 1
+                await refuse_http2(self._stream, first, self._wrong_port, seconds=self._limits.request_seconds)
+                return
+            while await self._exchange():
+                pass
+            if self._unread:
+                with trio.move_on_after(_LINGER_SECONDS):
+                    await linger(self._stream)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass  # the client is gone
+        finally:
+            await trio.aclose_forcefully(self._stream)
+
+    # -- a request comes in
+
+    async def _first_bytes(self) -> bytes | None:
+        """Wait for the client to begin; returns what it sent if that is HTTP/2, else h11 has it."""
+        data = b""
+        with self._request_expected(self._limits.request_seconds):
+            while True:
+                more = await self._stream.receive_some(_READ_SIZE)
+                data += more
+                if data.startswith(PREFACE):
+                    return data
+                if not more or not PREFACE.startswith(data):
+                    break
+        self._h11.receive_data(data)
+        return None
+
+    def _request_expected(self, seconds: float) -> trio.CancelScope:
+        """A scope to receive in, ended by ``stop`` and after ``seconds``."""
+        self._receiving = trio.CancelScope(deadline=trio.current_time() + seconds)
+        if self._stopping:
+            self._receiving.cancel()
+        else:
+            self.waiting_since = self.waiting_since or trio.current_time()
+        return self._receiving
+
+    async def _exchange(self) -> bool:
+        """One request and its response; returns whether another may follow."""
+        try:
+            request = await self._next_request()
+            if request is None:
+                return False
+            body = await self._body(request)
+        except h11.RemoteProtocolError as error:
+            await self._refuse(error.error_status_hint, f"no valid HTTP/1.1: {error}")
+            return False
+        except _Refused as refused:
+            await self._refuse(refused.status, str(refused))
+            return False
+        finally:
+            self.waiting_since = None
+        await self._respond(request, body)
+        if self._stopping or self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
+            return False
+        self._h11.start_next_cycle()
+        return True
+
+    async def _next_request(self) -> h11.Request | None:
+        """The next request's head; None where none comes."""
+        partial = bool(self._h11.trailing_data[0]) or self._h11.their_state is not h11.IDLE
+        limits = self._limits
+        with self._request_expected(limits.request_seconds if partial else limits.idle_seconds) as scope:
+            while True:
+                event = self._h11.next_event()
+                if isinstance(event, h11.Request):
+                    if event.http_version not in (b"1.0", b"1.1"):
+                        raise _Refused(505, "this port speaks HTTP/1.1")
+                    return event
+                if isinstance(event, h11.ConnectionClosed):
+                    return None
+                data = await self._stream.receive_some(_READ_SIZE)
+                if not partial:
+                    partial = True
+                    scope.deadline = trio.current_time() + limits.request_seconds
+                self._h11.receive_data(data)
+        if partial and not self._stopping:
+            self._counts.timeouts += 1
+            raise _Refused(408, f"the request did not arrive within {limits.request_seconds:g} s")
+        return None
+
+    async def _body(self, request: h11.Request) -> bytes:
+        """All of a request's body."""
+        limit = self._limits.body_bytes
+        too_large = _Refused(413, f"the body is larger than {limit} bytes")
+        if int(dict(request.headers).get(b"content-length", b"0")) > limit:
+            raise too_large
+        body = b""
+        with trio.move_on_after(self._limits.request_seconds):
+            while True:
+                if self._h11.they_are_waiting_for_100_continue:
+                    await self._write(self._send(h11.InformationalResponse(status_code=100, headers=[])))
+                event = self._h11.next_event()
+                if event is h11.NEED_DATA:
+                    self._h11.receive_data(await self._stream.receive_some(_READ_SIZE))
+                elif isinstance(event, h11.Data):
+                    body += event.data
+                    if len(body) > limit:
+                        raise too_large
+                else:
+                    return body
+        self._counts.timeouts += 1
+        raise _Refused(408, f"the body did not arrive within {self._limits.request_seconds:g} s")
+
+    # -- a response goes out
+
+    async def _respond(self, request: h11.Request, body: bytes) -> None:
+        """Have the app answer; what it raises is answered with 500, if nothing was sent yet, and raised."""
+        requested = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> Message:
+            if requested:
+                return requested.pop()
+            return await trio.sleep_forever()
+
+        async def send(message: Message) -> None:
+            await self._take(request, message)
+
+        try:
+            await self._app(self._scope(request), receive, send)
+        except Exception:
+            if self._gone:
+                return
+            await self._complete()
+            raise
+        await self._complete()
+
+    async def _complete(self) -> None:
+        """Answer in the app's place if it did not begin to."""
+        if self._h11.our_state is h11.SEND_RESPONSE:
+            await self._refuse(500, "internal error")
+
+    def _scope(self, request: h11.Request) -> Message:
+        path, _, query = request.target.partition(b"?")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": request.http_version.decode(),
+            "method": request.method.decode(),
+            "scheme": "http",
+            "path": _unquoted(path),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": list(request.headers),
+            "client": None,
+            "server": None,
+        }
+
+    async def _take(self, request: h11.Request, message: Message) -> None:
+        """A message of the app. A response to HEAD has no body, whatever the app says."""
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            self._counts.requests[status] += 1
+            self._pending = self._send(h11.Response(status_code=status, headers=self._headers(message["headers"])))
+        elif message["type"] == "http.response.body":
+            if request.method != b"HEAD":
+                await self._send_body(memoryview(message.get("body", b"")))
+            if not message.get("more_body", False):
+                self._pending += self._send(h11.EndOfMessage())
+            await self._flush()
+
+    def _headers(self, headers: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        more = [(b"date", formatdate(usegmt=True).encode())]
+        if self._stopping:
+            more.append((b"connection", b"close"))
+        return [*headers, *more]
+
+    async def _send_body(self, body: memoryview) -> None:
+        for start in range(0, len(body), _WRITE_SIZE):
+            self._pending += self._send(h11.Data(data=bytes(body[start : start + _WRITE_SIZE])))
+            await self._flush()
+
+    async def _refuse(self, status: int, text: str) -> None:
+        """Answer in plain words and let the connection end."""
+        self._unread = True
+        if status < 500:
+            self._counts.malformed += status != 408
+        if self._h11.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        self._counts.requests[status] += 1
+        body = f"{text}\n".encode()
+        headers = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", str(len(body)).encode()),
+            (b"connection", b"close"),
+        ]
+        answer = self._send(h11.Response(status_code=status, headers=self._headers(headers)))
+        await self._write(answer + self._send(h11.Data(data=body)) + self._send(h11.EndOfMessage()))
+
+    def _send(self, event: h11.Event) -> bytes:
+        return self._h11.send(event) or b""
+
+    async def _flush(self) -> None:
+        data, self._pending = self._pending, b""
+        await self._write(data)
+
+    async def _write(self, data: bytes) -> None:
+        try:
+            with trio.fail_after(self._limits.stall_seconds):
+                await self._stream.send_all(data)
+        except trio.TooSlowError as error:
+            self._gone = True
+            self._counts.timeouts += 1
+            raise trio.BrokenResourceError("the client does not read") from error
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._gone = True
+            raise
+
+
+def _unquoted(path: bytes) -> str:
+    return unquote_to_bytes(path).decode("utf-8", "replace")
