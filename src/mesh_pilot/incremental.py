@@ -18,12 +18,14 @@ in which they were made, and only if one really came out different is the functi
 equal to the last one, what depends on it is not called (early cut-off). The work done is thus proportional to what
 a change touches, not to how much was derived.
 
-Functions must be pure: the same reads give an equal value. An exception is remembered like a value, and raised to
-whoever asks, until one of the reads changes. Not safe for use from several threads. Knows nothing of meshes.
+Functions must be pure: the same reads give an equal value. An exception is remembered like a value, with its traceback
+as a note, and raised to whoever asks, until one of the reads changes. Not safe for use from several threads. Knows
+nothing of meshes.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator
 from functools import update_wrapper
@@ -125,6 +127,11 @@ def by_name(query: Query[T]) -> ByName[T]:
     return ByName(query.derived, tuple(args))
 
 
+TRACEBACK = "Traceback (most recent call last):"
+TRACEBACK_FRAMES = 12
+"""How many of the innermost calls are remembered with an exception."""
+
+
 class _Read:
     """Something that can be read: it knows its readers and when it last changed."""
 
@@ -213,6 +220,20 @@ class _Node(_Reader):
     def __repr__(self) -> str:
         state = "stale" if self.stale else "fresh"
         return f"<{Query(self.family.derived, self.args)!r} {state}>"
+
+
+def _without_frames(error: Exception) -> Exception:
+    """The same exception, its traceback as a note: frames would keep alive all that their variables refer to.
+
+    One that passes through several functions has the note of the innermost.
+    """
+    if not any(note.startswith(TRACEBACK) for note in getattr(error, "__notes__", ())):
+        error.add_note("".join(traceback.format_exception(error, limit=-TRACEBACK_FRAMES)).rstrip())
+    earlier = error.__cause__ or error.__context__
+    while earlier is not None and earlier.__traceback__ is not None:
+        earlier.__traceback__ = None
+        earlier = earlier.__cause__ or earlier.__context__
+    return error.with_traceback(None)
 
 
 class CycleError(RuntimeError):
@@ -332,7 +353,7 @@ class Memo:
         if node.stale:
             self._refresh(node)
         if node.error is not None:
-            raise node.error
+            raise node.error.with_traceback(None)
         return node.value
 
     def advance(self) -> int:
@@ -425,7 +446,7 @@ class Memo:
                     self._unread(read, node)
             raise
         except Exception as e:
-            error = e.with_traceback(None)
+            error = _without_frames(e)
         finally:
             self._active, self._reads = outer
             node.computing = False
@@ -514,7 +535,7 @@ class Watch(_Reader):
         if node.stale:
             memo._refresh(node)
         if node.error is not None:
-            raise node.error
+            raise node.error.with_traceback(None)
         return cast(T, node.value)
 
     def drop(self, query: Query[Any]) -> None:

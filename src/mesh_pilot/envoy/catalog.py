@@ -9,6 +9,7 @@ import attrs
 from mesh_pilot.envoy.authz.filters import Refusal, refusal
 from mesh_pilot.envoy.chains import Conflict
 from mesh_pilot.envoy.conflicts import listener_conflicts
+from mesh_pilot.envoy.failures import FailingSet, Failure, Failures, StandingFailure
 from mesh_pilot.envoy.parts import PartKey, Parts, hosts_of, parts_of
 from mesh_pilot.envoy.patches.patch import PatchProblem
 from mesh_pilot.envoy.patches.problems import plan_problems, problems, table_problems
@@ -46,6 +47,7 @@ class WorldCatalog:
         self._idle: dict[PartKey, bool] = {}
         """Sets without readers; True once a ``trim`` has seen them so."""
         self._open: dict[WorldResources, None] = {}
+        self.failed = Failures()
 
     def open(self, proxy: Proxy) -> WorldResources:
         identity = parse_identity(proxy.identity)
@@ -83,6 +85,17 @@ class WorldCatalog:
                 found[resources.name] = held
         return found
 
+    def failures(self) -> list[StandingFailure]:
+        """What cannot be generated because of an error of ours, and which connected proxies lack it."""
+        found: dict[Failure, set[str]] = {}
+        for failing, failure in self.failed.standing():
+            found.setdefault(failure, set()).update(
+                reader.name
+                for reader in failing.readers()
+                if isinstance(reader, WorldResources) and reader.concerns(failing, failure)
+            )
+        return [StandingFailure(failure, tuple(sorted(names))) for failure, names in found.items() if names]
+
     def trim(self) -> None:
         """Let go of sets that nobody has read since the last call, and of names that nobody asks for any more.
 
@@ -108,7 +121,7 @@ class WorldCatalog:
     def _attach(self, part: PartKey, reader: WorldResources, wake: Callable[[], None]) -> LiveSet:
         live = self._sets.get(part)
         if live is None:
-            live = self._sets[part] = LiveSet(self._world.memo, *part)
+            live = self._sets[part] = LiveSet(self._world.memo, *part, self.failed)
         self._idle.pop(part, None)
         live.attach(reader, wake)
         return live
@@ -205,6 +218,10 @@ class WorldResources:
             return plan_problems(view, query)
         live = self._catalog._sets.get(part)
         return table_problems(view, query, live.asked() if live is not None else ())
+
+    def concerns(self, failing: FailingSet, failure: Failure) -> bool:
+        """Whether the proxy has the resource, or would; it reads the set."""
+        return failing.is_plan or failure.resource in self._wanted(failure.type_url)
 
     def watch(self, wake: Callable[[], None], wanted: Callable[[str], Set[str]]) -> None:
         self._waker = wake

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import attrs
 import structlog
 
+from mesh_pilot.envoy.failures import Failure, Failures, failure_of
 from mesh_pilot.envoy.scope import Call, Plan, Plans
 from mesh_pilot.incremental import ByName, Memo, Query, Watch
 from mesh_pilot.model.resource import Resource
@@ -39,7 +40,13 @@ class LiveSet:
     A plan may come in parts: then only those parts are looked through that changed.
     """
 
-    def __init__(self, memo: Memo, type_url: str, resources: Query[Plan | Plans] | ByName[Resource | None]) -> None:
+    def __init__(
+        self,
+        memo: Memo,
+        type_url: str,
+        resources: Query[Plan | Plans] | ByName[Resource | None],
+        failures: Failures | None = None,
+    ) -> None:
         self.type_url = type_url
         self._memo = memo
         self._plan = resources if isinstance(resources, Query) else None
@@ -52,7 +59,9 @@ class LiveSet:
         self._resources: dict[str, Resource] = {}
         self._lent = False
         """Whether a reader holds ``_resources`` as it is now, so that the next write goes to a copy."""
-        self._failed: dict[str, str] = {}
+        self._failed: dict[Hashable, Failure] = {}
+        """By the name of the resource; of a plan, by itself."""
+        self._failures = failures or Failures()
         self._revision = memo.advance()
         self._log: list[tuple[int, str]] = []
         self._log_from = self._revision
@@ -66,6 +75,11 @@ class LiveSet:
 
     def statistics(self) -> SetStatistics:
         return SetStatistics(len(self._resources), self._revision, len(self._wakers), len(self._failed))
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether it is of a plan, and not of a function of names."""
+        return self._plan is not None
 
     # -- reading
 
@@ -122,7 +136,14 @@ class LiveSet:
             self._failed.pop(name, None)
             self._resources.pop(name, None)
 
+    def failures(self) -> Mapping[Hashable, Failure]:
+        """What cannot be generated now."""
+        return self._failed
+
     # -- who reads
+
+    def readers(self) -> tuple[Hashable, ...]:
+        return tuple(self._wakers)
 
     def attach(self, reader: Hashable, wake: Callable[[], None]) -> None:
         self._wakers[reader] = wake
@@ -159,6 +180,7 @@ class LiveSet:
         after: dict[str, Call] = {}
         for part in gone:
             before.update(self._parts.pop(part))
+            self._failed.pop(part, None)
             if part != plan:
                 self._watch.drop(part)
         for part in changed:
@@ -172,10 +194,15 @@ class LiveSet:
 
     def _planned_by(self, plan: Query[Plan | Plans]) -> Plan | Plans | None:
         try:
-            return self._watch.get(plan)
+            planned = self._watch.get(plan)
         except Exception as error:
-            log.error("cannot plan resources; the last plan stays", type=self.type_url, plan=repr(plan), exc_info=error)
+            if self._is_news(plan, failure_of(error, self.type_url, repr(plan), stays=self._planned, is_plan=True)):
+                log.error(
+                    "cannot plan resources; the last plan stays", type=self.type_url, plan=repr(plan), exc_info=error
+                )
             return None
+        self._failed.pop(plan, None)
+        return planned
 
     def _follow_calls(self, before: Plan, after: Plan) -> None:
         for name, call in before.items():
@@ -221,18 +248,25 @@ class LiveSet:
             del self._log[:-LOG_LENGTH]
 
     def _fail(self, name: str, error: Exception) -> None:
-        reason = f"{type(error).__name__}: {error}"
-        if self._failed.get(name) == reason:
-            return
-        self._failed[name] = reason
         stays = name in self._resources
-        log.error(
-            "translator failed; " + ("the resource stays as it was" if stays else "the resource is missing"),
-            type=self.type_url,
-            resource=name,
-            configs=[str(c) for c in self._resources[name].configs] if stays else [],
-            exc_info=error,
-        )
+        configs = tuple(str(c) for c in self._resources[name].configs) if stays else ()
+        if self._is_news(name, failure_of(error, self.type_url, name, stays=stays, configs=configs)):
+            log.error(
+                "translator failed; " + ("the resource stays as it was" if stays else "the resource is missing"),
+                type=self.type_url,
+                resource=name,
+                configs=list(configs),
+                exc_info=error,
+            )
+
+    def _is_news(self, key: Hashable, failure: Failure) -> bool:
+        """Note a failure, unless the same one stands."""
+        standing = self._failed.get(key)
+        if standing is not None and standing.error == failure.error:
+            return False
+        self._failed[key] = failure if standing is None else attrs.evolve(failure, since=standing.since)
+        self._failures.note(self, failure)
+        return True
 
 
 class Part(Protocol):

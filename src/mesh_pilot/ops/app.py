@@ -2,56 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import islice
 
+import structlog
 import trio
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from mesh_pilot import __version__
-from mesh_pilot.ops import conflicts, overview, patches, proxy_pages, refusals, world_pages
+from mesh_pilot.model.config import Config
+from mesh_pilot.ops import conflicts, internal, overview, patches, proxy_pages, refusals, world_pages
+from mesh_pilot.ops.answers import Json, html, json_answer, text
 from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
+from mesh_pilot.ops.seldom import Seldom
 from mesh_pilot.ops.state import State
+
+log = structlog.get_logger(scope="ops")
+
+ENTRIES = 1000
+"""Entries of each list of ``/debug/rejections``, unless ``?limit=N`` asks for another number."""
+
+AT_ONCE = 2
+"""Large pages that are made at the same time; more wait, so that a crowd does not fill the memory."""
 
 Answer = Callable[[Request], Response]
 
-Work = Callable[[], Response]
-"""What is left to do for a large answer; it uses only values that no longer change, so that a thread may do it."""
+Work = Callable[[], Json]
+"""What is left to do for an answer; it uses only values that no longer change, so that a thread may do it."""
+
+
+class NotFound(Exception):
+    """An answer of 404 with a text."""
 
 
 def debug_app(state: State) -> Starlette:
     """Everything: the web page, readiness, metrics, debug pages."""
-    metrics = Metrics(state)
+    front = overview.Overview(state)
+    rejections = Rejections(state)
+    limiter = trio.CapacityLimiter(AT_ONCE)
+
+    def page(path: str, values: Callable[[Request], Work]) -> Route:
+        return _json_route(path, values, limiter)
+
     return Starlette(
         routes=[
-            _route("/", lambda _: HTMLResponse(overview.overview(state))),
-            *_common(state, metrics),
-            _route("/debug/syncz", lambda _: _json(proxy_pages.sync_status(state))),
-            _route("/debug/adsz", lambda _: _json(proxy_pages.streams(state))),
-            _large("/debug/config_dump", lambda request: _config_dump(state, request)),
-            _route("/debug/rejections", lambda _: _json(_rejections(state))),
-            _route("/debug/statistics", lambda _: _json(overview.statistics(state))),
-            _large("/debug/configz", lambda request: _configs(state, request)),
-            _route("/debug/registryz", lambda _: _json(world_pages.services(state.world))),
-            _large("/debug/endpointz", lambda _: _endpoints(state)),
+            _route("/", lambda _: html(front.html())),
+            *_common(state, verbose=True),
+            _route("/debug", lambda _: html(overview.index())),
+            page("/debug/syncz", lambda _: _done(proxy_pages.sync_status(state))),
+            page("/debug/adsz", lambda _: _done(proxy_pages.streams(state))),
+            page("/debug/config_dump", lambda request: _config_dump(state, request)),
+            page("/debug/rejections", lambda request: _done(rejections.listed(_limit(request)))),
+            page("/debug/statistics", lambda _: _done(overview.statistics(state))),
+            page("/debug/configz", lambda request: _configs(state, request)),
+            page("/debug/registryz", lambda _: _done(world_pages.services(state.world))),
+            page("/debug/endpointz", lambda _: _endpoints(state)),
         ]
     )
 
 
 def monitoring_app(state: State) -> Starlette:
     """What machines ask: metrics, readiness, version. Nothing that tells of the mesh's content."""
-    return Starlette(routes=_common(state, Metrics(state)))
+    return Starlette(routes=_common(state, verbose=False))
 
 
-def _common(state: State, metrics: Metrics) -> list[Route]:
+def _common(state: State, *, verbose: bool) -> list[Route]:
+    metrics = Metrics(state)
     return [
-        _route("/ready", lambda _: _ready(state)),
-        _route("/healthz", lambda _: PlainTextResponse("ok\n")),
+        _route("/ready", lambda request: _ready(state, verbose=verbose and "verbose" in request.query_params)),
+        _route("/healthz", lambda _: text("ok\n")),
         _route("/metrics", lambda _: Response(metrics.text(), media_type=CONTENT_TYPE)),
-        _route("/version", lambda _: _json({"version": __version__})),
+        _route("/version", lambda _: json_answer({"version": __version__})),
     ]
 
 
@@ -62,55 +87,97 @@ def _route(path: str, answer: Answer) -> Route:
     return Route(path, endpoint)
 
 
-def _large(path: str, prepare: Callable[[Request], Work]) -> Route:
-    """A page that may take seconds in a large mesh: made in a thread, so that proxies do not wait for it."""
+def _json_route(path: str, values: Callable[[Request], Work], limiter: trio.CapacityLimiter) -> Route:
+    """A page that may take seconds in a large mesh: it is written in a thread, so that proxies do not wait for it."""
 
     async def endpoint(request: Request) -> Response:
-        return await trio.to_thread.run_sync(prepare(request))
+        pretty = {"true": True, "false": False}.get(request.query_params.get("pretty", ""))
+        async with limiter:
+            try:
+                work = values(request)
+            except NotFound as error:
+                return text(str(error), status=404)
+            return await trio.to_thread.run_sync(lambda: json_answer(work(), pretty=pretty))
 
     return Route(path, endpoint)
 
 
-def _json(value: world_pages.Json) -> JSONResponse:
-    return JSONResponse(value)
+def _done(value: Json) -> Work:
+    return lambda: value
 
 
-def _ready(state: State) -> Response:
+def _limit(request: Request) -> int:
+    asked = request.query_params.get("limit", "")
+    return int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else ENTRIES
+
+
+def _ready(state: State, *, verbose: bool) -> Response:
     reasons = state.not_ready()
-    if not reasons:
-        stale = "".join(f"{who}: {why}\n" for who, why in state.stale().items())
-        return PlainTextResponse(f"ready\n{stale}")
-    return PlainTextResponse("".join(f"{who}: {why}\n" for who, why in reasons.items()), status_code=503)
+    if reasons:
+        return text("".join(f"{who}: {why}\n" for who, why in reasons.items()), status=503)
+    stale = [f"{who}: {why}" for who, why in state.stale().items()]
+    return text("\n".join(["ready", *stale, *internal.lines(state.failures(), verbose=verbose), ""]))
 
 
-def _rejections(state: State) -> world_pages.Json:
-    return {
-        "configs": world_pages.rejections(state.world),
-        "warnings": world_pages.warnings(state.world),
-        "proxies": proxy_pages.rejections(state),
-        "patches": patches.failed(state.catalog),
-        "listeners": conflicts.listed(state.catalog),
-        "authorization": refusals.listed(state.catalog),
-    }
+class Rejections:
+    """``/debug/rejections``: lists of what is wrong, each bounded. State: which lists failed and were logged."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._seldom = Seldom()
+
+    def listed(self, limit: int) -> Json:
+        """By list; ``more`` says how many entries are left out of which."""
+        state = self._state
+        lists: dict[str, Callable[[], Iterable[Json]]] = {
+            "configs": lambda: world_pages.rejections(state.world),
+            "warnings": lambda: world_pages.warnings(state.world),
+            "internal": lambda: internal.listed(state.failures()),
+            "proxies": lambda: proxy_pages.rejections(state),
+            "patches": lambda: patches.failed(state.catalog),
+            "listeners": lambda: conflicts.listed(state.catalog),
+            "authorization": lambda: refusals.listed(state.catalog),
+        }
+        found: dict[str, Json] = {}
+        more: dict[str, Json] = {}
+        for name, entries in lists.items():
+            try:
+                left = iter(entries())
+                found[name] = list(islice(left, limit))
+                rest = sum(1 for _ in left)
+            except Exception as error:
+                found[name], rest = [{"error": f"cannot be listed: {type(error).__name__}: {error}"}], 0
+                if self._seldom.due(name):
+                    log.error("cannot list what is refused", list=name, exc_info=error)
+            if rest:
+                more[name] = rest
+        return {**found, "more": more} if more else found
 
 
 def _configs(state: State, request: Request) -> Work:
     query = request.query_params
     found = world_pages.configs(state.world, query.get("kind", ""), query.get("namespace", ""))
-    return lambda: _json([world_pages.show_config(config) for config in found])
+    return lambda: [_shown(config) for config in found]
+
+
+def _shown(config: Config) -> Json:
+    """A config; one that cannot be shown does not keep the others from it."""
+    try:
+        return world_pages.show_config(config)
+    except Exception as error:
+        return {"object": str(config.key), "error": f"cannot be shown: {type(error).__name__}: {error}"}
 
 
 def _endpoints(state: State) -> Work:
     found = sorted(state.world.endpoints.items())
-    return lambda: _json([world_pages.show_endpoints(key, held) for key, held in found])
+    return lambda: [world_pages.show_endpoints(key, held) for key, held in found]
 
 
 def _config_dump(state: State, request: Request) -> Work:
     proxy_id = request.query_params.get("proxyID", "")
     dumps = state.xds.status.config_dump(proxy_id)
     if dumps is not None:
-        return lambda: _json(config_dump(dumps))
+        return lambda: config_dump(dumps)
     known = "".join(f"  {name}\n" for name in proxy_pages.names(state))
     asked = f"no connected proxy {proxy_id!r}" if proxy_id else "say which proxy: ?proxyID=NAME.NAMESPACE"
-    answer = f"{asked}; connected are:\n{known or '  none'}\n"
-    return lambda: PlainTextResponse(answer, status_code=404)
+    raise NotFound(f"{asked}; connected are:\n{known or '  none'}\n")

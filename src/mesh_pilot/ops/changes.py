@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import islice
 
 import attrs
 import structlog
@@ -19,6 +20,9 @@ from mesh_pilot.world.reducer import Published
 from mesh_pilot.xds.status import Durations
 
 log = structlog.get_logger(scope="config")
+
+PROBLEMS_LOGGED = 20
+"""Problems of one object that are logged; the pages show more."""
 
 Key = tuple[str, ...]
 
@@ -61,26 +65,38 @@ class Changes:
         """Take in one revision. Synchronous and quick: it runs in the reducer's task."""
         if published.revision.changed:
             self._debounce.observe(published.published_at - published.first_event_at)
-        triggers: set[str] = set()
+        self._triggers.update({_TRIGGERS[key[0]] for key in published.revision.changed})
         for key in published.revision.changed:
-            triggers.add(_TRIGGERS[key[0]])
-            match key:
-                case ("config", kind, namespace, name):
-                    there = self._world.config.peek(ConfigKey(kind, namespace, name)) is not None
-                    self._config_events[kind, self._event(key, there)] += 1
-                    self._tell_without_effect(kind)
-                    self._tell_warnings(self._world.config.peek(ConfigKey(kind, namespace, name)))
-                    if kind == KIND:
-                        tell_config(self._world, ConfigKey(kind, namespace, name))
-                case ("service", host, namespace):
-                    there = self._world.services.peek(ServiceKey(host, namespace)) is not None
-                    self._service_events[self._event(key, there)] += 1
-                case ("mesh",) | ("networks",):
-                    for settings in self._world.mesh_settings():
-                        if item_key(settings) == key:
-                            self._tell_warnings(settings)
-        self._triggers.update(triggers)
+            self._count(key)
+        for key in published.revision.changed:
+            try:
+                self._report(key)
+            except Exception as error:
+                name = "/".join(key[1:]) or key[0]
+                log.error("cannot report on a changed object; it is in force", object=name, exc_info=error)
         self._tell_rejections()
+
+    def _count(self, key: Key) -> None:
+        match key:
+            case ("config", kind, namespace, name):
+                there = self._world.config.peek(ConfigKey(kind, namespace, name)) is not None
+                self._config_events[kind, self._event(key, there)] += 1
+            case ("service", host, namespace):
+                there = self._world.services.peek(ServiceKey(host, namespace)) is not None
+                self._service_events[self._event(key, there)] += 1
+
+    def _report(self, key: Key) -> None:
+        """Log what is to be said of a new object. It computes, so that an object may make it fail."""
+        match key:
+            case ("config", kind, namespace, name):
+                self._tell_without_effect(kind)
+                self._tell_warnings(self._world.config.peek(ConfigKey(kind, namespace, name)))
+                if kind == KIND:
+                    tell_config(self._world, ConfigKey(kind, namespace, name))
+            case ("mesh",) | ("networks",):
+                for settings in self._world.mesh_settings():
+                    if item_key(settings) == key:
+                        self._tell_warnings(settings)
 
     def _event(self, key: Key, there: bool) -> str:
         known = key in self._present
@@ -98,16 +114,27 @@ class Changes:
 
     def _tell_warnings(self, item: Config | MeshConfigValue | MeshNetworksValue | None) -> None:
         """Log what is doubtful in what is new."""
-        for line in warnings_of(item) if item is not None else ():
+        if item is None:
+            return
+        for line in islice(warnings_of(item), PROBLEMS_LOGGED):
             log.warning("in force, with a doubt", **line)
+        if len(item.warnings) > PROBLEMS_LOGGED:
+            log.warning(
+                "and more of the same object", object=name_of_item(item), more=len(item.warnings) - PROBLEMS_LOGGED
+            )
 
     def _tell_rejections(self) -> None:
         """Log what was refused or is good again since the last revision."""
         standing = {_identity(rejected): rejected for rejected in self._world.rejections()}
         for identity, rejected in standing.items():
-            if self._told.get(identity) != rejected:
-                for line in describe(rejected):
-                    log.warning("refused; what was good before stays in force", source=rejected.source, **line)
+            told = self._told.get(identity)
+            if told is rejected or told == rejected:
+                continue
+            for line in islice(describe(rejected), PROBLEMS_LOGGED):
+                log.warning("refused; what was good before stays in force", source=rejected.source, **line)
+            if len(rejected.problems) > PROBLEMS_LOGGED:
+                more = len(rejected.problems) - PROBLEMS_LOGGED
+                log.warning("and more of the same object", object=name_of(rejected), more=more)
         for identity, rejected in self._told.items():
             if identity not in standing:
                 log.info("good again", source=rejected.source, where=str(rejected.origin), object=name_of(rejected))
@@ -138,10 +165,16 @@ def describe(rejected: Rejected) -> Iterator[dict[str, str]]:
         yield {key: value for key, value in line.items() if value}
 
 
-def warnings_of(item: Config | MeshConfigValue | MeshNetworksValue) -> list[dict[str, str]]:
+def warnings_of(item: Config | MeshConfigValue | MeshNetworksValue) -> Iterator[dict[str, str]]:
     """For each warning: ``where`` (file and line), ``object``, ``field`` and ``reason``."""
-    name = str(item.key) if isinstance(item, Config) else item_key(item)[0]
-    return [_warning(item.origin, name, problem) for problem in item.warnings]
+    name = name_of_item(item)
+    for problem in item.warnings:
+        yield _warning(item.origin, name, problem)
+
+
+def name_of_item(item: Config | MeshConfigValue | MeshNetworksValue) -> str:
+    """``VirtualService/shop/reviews``, or ``mesh``."""
+    return str(item.key) if isinstance(item, Config) else item_key(item)[0]
 
 
 def _warning(origin: Origin, name: str, problem: Problem) -> dict[str, str]:

@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError, Message
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, VIRTUAL_HOST, Resource
-from mesh_pilot.ops.world_pages import Json
+from mesh_pilot.ops.answers import Json
 from mesh_pilot.xds.status import TypeDump
 
 Entry = dict[str, Json]
@@ -55,7 +55,7 @@ def _message(resource: Resource) -> Json:
         if isinstance(message, Secret):
             _blank(message)
         shown: dict[str, Json] = MessageToDict(message, preserving_proto_field_name=True)
-    except (DecodeError, TypeError) as error:
+    except (DecodeError, TypeError, ValueError, RecursionError) as error:
         return {"name": resource.name, "unreadable": str(error), "bytes": base64.b64encode(resource.body).decode()}
     return {"@type": resource.type_url, **shown}
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.envoy.chains import Conflict, ConflictKind
-from mesh_pilot.ops.page import table
+from mesh_pilot.ops.internal import some
+from mesh_pilot.ops.page import bad, table
 
 PROXIES_NAMED = 20
 """How many proxies a conflict is shown with by name."""
@@ -32,19 +33,10 @@ def listed(catalog: WorldCatalog) -> list[Mapping[str, str | int | list[str]]]:
 
 
 def conflict_table(catalog: WorldCatalog) -> str:
-    """The same for the web page."""
-    rows = [
-        (
-            c.listener,
-            c.dropped,
-            c.kept,
-            f"!{c.reason}",
-            f"{names[0]} and {len(names) - 1} more" if names[1:] else names[0],
-        )
-        for c, names in _by_conflict(catalog).items()
-    ]
+    """The same for the web page; empty where there are none."""
+    rows = [(c.listener, c.dropped, c.kept, bad(c.reason), some(names)) for c, names in _by_conflict(catalog).items()]
     headers = ("listener", "dropped", "kept", "reason", "proxies")
-    return table("Listener conflicts", headers, rows, "Every service and Gateway has its place.")
+    return table("Listener conflicts", headers, rows, "", more="/debug/rejections") if rows else ""
 
 
 def counts(catalog: WorldCatalog) -> dict[ConflictKind, int]:
@@ -59,7 +51,3 @@ def _by_conflict(catalog: WorldCatalog) -> dict[Conflict, list[str]]:
         for conflict in held:
             found.setdefault(conflict, []).append(name)
     return found
-
-
-def _some(names: list[str]) -> str:
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]

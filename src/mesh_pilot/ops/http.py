@@ -14,11 +14,9 @@ import structlog
 import trio
 
 from mesh_pilot.ops.http_connection import App, HttpConnection, HttpCounts, HttpLimits
+from mesh_pilot.ops.seldom import Seldom
 
 log = structlog.get_logger(scope="ops")
-
-LOG_EVERY_SECONDS = 60.0
-"""Internal errors of one kind are logged no more often."""
 
 
 @attrs.frozen
@@ -58,7 +56,7 @@ class HttpServer:
         self._connections: set[HttpConnection] = set()
         self._counts = HttpCounts()
         self._total = self._failures = self._displaced = self._refused = 0
-        self._logged_at: dict[type[Exception], float] = {}
+        self._seldom = Seldom(trio.current_time)
 
     def __repr__(self) -> str:
         return f"<HttpServer of the {self.port} port, {len(self._connections)} connections>"
@@ -126,10 +124,7 @@ class HttpServer:
         return True
 
     def _failed(self, error: Exception) -> None:
-        """Count an internal error, and log it unless one of its kind was just logged."""
+        """Count an internal error, and log it unless one of its kind was logged a moment ago."""
         self._failures += 1
-        now = trio.current_time()
-        if now - self._logged_at.get(type(error), -LOG_EVERY_SECONDS) < LOG_EVERY_SECONDS:
-            return
-        self._logged_at[type(error)] = now
-        log.error("internal error in an HTTP request", port=self.port, failures=self._failures, exc_info=error)
+        if self._seldom.due(type(error).__name__):
+            log.error("internal error in an HTTP request", port=self.port, failures=self._failures, exc_info=error)

@@ -6,8 +6,10 @@ untyped, which queries do not notice. Source of the names: Istio, "pilot-discove
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
+import structlog
 from prometheus_client import (
     GC_COLLECTOR,
     PLATFORM_COLLECTOR,
@@ -21,12 +23,16 @@ from prometheus_client.registry import Collector
 from mesh_pilot import __version__
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SHORT, TYPES
 from mesh_pilot.ops import conflicts
+from mesh_pilot.ops.answers import printable
 from mesh_pilot.ops.mcp_metrics import mcp_metrics
 from mesh_pilot.ops.patches import counts
+from mesh_pilot.ops.seldom import Seldom
 from mesh_pilot.ops.state import State
 from mesh_pilot.sources.base import Staleness
 from mesh_pilot.xds.phase import Phase
 from mesh_pilot.xds.status import Durations
+
+log = structlog.get_logger(scope="ops")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -40,13 +46,18 @@ class Metrics:
 
     def __init__(self, state: State) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_Parts(state))
+        self._parts = _Parts(state)
+        self._registry.register(self._parts)
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             self._registry.register(collector)
 
     def text(self) -> bytes:
         """Everything, in Prometheus' text format."""
-        return generate_latest(self._registry)
+        try:
+            return generate_latest(self._registry)
+        except UnicodeEncodeError:
+            self._parts.printable = True
+            return generate_latest(self._registry)
 
 
 class _Parts(Collector):
@@ -54,21 +65,58 @@ class _Parts(Collector):
 
     def __init__(self, state: State) -> None:
         self._state = state
+        self._seldom = Seldom()
+        self.printable = False
+        """Whether there are labels that are no Unicode, so that all have to be looked at."""
 
     def describe(self) -> Iterator[Metric]:
         """Nothing: names are not checked against others, and no part is asked before it runs."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
+        """All metrics. A group whose part fails is missing, and ``mesh_pilot_missing_metrics`` counts it."""
+        missing = 0
+        for group in (
+            self._versions,
+            self._world,
+            self._changes,
+            self._proxies,
+            self._failures,
+            self._findings,
+            self._sources,
+            self._mcp,
+            self._work,
+            self._http,
+        ):
+            try:
+                metrics = list(group())
+            except Exception as error:
+                missing += 1
+                if self._seldom.due(group.__name__):
+                    log.error("cannot collect a group of metrics", group=group.__name__.strip("_"), exc_info=error)
+                continue
+            yield from map(_escaped, metrics) if self.printable else metrics
+        yield _one("mesh_pilot_missing_metrics", "Groups of metrics that could not be collected", "gauge", missing)
+
+    def _versions(self) -> Iterator[Metric]:
         yield _one("istio_build", "Which version this is", "gauge", 1, component="pilot", tag=__version__)
         yield _one("pilot_info", "Which version this is", "gauge", 1, version=__version__)
-        yield from self._world()
-        yield from self._changes()
-        yield from self._proxies()
-        yield from self._sources()
+
+    def _mcp(self) -> Iterator[Metric]:
         supervised = (supervisor.statistics() for supervisor in self._state.supervisors)
         yield from mcp_metrics(supervised, self._state.mcp.statistics())
-        yield from self._work()
+
+    def _failures(self) -> Iterator[Metric]:
+        failed = self._state.catalog.failed.total
+        name, text = "pilot_total_xds_internal_errors", "Resources that could not be generated, since the start"
+        yield _one(name, text, "counter", failed.total())
+        standing = Counter(SHORT[held.failure.type_url].lower() for held in self._state.failures())
+        now = _metric("mesh_pilot_failing_resources", "Resources that cannot be generated now", "gauge")
+        for label in _TYPE_LABELS.values():
+            now.add_sample(now.name, {"type": label}, standing[label])
+        yield now
+        name, text = "mesh_pilot_intake_errors", "Internal errors while objects were taken in"
+        yield _one(name, text, "counter", self._state.world.statistics().failures)
 
     def _world(self) -> Iterator[Metric]:
         held = self._state.world.statistics()
@@ -111,13 +159,6 @@ class _Parts(Collector):
         yield _by_type("pilot_total_xds_rejects", "Responses that proxies refused", xds.rejects, always=True)
         yield _by_type("mesh_pilot_xds_acks", "Responses that proxies accepted", xds.acks)
         yield _by_type("mesh_pilot_xds_sent_bytes", "Bytes of responses sent", xds.bytes_sent)
-        yield from self._rejects()
-        failed = _metric("mesh_pilot_envoy_filter_problems", "Patches that could not be carried out", "gauge")
-        for name, count in sorted(counts(self._state.catalog).items()):
-            failed.add_sample(failed.name, {"name": name}, count)
-        yield failed
-        for kind, count in conflicts.counts(self._state.catalog).items():
-            yield _one(kind.value, "Services or Gateways that have no place on a listener", "gauge", count)
         refused = _metric("mesh_pilot_xds_refused_streams", "Streams ended with an error, by status", "counter")
         for status, count in sorted(xds.refused_streams.items()):
             refused.add_sample(refused.name, {"status": status}, count)
@@ -125,6 +166,16 @@ class _Parts(Collector):
         yield _histogram(
             "pilot_proxy_convergence_time", "Seconds from a change to its last ACK", xds.convergence_seconds
         )
+
+    def _findings(self) -> Iterator[Metric]:
+        """What is not as it should be at the connected proxies."""
+        yield from self._rejects()
+        failed = _metric("mesh_pilot_envoy_filter_problems", "Patches that could not be carried out", "gauge")
+        for name, count in sorted(counts(self._state.catalog).items()):
+            failed.add_sample(failed.name, {"name": name}, count)
+        yield failed
+        for kind, count in conflicts.counts(self._state.catalog).items():
+            yield _one(kind.value, "Services or Gateways that have no place on a listener", "gauge", count)
 
     def _rejects(self) -> Iterator[Metric]:
         """Which proxies refuse a type just now."""
@@ -164,7 +215,6 @@ class _Parts(Collector):
         grpc = [server.statistics() for server in self._state.rpc_servers]
         yield _one("mesh_pilot_grpc_connections", "gRPC connections", "gauge", sum(s.connections_open for s in grpc))
         yield _one("mesh_pilot_grpc_streams", "gRPC streams", "gauge", sum(s.streams_open for s in grpc))
-        yield from self._http()
 
     def _http(self) -> Iterator[Metric]:
         """The web and metrics ports themselves."""
@@ -185,6 +235,15 @@ class _Parts(Collector):
 
 
 _REJECTS = tuple((t, _TYPE_LABELS[t]) for t in (CLUSTER, ENDPOINT, LISTENER, ROUTE))
+
+
+def _escaped(metric: Metric) -> Metric:
+    """The same metric, with the labels as text that UTF-8 has."""
+    samples = (
+        s._replace(labels={name: printable(str(value)) for name, value in s.labels.items()}) for s in metric.samples
+    )
+    metric.samples = list(samples)
+    return metric
 
 
 def _metric(name: str, help_text: str, kind: str) -> Metric:

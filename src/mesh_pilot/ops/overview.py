@@ -1,64 +1,72 @@
-"""The whole at a glance: the web page, and the statistics of every part."""
+"""The whole at a glance: the web page, the index of the debug pages, and the statistics of every part."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from enum import Enum
 
 import attrs
+import structlog
 
 from mesh_pilot import __version__
-from mesh_pilot.ops import conflicts, patches, proxy_pages
-from mesh_pilot.ops.changes import describe
-from mesh_pilot.ops.page import line, links, page, table
+from mesh_pilot.ops import conflicts, internal, patches, proxy_pages, refusals, world_pages
+from mesh_pilot.ops.answers import Json
+from mesh_pilot.ops.page import Cell, bad, described_links, line, links, page, table
+from mesh_pilot.ops.seldom import Seldom
 from mesh_pilot.ops.state import State
-from mesh_pilot.ops.world_pages import Json
+from mesh_pilot.xds.phase import Phase
 
-PAGES = (
-    "/ready",
-    "/metrics",
-    "/debug/syncz",
-    "/debug/adsz",
-    "/debug/rejections",
-    "/debug/configz",
-    "/debug/registryz",
-    "/debug/endpointz",
-    "/debug/statistics",
-    "/version",
-)
+log = structlog.get_logger(scope="ops")
+
+Section = Callable[[State], tuple[bool, str]]
+"""A part of the page: whether nothing is wrong in it, and its HTML."""
+
+PAGES = {
+    "/ready": "whether proxies are let in, and what is wrong though they are; ?verbose names resources",
+    "/metrics": "for Prometheus",
+    "/debug": "this list",
+    "/debug/syncz": "a stream each: what was sent and accepted, by Istio's names",
+    "/debug/adsz": "a stream each, in full: node, subscriptions, bytes, refusals, what it waits for",
+    "/debug/config_dump": "what a proxy was sent, as Envoy shows it: ?proxyID=NAME.NAMESPACE",
+    "/debug/rejections": "what is refused, doubtful, in conflict, or failed",
+    "/debug/configz": "objects in force, and where they were read: ?kind=K&namespace=N",
+    "/debug/registryz": "services, merged over their sources",
+    "/debug/endpointz": "endpoints, merged over their sources",
+    "/debug/statistics": "what each part says of itself",
+    "/version": "of mesh-pilot",
+}
+"""Every page of the web port but the first, and what is found there."""
 
 
-def overview(state: State) -> str:
-    """The page at ``/``."""
-    reasons = state.not_ready()
-    ready = line("ready", "good") if not reasons else line("not ready: " + _pairs(reasons), "bad")
-    held = state.world.statistics()
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(held.configs.items()))
-    up = timedelta(seconds=round(time.time() - state.started))
-    facts = f"up {up}, revision {held.revision}: "
-    facts += f"{held.services} services, {held.endpoints} endpoints, {kinds or 'no objects'}"
-    refused = [
-        (text.get("where", ""), text.get("object", ""), text.get("field", ""), "!" + text["reason"])
-        for rejected in state.world.rejections()
-        for text in describe(rejected)
-    ]
-    return page(
-        f"mesh-pilot {__version__}",
-        [
-            ready,
-            line(facts),
-            table("Sources", ("name", "state", "objects", "refused", "restarts"), _sources(state), "none"),
-            table(
-                "Refused objects", ("where", "object", "field", "reason"), refused, "Everything is in force as written."
-            ),
-            *proxy_pages.tables(state),
-            patches.failed_table(state.catalog),
-            conflicts.conflict_table(state.catalog),
-            links(PAGES),
-        ],
-    )
+class Overview:
+    """The page at ``/``. State: which sections failed and were logged."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._seldom = Seldom()
+
+    def html(self) -> str:
+        state = self._state
+        sections = [self._guarded(section) for section in SECTIONS]
+        summary = _summary(state, all_well=all(well for well, _ in sections))
+        return page(f"mesh-pilot {__version__}", [*summary, *(shown for _, shown in sections), links(tuple(PAGES))])
+
+    def _guarded(self, section: Section) -> tuple[bool, str]:
+        """A section, or why it cannot be shown: the others are."""
+        try:
+            return section(self._state)
+        except Exception as error:
+            if self._seldom.due(section):
+                log.error("cannot show a section of the web page", section=repr(section), exc_info=error)
+            return False, line(f"A section cannot be shown: {type(error).__name__}: {error}", "bad")
+
+
+def index() -> str:
+    """The page at ``/debug``."""
+    pages = {path: what for path, what in PAGES.items() if path != "/debug"}
+    return page("mesh-pilot: pages", [described_links({"/": "overview", **pages})], reload=False)
 
 
 def statistics(state: State) -> Json:
@@ -95,14 +103,94 @@ def jsonable(value: object) -> Json:
             return str(value)
 
 
-def _sources(state: State) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
+def _summary(state: State, *, all_well: bool) -> Iterator[str]:
+    """Whether it is ready, what to look at first, and how much there is."""
+    reasons = state.not_ready()
+    yield line("ready", "good") if not reasons else line("not ready: " + _pairs(reasons), "bad")
+    stale = state.stale()
+    for who, why in stale.items():
+        yield line(f"{who}: {why}; what it said before stays in force", "bad")
+    if not reasons and not stale and all_well:
+        yield line("Everything is in force as written.", "good")
+    held = state.world.statistics()
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(held.configs.items()))
+    up = timedelta(seconds=round(time.time() - state.started))
+    facts = f"up {up}, revision {held.revision}: "
+    yield line(facts + f"{held.services} services, {held.endpoints} endpoints, {kinds or 'no objects'}")
+
+
+def _sources(state: State) -> tuple[bool, str]:
+    stale = state.stale()
+    rows: list[tuple[str | Cell, ...]] = []
     for supervisor in state.supervisors:
         own = supervisor.statistics()
-        trouble = own.last_error or own.source.waiting_for
+        trouble = stale.get(own.name) or own.last_error or own.source.waiting_for
         condition = f"{own.state}: {trouble}" if trouble else str(own.state)
-        rows.append((own.name, condition, str(own.source.items), str(own.source.rejected), str(own.restarts)))
-    return rows
+        shown = bad(condition) if own.name in stale else condition
+        rows.append((own.name, shown, str(own.source.items), str(own.source.rejected), str(own.restarts)))
+    return not stale, table("Sources", ("name", "state", "objects", "refused", "restarts"), rows, "none")
+
+
+def _internal(state: State) -> tuple[bool, str]:
+    standing = state.failures()
+    return not standing, internal.failure_table(standing) if standing else ""
+
+
+def _refused(state: State) -> tuple[bool, str]:
+    total = world_pages.count_rejections(state.world)
+    rows = (
+        (text.get("where", ""), text.get("object", ""), text.get("field", ""), bad(text["reason"]))
+        for text in world_pages.rejections(state.world)
+    )
+    headers = ("where", "object", "field", "reason")
+    return not total, table("Refused objects", headers, rows, "None.", total=total, more="/debug/rejections")
+
+
+def _doubtful(state: State) -> tuple[bool, str]:
+    total = world_pages.count_warnings(state.world)
+    rows = (
+        (text["where"], text["object"], text["field"], text["reason"]) for text in world_pages.warnings(state.world)
+    )
+    headers = ("where", "object", "field", "warning")
+    return not total, table("Warnings", headers, rows, "None.", total=total, more="/debug/rejections")
+
+
+def _proxies(state: State) -> tuple[bool, str]:
+    return True, proxy_pages.proxy_table(state)
+
+
+def _nacks(state: State) -> tuple[bool, str]:
+    refused = any(t.subscription.phase is Phase.NACKED for c in state.xds.status.connections() for t in c.types)
+    return not refused, proxy_pages.nack_table(state)
+
+
+def _patches(state: State) -> tuple[bool, str]:
+    shown = patches.failed_table(state.catalog)
+    return not shown, shown
+
+
+def _conflicts(state: State) -> tuple[bool, str]:
+    shown = conflicts.conflict_table(state.catalog)
+    return not shown, shown
+
+
+def _authorization(state: State) -> tuple[bool, str]:
+    shown = refusals.refusal_table(state.catalog)
+    return not shown, shown
+
+
+SECTIONS: tuple[Section, ...] = (
+    _internal,
+    _sources,
+    _refused,
+    _doubtful,
+    _proxies,
+    _nacks,
+    _patches,
+    _conflicts,
+    _authorization,
+)
+"""In the order of the page."""
 
 
 def _pairs(reasons: Mapping[str, str]) -> str:

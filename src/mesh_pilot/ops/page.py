@@ -1,15 +1,29 @@
-"""The web page: what a person wants to know at a glance, in plain HTML that needs no script."""
+"""The web page: what a person wants to know at a glance, in plain HTML that needs no script.
+
+Every list on it is bounded, however much there is to say.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from html import escape
+from itertools import islice
+
+import attrs
+
+ROWS = 100
+"""Rows of a table that are shown."""
+CELL_LENGTH = 500
+"""Characters of a cell that are shown."""
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em; color: #222 }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 80em; padding: 0 1em; color: #222 }
 h1 { font-size: 1.4em } h2 { font-size: 1.1em; margin: 1.6em 0 .3em }
-table { border-collapse: collapse; width: 100% } th { text-align: left; font-weight: 600 }
-td, th { padding: .25em .8em .25em 0; border-bottom: 1px solid #ddd; vertical-align: top; overflow-wrap: anywhere }
+p { margin: .4em 0 } .table { overflow-x: auto }
+table { border-collapse: collapse; min-width: 100% } th { text-align: left; font-weight: 600; white-space: nowrap }
+td, th { padding: .25em .8em .25em 0; border-bottom: 1px solid #ddd; vertical-align: top }
+td { overflow-wrap: break-word; max-width: 40em }
 .good { color: #17692f } .bad { color: #a3160f } .quiet { color: #777 }
 @media (prefers-color-scheme: dark) {
   body { background: #16181b; color: #ddd } td, th { border-color: #333 } a { color: #8ab4f8 }
@@ -18,11 +32,31 @@ td, th { padding: .25em .8em .25em 0; border-bottom: 1px solid #ddd; vertical-al
 """
 
 
-def page(title: str, parts: Iterable[str]) -> str:
-    """A whole page of parts made by the functions below. It loads itself anew every five seconds."""
+@attrs.frozen
+class Cell:
+    """A cell of a table that is more than a text."""
+
+    text: str
+    mood: str = ""
+    """good, bad, quiet or nothing."""
+    link: str = ""
+
+
+def moment(at: datetime) -> str:
+    """A time in UTC, to the second."""
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def bad(text: str) -> Cell:
+    return Cell(text, "bad")
+
+
+def page(title: str, parts: Iterable[str], *, reload: bool = True) -> str:
+    """A whole page of parts made by the functions below. With ``reload`` it loads itself anew every five seconds."""
     body = "\n".join(parts)
+    refresh = '<meta http-equiv="refresh" content="5">' if reload else ""
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5">'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">{refresh}'
         f'<meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
         f"<style>{STYLE}</style></head><body><h1>{escape(title)}</h1>\n{body}\n</body></html>\n"
     )
@@ -30,23 +64,59 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 def line(text: str, mood: str = "") -> str:
     """A paragraph; ``mood`` is good, bad, quiet or nothing."""
-    return f'<p class="{mood}">{escape(text)}</p>'
+    return f'<p class="{mood}">{escape(_bounded(text))}</p>'
 
 
 def links(targets: Sequence[str]) -> str:
     return "<p>" + " &middot; ".join(f'<a href="{escape(t)}">{escape(t)}</a>' for t in targets) + "</p>"
 
 
-def table(title: str, headers: Sequence[str], rows: Sequence[Sequence[str]], nothing: str) -> str:
-    """A table under a heading, or ``nothing`` where it has no rows. A cell that starts with ``!`` is shown as bad."""
+def described_links(targets: Mapping[str, str]) -> str:
+    """A list of links, each with what is found there."""
+    rows = "".join(
+        f'<tr><td><a href="{escape(t)}">{escape(t)}</a></td><td>{escape(d)}</td></tr>' for t, d in targets.items()
+    )
+    return f'<div class="table"><table>{rows}</table></div>'
+
+
+def table(
+    title: str,
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str | Cell]],
+    nothing: str,
+    *,
+    total: int | None = None,
+    more: str = "",
+) -> str:
+    """A table under a heading, or ``nothing`` where it has no rows.
+
+    The first rows are shown; of how many is ``total``, by default as many as ``rows`` has. ``more`` is where all are.
+    """
+    if total is None:
+        rows = list(rows)
+        total = len(rows)
     head = f"<h2>{escape(title)}</h2>\n"
-    if not rows:
+    if not total:
         return head + line(nothing, "quiet")
     cells = "".join(f"<th>{escape(h)}</th>" for h in headers)
-    body = "\n".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
-    return f"{head}<table><tr>{cells}</tr>\n{body}</table>"
+    body = "\n".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in islice(rows, ROWS))
+    rest = ""
+    if total > ROWS:
+        rest = (
+            f"\n<p>and {total - ROWS} more"
+            + (f': <a href="{escape(more)}">{escape(more)}</a>' if more else "")
+            + "</p>"
+        )
+    return f'{head}<div class="table"><table><tr>{cells}</tr>\n{body}</table></div>{rest}'
 
 
-def _cell(text: str) -> str:
-    mood = ' class="bad"' if text.startswith("!") else ""
-    return f"<td{mood}>{escape(text.removeprefix('!'))}</td>"
+def _cell(cell: str | Cell) -> str:
+    if isinstance(cell, str):
+        return f"<td>{escape(_bounded(cell))}</td>"
+    mood = f' class="{cell.mood}"' if cell.mood else ""
+    shown = escape(_bounded(cell.text))
+    return f'<td{mood}><a href="{escape(cell.link)}">{shown}</a></td>' if cell.link else f"<td{mood}>{shown}</td>"
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= CELL_LENGTH else f"{text[:CELL_LENGTH]}…"

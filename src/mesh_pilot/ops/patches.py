@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import structlog
 
@@ -12,7 +12,8 @@ from mesh_pilot.envoy.patches.parsed import parsed
 from mesh_pilot.envoy.patches.patch import PatchProblem
 from mesh_pilot.envoy.patches.selection import KIND
 from mesh_pilot.model.config import Config, ConfigKey, Severity
-from mesh_pilot.ops.page import table
+from mesh_pilot.ops.internal import some
+from mesh_pilot.ops.page import bad, table
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="envoy")
@@ -67,12 +68,12 @@ def failed(catalog: WorldCatalog) -> list[Mapping[str, str | int | list[str]]]:
 
 
 def failed_table(catalog: WorldCatalog) -> str:
-    """The same for the web page."""
+    """The same for the web page; empty where there is nothing to tell."""
     rows = [
-        (str(p.config), p.path, p.resource, f"!{p.reason}", _some(names)) for p, names in _by_problem(catalog).items()
+        (str(p.config), p.path, p.resource, bad(p.reason), some(names, 3)) for p, names in _by_problem(catalog).items()
     ]
     headers = ("object", "field", "resource", "reason", "proxies")
-    return table("Patches without effect", headers, rows, "Every EnvoyFilter of the connected proxies is carried out.")
+    return table("Patches without effect", headers, rows, "", more="/debug/rejections") if rows else ""
 
 
 def counts(catalog: WorldCatalog) -> Counter[str]:
@@ -102,7 +103,7 @@ class PatchReports:
                     field=problem.path,
                     resource=problem.resource,
                     reason=problem.reason,
-                    proxies=_some(names),
+                    proxies=some(names, 3),
                 )
         self._told = set(now)
 
@@ -122,9 +123,3 @@ def _pairs(catalog: WorldCatalog) -> Iterator[tuple[str, PatchProblem]]:
     for name, held in sorted(catalog.patch_problems().items()):
         for problem in held:
             yield name, problem
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
-    return ", ".join(listed[:3]) + more

@@ -5,11 +5,13 @@ The field names of ``syncz`` are Istio's, the shape of a configuration dump is t
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, SHORT, VIRTUAL_HOST
-from mesh_pilot.ops.page import table
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, SHORT, TYPES, VIRTUAL_HOST
+from mesh_pilot.ops.answers import Json
+from mesh_pilot.ops.page import ROWS, Cell, bad, moment, table
 from mesh_pilot.ops.state import State
-from mesh_pilot.ops.world_pages import Json
 from mesh_pilot.xds.phase import Phase
 from mesh_pilot.xds.status import ConnectionStatus, NackRecord, TypeStatus
 
@@ -75,40 +77,44 @@ def rejections(state: State) -> list[Json]:
     return [_nack(record) for record in reversed(state.xds.status.recent_nacks())]
 
 
-def tables(state: State) -> list[str]:
-    """The proxies, and what they refused, for the web page."""
-    shown = (CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, SECRET)
-    rows = []
-    for connection in state.xds.status.connections():
-        proxy = connection.proxy
-        if proxy is None:
-            continue
-        phases = {t.type_url: t.subscription.phase for t in connection.types}
-        cells = [_cell(phases.get(type_url)) for type_url in shown]
-        since = f"{connection.connected_at:%H:%M:%S} UTC"
-        rows.append((proxy.name, proxy.type.value, proxy.version, connection.variant.value, since, *cells))
-    headers = ("name", "type", "Envoy", "xDS", "since", *(SHORT[t] for t in shown))
-    nacks = [
+def proxy_table(state: State) -> str:
+    """The proxies, for the web page."""
+    connected = [c for c in state.xds.status.connections() if c.proxy is not None]
+    headers = ("name", "type", "Envoy", "xDS", "connected since", *(SHORT[t] for t in TYPES))
+    rows = map(_row, connected[:ROWS])
+    return table("Proxies", headers, rows, "None is connected.", total=len(connected), more="/debug/syncz")
+
+
+def _row(connection: ConnectionStatus) -> tuple[str | Cell, ...]:
+    proxy = connection.proxy
+    assert proxy is not None
+    phases = {t.type_url: t.subscription.phase for t in connection.types}
+    name = Cell(proxy.name, link=f"/debug/config_dump?proxyID={quote(proxy.id, errors='replace')}")
+    cells = (_cell(phases.get(type_url)) for type_url in TYPES)
+    return (name, proxy.type.value, proxy.version, connection.variant.value, moment(connection.connected_at), *cells)
+
+
+def nack_table(state: State) -> str:
+    """What proxies refused lately, for the web page."""
+    headers = ("when", "proxy", "type", "resource", "reason", "made from")
+    rows = [
         (
-            f"{record.at:%H:%M:%S} UTC",
+            moment(record.at),
             record.nack.proxy.name,
             SHORT[record.nack.type_url],
             ", ".join(record.nack.names),
-            f"!{record.nack.reason}",
+            bad(record.nack.reason),
             ", ".join(map(str, record.nack.configs)),
         )
         for record in reversed(state.xds.status.recent_nacks())
     ]
-    return [
-        table("Proxies", headers, rows, "None is connected."),
-        table("Refused by proxies", ("when", "proxy", "type", "resource", "reason", "made from"), nacks, "Nothing."),
-    ]
+    return table("Refused by proxies lately", headers, rows, "Nothing.", more="/debug/rejections")
 
 
-def _cell(phase: Phase | None) -> str:
+def _cell(phase: Phase | None) -> str | Cell:
     if phase is None:
         return ""
-    return ("!" if phase is Phase.NACKED else "") + STATES[phase]
+    return bad(STATES[phase]) if phase is Phase.NACKED else STATES[phase]
 
 
 def _stream(connection: ConnectionStatus) -> Json:

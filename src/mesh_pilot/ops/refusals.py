@@ -8,6 +8,8 @@ import structlog
 
 from mesh_pilot.envoy.authz.filters import Refusal
 from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.ops.internal import some
+from mesh_pilot.ops.page import bad, table
 
 log = structlog.get_logger(scope="envoy")
 
@@ -26,6 +28,16 @@ def listed(catalog: WorldCatalog) -> list[Mapping[str, str | int | list[str]]]:
         }
         for refusal, names in _by_refusal(catalog).items()
     ]
+
+
+def refusal_table(catalog: WorldCatalog) -> str:
+    """The same for the web page; empty where there are none."""
+    rows = [
+        (", ".join(map(str, refusal.policies)), bad(refusal.reason), some(names))
+        for refusal, names in _by_refusal(catalog).items()
+    ]
+    headers = ("objects", "reason", "proxies")
+    return table("Requests refused because nobody can be asked", headers, rows, "") if rows else ""
 
 
 class RefusalReports:

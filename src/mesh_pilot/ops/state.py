@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import attrs
 
 from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.envoy.failures import StandingFailure
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.rpc.server import Server
@@ -59,6 +60,10 @@ class State:
                 reasons[own.name] = own.last_error or own.source.waiting_for or "its first objects are being taken in"
         told = {name: reason for name, reason in reasons.items() if reason != THE_OTHERS}
         return told or reasons
+
+    def failures(self) -> list[StandingFailure]:
+        """Resources that cannot be generated because of an error of ours. No reason not to be ready."""
+        return self.catalog.failures()
 
     def stale(self) -> dict[str, str]:
         """Sources whose feed does not answer, though what it said is served, and why. No reason not to be ready."""

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator
 
 from mesh_pilot.config.plain import plain
 from mesh_pilot.model.config import Config
+from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
+from mesh_pilot.ops.answers import Json
 from mesh_pilot.ops.changes import describe, warnings_of
 from mesh_pilot.world import World
 
-Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
-
 
 def configs(world: World, kind: str = "", namespace: str = "") -> list[Config]:
-    """Every config in force, of a kind and a namespace where given, in order."""
+    """Every config in force, of a kind (in any case) and a namespace where given, in order."""
+    kind = kind.lower()
     held = (config for _, config in world.config.items() if config is not None)
-    found = (c for c in held if kind in ("", c.key.kind) and namespace in ("", c.key.namespace))
+    found = (c for c in held if kind in ("", c.key.kind.lower()) and namespace in ("", c.key.namespace))
     return sorted(found, key=lambda config: config.key)
 
 
@@ -32,19 +32,33 @@ def show_endpoints(key: ServiceKey, held: Iterable[Endpoint]) -> Json:
     return {"service": key.host, "namespace": key.namespace, "endpoints": [_endpoint(e) for e in held]}
 
 
-def rejections(world: World) -> list[Json]:
+def rejections(world: World) -> Iterator[dict[str, str]]:
     """Everything that is refused now: one entry a problem."""
-    return [{"source": r.source, **line} for r in world.rejections() for line in describe(r)]
+    for rejected in world.rejections():
+        for line in describe(rejected):
+            yield {"source": rejected.source, **line}
 
 
-def warnings(world: World) -> list[dict[str, str]]:
+def count_rejections(world: World) -> int:
+    """How many problems that is."""
+    return sum(len(rejected.problems) for rejected in world.rejections())
+
+
+def warnings(world: World) -> Iterator[dict[str, str]]:
     """What is doubtful, or has no effect, in configs and mesh-wide settings that are in force."""
-    found: list[dict[str, str]] = []
-    for settings in world.mesh_settings():
-        found += warnings_of(settings)
-    for config in configs(world):
-        found += warnings_of(config)
-    return found
+    for item in _doubtful(world):
+        yield from warnings_of(item)
+
+
+def count_warnings(world: World) -> int:
+    return sum(len(item.warnings) for item in _doubtful(world))
+
+
+def _doubtful(world: World) -> list[Config | MeshConfigValue | MeshNetworksValue]:
+    """Configs and settings with warnings, in order."""
+    found = (config for _, config in world.config.items() if config is not None and config.warnings)
+    settings = (item for item in world.mesh_settings() if item.warnings)
+    return [*settings, *sorted(found, key=lambda config: config.key)]
 
 
 def show_config(config: Config) -> Json:

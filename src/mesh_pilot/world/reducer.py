@@ -172,4 +172,5 @@ class Reducer:
             try:
                 hook(published)
             except Exception as error:
-                log.error("who follows the revisions failed; the World is as it should be", exc_info=error)
+                name = getattr(hook, "__qualname__", repr(hook))
+                log.error("publish hook failed; world state is unaffected", hook=name, exc_info=error)

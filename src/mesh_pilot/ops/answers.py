@@ -1,0 +1,118 @@
+"""Responses of the pages: text, HTML and JSON of whatever the mesh contains.
+
+Names come from file systems, registries and proxies. Some are no Unicode: Python stands in lone surrogates for such
+bytes, which UTF-8 does not have. All pages escape them here (``\\xff``, ``\\ud800``), so that no name can break a page.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+
+Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
+
+PRETTY_BYTES = 256 * 1024
+"""JSON up to this size is indented. Indenting is Python's slow way: a large answer has an entry a line instead."""
+
+
+def text(content: str, *, status: int = 200) -> Response:
+    return PlainTextResponse(content.encode("utf-8", ESCAPED), status_code=status)
+
+
+def html(content: str) -> Response:
+    return HTMLResponse(content.encode("utf-8", ESCAPED))
+
+
+def json_answer(value: Json, *, pretty: bool | None = None) -> Response:
+    """``pretty``: indented, or with an entry a line; by default as its size allows. It always ends with a newline.
+
+    What cannot be written (it is nested too deeply) costs one entry.
+    """
+    entries = "".join(_written(value))
+    if pretty or (pretty is None and len(entries) <= PRETTY_BYTES):
+        with suppress(RecursionError, ValueError):
+            entries = json.dumps(json.loads(entries), ensure_ascii=False, indent=2)
+    return Response((entries + "\n").encode("utf-8", ESCAPED_IN_JSON), media_type="application/json")
+
+
+def _written(value: Json) -> Iterator[str]:
+    """JSON in pieces: an entry of a list a line, also of the lists in an object."""
+    if isinstance(value, list):
+        yield from _in_lines(value)
+    elif isinstance(value, dict):
+        separator = "{\n"
+        for key, held in value.items():
+            yield f"{separator}{json.dumps(str(key), ensure_ascii=False)}: "
+            yield from _in_lines(held) if isinstance(held, list) else (_entry(held),)
+            separator = ",\n"
+        yield "\n}" if value else "{}"
+    else:
+        yield _entry(value)
+
+
+def _in_lines(entries: Sequence[Json]) -> Iterator[str]:
+    if not entries:
+        yield "[]"
+        return
+    separator = "[\n"
+    for entry in entries:
+        yield separator
+        yield _entry(entry)
+        separator = ",\n"
+    yield "\n]"
+
+
+def _entry(value: Json) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
+    except ValueError:  # a number that JSON does not have
+        pass
+    except RecursionError:
+        return _TOO_DEEP
+    try:
+        return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, default=str)
+    except (RecursionError, ValueError):
+        return _TOO_DEEP
+
+
+_TOO_DEEP = '{"error": "nested too deeply to be shown"}'
+
+
+def _finite(value: Json) -> Json:
+    """The same with infinities and NaN as the strings that protobuf's JSON has for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {key: _finite(held) for key, held in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(held) for held in value]
+    return value
+
+
+def _escape(error: UnicodeError, backslash: str) -> tuple[str, int]:
+    """Lone surrogates as text: those for a byte of a file name as that byte."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    found = map(ord, error.object[error.start : error.end])
+    shown = (f"{backslash}x{c - 0xDC00:02x}" if 0xDC80 <= c <= 0xDCFF else f"{backslash}u{c:04x}" for c in found)
+    return "".join(shown), error.end
+
+
+ESCAPED = "mesh_pilot.escaped"
+"""Error handler of ``str.encode``: what UTF-8 does not have is written as ``\\xff`` or ``\\ud800``."""
+ESCAPED_IN_JSON = "mesh_pilot.escaped_in_json"
+"""The same with the backslash doubled, as JSON wants it."""
+
+codecs.register_error(ESCAPED, lambda error: _escape(error, "\\"))
+codecs.register_error(ESCAPED_IN_JSON, lambda error: _escape(error, "\\\\"))
+
+
+def printable(content: str) -> str:
+    """Text without lone surrogates."""
+    return content if content.isascii() else content.encode("utf-8", ESCAPED).decode()
