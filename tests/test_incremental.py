@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import traceback
 from typing import Any
 
 import pytest
@@ -329,3 +330,37 @@ class Incremental(RuleBasedStateMachine):
 
 
 TestIncremental = Incremental.TestCase
+
+
+@derived
+def raising(view: Table, *keys: str) -> int:
+    return 1 // total(view, *keys)
+
+
+@derived
+def reading_it(view: Table, *keys: str) -> int:
+    try:
+        raise LookupError("an earlier one")
+    except LookupError:
+        return raising(view, *keys)
+
+
+def test_an_error_says_where_it_happened_and_keeps_no_frames() -> None:
+    view = Table()
+    watch = Watch(view.memo, lambda: None)
+    texts = set()
+    for _ in range(20):
+        with pytest.raises(ZeroDivisionError) as caught:
+            watch.get(reading_it.query("a"))
+        error = caught.value
+        assert len(list(traceback.walk_tb(error.__traceback__))) < 5, "frames do not pile up"
+        (note,) = error.__notes__
+        texts.add(note)
+    (text,) = texts
+    assert text.startswith("Traceback (most recent call last):")
+    assert "in raising" in text
+    assert "return 1 // total(view, *keys)" in text
+    del caught
+    error.__traceback__ = None
+    earlier = error.__context__
+    assert earlier is None or earlier.__traceback__ is None

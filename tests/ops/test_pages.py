@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import attrs
 import httpx
 import pytest
 import trio
@@ -15,15 +19,21 @@ from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, Discovery
 from google.protobuf.json_format import ParseDict
 from google.rpc.status_pb2 import Status
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.routing import Route
 from support.envoy import eventually
-from support.planes import SERVICE, running_plane
+from support.planes import SERVICE, running_plane, settings
 
 from mesh_pilot import __version__
-from mesh_pilot.bootstrap import ControlPlane
+from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
+from mesh_pilot.ops import world_pages
+from mesh_pilot.ops.app import debug_app
+from mesh_pilot.ops.overview import PAGES
 from mesh_pilot.rpc import Cardinality, open_channel
+from mesh_pilot.sources.base import SourceStatistics
 
 BROKEN = SERVICE.replace("name: reviews", "name: ratings").replace("9080", "many")
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
@@ -213,6 +223,104 @@ async def test_the_page_shows_sources_proxies_and_refusals(connected: Web) -> No
     for text in ("ready", "web-1.shop", "ServiceEntry/shop/ratings", "spec.ports[0].number", "SYNCED", "NACK"):
         assert text in page
     assert "<script" not in page
+
+
+async def test_the_page_is_of_today_and_leads_to_each_proxys_config(connected: Web) -> None:
+    page = await connected.text("/")
+    assert f"{datetime.now(UTC):%Y-%m-%d} " in page
+    assert "<th>ECDS</th>" in page
+    (link,) = re.findall(r'href="(/debug/config_dump[^"]+)"', page.replace('/debug/config_dump"', ""))
+    assert (await connected.json(html.unescape(link)))["configs"]
+
+
+async def test_all_is_well_only_while_nothing_is_refused_or_doubtful(web: Web, tmp_path: Path) -> None:
+    well = "Everything is in force as written."
+    assert well not in await web.text("/")
+    (tmp_path / "b.yaml").unlink()
+    await eventually(lambda: not web.plane.state.world.rejections())
+    page = await web.text("/")
+    assert well in page
+    assert page.count("None.") == 2
+    twice = "{match: [{uri: {prefix: /}}], route: [{destination: {host: reviews.test}}]}"
+    (tmp_path / "c.yaml").write_text(
+        "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: shop}\n"
+        f"spec: {{hosts: [reviews.test], http: [{twice}, {twice}]}}\n"
+    )
+    await eventually(lambda: len(list(world_pages.warnings(web.plane.state.world))) > 0)
+    page = await web.text("/")
+    assert well not in page
+    assert "VirtualService/shop/v" in page
+
+
+class Silent:
+    """A source whose feed has fallen silent."""
+
+    name = "consul"
+
+    async def run(
+        self, events: trio.MemorySendChannel[Event], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        task_status.started()
+        await events.send(Synced(self.name))
+        await trio.sleep_forever()
+
+    def statistics(self) -> SourceStatistics:
+        return SilentStatistics()
+
+
+@attrs.frozen
+class SilentStatistics:
+    items: int = 0
+    rejected: int = 0
+    synced: bool = True
+    waiting_for: str = ""
+    stale_seconds: float = 34.2
+    trouble: str = "ConnectError: All connection attempts failed"
+
+
+async def test_a_silent_source_is_shown_on_top_of_the_page(tmp_path: Path) -> None:
+    async with (
+        control_plane(settings(tmp_path), more_sources=[Silent()]) as plane,
+        httpx.AsyncClient(trust_env=False) as client,
+    ):
+        await plane.wait_ready()
+        page = (await client.get(f"http://{plane.addresses.http}/")).text
+    told = "consul: silent for 34 s: ConnectError: All connection attempts failed"
+    assert page.index(told) < page.index("<h2>")
+    assert f"synced: {told.removeprefix('consul: ')}" in page
+    assert "Everything is in force as written." not in page
+
+
+async def test_every_page_is_in_the_index_and_the_manual(web: Web) -> None:
+    manual = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    paths = {route.path for route in debug_app(web.plane.state).routes if isinstance(route, Route)}
+    assert paths == {"/", "/healthz", *PAGES}
+    for index in ("/debug", "/debug/"):
+        reply = await web.client.get(f"http://{web.plane.addresses.http}{index}", follow_redirects=True)
+        assert set(re.findall(r'href="([^"]+)"', reply.text)) == paths - {"/debug", "/healthz"}
+    assert [path for path in paths if f"`{path}" not in manual] == []
+
+
+async def test_json_is_indented_unless_asked_otherwise_and_kinds_may_be_in_lower_case(web: Web) -> None:
+    text = await web.text("/debug/configz?kind=serviceentry")
+    assert text.endswith("]\n")
+    assert '\n    "kind": "ServiceEntry",\n' in text
+    (config,) = json.loads(text)
+    assert config["metadata"]["name"] == "reviews"
+    compact = await web.text("/debug/configz?kind=SERVICEENTRY&pretty=false")
+    assert compact.count("\n") == 3
+    assert json.loads(compact) == [config]
+
+
+async def test_http_connections_are_counted(web: Web) -> None:
+    await web.text("/ready")
+    assert (await web.client.get(f"http://{web.plane.addresses.http}/nothing")).status_code == 404
+    found = await web.metrics()
+    assert found["mesh_pilot_http_connections", "web"] == 1
+    assert found["mesh_pilot_http_requests", "web", "200"] == 1
+    assert found["mesh_pilot_http_requests", "web", "404"] == 1
+    assert found["mesh_pilot_http_failures", "web"] == 0
+    assert found["mesh_pilot_http_closed", "metrics", "http2"] == 0
 
 
 async def test_what_others_wrote_is_escaped_on_the_page(web: Web, tmp_path: Path) -> None:

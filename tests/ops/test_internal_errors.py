@@ -1,0 +1,247 @@
+"""Errors of mesh-pilot itself in generation cost one resource, and everybody who looks learns of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import structlog.testing
+import trio
+from envoy.config.core.v3.base_pb2 import Node
+from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
+from google.protobuf.json_format import ParseDict
+from prometheus_client.parser import text_string_to_metric_families
+from support.envoy import eventually
+from support.planes import SERVICE, running_plane
+from support.worlds import sidecar, update, world_of
+
+from mesh_pilot.bootstrap import ControlPlane
+from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.envoy import catalog as catalog_module
+from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
+from mesh_pilot.envoy.failures import StandingFailure
+from mesh_pilot.envoy.scope import Plan
+from mesh_pilot.incremental import NAME, by_name, derived
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.resource import CLUSTER, SECRET, Resource, make_resource
+from mesh_pilot.model.service import ServiceKey
+from mesh_pilot.rpc import Cardinality, open_channel
+from mesh_pilot.world import View
+
+ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+BAD = SERVICE.replace("10.0.0.1", "10.0.0.66")
+KEY = ServiceKey("reviews.test", "shop")
+
+
+@derived
+def inner(view: View) -> str:
+    address = view.endpoints(KEY)[0].address
+    if address == "10.0.0.66":
+        raise KeyError("port")
+    return address
+
+
+@derived
+def fragile(view: View, name: str) -> Resource:
+    """A resource that cannot be made while the service is bad."""
+    return make_resource(name, CLUSTER, inner(view).encode(), (ConfigKey("ServiceEntry", "shop", "reviews"),))
+
+
+@derived
+def sturdy(view: View, name: str) -> Resource:
+    return make_resource(name, CLUSTER, b"")
+
+
+@derived
+def plan(view: View) -> Plan:
+    return {"fragile": fragile.query("fragile"), "sturdy": sturdy.query("sturdy")}
+
+
+@derived
+def fragile_plan(view: View) -> Plan:
+    inner(view)
+    return plan(view)
+
+
+class Opened:
+    """Proxies whose clusters come from a plan of this file."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, text: str, planned: Any = plan) -> None:
+        parts = {CLUSTER: ((CLUSTER, planned.query()),), SECRET: ((SECRET, by_name(fragile.query(NAME))),)}
+        monkeypatch.setattr(catalog_module, "parts_of", lambda target: parts)
+        self.world = world_of(text)
+        self.catalog = WorldCatalog(self.world)
+        self.proxies = [self.open(name) for name in ("a", "b")]
+
+    def open(self, name: str) -> WorldResources:
+        return self.catalog.open(sidecar(name=name, namespace="shop"))
+
+    def names(self, proxy: int = 0) -> set[str]:
+        clusters = self.proxies[proxy].set(CLUSTER)
+        assert clusters is not None
+        clusters.refresh()
+        return set(clusters.all())
+
+    def failure(self) -> StandingFailure:
+        (standing,) = self.catalog.failures()
+        return standing
+
+
+def test_a_missing_resource_is_listed_with_its_error_and_the_proxies_that_lack_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened = Opened(monkeypatch, BAD)
+    assert [opened.names(0), opened.names(1)] == [{"sturdy"}, {"sturdy"}]
+    held = opened.failure()
+    assert (held.failure.resource, held.failure.error, held.failure.stays) == ("fragile", "KeyError: 'port'", False)
+    assert held.failure.place.startswith("test_internal_errors.py, line ")
+    assert held.failure.place.endswith(" in inner")
+    assert held.proxies == ("a.shop", "b.shop")
+
+
+def test_one_that_worked_before_stays_and_says_what_it_was_made_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened(monkeypatch, SERVICE)
+    assert opened.names() == {"fragile", "sturdy"}
+    assert opened.catalog.failures() == []
+    update(opened.world, BAD)
+    assert opened.names() == {"fragile", "sturdy"}
+    held = opened.failure()
+    assert (held.failure.stays, held.failure.configs) == (True, ("ServiceEntry/shop/reviews",))
+    assert held.proxies == ("a.shop",), "the other has not asked"
+    update(opened.world, SERVICE)
+    opened.names()
+    assert opened.catalog.failures() == []
+    assert opened.catalog.failed.total == {CLUSTER: 1}
+
+
+def test_a_plan_that_fails_is_listed_too_and_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with structlog.testing.capture_logs() as logs:
+        opened = Opened(monkeypatch, SERVICE, fragile_plan)
+        assert opened.names() == {"fragile", "sturdy"}
+        update(opened.world, BAD)
+        for _ in range(3):
+            assert opened.names() == {"fragile", "sturdy"}
+            update(opened.world, BAD.replace("version: v1", "version: v2"))
+            update(opened.world, BAD)
+    plan_failure = next(held.failure for held in opened.catalog.failures() if held.failure.is_plan)
+    assert (plan_failure.resource, plan_failure.stays) == ("fragile_plan()", True)
+    assert [line["event"] for line in logs].count("cannot plan resources; the last plan stays") == 1
+
+
+def test_of_resources_by_name_only_those_who_ask_are_concerned(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened(monkeypatch, BAD)
+    for number, proxy in enumerate(opened.proxies):
+        proxy.watch(lambda: None, lambda _, number=number: frozenset({f"secret-{number}"}))
+        secrets = proxy.set(SECRET)
+        assert secrets is not None
+        assert secrets.get(f"secret-{number}") is None
+    found = {held.failure.resource: held.proxies for held in opened.catalog.failures()}
+    assert found == {"secret-0": ("a.shop",), "secret-1": ("b.shop",)}
+
+
+def test_nobody_is_concerned_any_more_when_the_proxies_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Opened(monkeypatch, BAD)
+    opened.names()
+    opened.proxies[0].close()
+    assert opened.catalog.failures() == []
+
+
+class Web:
+    def __init__(self, plane: ControlPlane, client: httpx.AsyncClient) -> None:
+        self.plane = plane
+        self.client = client
+
+    async def get(self, path: str, *, monitoring: bool = False) -> str:
+        address = self.plane.addresses.monitoring if monitoring else self.plane.addresses.http
+        reply = await self.client.get(f"http://{address}{path}")
+        assert reply.status_code == 200
+        return reply.text
+
+    async def metrics(self) -> dict[tuple[str, ...], float]:
+        text = await self.get("/metrics")
+        return {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+
+
+@pytest.fixture
+async def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery) -> AsyncIterator[Web]:
+    """A control plane whose cluster for one proxy fails."""
+    parts = {CLUSTER: ((CLUSTER, plan.query()),)}
+    monkeypatch.setattr(catalog_module, "parts_of", lambda target: parts)
+    (tmp_path / "a.yaml").write_text(BAD)
+
+    async def proxy(address: str, *, task_status: trio.TaskStatus[None]) -> None:
+        kinds = (Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse)
+        async with open_channel(address) as channel, channel.request(ADS, *kinds) as call:
+            node = ParseDict(EnvoyNode("web-1", "shop", "10.9.9.9").to_dict(), Node())
+            await call.send_message(DiscoveryRequest(node=node, type_url=CLUSTER))
+            response = await call.recv_message()
+            assert response is not None
+            assert len(response.resources) == 1, "the others come"
+            await call.send_message(DiscoveryRequest(type_url=CLUSTER, response_nonce=response.nonce))
+            task_status.started()
+            await trio.sleep_forever()
+
+    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False) as client:
+        await nursery.start(proxy, plane.addresses.grpc)
+        yield Web(plane, client)
+
+
+async def test_readiness_the_debug_page_the_web_page_and_metrics_show_it(web: Web, tmp_path: Path) -> None:
+    short = "internal errors: 1 resources could not be generated; see /debug/rejections on the web port"
+    assert (await web.get("/ready")).splitlines() == ["ready", short]
+    assert (await web.get("/ready?verbose", monitoring=True)).splitlines() == ["ready", short], "no content there"
+    named = "  CDS fragile is missing at web-1.shop: KeyError: 'port'"
+    assert (await web.get("/ready?verbose")).splitlines() == ["ready", short, named]
+    (entry,) = json.loads(await web.get("/debug/rejections"))["internal"]
+    assert (entry["type"], entry["resource"], entry["error"]) == ("CDS", "fragile", "KeyError: 'port'")
+    assert (entry["state"], entry["proxies"], entry["proxies_in_all"]) == ("is missing", ["web-1.shop"], 1)
+    page = await web.get("/")
+    assert "Internal errors" in page
+    assert "fragile" in page
+    assert "Everything is in force as written." not in page
+    found = await web.metrics()
+    assert found["pilot_total_xds_internal_errors",] == 1
+    assert found["mesh_pilot_failing_resources", "cds"] == 1
+    assert found["mesh_pilot_failing_resources", "lds"] == 0
+    (tmp_path / "a.yaml").write_text(SERVICE)
+
+    async def recovered() -> bool:
+        return await web.get("/ready") == "ready\n"
+
+    await eventually(recovered)
+    assert "Everything is in force as written." in await web.get("/")
+    found = await web.metrics()
+    assert (found["pilot_total_xds_internal_errors",], found["mesh_pilot_failing_resources", "cds"]) == (1, 0)
+
+
+async def test_a_part_that_fails_while_it_is_looked_at_costs_its_section(
+    web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> dict[str, Any]:
+        raise IndexError("boom")
+
+    monkeypatch.setattr(web.plane.state.catalog, "conflicts", broken)
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(3):
+            page = await web.get("/")
+            assert "A section cannot be shown: IndexError: boom" in page
+            assert "web-1.shop" in page
+            found = await web.metrics()
+            assert found["mesh_pilot_missing_metrics",] == 1
+            assert found["pilot_xds_pushes", "cds"] == 1
+            rejections = json.loads(await web.get("/debug/rejections"))
+            assert rejections["listeners"] == [{"error": "cannot be listed: IndexError: boom"}]
+            assert len(rejections["internal"]) == 1
+    assert sorted(line["event"] for line in logs if line["log_level"] == "error") == [
+        "cannot collect a group of metrics",
+        "cannot list what is refused",
+        "cannot show a section of the web page",
+    ]
