@@ -143,3 +143,17 @@ def test_the_kinds_without_effect_are_those_that_nothing_generates_from() -> Non
     files = [f for room in ("world", "envoy") for f in (rooms / room).rglob("*.py") if f.name != "owner.py"]
     code = "\n".join(file.read_text() for file in files)
     assert {kind for kind in KINDS if f'"{kind}"' not in code} == WITHOUT_EFFECT
+
+
+def test_an_object_that_cannot_be_reported_on_costs_itself(monkeypatch: pytest.MonkeyPatch, logged: list[Any]) -> None:
+    def fails(world: World, key: ConfigKey) -> None:
+        raise RecursionError("nested")
+
+    monkeypatch.setattr("mesh_pilot.ops.changes.tell_config", fails)
+    told = Told()
+    patch = Config(ConfigKey("EnvoyFilter", "shop", "deep"), ServiceEntry(), origin=ORIGIN)
+    told.publish(Upsert("files", patch), Upsert("files", entry("a.test")), REFUSED)
+    assert told.changes.statistics().config_events["ServiceEntry", "add"] == 1
+    events = [line["event"] for line in logged]
+    assert "cannot report on a changed object; it is in force" in events
+    assert "refused; what was good before stays in force" in events

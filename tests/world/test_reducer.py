@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import structlog.testing
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -127,9 +128,13 @@ async def test_a_hook_that_fails_stops_nobody(autojump_clock: MockClock) -> None
         b.reducer.on_publish(lambda published: 1 / 0)  # type: ignore[arg-type, return-value]
         b.reducer.on_publish(lambda published: b.published.append((b.now(), -1)))
         await synced(b)
-        await b.tell(service(1))
-        await trio.sleep(1)
+        with structlog.testing.capture_logs() as logs:
+            await b.tell(service(1))
+            await trio.sleep(1)
         assert b.published == [(0.1, 1), (0.1, -1)]
+        assert [line["event"] for line in logs if line["log_level"] == "error"] == [
+            "publish hook failed; world state is unaffected"
+        ]
 
 
 async def test_many_waiting_events_make_one_revision(autojump_clock: MockClock) -> None:
