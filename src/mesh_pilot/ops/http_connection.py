@@ -108,7 +108,9 @@ class HttpConnection:
             first = await self._first_bytes()
             if first is not None:
                 self._counts.http2 += 1
-                await refuse_http2(self._stream, first, self._wrong_port, seconds=self._limits.request_seconds)
+                seconds = self._limits.request_seconds
+                with self._request_expected(2 * seconds):
+                    await refuse_http2(self._stream, first, self._wrong_port, seconds=seconds)
                 return
             while await self._exchange():
                 pass
@@ -196,7 +198,7 @@ class HttpConnection:
         if int(dict(request.headers).get(b"content-length", b"0")) > limit:
             raise too_large
         body = b""
-        with trio.move_on_after(self._limits.request_seconds):
+        with self._request_expected(self._limits.request_seconds):
             while True:
                 if self._h11.they_are_waiting_for_100_continue:
                     await self._write(self._send(h11.InformationalResponse(status_code=100, headers=[])))
