@@ -10,10 +10,12 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 import attrs
+import betterproto2
 
 from mesh_pilot.config import scalars
 from mesh_pilot.config.direct import read_good
 from mesh_pilot.config.kinds import Kind, KindError, lookup
+from mesh_pilot.config.problems import MAX_PATH, Problems, TooManyErrorsError, settled
 from mesh_pilot.config.reader import read, unknown
 from mesh_pilot.config.validation.context import Context
 from mesh_pilot.config.wire import parse
@@ -82,23 +84,28 @@ def decode(
     Raises ConfigError with all its problems, also for a kind that is not Istio's (ask `kinds.lookup` first to skip
     those).
     """
-    problems: list[Problem] = []
-    for name in document:
-        if name not in _TOP:
-            problems.append(Problem(str(name), unknown("field", name, _TOP)))
-    kind = _kind(document, problems)
-    metadata = _metadata(document, kind, default_namespace, problems)
-    key = ConfigKey(kind.name, metadata.namespace, metadata.name) if kind and metadata.name else None
-    spec = None
-    if kind is not None:
-        data = document.get("spec")
-        data = {} if data is None else data
-        spec = read_good(kind.message, data)
-        if spec is None:
-            spec = read(kind.message, data, "spec", problems)
-    if kind is None or spec is None or key is None:
-        raise ConfigError(origin, key, _lined(problems, line_of))
-    return _checked(kind, spec, metadata, key, problems, origin, line_of)
+    problems = Problems()
+    key = None
+    try:
+        kind = _kind(document, problems)
+        metadata = _metadata(document, kind, default_namespace, problems)
+        key = ConfigKey(kind.name, metadata.namespace, metadata.name) if kind and metadata.name else None
+        for name in document:
+            if name not in _TOP:
+                problems.append(Problem(str(name), unknown("field", name, _TOP)))
+        spec = _spec(kind, document.get("spec"), problems) if kind is not None else None
+        if kind is not None and spec is not None and key is not None:
+            return _checked(kind, spec, metadata, key, problems, origin, line_of)
+    except TooManyErrorsError:
+        pass
+    raise ConfigError(origin, key, worst_first(settled(problems, line_of)))
+
+
+def _spec(kind: Kind, data: object, problems: Problems) -> betterproto2.Message | None:
+    """The spec that `data` describes; None where it is no object at all."""
+    data = {} if data is None else data
+    spec = read_good(kind.message, data)
+    return read(kind.message, data, "spec", problems) if spec is None else spec
 
 
 def decode_binary(kind: Kind, body: bytes, metadata: Metadata, *, origin: Origin) -> Config:
@@ -107,14 +114,22 @@ def decode_binary(kind: Kind, body: bytes, metadata: Metadata, *, origin: Origin
     Raises ConfigError with all its problems.
     """
     key = ConfigKey(kind.name, metadata.namespace, metadata.name)
-    problems: list[Problem] = []
-    _check_names(metadata, kind, problems)
+    problems = Problems()
     try:
-        spec = parse(kind.message, body, "spec", problems)
-    except ValueError as error:
-        problem = Problem("spec", f"is not an encoded {kind.message_name}: {error}")
-        raise ConfigError(origin, key, (*problems, problem)) from None
-    return _checked(kind, spec, metadata, key, problems, origin, lambda path: 0)
+        _check_names(metadata, kind, problems)
+        try:
+            spec = parse(kind.message, body, "spec", problems)
+        except ValueError as error:
+            problems.append(Problem("spec", f"is not an encoded {kind.message_name}: {error}"))
+        else:
+            return _checked(kind, spec, metadata, key, problems, origin, _no_line)
+    except TooManyErrorsError:
+        pass
+    raise ConfigError(origin, key, worst_first(settled(problems, _no_line)))
+
+
+def _no_line(path: str) -> int:
+    return 0
 
 
 def _checked(
@@ -122,16 +137,17 @@ def _checked(
     spec: object,
     metadata: Metadata,
     key: ConfigKey,
-    problems: list[Problem],
+    problems: Problems,
     origin: Origin,
     line_of: LineOf,
 ) -> Config:
+    """Raises TooManyErrorsError, which is for the caller to tell of."""
     context = Context(metadata.name, metadata.namespace, metadata.labels, metadata.annotations)
     # Where a field could not be read, rules about its absence would only repeat that.
-    unread = {p.path for p in problems if p.severity is Severity.ERROR}
-    problems += (p for p in kind.validate(spec, context) if not _repeats(p.path, unread))
-    found = _lined(problems, line_of)
-    if any(problem.severity is Severity.ERROR for problem in found):
+    unread = _with_parents(p.path for p in problems if p.severity is Severity.ERROR)
+    problems.take(p for p in kind.validate(spec, context) if p.path not in unread)
+    found = settled(problems, line_of)
+    if problems.errors:
         raise ConfigError(origin, key, worst_first(found))
     return Config(
         key=key,
@@ -145,16 +161,20 @@ def _checked(
     )
 
 
-def _repeats(path: str, unread: Iterable[str]) -> bool:
-    """Whether a field that could not be read is this one, or in it."""
-    return any(other == path or other.startswith((f"{path}.", f"{path}[")) for other in unread)
+def _with_parents(paths: Iterable[str]) -> set[str]:
+    """Field paths, and those of all that the fields are in."""
+    found: set[str] = set()
+    for path in paths:
+        if len(path) > MAX_PATH:
+            found.add(path)  # by a key that long; whatever it is in can do without
+            continue
+        while path and path not in found:
+            found.add(path)
+            path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    return found
 
 
-def _lined(problems: Iterable[Problem], line_of: LineOf) -> tuple[Problem, ...]:
-    return tuple(attrs.evolve(problem, line=line_of(problem.path)) for problem in problems)
-
-
-def _kind(document: Mapping[str, object], problems: list[Problem]) -> Kind | None:
+def _kind(document: Mapping[str, object], problems: Problems) -> Kind | None:
     api_version, name = document.get("apiVersion"), document.get("kind")
     for field, value in (("apiVersion", api_version), ("kind", name)):
         if not isinstance(value, str) or not value:
@@ -172,7 +192,7 @@ def _kind(document: Mapping[str, object], problems: list[Problem]) -> Kind | Non
 
 
 def _metadata(
-    document: Mapping[str, object], kind: Kind | None, default_namespace: str, problems: list[Problem]
+    document: Mapping[str, object], kind: Kind | None, default_namespace: str, problems: Problems
 ) -> Metadata:
     data = document.get("metadata")
     if not isinstance(data, Mapping):
@@ -196,7 +216,7 @@ def _metadata(
     return metadata
 
 
-def _check_names(metadata: Metadata, kind: Kind | None, problems: list[Problem]) -> None:
+def _check_names(metadata: Metadata, kind: Kind | None, problems: Problems) -> None:
     if metadata.name and (len(metadata.name) > 253 or not _SUBDOMAIN.fullmatch(metadata.name)):
         reason = (
             f'"{metadata.name}" is not a valid name: lower case letters, digits, "-" and ".", '
@@ -212,7 +232,7 @@ def _check_names(metadata: Metadata, kind: Kind | None, problems: list[Problem])
         problems.append(Problem("metadata.namespace", reason))
 
 
-def _text(data: Mapping[str, object], name: str, problems: list[Problem]) -> str:
+def _text(data: Mapping[str, object], name: str, problems: Problems) -> str:
     value = data.get(name)
     if value is None:
         return ""
@@ -223,7 +243,7 @@ def _text(data: Mapping[str, object], name: str, problems: list[Problem]) -> str
         return ""
 
 
-def _created(data: Mapping[str, object], problems: list[Problem]) -> datetime:
+def _created(data: Mapping[str, object], problems: Problems) -> datetime:
     value = data.get("creationTimestamp")
     if value is None:
         return EPOCH
@@ -234,7 +254,7 @@ def _created(data: Mapping[str, object], problems: list[Problem]) -> datetime:
         return EPOCH
 
 
-def _strings(data: Mapping[str, object], name: str, problems: list[Problem]) -> Mapping[str, str]:
+def _strings(data: Mapping[str, object], name: str, problems: Problems) -> Mapping[str, str]:
     value = data.get(name)
     if value is None:
         return {}
@@ -244,7 +264,7 @@ def _strings(data: Mapping[str, object], name: str, problems: list[Problem]) -> 
     strings = {}
     for key, item in value.items():
         try:
-            strings[str(key)] = scalars.read_string(item)
+            strings[scalars.read_string(str(key))] = scalars.read_string(item)
         except ValueError as error:
             problems.append(Problem(f"metadata.{name}[{key}]", str(error)))
     return strings

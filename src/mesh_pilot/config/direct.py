@@ -42,8 +42,8 @@ def _reader_of(message: type[M]) -> Callable[[object], M]:
 
     def read(data: object) -> M:
         if not fields:  # not before: a message may hold itself
-            fields.update(_fields(message))
             groups.update(_groups(message))
+            fields.update(_fields(message))  # last, and at once: another thread may be reading
         if type(data) is not dict:
             raise ValueError
         values: dict[str, object] = {}
@@ -112,7 +112,7 @@ def _leave(item: object) -> object:
 
 
 def _string(item: object) -> str:
-    if type(item) is not str:
+    if type(item) is not str or not (item.isascii() or scalars.is_text(item)):
         raise ValueError
     return item
 
@@ -139,9 +139,9 @@ _known_duration = lru_cache(maxsize=256)(scalars.read_duration)
 
 
 def _strings(item: object) -> list[str]:
-    if type(item) is not list or any(type(element) is not str for element in item):
+    if type(item) is not list:
         raise ValueError
-    return item.copy()
+    return [_string(element) for element in item]
 
 
 def _string_map() -> _Read:
@@ -152,12 +152,10 @@ def _string_map() -> _Read:
         nonlocal last
         if type(item) is not dict:
             raise ValueError
-        if item != last:
-            for key, element in item.items():
-                if type(key) is not str or type(element) is not str:
-                    raise ValueError
-            last = item.copy()
-        return last
+        found = last  # another thread may put its own there
+        if item != found:
+            last = found = {_string(key): _string(element) for key, element in item.items()}
+        return found
 
     return read_map
 

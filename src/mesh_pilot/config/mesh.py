@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import attrs
@@ -11,10 +12,11 @@ import betterproto2
 from mesh_pilot.api.istio.mesh import v1alpha1 as api
 from mesh_pilot.config import yaml
 from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE, default_mesh, default_proxy
+from mesh_pilot.config.problems import Problems, TooManyErrorsError, settled
 from mesh_pilot.config.reader import read
 from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.config.validation import mesh_config, mesh_networks
-from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity, worst_first
+from mesh_pilot.model.config import ConfigError, Origin, Problem, worst_first
 
 __all__ = ["decode_mesh", "decode_networks", "default_mesh", "overlay"]
 
@@ -40,13 +42,13 @@ def decode_mesh(
     a warning is added to ``warnings``. ``root_namespace`` is the default of that field.
     """
     data, line_of = _unwrapped(document, "mesh", origin, line_of)
-    problems: list[Problem] = []
-    spec = read(api.MeshConfig, data, "", problems)
-    if spec is None or not isinstance(data, Mapping):
-        raise ConfigError(origin, None, _lined(problems, line_of))
-    merged = _over_defaults(spec, data, default_mesh(root_namespace))
-    problems += mesh_config.validate(merged)
-    _settle(problems, origin, line_of, warnings)
+    problems = Problems()
+    with _settling(problems, origin, line_of, warnings):
+        spec = read(api.MeshConfig, data, "", problems)
+        merged = default_mesh(root_namespace)
+        if spec is not None and isinstance(data, Mapping):
+            merged = _over_defaults(spec, data, merged)
+            problems.take(mesh_config.validate(merged))
     return merged
 
 
@@ -62,25 +64,25 @@ def decode_networks(
     An empty document is no networks. Raises ConfigError with every problem.
     """
     data, line_of = _unwrapped(document, "meshNetworks", origin, line_of)
-    problems: list[Problem] = []
-    spec = read(api.MeshNetworks, data, "", problems)
-    if spec is None:
-        raise ConfigError(origin, None, _lined(problems, line_of))
-    problems += mesh_networks.validate(spec)
-    _settle(problems, origin, line_of, warnings)
+    problems = Problems()
+    with _settling(problems, origin, line_of, warnings):
+        spec = read(api.MeshNetworks, data, "", problems) or api.MeshNetworks()
+        problems.take(mesh_networks.validate(spec))
     return spec
 
 
-def _settle(problems: list[Problem], origin: Origin, line_of: LineOf, warnings: list[Problem] | None) -> None:
-    found = _lined(problems, line_of)
-    if any(problem.severity is Severity.ERROR for problem in found):
+@contextmanager
+def _settling(
+    problems: Problems, origin: Origin, line_of: LineOf, warnings: list[Problem] | None
+) -> Iterator[None]:
+    """What is wrong once the settings are read and checked: raised, or, where all of it is warnings, handed over."""
+    with suppress(TooManyErrorsError):
+        yield
+    found = settled(problems, line_of)
+    if problems.errors:
         raise ConfigError(origin, None, worst_first(found))
     if warnings is not None:
         warnings += found
-
-
-def _lined(problems: list[Problem], line_of: LineOf) -> tuple[Problem, ...]:
-    return tuple(attrs.evolve(problem, line=line_of(problem.path)) for problem in problems)
 
 
 def _unwrapped(document: object, key: str, origin: Origin, line_of: LineOf) -> tuple[object, LineOf]:
@@ -95,7 +97,7 @@ def _unwrapped(document: object, key: str, origin: Origin, line_of: LineOf) -> t
     if not isinstance(text, str):
         if is_map:
             problem = Problem(f"data.{key}", "is missing: the settings are expected there, as text")
-            raise ConfigError(origin, None, _lined([problem], line_of))
+            raise ConfigError(origin, None, settled(Problems([problem]), line_of))
         return document, line_of
     start = line_of(f"data.{key}" if is_map else key)
     inner = list(_inner(text, origin, start))

@@ -43,9 +43,13 @@ _MICROSECONDS = {
     "m": Decimal(60_000_000),
     "h": Decimal(3_600_000_000),
 }
-_DURATION = re.compile(r"([-+]?)((?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+)")
-_DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_NUMBER_WITH_UNIT = r"([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(ns|us|µs|μs|ms|s|m|h)"
+_DURATION = re.compile(rf"([-+]?)((?:{_NUMBER_WITH_UNIT})+)")
+_DURATION_PART = re.compile(_NUMBER_WITH_UNIT)
 _MAX_DURATION = timedelta(seconds=315_576_000_000)
+MAX_DURATION_TEXT = 100
+"""Characters of a duration as it is written."""
+
 _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[-+]\d\d:\d\d)")
 
 
@@ -56,7 +60,9 @@ def describe(value: object) -> str:
             return "nothing (null)"
         case bool():
             return f"the boolean {str(value).lower()}"
-        case int() | float():
+        case int():
+            return f"the number {value}" if value.bit_length() <= 256 else "a whole number of more than 256 bits"
+        case float():
             return f"the number {value}"
         case str():
             return f"the string {value!r}" if len(value) <= 60 else f"the string {value[:57]!r}..."
@@ -69,10 +75,23 @@ def describe(value: object) -> str:
 
 def read_string(value: object) -> str:
     if isinstance(value, str):
+        if not is_text(value):
+            raise ValueError("holds half of a surrogate pair, which is no character")
         return value
     if isinstance(value, bool | int | float):
         raise ValueError(f"expected a string, got {describe(value)}; put it in quotes")
     raise ValueError(f"expected a string, got {describe(value)}")
+
+
+def is_text(value: str) -> bool:
+    """Whether it can be encoded: JSON can write half of a surrogate pair."""
+    if value.isascii():
+        return True
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_bool(value: object) -> bool:
@@ -96,7 +115,7 @@ def read_integer(value: object, proto_type: str) -> int:
     else:
         raise ValueError(f"expected a whole number, got {describe(value)}")
     if not low <= number <= high:
-        raise ValueError(f"{number} is out of range, allowed are {low} to {high}")
+        raise ValueError(f"{describe(number).removeprefix('the number ')} is out of range, allowed are {low} to {high}")
     return number
 
 
@@ -135,6 +154,8 @@ def read_duration(value: object) -> timedelta:
     """A duration as Go writes them: `1.5s`, `250ms`, `1h30m`; `0` needs its unit too."""
     if not isinstance(value, str):
         raise ValueError(f"expected a duration such as 5s, 250ms or 1h30m, got {describe(value)}")
+    if len(value) > MAX_DURATION_TEXT:
+        raise ValueError(f"a duration has at most {MAX_DURATION_TEXT} characters, this has {len(value)}")
     match = _DURATION.fullmatch(value)
     if match is None:
         raise ValueError(f"{value!r} is not a duration; write a number and a unit, such as 5s, 250ms or 1h30m")
@@ -159,21 +180,28 @@ def read_timestamp(value: object) -> datetime:
 
 
 def read_struct(value: object, depth: int = 0) -> Struct:
+    """A JSON object. ``depth``: how many others it is in."""
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, got {describe(value)}")
-    return Struct(fields={str(key): read_value(item, depth + 1) for key, item in value.items()})
+    _check_nesting(depth)
+    return Struct(fields={read_string(str(key)): read_value(item, depth + 1) for key, item in value.items()})
 
 
 def read_list_value(value: object, depth: int = 0) -> ListValue:
+    """A JSON list. ``depth``: how many others it is in."""
     if not isinstance(value, list):
         raise ValueError(f"expected a list, got {describe(value)}")
+    _check_nesting(depth)
     return ListValue(values=[read_value(item, depth + 1) for item in value])
 
 
-def read_value(value: object, depth: int = 0) -> Value:
-    """Any JSON value, up to `MAX_DEPTH` levels of it; `depth` is how many are above this one."""
-    if depth > MAX_DEPTH:
+def _check_nesting(depth: int) -> None:
+    if depth >= MAX_DEPTH:
         raise ValueError(f"is nested too deeply; at most {MAX_DEPTH} levels can be read")
+
+
+def read_value(value: object, depth: int = 0) -> Value:
+    """Any JSON value. ``depth``: how many lists and objects it is in."""
     match value:
         case bool():
             return Value(bool_value=value)
@@ -183,7 +211,7 @@ def read_value(value: object, depth: int = 0) -> Value:
                 raise ValueError(f"{value} can't be written in JSON")
             return Value(number_value=number)
         case str():
-            return Value(string_value=value)
+            return Value(string_value=read_string(value))
         case list():
             return Value(list_value=read_list_value(value, depth))
         case dict():

@@ -17,11 +17,17 @@ import attrs
 import yaml
 
 from mesh_pilot.config.yaml_data import UncommonError, read_documents
-from mesh_pilot.config.yaml_nodes import Builder, Marks, UnreadableError
+from mesh_pilot.config.yaml_nodes import Builder, Marks, NumberTooLongError, UnreadableError
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 
 _SEGMENT = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
 _SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
+_MAX_PATH = 2000
+"""Characters of a field path that are looked at for its line."""
+
+_MAX_FIELDS = 200
+"""More members than any message has fields: an object with more is a map, whose keys have one spelling."""
+
 _PREAMBLE = re.compile(r"(?:\s*(?:[#%][^\n]*)?\n?)*")
 
 
@@ -43,7 +49,7 @@ class Document:
     def line_of(self, path: str) -> int:
         """The 1-based line of a field such as `spec.http[0].route[1].weight`, or of its nearest existing parent."""
         marks = self.marks
-        for index, name in _SEGMENT.findall(path):
+        for index, name in _SEGMENT.findall(path[:_MAX_PATH]):
             child = marks.children.get(index or name) or _respelled(marks.children, name)
             if child is None:
                 break
@@ -79,7 +85,7 @@ def load_part(text: str, offset: int, origin: Origin) -> Iterator[Document | Con
         return
     try:
         found = read_documents(text)
-    except (UncommonError, yaml.YAMLError):
+    except (UncommonError, NumberTooLongError, yaml.YAMLError):
         yield from _load_marked(text, offset, origin)
         return
     for index, (data, line) in enumerate(found):
@@ -135,6 +141,8 @@ def _error(origin: Origin, line: int, reason: str) -> ConfigError:
 
 def _respelled(children: Mapping[str, Marks], name: str) -> Marks | None:
     """The child whose key is another spelling (`export_to`) of a camelCase name."""
+    if len(children) > _MAX_FIELDS:
+        return None
     plain = name.replace("_", "").lower()
     for key, child in children.items():
         if key.replace("_", "").lower() == plain:

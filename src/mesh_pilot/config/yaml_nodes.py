@@ -24,6 +24,9 @@ _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?"
 _INFINITY = re.compile(r"([-+]?)\.(?:inf|Inf|INF)")
 _NOT_A_NUMBER = frozenset((".nan", ".NaN", ".NAN"))
 _NUMERIC_START = frozenset("0123456789-+.")
+MAX_NUMBER = 400
+"""Characters of a number: the longest that a float can be takes 309 digits."""
+
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -36,6 +39,10 @@ class UnreadableError(Exception):
     def __init__(self, reason: str, line: int) -> None:
         super().__init__(reason)
         self.line = line
+
+
+class NumberTooLongError(ValueError):
+    """A number that is longer than any that means something."""
 
 
 class Marks(NamedTuple):
@@ -144,6 +151,12 @@ class Builder:
         raise UnreadableError("<< merges objects only", line)
 
     def _scalar(self, event: yaml.ScalarEvent, line: int) -> object:
+        try:
+            return self._meaning(event, line)
+        except NumberTooLongError as error:
+            raise UnreadableError(str(error), line) from None
+
+    def _meaning(self, event: yaml.ScalarEvent, line: int) -> object:
         value = event.value
         if event.tag is None:
             return plain(value) if event.implicit[0] else value
@@ -187,12 +200,16 @@ def key_text(key: object, line: int) -> str:
 
 
 def plain(value: str) -> object:
-    """What an unquoted scalar means."""
+    """What an unquoted scalar means. Raises NumberTooLongError."""
     if not value or value[0] not in _NUMERIC_START:
         if value in _NULLS:
             return None
         return _BOOLEANS.get(value, value)
     if value.count(".") > 1:  # an address: spares it all that follows
+        return value
+    if len(value) > MAX_NUMBER:
+        if _DECIMAL.fullmatch(value) or _BASED.fullmatch(value) or _FLOAT.fullmatch(value):
+            raise NumberTooLongError(f"a number of {len(value)} characters, allowed are {MAX_NUMBER}")
         return value
     if _DECIMAL.fullmatch(value):
         return int(value.replace("_", ""))

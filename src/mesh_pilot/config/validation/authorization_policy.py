@@ -15,7 +15,7 @@ from mesh_pilot.api.istio.security.v1beta1 import (
 )
 from mesh_pilot.config.validation.common import check_match_labels, check_targets, warn_of_waypoints
 from mesh_pilot.config.validation.context import Context, check, error
-from mesh_pilot.config.validation.names import dns_label_reason, port_reason, subnet_reason
+from mesh_pilot.config.validation.names import dns_label_reason, port_reason, small_number, subnet_reason
 from mesh_pilot.model.config import Problem
 
 ATTRIBUTES = (
@@ -153,7 +153,8 @@ def _check_filled(path: str, lists: Mapping[str, Sequence[str]]) -> Iterator[Pro
 
 
 def _port_text_reason(port: str) -> str:
-    return port_reason(int(port)) if port.isdecimal() else f'"{port}" is not a port number'
+    number = small_number(port)
+    return f'"{port}" is not a port number' if number is None else port_reason(number)
 
 
 def _path_reason(path: str) -> str:

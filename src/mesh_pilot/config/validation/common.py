@@ -23,11 +23,12 @@ TARGETS = {
 def check_export_to(export_to: Sequence[str], context: Context, *, service: bool = False) -> Iterator[Problem]:
     """`exportTo`: `.`, `*`, namespaces; `~` (no one) for services only."""
     seen: set[str] = set()
+    dotted = "." in export_to
     for index, entry in enumerate(export_to):
         path = f"spec.exportTo[{index}]"
         namespace = context.namespace if entry == "." else entry
         if namespace in seen:
-            also = f' (".", the namespace "{namespace}" itself)' if "." in export_to and entry != "*" else ""
+            also = f' (".", the namespace "{namespace}" itself)' if dotted and entry != "*" else ""
             yield error(path, f'"{entry}" is given twice{also}')
         seen.add(namespace)
         if entry == "~" and not service:

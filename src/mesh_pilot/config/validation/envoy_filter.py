@@ -14,7 +14,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import EnvoyFilterApplyTo as Apply
 from mesh_pilot.api.istio.networking.v1alpha3 import EnvoyFilterPatchOperation as Operation
 from mesh_pilot.config.validation.common import check_targets, check_workload_selector
 from mesh_pilot.config.validation.context import Context, check, error, warning
-from mesh_pilot.config.validation.values import regex_reason
+from mesh_pilot.config.validation.regex import regex_reason
 from mesh_pilot.model.config import Problem
 
 HTTP_CONNECTION_MANAGER = "envoy.filters.network.http_connection_manager"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider as Provider
 from mesh_pilot.config.validation.context import warning
 from mesh_pilot.config.validation.hosts import scoped_host_reason
-from mesh_pilot.config.validation.names import fqdn_or_ip_reason, port_reason
+from mesh_pilot.config.validation.names import fqdn_or_ip_reason, port_reason, small_number
 from mesh_pilot.model.config import Problem
 
 _KINDS = {
@@ -72,7 +72,7 @@ def service_reason(service: str) -> str:
 
 
 def _is_status(text: str) -> bool:
-    return text.isdecimal() and 100 <= int(text) <= 599
+    return 100 <= (small_number(text) or 0) <= 599
 
 
 def _warn(path: str, reason: str) -> Iterator[Problem]:

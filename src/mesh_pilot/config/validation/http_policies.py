@@ -13,6 +13,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
     HttpRetry,
 )
 from mesh_pilot.config.validation.context import check, error, warning
+from mesh_pilot.config.validation.names import small_number
 from mesh_pilot.config.validation.values import (
     duration_reason,
     header_name_reason,
@@ -159,4 +160,4 @@ def check_retries(path: str, retries: HttpRetry | None) -> Iterator[Problem]:
 
 
 def _is_status(text: str) -> bool:
-    return text.isdecimal() and 100 <= int(text) <= 599
+    return 100 <= (small_number(text) or 0) <= 599

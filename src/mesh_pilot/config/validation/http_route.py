@@ -17,6 +17,7 @@ from mesh_pilot.config.validation.context import check, error, warning
 from mesh_pilot.config.validation.destinations import check_destination, check_weights
 from mesh_pilot.config.validation.http_policies import check_cors, check_fault, check_retries
 from mesh_pilot.config.validation.names import check_labels, dns_label_reason, port_reason
+from mesh_pilot.config.validation.regex import regex_reason
 from mesh_pilot.config.validation.values import (
     changed_header_reason,
     duration_or_zero_reason,
@@ -25,7 +26,6 @@ from mesh_pilot.config.validation.values import (
     is_authority,
     percent_reason,
     percentage_reason,
-    regex_reason,
     string_match_reason,
 )
 from mesh_pilot.model.config import Problem

@@ -15,6 +15,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
 )
 from mesh_pilot.api.istio.networking.v1alpha3 import LoadBalancerSettingsSimpleLb as Simple
 from mesh_pilot.config.validation.context import check, error, warning
+from mesh_pilot.config.validation.overlaps import overlapping_localities
 from mesh_pilot.config.validation.values import duration_reason, percent_reason
 from mesh_pilot.model.config import Problem
 
@@ -157,12 +158,6 @@ def _check_localities(path: str, localities: Sequence[str]) -> Iterator[Problem]
         elif len(parts) > 3 or not all(parts):
             yield error(path, f'"{locality}" is not of the form region/zone/subzone with the right parts optional')
         else:
-            for other in good:
-                if _within(locality, other) or _within(other, locality):
-                    yield error(path, f'"{locality}" and "{other}" overlap')
             good.append(locality)
-
-
-def _within(locality: str, outer: str) -> bool:
-    outer = outer.removesuffix("*").removesuffix("/")
-    return not outer or locality == outer or locality.startswith(f"{outer}/")
+    for later, earlier in overlapping_localities(good):
+        yield error(path, f'"{good[later]}" and "{good[earlier]}" overlap')

@@ -16,6 +16,9 @@ from mesh_pilot.model.config import Problem
 
 UNIX_PREFIX = "unix://"
 
+MAX_DIGITS = 20
+"""Of a port or status that is written as text."""
+
 _LABEL = re.compile(r"[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9])?")
 _WILDCARD_LABEL = re.compile(r"\*|(?:\*-?)?[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9])?")
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
@@ -119,6 +122,11 @@ def port_reason(number: int) -> str:
     return "" if 1 <= number <= 65535 else f"{number} is not a port, allowed are 1 to 65535"
 
 
+def small_number(text: str) -> int | None:
+    """The number that decimal digits write; None for anything else, and where there are more than any use has."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS else None
+
+
 def address_and_port_reason(text: str) -> str:
     """For `host:port`, with an IPv6 address in brackets."""
     host, colon, port = text.rpartition(":")
@@ -128,9 +136,10 @@ def address_and_port_reason(text: str) -> str:
         host = host[1:-1]
     elif ":" in host:
         return f'"{text}" is not of the form host:port; write an IPv6 address in brackets'
-    if not port.isdecimal():
+    number = small_number(port)
+    if number is None:
         return f'"{text}" is not of the form host:port; "{port}" is not a number'
-    return port_reason(int(port)) or fqdn_or_ip_reason(host)
+    return port_reason(number) or fqdn_or_ip_reason(host)
 
 
 @lru_cache(maxsize=1024)  # the endpoints of a service have theirs in common

@@ -71,6 +71,8 @@ def _jwks_reason(text: str) -> str:
         keys = json.loads(text)
     except ValueError as problem:
         return f"is not JSON: {problem}"
+    except RecursionError:
+        return "is not a JSON Web Key Set: it is nested too deeply"
     listed = keys.get("keys", [keys]) if isinstance(keys, dict) else None
     if not isinstance(listed, list) or not all(isinstance(key, dict) and "kty" in key for key in listed):
         return 'is not a JSON Web Key Set: an object with a list of "keys", each with a "kty"'

@@ -24,6 +24,7 @@ from mesh_pilot.config.validation.names import (
     ip_reason,
     is_dns_label,
     port_reason,
+    small_number,
     unix_path_reason,
 )
 from mesh_pilot.config.validation.server_tls import check_server_tls
@@ -77,12 +78,13 @@ def _default_endpoint_reason(endpoint: str) -> str:
     if endpoint.startswith(UNIX_PREFIX):
         return unix_path_reason(endpoint.removeprefix(UNIX_PREFIX))
     host, colon, port = endpoint.rpartition(":")
-    if not colon or host not in LOCAL or not port.isdecimal():
+    number = small_number(port)
+    if not colon or host not in LOCAL or number is None:
         return (
             f'"{endpoint}" is not of the form 127.0.0.1:port, 0.0.0.0:port, [::1]:port, [::]:port, :port '
             "or unix:///path"
         )
-    return port_reason(int(port))
+    return port_reason(number)
 
 
 def _check_ingress_tls(path: str, tls: ServerTlsSettings, protocol: Protocol) -> Iterator[Problem]:

@@ -1,27 +1,26 @@
-"""Rules for durations, percentages, regular expressions, headers and protocols."""
+"""Rules for durations, percentages, string matches, headers and protocols."""
 
 from __future__ import annotations
 
 import re
-import warnings
 from datetime import timedelta
 
 from mesh_pilot.api.istio.networking.v1alpha3 import Percent, StringMatch
+from mesh_pilot.config.validation.regex import regex_reason
 from mesh_pilot.model.service import Protocol
 
 MILLISECOND = timedelta(milliseconds=1)
 
+MAX_HEADER_VALUE = 16 * 1024
+"""Characters of a header's value: Envoy refuses requests with more than 60 KiB of headers."""
+
 _HEADER_VARIABLE = re.compile(
-    r"%%"
-    r"|%[^%(]*%"
-    r'|%[^%(]*\( *(?:\[ *"(?:\\.|[^"\\])*" *(?:, *"(?:\\.|[^"\\])*" *)*\] *|(?:\\.|[^\\)\[])(?:\\.|[^\\)])*)?\) *%'
+    r"%(?:%"
+    r"|[^%(]*+%"
+    r'|[^%(]*+\((?: *+\[ *+"(?:\\.|[^"\\])*+" *+(?:, *+"(?:\\.|[^"\\])*+" *+)*+\] *+'
+    r"|(?:\\.|[^\\)\[])(?:\\.|[^\\)])*+)?\) *+%)"
 )
-_NOT_IN_RE2 = re.compile(r"\(\?(?:[=!>(#]|<[=!]|P=)|[*+?}]\+")
-_BACK_REFERENCE = re.compile(r"\\[1-9]")
-_ONLY_IN_RE2 = re.compile(r"\\(?:[pPQECz]|x\{)|\[\[:|\(\?[ims-]*U|\(\?<")
-_FLAGS = re.compile(r"\(\?[imsU]*(?:-[imsU]+)?\)")
-_REPEAT = re.compile(r"\{(\d+)(?:,(\d*))?\}")
-_MAX_REPEAT = 1000
+"""Never goes back over what it has passed: what it costs grows with the length of the text, and no faster."""
 
 
 def duration_reason(value: timedelta) -> str:
@@ -45,29 +44,6 @@ def percentage_reason(value: Percent) -> str:
     if 0 < value.value < 0.0001:
         return f"{value.value:g} is too small; allowed are 0 and 0.0001 to 100"
     return percent_reason(value.value)
-
-
-def regex_reason(pattern: str) -> str:
-    """For a regular expression in RE2's syntax.
-
-    What RE2 does not have is refused; what only RE2 has can't be checked here and is let through.
-    """
-    unescaped = re.sub(r"\\\\", "", pattern)
-    bare = re.sub(r"\[\^?\]?(?:\\.|[^\]\\])*\]", "_", unescaped)
-    found = _BACK_REFERENCE.search(bare) or _NOT_IN_RE2.search(re.sub(r"\\.", "_", bare))
-    if found is not None:
-        return f'the regular expression {pattern!r} uses "{found[0]}", which RE2 does not have'
-    if any(int(number) > _MAX_REPEAT for repeat in _REPEAT.findall(bare) for number in repeat if number):
-        return f"the regular expression {pattern!r} repeats more than {_MAX_REPEAT} times, which RE2 does not allow"
-    if _ONLY_IN_RE2.search(unescaped):
-        return ""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)
-            re.compile(_FLAGS.sub("", pattern))
-    except (re.error, RecursionError, OverflowError) as error:
-        return f"{pattern!r} is not a regular expression: {error}"
-    return ""
 
 
 def string_match_reason(match: StringMatch, *, empty_prefix: bool = False) -> str:
@@ -98,8 +74,14 @@ def changed_header_reason(name: str, *, authority: bool = False) -> str:
 
 def header_value_reason(value: str) -> str:
     """For a value in Envoy's header format: `%` starts a variable, `%%` is a percent sign."""
-    if "%" in _HEADER_VARIABLE.sub("", value):
-        return f'{value!r} has a "%" that neither ends a variable such as %PROTOCOL% nor is written as "%%"'
+    if len(value) > MAX_HEADER_VALUE:
+        return f"has {len(value)} characters, allowed are {MAX_HEADER_VALUE}"
+    position = value.find("%")
+    while position >= 0:
+        variable = _HEADER_VARIABLE.match(value, position)
+        if variable is None:
+            return f'{value!r} has a "%" that neither ends a variable such as %PROTOCOL% nor is written as "%%"'
+        position = value.find("%", variable.end())
     return ""
 
 

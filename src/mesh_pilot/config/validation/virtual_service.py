@@ -20,13 +20,12 @@ from mesh_pilot.config.validation.names import (
     check_labels,
     dns_label_reason,
     fqdn_reason,
-    host_matches,
-    host_within,
     is_ip,
     port_reason,
     subnet_reason,
     wildcard_host_reason,
 )
+from mesh_pilot.config.validation.overlaps import Cover, overlapping_hosts
 from mesh_pilot.config.validation.unreachable import check_unreachable
 from mesh_pilot.model.config import Problem
 
@@ -45,8 +44,9 @@ def validate(spec: VirtualService, context: Context) -> Iterator[Problem]:
         yield from check_http_route(path, http, delegate=delegate)
         for number, match in enumerate(http.match):
             yield from check_gateway_names(f"{path}.match[{number}].gateways", match.gateways)
+    cover = Cover(spec.hosts)
     for index, tls in enumerate(spec.tls):
-        yield from _check_tls_route(f"spec.tls[{index}]", tls, spec.hosts)
+        yield from _check_tls_route(f"spec.tls[{index}]", tls, cover)
     for index, tcp in enumerate(spec.tcp):
         yield from _check_tcp_route(f"spec.tcp[{index}]", tcp)
     yield from check_export_to(spec.export_to, context)
@@ -71,10 +71,9 @@ def _check_hosts(spec: VirtualService) -> Iterator[Problem]:
         yield from check(path, reason)
     if not good:
         return
-    for index, host in enumerate(spec.hosts):
-        for earlier in spec.hosts[:index]:
-            if host_matches(host, earlier):
-                yield error(f"spec.hosts[{index}]", f'"{host}" and "{earlier}" overlap; a host may be named once')
+    for index, earlier in overlapping_hosts(spec.hosts):
+        reason = f'"{spec.hosts[index]}" and "{spec.hosts[earlier]}" overlap; a host may be named once'
+        yield error(f"spec.hosts[{index}]", reason)
 
 
 def check_gateway_names(path: str, names: Sequence[str]) -> Iterator[Problem]:
@@ -95,7 +94,7 @@ def check_gateway_names(path: str, names: Sequence[str]) -> Iterator[Problem]:
             yield from check(here, dns_label_reason(short))
 
 
-def _check_tls_route(path: str, route: TlsRoute, hosts: Sequence[str]) -> Iterator[Problem]:
+def _check_tls_route(path: str, route: TlsRoute, cover: Cover) -> Iterator[Problem]:
     if not route.match:
         yield error(f"{path}.match", "is missing: a tls route needs at least one match with sniHosts")
     for index, match in enumerate(route.match):
@@ -103,19 +102,19 @@ def _check_tls_route(path: str, route: TlsRoute, hosts: Sequence[str]) -> Iterat
         if not match.sni_hosts:
             yield error(f"{here}.sniHosts", "is missing: a tls match needs at least one SNI host")
         for number, sni in enumerate(match.sni_hosts):
-            yield from _check_sni(f"{here}.sniHosts[{number}]", sni, hosts)
+            yield from _check_sni(f"{here}.sniHosts[{number}]", sni, cover)
         yield from _check_l4_match(here, match)
     yield from _check_l4_destinations(path, route.route)
 
 
-def _check_sni(path: str, sni: str, hosts: Sequence[str]) -> Iterator[Problem]:
+def _check_sni(path: str, sni: str, cover: Cover) -> Iterator[Problem]:
     if is_ip(sni):
         yield warning(path, f"{sni} is an IP address, which clients don't send as SNI")
     elif reason := wildcard_host_reason(sni):
         yield error(path, reason)
         return
-    if not any(host_within(sni, host) for host in hosts):
-        yield error(path, f'"{sni}" is not covered by the hosts of the VirtualService: {", ".join(hosts)}')
+    if not cover.covers(sni):
+        yield error(path, f'"{sni}" is not covered by the hosts of the VirtualService')
 
 
 def _check_tcp_route(path: str, route: TcpRoute) -> Iterator[Problem]:
