@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TypeVar
@@ -10,12 +11,13 @@ import attrs
 import betterproto2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as api
-from mesh_pilot.config import yaml
+from mesh_pilot.config import scalars, yaml
 from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE, default_mesh, default_proxy
 from mesh_pilot.config.problems import Problems, TooManyErrorsError, settled
 from mesh_pilot.config.reader import read
 from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.config.validation import mesh_config, mesh_networks
+from mesh_pilot.config.validation.context import warning
 from mesh_pilot.model.config import ConfigError, Origin, Problem, worst_first
 
 __all__ = ["decode_mesh", "decode_networks", "default_mesh", "overlay"]
@@ -49,6 +51,7 @@ def decode_mesh(
         if spec is not None and isinstance(data, Mapping):
             merged = _over_defaults(spec, data, merged)
             problems.take(mesh_config.validate(merged))
+            problems.take(_with_usable_log_format(merged))
     return merged
 
 
@@ -132,6 +135,25 @@ def _over_defaults(spec: api.MeshConfig, data: Mapping[str, object], defaults: a
     merged.extension_providers += [provider for provider in spec.extension_providers if provider.name not in named]
     merged.trust_domain_aliases = sorted(set(spec.trust_domain_aliases))
     return merged
+
+
+def _with_usable_log_format(mesh: api.MeshConfig) -> Iterator[Problem]:
+    """Leave out a format of the access log that is not the JSON object it must be: the default is in force then, as in
+    Istio."""
+    if mesh.access_log_encoding != api.MeshConfigAccessLogEncoding.JSON or not mesh.access_log_format:
+        return
+    if reason := log_format_reason(mesh.access_log_format):
+        mesh.access_log_format = ""
+        yield warning("accessLogFormat", f"{reason}; with accessLogEncoding JSON it must be, and the default is used")
+
+
+def log_format_reason(text: str) -> str:
+    """For a log format in JSON: an object whose values are text, or objects and lists of text."""
+    try:
+        scalars.read_struct(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        return f"is not a JSON object ({error})"
+    return ""
 
 
 def overlay(under: M, over: M, data: Mapping[str, object]) -> M:

@@ -16,11 +16,15 @@ import betterproto2
 
 from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
 from mesh_pilot.config import scalars
-from mesh_pilot.config.shapes import FieldShape, shape_of
+from mesh_pilot.config.removed import REMOVED
+from mesh_pilot.config.shapes import FieldShape, MessageShape, shape_of
 from mesh_pilot.config.told import told
-from mesh_pilot.model.config import Problem
+from mesh_pilot.model.config import Problem, Severity
 
 M = TypeVar("M", bound=betterproto2.Message)
+
+MAX_LISTED = 15
+"""Names of fields that are listed where one is unknown: a longer list is of no help."""
 
 
 def read(message: type[M], data: object, path: str, problems: list[Problem]) -> M | None:
@@ -39,7 +43,7 @@ def read(message: type[M], data: object, path: str, problems: list[Problem]) -> 
         here = f"{path}.{name}" if path else str(name)
         field = shape.by_name.get(name)
         if field is None:
-            problems.append(Problem(here, unknown("field", name, (f.json_name for f in shape.fields))))
+            _tell_unknown(shape, name, item, here, problems)
             continue
         if (other := written.get(field.python_name)) is not None:
             problems.append(Problem(here, f"given twice, as {other} and as {name}"))
@@ -60,8 +64,16 @@ def read(message: type[M], data: object, path: str, problems: list[Problem]) -> 
     return message(**values)
 
 
+def _tell_unknown(shape: MessageShape, name: str, item: object, path: str, problems: list[Problem]) -> None:
+    """A field that Istio once had is a warning, unless it is null; any other is an error."""
+    if (reason := REMOVED.get(shape.message, {}).get(name)) is None:
+        problems.append(Problem(path, unknown("field", name, (field.json_name for field in shape.fields))))
+    elif item is not None:
+        problems.append(Problem(path, f"has no effect: {reason}", Severity.WARNING))
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """`unknown field "rout"; did you mean route?`, or a list of what there is where nothing is near."""
+    """`unknown field "rout"; did you mean route?`; where nothing is near, a list of what there is, unless it is long."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
     if not near:
@@ -69,6 +81,8 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
         near = [folded[key]] if (key := str(name).casefold().replace("_", "").replace("-", "")) in folded else []
     if near:
         return f'unknown {what} "{name}"; did you mean {near[0]}?'
+    if len(names) > MAX_LISTED:
+        return f'unknown {what} "{name}"'
     return f'unknown {what} "{name}"; known: {", ".join(names)}' if names else f'unknown {what} "{name}"; none is known'
 
 
