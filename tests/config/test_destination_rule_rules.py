@@ -39,7 +39,7 @@ GENERAL = [
         "subsets[0].name",
     ),
     Rule("subsets", [{"name": "v1"}], [{"name": "v.1"}], "not a DNS label", "subsets[0].name"),
-    warns(
+    Rule(
         "subsets", [{"name": "v1"}, {"name": "v2"}], [{"name": "v1"}, {"name": "v1"}], "given twice", "subsets[1].name"
     ),
     Rule(
@@ -101,8 +101,34 @@ POLICIES = [
         "h2UpgradePolicy is UPGRADE",
         f"{POOL}.http.useClientProtocol",
     ),
-    Rule(f"{POOL}.http.http2KeepAlive.interval", "30s", "0s", "at least 1ms"),
-    Rule(f"{POOL}.http.http2KeepAlive.timeout", "30s", "-5s", "at least 1ms"),
+    Rule(
+        f"{POOL}.http.http2KeepAlive",
+        {"interval": "30s", "timeout": "5s"},
+        {"interval": "0s", "timeout": "5s"},
+        "at least 1ms",
+        f"{POOL}.http.http2KeepAlive.interval",
+    ),
+    Rule(
+        f"{POOL}.http.http2KeepAlive",
+        {"interval": "30s", "timeout": "5s"},
+        {"interval": "30s", "timeout": "-5s"},
+        "at least 1ms",
+        f"{POOL}.http.http2KeepAlive.timeout",
+    ),
+    Rule(
+        f"{POOL}.http.http2KeepAlive",
+        {"interval": "30s", "timeout": "5s"},
+        {"timeout": "5s"},
+        "is missing",
+        f"{POOL}.http.http2KeepAlive.interval",
+    ),
+    warns(
+        f"{POOL}.http.http2KeepAlive",
+        {"interval": "30s", "timeout": "5s"},
+        {"interval": "30s"},
+        "15s is used",
+        f"{POOL}.http.http2KeepAlive.timeout",
+    ),
     Rule(f"{POOL}.tcp.maxConnections", 1, -1, "is negative"),
     Rule(f"{POOL}.tcp.connectTimeout", "10s", "0s", "at least 1ms"),
     Rule(f"{POOL}.tcp.maxConnectionDuration", "1h", "1us", "at least 1ms"),

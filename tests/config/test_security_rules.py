@@ -20,6 +20,7 @@ TARGET = {"kind": "Service", "name": "a"}
 PEERS = [
     Rule("", PEER, {"portLevelMtls": {"80": {"mode": "STRICT"}}}, "needs a selector", "portLevelMtls"),
     Rule("portLevelMtls", {"80": {"mode": "DISABLE"}}, {"0": {}}, "not a port", "portLevelMtls[0]"),
+    Rule("portLevelMtls", {"80": {"mode": "DISABLE"}}, {}, "must not be empty"),
     Rule("portLevelMtls", {"80": {"mode": "DISABLE"}}, {"http": {}}, "expected a whole number", "portLevelMtls[http]"),
     Rule("selector.matchLabels", {"app": "a"}, {"app": "a*"}, "wildcards", "selector.matchLabels[app]"),
     warns("selector", SELECTOR, {}, "every workload", "selector.matchLabels"),
@@ -28,6 +29,15 @@ PEERS = [
 
 REQUESTS = [
     Rule("jwtRules[0].issuer", "me", ABSENT, "is missing"),
+    Rule("jwtRules[0]", {"jwksUri": "https://a.b/keys"}, {"jwks": '{"keys": []}'}, "is missing", "jwtRules[0].issuer"),
+    Rule("jwtRules[0].spaceDelimitedClaims", ["a"], [""], "must not be empty", "jwtRules[0].spaceDelimitedClaims[0]"),
+    Rule(
+        "targetRefs",
+        [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "a"}],
+        [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "a", "namespace": "shop"}],
+        "can't be set",
+        "targetRefs[0].namespace",
+    ),
     Rule("jwtRules[0].audiences", ["a"], [""], "must not be empty", "jwtRules[0].audiences[0]"),
     Rule("jwtRules[0].fromParams", ["a"], [""], "must not be empty", "jwtRules[0].fromParams[0]"),
     Rule("jwtRules[0].fromCookies", ["a"], [""], "must not be empty", "jwtRules[0].fromCookies[0]"),
@@ -64,7 +74,7 @@ REQUESTS = [
     Rule("targetRefs", [TARGET], [{"kind": "Service"}], "is missing", "targetRefs[0].name"),
     Rule("targetRefs", [TARGET], [{"name": "a"}], "is missing", "targetRefs[0].kind"),
     Rule(
-        "targetRef", TARGET, {**TARGET, "namespace": "other"}, "in the namespace of the object", "targetRef.namespace"
+        "targetRef", TARGET, {**TARGET, "namespace": "other"}, "can't be set", "targetRef.namespace"
     ),
     Rule(
         "",

@@ -17,6 +17,7 @@ from mesh_pilot.config.direct import read_good
 from mesh_pilot.config.kinds import Kind, KindError, lookup
 from mesh_pilot.config.problems import MAX_PATH, Problems, TooManyErrorsError, settled
 from mesh_pilot.config.reader import read, unknown
+from mesh_pilot.config.validation.common import check_metadata
 from mesh_pilot.config.validation.context import Context
 from mesh_pilot.config.wire import parse
 from mesh_pilot.config.yaml import Document
@@ -134,7 +135,7 @@ def _no_line(path: str) -> int:
 
 def _checked(
     kind: Kind,
-    spec: object,
+    spec: betterproto2.Message,
     metadata: Metadata,
     key: ConfigKey,
     problems: Problems,
@@ -145,6 +146,7 @@ def _checked(
     context = Context(metadata.name, metadata.namespace, metadata.labels, metadata.annotations)
     # Where a field could not be read, rules about its absence would only repeat that.
     unread = _with_parents(p.path for p in problems if p.severity is Severity.ERROR)
+    problems.take(check_metadata(spec, context))
     problems.take(p for p in kind.validate(spec, context) if p.path not in unread)
     found = settled(problems, line_of)
     if problems.errors:

@@ -27,6 +27,7 @@ from mesh_pilot.config.validation import (
     request_authentication,
     service_entry,
     sidecar,
+    traffic_extension,
     virtual_service,
     wasm_plugin,
     workload_entry,
@@ -130,6 +131,14 @@ _TABLE = (
         "wasmplugins",
         extensions.WasmPlugin,
         wasm_plugin.validate,
+    ),
+    Kind(
+        "TrafficExtension",
+        "extensions.istio.io",
+        ("v1alpha1",),
+        "trafficextensions",
+        extensions.TrafficExtension,
+        traffic_extension.validate,
     ),
 )
 

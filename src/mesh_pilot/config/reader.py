@@ -15,6 +15,7 @@ from typing import TypeVar
 import betterproto2
 
 from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
+from mesh_pilot.api.istio.security.v1beta1 import PeerAuthentication
 from mesh_pilot.config import scalars
 from mesh_pilot.config.removed import REMOVED
 from mesh_pilot.config.shapes import FieldShape, MessageShape, shape_of
@@ -22,6 +23,9 @@ from mesh_pilot.config.told import told
 from mesh_pilot.model.config import Problem, Severity
 
 M = TypeVar("M", bound=betterproto2.Message)
+
+NOT_EMPTY = {(PeerAuthentication, "port_level_mtls")}
+"""Maps that must have something in them where they are written."""
 
 MAX_LISTED = 15
 """Names of fields that are listed where one is unknown: a longer list is of no help."""
@@ -58,7 +62,7 @@ def read(message: type[M], data: object, path: str, problems: list[Problem]) -> 
             groups[field.group] = name
         problems += told(message, field, here)
         count = len(problems)
-        value = _read_field(field, item, here, problems)
+        value = _read_field(message, field, item, here, problems)
         if value is not None and (len(problems) == count or field.message or field.repeated or field.value):
             values[field.python_name] = value
     return message(**values)
@@ -66,8 +70,10 @@ def read(message: type[M], data: object, path: str, problems: list[Problem]) -> 
 
 def _tell_unknown(shape: MessageShape, name: str, item: object, path: str, problems: list[Problem]) -> None:
     """A field that Istio once had is a warning, unless it is null; any other is an error."""
-    if (reason := REMOVED.get(shape.message, {}).get(name)) is None:
-        problems.append(Problem(path, unknown("field", name, (field.json_name for field in shape.fields))))
+    removed = REMOVED.get(shape.message, {})
+    if (reason := removed.get(name)) is None:
+        known = [*(field.json_name for field in shape.fields), *removed]
+        problems.append(Problem(path, unknown("field", name, known)))
     elif item is not None:
         problems.append(Problem(path, f"has no effect: {reason}", Severity.WARNING))
 
@@ -86,7 +92,9 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
     return f'unknown {what} "{name}"; known: {", ".join(names)}' if names else f'unknown {what} "{name}"; none is known'
 
 
-def _read_field(field: FieldShape, item: object, path: str, problems: list[Problem]) -> object:
+def _read_field(
+    message: type[betterproto2.Message], field: FieldShape, item: object, path: str, problems: list[Problem]
+) -> object:
     if field.repeated:
         if not isinstance(item, list):
             problems.append(Problem(path, f"expected a list, got {scalars.describe(item)}"))
@@ -100,6 +108,8 @@ def _read_field(field: FieldShape, item: object, path: str, problems: list[Probl
         if not isinstance(item, Mapping):
             problems.append(Problem(path, f"expected an object, got {scalars.describe(item)}"))
             return None
+        if not item and (message, field.proto_name) in NOT_EMPTY:
+            problems.append(Problem(path, "must not be empty; leave it out"))
         return _read_map(field, item, path, problems)
     return _read_one(field, item, path, problems)
 

@@ -16,6 +16,7 @@ from functools import cached_property, partial
 import attrs
 import yaml
 
+from mesh_pilot.config.yaml_colons import MAX_MENDED, with_quotes
 from mesh_pilot.config.yaml_data import UncommonError, read_documents
 from mesh_pilot.config.yaml_nodes import Builder, Marks, NumberTooLongError, UnreadableError
 from mesh_pilot.model.config import ConfigError, Origin, Problem
@@ -100,7 +101,7 @@ def _marks(text: str, offset: int, index: int) -> Marks:
 def _load_marked(text: str, offset: int, origin: Origin) -> Iterator[Document | ConfigError]:
     """The long way: for all that is wrong, or not common."""
     try:
-        documents = Builder(text, offset).documents()
+        documents = _documents(text, offset)
     except UnreadableError as error:
         yield _error(origin, error.line, f"not valid YAML: {error}")
         return
@@ -120,6 +121,20 @@ def _load_marked(text: str, offset: int, origin: Origin) -> Iterator[Document | 
     for data, marks in documents:
         if data is not None:
             yield from _objects(data, marks, origin)
+
+
+def _documents(text: str, offset: int) -> list[tuple[object, Marks]]:
+    """The documents of a text, once it is mended where libyaml asks for more quotes than YAML. Raises what `Builder`
+    raises."""
+    for _ in range(MAX_MENDED):
+        try:
+            return Builder(text, offset).documents()
+        except yaml.MarkedYAMLError as error:
+            mended = with_quotes(text, error)
+            if mended is None:
+                raise
+            text = mended
+    return Builder(text, offset).documents()
 
 
 def _objects(data: object, marks: Marks, origin: Origin) -> Iterator[Document | ConfigError]:

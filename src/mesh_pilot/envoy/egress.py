@@ -41,6 +41,8 @@ class Egress:
     """captureMode NONE: the application connects to the listener itself."""
     hosts: tuple[tuple[str, str], ...] = ((ANY_NAMESPACE, "*"),)
     """(namespace or ``*``, host pattern) as its ``hosts`` say, with ``.`` already the proxy's namespace."""
+    excluded: tuple[tuple[str, str], ...] = ()
+    """The same, of the services that are not imported whatever ``hosts`` has."""
 
 
 @derived
@@ -302,8 +304,14 @@ def _egress(view: View, index: int, listener: api.IstioEgressListener, scope: Sc
         name=port.name if port else "",
         bind=listener.bind,
         capture_none=listener.capture_mode == api.CaptureMode.NONE,
-        hosts=tuple(_host(view, h, scope.namespace) for h in listener.hosts),
+        hosts=tuple(_host(view, h, scope.namespace) for h in listener.hosts if not _is_exclusion(h)),
+        excluded=tuple(_host(view, h[1:], scope.namespace) for h in listener.hosts if _is_exclusion(h)),
     )
+
+
+def _is_exclusion(host: str) -> bool:
+    """``~ns/host``; ``~/host`` is an import of nothing."""
+    return host.startswith("~") and not host.startswith("~/")
 
 
 def _host(view: View, text: str, namespace: str) -> tuple[str, str]:
@@ -312,14 +320,20 @@ def _host(view: View, text: str, namespace: str) -> tuple[str, str]:
 
 
 def _imported(service: Service, egress: Egress) -> Service | None:
+    if any(_names(where, pattern, service) for where, pattern in egress.excluded):
+        return None
     for namespace, pattern in egress.hosts:
-        if namespace not in (service.namespace, ANY_NAMESPACE) or not host_covers(pattern, service.host):
+        if not _names(namespace, pattern, service):
             continue
         if not egress.port or egress.protocol is Protocol.HTTP_PROXY:
             return service
         port = service.port(egress.port)
         return _only(service, (port,)) if port else None
     return None
+
+
+def _names(namespace: str, pattern: str, service: Service) -> bool:
+    return namespace in (service.namespace, ANY_NAMESPACE) and host_covers(pattern, service.host)
 
 
 def _imports_any(egress: Egress, head: VirtualServiceHead) -> bool:

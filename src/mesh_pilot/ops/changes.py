@@ -26,7 +26,7 @@ PROBLEMS_LOGGED = 20
 
 Key = tuple[str, ...]
 
-WITHOUT_EFFECT = frozenset(("ProxyConfig", "WasmPlugin"))
+WITHOUT_EFFECT = frozenset(("ProxyConfig", "TrafficExtension", "WasmPlugin"))
 """Kinds that are read and checked, but that this version does not carry out: whoever relies on one must be told."""
 
 

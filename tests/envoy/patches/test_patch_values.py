@@ -220,12 +220,18 @@ def test_naming_a_type_loads_nothing_but_envoys_api() -> None:
         (patch("LISTENER", "INSERT_FIRST", {}), "patch.value.name is missing"),
         (patch("HTTP_FILTER", "REMOVE"), "names no filter: REMOVE"),
         (patch("NETWORK_FILTER", "REPLACE", {"name": "a"}, listener={"portNumber": 1}), "names no filter: REPLACE"),
-        (patch("CLUSTER", "MERGE", {}, context="WAYPOINT"), "there are none here"),
         (patch("CLUSTER", "MERGE", {}, proxy={"proxyVersion": r"\z"}), "can't be read here"),
     ],
 )
 def test_a_patch_that_can_never_do_anything_is_refused(bad: dict[str, Any], said: str) -> None:
     assert said in reason_of(bad)
+
+
+def test_a_patch_for_waypoints_is_only_a_warning() -> None:
+    found = parse(patch("CLUSTER", "MERGE", {}, context="WAYPOINT"))
+    assert found.patches == ()
+    (problem,) = found.problems
+    assert problem.severity is Severity.WARNING and "waypoint" in problem.reason
 
 
 def test_a_match_that_nobody_reads_is_named() -> None:

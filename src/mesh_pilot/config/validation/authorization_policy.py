@@ -29,6 +29,7 @@ ATTRIBUTES = (
     "source.namespace",
     "source.principal",
     "source.serviceAccount",
+    "source.trustDomain",
     "destination.ip",
     "destination.port",
     "connection.sni",
@@ -39,6 +40,7 @@ MAX_SERVICE_ACCOUNT = 320
 
 _KEYED = re.compile(r"(request\.headers|request\.auth\.claims)(\[[^\[\]]+\])+")
 _FILTER_METADATA = re.compile(r"experimental\.envoy\.filters\.[^\[\]]+\[.+\]")
+_TRUST_DOMAIN = re.compile(r"\*?[^/*]*|[^/*]+\*")
 _TEMPLATE = re.compile(r"\{\*\*?\}")
 
 
@@ -200,6 +202,8 @@ def _value_reason(key: str, value: str) -> str:
         return subnet_reason(value)
     if key == "destination.port":
         return _port_text_reason(value)
+    if key == "source.trustDomain":
+        return "" if _TRUST_DOMAIN.fullmatch(value) else f'"{value}" is not a trust domain, with "*" at one end at most'
     if key == "source.namespace" and "*" not in value:
         return dns_label_reason(value)
     return ""

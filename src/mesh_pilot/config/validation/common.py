@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import betterproto2
+
 from mesh_pilot.api.istio.networking.v1alpha3 import WorkloadSelector as NetworkingSelector
+from mesh_pilot.api.istio.security.v1beta1 import AuthorizationPolicy, AuthorizationPolicyAction
 from mesh_pilot.api.istio.type.v1beta1 import PolicyTargetReference, WorkloadSelector
 from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.names import is_dns_label, label_key_reason, label_value_reason
@@ -18,6 +21,29 @@ TARGETS = {
     ("networking.istio.io", "ServiceEntry"),
 }
 """Group and kind of what a `targetRef` may point at."""
+
+DRY_RUN = "istio.io/dry-run"
+"""Annotation of an AuthorizationPolicy that is only tried out."""
+
+REVISION = "istio.io/rev"
+"""Label that says by which of several Istio control planes an object is read."""
+
+_BOOLEANS = ("1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False")
+
+
+def check_metadata(spec: betterproto2.Message, context: Context) -> Iterator[Problem]:
+    """Annotations and labels that mean something to Istio, whatever the kind."""
+    if REVISION in context.labels:
+        yield warning(f"metadata.labels[{REVISION}]", "has no effect: objects of all revisions are read")
+    if DRY_RUN not in context.annotations:
+        return
+    path, value = f"metadata.annotations[{DRY_RUN}]", context.annotations[DRY_RUN]
+    if not isinstance(spec, AuthorizationPolicy):
+        yield error(path, "is for AuthorizationPolicy only")
+    elif spec.action not in (AuthorizationPolicyAction.ALLOW, AuthorizationPolicyAction.DENY):
+        yield error(path, f"goes with action ALLOW and DENY only, not {spec.action.name}")
+    elif value not in _BOOLEANS:
+        yield error(path, f'"{value}" is neither true nor false')
 
 
 def check_export_to(export_to: Sequence[str], context: Context, *, service: bool = False) -> Iterator[Problem]:
@@ -109,8 +135,8 @@ def _check_target(path: str, target: PolicyTargetReference, context: Context) ->
         yield error(f"{path}.kind", "is missing")
     if not target.name:
         yield error(f"{path}.name", "is missing")
-    if target.namespace and target.namespace != context.namespace:
-        yield error(f"{path}.namespace", "a target must be in the namespace of the object")
+    if target.namespace:
+        yield error(f"{path}.namespace", "can't be set: a target is always in the namespace of the object")
     if target.kind and (target.group, target.kind) not in TARGETS:
         known = ", ".join(
             sorted(f"{group}/{kind}" if group else kind for group, kind in TARGETS - {("core", "Service")})

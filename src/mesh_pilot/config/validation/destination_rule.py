@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from mesh_pilot.api.istio.networking.v1alpha3 import DestinationRule
 from mesh_pilot.config.validation.common import check_export_to, check_match_labels
-from mesh_pilot.config.validation.context import Context, check, error, warning
+from mesh_pilot.config.validation.context import Context, check, error
 from mesh_pilot.config.validation.names import check_labels, dns_label_reason, wildcard_host_reason
 from mesh_pilot.config.validation.traffic_policy import check_traffic_policy
 from mesh_pilot.model.config import Problem
@@ -21,7 +21,7 @@ def validate(spec: DestinationRule, context: Context) -> Iterator[Problem]:
         path = f"spec.subsets[{index}]"
         yield from check(f"{path}.name", dns_label_reason(subset.name) if subset.name else "is missing")
         if subset.name and subset.name in seen:
-            yield warning(f"{path}.name", f'"{subset.name}" is given twice; the first is used')
+            yield error(f"{path}.name", f'"{subset.name}" is given twice')
         seen.add(subset.name)
         yield from check_labels(f"{path}.labels", subset.labels)
         yield from check_traffic_policy(f"{path}.trafficPolicy", subset.traffic_policy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mesh_pilot.api.istio.networking.v1alpha3 import (
     Headers,
@@ -48,7 +48,7 @@ def check_http_route(path: str, route: HttpRoute, *, delegate: bool) -> Iterator
     yield from check_fault(f"{path}.fault", route.fault)
     yield from check_retries(f"{path}.retries", route.retries)
     yield from _check_mirrors(path, route)
-    yield from _check_redirect(f"{path}.redirect", route.redirect)
+    yield from _check_redirect(f"{path}.redirect", route.redirect, route.match)
     yield from _check_direct_response(f"{path}.directResponse", route.direct_response)
     yield from _check_rewrite(f"{path}.rewrite", route.rewrite)
     for index, destination in enumerate(route.route):
@@ -161,7 +161,7 @@ def _check_mirrors(path: str, route: HttpRoute) -> Iterator[Problem]:
             yield from check(f"{here}.percentage.value", percentage_reason(mirror.percentage))
 
 
-def _check_redirect(path: str, redirect: HttpRedirect | None) -> Iterator[Problem]:
+def _check_redirect(path: str, redirect: HttpRedirect | None, matches: Sequence[HttpMatchRequest]) -> Iterator[Problem]:
     if redirect is None:
         return
     port = redirect.port is not None or redirect.derive_port is not None
@@ -169,6 +169,8 @@ def _check_redirect(path: str, redirect: HttpRedirect | None) -> Iterator[Proble
         yield error(path, "needs at least one of uri, prefixRewrite, authority, scheme and port")
     if redirect.uri and redirect.prefix_rewrite:
         yield error(f"{path}.prefixRewrite", "uri and prefixRewrite exclude each other")
+    if redirect.prefix_rewrite and any(match.uri is not None and match.uri.prefix is None for match in matches):
+        yield error(f"{path}.prefixRewrite", "needs matches by a prefix of the uri, not by all of it or a regex")
     if redirect.scheme and redirect.scheme not in ("http", "https"):
         yield error(f"{path}.scheme", f'"{redirect.scheme}" is not allowed; http or https')
     if redirect.port is not None:

@@ -88,9 +88,14 @@ def _check_hash(path: str, settings: LoadBalancerSettingsConsistentHashLb) -> It
             yield error(f"{path}.httpCookie.name", "is missing")
         if cookie.ttl is not None and cookie.ttl.total_seconds() < 0:
             yield error(f"{path}.httpCookie.ttl", "must not be negative")
+        names: set[str] = set()
         for index, attribute in enumerate(cookie.attributes):
+            here = f"{path}.httpCookie.attributes[{index}].name"
             if not attribute.name:
-                yield error(f"{path}.httpCookie.attributes[{index}].name", "is missing")
+                yield error(here, "is missing")
+            elif attribute.name in names:
+                yield error(here, f'"{attribute.name}" is given twice')
+            names.add(attribute.name)
     if settings.maglev is not None and settings.maglev.table_size:
         size = settings.maglev.table_size
         if size > MAX_TABLE:

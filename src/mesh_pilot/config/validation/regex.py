@@ -11,7 +11,15 @@ import re
 MAX_REGEX = 16 * 1024
 """Characters of a regular expression. Every proxy compiles it, and every request is matched against it."""
 
+MAX_VERSION_REGEX = 1024
+"""Characters of a regular expression that versions are matched against."""
+
+MAX_REPEATS = 4
+"""In one of those."""
+
 _MAX_REPEAT = 1000
+_REPEATED_GROUP = re.compile(r"\)[*+{]")
+_REPEATING = re.compile(r"(?<!\()[*+?{]")
 _PART = re.compile(r"\\|\[")
 _CLASS = re.compile(r"\[\^?+\]?+(?:\[:\^?[a-z]++:\]|\\.|[^\]\\])*+\]", re.DOTALL)
 _NOT_IN_RE2 = re.compile(r"\(\?(?:[=!>(#]|<[=!]|P=)|[*+?}]\+")
@@ -44,6 +52,21 @@ def regex_reason(pattern: str) -> str:
         re.compile(_FLAGS.sub("", "".join(parts.python)))
     except (re.error, RecursionError, OverflowError) as error:
         return f"{pattern!r} is not a regular expression: {error}"
+    return ""
+
+
+def version_regex_reason(pattern: str) -> str:
+    """What is wrong with a regular expression that is matched here, and not in a proxy: Python's way of matching can
+    take for ever where repeats follow, or are in, one another."""
+    if len(pattern) > MAX_VERSION_REGEX:
+        return f"has {len(pattern)} characters, allowed are {MAX_VERSION_REGEX}"
+    if reason := regex_reason(pattern):
+        return reason
+    parts = _Parts()
+    parts.cut(pattern)
+    bare = "".join(parts.bare)
+    if _REPEATED_GROUP.search(bare) or len(_REPEATING.findall(bare)) > MAX_REPEATS:
+        return f"{pattern!r} repeats a group, or has more than {MAX_REPEATS} repeats; no version takes that to match"
     return ""
 
 

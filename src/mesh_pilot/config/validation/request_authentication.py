@@ -26,12 +26,13 @@ def validate(spec: RequestAuthentication, context: Context) -> Iterator[Problem]
 
 
 def _check_rule(path: str, rule: JwtRule) -> Iterator[Problem]:
-    if not rule.issuer:
-        yield error(f"{path}.issuer", "is missing")
+    if not rule.issuer and not rule.jwks_uri:
+        yield error(f"{path}.issuer", "is missing; only a rule with jwksUri can do without")
     for name, values in (
         ("audiences", rule.audiences),
         ("fromParams", rule.from_params),
         ("fromCookies", rule.from_cookies),
+        ("spaceDelimitedClaims", rule.space_delimited_claims),
     ):
         for index, value in enumerate(values):
             if not value:

@@ -42,6 +42,7 @@ PASSING = (Mode.PASSTHROUGH, Mode.AUTO_PASSTHROUGH)
 def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
     """A `tls` of a server, whatever its port."""
     yield from _check_ciphers(path, tls)
+    yield from _check_sources(path, tls)
     low, high = tls.min_protocol_version, tls.max_protocol_version
     if low and high and low > high:
         yield error(f"{path}.minProtocolVersion", f"{low.name} is above maxProtocolVersion {high.name}")
@@ -64,6 +65,21 @@ def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
         yield from _check_certificates(path, tls)
 
 
+def _check_sources(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
+    """Certificates come from one place."""
+    if tls.mode == Mode.ISTIO_MUTUAL:
+        return
+    sources = {
+        "serverCertificate and privateKey": tls.server_certificate and tls.private_key,
+        "credentialName": tls.credential_name,
+        "credentialNames": tls.credential_names,
+        "tlsCertificates": tls.tls_certificates,
+    }
+    given = [name for name, value in sources.items() if value]
+    if len(given) > 1:
+        yield error(f"{path}.{given[-1].split()[0]}", f"{given[0]} and {given[-1]} exclude each other")
+
+
 def _check_ciphers(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
     seen = set()
     for index, cipher in enumerate(tls.cipher_suites):
@@ -78,8 +94,6 @@ def _check_ciphers(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
 def _check_certificates(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
     """Modes that terminate TLS need certificates: by name, as files, or as a list of files."""
     mode = tls.mode.name
-    if tls.credential_name and tls.credential_names:
-        yield error(f"{path}.credentialNames", "credentialName and credentialNames exclude each other")
     if len(tls.credential_names) > MAX_CREDENTIALS:
         yield error(f"{path}.credentialNames", f"at most {MAX_CREDENTIALS} are possible, one RSA and one ECDSA")
     if tls.credential_name or tls.credential_names:
@@ -97,10 +111,10 @@ def _check_certificates(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
 
 
 def _check_certificate_list(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
-    if tls.server_certificate or tls.private_key:
+    if bool(tls.server_certificate) != bool(tls.private_key):
         yield error(f"{path}.tlsCertificates", "excludes serverCertificate and privateKey")
     if len(tls.tls_certificates) > MAX_CREDENTIALS:
-        yield error(f"{path}.tlsCertificates", f"at most {MAX_CREDENTIALS} are possible, one RSA and one ECDSA")
+        yield warning(f"{path}.tlsCertificates", f"has more than {MAX_CREDENTIALS}, one RSA and one ECDSA")
     for index, certificate in enumerate(tls.tls_certificates):
         here = f"{path}.tlsCertificates[{index}]"
         for name, value in (

@@ -36,6 +36,9 @@ from mesh_pilot.model.service import Protocol
 LOCAL = ("", "127.0.0.1", "0.0.0.0", "[::1]", "[::]")
 """Hosts of a `defaultEndpoint`."""
 
+EXCLUDED = "~"
+"""Before the namespace of a host: what it names is not imported, whatever the other hosts say."""
+
 
 def validate(spec: Sidecar, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a Sidecar."""
@@ -120,7 +123,10 @@ def _check_egress(spec: Sidecar) -> Iterator[Problem]:
 
 
 def _check_egress_host(path: str, host: str) -> Iterator[Problem]:
-    """``namespace/host``. Istio refuses short names here; a mesh on Consul may have a service of that name."""
+    """``namespace/host``, or ``~namespace/host`` for what is left out. Istio refuses short names here; a mesh on Consul
+    may have a service of that name."""
+    if host.startswith(EXCLUDED) and not host.startswith(f"{EXCLUDED}/"):
+        host = host.removeprefix(EXCLUDED)
     namespace, _, name = host.partition("/")
     if is_dns_label(name):
         reason = f'"{name}" is a short name: it stands for a service of Consul, where short names do, else for nothing'

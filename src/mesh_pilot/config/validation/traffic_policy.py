@@ -125,6 +125,10 @@ def _check_http_pool(path: str, http: ConnectionPoolSettingsHttpSettings) -> Ite
         yield error(f"{path}.useClientProtocol", "can't be true where h2UpgradePolicy is UPGRADE")
     if http.http2_keep_alive is not None:
         keepalive = http.http2_keep_alive
+        if keepalive.interval is None:
+            yield error(f"{path}.http2KeepAlive.interval", "is missing: without it no connection is probed")
+        elif keepalive.timeout is None:
+            yield warning(f"{path}.http2KeepAlive.timeout", "is missing: 15s is used; Istio refuses this")
         for name, value in (("interval", keepalive.interval), ("timeout", keepalive.timeout)):
             if value is not None:
                 yield from check(f"{path}.http2KeepAlive.{name}", duration_reason(value))

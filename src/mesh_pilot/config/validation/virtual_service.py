@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from mesh_pilot.api.istio.networking.v1alpha3 import (
+    HttpRoute,
     L4MatchAttributes,
     RouteDestination,
     TcpRoute,
@@ -29,6 +31,15 @@ from mesh_pilot.config.validation.overlaps import Cover, overlapping_hosts
 from mesh_pilot.config.validation.unreachable import check_unreachable
 from mesh_pilot.model.config import Problem
 
+MESH = "mesh"
+"""Among gateways: the sidecars."""
+
+CLAIMS = "@request.auth.claims"
+"""How names of headers begin that stand for claims."""
+
+_CLUSTER_SNI = re.compile(r"outbound_\.[0-9]{1,5}_\.[^_]*_\.[-a-zA-Z0-9.]+")
+"""As Istio calls clusters in the SNI of connections between networks."""
+
 
 def validate(spec: VirtualService, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a VirtualService. One without hosts is a delegate."""
@@ -36,17 +47,20 @@ def validate(spec: VirtualService, context: Context) -> Iterator[Problem]:
     if delegate:
         yield from _check_delegate(spec)
     yield from check_gateway_names("spec.gateways", spec.gateways)
-    yield from _check_hosts(spec)
+    at_gateway = any(name != MESH for name in spec.gateways)
+    by_sni = at_gateway and any(match.sni_hosts for route in spec.tls for match in route.match)
+    yield from _check_hosts(spec, by_sni=by_sni)
     if not (spec.http or spec.tls or spec.tcp):
         yield error("spec", "at least one of http, tls and tcp is required")
     for index, http in enumerate(spec.http):
         path = f"spec.http[{index}]"
         yield from check_http_route(path, http, delegate=delegate)
+        yield from _check_claims(path, http, at_gateway=at_gateway or delegate)
         for number, match in enumerate(http.match):
             yield from check_gateway_names(f"{path}.match[{number}].gateways", match.gateways)
     cover = Cover(spec.hosts)
     for index, tls in enumerate(spec.tls):
-        yield from _check_tls_route(f"spec.tls[{index}]", tls, cover)
+        yield from _check_tls_route(f"spec.tls[{index}]", tls, cover, by_sni=by_sni)
     for index, tcp in enumerate(spec.tcp):
         yield from _check_tcp_route(f"spec.tcp[{index}]", tcp)
     yield from check_export_to(spec.export_to, context)
@@ -59,12 +73,31 @@ def _check_delegate(spec: VirtualService) -> Iterator[Problem]:
             yield error(f"spec.{name}", "a VirtualService without hosts is a delegate, which has http routes only")
 
 
-def _check_hosts(spec: VirtualService) -> Iterator[Problem]:
-    in_mesh = not spec.gateways or "mesh" in spec.gateways
+def _check_claims(path: str, route: HttpRoute, *, at_gateway: bool) -> Iterator[Problem]:
+    """Headers that stand for claims of a token, by which gateways route and sidecars do not."""
+    for index, match in enumerate(route.match):
+        for field, names in (("headers", match.headers), ("withoutHeaders", match.without_headers)):
+            for name in names:
+                if not name.lower().startswith(CLAIMS):
+                    continue
+                here = f"{path}.match[{index}].{field}[{name}]"
+                if at_gateway:
+                    yield warning(here, "has no effect: this version does not route by the claims of tokens")
+                else:
+                    yield error(here, "claims of tokens can be matched at gateways only, and gateways names none")
+
+
+def _host_reason(host: str, *, by_sni: bool) -> str:
+    """``by_sni``: for a gateway that routes by SNI, which may be a name that the mesh has made up for a cluster."""
+    return "" if by_sni and _CLUSTER_SNI.fullmatch(host) else wildcard_host_reason(host)
+
+
+def _check_hosts(spec: VirtualService, *, by_sni: bool) -> Iterator[Problem]:
+    in_mesh = not spec.gateways or MESH in spec.gateways
     good = True
     for index, host in enumerate(spec.hosts):
         path = f"spec.hosts[{index}]"
-        reason = "" if is_ip(host) else wildcard_host_reason(host)
+        reason = "" if is_ip(host) else _host_reason(host, by_sni=by_sni)
         if not reason and host == "*" and in_mesh:
             reason = '"*" can\'t be routed in the mesh; list gateways other than "mesh", or name hosts'
         good = good and not reason
@@ -94,7 +127,7 @@ def check_gateway_names(path: str, names: Sequence[str]) -> Iterator[Problem]:
             yield from check(here, dns_label_reason(short))
 
 
-def _check_tls_route(path: str, route: TlsRoute, cover: Cover) -> Iterator[Problem]:
+def _check_tls_route(path: str, route: TlsRoute, cover: Cover, *, by_sni: bool) -> Iterator[Problem]:
     if not route.match:
         yield error(f"{path}.match", "is missing: a tls route needs at least one match with sniHosts")
     for index, match in enumerate(route.match):
@@ -102,18 +135,17 @@ def _check_tls_route(path: str, route: TlsRoute, cover: Cover) -> Iterator[Probl
         if not match.sni_hosts:
             yield error(f"{here}.sniHosts", "is missing: a tls match needs at least one SNI host")
         for number, sni in enumerate(match.sni_hosts):
-            yield from _check_sni(f"{here}.sniHosts[{number}]", sni, cover)
+            yield from _check_sni(f"{here}.sniHosts[{number}]", sni, cover, by_sni=by_sni)
         yield from _check_l4_match(here, match)
     yield from _check_l4_destinations(path, route.route)
 
 
-def _check_sni(path: str, sni: str, cover: Cover) -> Iterator[Problem]:
+def _check_sni(path: str, sni: str, cover: Cover, *, by_sni: bool) -> Iterator[Problem]:
     if is_ip(sni):
         yield warning(path, f"{sni} is an IP address, which clients don't send as SNI")
-    elif reason := wildcard_host_reason(sni):
+    elif reason := _host_reason(sni, by_sni=by_sni):
         yield error(path, reason)
-        return
-    if not cover.covers(sni):
+    elif not cover.covers(sni):
         yield error(path, f'"{sni}" is not covered by the hosts of the VirtualService')
 
 

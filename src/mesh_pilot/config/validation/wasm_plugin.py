@@ -17,6 +17,7 @@ MAX_ENVIRONMENT = 256
 MAX_NAME = 256
 MAX_VALUE = 2048
 
+_NOT_IN_URL = re.compile(r"%(?![0-9A-Fa-f]{2})|[\x00-\x20\x7f]")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -24,7 +25,7 @@ def validate(spec: WasmPlugin, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a WasmPlugin."""
     yield from check_match_labels(spec.selector)
     yield from check_targets(spec.selector is not None, spec.target_ref, spec.target_refs, context)
-    yield from check("spec.url", _url_reason(spec.url))
+    yield from check("spec.url", url_reason(spec.url))
     if spec.sha256 and not _SHA256.fullmatch(spec.sha256):
         yield error("spec.sha256", "is not a SHA-256: 64 lower case hexadecimal digits")
     if len(spec.image_pull_secret) > 253:
@@ -32,15 +33,18 @@ def validate(spec: WasmPlugin, context: Context) -> Iterator[Problem]:
     if len(spec.plugin_name) > MAX_NAME:
         yield error("spec.pluginName", f"is longer than {MAX_NAME} characters")
     if spec.vm_config is not None:
-        yield from _check_environment("spec.vmConfig.env", spec.vm_config)
+        yield from check_environment("spec.vmConfig.env", spec.vm_config)
     for index, selector in enumerate(spec.match):
         for number, port in enumerate(selector.ports):
             yield from check(f"spec.match[{index}].ports[{number}].number", port_reason(port.number))
 
 
-def _url_reason(url: str) -> str:
+def url_reason(url: str) -> str:
+    """For where code is fetched from."""
     if not url:
         return "is missing"
+    if _NOT_IN_URL.search(url):
+        return f'"{url}" is not a URL: it has a space, a control character or a "%" without two hexadecimal digits'
     try:
         scheme = urlsplit(url).scheme if "://" in url else ""
     except ValueError:
@@ -48,7 +52,8 @@ def _url_reason(url: str) -> str:
     return "" if scheme in SCHEMES else f'"{scheme}" is not supported; oci, http, https or file'
 
 
-def _check_environment(path: str, config: VmConfig) -> Iterator[Problem]:
+def check_environment(path: str, config: VmConfig) -> Iterator[Problem]:
+    """The variables of a WebAssembly machine."""
     if len(config.env) > MAX_ENVIRONMENT:
         yield error(path, f"has more than {MAX_ENVIRONMENT} variables")
     seen: set[str] = set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from mesh_pilot.api.istio.networking.v1alpha3 import HttpHealthCheckConfig, ReadinessProbe, WorkloadGroup
@@ -9,6 +10,8 @@ from mesh_pilot.config.validation.context import Context, check, error
 from mesh_pilot.config.validation.names import check_labels, port_reason
 from mesh_pilot.config.validation.workload_entry import check_details
 from mesh_pilot.model.config import Problem
+
+_HEADER = re.compile(r"[-A-Za-z0-9]+")
 
 
 def validate(spec: WorkloadGroup, context: Context) -> Iterator[Problem]:
@@ -50,5 +53,6 @@ def _check_http(path: str, probe: HttpHealthCheckConfig) -> Iterator[Problem]:
     if probe.scheme not in ("", "http", "https", "HTTP", "HTTPS"):
         yield error(f"{path}.scheme", f'"{probe.scheme}" is not allowed; http or https')
     for index, header in enumerate(probe.http_headers):
-        if not header.name:
-            yield error(f"{path}.httpHeaders[{index}].name", "is missing")
+        if not _HEADER.fullmatch(header.name):
+            reason = f'"{header.name}" is not a header name: letters, digits and "-"' if header.name else "is missing"
+            yield error(f"{path}.httpHeaders[{index}].name", reason)

@@ -162,6 +162,7 @@ OF_CONNECTION: dict[str, Callable[[str], Principal]] = {
     "source.ip": source_ip,
     "remote.ip": remote_ip,
     "source.namespace": namespace,
+    "source.trustDomain": trust_domain,
 }
 """By attribute: what compares it with a value."""
 

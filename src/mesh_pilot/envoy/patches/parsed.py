@@ -86,6 +86,10 @@ def parse_filter(config: Config) -> Parsed:
     patches: list[Patch] = []
     problems: list[PatchProblem] = []
     for index, entry in enumerate(spec.config_patches):
+        if _is_for_waypoints(entry):
+            reason = "has no effect: it is for waypoint proxies, and there are none"
+            problems.append(PatchProblem(config.key, index, reason, severity=Severity.WARNING))
+            continue
         try:
             patch, doubt = _parse(config.key, index, entry)
         except PatchError as error:
@@ -122,6 +126,11 @@ def _parse(key: ConfigKey, index: int, entry: api.EnvoyFilterEnvoyConfigObjectPa
     return patch, doubt or _unused(match)
 
 
+def _is_for_waypoints(entry: api.EnvoyFilterEnvoyConfigObjectPatch) -> bool:
+    match = entry.match
+    return match is not None and (match.context is Context.WAYPOINT or match.waypoint is not None)
+
+
 def _meant(apply_to: ApplyTo, operation: Operation) -> Operation:
     """Where order is of no account, to insert is to add."""
     ordered = INSERTS & EFFECTIVE.get(apply_to, frozenset())
@@ -133,8 +142,6 @@ def _check(apply_to: ApplyTo, operation: Operation, match: api.EnvoyFilterEnvoyC
         raise PatchError("a proxy's bootstrap is its own: it is not sent over xDS, and nothing here can change it")
     if operation not in EFFECTIVE.get(apply_to, frozenset()):
         raise PatchError(f"{operation.name} has no meaning for {apply_to.name}")
-    if match.context is Context.WAYPOINT or match.waypoint is not None:
-        raise PatchError("it is for waypoint proxies, and there are none here")
     version = match.proxy.proxy_version if match.proxy is not None else ""
     if version and version_pattern(version) is None:
         raise PatchError(f"match.proxy.proxyVersion: {version!r} is a regular expression that can't be read here")

@@ -21,6 +21,9 @@ GATEWAY_LABEL = "gateway.networking.k8s.io/gateway-name"
 """Says which Gateway (of the Kubernetes Gateway API) a proxy is: what ``targetRefs`` name."""
 GATEWAY_TARGET = ("gateway.networking.k8s.io", "Gateway")
 
+MAX_VERSION = 64
+"""Characters of a proxy's version."""
+
 _NEVER = re.compile(r"(?!)")
 
 Pairs = frozenset[tuple[str, str]]
@@ -56,7 +59,7 @@ class _Condition:
     metadata: Pairs
 
     def holds(self, proxy: Described) -> bool:
-        if self.version is not None and not (proxy.version and self.version.search(proxy.version)):
+        if self.version is not None and not _is_found(self.version, proxy.version):
             return False
         return self.metadata <= proxy.metadata
 
@@ -119,6 +122,11 @@ def _condition(index: int, match: api.EnvoyFilterEnvoyConfigObjectMatch | None) 
         return None
     version = version_pattern(proxy.proxy_version) or _NEVER if proxy.proxy_version else None
     return _Condition(index, version, frozenset(proxy.metadata.items()))
+
+
+def _is_found(pattern: re.Pattern[str], version: str) -> bool:
+    """Whether a version is found; one of a length that no version has never is. (A client may call itself anything.)"""
+    return 0 < len(version) <= MAX_VERSION and pattern.search(version) is not None
 
 
 def version_pattern(text: str) -> re.Pattern[str] | None:
