@@ -73,9 +73,7 @@ REQUESTS = [
     Rule("targetRefs", [TARGET], [{"kind": "Pod", "name": "a"}], "can't be a target", "targetRefs[0]"),
     Rule("targetRefs", [TARGET], [{"kind": "Service"}], "is missing", "targetRefs[0].name"),
     Rule("targetRefs", [TARGET], [{"name": "a"}], "is missing", "targetRefs[0].kind"),
-    Rule(
-        "targetRef", TARGET, {**TARGET, "namespace": "other"}, "can't be set", "targetRef.namespace"
-    ),
+    Rule("targetRef", TARGET, {**TARGET, "namespace": "other"}, "can't be set", "targetRef.namespace"),
     Rule(
         "",
         {**REQUEST, "targetRef": TARGET},

@@ -75,9 +75,7 @@ def decode_networks(
 
 
 @contextmanager
-def _settling(
-    problems: Problems, origin: Origin, line_of: LineOf, warnings: list[Problem] | None
-) -> Iterator[None]:
+def _settling(problems: Problems, origin: Origin, line_of: LineOf, warnings: list[Problem] | None) -> Iterator[None]:
     """What is wrong once the settings are read and checked: raised, or, where all of it is warnings, handed over."""
     with suppress(TooManyErrorsError):
         yield

@@ -68,7 +68,9 @@ def settled(problems: Problems, line_of: Callable[[str], int]) -> tuple[Problem,
         path, reason = printable(problem.path, MAX_PATH), printable(problem.reason, MAX_REASON)
         told.append(attrs.evolve(problem, path=path, reason=reason, line=line))
     if problems.errors >= MAX_ERRORS:
-        told.append(Problem("", f"has {MAX_ERRORS} errors or more; the first {MAX_ERRORS} are listed", line=line_of("")))
+        told.append(
+            Problem("", f"has {MAX_ERRORS} errors or more; the first {MAX_ERRORS} are listed", line=line_of(""))
+        )
     if warnings > MAX_WARNINGS:
         reason = f"has {warnings - MAX_WARNINGS} more warnings; the first {MAX_WARNINGS} are listed"
         told.append(Problem("", reason, Severity.WARNING, line_of("")))

@@ -79,7 +79,7 @@ def _tell_unknown(shape: MessageShape, name: str, item: object, path: str, probl
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> str:
-    """`unknown field "rout"; did you mean route?`; where nothing is near, a list of what there is, unless it is long."""
+    """`unknown field "rout"; did you mean route?`; else what there is, unless that is long."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
     if not near:

@@ -13,6 +13,7 @@ import betterproto2
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.istio.networking import v1beta1 as networking_v1beta1
+from mesh_pilot.api.istio.telemetry import v1alpha1 as telemetry
 
 _BOOTSTRAP = "it belongs into the proxy's bootstrap, which is not sent over xDS"
 _AGENT = "it is for the program that starts the proxy; set it there"
@@ -20,6 +21,8 @@ _KUBERNETES = "it is about objects of Kubernetes, which are not read"
 _NAMESPACES = "namespaces have no labels here; give only what is meant to the sources"
 _LOG_SERVICE = "use an extensionProvider with envoyHttpAls or envoyTcpAls; this one's cluster is in the bootstrap"
 _LATER = "this version does not carry it out"
+_METRICS = "proxies have Envoy's own metrics; this version generates no others"
+_NO_TRACES = "no tracer is generated for it, and tracing is off for those who name it; use opentelemetry"
 _TRACER = "a current Envoy has no such tracer; use an extensionProvider with opentelemetry"
 
 WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
@@ -96,7 +99,15 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "open_census_agent": _TRACER,
         "tls_settings": f"{_BOOTSTRAP}; use an extensionProvider and a DestinationRule for its service",
     },
-    mesh.MeshConfigExtensionProvider: {"stackdriver": _TRACER, "sds": "secrets come from the control plane alone"},
+    mesh.ConfigSource: {"subscribed_resources": "everything that the source has is read"},
+    mesh.MeshConfigDefaultProviders: {"metrics": _METRICS},
+    mesh.MeshConfigExtensionProvider: {
+        "stackdriver": _TRACER,
+        "sds": "secrets come from the control plane alone",
+        "prometheus": _METRICS,
+        "lightstep": _NO_TRACES,
+        "opencensus": _NO_TRACES,
+    },
     mesh.MeshConfigExtensionProviderOpenTelemetryTracingProvider: dict.fromkeys(
         ("resource_detectors", "service_attribute_enrichment", "dynatrace_sampler"), _LATER
     ),
@@ -105,7 +116,20 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     mesh.MeshConfigExtensionProviderZipkinTracingProvider: {"trace_context_option": _LATER},
     mesh.NetworkIstioNetworkGateway: {"locality": "all gateways of a network are used"},
     networking.TrafficPolicyRetryBudget: {"budget_interval": "the budget is a share of the requests that are active"},
+    networking.Server: {
+        "default_endpoint": "requests go where routes say; Istio ignores it too",
+        "name": "statistics are named after the port",
+    },
+    networking.ServerTlsSettingsTlsCertificate: {"ca_certificates": "use caCertificates of the server's tls"},
     networking.WorkloadGroup: {"probe": _AGENT},
+    networking.WorkloadGroupObjectMeta: {"annotations": "only the labels are for the group's entries"},
+    telemetry.Telemetry: {
+        "metrics": _METRICS,
+        **dict.fromkeys(
+            ("target_ref", "target_refs"),
+            "this version takes the object for one without a target: for all it can reach",
+        ),
+    },
     networking_v1beta1.ProxyConfig: dict.fromkeys(("concurrency", "environment_variables", "image"), _AGENT),
 }
 """By message, then by proto name: why."""

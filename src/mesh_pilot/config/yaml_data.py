@@ -39,8 +39,8 @@ def read_documents(text: str) -> list[tuple[dict[str, object], int]]:
 
     Raises UncommonError, also for a list of objects, whose items start on lines of their own; or what libyaml raises.
     """
-    if len(text) > MAX_NODES // 2 or "&" in text or "!" in text:
-        raise UncommonError  # there may be too many values in it, or anchors, or tags
+    if "&" in text or "!" in text or _may_have_too_many(text):
+        raise UncommonError  # there may be anchors in it, or tags, or too many values
     following = cast(_Next, CParser(text).get_event)
     found = []
     while not isinstance(event := following(), StreamEndEvent):
@@ -51,6 +51,11 @@ def read_documents(text: str) -> list[tuple[dict[str, object], int]]:
                 raise UncommonError
             found.append((data, root.start_mark.line if root.start_mark else 0))
     return found
+
+
+def _may_have_too_many(text: str) -> bool:
+    """Whether there may be more than MAX_NODES values: each but the first comes after one of a few characters."""
+    return len(text) > MAX_NODES and sum(map(text.count, "\n,:[{-?")) >= MAX_NODES
 
 
 def _node(event: Event, following: _Next, depth: int) -> object:

@@ -9,6 +9,7 @@ from itertools import islice
 import attrs
 import structlog
 
+from mesh_pilot.config.told import NO_EFFECT
 from mesh_pilot.envoy.patches.selection import KIND
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected, item_key
@@ -38,6 +39,10 @@ class ChangeStatistics:
     """Services that registries added, updated or deleted, by the same words."""
     triggers: Mapping[str, int]
     """Revisions by what was in them: ``config``, ``endpoint``, ``service``, ``secret``, ``global`` (mesh, networks)."""
+    warnings: Mapping[str, int]
+    """Warnings about what is in force now, by kind; ``MeshConfig`` and ``MeshNetworks`` are kinds here."""
+    without_effect: Mapping[str, int]
+    """Those of them that name something without effect."""
     debounce_seconds: Durations
     """From the first event of a revision until it was published."""
 
@@ -45,7 +50,8 @@ class ChangeStatistics:
 class Changes:
     """Listens to the reducer; give ``published`` to its ``on_publish``.
 
-    State: the counters, which keys are there (to tell an addition from an update), and the rejections that were told.
+    State: the counters, which keys are there (to tell an addition from an update), the rejections that were told,
+    and how many warnings there are about each object.
     """
 
     def __init__(self, world: World) -> None:
@@ -56,10 +62,23 @@ class Changes:
         self._service_events: Counter[str] = Counter()
         self._triggers: Counter[str] = Counter()
         self._warned: set[str] = set()
+        self._doubts: dict[Key, _Doubts] = {}
         self._debounce = Histogram((0.01, 0.1, 1, 3, 5, 10, 20, 30))
 
     def statistics(self) -> ChangeStatistics:
-        return ChangeStatistics(self._config_events, self._service_events, self._triggers, self._debounce.durations())
+        warnings: Counter[str] = Counter()
+        without_effect: Counter[str] = Counter()
+        for doubts in self._doubts.values():
+            warnings[doubts.kind] += doubts.warnings
+            without_effect[doubts.kind] += doubts.without_effect
+        return ChangeStatistics(
+            self._config_events,
+            self._service_events,
+            self._triggers,
+            warnings,
+            without_effect,
+            self._debounce.durations(),
+        )
 
     def published(self, published: Published) -> None:
         """Take in one revision. Synchronous and quick: it runs in the reducer's task."""
@@ -90,13 +109,12 @@ class Changes:
         match key:
             case ("config", kind, namespace, name):
                 self._tell_without_effect(kind)
-                self._tell_warnings(self._world.config.peek(ConfigKey(kind, namespace, name)))
+                self._take_warnings(key, kind, self._world.config.peek(ConfigKey(kind, namespace, name)))
                 if kind == KIND:
                     tell_config(self._world, ConfigKey(kind, namespace, name))
             case ("mesh",) | ("networks",):
-                for settings in self._world.mesh_settings():
-                    if item_key(settings) == key:
-                        self._tell_warnings(settings)
+                settings = next((s for s in self._world.mesh_settings() if item_key(s) == key), None)
+                self._take_warnings(key, _SETTINGS[key[0]], settings)
 
     def _event(self, key: Key, there: bool) -> str:
         known = key in self._present
@@ -112,10 +130,13 @@ class Changes:
             self._warned.add(kind)
             log.warning("objects of this kind are checked, but have no effect in this version", kind=kind)
 
-    def _tell_warnings(self, item: Config | MeshConfigValue | MeshNetworksValue | None) -> None:
-        """Log what is doubtful in what is new."""
-        if item is None:
+    def _take_warnings(self, key: Key, kind: str, item: Config | MeshConfigValue | MeshNetworksValue | None) -> None:
+        """Count what is doubtful in what is new, and log it."""
+        if item is None or not item.warnings:
+            self._doubts.pop(key, None)
             return
+        idle = sum(NO_EFFECT in problem.reason for problem in item.warnings)
+        self._doubts[key] = _Doubts(kind, len(item.warnings), idle)
         for line in islice(warnings_of(item), PROBLEMS_LOGGED):
             log.warning("in force, with a doubt", **line)
         if len(item.warnings) > PROBLEMS_LOGGED:
@@ -140,6 +161,17 @@ class Changes:
                 log.info("good again", source=rejected.source, where=str(rejected.origin), object=name_of(rejected))
         self._told = standing
 
+
+@attrs.frozen
+class _Doubts:
+    """How many warnings there are about something in force."""
+
+    kind: str
+    warnings: int
+    without_effect: int
+
+
+_SETTINGS = {"mesh": "MeshConfig", "networks": "MeshNetworks"}
 
 _TRIGGERS = {
     "config": "config",

@@ -140,6 +140,14 @@ class _Parts(Collector):
         for event, count in sorted(told.service_events.items()):
             services.add_sample(services.name, {"type": "Services", "event": event}, count)
         yield services
+        for name, text, counts_by_kind in (
+            ("mesh_pilot_config_warnings", "Warnings about what is in force, by kind", told.warnings),
+            ("mesh_pilot_without_effect", "What is written and has no effect, by kind", told.without_effect),
+        ):
+            doubts = _metric(name, text, "gauge")
+            for kind, count in sorted(counts_by_kind.items()):
+                doubts.add_sample(doubts.name, {"kind": kind}, count)
+            yield doubts
         triggers = _metric("pilot_push_triggers", "Published changes, by what was in them", "counter")
         for trigger, count in sorted(told.triggers.items()):
             triggers.add_sample(triggers.name, {"type": trigger}, count)

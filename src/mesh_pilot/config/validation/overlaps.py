@@ -45,6 +45,4 @@ class Cover:
         if host in self._exact:
             return True
         bare = host.removeprefix("*")
-        return any(
-            bare[len(bare) - length :] in self._endings for length in self._lengths if length <= len(bare)
-        )
+        return any(bare[len(bare) - length :] in self._endings for length in self._lengths if length <= len(bare))

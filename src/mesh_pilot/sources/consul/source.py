@@ -9,9 +9,10 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.model.config import ConfigError, Problem
+from mesh_pilot.model.config import Config, ConfigError, Origin, Problem
 from mesh_pilot.model.events import Event, Replace, Synced
 from mesh_pilot.sources.base import Backoff
+from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.consul.api import Answer, ConsulApi, open_api
 from mesh_pilot.sources.consul.configs import location_of, read_config
 from mesh_pilot.sources.consul.crowd import Crowd, Member, Query
@@ -266,20 +267,25 @@ class ConsulSource:
                 events += self._picture.drop(location_of(key))
             for key, value in sorted(values.items()):
                 if self._values.get(key) != value:
+                    config = await beside(len(value) > LARGE_BYTES, partial(self._read_config, key, value))
                     self._values[key] = value
-                    events += self._read_config(key, value)
+                    events += self._taken(location_of(key), config)
             await self._say(run, CONFIGS, events)
             return seconds or None
 
-    def _read_config(self, key: str, value: bytes) -> Sequence[Event]:
-        where = location_of(key)
+    def _read_config(self, key: str, value: bytes) -> Config | ConfigError:
+        """The object at a key, or what is wrong with it; changes nothing, and may run in a thread."""
         try:
-            config = read_config(self.settings.config_prefix, key, value, self.name)
+            return read_config(self.settings.config_prefix, key, value, self.name)
         except ConfigError as error:
-            return self._picture.refuse(where, error.problems, error.origin.line)
+            return error
         except Exception as error:
             log.error("internal error while decoding an object", source=self.name, key=key, exc_info=error)
-            return self._picture.refuse(where, (_mistake_of_ours(error),))
+            return ConfigError(Origin(self.name, location_of(key)), None, (_mistake_of_ours(error),))
+
+    def _taken(self, where: str, config: Config | ConfigError) -> Sequence[Event]:
+        if isinstance(config, ConfigError):
+            return self._picture.refuse(where, config.problems, config.origin.line)
         return self._picture.put(where, (config,))
 
     # -- doubt

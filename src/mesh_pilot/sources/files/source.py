@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import attrs
 import structlog
@@ -11,6 +12,7 @@ import trio
 
 from mesh_pilot.config.groups import reason_ignored
 from mesh_pilot.model.events import Accepted, Event, Replace, Synced
+from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.files.content import Content, Entry, Gone, Ignored, Place, Reading, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
 from mesh_pilot.sources.files.look import Look, look
@@ -161,16 +163,20 @@ class FileSource:
             self._recent.clear()
 
     async def _parse(self, place: Place, parts: Parts) -> Content:
-        """What stands in a unit; lets others run after every object."""
+        """What stands in a unit; others run meanwhile, or after every object of a small one."""
         entries: list[Entry] = []
         ignored: set[tuple[str, str]] = set()
-        known = self._known.setdefault(place, {})
-        for entry in self._roots[place.root].parse(place.path, parts, known):
+        known = dict(self._known.get(place, {}))
+        found: Iterable[Entry | Ignored] = self._roots[place.root].parse(place.path, parts, known)
+        if sum(map(len, parts.values())) > LARGE_BYTES:
+            found = await beside(True, partial(list, found))
+        for entry in found:
             if isinstance(entry, Ignored):
                 ignored.add((entry.api_version, entry.kind))
             else:
                 entries.append(entry)
             await trio.lowlevel.checkpoint()
+        self._known[place] = known
         if len(known) < 2:
             del self._known[place]  # a file of one object is read again whatever changes in it
         for api_version, kind in sorted(ignored - self._ignored.get(place, frozenset())):

@@ -15,6 +15,7 @@ from mesh_pilot.config.kinds import KINDS, Kind
 from mesh_pilot.model.config import Config, ConfigError, Origin
 from mesh_pilot.model.events import Accepted, Delete, Event, Rejected, Replace, Synced, Upsert
 from mesh_pilot.sources.base import Backoff
+from mesh_pilot.sources.beside import beside, has_many_values
 from mesh_pilot.sources.kubernetes.access import Access
 from mesh_pilot.sources.kubernetes.follow import Object, follow
 
@@ -133,18 +134,19 @@ class KubernetesSource:
         key, at = _key(kind, found), found["metadata"].get("resourceVersion", "")
         if at and self._versions.get(key) == at:
             return
-        self._versions[key] = at
         path = f"{self._access.server}/apis/{kind.group}/{version}/{kind.plural}"
         origin = Origin(self.name, f"{path} {key[2]}/{key[3]}" if key[2] else f"{path} {key[3]}")
         document = {"apiVersion": f"{kind.group}/{version}", "kind": kind.name, "metadata": found["metadata"]}
         document |= {part: found[part] for part in ("spec", "status") if part in found}
         try:
-            config = decode(document, origin=origin)
+            config = await beside(has_many_values(document), partial(decode, document, origin=origin))
         except ConfigError as error:
+            self._versions[key] = at
             self._standing[key] = Rejected(self.name, origin, error.problems, key)
             await self._tell(self._standing[key])
             return
         before = self._items.get(key)
+        self._versions[key] = at
         self._items[key] = config
         if before != config:
             await self._tell(Upsert(self.name, config))
