@@ -11,6 +11,8 @@ from support.rules import changed
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshConfigOutboundTrafficPolicyMode
 from mesh_pilot.config.mesh import decode_mesh, decode_networks, default_mesh
+from mesh_pilot.config.removed import REMOVED
+from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 
@@ -310,3 +312,94 @@ def test_golden_mesh_configs_are_good(path: Path) -> None:
     (document,) = load(path.read_text(encoding="utf-8"), ORIGIN)
     assert isinstance(document, Document)
     assert mesh(document.data).trust_domain == "cluster.local"
+
+
+ISTIO_1_1 = """\
+disablePolicyChecks: false
+enableTracing: true
+accessLogFile: "/dev/stdout"
+accessLogEncoding: 'TEXT'
+mixerCheckServer: istio-policy.istio-system.svc.cluster.local:9091
+mixerReportServer: istio-telemetry.istio-system.svc.cluster.local:9091
+policyCheckFailOpen: false
+connectTimeout: 4s
+sdsUdsPath: ""
+enableSdsTokenMount: false
+sdsUseK8sSaJwt: false
+trustDomain:
+rootNamespace: istio-config
+defaultConfig:
+  connectTimeout: 10s
+  parentShutdownDuration: 1m0s
+  concurrency: 2
+"""
+"""What Istio 1.1 is installed with, in part."""
+
+ISTIO_1_14 = {
+    "thriftConfig": {},
+    "defaultConfig": {"parentShutdownDuration": "60s", "drainDuration": "45s", "statNameLength": 189},
+    "dnsRefreshRate": "60s",
+}
+"""In what Istio 1.14 dumps, among all else: defaults that are gone."""
+
+
+def test_a_mesh_file_of_istio_1_1_is_read_and_says_what_is_gone() -> None:
+    (document,) = load(ISTIO_1_1, ORIGIN)
+    assert isinstance(document, Document)
+    warnings: list[Problem] = []
+    found = decode_mesh(document.data, origin=ORIGIN, line_of=document.line_of, warnings=warnings)
+    assert (found.connect_timeout, found.root_namespace) == (timedelta(seconds=4), "istio-config")
+    assert [(problem.path, problem.line) for problem in warnings if "removed in Istio" in problem.reason] == [
+        ("disablePolicyChecks", 1),
+        ("mixerCheckServer", 5),
+        ("mixerReportServer", 6),
+        ("policyCheckFailOpen", 7),
+        ("sdsUdsPath", 9),
+        ("enableSdsTokenMount", 10),
+        ("sdsUseK8sSaJwt", 11),
+        ("defaultConfig.connectTimeout", 15),
+        ("defaultConfig.parentShutdownDuration", 16),
+    ]
+    assert all(len(str(problem)) < 200 for problem in warnings)
+
+
+def test_the_defaults_of_istio_1_14_are_read() -> None:
+    said = problems_of(ISTIO_1_14)
+    assert [line.split(":")[1].strip() for line in said if "removed in" in line] == [
+        "thriftConfig",
+        "defaultConfig.parentShutdownDuration",
+    ]
+
+
+def test_a_removed_field_may_be_written_with_underscores_and_may_be_null() -> None:
+    assert "removed in Istio 1.8" in problems_of({"mixer_check_server": "a"})[0]
+    assert problems_of({"mixerCheckServer": None}) == []
+
+
+def test_what_never_was_a_field_stays_an_error_without_a_list_of_all_there_are() -> None:
+    assert problems_of({"meshExpansion": {}, "mixerChekServer": "a"}) == [
+        'meshExpansion: unknown field "meshExpansion"',
+        'mixerChekServer: unknown field "mixerChekServer"; did you mean mixerCheckServer?',
+    ]
+
+
+def test_removed_fields_are_not_there_any_more() -> None:
+    for message, fields in REMOVED.items():
+        assert not set(fields) & set(shape_of(message).by_name), message
+
+
+@pytest.mark.parametrize("text", ["{bad json", "[]", '"a"', "1", "{" * 5000, '{"a": NaN}', '{"a": "\\ud800"}'])
+def test_a_log_format_that_is_no_json_object_gives_way_to_the_default(text: str) -> None:
+    data = {"accessLogFile": "/dev/stdout", "accessLogEncoding": "JSON", "accessLogFormat": text}
+    (said,) = problems_of(data)
+    assert said.startswith("warning: accessLogFormat: is not a JSON object") and "the default is used" in said
+    assert mesh(data).access_log_format == ""
+
+
+def test_other_log_formats_stay_as_they_are() -> None:
+    for data in (
+        {"accessLogEncoding": "JSON", "accessLogFormat": '{"a": {"b": "%PROTOCOL%"}}'},
+        {"accessLogEncoding": "TEXT", "accessLogFormat": "{bad json"},
+    ):
+        assert problems_of(data) == []
+        assert mesh(data).access_log_format == data["accessLogFormat"]

@@ -35,6 +35,24 @@ def test_the_tables_name_fields_that_there_are() -> None:
         ({"discovery_selectors": []}, "discovery_selectors"),
         ({"serviceSettings": [{"hosts": ["a"], "settings": {"clusterLocal": True}}]}, "serviceSettings"),
         ({"defaultConfig": {"concurrency": 4}}, "defaultConfig.concurrency"),
+        ({"defaultProviders": {"metrics": ["prometheus"]}}, "defaultProviders.metrics"),
+        ({"extensionProviders": [{"name": "a", "prometheus": {}}]}, "extensionProviders[0].prometheus"),
+        (
+            {"extensionProviders": [{"name": "a", "opencensus": {"service": "a.b", "port": 1}}]},
+            "extensionProviders[0].opencensus",
+        ),
+        (
+            {
+                "extensionProviders": [
+                    {"name": "a", "lightstep": {"service": "a.b", "port": 1, "accessToken": "secret"}}
+                ]
+            },
+            "extensionProviders[0].lightstep",
+        ),
+        (
+            {"configSources": [{"address": "xds://a:1", "subscribedResources": ["SERVICE_REGISTRY"]}]},
+            "configSources[0].subscribedResources",
+        ),
         ({"defaultConfig": {"tracing": {"zipkin": {"address": "a:1"}}}}, "defaultConfig.tracing.zipkin"),
         (
             {"defaultConfig": {"connectionSettings": {"listenerConnectionLimit": 5}}},
@@ -57,6 +75,42 @@ def test_objects_that_have_such_a_field_are_in_force() -> None:
     assert (probe.path, probe.severity) == ("spec.probe", Severity.WARNING)
     (threads,) = problems_of("ProxyConfig", {"concurrency": 2})
     assert threads.path == "spec.concurrency" and threads.reason.startswith("has no effect: ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "paths"),
+    [
+        ("Telemetry", {"metrics": [{}]}, ["metrics"]),
+        (
+            "Telemetry",
+            {"targetRefs": [{"group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "a"}]},
+            ["targetRefs"],
+        ),
+        (
+            "Gateway",
+            {
+                "servers": [
+                    {
+                        "port": {"number": 443, "name": "a", "protocol": "HTTPS"},
+                        "hosts": ["*"],
+                        "name": "b",
+                        "defaultEndpoint": "127.0.0.1:80",
+                        "tls": {
+                            "mode": "SIMPLE",
+                            "tlsCertificates": [{"serverCertificate": "c", "privateKey": "k", "caCertificates": "d"}],
+                        },
+                    }
+                ]
+            },
+            ["servers[0].name", "servers[0].defaultEndpoint", "servers[0].tls.tlsCertificates[0].caCertificates"],
+        ),
+        ("WorkloadGroup", {"template": {}, "metadata": {"annotations": {"a": "b"}}}, ["metadata.annotations"]),
+    ],
+)
+def test_a_field_of_an_object_without_effect_is_named(kind: str, spec: object, paths: list[str]) -> None:
+    found = problems_of(kind, spec)
+    assert [problem.path for problem in found] == [f"spec.{path}" for path in paths]
+    assert all(p.severity is Severity.WARNING and p.reason.startswith("has no effect: ") for p in found)
 
 
 def test_a_deprecated_field_that_is_not_carried_out_says_so() -> None:

@@ -167,6 +167,12 @@ def test_what_can_not_be_looked_at_allows_nothing_and_denies_all_the_same(rule: 
     assert of(rule, RBAC.ALLOW) is not None
 
 
+def test_a_condition_may_ask_for_the_trust_domain() -> None:
+    by_condition = of("{when: [{key: source.trustDomain, values: [td], notValues: ['*.old']}]}")
+    by_source = of("{from: [{source: {trust_domains: [td], not_trust_domains: ['*.old']}}]}")
+    assert by_condition == by_source != of("{}")
+
+
 def test_an_empty_rule_is_everything() -> None:
     assert of("{}") == ([ANY], [ANY])
     assert of("{}", seer=Seer.CONNECTIONS) == ([ANY], [ANY])

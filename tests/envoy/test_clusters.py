@@ -113,6 +113,23 @@ spec: {egress: [{port: {number: 90, name: t, protocol: TCP}, hosts: ["shop/*"]}]
     assert list(found)[:-2] == [f"outbound|90||{STORE}"]
 
 
+def test_a_sidecar_config_may_leave_out_what_it_else_imports() -> None:
+    def scope(*hosts: str) -> str:
+        return f"""
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {{name: default, namespace: default}}
+spec: {{egress: [{{hosts: {list(hosts)}}}]}}
+"""
+
+    def reached(*hosts: str) -> list[str]:
+        return list(outbound(world_of(entry() + scope(*hosts)), sidecar()))[:-2]
+
+    reachable = [f"outbound|80||{STORE}"]
+    assert reached("*/*") == reached("*/*", "~other/*") == reached("*/*", "~shop/a.test") == reachable
+    assert reached("*/*", "~shop/*") == reached("shop/*", f"~*/{STORE}") == reached("~shop/*", "shop/*") == []
+
+
 def test_scopes_that_follow_the_same_rule_share_the_cluster() -> None:
     world = world_of(entry() + rule("{connectionPool: {tcp: {connectTimeout: 1s}}}"))
     plans = []

@@ -157,3 +157,33 @@ def test_an_object_that_cannot_be_reported_on_costs_itself(monkeypatch: pytest.M
     events = [line["event"] for line in logged]
     assert "cannot report on a changed object; it is in force" in events
     assert "refused; what was good before stays in force" in events
+
+
+def test_warnings_about_what_is_in_force_are_counted_by_kind() -> None:
+    told = Told()
+    idle, old = (
+        Problem("spec.a", "has no effect: nobody reads it", Severity.WARNING),
+        Problem("spec.b", "is deprecated: use c", Severity.WARNING),
+    )
+    told.publish(
+        Upsert("files", attrs.evolve(entry("a.test"), warnings=(idle, old))),
+        Upsert("mesh", MeshConfigValue(default_mesh(), ORIGIN, (idle,))),
+    )
+    found = told.changes.statistics()
+    assert (found.warnings, found.without_effect) == (
+        {"ServiceEntry": 2, "MeshConfig": 1},
+        {"ServiceEntry": 1, "MeshConfig": 1},
+    )
+    told.publish(Upsert("files", attrs.evolve(entry("b.test"), warnings=(old,))))
+    assert told.changes.statistics().without_effect == {"ServiceEntry": 0, "MeshConfig": 1}
+    told.publish(Delete("files", item_key(entry())))
+    assert told.changes.statistics().warnings == {"MeshConfig": 1}
+
+
+def test_warnings_about_settings_that_are_the_defaults_are_told_once(logged: list[Any]) -> None:
+    told = Told()
+    gone = MeshConfigValue(default_mesh(), ORIGIN, (Problem("thriftConfig", "has no effect", Severity.WARNING, 4),))
+    for _ in range(2):
+        told.publish(Upsert("mesh", gone))
+        told.publish(Upsert("files", entry("a.test")))
+    assert [line["field"] for line in logged if line["event"] == "in force, with a doubt"] == ["thriftConfig"]

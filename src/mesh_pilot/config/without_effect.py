@@ -125,10 +125,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     networking.WorkloadGroupObjectMeta: {"annotations": "only the labels are for the group's entries"},
     telemetry.Telemetry: {
         "metrics": _METRICS,
-        **dict.fromkeys(
-            ("target_ref", "target_refs"),
-            "this version takes the object for one without a target: for all it can reach",
-        ),
+        **dict.fromkeys(("target_ref", "target_refs"), "this version takes the object for one without a target"),
     },
     networking_v1beta1.ProxyConfig: dict.fromkeys(("concurrency", "environment_variables", "image"), _AGENT),
 }

@@ -51,7 +51,7 @@ class Changes:
     """Listens to the reducer; give ``published`` to its ``on_publish``.
 
     State: the counters, which keys are there (to tell an addition from an update), the rejections that were told,
-    and how many warnings there are about each object.
+    how many warnings there are about each object, and the warnings about the mesh-wide settings.
     """
 
     def __init__(self, world: World) -> None:
@@ -63,6 +63,7 @@ class Changes:
         self._triggers: Counter[str] = Counter()
         self._warned: set[str] = set()
         self._doubts: dict[Key, _Doubts] = {}
+        self._settings: dict[Key, tuple[Problem, ...]] = {}
         self._debounce = Histogram((0.01, 0.1, 1, 3, 5, 10, 20, 30))
 
     def statistics(self) -> ChangeStatistics:
@@ -93,6 +94,7 @@ class Changes:
             except Exception as error:
                 name = "/".join(key[1:]) or key[0]
                 log.error("cannot report on a changed object; it is in force", object=name, exc_info=error)
+        self._take_settings()
         self._tell_rejections()
 
     def _count(self, key: Key) -> None:
@@ -112,9 +114,6 @@ class Changes:
                 self._take_warnings(key, kind, self._world.config.peek(ConfigKey(kind, namespace, name)))
                 if kind == KIND:
                     tell_config(self._world, ConfigKey(kind, namespace, name))
-            case ("mesh",) | ("networks",):
-                settings = next((s for s in self._world.mesh_settings() if item_key(s) == key), None)
-                self._take_warnings(key, _SETTINGS[key[0]], settings)
 
     def _event(self, key: Key, there: bool) -> str:
         known = key in self._present
@@ -129,6 +128,17 @@ class Changes:
         if kind in WITHOUT_EFFECT and kind not in self._warned:
             self._warned.add(kind)
             log.warning("objects of this kind are checked, but have no effect in this version", kind=kind)
+
+    def _take_settings(self) -> None:
+        """Warnings about the mesh-wide settings: they may be new although what is in force is not, as where a file says
+        just what holds by default."""
+        settings = {item_key(item): item for item in self._world.mesh_settings()}
+        for key, kind in _SETTINGS.items():
+            item = settings.get(key)
+            warnings = item.warnings if item is not None else ()
+            if warnings != self._settings.get(key, ()):
+                self._settings[key] = warnings
+                self._take_warnings(key, kind, item)
 
     def _take_warnings(self, key: Key, kind: str, item: Config | MeshConfigValue | MeshNetworksValue | None) -> None:
         """Count what is doubtful in what is new, and log it."""
@@ -171,7 +181,7 @@ class _Doubts:
     without_effect: int
 
 
-_SETTINGS = {"mesh": "MeshConfig", "networks": "MeshNetworks"}
+_SETTINGS: Mapping[Key, str] = {("mesh",): "MeshConfig", ("networks",): "MeshNetworks"}
 
 _TRIGGERS = {
     "config": "config",
