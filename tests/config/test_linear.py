@@ -129,8 +129,8 @@ def test_a_value_of_any_shape_may_be_nested_only_so_deep(inner: Callable[[object
         spec = {"configPatches": [{"applyTo": "CLUSTER", "patch": patch}]}
         return [problem.reason for problem in problems_of("EnvoyFilter", spec)]
 
-    assert found(scalars.MAX_NESTING - 1) == []
-    for depth in (scalars.MAX_NESTING, 300, 5_000):
+    assert found(scalars.MAX_DEPTH - 1) == []
+    for depth in (scalars.MAX_DEPTH, 300, 5_000):
         assert found(depth) and all("nested too deeply" in reason for reason in found(depth))
 
 

@@ -32,6 +32,10 @@ DEPRECATED: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "certificates": _NO_EFFECT,
         "verify_certificate_at_client": "set caCertificates or subjectAltNames in DestinationRules",
     },
+    mesh.MeshConfigExtensionProvider: {
+        "lightstep": "use opentelemetry",
+        "opencensus": "use opentelemetry",
+    },
     mesh.MeshConfigExtensionProviderEnvoyExternalAuthorizationHttpProvider: {
         "include_headers_in_check": "use includeRequestHeadersInCheck",
     },

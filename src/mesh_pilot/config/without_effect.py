@@ -116,10 +116,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     mesh.MeshConfigExtensionProviderZipkinTracingProvider: {"trace_context_option": _LATER},
     mesh.NetworkIstioNetworkGateway: {"locality": "all gateways of a network are used"},
     networking.TrafficPolicyRetryBudget: {"budget_interval": "the budget is a share of the requests that are active"},
-    networking.Server: {
-        "default_endpoint": "requests go where routes say; Istio ignores it too",
-        "name": "statistics are named after the port",
-    },
+    networking.Server: {"default_endpoint": "requests go where routes say; Istio ignores it too"},
     networking.ServerTlsSettingsTlsCertificate: {"ca_certificates": "use caCertificates of the server's tls"},
     networking.WorkloadGroup: {"probe": _AGENT},
     networking.WorkloadGroupObjectMeta: {"annotations": "only the labels are for the group's entries"},
