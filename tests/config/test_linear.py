@@ -290,3 +290,28 @@ def test_whatever_is_written_the_problems_can_be_logged(data: dict[str, str]) ->
             found = error.problems
         for problem in found:
             assert str(problem).encode()
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        r"\x{10FFFF}",
+        r"[\x{10FFFF}]",
+        r"[[:alpha:]]+",
+        r"\pN\P{Greek}",
+        r"[\pN]",
+        r"\Q[(\E",
+        r"(?U)a+",
+        r"(?<n>a)",
+        r"a\z",
+    ],
+)
+def test_what_only_re2_has_is_let_through(pattern: str) -> None:
+    assert regex.regex_reason(pattern) == ""
+
+
+@pytest.mark.parametrize(
+    "pattern", ["[", "[]", "[^]", "(", r"(a)\1", "a(?=b)", "a++", "a{1001}", "a{0001001,}", r"\E", "*"]
+)
+def test_what_re2_does_not_take_is_refused(pattern: str) -> None:
+    assert regex.regex_reason(pattern)

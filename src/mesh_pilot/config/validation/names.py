@@ -182,23 +182,3 @@ def check_unique(path: str, values: Mapping[str, str], what: str) -> Iterator[Pr
         if value in seen:
             yield error(f"{path}{where}", f'{what} "{value}" is given twice')
         seen.add(value)
-
-
-def host_matches(one: str, other: str) -> bool:
-    """Whether two hosts, wildcards or not, have a name in common: `*.com` and `*.foo.com`, `a.b` and `*.b`."""
-    wild, other_wild = one.startswith("*"), other.startswith("*")
-    if wild and other_wild:
-        shorter, longer = sorted((one[1:], other[1:]), key=len)
-        return longer.endswith(shorter)
-    if wild:
-        return other.endswith(one[1:])
-    if other_wild:
-        return one.endswith(other[1:])
-    return one == other
-
-
-def host_within(host: str, outer: str) -> bool:
-    """Whether every name that `host` covers is covered by `outer`."""
-    if outer.startswith("*"):
-        return host.removeprefix("*").endswith(outer[1:]) if host.startswith("*") else host.endswith(outer[1:])
-    return host == outer

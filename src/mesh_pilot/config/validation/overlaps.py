@@ -9,7 +9,7 @@ def overlapping_hosts(hosts: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Pairs of indexes, the later first, of hosts that have a name in common; each host overlaps in one pair at most
     that it comes second in.
 
-    As `names.host_matches`: `*.com` and `*.foo.com`, `a.b` and `*.b`, a host and itself.
+    So have `*.com` and `*.foo.com`, `a.b` and `*.b`, a host and itself.
     """
     # Backwards, a wildcard is a prefix of all that it covers. The mark keeps a plain host from being one.
     return _prefixed([host[:0:-1] if host.startswith("*") else f"{host[::-1]}\0" for host in hosts])
@@ -33,7 +33,7 @@ def _prefixed(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 class Cover:
-    """A set of hosts, asked which names they cover: as `names.host_within` for any of them."""
+    """A set of hosts, asked which names they cover: `*.b` covers `a.b` and `*.a.b`."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._exact = frozenset(hosts)

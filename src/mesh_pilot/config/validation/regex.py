@@ -23,7 +23,10 @@ _REPEATING = re.compile(r"(?<!\()[*+?{]")
 _PART = re.compile(r"\\|\[")
 _CLASS = re.compile(r"\[\^?+\]?+(?:\[:\^?[a-z]++:\]|\\.|[^\]\\])*+\]", re.DOTALL)
 _NOT_IN_RE2 = re.compile(r"\(\?(?:[=!>(#]|<[=!]|P=)|[*+?}]\+")
-_ONLY_IN_RE2 = re.compile(r"\\(?:[pPQECz]|x\{)|\[\[:|\(\?[ims-]*U|\(\?<")
+_ONLY_IN_RE2 = re.compile(r"\(\?[ims-]*+U|\(\?<")
+_IN_CLASSES = ("\\p", "\\P", "\\x{")
+"""What only RE2 has in classes, besides names such as ``[:alpha:]``."""
+
 _FLAGS = re.compile(r"\(\?[imsU]*+(?:-[imsU]++)?\)")
 _REPEAT = re.compile(r"\{([0-9]++)(?:,([0-9]*+))?\}")
 _DOUBTFUL = re.compile(r"(\\.)|(\[|[-&~|](?=[-&~|]))", re.DOTALL)
@@ -100,6 +103,7 @@ class _Parts:
                     end = pattern.find("\\E", position)
                     position = len(pattern) if end < 0 else end + 2
                     self.only_re2 = True
+                self.only_re2 = self.only_re2 or pattern.startswith("\\x{", start)
                 self._escape(pattern[start:position])
         self._rest(pattern[position:])
         return True
@@ -117,7 +121,7 @@ class _Parts:
 
     def _class(self, text: str) -> None:
         self.bare.append("_")
-        self.only_re2 = self.only_re2 or "[:" in text[1:] or "\\p" in text or "\\P" in text
+        self.only_re2 = self.only_re2 or "[:" in text[1:] or any(part in text for part in _IN_CLASSES)
         head = 2 if text.startswith("[^") else 1
         body = _DOUBTFUL.sub(lambda match: match[1] or f"\\{match[2]}", text[head:])
         self.python.append(text[:head] + body)
