@@ -105,7 +105,7 @@ def test_what_people_write_goes_the_short_way(path: Path) -> None:
         "text",
         "---",
         "a: " + "[" * 150 + "]" * 150,
-        "a: " + "x" * MAX_NODES,
+        "a: [" + "1, " * MAX_NODES + "]",
     ],
     ids=lambda text: text[:20],
 )
