@@ -111,8 +111,44 @@ def test_a_file_that_is_broken_in_part_keeps_the_objects_that_can_not_be_found_i
     (rejected,) = index.update({A: content(good("x"), broken(5), good("z"))})
     assert isinstance(rejected, Rejected)
     assert (rejected.key, str(rejected.origin)) == (None, "a.yaml:5")
+    assert [(problem.line, problem.reason) for problem in rejected.problems] == [
+        (5, "not valid YAML"),
+        (
+            5,
+            "not found in the file now: VirtualService/default/y; what was read before stays in force until the "
+            "file is good (mend the broken document, or remove it)",
+        ),
+    ]
     assert versions(index) == {"x": 1, "y": 1, "z": 1}
     assert index.update({A: content(good("x"), good("z"))}) == (Delete("files", key("y")), Accepted("files", "a.yaml"))
+
+
+def test_a_bad_object_under_a_name_that_the_file_did_not_have_holds_what_is_missing() -> None:
+    index = FileIndex("files")
+    index.update({A: content(good("web"), good("y"))})
+    for _ in range(2):
+        index.update({A: content(bad("we", line=3))})  # cut in the middle of its name
+        assert versions(index) == {"web": 1, "y": 1}
+    told = {str(rejected.origin): rejected.problems[-1].reason for rejected in index.rejections()}
+    assert "VirtualService/default/web, VirtualService/default/y; what was read before stays" in told["a.yaml:3"]
+    index.update({A: content(good("y"))})
+    assert versions(index) == {"y": 1}
+    assert index.rejections() == ()
+
+
+def test_beside_an_object_that_was_bad_all_along_others_can_be_removed() -> None:
+    index = FileIndex("files")
+    index.update({A: content(good("x"), bad("y"))})
+    index.update({A: content(bad("y"))})
+    assert versions(index) == {}
+
+
+def test_only_some_of_many_missing_objects_are_named() -> None:
+    index = FileIndex("files")
+    index.update({A: content(*(good(f"o{number}") for number in range(9)))})
+    (rejected,) = index.update({A: content(broken())})
+    assert isinstance(rejected, Rejected)
+    assert "VirtualService/default/o4 and 4 more;" in rejected.problems[-1].reason
 
 
 def test_a_file_that_can_not_be_read_keeps_all_its_objects() -> None:
@@ -258,7 +294,7 @@ def test_broken_files_hold_on_to_what_was_good_and_to_nothing_else(edits: list[d
         ever_good |= {entry.item for entry in entries if isinstance(entry, Found)}
         after = {item_key(item): item for item in index.items()}
         assert set(after.values()) <= ever_good
-        all_readable = not unreadable and all(entry.key is not None for entry in entries)
+        all_readable = not unreadable and all(isinstance(entry, Found) for entry in entries)
         for name in "xyz":
             mentioned = [entry for entry in entries if entry.key == key(name)]
             if not mentioned and all_readable:

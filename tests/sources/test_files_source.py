@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ def names(follower: Follower) -> set[str]:
 
 def versions(follower: Follower) -> dict[str, int]:
     return {item.name: version(item) for item in follower.picture.items.values() if isinstance(item, Config)}
+
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="inotify is of Linux")
 
 
 async def eventually(is_so: Callable[[], bool]) -> None:
@@ -161,13 +165,21 @@ async def test_text_that_is_not_utf_8_is_rejected_with_its_line(folder: Path, so
         assert "UTF-8" in rejected.problems[0].reason
 
 
-async def test_a_name_that_can_not_be_printed_is_rejected(folder: Path, source: FileSource) -> None:
-    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.yaml")).write_text(text("one", 1))
-    (folder / "a.yaml").write_text(text("two", 1))
+async def test_names_that_are_not_utf_8_are_read_and_told_as_escapes(folder: Path, source: FileSource) -> None:
+    odd = Path(os.fsdecode(os.fsencode(folder) + b"/sub\xff\n"))
+    odd.mkdir()
+    (odd / os.fsdecode(b"\xfe.yaml")).write_text(f"{text('one', 1)}---\n{bad_text('two')}---\n{bad_text('two')}")
     async with running(source) as follower:
         await follower.until_synced()
-        assert [r.origin.location for r in follower.picture.rejected.values()] == [f"{folder}/\\udcff.yaml"]
-        assert names(follower) == {"two"}
+        assert names(follower) == {"one"}
+        await follower.until(lambda picture: len(picture.rejected) == 2)
+        place = f"{folder}/sub\\xff\\n/\\xfe.yaml"
+        (config,) = follower.picture.items.values()
+        assert isinstance(config, Config)
+        assert config.origin.location == place
+        assert {r.origin.location for r in follower.picture.rejected.values()} == {place}
+        (odd / os.fsdecode(b"\xfe.yaml")).write_text(text("one", 2))
+        await follower.until(lambda picture: not picture.rejected and version(picture.items[key("one")]) == 2)
 
 
 async def test_an_internal_error_costs_one_object(
@@ -385,6 +397,131 @@ async def test_a_file_that_is_emptied_or_replaced_bit_by_bit_deletes_nothing(
         (folder / "a.yaml").write_text(text("one", 2))
         await follower.until(lambda picture: version(picture.items[key("one")]) == 2)
         assert not any(isinstance(event, Delete) for event in follower.events)
+
+
+async def other_change(folder: Path, follower: Follower, number: int) -> None:
+    """Another file changes, which makes the source look at all of them."""
+    replace(folder / "other.yaml", text("other", number))
+    other = key("other")
+    await follower.until(lambda picture: other in picture.items and version(picture.items[other]) == number)
+
+
+async def watched(source: FileSource) -> None:
+    """Until the folders are watched: they are looked at once more then."""
+    await eventually(lambda: source.statistics().looks > 1)
+
+
+@linux_only
+async def test_a_file_that_is_truncated_and_still_open_stands_as_it_was_until_it_is_closed(
+    folder: Path, source: FileSource, mock_clock: trio.testing.MockClock
+) -> None:
+    (folder / "a.yaml").write_text(f"{text('one', 1)}---\n{text('two', 1)}")
+    async with running(source) as follower:
+        await follower.until_synced()
+        await watched(source)
+        with (folder / "a.yaml").open("w") as file:
+            await eventually(lambda: source.statistics().being_written == 1)
+            for number in range(1, 4):
+                mock_clock.jump(5)
+                await other_change(folder, follower, number)
+            file.write(text("one", 2))
+            file.flush()
+            mock_clock.jump(5)
+            await other_change(folder, follower, 4)
+            assert names(follower) == {"one", "two", "other"}
+            assert version(follower.picture.items[key("one")]) == 1
+            file.write(f"---\n{text('two', 2)}")
+        await follower.until(lambda picture: version(picture.items[key("two")]) == 2)
+        assert version(follower.picture.items[key("one")]) == 2
+        assert source.statistics().being_written == 0
+        assert not any(isinstance(event, Delete | Rejected) for event in follower.events)
+
+
+@linux_only
+async def test_a_link_to_a_file_that_is_being_written_stands_as_it_was(
+    folder: Path, tmp_path: Path, source: FileSource, mock_clock: trio.testing.MockClock
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "x.yaml").write_text(text("one", 1))
+    (folder / "a.yaml").symlink_to(tmp_path / "elsewhere" / "x.yaml")
+    async with running(source) as follower:
+        await follower.until_synced()
+        await watched(source)
+        with (tmp_path / "elsewhere" / "x.yaml").open("w") as file:
+            await eventually(lambda: source.statistics().being_written == 1)
+            mock_clock.jump(5)
+            await other_change(folder, follower, 1)
+            file.write(text("one", 2))
+        await follower.until(lambda picture: version(picture.items[key("one")]) == 2)
+        assert not any(isinstance(event, Delete | Rejected) for event in follower.events)
+
+
+@linux_only
+async def test_a_file_that_stays_open_for_too_long_counts_as_it_stands(
+    folder: Path, source: FileSource, mock_clock: trio.testing.MockClock
+) -> None:
+    (folder / "a.yaml").write_text(f"{text('one', 1)}---\n{text('two', 1)}")
+    async with running(source) as follower:
+        await follower.until_synced()
+        await watched(source)
+        with (folder / "a.yaml").open("w") as file:
+            file.write(text("one", 2))
+            file.flush()
+            await eventually(lambda: source.statistics().being_written == 1)
+            mock_clock.jump(Timing().open_seconds)
+            await eventually(lambda: source.statistics().pending == 1)
+            mock_clock.jump(1)
+            await follower.until(lambda picture: key("two") not in picture.items)
+            assert versions(follower) == {"one": 2}
+
+
+async def test_a_file_that_stands_empty_keeps_its_objects_for_a_time_and_tells_so(
+    folder: Path, source: FileSource, mock_clock: trio.testing.MockClock
+) -> None:
+    (folder / "a.yaml").write_text(text("one", 1))
+    async with running(source) as follower:
+        await follower.until_synced()
+        for nothing in ("", "# all of it is commented out\n", "---\n", "%x\n"):
+            (folder / "a.yaml").write_text(nothing)
+            await eventually(lambda: source.statistics().pending == 1)
+            mock_clock.jump(1)
+            await follower.until(lambda picture: bool(picture.rejected))
+            (rejected,) = follower.picture.rejected.values()
+            assert "is empty; VirtualService/default/one stay in force until" in rejected.problems[0].reason
+            assert names(follower) == {"one"}
+            (folder / "a.yaml").write_text(text("one", 1))
+            await follower.until(lambda picture: not picture.rejected)
+        (folder / "a.yaml").write_text("")
+        await eventually(lambda: source.statistics().pending == 1)
+        mock_clock.jump(1)
+        await follower.until(lambda picture: bool(picture.rejected))
+        mock_clock.jump(Timing().empty_seconds)
+        await follower.until(lambda picture: not picture.items and not picture.rejected)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    ["hello\n", "a: 1\n", "kind: ServiceEntry\n", "apiVersion: apps/v1\nkind: Deployment\n", "[1, 2]\n"],
+)
+async def test_broken_text_that_is_still_yaml_takes_nothing_back(
+    folder: Path, source: FileSource, mock_clock: trio.testing.MockClock, broken: str
+) -> None:
+    (folder / "a.yaml").write_text(f"{text('one', 1)}---\n{text('two', 1)}")
+    async with running(source) as follower:
+        await follower.until_synced()
+        (folder / "a.yaml").write_text(broken)
+        await eventually(lambda: source.statistics().pending == 1)
+        mock_clock.jump(2.5)
+        await follower.until(lambda picture: bool(picture.rejected))
+        assert names(follower) == {"one", "two"}
+        told = "".join(problem.reason for r in follower.picture.rejected.values() for problem in r.problems)
+        assert "VirtualService/default/one, VirtualService/default/two" in told
+        assert "in force" in told
+        (folder / "a.yaml").write_text(text("one", 2))
+        await eventually(lambda: source.statistics().pending == 1)
+        mock_clock.jump(1)
+        await follower.until(lambda picture: key("two") not in picture.items and not picture.rejected)
+        assert versions(follower) == {"one": 2}
 
 
 async def test_an_object_that_is_moved_in_two_steps_is_never_missing(

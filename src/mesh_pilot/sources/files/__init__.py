@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mesh_pilot.sources.files.roots import ConfigRoot, CredentialsRoot, Root
-from mesh_pilot.sources.files.source import FileSource, FileSourceStatistics, Timing
+from mesh_pilot.sources.files.source import FileSource, FileSourceStatistics
+from mesh_pilot.sources.files.waiting import Timing
 
 __all__ = ["FileSource", "FileSourceStatistics", "Timing", "file_source"]
 

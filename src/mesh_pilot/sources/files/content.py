@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import NamedTuple
 
 import attrs
@@ -19,7 +20,20 @@ class Place(NamedTuple):
     root: int
     """The position of the root among those that were configured: an earlier root wins."""
     path: str
-    """As people know it: the root as they gave it, and the way from there."""
+    """The root as it was given, and the way from there; bytes that are not UTF-8 are surrogates, as `os` has them."""
+
+    @property
+    def shown(self) -> str:
+        """The path as people are told of it."""
+        return printable(self.path)
+
+
+def printable(path: str) -> str:
+    """A path with what can't be printed, or is not UTF-8, as backslash escapes: fit for any page, log and encoding."""
+    if path.isprintable():
+        return path
+    text = os.fsencode(path).decode(errors="backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 @attrs.frozen
@@ -49,6 +63,8 @@ class Ignored:
     api_version: str
     kind: str
     line: int = 0
+    is_named: bool = True
+    """False: it has no name, so it may be an object of ours that was overwritten."""
 
 
 Entry = Found | Faulty
@@ -59,6 +75,10 @@ class Content:
     """All that a readable place says."""
 
     entries: tuple[Entry, ...] = ()
+    is_empty: bool = False
+    """Whether there is no document at all, not even one that is ignored."""
+    unnamed_line: int = 0
+    """Where the first document stands that is ignored and has no name; 0: there is none."""
 
 
 @attrs.frozen

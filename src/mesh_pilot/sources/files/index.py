@@ -5,19 +5,24 @@ The rules:
 - A key belongs to the first good object that has it, in the order of places; within a place only the first object of
   a key counts, good or bad. The others are refused until it goes.
 - A bad object holds on to what was in force from its file: its last good version stays until it is good again or gone.
-  So does a file that can't be read, or one so broken in part that it can't be told which object is which.
+  So does a file that can't be read, or one so broken in part that it can't be told which object is which: a document
+  without a name, or a bad object that was not in the file before, may be one that is missing. What stays is told.
 - A change says only what differs from before. An object that moves between files in one change is never missing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 
 import attrs
 
 from mesh_pilot.model.config import Config, Origin, Problem
 from mesh_pilot.model.events import Accepted, Delete, Event, Item, Rejected, Upsert, item_key
 from mesh_pilot.sources.files.content import Content, Faulty, Found, Gone, Key, Place, Reading, Unreadable
+
+NAMES_TOLD = 5
+"""Objects that a message names; it says how many more there are."""
 
 
 @attrs.frozen
@@ -38,6 +43,8 @@ class _File:
     """The first object of each key."""
     problems: tuple[Problem, ...]
     """What is wrong with it apart from its named objects."""
+    ever_good: frozenset[Key] = frozenset()
+    """The keys of which there was a good object here at any time."""
 
 
 @attrs.frozen
@@ -87,6 +94,16 @@ class FileIndex:
         """Everything that stands refused."""
         return tuple(self._standing.values())
 
+    def claims(self, place: Place) -> int:
+        """How many objects a place has, good or bad."""
+        known = self._files.get(place)
+        return len(known.claims) if known else 0
+
+    def described(self, place: Place) -> str:
+        """The objects of a place, for people."""
+        known = self._files.get(place)
+        return _names(known.claims if known else ())
+
     def is_harmless(self, place: Place, reading: Reading) -> bool:
         """Whether it only adds or changes objects: it refuses nothing and takes nothing back."""
         known = self._files.get(place)
@@ -122,9 +139,9 @@ class FileIndex:
                 after: Mapping[Key, _Claim] = {}
             case Unreadable(reason):
                 after = before
-                self._files[place] = _File(after, (Problem("", reason),))
+                self._files[place] = _File(after, (Problem("", reason),), known.ever_good if known else frozenset())
             case Content():
-                file = _file(reading, before)
+                file = _file(reading, known)
                 after = file.claims
                 self._files[place] = file
         for key in before:
@@ -194,7 +211,7 @@ class FileIndex:
         if first is None:
             return None
         place, claim = first
-        return Rejected(self._source, Origin(self._source, place.path, claim.line), claim.problems, key)
+        return Rejected(self._source, Origin(self._source, place.shown, claim.line), claim.problems, key)
 
     def _first_bad(self, key: Key) -> tuple[Place, Faulty] | None:
         for place in sorted(self._claims.get(key, ())):
@@ -212,7 +229,7 @@ class FileIndex:
         if not problems:
             return None
         problems.sort(key=lambda problem: problem.line)
-        return Rejected(self._source, Origin(self._source, place.path, problems[0].line), tuple(problems))
+        return Rejected(self._source, Origin(self._source, place.shown, problems[0].line), tuple(problems))
 
     def _duplicates(self, place: Place, file: _File) -> Iterator[Problem]:
         for key, claim in file.claims.items():
@@ -228,33 +245,57 @@ class FileIndex:
 
     def _origin(self, key: Key, place: Place) -> Origin:
         claim = self._files[place].claims[key]
-        return Origin(self._source, place.path, 0 if isinstance(claim, _Lost) else claim.line)
+        return Origin(self._source, place.shown, 0 if isinstance(claim, _Lost) else claim.line)
 
 
-def _file(content: Content, before: Mapping[Key, _Claim]) -> _File:
-    """What content claims, where the same file claimed `before` until now."""
+def _file(content: Content, known: _File | None) -> _File:
+    """What content claims, where the same file was `known` as this until now."""
+    before = known.claims if known else {}
+    ever_good = known.ever_good if known else frozenset()
+    is_missing_some = any(isinstance(claim, _Lost) for claim in before.values())
     claims: dict[Key, Found | Faulty] = {}
     problems: list[Problem] = []
-    whole = True
+    whole = not content.unnamed_line
     for entry in content.entries:
         if entry.key is None:
             whole = False
             problems += entry.problems
             continue
         first = claims.setdefault(entry.key, entry)
-        if first is entry:
-            continue
-        if isinstance(entry, Found):
-            problems.append(_duplicate(entry.key, f"line {first.line}", entry.line))
-        else:
-            problems += entry.problems
+        if first is not entry:
+            if isinstance(entry, Found):
+                problems.append(_duplicate(entry.key, f"line {first.line}", entry.line))
+            else:
+                problems += entry.problems
+        elif isinstance(entry, Faulty) and entry.key not in ever_good and (is_missing_some or entry.key not in before):
+            whole = False  # cut short, its name may be the first half of another
     lost: Mapping[Key, _Claim] = {} if whole else {key: _LOST for key in before if key not in claims}
-    return _File({**lost, **claims}, tuple(problems))
+    if lost:
+        reason = (
+            f"not found in the file now: {_names(lost)}; what was read before stays in force until the file is good"
+        )
+        problems.append(Problem("", f"{reason} (mend the broken document, or remove it)", line=_first_faulty(content)))
+    good = {key for key, claim in claims.items() if isinstance(claim, Found)}
+    all_claims: Mapping[Key, _Claim] = {**lost, **claims}
+    return _File(all_claims, tuple(problems), frozenset(good | (ever_good & all_claims.keys())))
 
 
 def _duplicate(key: Key, where: object, line: int) -> Problem:
     name = "/".join(key[1:]) or key[0]
     return Problem("", f"{name} is already defined at {where}; this one is ignored until that one goes", line=line)
+
+
+def _first_faulty(content: Content) -> int:
+    """The line of the first document that is not a good object."""
+    bad = next((entry.line for entry in content.entries if isinstance(entry, Faulty)), 0)
+    return min(filter(None, (bad, content.unnamed_line)), default=0)
+
+
+def _names(keys: Collection[Key]) -> str:
+    """Objects for people: a few by name, the others counted."""
+    names = ["/".join(key[1:]) or key[0] for key in islice(keys, NAMES_TOLD)]
+    rest = len(keys) - len(names)
+    return ", ".join(names) + (f" and {rest} more" if rest else "")
 
 
 def _key_of(event: Upsert | Delete) -> Key:

@@ -12,15 +12,22 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Collection, Iterator
+from enum import Enum, auto
 from functools import cache
 from types import TracebackType
 from typing import Self
 
 import attrs
+import structlog
 import trio
 
-OPEN_SECONDS = 0.05
-"""A file that is being written is looked at once its writer closes it, or has written nothing for so long."""
+from mesh_pilot.sources.files.content import printable
+from mesh_pilot.sources.files.writers import Writers
+
+log = structlog.get_logger(scope="sources")
+
+CAME_SECONDS = 0.05
+"""A file that came (with a writer, or as a link) is looked at after so long, if nothing else is told of it."""
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE = 0x2, 0x4, 0x8
 _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x40, 0x80, 0x100, 0x200, 0x400, 0x800
@@ -28,8 +35,24 @@ _UNMOUNT, _OVERFLOW, _IGNORED = 0x2000, 0x4000, 0x8000
 _IS_FOLDER = 0x40000000
 _MASK = _MODIFY | _ATTRIB | _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _CREATE | _DELETE | _DELETE_SELF | _MOVE_SELF
 _LOST = _DELETE_SELF | _MOVE_SELF | _UNMOUNT | _OVERFLOW | _IGNORED
+_RELEASED = _CLOSE_WRITE | _MOVED_FROM | _MOVED_TO | _DELETE
 _HEADER = struct.Struct("iIII")
 _BUFFER = 64 * 1024
+
+
+class What(Enum):
+    """What can happen to a path."""
+
+    CAME = auto()
+    """A file is there: with a writer, who writes next, or as a link."""
+    WRITTEN = auto()
+    """A file was written to or truncated: more may follow until its writer closes it."""
+    RELEASED = auto()
+    """A file was closed by its writer, moved or deleted."""
+    OTHER = auto()
+    """Anything else, whole by itself: a folder came or went, times or permissions changed."""
+    WATCH_LOST = auto()
+    """What happens there from now on may not be told: the folder is another one, or there was more than was kept."""
 
 
 @attrs.frozen
@@ -37,10 +60,7 @@ class Happening:
     """Something that happened to a path."""
 
     path: str
-    is_going_on: bool
-    """A file came, or was written to: more follows when its writer closes it."""
-    is_watch_lost: bool
-    """What happens there from now on may not be told: the folder is another one, or there was more than was kept."""
+    what: What
 
 
 @cache
@@ -77,19 +97,27 @@ class Inotify:
         trio.lowlevel.notify_closing(self._fd)
         os.close(self._fd)
 
-    def watch(self, folder: str) -> None:
-        """Be told of what happens to a folder and right in it. Raises OSError."""
-        number = self._library.inotify_add_watch(self._fd, os.fsencode(folder), ctypes.c_uint32(_MASK))
-        self._folders[_checked(number, folder)] = folder
+    def watch(self, folders: Collection[str]) -> None:
+        """Be told of what happens to these folders and right in them, and in no others. Raises OSError.
 
-    async def happenings(self, deadline: float) -> list[Happening]:
-        """What has happened since the last call, waiting for something until the deadline; then it is nothing."""
-        with trio.move_on_at(deadline):
-            await trio.lowlevel.wait_readable(self._fd)
-            return list(self._read())
-        return []
+        Nothing is missed in a folder that was watched before.
+        """
+        known = set(self._folders.values())
+        for folder in folders:
+            if folder not in known:
+                number = self._library.inotify_add_watch(self._fd, os.fsencode(folder), ctypes.c_uint32(_MASK))
+                self._folders[_checked(number, folder)] = folder
+        for number, folder in list(self._folders.items()):
+            if folder not in folders:
+                del self._folders[number]
+                self._library.inotify_rm_watch(self._fd, number)
 
-    def _read(self) -> Iterator[Happening]:
+    async def wait(self) -> None:
+        """Until something has happened that was not read."""
+        await trio.lowlevel.wait_readable(self._fd)
+
+    def read(self) -> Iterator[Happening]:
+        """What has happened since the last call."""
         try:
             data = os.read(self._fd, _BUFFER)
         except BlockingIOError:
@@ -100,9 +128,21 @@ class Inotify:
             at += _HEADER.size
             name = os.fsdecode(data[at : at + size].rstrip(b"\0"))
             at += size
-            folder = self._folders.get(number, "")
-            is_going_on = bool(what & (_MODIFY | _CREATE)) and not what & _IS_FOLDER
-            yield Happening(f"{folder}/{name}" if name else folder, is_going_on, bool(what & _LOST))
+            folder = self._folders.get(number)
+            if folder is not None or what & _OVERFLOW:
+                yield Happening(f"{folder}/{name}" if name else folder or "", _meaning(what))
+
+
+def _meaning(mask: int) -> What:
+    if mask & _LOST:
+        return What.WATCH_LOST
+    if mask & _IS_FOLDER:
+        return What.OTHER
+    if mask & _RELEASED:
+        return What.RELEASED
+    if mask & _MODIFY:
+        return What.WRITTEN
+    return What.CAME if mask & _CREATE else What.OTHER
 
 
 def _checked(result: int, path: str) -> int:
@@ -118,29 +158,64 @@ def _checked(result: int, path: str) -> int:
     raise OSError(number, os.strerror(number), path)
 
 
-async def follow(
-    folders: Collection[str],
-    matters: Callable[[str], bool],
-    *,
-    ready: Callable[[], None],
-    changed: Callable[[], None],
-) -> None:
-    """Call ``changed`` whenever something that matters has happened in these folders. Raises OSError.
+class Folders:
+    """Folders that are watched, and what their events come to.
 
-    ``ready`` is called once that is so. Returns when it is no longer sure to be: the folders are to be looked at, and
-    to be watched anew. If cancelled, nothing is left.
+    State: `_look_at`, when to look at a file that came; `_is_lost`, whether events were; `_is_news`, whether something
+    is to be told.
     """
-    with Inotify() as inotify:
-        for folder in folders:
-            inotify.watch(folder)
-        ready()
-        look_at = math.inf
-        while True:
-            found = [each for each in await inotify.happenings(look_at) if each.is_watch_lost or matters(each.path)]
-            if any(each.is_watch_lost for each in found):
-                return
-            if any(not each.is_going_on for each in found) or trio.current_time() >= look_at:
-                look_at = math.inf
+
+    def __init__(self, inotify: Inotify, matters: Callable[[str], bool], writers: Writers) -> None:
+        self._inotify = inotify
+        self._matters = matters
+        self._writers = writers
+        self._look_at = math.inf
+        self._is_lost = self._is_news = False
+        self._waiting = trio.CancelScope()
+
+    def __repr__(self) -> str:
+        return f"<Folders of {self._inotify!r}, {self._writers!r}>"
+
+    def watch(self, folders: Collection[str]) -> None:
+        """Follow these folders and no others. Raises OSError."""
+        self._inotify.watch(folders)
+
+    def catch_up(self) -> None:
+        """Take in what has happened up to now, without waiting to be told of it."""
+        now = trio.current_time()
+        for each in self._inotify.read():
+            if each.what is What.WATCH_LOST:
+                self._is_lost = True
+            elif self._matters(each.path):
+                self._take(each, now)
+        self._waiting.cancel()
+
+    def _take(self, each: Happening, now: float) -> None:
+        match each.what:
+            case What.WRITTEN if not self._writers.wrote(each.path, now):
+                pass  # it counts once it is closed
+            case What.CAME | What.WRITTEN:
+                self._look_at = now + CAME_SECONDS
+            case What.RELEASED:
+                self._writers.released(each.path)
+                self._is_news = True
+            case _:
+                self._is_news = True
+
+    async def follow(self, changed: Callable[[], None]) -> None:
+        """Call ``changed`` whenever something may have changed that matters.
+
+        Returns when it is no longer sure to be told: the folders are to be looked at, and to be watched anew.
+        """
+        while not self._is_lost:
+            with trio.CancelScope(deadline=min(self._look_at, self._writers.next_overdue)) as self._waiting:
+                await self._inotify.wait()
+            self.catch_up()
+            now = trio.current_time()
+            for path in self._writers.take_overdue(now):
+                log.warning("file is still open for writing; it counts as it stands from now on", file=printable(path))
+                self._is_news = True
+            if self._is_news or now >= self._look_at:
+                self._look_at, self._is_news = math.inf, False
                 changed()
-            elif found:
-                look_at = trio.current_time() + OPEN_SECONDS
+        self._writers.forget()

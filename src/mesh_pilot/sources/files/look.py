@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 
 import attrs
 
 from mesh_pilot.sources.files.content import Gone, Place, Unreadable
-from mesh_pilot.sources.files.roots import Identity, Listing, Parts, Root, Signature
+from mesh_pilot.sources.files.roots import Identity, Listing, Parts, Root, Signature, files_of
 
 _STAYS = "what was read from it before stays in force"
 
@@ -37,17 +39,39 @@ class Look:
     """What differs from the look before."""
     identities: Mapping[int, Identity] = attrs.field(factory=dict)
     """Which folder each root is, for the roots that could be read at any time."""
+    in_place: frozenset[Place] = frozenset()
+    """Of what changed, the units whose files are the ones that they were, with other content."""
     folders: frozenset[str] = frozenset()
     """Folders to watch."""
     reads: int = 0
     """Units that were opened."""
 
+    def without(self, written: Collection[Identity], before: Look) -> Look:
+        """The same, where what is made of these files was not looked at: it is as it was before."""
+        places = [place for place in self.changed if self.is_of(place, written)]
+        if not places:
+            return self
+        seen = {place: what for place, what in self.seen.items() if place not in places}
+        seen |= {place: before.seen[place] for place in places if place in before.seen}
+        changed = {place: what for place, what in self.changed.items() if place not in places}
+        return attrs.evolve(self, seen=seen, changed=changed)
 
-def look(roots: Sequence[Root], before: Look, again: Collection[Place]) -> Look:
-    """Look at all the roots. Units in `again` are read even where they look as before from outside."""
+    def is_of(self, place: Place, files: Collection[Identity]) -> bool:
+        """Whether one of these files belongs to a unit."""
+        return place in self.seen and not files_of(self.seen[place].signature).isdisjoint(files)
+
+
+def look(
+    roots: Sequence[Root], before: Look, again: Collection[Place], written: Collection[Identity] = frozenset()
+) -> Look:
+    """Look at all the roots. Units in `again` are read even where they look as before from outside.
+
+    Units of which a file is `written` at present are not read: they stand as they were, and new ones are passed over.
+    """
     visited: defaultdict[type[Root], set[Identity]] = defaultdict(set)
     seen: dict[Place, Seen] = {}
     changed: dict[Place, Parts | Unreadable | Gone] = {}
+    in_place: set[Place] = set()
     identities = dict(before.identities)
     folders: set[str] = set()
     reads = 0
@@ -68,6 +92,10 @@ def look(roots: Sequence[Root], before: Look, again: Collection[Place]) -> Look:
             if last is not None and last.signature == signature and place not in again:
                 seen[place] = last
                 continue
+            if written and not files_of(signature).isdisjoint(written):
+                if last is not None:
+                    seen[place] = last
+                continue
             reads += 1
             parts = _read(root, path)
             if isinstance(parts, Gone):
@@ -75,6 +103,8 @@ def look(roots: Sequence[Root], before: Look, again: Collection[Place]) -> Look:
             seen[place] = Seen((), parts) if isinstance(parts, Unreadable) else Seen(signature, _digest(parts))
             if last is None or last.state != seen[place].state:
                 changed[place] = parts
+                if last is not None and files_of(last.signature) == files_of(signature):
+                    in_place.add(place)
         for place, what in known.items():
             if place in seen:
                 continue
@@ -82,7 +112,17 @@ def look(roots: Sequence[Root], before: Look, again: Collection[Place]) -> Look:
                 seen[place] = what
             else:
                 changed[place] = Gone()
-    return Look(seen, changed, identities, frozenset(folders), reads)
+    return Look(seen, changed, identities, frozenset(in_place), frozenset(folders), reads)
+
+
+def identities_of(paths: Iterable[str]) -> frozenset[Identity]:
+    """Which files these are; paths to nothing are passed over."""
+    found = set()
+    for path in paths:
+        with suppress(OSError):
+            status = Path(path).stat()
+            found.add((status.st_dev, status.st_ino))
+    return frozenset(found)
 
 
 def _doubted(root: Root, listing: Listing, known: Collection[Place], identity: Identity | None) -> Listing:

@@ -20,7 +20,8 @@ from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.sources.files.roots import FileRoot, Root, read_file
-from mesh_pilot.sources.files.source import FileSource, Timing
+from mesh_pilot.sources.files.source import FileSource
+from mesh_pilot.sources.files.waiting import Timing
 
 NAME = "mesh"
 """Name of the source of both files."""

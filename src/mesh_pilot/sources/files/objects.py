@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import attrs
 import structlog
@@ -72,7 +72,7 @@ def _read(document: Document, origin: Origin, default_namespace: str) -> Entry |
     if isinstance(api_version, str) and isinstance(kind, str) and api_version and kind:
         try:
             if lookup(api_version, kind) is None:
-                return Ignored(api_version, kind, document.line)
+                return Ignored(api_version, kind, document.line, _has_name(document))
         except KindError:
             pass  # decoding says it, with line and path
     try:
@@ -82,6 +82,11 @@ def _read(document: Document, origin: Origin, default_namespace: str) -> Entry |
     except Exception as error:
         return internal_error(error, attrs.evolve(origin, line=document.line))
     return Found(item_key(config), config, config.origin.line)
+
+
+def _has_name(document: Document) -> bool:
+    metadata = document.data.get("metadata")
+    return isinstance(metadata, Mapping) and bool(metadata.get("name") or metadata.get("generateName"))
 
 
 def internal_error(error: Exception, origin: Origin, key: Key | None = None) -> Faulty:

@@ -17,7 +17,7 @@ import attrs
 
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import Item, item_key
-from mesh_pilot.sources.files.content import Entry, Faulty, Found, Ignored
+from mesh_pilot.sources.files.content import Entry, Faulty, Found, Ignored, printable
 from mesh_pilot.sources.files.objects import Known, internal_error, read_objects
 from mesh_pilot.sources.files.secrets import PART_NAMES, make_credential
 
@@ -26,6 +26,9 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 
 Signature = tuple[int, ...]
 """What a unit's files look like from outside: device, inode, size, times. Another one means: read again."""
+
+_SIGNATURE_SIZE = 5
+"""Numbers that there are for each file."""
 
 Identity = tuple[int, int]
 """Device and inode."""
@@ -83,7 +86,7 @@ class ConfigRoot:
         return {"": read_file(Path(unit))}
 
     def parse(self, unit: str, parts: Parts, known: Known | None = None) -> Iterator[Entry | Ignored]:
-        return read_objects(parts[""], Origin(self.source, unit), self.default_namespace, known)
+        return read_objects(parts[""], Origin(self.source, printable(unit)), self.default_namespace, known)
 
 
 @attrs.frozen
@@ -108,7 +111,7 @@ class CredentialsRoot:
         return {file.name: read_file(file) for file in files}
 
     def parse(self, unit: str, parts: Parts, known: Known | None = None) -> Iterator[Entry | Ignored]:
-        secret, problems = make_credential(Path(unit).name, "", parts)
+        secret, problems = make_credential(printable(Path(unit).name), "", parts)
         key = item_key(secret)
         yield Faulty(problems, key) if problems else Found(key, secret)
 
@@ -138,13 +141,13 @@ class FileRoot:
 
     def parse(self, unit: str, parts: Parts, known: Known | None = None) -> Iterator[Entry | Ignored]:
         try:
-            item = self.decode(parts[""].decode("utf-8-sig"), Origin(self.source, unit))
+            item = self.decode(parts[""].decode("utf-8-sig"), Origin(self.source, printable(unit)))
         except UnicodeDecodeError:
             yield Faulty((Problem("", "is not UTF-8 text"),), self.key)
         except ConfigError as error:
             yield Faulty(error.problems, self.key, error.origin.line)
         except Exception as error:
-            yield internal_error(error, Origin(self.source, unit), self.key)
+            yield internal_error(error, Origin(self.source, printable(unit)), self.key)
         else:
             yield Found(self.key, item)
 
@@ -179,9 +182,6 @@ class _Walk:
 
     def _take(self, entry: os.DirEntry[str], depth: int) -> None:
         wanted = self._wanted(entry.name)
-        if not entry.name.isprintable() and wanted:
-            self.faults[entry.path.encode(errors="backslashreplace").decode()] = "has a name that can't be printed"
-            return
         try:
             if entry.is_dir():
                 if depth:
@@ -214,6 +214,11 @@ def read_file(path: Path) -> bytes:
     if len(data) > MAX_FILE_BYTES:
         raise OSError(errno.EFBIG, f"larger than {MAX_FILE_BYTES >> 20} MiB")
     return data
+
+
+def files_of(signature: Signature) -> frozenset[Identity]:
+    """Which files a signature is of."""
+    return frozenset(zip(signature[::_SIGNATURE_SIZE], signature[1::_SIGNATURE_SIZE], strict=True))
 
 
 def _signature(status: os.stat_result) -> Signature:

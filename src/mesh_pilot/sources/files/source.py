@@ -3,39 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import attrs
 import structlog
 import trio
 
-from mesh_pilot.config.groups import reason_ignored
 from mesh_pilot.model.events import Accepted, Event, Replace, Synced
 from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.files.content import Content, Entry, Gone, Ignored, Place, Reading, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
-from mesh_pilot.sources.files.look import Look, look
+from mesh_pilot.sources.files.look import Look, identities_of, look
 from mesh_pilot.sources.files.objects import Known
-from mesh_pilot.sources.files.roots import Parts, Root
+from mesh_pilot.sources.files.roots import Identity, Parts, Root
+from mesh_pilot.sources.files.waiting import Timing, Waiting
 from mesh_pilot.sources.files.watch import Watched, Watcher
+from mesh_pilot.sources.files.writers import Writers
 
 log = structlog.get_logger(scope="sources")
-
-
-@attrs.frozen
-class Timing:
-    """How long to wait for what, in seconds of Trio's clock."""
-
-    quiet_seconds: float = 0.1
-    """Nothing may have changed for so long before an object is refused or taken back: the file may be half written,
-    the object on its way to another file."""
-    patience_seconds: float = 2.0
-    """Where files never come to rest, objects are refused and taken back after so long all the same."""
-    rescan_seconds: float = 30.0
-    """How often to look although nothing was told: network file systems tell nothing."""
-    poll_seconds: float = 1.0
-    """How often to look where nothing can be told."""
 
 
 @attrs.frozen
@@ -53,6 +39,8 @@ class FileSourceStatistics:
     """Files known, readable or not."""
     pending: int
     """Files whose change refuses or takes back something and waits for things to settle."""
+    being_written: int
+    """Files that someone has open for writing: they stand as they were."""
     looks: int
     """How often it looked for changes."""
     reads: int
@@ -64,12 +52,13 @@ class FileSourceStatistics:
 class FileSource:
     """Sends what stands in files and folders, and how that changes.
 
-    What adds or changes objects is sent at once; what refuses or takes back some waits until nothing has changed for
-    a short time. What can't be read, or has vanished, keeps what it said.
+    What adds or changes objects is sent at once; what refuses or takes back some waits (`waiting` says for what). What
+    is being written, can't be read, or has vanished, keeps what it said.
 
-    State: `_last` and `_index`, what is known, survive a restart; `_pending`, changes that wait; `_recent`, units that
-    changed since all was quiet; `_known`, what stood in the parts of files that hold several objects; `_over`, what
-    became good before the first picture was sent.
+    State: `_last` and `_index`, what is known, survive a restart; `_waiting`, changes that do not count yet; `_recent`,
+    units that changed since all was quiet; `_writers`, paths that are being written, and `_written`, which files those
+    are; `_known`, what stood in the parts of files that hold several objects; `_over`, what became good before the
+    first picture was sent.
     """
 
     def __init__(self, name: str, roots: Sequence[Root], *, timing: Timing | None = None, poll: bool = False) -> None:
@@ -81,8 +70,9 @@ class FileSource:
         self._failure = ""
         self._index = FileIndex(name)
         self._last = Look()
-        self._pending: dict[Place, Reading] = {}
-        self._pending_since = math.inf
+        self._waiting = Waiting(self._timing)
+        self._writers = Writers(self._timing.open_seconds)
+        self._written: frozenset[Identity] = frozenset()
         self._recent: set[Place] = set()
         self._changed_at = -math.inf
         self._ignored: dict[Place, frozenset[tuple[str, str]]] = {}
@@ -106,7 +96,8 @@ class FileSource:
             synced=self._synced,
             waiting_for=self._waiting_for(),
             files=len(self._last.seen),
-            pending=len(self._pending),
+            pending=len(self._waiting),
+            being_written=len(self._writers.open),
             looks=self._looks,
             reads=self._reads,
             watching=self._watching(),
@@ -120,12 +111,13 @@ class FileSource:
     ) -> None:
         """Send everything, then every change, until cancelled. What is known is kept for the next run."""
         self._announced = self._synced = False
+        self._writers.forget()
         async with trio.open_nursery() as nursery:
-            watcher = Watcher(nursery, self._wake_up, self._timing.rescan_seconds)
+            watcher = Watcher(nursery, self._wake_up, self._timing.rescan_seconds, self._writers)
             task_status.started()
             while True:
                 self._wake = trio.Event()
-                await self._look()
+                await self._look(watcher)
                 for event in self._take():
                     await events.send(event)
                 if not await self._watch(watcher):
@@ -140,12 +132,12 @@ class FileSource:
     def _wake_up(self) -> None:
         self._wake.set()
 
-    async def _look(self) -> None:
+    async def _look(self, watcher: Watcher) -> None:
         """See what has changed, and parse it. Cancelled half-way, it is as if it had not looked."""
         is_quiet = trio.current_time() >= self._changed_at + self._timing.quiet_seconds
         # A file may change twice within what its times can tell: what changed is read once more before it counts.
         again = frozenset(self._recent) if is_quiet else frozenset()
-        found = await trio.to_thread.run_sync(look, self._roots, self._last, again, abandon_on_cancel=True)
+        found = await self._find(watcher, again)
         now = trio.current_time()
         readings: dict[Place, Reading] = {}
         for place, what in found.changed.items():
@@ -158,31 +150,49 @@ class FileSource:
         if readings:
             self._changed_at = now
             self._recent |= readings.keys()
-            self._pending |= readings
+            for place, reading in readings.items():
+                self._waiting.add(place, reading, now, in_place=place in found.in_place)
         elif is_quiet:
             self._recent.clear()
+
+    async def _find(self, watcher: Watcher, again: Collection[Place]) -> Look:
+        """One look that passes over what is being written, and over what was while it looked."""
+        watcher.catch_up()
+        self._writers.mark()
+        find = partial(_look_around, self._roots, self._last, again, self._writers.open)
+        found, self._written = await trio.to_thread.run_sync(find, abandon_on_cancel=True)
+        watcher.catch_up()
+        if half_read := identities_of(self._writers.modified):
+            found = found.without(half_read, self._last)
+            self._written = identities_of(self._writers.open)
+        return found
 
     async def _parse(self, place: Place, parts: Parts) -> Content:
         """What stands in a unit; others run meanwhile, or after every object of a small one."""
         entries: list[Entry] = []
-        ignored: set[tuple[str, str]] = set()
+        ignored: list[Ignored] = []
         known = dict(self._known.get(place, {}))
         found: Iterable[Entry | Ignored] = self._roots[place.root].parse(place.path, parts, known)
         if sum(map(len, parts.values())) > LARGE_BYTES:
             found = await beside(True, partial(list, found))
         for entry in found:
             if isinstance(entry, Ignored):
-                ignored.add((entry.api_version, entry.kind))
+                ignored.append(entry)
             else:
                 entries.append(entry)
             await trio.lowlevel.checkpoint()
         self._known[place] = known
         if len(known) < 2:
             del self._known[place]  # a file of one object is read again whatever changes in it
-        for api_version, kind in sorted(ignored - self._ignored.get(place, frozenset())):
-            _log_ignored(place.path, api_version, kind)
-        self._ignored[place] = frozenset(ignored)
-        return Content(tuple(entries))
+        self._tell_ignored(place, ignored)
+        unnamed_line = next((entry.line for entry in ignored if not entry.is_named), 0)
+        return Content(tuple(entries), not entries and not ignored, unnamed_line)
+
+    def _tell_ignored(self, place: Place, ignored: Sequence[Ignored]) -> None:
+        kinds = frozenset((entry.api_version, entry.kind) for entry in ignored)
+        for api_version, kind in sorted(kinds - self._ignored.get(place, frozenset())):
+            log.info("objects of this kind are ignored", file=place.shown, api_version=api_version, kind=kind)
+        self._ignored[place] = kinds
 
     def _take(self) -> Sequence[Event]:
         """What is to be sent now."""
@@ -190,7 +200,7 @@ class FileSource:
         if self._announced:
             return [*events, *self._sync()]
         self._over += (event for event in events if isinstance(event, Accepted))
-        if self._pending:
+        if self._waiting.untold:
             return []
         over, self._over, self._announced = self._over, [], True
         rejections = self._index.rejections()
@@ -199,13 +209,14 @@ class FileSource:
 
     def _due(self) -> Mapping[Place, Reading]:
         """The changes that need not wait any longer."""
-        due = self._pending
-        now = trio.current_time()
-        if self._recent and now < self._pending_since + self._timing.patience_seconds:
-            due = {place: reading for place, reading in due.items() if self._index.is_harmless(place, reading)}
-        self._pending = {place: reading for place, reading in self._pending.items() if place not in due}
-        self._pending_since = min(self._pending_since, now) if self._pending else math.inf
-        return due
+        now, at_rest = trio.current_time(), not self._recent
+        return self._waiting.due(now, self._index, at_rest=at_rest, written=self._places_written())
+
+    def _places_written(self) -> Collection[Place]:
+        """The changed units that are being written."""
+        if not self._written:
+            return ()
+        return {place for place in self._waiting.places if self._last.is_of(place, self._written)}
 
     def _sync(self) -> Sequence[Event]:
         """Synced, if that is so and has not been said."""
@@ -240,14 +251,13 @@ class FileSource:
         timing = self._timing
         is_polling = self._always_poll or self._failure
         at = trio.current_time() + (timing.poll_seconds if is_polling else timing.rescan_seconds)
-        if not self._recent:
-            return at
-        return min(at, self._changed_at + timing.quiet_seconds, self._pending_since + timing.patience_seconds)
+        at = min(at, self._waiting.next_at(at_rest=not self._recent, written=self._places_written()))
+        return min(at, self._changed_at + timing.quiet_seconds) if self._recent else at
 
 
-def _log_ignored(file: str, api_version: str, kind: str) -> None:
-    what = "objects of this kind are ignored"
-    if reason := reason_ignored(api_version, kind):
-        log.warning(what, file=file, api_version=api_version, kind=kind, reason=reason)
-    else:
-        log.info(what, file=file, api_version=api_version, kind=kind)
+def _look_around(
+    roots: Sequence[Root], before: Look, again: Collection[Place], open_files: Collection[str]
+) -> tuple[Look, frozenset[Identity]]:
+    """One look, and which files are those that are open for writing. Blocking."""
+    written = identities_of(open_files)
+    return look(roots, before, again, written), written

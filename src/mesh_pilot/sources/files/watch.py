@@ -6,7 +6,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Collection
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +15,7 @@ import trio
 from watchfiles import awatch
 
 from mesh_pilot.sources.files import inotify
+from mesh_pilot.sources.files.writers import Writers
 
 STEP_MS = 20
 """Without inotify: how often the watching thread looks for events, and how long it waits for more of them."""
@@ -54,18 +55,24 @@ class Watcher:
     """Calls `changed` whenever something may have changed in what it is set to watch.
 
     Runs in the nursery it is given; cancelling that ends it, and its thread, where it has one, within a step.
-    State: what was last asked for, the scope that ends that watch, and if it failed, why and when to try again.
+    State: what was last asked for, the scope that ends that watch, inotify's folders while they are followed, and if
+    it failed, why and when to try again.
     """
 
-    def __init__(self, nursery: trio.Nursery, changed: Callable[[], None], retry_seconds: float) -> None:
+    def __init__(
+        self, nursery: trio.Nursery, changed: Callable[[], None], retry_seconds: float, writers: Writers
+    ) -> None:
+        """`writers` is kept up to date, where the operating system tells who writes."""
         self.failure = ""
         """Why nothing is watched; empty while something is, or before the first try."""
+        self._writers = writers
         self._nursery = nursery
         self._changed = changed
         self._retry_seconds = retry_seconds
         self._wanted = Watched()
         self._again_at = math.inf
         self._scope = trio.CancelScope()
+        self._folders: inotify.Folders | None = None
 
     def __repr__(self) -> str:
         return f"<Watcher of {', '.join(self._wanted.paths())}{': ' if self.failure else ''}{self.failure}>"
@@ -78,6 +85,11 @@ class Watcher:
         """
         if watched == self._wanted and trio.current_time() < self._again_at:
             return False
+        if self._folders is not None and trio.current_time() < self._again_at:
+            with suppress(OSError):  # which the new watch runs into as well, and tells
+                self._folders.watch(watched.paths())
+                self._wanted = watched
+                return True
         self._scope.cancel()
         self._scope = trio.CancelScope()
         self._wanted, self._again_at, self.failure = watched, math.inf, ""
@@ -85,6 +97,11 @@ class Watcher:
         self._nursery.start_soon(self._watch, watched, self._scope, ready)
         await ready.wait()
         return True
+
+    def catch_up(self) -> None:
+        """Know of all that has happened up to now, where the operating system tells."""
+        if self._folders is not None:
+            self._folders.catch_up()
 
     async def _watch(self, watched: Watched, scope: trio.CancelScope, ready: trio.Event) -> None:
         tell = self._tell if inotify.is_there() else self._tell_from_thread
@@ -102,7 +119,16 @@ class Watcher:
         ready.set()
 
     async def _tell(self, watched: Watched, ready: trio.Event) -> None:
-        await inotify.follow(watched.paths(), watched.matters, ready=ready.set, changed=self._changed)
+        with inotify.Inotify() as watches:
+            folders = inotify.Folders(watches, lambda path: self._wanted.matters(path), self._writers)
+            folders.watch(watched.paths())
+            self._folders = folders
+            ready.set()
+            try:
+                await folders.follow(self._changed)
+            finally:
+                if self._folders is folders:
+                    self._folders = None
 
     async def _tell_from_thread(self, watched: Watched, ready: trio.Event) -> None:
         stop = _Stop(trio.lowlevel.current_trio_token(), ready)

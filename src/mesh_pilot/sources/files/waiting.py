@@ -1,0 +1,147 @@
+"""Changes of files that wait before they count: pure, no I/O, times come in.
+
+The rules:
+
+- What only adds or changes objects counts at once.
+- What refuses or takes back an object waits until nothing has changed in any file for a short time: the object may be
+  on its way to another file.
+- So does, for longer, what was written in place: the rest of the file may be on its way.
+- A file that is being written stands as it was.
+- A file with objects that now holds no document at all was probably truncated: its objects stay in force, which is
+  told, until it has been empty for long enough. Deleting the file takes them back without that wait.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+
+import attrs
+
+from mesh_pilot.sources.files.content import Content, Place, Reading, Unreadable
+from mesh_pilot.sources.files.index import FileIndex
+
+
+@attrs.frozen
+class Timing:
+    """How long to wait for what, in seconds of Trio's clock."""
+
+    quiet_seconds: float = 0.1
+    """Nothing may have changed for so long before an object is refused or taken back: the file may be half written,
+    the object on its way to another file."""
+    patience_seconds: float = 2.0
+    """Where files never come to rest, objects are refused and taken back after so long all the same."""
+    settle_seconds: float = 0.5
+    """A file that was written in place must not have changed for so long before it refuses or takes back an object: its
+    writer may close it and go on."""
+    open_seconds: float = 30.0
+    """A file that is open for writing stands as it was for so long; then it counts as it stands. So does one that is
+    written in place and never comes to rest."""
+    empty_seconds: float = 10.0
+    """A file that held objects must have been without any document for so long before they are taken back."""
+    rescan_seconds: float = 30.0
+    """How often to look although nothing was told: network file systems tell nothing."""
+    poll_seconds: float = 1.0
+    """How often to look where nothing can be told."""
+
+
+@attrs.frozen
+class _Change:
+    """What a place says now and does not count yet."""
+
+    reading: Reading
+    since: float
+    """When the place first changed since it came to rest."""
+    at: float
+    """When it changed last."""
+    in_place: bool
+    """Whether the same file was written to, rather than another one put in its place."""
+    is_told: bool = False
+    """Whether it was told that it stands empty."""
+
+
+class Waiting:
+    """The changes that have not counted yet.
+
+    State: `_changes`, the last reading of each place; `_since`, since when any of them waits.
+    """
+
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
+        self._changes: dict[Place, _Change] = {}
+        self._since = math.inf
+
+    def __repr__(self) -> str:
+        return f"<Waiting: {len(self._changes)} files>"
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    @property
+    def places(self) -> Collection[Place]:
+        return self._changes.keys()
+
+    @property
+    def untold(self) -> int:
+        """Changes of which nothing was told yet: all but those of files that stand empty."""
+        return sum(not change.is_told for change in self._changes.values())
+
+    def add(self, place: Place, reading: Reading, now: float, *, in_place: bool) -> None:
+        """A place says something else than before."""
+        before = self._changes.get(place)
+        since = before.since if before else now
+        self._changes[place] = _Change(reading, since, now, in_place or (before is not None and before.in_place))
+        self._since = min(self._since, now)
+
+    def due(
+        self, now: float, index: FileIndex, *, at_rest: bool, written: Collection[Place] = ()
+    ) -> Mapping[Place, Reading]:
+        """The changes that count now; they wait no longer.
+
+        `at_rest`: nothing has changed anywhere for the quiet time. `written`: files that are being written.
+        """
+        due: dict[Place, Reading] = {}
+        for place, change in list(self._changes.items()):
+            if place in written:
+                continue
+            if not index.is_harmless(place, change.reading):
+                if now < self._when(change, at_rest):
+                    continue
+                if not change.is_told and _empties(index, place, change.reading):
+                    self._changes[place] = change = attrs.evolve(change, is_told=True)
+                    if now < change.at + self._timing.empty_seconds:
+                        due[place] = self._stands_empty(index, place)
+                        continue
+            due[place] = change.reading
+            del self._changes[place]
+        self._since = min(self._since, now) if self.untold else math.inf
+        return due
+
+    def next_at(self, *, at_rest: bool, written: Collection[Place] = ()) -> float:
+        """When the next change is due, if nothing else happens; infinity: not without a word from outside."""
+        times = (self._when(change, at_rest) for place, change in self._changes.items() if place not in written)
+        return min(times, default=math.inf)
+
+    def _when(self, change: _Change, at_rest: bool) -> float:
+        return max(self._waits(change, at_rest))
+
+    def _waits(self, change: _Change, at_rest: bool) -> Iterator[float]:
+        yield change.at
+        if not at_rest:
+            yield self._since + self._timing.patience_seconds
+        if change.in_place:
+            yield min(change.at + self._timing.settle_seconds, change.since + self._timing.open_seconds)
+        if change.is_told:
+            yield change.at + self._timing.empty_seconds
+
+    def _stands_empty(self, index: FileIndex, place: Place) -> Unreadable:
+        seconds = self._timing.empty_seconds
+        return Unreadable(
+            f"is empty; {index.described(place)} stay in force until it has been empty for {seconds:g} s: "
+            "delete the file to remove them at once"
+        )
+
+
+def _empties(index: FileIndex, place: Place, reading: Reading) -> bool:
+    """Whether a file that has objects holds no document any more."""
+    return isinstance(reading, Content) and reading.is_empty and index.claims(place) > 0
