@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import attrs
@@ -12,9 +12,12 @@ import trio
 import trio.testing
 from conformance import running
 from mcp_feed import NODE, SERVICES, TestShelf, virtual_service
+from trio.testing import MockClock
 
 from mesh_pilot.rpc import (
     Cardinality,
+    Channel,
+    ClientCall,
     GRPCError,
     Handler,
     RpcError,
@@ -27,15 +30,17 @@ from mesh_pilot.rpc import (
 from mesh_pilot.rpc import serve as serve_rpc
 from mesh_pilot.sources.mcp.collections import COLLECTIONS
 from mesh_pilot.sources.mcp.dump import read_once
+from mesh_pilot.sources.mcp.intake import Intake
 from mesh_pilot.sources.mcp.messages import Request, Resource
 from mesh_pilot.sources.mcp.server import McpService
-from mesh_pilot.sources.mcp.sink_server import SinkServer
+from mesh_pilot.sources.mcp.sink_server import GIVEN_UP, SinkServer
 from mesh_pilot.sources.mcp.source import Server, mcp_dialects, mcp_source
 from mesh_pilot.sources.mcp.wire import (
     AGGREGATED_PATH,
     SINK_PATH,
     SOURCE_PATH,
     SinkNode,
+    SourceDialect,
     decode_aggregated_request,
     decode_request,
     encode_aggregated_response,
@@ -190,3 +195,98 @@ async def dial_for_ever(galley: GalleyLike, address: str) -> None:
                 await McpService(galley.shelf).serve_stream(call, address, galley.decode, encode_response)
             except (GRPCError, RpcError, StreamTerminatedError):
                 await trio.sleep(0.005)
+
+
+async def test_a_source_whose_streams_end_is_asked_for_everything_again(
+    free_ports: Callable[[int], list[int]],
+) -> None:
+    galley = GalleyLike()
+    galley.shelf.put(SERVICES, virtual_service("one", 1))
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with running(SinkServer(address, NODE)) as follower:
+        asked = []
+        for _ in range(2 * GIVEN_UP):  # killed while it is asked for the first collection
+            async with open_channel(address) as channel, stream_to_sink(channel) as call:
+                await call.send_message(b"")
+                await call.recv_message()
+                asked.append(await first_request(call))
+        assert len(set(asked)) == 1
+        async with open_channel(address) as channel, stream_to_sink(channel) as call:
+            await call.send_message(b"")
+            await call.recv_message()
+            assert await first_request(call) == asked[0]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(dial_for_ever, galley, address)
+            await follower.until_synced()
+            nursery.cancel_scope.cancel()
+
+
+async def test_sources_that_take_each_others_place_are_not_taken_to_lack_anything(
+    free_ports: Callable[[int], list[int]],
+) -> None:
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with running(SinkServer(address, NODE)), AsyncExitStack() as stack:
+        channels = [await stack.enter_async_context(open_channel(address)) for _ in range(2)]
+        asked = []
+        for number in range(3 * GIVEN_UP):
+            call = await stack.enter_async_context(stream_to_sink(channels[number % 2]))
+            await call.send_message(b"")
+            await call.recv_message()
+            asked.append(await first_request(call))
+        assert len(set(asked)) == 1
+
+
+async def test_a_source_that_was_asked_before_it_greeted_is_not_taken_to_lack_what_it_was_asked_for(
+    free_ports: Callable[[int], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mesh_pilot.sources.mcp.sink_server.GREETING_SECONDS", 0.0)
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with running(SinkServer(address, NODE)), AsyncExitStack() as stack:
+        channel = await stack.enter_async_context(open_channel(address))
+        asked = []
+        for _ in range(2 * GIVEN_UP):
+            call = await stack.enter_async_context(stream_to_sink(channel))
+            await call.send_request()
+            asked.append(await first_request(call))
+            await call.send_message(b"")
+            assert await first_request(call) == ""
+        assert len(set(asked)) == 1
+
+
+def stream_to_sink(channel: Channel) -> ClientCall[bytes, bytes]:
+    return channel.request(SINK_PATH, Cardinality.STREAM_STREAM, bytes, bytes)
+
+
+async def first_request(call: ClientCall[bytes, bytes]) -> str:
+    """The collection that the next request is about."""
+    data = await call.recv_message()
+    assert data is not None
+    return decode_request(data)[0].collection
+
+
+async def test_a_source_is_asked_once_it_has_greeted_or_said_nothing_for_a_moment(mock_clock: MockClock) -> None:
+    for says, expected in ((b"", ["", "a"]), (None, ["a"])):
+        inbox_send, inbox = trio.open_memory_channel[bytes](1)
+        said: list[str] = []
+
+        @attrs.frozen
+        class Call:
+            async def recv_message(self) -> bytes | None:
+                return await inbox.receive()  # noqa: B023
+
+            async def send_message(self, message: bytes, /) -> None:
+                said.append(decode_request(message)[0].collection)  # noqa: B023
+
+        intake = Intake("sink", "sink", {"a": COLLECTIONS[GATEWAYS]})
+        async with trio.open_nursery() as nursery:
+            talk = partial(intake.converse, one_by_one=True, greeting_seconds=1.0)
+            nursery.start_soon(talk, Call(), SourceDialect(NODE, SINK_PATH))
+            await trio.testing.wait_all_tasks_blocked()
+            assert said == []
+            if says is None:
+                mock_clock.jump(1)
+            else:
+                await inbox_send.send(says)
+            await trio.testing.wait_all_tasks_blocked()
+            assert said == expected
+            nursery.cancel_scope.cancel()

@@ -141,13 +141,16 @@ async def test_a_galley_that_dials_is_read_as_one_that_is_dialled(classes: Class
     route(galley, "one", "one.test")
     bad_route(galley, "bad")
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    async with running(SinkServer(address, NODE)) as follower:
-        with galley.dialling(address, again_seconds=0.01):
+    source = SinkServer(address, NODE)
+    async with running(source) as follower:
+        with galley.dialling(address, again_seconds=0.01, trigger_seconds=0.05):
             await follower.until(lambda picture: picture.synced > 0 and bool(picture.rejected))
             assert hosts(follower.picture) == {"one": ["one.test"]}
             route(galley, "bad", "bad.test")
             await follower.until(lambda picture: len(hosts(picture)) == 2)
-    assert any((request.collection, request.error_detail.code) == ("", 12) for request in galley.said)
+            lacking = set(COLLECTIONS) - set(OFFERED)
+            assert galley.streams == 1 + 2 * len(lacking)  # it gives up over no more than what it lacks
+    assert (galley.said[0].collection, galley.said[0].error_detail.code) == ("", 12)
 
 
 async def test_the_oldest_service_that_sends_again_what_is_refused_is_not_answered_as_fast(

@@ -135,8 +135,15 @@ class Galley:
 
     # -- how it speaks
 
-    def stream(self, requests: Iterator[Any], send: Callable[[Any], None], give_up: Callable[[str], None]) -> None:
-        """Process one stream until the sink leaves it, or it is given up."""
+    def stream(
+        self,
+        requests: Iterator[Any],
+        send: Callable[[Any], None],
+        give_up: Callable[[str], None],
+        *,
+        is_triggered: bool = False,
+    ) -> None:
+        """Process one stream until the sink leaves it, or it is given up. ``is_triggered``: it began with a trigger."""
         watches = {name: _Watch() for name in self.collections}
         inbox: queue.Queue[Any] = queue.Queue()
         self._queues.append(inbox)
@@ -148,6 +155,11 @@ class Galley:
             if item is not None:
                 self.said.append(item)
                 try:
+                    if is_triggered:
+                        is_triggered = False
+                        if item.collection or item.error_detail.code != _UNIMPLEMENTED:
+                            raise GivenUp("expected the refusal of the trigger")
+                        continue
                     self._process(item, watches)
                 except GivenUp as error:
                     give_up(str(error))
@@ -169,8 +181,6 @@ class Galley:
         self._queues.remove(inbox)
 
     def _process(self, request: Any, watches: dict[str, _Watch]) -> None:
-        if not request.collection and request.error_detail.code == _UNIMPLEMENTED:
-            return  # of the response that a stream of its own begins with
         watch = watches.get(request.collection)
         if watch is None:
             raise GivenUp(f'unsupported collection "{request.collection}"')
@@ -263,8 +273,8 @@ class Galley:
             server.stop(0).wait()
 
     @contextmanager
-    def dialling(self, address: str, *, again_seconds: float = 1.0) -> Iterator[None]:
-        """Dial a sink, as with ``--sinkAddress``, for the length of the block."""
+    def dialling(self, address: str, *, again_seconds: float = 1.0, trigger_seconds: float = 0.0) -> Iterator[None]:
+        """Dial a sink, as with ``--sinkAddress``, for the length of the block. The trigger takes its time to arrive."""
         stopped = threading.Event()
         responses = self.classes["istio.mcp.v1alpha1.Resources"]
         requests = self.classes["istio.mcp.v1alpha1.RequestResources"]
@@ -274,9 +284,10 @@ class Galley:
                 method = channel.stream_stream(SINK, lambda m: m.SerializeToString(), requests.FromString)
                 while not stopped.is_set():
                     outbox: queue.Queue[Any] = queue.Queue()
-                    outbox.put(responses())
                     call = method(iter(outbox.get, StopIteration), wait_for_ready=True)
-                    self.stream(call, outbox.put, lambda reason: None)
+                    stopped.wait(trigger_seconds)
+                    outbox.put(responses())
+                    self.stream(call, outbox.put, lambda reason: None, is_triggered=True)
                     stopped.wait(again_seconds)
 
         thread = threading.Thread(target=run, daemon=True)

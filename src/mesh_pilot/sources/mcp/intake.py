@@ -111,6 +111,8 @@ class Intake:
         self._probe_until = math.inf
         self.probed: str | None = None
         """The collection that was asked for alone, and is not answered."""
+        self.asked_too_early = False
+        """Whether the other side greeted only after it was asked on this stream: it may take that amiss."""
         self._over: list[Accepted] = []
         self._has_told_of_ours = False
         self.traffic = TrafficCounter()
@@ -162,31 +164,42 @@ class Intake:
             await self._emptied.wait()
 
     async def converse(
-        self, call: Call, dialect: Dialect, *, without: Iterable[str] = (), one_by_one: bool = False
+        self,
+        call: Call,
+        dialect: Dialect,
+        *,
+        without: Iterable[str] = (),
+        one_by_one: bool = False,
+        greeting_seconds: float = 0.0,
     ) -> None:
         """Speak MCP on a stream until it ends. ``without``: collections that the other side does not have.
 
         ``one_by_one``: ask for a collection only once the one before was answered, or could have been; ``probed`` then
-        tells which one was asked for when the stream broke. Raises StreamEnded, or what ``call`` raises. What came
-        before the stream broke is in force; if cancelled, what is known is kept, and told anew when the source is
-        started again.
+        tells which one was asked for when the stream broke. ``greeting_seconds``: how long the other side may take to
+        say something before it is asked. Raises StreamEnded, or what ``call`` raises. What came before the stream broke
+        is in force; if cancelled, what is known is kept, and told anew when the source is started again.
         """
         unasked = deque(self.sink.open(without=without))
         self.probed = None
+        self.asked_too_early = False
         self._give_up_at = math.inf
+        ask_at = trio.current_time() + greeting_seconds
+        to_ask = len(unasked)
+        is_greeted = False
         late = LateAnswers()
         while True:
             if (answer := late.take_due()) is not None:
                 await call.send_message(dialect.request(answer))
                 continue
-            if unasked and self.probed is None:
+            if unasked and self.probed is None and trio.current_time() >= ask_at:
                 request = unasked.popleft()
                 self.probed = request.collection if one_by_one else None
                 self._probe_until = trio.current_time() + PROBE_SECONDS
                 await call.send_message(dialect.request(request))
                 continue
             await self._announce_if_complete()
-            with trio.move_on_at(min(self._deadline(), late.due_at)) as waiting:
+            until = min(self._deadline(), late.due_at, *([ask_at] if unasked and self.probed is None else ()))
+            with trio.move_on_at(until) as waiting:
                 data = await call.recv_message()
             if waiting.cancelled_caught:
                 if trio.current_time() >= self._deadline():
@@ -196,6 +209,9 @@ class Intake:
                 raise StreamEnded("the other side ended the stream")
             self.traffic.received(len(data))
             response = _decoded(dialect, data)
+            if not is_greeted:
+                is_greeted, ask_at = True, -math.inf
+                self.asked_too_early = response.collection not in self._collections and len(unasked) < to_ask
             if response.collection == self.probed:
                 self.probed = None
             if response.collection in self._collections:

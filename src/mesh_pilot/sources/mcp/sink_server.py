@@ -4,8 +4,12 @@ It listens on an address of its own, from the start: gRPC for proxies is served 
 among them. One stream at a time, the newest: a Galley that gives up on a stream opens another, and leaves the old one
 hanging.
 
+A Galley begins a stream with a trigger, a response without a collection, and gives up unless the first thing that it
+hears is the refusal of that. So it is asked only once it has said something, or has been silent for a moment.
+
 A Galley can't say that it lacks a collection on a stream that it opened; it gives up. So it is asked for one collection
-after the other, and what was being asked for when it gave up is not asked for again.
+after the other, and what was being asked for when it gave up is not asked for again. To give up is to open another
+stream on the same connection. A stream that ends, or gives way to one of another connection, says nothing of that kind.
 """
 
 from __future__ import annotations
@@ -38,6 +42,9 @@ from mesh_pilot.sources.mcp.traffic import Traffic
 from mesh_pilot.sources.mcp.wire import SINK_PATH, SinkNode, SourceDialect
 
 log = structlog.get_logger(scope="mcp")
+
+GREETING_SECONDS = 1.0
+"""How long a source may take to begin its stream with a trigger before it is asked."""
 
 GIVEN_UP = 2
 """How often a source must give up over a collection before it is taken not to have it."""
@@ -72,7 +79,8 @@ class SinkServerStatistics:
 class SinkServer:
     """Takes configuration from whoever dials it.
 
-    State: the intake, where it listens, who is connected, and the collections that a source gave up over.
+    State: the intake, where it listens, who is connected, who opened the newest stream, and the collections that a
+    source gave up over.
     """
 
     def __init__(
@@ -94,6 +102,7 @@ class SinkServer:
         self._lost_at: float | None = None
         self._streams = 0
         self._current = trio.CancelScope()
+        self._newest = ""
         self._turn = trio.Lock()
         self._missing: set[str] = set()
         self._given_up: Counter[str] = Counter()
@@ -147,11 +156,14 @@ class SinkServer:
         return {SINK_PATH: Handler(self._handle, Cardinality.STREAM_STREAM, bytes, bytes)}
 
     async def _handle(self, call: ServerStream[bytes, bytes]) -> None:
+        self._newest = call.peer.address
         self._current.cancel()
         async with self._turn:
             with trio.CancelScope() as self._current:
                 await self._converse(call)
                 return
+            if self._newest == call.peer.address and not self._intake.asked_too_early:
+                self._note_given_up(self._intake.probed)
         raise GRPCError(Status.ABORTED, "a newer stream took the place of this one")
 
     async def _converse(self, call: ServerStream[bytes, bytes]) -> None:
@@ -161,12 +173,13 @@ class SinkServer:
         log.info("source connected", peer=self._peer)
         dialect = SourceDialect(self._node, SINK_PATH)
         try:
-            await self._intake.converse(call, dialect, without=self._missing, one_by_one=True)
+            await self._intake.converse(
+                call, dialect, without=self._missing, one_by_one=True, greeting_seconds=GREETING_SECONDS
+            )
         except (StreamEnded, StreamTerminatedError) as error:
             self._intake.traffic.failed("UNAVAILABLE")
             log.warning("source gone; what it sent stays in force", peer=self._peer, why=str(error))
         finally:
-            self._note_given_up(self._intake.probed)
             self._peer = ""
             self._lost_at = trio.current_time() if self._intake.announced else None
 
@@ -176,5 +189,5 @@ class SinkServer:
             return
         self._given_up[collection] += 1
         if self._given_up[collection] == GIVEN_UP:
-            log.info("the source does not have this collection", peer=self._peer, collection=collection)
+            log.info("the source does not have this collection", peer=self._newest, collection=collection)
             self._missing.add(collection)
