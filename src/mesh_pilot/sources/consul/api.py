@@ -8,6 +8,7 @@ A query raises ConsulError with a text for people; nothing else of httpx or pyth
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -26,6 +27,10 @@ from mesh_pilot.sources.consul.pool import ConnectionStack
 from mesh_pilot.sources.consul.settings import Agent, Consistency, ConsulSettings, Tls
 
 log = structlog.get_logger(scope="sources")
+
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_INDEX_DIGITS = 20
+"""Of the largest index that there can be."""
 
 T = TypeVar("T")
 Json = Mapping[str, object]
@@ -120,14 +125,15 @@ class HttpTransport(base.HTTPClient):  # type: ignore[misc]
                 timeout=httpx.Timeout(self._patience(every), connect=self._timing.connect_seconds),
                 extensions=self._extensions,
             )
-            return callback(base.Response(reply.status_code, reply.headers, reply.text, reply.content))
         except httpx.HTTPError as error:
             raise ConsulError(f"{type(error).__name__}: {_innermost_text(error)}".rstrip(": ")) from error
+        try:
+            return callback(base.Response(reply.status_code, reply.headers, reply.text, reply.content))
         except (base.BadRequest, base.ACLDisabled, base.ACLPermissionDenied, base.NotFound) as error:
             raise ConsulError(f"Consul refuses {path}: {str(error).strip()}") from error
         except base.ConsulException as error:
             raise ConsulError(f"Consul answers {path} with {str(error).strip()}") from error
-        except (ValueError, KeyError) as error:
+        except Exception as error:  # whatever may be wrong with a body costs this query, never the source
             raise ConsulError(f"what answers {path} is no Consul: {type(error).__name__} {error}") from error
 
     put = partialmethod(_request, "PUT")
@@ -141,7 +147,7 @@ class HttpTransport(base.HTTPClient):  # type: ignore[misc]
 
 
 class ConsulApi(base.Consul):  # type: ignore[misc]
-    """The questions of a source. ``kv`` is python-consul2's."""
+    """The questions of a source. Answers are of the type that is said; in them may be anything that JSON can say."""
 
     def __init__(self, transport: HttpTransport, settings: ConsulSettings) -> None:
         # Not super().__init__(): it would let the environment overrule where this client was told to connect.
@@ -149,22 +155,21 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
         self.dc = settings.datacenter or None
         self.token = None
         self.consistency = settings.consistency.value
-        self.kv = base.Consul.KV(self)
         self._settings = settings
         self._catalog_filter = catalog_filter(settings.service_filter)
 
     async def services(self, index: int, wait_seconds: float) -> Answer:
-        """The names of all services, each with all its tags; newer versions of Consul leave out what is filtered."""
+        """All services, each with all its tags: an object; newer versions of Consul leave out what is filtered."""
         path = "/v1/catalog/services"
         if self._catalog_filter:
             try:
-                return await self._listed(path, index, wait_seconds, ("filter", self._catalog_filter))
+                return await self._asked(dict, path, index, wait_seconds, ("filter", self._catalog_filter))
             except ConsulError as error:
                 if "boolean expression" not in str(error):
                     raise
                 log.info("this Consul does not filter its catalog so; services are asked one by one", error=str(error))
                 self._catalog_filter = ""
-        return await self._listed(path, index, wait_seconds)
+        return await self._asked(dict, path, index, wait_seconds)
 
     async def instances(self, name: str, index: int, wait_seconds: float) -> Answer:
         """The health entries of a service's instances: a list of ``{Node, Service, Checks}``."""
@@ -173,15 +178,15 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
             narrowing.append(("tag", self._settings.service_tag))
         if self._settings.service_filter:
             narrowing.append(("filter", self._settings.service_filter))
-        return await self._listed(f"/v1/health/service/{name}", index, wait_seconds, *narrowing)
+        return await self._asked(list, f"/v1/health/service/{name}", index, wait_seconds, *narrowing)
 
     async def checks(self, state: str, index: int, wait_seconds: float) -> Answer:
         """All checks in a state, such as ``critical``: a list of ``{Node, CheckID, ServiceName, ...}``."""
-        return await self._listed(f"/v1/health/state/{state}", index, wait_seconds)
+        return await self._asked(list, f"/v1/health/state/{state}", index, wait_seconds)
 
     async def nodes(self, index: int, wait_seconds: float) -> Answer:
         """Since when the nodes are what they are; none of them is listed."""
-        return await self._listed("/v1/catalog/nodes", index, wait_seconds, ("filter", 'Node == ""'))
+        return await self._asked(list, "/v1/catalog/nodes", index, wait_seconds, ("filter", 'Node == ""'))
 
     async def summary(self) -> Answer:
         """Who has which instances: a list of ``{Name, Tags, Nodes, InstanceCount, Checks..., ...}``, one a service.
@@ -189,20 +194,28 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
         This is what Consul's own web page asks for. It is not documented, and nothing depends on it: without it,
         finding out which service changed takes longer.
         """
-        return await self._listed("/v1/internal/ui/services", 0, 0.0)
+        return await self._asked(list, "/v1/internal/ui/services", 0, 0.0)
 
     async def tree(self, prefix: str, index: int, wait_seconds: float) -> Answer:
-        """All keys below a prefix: a list of ``{Key, Value, ...}`` with values as bytes; None where there are none."""
-        return _answer(await self.kv.get(prefix, index=index or None, wait=_wait(wait_seconds), recurse=True))
+        """All keys below a prefix: a list of ``{Key, Value, ...}``, values in base64; None where there are none."""
+        return await self._asked((list, type(None)), f"/v1/kv/{prefix}", index, wait_seconds, ("recurse", "1"))
 
-    async def _listed(self, path: str, index: int, wait_seconds: float, *more: Parameter) -> Answer:
-        """What a path says. python-consul2's own methods know neither filters nor, some of them, consistency."""
+    async def _asked(
+        self, expected: type | tuple[type, ...], path: str, index: int, wait_seconds: float, *more: Parameter
+    ) -> Answer:
+        """What a path says, of the expected type; None is what Consul answers of what is not there.
+
+        python-consul2's own methods know neither filters nor, some of them, consistency. Raises ConsulError.
+        """
         params: list[Parameter] = [("index", index), ("wait", _wait(wait_seconds))] if index else []
         if self.dc:
             params.append(("dc", self.dc))
         if self._settings.consistency is not Consistency.DEFAULT:
             params.append((self.consistency, "1"))
-        return _answer(await self.http.get(base.CB.json(index=True), path=path, params=[*params, *more]))
+        index_found, data = await self.http.get(_json, path=path, params=[*params, *more])
+        if not isinstance(data, expected):
+            raise ConsulError(f"what answers {path} is no Consul: it answers with {type(data).__name__}")
+        return Answer(index_found, data)
 
 
 @asynccontextmanager
@@ -264,7 +277,20 @@ def _wait(seconds: float) -> str:
     return f"{round(seconds * 1000)}ms"
 
 
-def _answer(found: tuple[str | None, object]) -> Answer:
-    index, data = found
+def _json(response: base.Response) -> tuple[int, object]:
+    """The index of a response, and its data without lone surrogates, which no output could be written with."""
+    index, data = base.CB.json(index=True)(response)
+    if _SURROGATE.search(response.body):
+        data = _encodable(data)
     # "Sanity check index is greater than zero": 0 would not block.
-    return Answer(max(1, int(index)) if index and index.isdecimal() else 0, data)
+    return max(1, int(index)) if index and index.isdecimal() and len(index) <= _INDEX_DIGITS else 0, data
+
+
+def _encodable(data: object) -> object:
+    if isinstance(data, str):
+        return data.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(data, list):
+        return [_encodable(item) for item in data]
+    if isinstance(data, dict):
+        return {_encodable(name): _encodable(item) for name, item in data.items()}
+    return data

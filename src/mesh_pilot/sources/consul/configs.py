@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 
 import attrs
@@ -10,12 +11,48 @@ from mesh_pilot.config.decode import decode_document
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
 
+Value = bytes | Problem
+"""What stands at a key, or why it can't be told."""
+
 _SHAPE = "the key must be <prefix>/<kind>/<namespace>/<name>, such as mesh-pilot/config/VirtualService/shop/reviews"
 
 
-def read_config(prefix: str, key: str, value: bytes, source: str) -> Config:
+def read_tree(data: object) -> tuple[dict[str, Value], tuple[Problem, ...]]:
+    """What stands at each key of an answer, and what is wrong with the answer as such. Folders are passed over."""
+    values: dict[str, Value] = {}
+    problems: list[Problem] = []
+    nameless = 0
+    for entry in data if isinstance(data, list) else ():
+        key = entry.get("Key") if isinstance(entry, Mapping) else None
+        if not isinstance(key, str) or not key:
+            nameless += 1
+        elif key in values:
+            problems.append(Problem("Key", f"{key} is given twice; the first holds"))
+        elif not key.endswith("/"):
+            values[key] = _value(entry.get("Value"))
+    if nameless:
+        problems.append(Problem("Key", f"{nameless} entries without a key are passed over"))
+    return values, tuple(problems)
+
+
+def _value(text: object) -> Value:
+    """The bytes that stand at a key; Consul says nothing where there are none."""
+    if text is None:
+        return b""
+    try:
+        return base64.b64decode(text, validate=True) if isinstance(text, str) else _NO_BASE64
+    except ValueError:
+        return _NO_BASE64
+
+
+_NO_BASE64 = Problem("Value", "is not text in base64: what answers is no Consul")
+
+
+def read_config(prefix: str, key: str, value: Value, source: str) -> Config:
     """The object at a key. Raises ConfigError."""
     origin = Origin(source, location_of(key))
+    if isinstance(value, Problem):
+        raise ConfigError(origin, None, (value,))
     kind, slash, rest = key.removeprefix(prefix).lstrip("/").partition("/")
     namespace, slash, name = rest.partition("/")
     if not slash or not name or "/" in name:

@@ -48,6 +48,7 @@ RESERVED = frozenset(
 
 _RESERVED_PREFIXES = ("protocol_", "port_", "service_port_")
 _NAME = re.compile(r"[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?")
+_PORT_DIGITS = 5
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -87,6 +88,11 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and ".." not in name
 
 
+def no_name(name: str) -> Problem:
+    """What is wrong with a name that is none."""
+    return Problem("Service", f"{name!r} can't stand in a host name: letters, digits, - and _ can")
+
+
 def read_service(name: str, instances: Iterable[Instance], settings: ConsulSettings) -> Reading:
     """The service that instances make up; the order in which they come does not matter."""
     members = sorted((i for i in instances if i.is_served), key=lambda i: (i.node, i.id))
@@ -94,8 +100,7 @@ def read_service(name: str, instances: Iterable[Instance], settings: ConsulSetti
         return Reading()
     problems: list[Problem] = []
     if not is_name(name):
-        problems.append(Problem("Service", f"{name!r} can't stand in a host name: letters, digits, - and _ can"))
-        return Reading(problems=tuple(problems))
+        return Reading(problems=(no_name(name),))
     ports = _ports(members, settings, problems)
     if not ports:
         reason = "no instance has a port: register it with one, or with metadata port_<name>"
@@ -220,7 +225,7 @@ def _number_said(members: Sequence[Instance], key: str, problems: list[Problem])
 
 
 def _port_number(text: str) -> int:
-    return int(text) if text.isdecimal() and 0 < int(text) <= 65535 else 0
+    return int(text) if text.isdecimal() and len(text) <= _PORT_DIGITS and 0 < int(text) <= 65535 else 0
 
 
 # -- endpoints

@@ -14,12 +14,12 @@ from mesh_pilot.model.events import Event, Replace, Synced
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.consul.api import Answer, ConsulApi, open_api
-from mesh_pilot.sources.consul.configs import location_of, read_config
+from mesh_pilot.sources.consul.configs import Value, location_of, read_config, read_tree
 from mesh_pilot.sources.consul.crowd import Crowd, Member, Query
 from mesh_pilot.sources.consul.follow import Take, follow
 from mesh_pilot.sources.consul.instance import Instance, read_instance
 from mesh_pilot.sources.consul.line import Line
-from mesh_pilot.sources.consul.mapping import read_service
+from mesh_pilot.sources.consul.mapping import no_name, read_service
 from mesh_pilot.sources.consul.narrowing import narrowing
 from mesh_pilot.sources.consul.picture import Picture
 from mesh_pilot.sources.consul.settings import ConsulSettings
@@ -96,7 +96,7 @@ class ConsulSource:
         self.settings = settings
         self._narrowing = narrowing(settings.service_filter, settings.service_tag)
         self._picture = Picture(name)
-        self._values: dict[str, bytes] = {}
+        self._values: dict[str, Value] = {}
         """What stands in KV, as it was last read."""
         self._instances: dict[str, tuple[Instance, ...]] = {}
         """Of each service, as they are served."""
@@ -190,10 +190,11 @@ class ConsulSource:
 
     async def _take_catalog(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
         """The names of services: follow those that are new, let go of those that are gone."""
-        names = self._wanted(answer.data)
+        wanted = self._wanted(answer.data)
+        names = frozenset(name for name in wanted if _can_be_asked_for(name))
         async with run.telling:
             known = run.followed.keys() | {name for name in map(_service_at, self._picture.locations()) if name}
-            gone = known - names
+            gone = known - wanted
             seconds = self._doubt(CATALOG, is_lost or not names, bool(gone))
             new = sorted(names - run.followed.keys())
             run.followed |= {name: trio.CancelScope() for name in new}
@@ -203,6 +204,8 @@ class ConsulSource:
                 run.unanswered.add(_service(name))
                 run.nursery.start_soon(self._follow_service, run, name, run.followed[name])
             events = [] if seconds else [event for name in sorted(gone) for event in self._let_go(run, name)]
+            for name in sorted(wanted - names):
+                events += self._picture.refuse(_service(name), (no_name(name),))
             await self._say(run, CATALOG, events)
             return seconds or None
 
@@ -220,7 +223,9 @@ class ConsulSource:
         if not isinstance(data, Mapping):
             return frozenset()
         admits = self._narrowing.admits
-        return frozenset(name for name, tags in data.items() if name != OWN_SERVICE and admits(name, tags or ()))
+        return frozenset(
+            name for name, tags in data.items() if name not in ("", OWN_SERVICE) and admits(name, _texts(tags))
+        )
 
     async def _follow_service(self, run: _Run, name: str, scope: trio.CancelScope) -> None:
         query, take = partial(run.api.instances, name), partial(self._take_service, run, name)
@@ -256,24 +261,25 @@ class ConsulSource:
 
     async def _take_configs(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
         """All objects in the KV store; only those that differ are parsed."""
-        entries = answer.data if isinstance(answer.data, list) else []
-        values = {str(e["Key"]): e.get("Value") or b"" for e in entries if not str(e["Key"]).endswith("/")}
+        values, problems = read_tree(answer.data)
+        prefix = location_of(self.settings.config_prefix)
         async with run.telling:
             gone = sorted(self._values.keys() - values.keys())
             seconds = self._doubt(CONFIGS, is_lost or not values, bool(gone))
-            events: list[Event] = []
+            events = list(self._picture.put(prefix, (), problems))
             for key in () if seconds else gone:
                 del self._values[key]
                 events += self._picture.drop(location_of(key))
             for key, value in sorted(values.items()):
                 if self._values.get(key) != value:
-                    config = await beside(len(value) > LARGE_BYTES, partial(self._read_config, key, value))
+                    is_large = isinstance(value, bytes) and len(value) > LARGE_BYTES
+                    config = await beside(is_large, partial(self._read_config, key, value))
                     self._values[key] = value
                     events += self._taken(location_of(key), config)
             await self._say(run, CONFIGS, events)
             return seconds or None
 
-    def _read_config(self, key: str, value: bytes) -> Config | ConfigError:
+    def _read_config(self, key: str, value: Value) -> Config | ConfigError:
         """The object at a key, or what is wrong with it; changes nothing, and may run in a thread."""
         try:
             return read_config(self.settings.config_prefix, key, value, self.name)
@@ -345,6 +351,15 @@ class ConsulSource:
         if self._run is None:
             return ""
         return self._run.line.error or next(iter(self._run.crowd.troubles.values()), "")
+
+
+def _can_be_asked_for(name: str) -> bool:
+    """Whether a service's name can be a segment of a path."""
+    return "/" not in name and name not in (".", "..")
+
+
+def _texts(tags: object) -> list[str]:
+    return [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
 
 
 def _service(name: str) -> str:
