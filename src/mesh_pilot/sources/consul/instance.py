@@ -63,6 +63,11 @@ class Instance:
         return self.address or self.node_address, self.port
 
 
+def is_entry(entry: object) -> bool:
+    """Whether this is a health entry at all: it has a node and a service."""
+    return isinstance(entry, Mapping) and all(isinstance(entry.get(part), Mapping) for part in ("Node", "Service"))
+
+
 def read_instance(entry: object) -> Instance:
     """The instance that a health entry describes; what is missing or odd in it counts as absent."""
     whole = _object(entry)

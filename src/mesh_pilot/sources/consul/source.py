@@ -17,7 +17,7 @@ from mesh_pilot.sources.consul.api import Answer, ConsulApi, open_api
 from mesh_pilot.sources.consul.configs import Value, location_of, read_config, read_tree
 from mesh_pilot.sources.consul.crowd import Crowd, Member, Query
 from mesh_pilot.sources.consul.follow import Take, follow
-from mesh_pilot.sources.consul.instance import Instance, read_instance
+from mesh_pilot.sources.consul.instance import Instance, is_entry, read_instance
 from mesh_pilot.sources.consul.line import Line
 from mesh_pilot.sources.consul.mapping import no_name, read_service
 from mesh_pilot.sources.consul.narrowing import narrowing
@@ -239,25 +239,28 @@ class ConsulSource:
     async def _take_service(self, run: _Run, name: str, answer: Answer, is_lost: bool) -> float | None:
         """The instances of a service."""
         where = _service(name)
-        found = tuple(map(read_instance, answer.data if isinstance(answer.data, list) else ()))
+        entries = answer.data if isinstance(answer.data, list) else []
+        found = tuple(map(read_instance, filter(is_entry, entries)))
+        strays = len(entries) - len(found)
         async with run.telling:
             there = {(instance.node, instance.id) for instance in found}
             gone = [i for i in self._instances.get(name, ()) if (i.node, i.id) not in there]
-            seconds = self._doubt(where, is_lost or not found, bool(gone))
+            seconds = self._doubt(where, is_lost or not found or bool(strays), bool(gone))
             self._instances[name] = (*found, *gone) if seconds else found
-            await self._say(run, where, self._read_service(name, self._instances[name]))
+            await self._say(run, where, self._read_service(name, self._instances[name], strays))
             return seconds or None
 
-    def _read_service(self, name: str, instances: Sequence[Instance]) -> Sequence[Event]:
+    def _read_service(self, name: str, instances: Sequence[Instance], strays: int) -> Sequence[Event]:
         where = _service(name)
+        odd = (Problem("", f"{strays} entries without a node and a service are passed over"),) if strays else ()
         try:
             reading = read_service(name, instances, self.settings)
         except Exception as error:
             log.error("internal error over a service", source=self.name, service=name, exc_info=error)
             return self._picture.refuse(where, (_mistake_of_ours(error),))
         if reading.service is None and reading.problems:
-            return self._picture.refuse(where, reading.problems)
-        return self._picture.put(where, reading.items(), reading.problems)
+            return self._picture.refuse(where, (*reading.problems, *odd))
+        return self._picture.put(where, reading.items(), (*reading.problems, *odd))
 
     async def _take_configs(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
         """All objects in the KV store; only those that differ are parsed."""
