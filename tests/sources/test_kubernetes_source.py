@@ -13,10 +13,11 @@ from support.certificates import write_certificates
 from support.envoy import eventually
 from support.planes import running_plane
 
-from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.events import Replace, Synced, Upsert
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.events import Item, Replace, Synced, Upsert
 from mesh_pilot.sources.kubernetes import Access, KubernetesError, KubernetesSource, load_access
 from mesh_pilot.sources.kubernetes.access import Pem
+from mesh_pilot.world.entries import HEALTH_ANNOTATION, is_healthy
 
 Ports = Callable[[int], list[int]]
 
@@ -61,6 +62,42 @@ async def test_a_watch_goes_on_where_it_was_without_a_new_list(kube: KubeFeed) -
         await kube.restore()
         await follower.until(lambda picture: kube.version(picture.items[kube.key("one")]) == 2)
         assert sum("limit" in request for request in kube.api.requests) == lists
+
+
+async def test_the_health_of_a_workload_is_of_its_status(kube: KubeFeed) -> None:
+    metadata = {"name": "vm-1", "namespace": "default", "annotations": {HEALTH_ANNOTATION: "true"}}
+    key = ("config", "WorkloadEntry", "default", "vm-1")
+    async with running(kube.source) as follower:
+        for status in ("False", "True"):
+            conditions = {"conditions": [{"type": "Healthy", "status": status, "message": "", "lastProbeTime": None}]}
+            kube.api.put("workloadentries", {"metadata": dict(metadata), "spec": ADDRESS, "status": conditions})
+            await follower.until(lambda picture: key in picture.items and is_served(picture.items[key]) == status)  # noqa: B023
+        odd = {"conditions": "none", "more": 7}
+        kube.api.put("workloadentries", {"metadata": dict(metadata), "spec": ADDRESS, "status": odd})
+        await follower.until(lambda picture: is_served(picture.items[key]) == "False")
+
+
+ADDRESS = {"address": "10.0.0.1"}
+
+
+def is_served(item: Item) -> str:
+    assert isinstance(item, Config)
+    return str(is_healthy(item))
+
+
+async def test_objects_that_are_none_cost_no_more_than_themselves(kube: KubeFeed) -> None:
+    await kube.put("one", 1)
+    async with running(kube.source) as follower:
+        await follower.until_synced()
+        for number, (metadata, spec) in enumerate(
+            [({"labels": 7}, {}), ({"annotations": ["a"]}, None), ({"creationTimestamp": {}}, {}), ({}, ["x"]), ({}, 7)]
+        ):
+            kube.api.put(
+                ROUTES, {"metadata": {"name": f"odd-{number}", "namespace": "default", **metadata}, "spec": spec}
+            )
+        await follower.until(lambda picture: len(picture.rejected) == 5)
+        await kube.put("one", 2)
+        await follower.until(lambda picture: kube.version(picture.items[kube.key("one")]) == 2)
 
 
 async def test_kinds_that_the_server_does_not_know_do_not_hold_up_the_start(kube: KubeFeed) -> None:

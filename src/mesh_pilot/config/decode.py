@@ -46,6 +46,9 @@ _METADATA = (
     "selfLink",
     "uid",
 )
+_KINDS_WITH_CONDITIONS = ("WorkloadEntry",)
+"""Others' conditions have no effect, and change often."""
+
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
@@ -96,7 +99,9 @@ def decode(
                 problems.append(Problem(str(name), unknown("field", name, _TOP)))
         spec = _spec(kind, document.get("spec"), problems) if kind is not None else None
         if kind is not None and spec is not None and key is not None:
-            return _checked(kind, spec, metadata, key, problems, origin, line_of)
+            conditions = _conditions(document, problems) if kind.name in _KINDS_WITH_CONDITIONS else {}
+            config = _checked(kind, spec, metadata, key, problems, origin, line_of)
+            return attrs.evolve(config, conditions=conditions) if conditions else config
     except TooManyErrorsError:
         pass
     raise ConfigError(origin, key, worst_first(settled(problems, line_of)))
@@ -254,6 +259,21 @@ def _created(data: Mapping[str, object], problems: Problems) -> datetime:
     except ValueError as error:
         problems.append(Problem("metadata.creationTimestamp", str(error)))
         return EPOCH
+
+
+def _conditions(document: Mapping[str, object], problems: Problems) -> Mapping[str, str]:
+    """The status of each condition by its type; what is none is told and has no effect."""
+    status = document.get("status")
+    found = status.get("conditions") if isinstance(status, Mapping) else None
+    conditions: dict[str, str] = {}
+    for index, condition in enumerate(found if isinstance(found, list) else ()):
+        match condition:
+            case {"type": str(name), "status": str() | bool() as value}:
+                conditions[name] = str(value)
+            case _:
+                reason = "is no condition with a type and a status; it has no effect"
+                problems.append(Problem(f"status.conditions[{index}]", reason, Severity.WARNING))
+    return conditions
 
 
 def _strings(data: Mapping[str, object], name: str, problems: Problems) -> Mapping[str, str]:

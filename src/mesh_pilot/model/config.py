@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import attrs
@@ -88,6 +89,8 @@ class Config:
     """``metadata.creationTimestamp``; orders configs of a kind, oldest first."""
     labels: Mapping[str, str] = attrs.field(factory=dict)
     annotations: Mapping[str, str] = attrs.field(factory=dict)
+    conditions: Mapping[str, str] = MappingProxyType({})
+    """The status of each of ``status.conditions`` by its type, such as ``Healthy: "False"``; WorkloadEntries only."""
     api_version: str = ""
     """As written, such as ``networking.istio.io/v1alpha3``."""
     origin: Origin = Origin("memory")
@@ -116,6 +119,7 @@ class Config:
             and self.created == other.created
             and self.labels == other.labels
             and self.annotations == other.annotations
+            and self.conditions == other.conditions
             and bool(self.spec == other.spec)
         )
 

@@ -21,6 +21,12 @@ UNIX_PREFIX = "unix://"
 GROUP_ANNOTATION = "istio.io/autoRegistrationGroup"
 """Names the WorkloadGroup, of its own namespace, that a WorkloadEntry belongs to."""
 
+HEALTH_ANNOTATION = "proxy.istio.io/health-checks-enabled"
+"""On a WorkloadEntry: its health is checked, and stands in its condition ``Healthy``."""
+
+_TRUE = frozenset(("1", "t", "T", "true", "True", "TRUE"))
+"""What Go's strconv.ParseBool takes for true."""
+
 _RESOLUTION = {
     api.ServiceEntryResolution.NONE: Resolution.PASSTHROUGH,
     api.ServiceEntryResolution.STATIC: Resolution.CLIENT_SIDE,
@@ -60,7 +66,7 @@ def endpoints_of(
 ) -> dict[ServiceKey, tuple[Endpoint, ...]]:
     """The endpoints of the services of a ServiceEntry, for all of their ports.
 
-    ``workloads`` are the WorkloadEntries that its selector picks, oldest first.
+    ``workloads`` are the WorkloadEntries that its selector picks, oldest first; those that are unhealthy are left out.
     """
     spec: api.ServiceEntry = config.spec
     services = [ServiceKey(host, config.namespace) for host in dict.fromkeys(spec.hosts)]
@@ -69,6 +75,7 @@ def endpoints_of(
         ports = [(p.target_port or p.number, p.name) for p in spec.ports]
         return {key: tuple([Endpoint(key.host, number, name) for number, name in ports]) for key in services}
     found: list[Endpoint] = []
+    workloads = [workload for workload in workloads if is_healthy(workload)]
     for port in spec.ports:
         found += [_endpoint(e, port, config.namespace, "", trust_domain) for e in spec.endpoints]
         found += [_endpoint(w.spec, port, config.namespace, w.name, trust_domain) for w in workloads]
@@ -79,6 +86,13 @@ def selects(config: Config, labels: Mapping[str, str]) -> bool:
     """Whether a ServiceEntry's workloadSelector picks a workload with these labels."""
     selector = config.spec.workload_selector
     return selector is not None and bool(selector.labels) and selector.labels.items() <= labels.items()
+
+
+def is_healthy(workload: Config) -> bool:
+    """Whether a WorkloadEntry is to be sent requests: one whose health is checked is unhealthy until that is said."""
+    if workload.annotations.get(HEALTH_ANNOTATION) not in _TRUE:
+        return True
+    return workload.conditions.get("Healthy", "").lower() == "true"
 
 
 def group_of(workload: Config) -> ConfigKey | None:

@@ -59,6 +59,10 @@ class _Gone(Exception):
     """The server has forgotten the version from which to go on."""
 
 
+_ODD = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What reading raises of what no Kubernetes says."""
+
+
 async def follow(access: Access, kind: Kind, told: Told, backoff: Backoff) -> None:
     """Read a kind until cancelled; what goes wrong is told, and tried again."""
     follower = _Follower(access, kind, told, backoff)
@@ -68,7 +72,7 @@ async def follow(access: Access, kind: Kind, told: Told, backoff: Backoff) -> No
                 await follower.read(client)
         except _Gone:
             follower.forget()
-        except (httpx.HTTPError, KubernetesError, ValueError, LookupError, TypeError) as error:
+        except (httpx.HTTPError, KubernetesError, *_ODD) as error:
             told.lost(kind, f"{access.server}: {str(error) or type(error).__name__}")
             await trio.sleep(backoff.next_seconds())
 
@@ -91,7 +95,7 @@ class _Follower:
     async def read(self, client: httpx.AsyncClient) -> None:
         """List where that is needed, and watch.
 
-        Raises _Gone, httpx.HTTPError, KubernetesError; ValueError, LookupError and TypeError for what is no Kubernetes.
+        Raises _Gone, httpx.HTTPError, KubernetesError; one of _ODD for what is no Kubernetes.
         """
         while True:
             if not self._position and not await self._list(client):
