@@ -131,6 +131,24 @@ async def test_a_refused_object_is_listed_with_its_place_field_and_reason(web: W
     assert "whole number" in refused["reason"]
 
 
+async def test_kinds_that_one_may_expect_to_be_read_are_listed_as_warnings(web: Web) -> None:
+    (folder,) = web.plane.settings.config_dirs
+    route = "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: web}\n"
+    (folder / "odd.yaml").write_text(route)
+    found: list[dict[str, str]] = []
+
+    async def is_told() -> bool:
+        found[:] = (await web.json("/debug/rejections"))["warnings"]
+        return bool(found)
+
+    await eventually(is_told)
+    (told,) = found
+    assert told["where"].endswith("/odd.yaml:1")
+    assert told["object"] == "gateway.networking.k8s.io/v1 HTTPRoute"
+    assert told["reason"].startswith("1 objects of this kind are ignored: the Gateway API is not read")
+    assert (await web.json("/debug/statistics"))["sources"][0]["source"]["being_written"] == 0
+
+
 async def test_objects_services_and_endpoints_in_force_are_shown(web: Web) -> None:
     (config,) = await web.json("/debug/configz?kind=ServiceEntry&namespace=shop")
     assert config["spec"]["hosts"] == ["reviews.test"]

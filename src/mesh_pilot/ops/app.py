@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import islice
+from itertools import chain, islice
 
 import structlog
 import trio
@@ -131,7 +131,9 @@ class Rejections:
         state = self._state
         lists: dict[str, Callable[[], Iterable[Json]]] = {
             "configs": lambda: world_pages.rejections(state.world),
-            "warnings": lambda: world_pages.warnings(state.world),
+            "warnings": lambda: chain(
+                world_pages.warnings(state.world), world_pages.ignored(s.statistics() for s in state.supervisors)
+            ),
             "internal": lambda: internal.listed(state.failures()),
             "proxies": lambda: proxy_pages.rejections(state),
             "patches": lambda: patches.failed(state.catalog),

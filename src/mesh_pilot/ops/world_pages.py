@@ -10,6 +10,8 @@ from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.ops.answers import Json
 from mesh_pilot.ops.changes import describe, warnings_of
+from mesh_pilot.sources.base import Ignoring
+from mesh_pilot.sources.supervisor import SupervisorStatistics
 from mesh_pilot.world import World
 
 
@@ -59,6 +61,22 @@ def _doubtful(world: World) -> list[Config | MeshConfigValue | MeshNetworksValue
     found = (config for _, config in world.config.items() if config is not None and config.warnings)
     settings = (item for item in world.mesh_settings() if item.warnings)
     return [*settings, *sorted(found, key=lambda config: config.key)]
+
+
+def ignored(sources: Iterable[SupervisorStatistics]) -> list[dict[str, str]]:
+    """Kinds of objects that sources do not read although somebody may expect it, in the form of `warnings`."""
+    return [
+        {
+            "where": kind.first,
+            "object": f"{kind.api_version} {kind.kind}",
+            "field": "",
+            "reason": f"{kind.count} objects of this kind are ignored: {kind.reason}",
+        }
+        for own in sources
+        if isinstance(own.source, Ignoring)
+        for kind in own.source.ignored
+        if kind.reason
+    ]
 
 
 def show_config(config: Config) -> Json:

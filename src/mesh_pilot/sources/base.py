@@ -48,6 +48,27 @@ class Staleness(Protocol):
         """Why it does not, or what else is wrong with it; empty while all is well."""
 
 
+@attrs.frozen
+class IgnoredKind:
+    """Objects that a source was given and does not read, because their kind is none of Istio's."""
+
+    api_version: str
+    kind: str
+    count: int
+    first: str
+    """Where the first of them stands: file and line."""
+    reason: str
+    """Why they are not read, and what to write instead; empty for kinds that nobody would expect to be read."""
+
+
+@runtime_checkable
+class Ignoring(Protocol):
+    """What the statistics of a source say besides, where it may be given objects that it does not read."""
+
+    @property
+    def ignored(self) -> tuple[IgnoredKind, ...]: ...
+
+
 class Source(Protocol):
     """A feed of events: owns its connection, and never lets one bad object stop the rest."""
 

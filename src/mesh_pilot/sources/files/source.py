@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -10,7 +11,9 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.config.groups import reason_ignored
 from mesh_pilot.model.events import Accepted, Event, Replace, Synced
+from mesh_pilot.sources.base import IgnoredKind
 from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.files.content import Content, Entry, Gone, Ignored, Place, Reading, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
@@ -47,6 +50,8 @@ class FileSourceStatistics:
     """How many files it has opened."""
     watching: str
     """How it learns of changes: ``events`` of the operating system, or ``polling`` with the reason if it has to."""
+    ignored: tuple[IgnoredKind, ...]
+    """Objects of kinds that are none of Istio's."""
 
 
 class FileSource:
@@ -57,8 +62,8 @@ class FileSource:
 
     State: `_last` and `_index`, what is known, survive a restart; `_waiting`, changes that do not count yet; `_recent`,
     units that changed since all was quiet; `_writers`, paths that are being written, and `_written`, which files those
-    are; `_known`, what stood in the parts of files that hold several objects; `_over`, what became good before the
-    first picture was sent.
+    are; `_known`, what stood in the parts of files that hold several objects; `_ignored`, objects that are not ours;
+    `_over`, what became good before the first picture was sent.
     """
 
     def __init__(self, name: str, roots: Sequence[Root], *, timing: Timing | None = None, poll: bool = False) -> None:
@@ -75,7 +80,8 @@ class FileSource:
         self._written: frozenset[Identity] = frozenset()
         self._recent: set[Place] = set()
         self._changed_at = -math.inf
-        self._ignored: dict[Place, frozenset[tuple[str, str]]] = {}
+        self._ignored: dict[Place, tuple[Ignored, ...]] = {}
+        self._ignored_told: tuple[IgnoredKind, ...] | None = ()
         self._known: dict[Place, Known] = {}
         self._over: list[Accepted] = []
         self._announced = False
@@ -101,6 +107,7 @@ class FileSource:
             looks=self._looks,
             reads=self._reads,
             watching=self._watching(),
+            ignored=self._ignored_kinds(),
         )
 
     async def run(
@@ -144,10 +151,12 @@ class FileSource:
             readings[place] = what if isinstance(what, Unreadable | Gone) else await self._parse(place, what)
             if isinstance(what, Gone):
                 self._known.pop(place, None)
+                self._ignored.pop(place, None)
         self._last = attrs.evolve(found, changed={})
         self._looks += 1
         self._reads += found.reads
         if readings:
+            self._ignored_told = None
             self._changed_at = now
             self._recent |= readings.keys()
             for place, reading in readings.items():
@@ -189,10 +198,20 @@ class FileSource:
         return Content(tuple(entries), not entries and not ignored, unnamed_line)
 
     def _tell_ignored(self, place: Place, ignored: Sequence[Ignored]) -> None:
-        kinds = frozenset((entry.api_version, entry.kind) for entry in ignored)
-        for api_version, kind in sorted(kinds - self._ignored.get(place, frozenset())):
-            log.info("objects of this kind are ignored", file=place.shown, api_version=api_version, kind=kind)
-        self._ignored[place] = kinds
+        before = {(entry.api_version, entry.kind) for entry in self._ignored.pop(place, ())}
+        if not ignored:
+            return
+        self._ignored[place] = tuple(ignored)
+        for kind in _kinds({place: ignored}):
+            if (kind.api_version, kind.kind) not in before:
+                tell = log.warning if kind.reason else log.info
+                told = attrs.asdict(kind)
+                tell("objects of this kind are ignored", file=place.shown, **{k: v for k, v in told.items() if v})
+
+    def _ignored_kinds(self) -> tuple[IgnoredKind, ...]:
+        if self._ignored_told is None:
+            self._ignored_told = _kinds(self._ignored)
+        return self._ignored_told
 
     def _take(self) -> Sequence[Event]:
         """What is to be sent now."""
@@ -253,6 +272,18 @@ class FileSource:
         at = trio.current_time() + (timing.poll_seconds if is_polling else timing.rescan_seconds)
         at = min(at, self._waiting.next_at(at_rest=not self._recent, written=self._places_written()))
         return min(at, self._changed_at + timing.quiet_seconds) if self._recent else at
+
+
+def _kinds(ignored: Mapping[Place, Sequence[Ignored]]) -> tuple[IgnoredKind, ...]:
+    """Ignored objects by kind, with where the first one stands."""
+    count: Counter[tuple[str, str]] = Counter()
+    first: dict[tuple[str, str], str] = {}
+    for place in sorted(ignored):
+        for entry in ignored[place]:
+            kind = entry.api_version, entry.kind
+            count[kind] += 1
+            first.setdefault(kind, f"{place.shown}:{entry.line}")
+    return tuple(IgnoredKind(*kind, count[kind], first[kind], reason_ignored(*kind)) for kind in sorted(count))
 
 
 def _look_around(
