@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import attrs
 import pytest
 from conformance import running
 from files_feed import FilesFeed
-from mcp_feed import McpFeed, XdsFeed
+from mcp_feed import SERVICES, McpFeed, XdsFeed, virtual_service
 
 from mesh_pilot.model.events import Upsert
+from mesh_pilot.sources.beside import LARGE_BYTES
+from mesh_pilot.sources.mcp.collections import Collection
+from mesh_pilot.sources.mcp.items import Value, read_item
+from mesh_pilot.sources.mcp.messages import Resource
 
 MANY = 3000
 
@@ -53,3 +60,22 @@ async def test_the_event_of_a_change_is_the_one_that_a_file_gives(  # type: igno
             assert isinstance(event, Upsert)
             told.append(event)
     assert told[0].item == told[1].item
+
+
+async def test_a_large_object_is_decoded_beside_the_loop(  # type: ignore[no-untyped-def]
+    nursery, free_ports: Callable[[int], list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where: dict[str, bool] = {}
+
+    def read(collection: Collection, resource: Resource, *arguments: Any) -> Value:
+        where[resource.name] = threading.current_thread() is threading.main_thread()
+        return read_item(collection, resource, *arguments)
+
+    monkeypatch.setattr("mesh_pilot.sources.mcp.intake.read_item", read)
+    feed = await McpFeed.open(nursery, free_ports(1)[0])
+    large = virtual_service("large", 1)
+    feed.shelf.put(SERVICES, attrs.evolve(large, body=large.body * (2 * LARGE_BYTES // len(large.body))))
+    feed.shelf.put(SERVICES, virtual_service("small", 1))
+    async with running(feed.source, room=100) as follower:
+        await follower.until_synced()
+    assert where == {"default/large": False, "default/small": True}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -16,6 +17,7 @@ import trio
 
 from mesh_pilot.model.config import ConfigError, Problem, Severity
 from mesh_pilot.model.events import Accepted, Event, Replace, Synced
+from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.mcp.collections import Collection
 from mesh_pilot.sources.mcp.here import DEFAULT_HERE, Here, marks
 from mesh_pilot.sources.mcp.items import Teller, Value, read_item
@@ -208,7 +210,7 @@ class Intake:
             if data is None:
                 raise StreamEnded("the other side ended the stream")
             self.traffic.received(len(data))
-            response = _decoded(dialect, data)
+            response = await beside(len(data) > LARGE_BYTES, partial(_decoded, dialect, data))
             if not is_greeted:
                 is_greeted, ask_at = True, -math.inf
                 self.asked_too_early = response.collection not in self._collections and len(unasked) < to_ask
@@ -251,7 +253,8 @@ class Intake:
             verdict = self._verdict_of_twin(response.collection, resource, problems)
             if verdict is None:
                 self._judged += 1
-                verdict = self._judge(response.collection, resource, problems)
+                judge = partial(self._judge, response.collection, resource, problems)
+                verdict = await beside(len(resource.body) > LARGE_BYTES, judge)
             elif isinstance(verdict, Bad):
                 told_before += 1
             verdicts[resource.name] = verdict
