@@ -139,15 +139,15 @@ class _Reading:
             case Role.OBJECTS:
                 self._content[place] = Content(tuple(self._objects(place, data)))
             case Role.MESH_CONFIG | Role.MESH_NETWORKS:
-                self._take_settings(role, place.path, data)
+                self._take_settings(role, place.shown, data)
             case _:
-                self._notes.append(Note(place.path, f"passed over: {role}"))
+                self._notes.append(Note(place.shown, f"passed over: {role}"))
 
     def _objects(self, place: Place, data: bytes) -> Iterator[Entry]:
-        for entry in read_objects(data, Origin(SOURCE, place.path), "default"):
+        for entry in read_objects(data, Origin(SOURCE, place.shown), "default"):
             if isinstance(entry, Ignored):
                 kind = (entry.api_version, entry.kind)
-                self._ignored.setdefault(kind, []).append(str(Origin(SOURCE, place.path, entry.line)))
+                self._ignored.setdefault(kind, []).append(str(Origin(SOURCE, place.shown, entry.line)))
             else:
                 yield entry
 
