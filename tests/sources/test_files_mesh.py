@@ -6,10 +6,13 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import trio
 from conformance import Follower, running
+from trio.testing import MockClock
 
 from mesh_pilot.model.config import ConfigError, Origin
 from mesh_pilot.model.events import Delete, MeshConfigValue, MeshNetworksValue
+from mesh_pilot.sources.files import Timing
 from mesh_pilot.sources.files.content import Faulty
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_config, mesh_networks, mesh_source
 from mesh_pilot.sources.files.roots import FileRoot
@@ -70,6 +73,23 @@ async def test_a_file_that_goes_bad_or_away_is_rejected_and_the_last_good_one_st
         await follower.until(lambda picture: not picture.rejected)
         assert trust_domain(follower) == "example.net"
         assert not any(isinstance(event, Delete) for event in follower.events)
+
+
+async def test_an_empty_file_means_the_defaults_only_once_it_has_stood(tmp_path: Path, mock_clock: MockClock) -> None:
+    mesh = tmp_path / "mesh.yaml"
+    mesh.write_text("trustDomain: example.org\n")
+    source = mesh_source(str(mesh))
+    async with running(source) as follower:
+        await follower.until_synced()
+        mesh.write_text("\n")
+        while not source.statistics().pending:
+            await trio.lowlevel.checkpoint()
+        mock_clock.jump(1)
+        await follower.until(lambda picture: bool(picture.rejected))
+        assert trust_domain(follower) == "example.org"
+        mock_clock.jump(Timing().empty_seconds)
+        await follower.until(lambda picture: not picture.rejected)
+        assert trust_domain(follower) == "cluster.local"
 
 
 async def test_a_file_of_a_mounted_config_map_is_followed_when_it_is_swapped(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class Content:
 
     entries: tuple[Entry, ...] = ()
     is_empty: bool = False
-    """Whether there is no document at all, not even one that is ignored."""
+    """Whether there is no document at all, not even one that is ignored: what it says then is what nothing says."""
     unnamed_line: int = 0
     """Where the first document stands that is ignored and has no name; 0: there is none."""
 

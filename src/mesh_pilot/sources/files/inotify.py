@@ -102,13 +102,13 @@ class Inotify:
 
         Nothing is missed in a folder that was watched before.
         """
-        known = set(self._folders.values())
-        for folder in folders:
+        known, wanted = set(self._folders.values()), set(folders)
+        for folder in wanted:
             if folder not in known:
                 number = self._library.inotify_add_watch(self._fd, os.fsencode(folder), ctypes.c_uint32(_MASK))
                 self._folders[_checked(number, folder)] = folder
         for number, folder in list(self._folders.items()):
-            if folder not in folders:
+            if folder not in wanted:
                 del self._folders[number]
                 self._library.inotify_rm_watch(self._fd, number)
 

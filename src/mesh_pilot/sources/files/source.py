@@ -195,7 +195,8 @@ class FileSource:
             del self._known[place]  # a file of one object is read again whatever changes in it
         self._tell_ignored(place, ignored)
         unnamed_line = next((entry.line for entry in ignored if not entry.is_named), 0)
-        return Content(tuple(entries), not entries and not ignored, unnamed_line)
+        is_empty = not (entries or ignored) or not any(map(bytes.strip, parts.values()))
+        return Content(tuple(entries), is_empty, unnamed_line)
 
     def _tell_ignored(self, place: Place, ignored: Sequence[Ignored]) -> None:
         before = {(entry.api_version, entry.kind) for entry in self._ignored.pop(place, ())}

@@ -104,10 +104,11 @@ class Waiting:
         for place, change in list(self._changes.items()):
             if place in written:
                 continue
-            if not index.is_harmless(place, change.reading):
+            empties = _empties(index, place, change.reading)
+            if empties or not index.is_harmless(place, change.reading):
                 if now < self._when(change, at_rest):
                     continue
-                if not change.is_told and _empties(index, place, change.reading):
+                if empties and not change.is_told:
                     self._changes[place] = change = attrs.evolve(change, is_told=True)
                     if now < change.at + self._timing.empty_seconds:
                         due[place] = self._stands_empty(index, place)
