@@ -42,15 +42,15 @@ class FileSourceStatistics:
     """Files known, readable or not."""
     pending: int
     """Files whose change refuses or takes back something and waits for things to settle."""
-    being_written: int
-    """Files that someone has open for writing: they stand as they were."""
     looks: int
     """How often it looked for changes."""
     reads: int
     """How many files it has opened."""
     watching: str
     """How it learns of changes: ``events`` of the operating system, or ``polling`` with the reason if it has to."""
-    ignored: tuple[IgnoredKind, ...]
+    being_written: int = 0
+    """Files that someone has open for writing: they stand as they were."""
+    ignored: tuple[IgnoredKind, ...] = ()
     """Objects of kinds that are none of Istio's."""
 
 
