@@ -25,6 +25,7 @@ from mesh_pilot.model.events import Event
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
+from mesh_pilot.ops.credentials import CredentialReports
 from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.ops.patches import PatchReports
 from mesh_pilot.ops.refusals import RefusalReports
@@ -41,7 +42,7 @@ from mesh_pilot.rpc import (
 )
 from mesh_pilot.rpc.net import address_of
 from mesh_pilot.rpc.server import NOT_GRPC
-from mesh_pilot.security.authentication import Authentication, is_local
+from mesh_pilot.security.authentication import Authentication, Shown, is_local
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.settings import Settings, StartError, start_errors
@@ -238,16 +239,18 @@ async def _drain(plane: ControlPlane) -> None:
 
 def _admit(world: World, rules: Authentication, proxy: Proxy, peer: Peer) -> Proxy:
     """A proxy with the identity that its connection gives it."""
-    trust_domain = world.mesh.peek(()).trust_domain
-    identity = rules.identity(proxy, trust_domain, address=peer.address, spiffe_ids=peer.spiffe_ids)
-    if not identity:
+    mesh = world.mesh.peek(())
+    shown = Shown(peer.address, peer.certificate is not None, peer.spiffe_ids)
+    verdict = rules.verdict(proxy, shown, trust_domain=mesh.trust_domain, aliases=mesh.trust_domain_aliases)
+    if not verdict.identity:
         log.warning(
-            "no certificate of the mesh for this proxy: nothing vouches for who it is; "
-            "let it connect to --secure-grpc-addr with a certificate",
+            "no certificate of the mesh and no credentialName for this proxy: nothing vouches for who it is; "
+            "let it connect to --secure-grpc-addr with a certificate of its own",
             proxy=proxy.id,
             peer=peer.address,
+            reason=verdict.reason,
         )
-    return attrs.evolve(proxy, identity=identity)
+    return attrs.evolve(proxy, identity=verdict.identity)
 
 
 def _authority(settings: Settings) -> CertificateAuthority:
@@ -274,7 +277,7 @@ async def _renew(issuer: Issuer) -> None:
 
 async def _look_after(catalog: WorldCatalog) -> None:
     """Let go of what was generated for proxies that are gone and have not come back; tell what fails in proxies."""
-    reports = (PatchReports(catalog), RefusalReports(catalog))
+    reports = (PatchReports(catalog), RefusalReports(catalog), CredentialReports(catalog))
     while True:
         await trio.sleep(TRIM_SECONDS)
         catalog.trim()

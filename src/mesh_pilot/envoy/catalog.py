@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
+from itertools import islice
 
 import attrs
 
@@ -14,6 +15,7 @@ from mesh_pilot.envoy.parts import PartKey, Parts, hosts_of, parts_of
 from mesh_pilot.envoy.patches.patch import PatchProblem
 from mesh_pilot.envoy.patches.problems import plan_problems, problems, table_problems
 from mesh_pilot.envoy.scope import Facts, Plan, Plans, Target, facts_of, target_of
+from mesh_pilot.envoy.secrets import withheld
 from mesh_pilot.envoy.sets import JoinedSet, LiveSet, Part
 from mesh_pilot.envoy.table_sets import TableSets
 from mesh_pilot.incremental import ByName, Query, Watch
@@ -22,6 +24,9 @@ from mesh_pilot.model.resource import SECRET, VIRTUAL_HOST
 from mesh_pilot.security.secrets import IdentitySet, Issuer
 from mesh_pilot.security.spiffe import parse_identity
 from mesh_pilot.world import World
+
+CREDENTIALS_SHOWN = 100
+"""Credentials of one proxy that are looked at for the debug page and the log."""
 
 
 @attrs.frozen
@@ -95,6 +100,18 @@ class WorldCatalog:
                 if isinstance(reader, WorldResources) and reader.concerns(failing, failure)
             )
         return [StandingFailure(failure, tuple(sorted(names))) for failure, names in found.items() if names]
+
+    def withheld(self) -> dict[str, dict[str, str]]:
+        """The credentials that connected proxies ask for and do not get, by the name of the proxy, each with the
+        reason. Of a proxy that asks for very many, only some are looked at."""
+        found: dict[str, dict[str, str]] = {}
+        for resources in self._open:
+            workload = resources.target.workload
+            for name in islice(resources.wanted(SECRET), CREDENTIALS_SHOWN):
+                reason = withheld(self._world.memo.view, workload, name)
+                if reason:
+                    found.setdefault(resources.name, {})[name] = reason
+        return found
 
     def trim(self) -> None:
         """Let go of sets that nobody has read since the last call, and of names that nobody asks for any more.

@@ -1,6 +1,10 @@
 """Secrets by name, as SDS asks for them: credentials of gateways and certificate files on the proxy's own disk.
 
 The mesh identity (``default`` and ``ROOTCA``) is not of the World and comes from elsewhere.
+
+Who may have a credential: a proxy with an identity (see ``security.authentication``), and of its own namespace only, as
+istiod has it (``filterAuthorizedResources``). A credential from a folder has no namespace: it is for the proxies of a
+namespace in which a Gateway or DestinationRule names it.
 """
 
 from __future__ import annotations
@@ -26,14 +30,14 @@ def secret(view: View, workload: Workload, name: str) -> Resource | None:
     """One secret by the name that Envoy asks for; None where there is none (yet).
 
     ``file-cert:chain~key`` and ``file-root:file`` name files that Envoy itself reads; ``kubernetes://name`` and
-    ``kubernetes://name-cacert`` name a credential of the proxy's own namespace, or one of no namespace (from a folder).
+    ``kubernetes://name-cacert`` name a credential that the proxy may have, see ``withheld``.
     """
     if name.startswith(FILE_CERTIFICATE_PREFIX):
         chain, _, key = name.removeprefix(FILE_CERTIFICATE_PREFIX).partition("~")
         return _resource(name, certificate=(_file(chain), _file(key)))
     if name.startswith(FILE_ROOTS_PREFIX):
         return _resource(name, trusted=_file(name.removeprefix(FILE_ROOTS_PREFIX)))
-    if not name.startswith(CREDENTIAL_PREFIX):
+    if not name.startswith(CREDENTIAL_PREFIX) or not workload.scope.certified:
         return None
     namespace = workload.scope.namespace
     credential = name.removeprefix(CREDENTIAL_PREFIX)
@@ -57,8 +61,33 @@ def _authorities(view: View, namespace: str, credential: str) -> Secret | None:
     return None
 
 
+def withheld(view: View, workload: Workload, name: str) -> str:
+    """Why a proxy does not get a credential that it asks for; empty where it does, or asks for something else."""
+    if not name.startswith(CREDENTIAL_PREFIX) or secret(view, workload, name) is not None:
+        return ""
+    if not workload.scope.certified:
+        return "nothing vouches for who the proxy is; let it connect with a client certificate of its own"
+    namespace = workload.scope.namespace
+    credential = name.removeprefix(CREDENTIAL_PREFIX)
+    names = _plain_names(credential)
+    if any(_held(view, namespace, plain) for plain in names):
+        return "it lacks what is asked for: a certificate with its key, or CA certificates"
+    if any(view.secret("", plain) for plain in names):
+        return f"it is of no namespace, and no Gateway or DestinationRule in namespace {namespace} names it"
+    return f"there is none in namespace {namespace}"
+
+
 def _held(view: View, namespace: str, name: str) -> Secret | None:
-    return view.secret(namespace, name) or view.secret("", name)
+    held = view.secret(namespace, name)
+    if held is None and any(view.names_credential(namespace, plain) for plain in _plain_names(name)):
+        held = view.secret("", name)
+    return held
+
+
+def _plain_names(credential: str) -> tuple[str, ...]:
+    """What ``credentialName`` may say for a secret: its name, and for one with roots the name without the suffix."""
+    plain = credential.removesuffix(ROOTS_SUFFIX)
+    return (credential,) if plain == credential else (credential, plain)
 
 
 def _resource(

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from mesh_pilot import __version__
 from mesh_pilot.model.config import Config
-from mesh_pilot.ops import conflicts, internal, overview, patches, proxy_pages, refusals, world_pages
+from mesh_pilot.ops import conflicts, credentials, internal, overview, patches, proxy_pages, refusals, world_pages
 from mesh_pilot.ops.answers import Json, html, json_answer, text
 from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
@@ -139,6 +139,7 @@ class Rejections:
             "patches": lambda: patches.failed(state.catalog),
             "listeners": lambda: conflicts.listed(state.catalog),
             "authorization": lambda: refusals.listed(state.catalog),
+            "credentials": lambda: credentials.listed(state.catalog),
         }
         found: dict[str, Json] = {}
         more: dict[str, Json] = {}

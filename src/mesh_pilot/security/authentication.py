@@ -1,13 +1,17 @@
 """Which workload a stream is: what its connection proves, against what its node claims.
 
-A client certificate proves its SPIFFE id, and the node must be of that namespace and service account. A plaintext
-peer on this machine (loopback or a Unix socket) is taken at its word where the operator allows that; any other
-plaintext peer has no identity: it is served configuration, but no private key.
+A client certificate proves its SPIFFE id (SPIFFE, "X.509-SVID": it has exactly one), which must be of the mesh's trust
+domain; the node must be of that namespace and service account. A peer on this machine (loopback or a Unix socket) that
+shows no certificate is taken at its word where the operator allows that. Any other peer has no identity: it is served
+configuration, but no private key.
+
+The namespace that counts is the one that configuration is generated for: metadata NAMESPACE, else that of the node id.
 """
 
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
 
 import attrs
 
@@ -18,7 +22,29 @@ DEFAULT_ACCOUNT = "default"
 
 
 class AuthenticationError(Exception):
-    """A node that claims to be what its certificate does not say, for the proxy's operator."""
+    """A certificate that is not of this mesh, or not of the workload that the node claims, for the proxy's operator."""
+
+
+@attrs.frozen
+class Shown:
+    """What a connection shows of its peer."""
+
+    address: str
+    """``host:port`` or ``unix:///path``."""
+    certificate: bool = False
+    """Whether there is a verified client certificate."""
+    spiffe_ids: tuple[str, ...] = ()
+    """The ``spiffe://`` names of that certificate."""
+
+
+@attrs.frozen
+class Verdict:
+    """Who a stream is."""
+
+    identity: str = ""
+    """A SPIFFE id of the mesh's own trust domain; empty where nothing vouches for one."""
+    reason: str = ""
+    """Why there is no identity."""
 
 
 @attrs.frozen
@@ -26,32 +52,39 @@ class Authentication:
     """The rules by which streams are identified."""
 
     trust_local: bool = True
-    """Whether plaintext peers on this machine are taken at their word."""
+    """Whether peers on this machine without a certificate are taken at their word."""
 
-    def identity(self, proxy: Proxy, trust_domain: str, *, address: str, spiffe_ids: tuple[str, ...]) -> str:
-        """The SPIFFE id of a stream's workload, empty where nothing vouches for one.
+    def verdict(self, proxy: Proxy, shown: Shown, *, trust_domain: str, aliases: Collection[str] = ()) -> Verdict:
+        """Who a stream's workload is. ``aliases`` are further names of the mesh's ``trust_domain``.
 
-        ``address`` is the peer's, ``host:port`` or ``unix:///path``; ``spiffe_ids`` are those of its verified
-        certificate. Raises AuthenticationError where the certificate is another workload's.
+        Raises AuthenticationError where the certificate is of another trust domain, or another workload's.
         """
         account = proxy.text("SERVICE_ACCOUNT")
-        if spiffe_ids:
-            return _proven(proxy, account, spiffe_ids)
-        if self.trust_local and is_local(address):
-            return str(Identity(trust_domain, proxy.namespace, account or DEFAULT_ACCOUNT))
-        return ""
+        if shown.certificate:
+            if len(shown.spiffe_ids) != 1:
+                found = f"{len(shown.spiffe_ids)} SPIFFE names" if shown.spiffe_ids else "no SPIFFE name"
+                return Verdict(reason=f"its certificate has {found}; exactly one is needed")
+            proven = _proven(proxy, account, shown.spiffe_ids[0], {trust_domain, *aliases})
+            return Verdict(str(attrs.evolve(proven, trust_domain=trust_domain)))
+        if not is_local(shown.address):
+            return Verdict(reason="it shows no certificate and is not on this machine")
+        if not self.trust_local:
+            return Verdict(reason="it shows no certificate, and proxies on this machine are not trusted without one")
+        return Verdict(str(Identity(trust_domain, proxy.namespace, account or DEFAULT_ACCOUNT)))
 
 
-def _proven(proxy: Proxy, account: str, spiffe_ids: tuple[str, ...]) -> str:
-    for uri in spiffe_ids:
-        identity = parse_identity(uri)
-        if identity is None or identity.namespace != proxy.namespace:
-            continue
-        if account and identity.service_account != account:
-            continue
-        return uri
-    claimed = f"namespace {proxy.namespace}" + (f", service account {account}" if account else "")
-    raise AuthenticationError(f"node {proxy.id} claims {claimed}, but its certificate is for {', '.join(spiffe_ids)}")
+def _proven(proxy: Proxy, account: str, spiffe_id: str, trust_domains: Collection[str]) -> Identity:
+    identity = parse_identity(spiffe_id)
+    if identity is not None and identity.trust_domain not in trust_domains:
+        raise AuthenticationError(
+            f"node {proxy.id}: its certificate is for {spiffe_id}, and {identity.trust_domain} is not a trust domain "
+            f"of this mesh ({', '.join(sorted(trust_domains))}); if it should be one, add it to trustDomainAliases"
+        )
+    is_namespace = identity is not None and identity.namespace == proxy.namespace
+    if identity is None or not is_namespace or (account and identity.service_account != account):
+        claimed = f"namespace {proxy.namespace}" + (f", service account {account}" if account else "")
+        raise AuthenticationError(f"node {proxy.id} claims {claimed}, but its certificate is for {spiffe_id}")
+    return identity
 
 
 def is_local(address: str) -> bool:

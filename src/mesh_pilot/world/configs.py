@@ -13,6 +13,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.telemetry.v1alpha1 import Telemetry
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world.buckets import bucket_of
+from mesh_pilot.world.credentials import CredentialUses
 from mesh_pilot.world.names import MESH_GATEWAY, full_gateway
 from mesh_pilot.world.services import ServiceTable
 from mesh_pilot.world.view import VirtualServiceHead
@@ -45,6 +46,7 @@ class ConfigTable:
         self._stale_hosts: set[str] = set()
         self._selecting: dict[ConfigKey, frozenset[str]] = {}
         self._selected: Counter[str] = Counter()
+        self._credential_uses = CredentialUses(world.credentials_named)
 
     def put(self, key: ConfigKey, config: Config | None) -> bool:
         """Write or (with None) remove one config; returns whether anything changed."""
@@ -71,6 +73,7 @@ class ConfigTable:
         if key.kind == "WorkloadGroup":
             self._services.put_group(key, config)
         self._count_selected(key, _labels_selected(config))
+        self._credential_uses.put(key, config)
         return True
 
     def mesh_changed(self, before: MeshConfig, mesh: MeshConfig) -> None:

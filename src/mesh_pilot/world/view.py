@@ -141,6 +141,10 @@ class View:
     def secret(self, namespace: str, name: str) -> Secret | None:
         return self._world.secrets.read((namespace, name))
 
+    def names_credential(self, namespace: str, name: str) -> bool:
+        """Whether a Gateway or DestinationRule of this namespace names this credential."""
+        return self._world.credentials_named.read((namespace, name))
+
     def key_set(self, issuer: str, url: str) -> str:
         """The keys of an issuer of tokens, by its name or at a URL (the other is empty); empty if not known."""
         return self._world.key_sets.read((issuer, url))

@@ -98,6 +98,7 @@ class World:
         self.endpoints: Index[ServiceKey, tuple[Endpoint, ...]] = index("endpoints", ())
         self.endpoints_at: Index[str, tuple[Placed, ...]] = index("endpoints_at", ())
         self.secrets: Index[tuple[str, str], Secret | None] = index("secrets", None)
+        self.credentials_named: Index[tuple[str, str], bool] = index("credentials_named", False)
         self.key_sets: Index[tuple[str, str], str] = index("key_sets", "")
         self.view = View(self)
         self.memo.view = self.view

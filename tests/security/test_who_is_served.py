@@ -1,0 +1,118 @@
+"""A whole control plane with client certificates: who is let in, and who is given a private key."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from envoy.config.core.v3.base_pb2 import Node
+from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
+from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DeltaDiscoveryResponse
+from google.protobuf.json_format import ParseDict
+from support.certificates import write_certificates
+from support.credentials import write_credential
+from support.planes import running_plane
+
+from mesh_pilot.bootstrap import ControlPlane
+from mesh_pilot.model.resource import CLUSTER, SECRET
+from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, Status, client_tls, open_channel
+
+ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+SHOP = "spiffe://cluster.local/ns/shop/sa/edge"
+ASKED = ("kubernetes://edge", "default")
+
+GATEWAY = """
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: shop}
+spec:
+  selector: {istio: edge}
+  servers:
+  - {port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.test], tls: {mode: SIMPLE, credentialName: edge}}
+"""
+
+
+@asynccontextmanager
+async def secured(folder: Path, *, trust_local: bool = True) -> AsyncIterator[ControlPlane]:
+    (folder / "config").mkdir()
+    (folder / "config" / "gateway.yaml").write_text(GATEWAY)
+    write_credential(folder / "secrets", "edge", write_certificates(folder, "edge", dns=("a.test",)))
+    server = write_certificates(folder, "server")
+    tls = CertificateFiles(certificate=server.certificate, key=server.key, trusted=server.ca)
+    async with running_plane(
+        folder / "config", tls=tls, secrets_dir=folder / "secrets", trust_local=trust_local
+    ) as plane:
+        yield plane
+
+
+async def private_keys(
+    plane: ControlPlane, folder: Path, names: tuple[str, ...] | None, *, namespace: str = "shop", kind: str = "router"
+) -> list[str]:
+    """The secrets with a private key that a proxy is given of ASKED.
+
+    ``names``: the URIs in its certificate; None for plaintext. Raises GRPCError where it is not served at all.
+    """
+    tls, address = None, plane.addresses.grpc
+    if names is not None:
+        own = write_certificates(folder, "client", uris=names)
+        files = CertificateFiles(certificate=own.certificate, key=own.key, trusted=own.ca)
+        tls, address = client_tls(files), plane.addresses.secure_grpc
+    node = ParseDict(
+        {
+            "id": f"{kind}~10.1.1.1~edge-1.{namespace}~{namespace}.svc.cluster.local",
+            "metadata": {"NAMESPACE": namespace, "LABELS": {"istio": "edge"}},
+        },
+        Node(),
+    )
+    async with (
+        open_channel(address, tls=tls) as channel,
+        channel.request(ADS, Cardinality.STREAM_STREAM, DeltaDiscoveryRequest, DeltaDiscoveryResponse) as call,
+    ):
+        await call.send_message(DeltaDiscoveryRequest(type_url=CLUSTER, node=node))
+        assert (clusters := await call.recv_message()) is not None and clusters.type_url == CLUSTER
+        await call.send_message(DeltaDiscoveryRequest(type_url=SECRET, resource_names_subscribe=ASKED))
+        answer = await call.recv_message()
+        assert answer is not None and answer.type_url == SECRET
+        found = [Secret.FromString(resource.resource.value) for resource in answer.resources]
+        given = [secret.name for secret in found if secret.tls_certificate.private_key.inline_bytes]
+        assert sorted([*given, *answer.removed_resources]) == sorted(ASKED)
+        return given
+
+
+async def test_a_gateway_gets_its_credential_by_its_certificate(tmp_path: Path) -> None:
+    async with secured(tmp_path, trust_local=False) as plane:
+        assert await private_keys(plane, tmp_path, (SHOP,)) == ["default", "kubernetes://edge"]
+
+
+async def test_a_plaintext_gateway_on_this_machine_gets_it_while_it_is_trusted(tmp_path: Path) -> None:
+    async with secured(tmp_path) as plane:
+        assert await private_keys(plane, tmp_path, None) == ["default", "kubernetes://edge"]
+
+
+async def test_without_that_trust_a_plaintext_peer_gets_no_key(tmp_path: Path) -> None:
+    async with secured(tmp_path, trust_local=False) as plane:
+        assert await private_keys(plane, tmp_path, None) == []
+
+
+async def test_a_proxy_of_another_namespace_gets_only_its_own(tmp_path: Path) -> None:
+    async with secured(tmp_path) as plane:
+        other = "spiffe://cluster.local/ns/other/sa/edge"
+        assert await private_keys(plane, tmp_path, (other,), namespace="other") == ["default"]
+        assert await private_keys(plane, tmp_path, None, namespace="other") == ["default"]
+
+
+@pytest.mark.parametrize("names", [(), (SHOP, "spiffe://cluster.local/ns/other/sa/edge"), ("https://a.test/",)])
+async def test_a_certificate_without_exactly_one_spiffe_name_gets_no_key_on_this_machine_either(
+    tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    async with secured(tmp_path) as plane:
+        assert await private_keys(plane, tmp_path, names) == []
+
+
+async def test_a_certificate_of_another_trust_domain_is_not_served(tmp_path: Path) -> None:
+    async with secured(tmp_path) as plane:
+        with pytest.raises(GRPCError, match="not a trust domain of this mesh") as caught:
+            await private_keys(plane, tmp_path, ("spiffe://evil.example/ns/shop/sa/edge",))
+        assert caught.value.status is Status.UNAUTHENTICATED
