@@ -20,6 +20,7 @@ class Recorder:
         self.responses: list[Response] = []
         self.acks: list[tuple[str, str, str]] = []
         self.nacks: list[Nack] = []
+        self.unserved_types: list[str] = []
 
     def connected(self, proxy: Proxy) -> None:
         self.proxies.append(proxy)
@@ -32,6 +33,9 @@ class Recorder:
 
     def rejected(self, nack: Nack) -> None:
         self.nacks.append(nack)
+
+    def unserved(self, type_url: str) -> None:
+        self.unserved_types.append(type_url)
 
 
 def names(response: Response | None) -> list[str]:

@@ -8,7 +8,7 @@ from driver import Delta, Sotw
 from fake_world import NODE, FakeWorld
 
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, PREFIX, TYPES
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT
 from mesh_pilot.xds.messages import Code, DeltaRequest, Node, SotwRequest, StreamError, Variant
 from mesh_pilot.xds.stream import Stream, Waiting
 
@@ -41,12 +41,6 @@ def test_a_malformed_node_id_is_explained(stream: Stream, request_type: type[Sot
     assert "expected type~ip~name.namespace~dns-domain" in refusal(stream, request_type(CLUSTER, node=Node(node_id)))
 
 
-def test_an_unknown_type_is_refused_with_those_that_are_served(stream: Stream, request_type: type[SotwRequest]) -> None:
-    message = refusal(stream, request_type(PREFIX + "envoy.config.nothing.v3.Nothing", node=NODE))
-    assert "envoy.config.nothing.v3.Nothing is not served" in message
-    assert all(type_url in message for type_url in TYPES)
-
-
 def test_an_aggregated_stream_needs_a_type(stream: Stream, request_type: type[SotwRequest]) -> None:
     assert "must have a type URL" in refusal(stream, request_type(node=NODE))
 
@@ -69,13 +63,6 @@ def test_a_stream_for_one_type_serves_no_other(request_type: type[SotwRequest]) 
     stream.on_request(request_type("", node=NODE))
     stream.on_request(request_type(CLUSTER))
     assert f"serves {CLUSTER}, not {ENDPOINT}" in refusal(stream, request_type(ENDPOINT))
-
-
-def test_a_type_without_a_set_is_not_served() -> None:
-    world = FakeWorld()
-    del world.sets[ENDPOINT]
-    stream = Stream(world, Variant.SOTW)
-    assert "is not served" in refusal(stream, SotwRequest(ENDPOINT, node=NODE))
 
 
 def test_the_proxy_is_who_its_node_says() -> None:

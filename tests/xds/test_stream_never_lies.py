@@ -8,7 +8,7 @@ import pytest
 from fake_world import FakeWorld
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_client import BAD, ModelClient
+from model_client import BAD, UNSERVED, ModelClient
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, ROUTE
 from mesh_pilot.xds.messages import Variant
@@ -20,6 +20,7 @@ HIDDEN = "hidden"
 """By name only: no wildcard gives it."""
 
 types = st.sampled_from((CLUSTER, ENDPOINT, ROUTE))
+asked_types = st.one_of(types, types, types, st.just(UNSERVED))
 names = st.sampled_from((*NAMES, HIDDEN))
 some_names = st.lists(names, max_size=2, unique=True)
 
@@ -68,8 +69,8 @@ changes = st.one_of(
     st.builds(forget_log, types),
 )
 wishes = st.one_of(
-    st.builds(subscribe, types, some_names, st.booleans()),
-    st.builds(unsubscribe, types, some_names, st.booleans()),
+    st.builds(subscribe, asked_types, some_names, st.booleans()),
+    st.builds(unsubscribe, asked_types, some_names, st.booleans()),
 )
 rare = st.builds(move, st.sampled_from(("everything", "reconnect")))
 steps = st.lists(st.one_of(moves, moves, changes, wishes, rare), max_size=50)

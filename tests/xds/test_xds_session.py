@@ -270,3 +270,27 @@ async def test_the_log_tells_of_connecting_and_refusing(autojump_clock: MockCloc
     shown = [(entry["event"].split(":")[0], entry["log_level"]) for entry in logs if entry["log_level"] != "debug"]
     assert shown == [("connected", "info"), ("NACK", "warning")]
     assert {entry["proxy"] for entry in logs} == {NODE.id}
+
+
+async def test_a_type_that_is_not_served_is_logged_once_and_counted(autojump_clock: MockClock) -> None:
+    unknown = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
+    with capture_logs() as logs:
+        async with connected() as client:
+            client.ask(unknown)
+            answer = await client.receive_and_ack()
+            assert (answer.type_url, len(answer.resources), bool(answer.nonce)) == (unknown, 0, True)
+            client.ask(CLUSTER)
+            assert len((await client.receive_and_ack()).resources) == 1
+            await wait_all_tasks_blocked()
+            statistics = client.registry.statistics()
+    assert statistics.unserved == 1
+    assert statistics.pushes.keys() == statistics.bytes_sent.keys() == {CLUSTER}
+    assert [(e["log_level"], e["type"]) for e in logs if "not served" in e["event"]] == [("info", unknown)]
+
+
+def test_of_many_streams_that_ask_for_a_type_that_is_not_served_the_first_is_news() -> None:
+    registry = StatusRegistry()
+    assert [registry.unserved("a"), registry.unserved("a"), registry.unserved("b")] == [True, False, True]
+    news = [registry.unserved(str(number)) for number in range(1000)]
+    assert news.count(True) < 100
+    assert registry.statistics().unserved == 1003

@@ -171,6 +171,7 @@ class _Parts(Collector):
         for status, count in sorted(xds.refused_streams.items()):
             refused.add_sample(refused.name, {"status": status}, count)
         yield refused
+        yield _one("mesh_pilot_xds_unserved_types", "Types not served that streams asked for", "counter", xds.unserved)
         yield _histogram(
             "pilot_proxy_convergence_time", "Seconds from a change to its last ACK", xds.convergence_seconds
         )

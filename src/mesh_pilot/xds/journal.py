@@ -19,6 +19,9 @@ class Journal(Protocol):
 
     def rejected(self, nack: Nack) -> None: ...
 
+    def unserved(self, type_url: str) -> None:
+        """The client asks, for the first time on the stream, for a type that is not served."""
+
 
 class _NoJournal:
     def connected(self, proxy: Proxy) -> None: ...
@@ -28,6 +31,8 @@ class _NoJournal:
     def acked(self, type_url: str, nonce: str, version: str) -> None: ...
 
     def rejected(self, nack: Nack) -> None: ...
+
+    def unserved(self, type_url: str) -> None: ...
 
 
 NO_JOURNAL: Journal = _NoJournal()

@@ -178,7 +178,8 @@ class Session:
         encoded = self._encoder.encode(response)
         self._has_sent_change = self._changed_at is not None
         await self._call.send_message(encoded)
-        self._connection.written(response, len(encoded))
+        if response.type_url in SHORT:
+            self._connection.written(response, len(encoded))
 
     # -- time
 
@@ -246,6 +247,10 @@ class Session:
         self._refusals.pop(type_url, None)
         self._connection.acked(type_url, nonce, version)
         self._log.debug("ACK", type=SHORT[type_url], version=version)
+
+    def unserved(self, type_url: str) -> None:
+        tell = self._log.info if self._registry.unserved(type_url) else self._log.debug
+        tell("type not served: answered with no resources, the stream goes on", type=type_url)
 
     def rejected(self, nack: Nack) -> None:
         self._connection.rejected(nack)

@@ -27,6 +27,9 @@ NACKS_KEPT = 20
 RECENT_NACKS_KEPT = 200
 """Refusals remembered of all streams, those that are gone included."""
 
+UNSERVED_TYPES_KEPT = 100
+"""Types not served that are remembered, so that each is logged once."""
+
 
 @attrs.frozen
 class NackRecord:
@@ -114,6 +117,8 @@ class XdsStatistics:
     bytes_sent: Mapping[str, int]
     refused_streams: Mapping[str, int]
     """Streams ended by an error of ours, by gRPC status name."""
+    unserved: int
+    """Types not served that streams asked for; one a stream and type."""
     convergence_seconds: Durations
     """From the publishing of a change to the last ACK of what it made us send, a stream each."""
 
@@ -206,6 +211,9 @@ class StatusRegistry:
         """When the latest revision was published, on the caller's monotonic clock; None before the first."""
         self._connections: dict[int, Connection] = {}
         self._streams_total = 0
+        self._unserved = 0
+        self._unserved_types: set[str] = set()
+        """Those that were asked for, as many as are kept."""
         self._recent: deque[NackRecord] = deque(maxlen=RECENT_NACKS_KEPT)
         self._converged = [0] * (len(CONVERGENCE_BOUNDS) + 1)
         self._converged_sum = 0.0
@@ -234,6 +242,14 @@ class StatusRegistry:
         self.rejects[record.nack.type_url] += 1
         self._recent.append(record)
 
+    def unserved(self, type_url: str) -> bool:
+        """A stream asks for a type that is not served; returns whether it is the first known to."""
+        self._unserved += 1
+        is_new = type_url not in self._unserved_types and len(self._unserved_types) < UNSERVED_TYPES_KEPT
+        if is_new:
+            self._unserved_types.add(type_url)
+        return is_new
+
     def converged(self, seconds: float) -> None:
         """A stream's client has accepted everything that followed from a change, so long after it was published."""
         self._converged[bisect_left(CONVERGENCE_BOUNDS, seconds)] += 1
@@ -252,6 +268,7 @@ class StatusRegistry:
             rejects=dict(self.rejects),
             bytes_sent=dict(self.bytes_sent),
             refused_streams=dict(self.refused_streams),
+            unserved=self._unserved,
             convergence_seconds=Durations(CONVERGENCE_BOUNDS, tuple(self._converged), self._converged_sum),
         )
 

@@ -39,6 +39,7 @@ from mesh_pilot.xds.phase import SubscriptionStatistics
 from mesh_pilot.xds.plan import Plan
 from mesh_pilot.xds.sets import Catalog, ProxyResources, ResourceSet
 from mesh_pilot.xds.subscription import Subscription
+from mesh_pilot.xds.unserved import Unserved
 
 REFERRERS = (LISTENER, ROUTE, VIRTUAL_HOST, EXTENSION)
 """Types whose resources name clusters."""
@@ -94,6 +95,7 @@ class Stream:
         """Who the client is; None before its first request."""
         self._resources: ProxyResources | None = None
         self._subscriptions: dict[str, Subscription] = {}
+        self._unserved = Unserved(variant)
         self._warming: set[str] = set()
         """New clusters that the client may not be able to use before it has their endpoints."""
         self._new_tables: set[str] = set()
@@ -157,9 +159,11 @@ class Stream:
         resources = self._resources or self._identify(request.node)
         self._check_node(request.node)
         type_url = self._type_of(request.type_url)
-        source = resources.set(type_url)
+        source = resources.set(type_url) if type_url in TYPES else None
         if source is None:
-            raise StreamError(Code.INVALID_ARGUMENT, f"type {type_url} is not served")
+            if self._unserved.on_request(request, type_url):
+                self._journal.unserved(type_url)
+            return
         subscription = self._subscriptions.get(type_url)
         first = subscription is None
         if subscription is None:
@@ -205,8 +209,6 @@ class Stream:
             return self._only
         if not type_url:
             raise StreamError(Code.INVALID_ARGUMENT, "a request on an aggregated stream must have a type URL")
-        if type_url not in TYPES:
-            raise StreamError(Code.INVALID_ARGUMENT, f"type {type_url} is not served; served are {', '.join(TYPES)}")
         return type_url
 
     def _on_sotw(self, subscription: Subscription, request: SotwRequest, source: ResourceSet, first: bool) -> None:
@@ -272,7 +274,7 @@ class Stream:
             if type_url == VIRTUAL_HOST and self._are_tables_unsent():
                 continue
             return self._send(subscription, plan)
-        return None
+        return self._unserved.next_response()
 
     def _send(self, subscription: Subscription, plan: Plan) -> Response:
         if _is(subscription, CLUSTER):
