@@ -6,9 +6,6 @@ changed Envoy must notice nothing, and what changed while somebody was dead must
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,10 +16,10 @@ import attrs
 import httpx
 import pytest
 import trio
-from support.command import COMMAND
 from support.echo import http_backend
 from support.envoy import RealEnvoy, eventually, http_client, real_envoy
 from support.manifests import at, manifest, service
+from support.plane_process import PlaneProcess as Process
 from support.planes import settings
 from support.shop import CLIENT
 
@@ -50,41 +47,6 @@ class Plane(Protocol):
 
     async def kill(self) -> None:
         """At once, with no time for anything."""
-
-
-class Process:
-    """A control plane as people run it."""
-
-    def __init__(self, log: Path, ports: list[int], *arguments: str) -> None:
-        addresses = [f"127.0.0.1:{port}" for port in ports]
-        self.grpc = addresses[0]
-        self._web = f"http://{addresses[1]}"
-        flags = zip(("--grpc-addr", "--http-addr", "--monitoring-addr"), addresses, strict=True)
-        self._command = [*COMMAND, "discovery", *arguments, *(f"{flag}={address}" for flag, address in flags)]
-        self._log = log
-        self._process: subprocess.Popen[bytes] | None = None
-
-    async def start(self) -> None:
-        self._process = self._open()
-        async with http_client() as client:
-
-            async def ready() -> bool:
-                try:
-                    return (await client.get(f"{self._web}/ready")).status_code == 200
-                except httpx.HTTPError:
-                    return False
-
-            await eventually(ready, what=f"{self._command} is ready: {self._log.read_text()[-2000:]}")
-
-    def _open(self) -> subprocess.Popen[bytes]:
-        with self._log.open("ab") as log:
-            return subprocess.Popen(self._command, stdout=log, stderr=log)
-
-    async def kill(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            os.kill(process.pid, signal.SIGKILL)
-            await trio.to_thread.run_sync(process.wait)
 
 
 class Here:

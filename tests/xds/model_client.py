@@ -61,8 +61,10 @@ class ModelClient:
         self.interests: dict[str, Interest] = {}
         self.connect()
 
-    def connect(self) -> None:
-        """A new stream, after the old one broke with all that was under way."""
+    def connect(self, *, forgotten: bool = False) -> None:
+        """A new stream, after the old one broke with all that was under way; with ``forgotten`` at a control plane that
+        was started anew, to which the versions of State of the World say nothing.
+        """
         self.stream = Stream(self.world, self.variant)
         self.to_server: deque[Request] = deque()
         self.to_client: deque[Response] = deque()
@@ -74,7 +76,7 @@ class ModelClient:
             if interest.is_empty:
                 del self.interests[type_url]
             elif self.variant is Variant.SOTW:
-                self._request(type_url, version=interest.version)
+                self._request(type_url, version=f"not {interest.version}" if forgotten else interest.version)
             else:
                 versions = {name: interest.versions[name] for name in interest.resources}
                 self._request(type_url, subscribe=interest.spelled(), has=versions)

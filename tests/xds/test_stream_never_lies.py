@@ -57,6 +57,7 @@ def move(what: str) -> Step:
         "client reads": lambda client: client.client_reads(),
         "everything": lambda client: client.run_until_quiet(),
         "reconnect": lambda client: client.connect(),
+        "restart": lambda client: client.connect(forgotten=True),
     }[what]
 
 
@@ -72,7 +73,7 @@ wishes = st.one_of(
     st.builds(subscribe, asked_types, some_names, st.booleans()),
     st.builds(unsubscribe, asked_types, some_names, st.booleans()),
 )
-rare = st.builds(move, st.sampled_from(("everything", "reconnect")))
+rare = st.builds(move, st.sampled_from(("everything", "reconnect", "restart")))
 steps = st.lists(st.one_of(moves, moves, changes, wishes, rare), max_size=50)
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from model_client import ModelClient
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, Resource
+from mesh_pilot.xds.encode import no_endpoints
 from mesh_pilot.xds.messages import Response, Variant
 
 CLUSTERS = ("a", "b", "c", "d")
@@ -60,11 +61,14 @@ class StrictEnvoy(ModelClient):
         self.subscribe(ROUTE, ["r"])
         self.subscribe(ENDPOINT, ["a"])
 
-    def connect(self) -> None:
+    def connect(self, *, forgotten: bool = False) -> None:
         self.sent_clusters: set[str] = set(self.resources(CLUSTER))
         self.knows_past = self.variant is Variant.DELTA
-        """Whether the stream can know what this client has: in State of the World only from its first response on."""
-        super().connect()
+        """Whether the stream can know what this client has: in State of the World, of a control plane that was started
+        anew, only from its first response on, and before that the clusters whose endpoints it asks for."""
+        endpoints = self.interests.get(ENDPOINT)
+        self.known = set(endpoints.names) if endpoints and forgotten else set()
+        super().connect(forgotten=forgotten)
 
     def resources(self, type_url: str) -> dict[str, Resource]:
         interest = self.interests.get(type_url)
@@ -83,10 +87,16 @@ class StrictEnvoy(ModelClient):
                 self.sent_clusters = sent
             else:
                 self.sent_clusters = (self.sent_clusters | sent) - set(response.removed)
-            for type_url in (LISTENER, ROUTE) if self.knows_past else ():
+            for type_url in (LISTENER, ROUTE):
                 for resource in self.resources(type_url).values():
-                    assert clusters_of(resource) <= self.sent_clusters, "a cluster is taken that is still named"
+                    named = clusters_of(resource) if self.knows_past else clusters_of(resource) & self.known
+                    assert named <= self.sent_clusters, "a cluster is taken that is still named"
             self.knows_past = True
+        if response.type_url == ENDPOINT and self.known:
+            emptied = {r.name for r in response.resources if r.body == no_endpoints(r.name).body}
+            for type_url in (LISTENER, ROUTE):
+                for resource in self.resources(type_url).values():
+                    assert not clusters_of(resource) & emptied & self.known, "a cluster is emptied that is still named"
         if response.type_url in (LISTENER, ROUTE):
             for resource in response.resources:
                 assert clusters_of(resource) <= self.sent_clusters, "a cluster is named that was not sent"
@@ -125,6 +135,7 @@ def move(what: str) -> Step:
         "client reads": lambda mesh, envoy: envoy.client_reads(),
         "everything": lambda mesh, envoy: envoy.run_until_quiet(),
         "reconnect": lambda mesh, envoy: envoy.connect(),
+        "restart": lambda mesh, envoy: envoy.connect(forgotten=True),
     }[what]
 
 
@@ -136,7 +147,7 @@ retargets = referrers.flatmap(
 )
 changes = st.one_of(retargets, st.builds(change, st.sampled_from(CLUSTERS), st.sampled_from(("1", "2"))))
 moves = st.builds(move, st.sampled_from(("server reads", "server sends", "client reads")))
-rare = st.builds(move, st.sampled_from(("everything", "everything", "reconnect")))
+rare = st.builds(move, st.sampled_from(("everything", "everything", "reconnect", "restart")))
 
 
 @pytest.mark.parametrize("variant", Variant)

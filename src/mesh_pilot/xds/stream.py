@@ -15,7 +15,7 @@ their table, and all of them whenever that is new to the client.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import cache
+from functools import cache, partial
 
 import attrs
 
@@ -36,8 +36,10 @@ from mesh_pilot.xds.held import State, remember
 from mesh_pilot.xds.journal import NO_JOURNAL, Journal
 from mesh_pilot.xds.messages import Code, DeltaRequest, Nack, Node, Request, Response, SotwRequest, StreamError, Variant
 from mesh_pilot.xds.phase import SubscriptionStatistics
+from mesh_pilot.xds.placeholders import placeholder
 from mesh_pilot.xds.plan import Plan
 from mesh_pilot.xds.sets import Catalog, ProxyResources, ResourceSet
+from mesh_pilot.xds.shared import NO_NAMES
 from mesh_pilot.xds.subscription import Subscription
 from mesh_pilot.xds.unserved import Unserved
 
@@ -104,6 +106,10 @@ class Stream:
         """Whether the client has been here before, or at another replica."""
         self._is_rejoining = False
         """Whether such a client, whose clusters are known, has not asked for its listeners and routes yet."""
+        self._is_past_unknown = False
+        """Whether a State of the World client has clusters of which nothing is known yet."""
+        self._placeholders: frozenset[str] = NO_NAMES
+        """Clusters that such a client has, that are gone, and of which only the name is known."""
         self._is_late = False
         """Whether the client has had its time to ask for what it has."""
 
@@ -125,6 +131,8 @@ class Stream:
 
     def waiting_for(self) -> Waiting:
         awaited = (LISTENER, ROUTE, VIRTUAL_HOST) if self._is_rejoining and self._has_hosts() else (LISTENER, ROUTE)
+        if self._is_past_unknown:
+            awaited = (ENDPOINT, *awaited)
         return Waiting(
             node=self.proxy is None,
             acks=tuple(t for t, s in self._subscriptions.items() if s.outstanding is not None),
@@ -243,7 +251,8 @@ class Stream:
     def _note_reconnect(self, subscription: Subscription, *, knows_past: bool) -> None:
         self._is_reconnect = True
         if _is(subscription, CLUSTER) and self._only is None:
-            self._is_rejoining = knows_past
+            self._is_rejoining = True
+            self._is_past_unknown = not knows_past
 
     def _on_answer(self, subscription: Subscription, error: str | None) -> None:
         nonce, version = subscription.nonce, subscription.version
@@ -273,6 +282,8 @@ class Stream:
                 continue
             if type_url == VIRTUAL_HOST and self._are_tables_unsent():
                 continue
+            if type_url == CLUSTER and self._is_past_unknown:
+                continue
             return self._send(subscription, plan)
         return self._unserved.next_response()
 
@@ -283,6 +294,8 @@ class Stream:
             self._follow_tables(subscription, plan)
         response = subscription.send(plan, self._marking(subscription))
         self._journal.sent(response)
+        if self._placeholders and _is(subscription, CLUSTER):
+            self._placeholders &= subscription.held.names
         return response
 
     def _marking(self, subscription: Subscription) -> State | None:
@@ -295,15 +308,29 @@ class Stream:
     def _plan(self, subscription: Subscription) -> Plan | None:
         self._refresh(subscription)
         if _is(subscription, CLUSTER):
+            if self._is_past_unknown:
+                self._presume_clusters(subscription)
             unsettled = cache(self._are_referrers_unsettled)
             return subscription.plan(keep=lambda name: unsettled())
         if _is(subscription, ENDPOINT):
-            return subscription.plan(keep=self._keep_endpoints, stand_in=self._last_endpoints)
+            stand_in = partial(self._last_endpoints, is_needed=cache(self._are_referrers_unsettled))
+            return subscription.plan(keep=self._keep_endpoints, stand_in=stand_in)
         return subscription.plan()
 
     def _refresh(self, subscription: Subscription) -> None:
         assert self._resources is not None
         subscription.refresh(self._resources.set(subscription.type_url))
+
+    def _presume_clusters(self, clusters: Subscription) -> None:
+        """Once a client whose clusters are not known has asked for endpoints, or has had its time to: what it asks for
+        and what is not there any more is a cluster that it has, and may need a little longer."""
+        endpoints = self._subscriptions.get(ENDPOINT)
+        if endpoints is None and self._is_rejoining:
+            return
+        self._is_past_unknown = False
+        if endpoints is not None:
+            self._placeholders = clusters.absent(endpoints.names)
+            clusters.presume(map(placeholder, self._placeholders))
 
     def _follow_clusters(self, clusters: Subscription, plan: Plan) -> None:
         """Envoy waits for the endpoints of every cluster that is new or changed, even if they are as before."""
@@ -371,9 +398,15 @@ class Stream:
         is_sotw_ads = self._variant is Variant.SOTW and self._only is None
         return is_sotw_ads and endpoints is not None and CLUSTER not in self._subscriptions and endpoints.is_missing_any
 
-    def _last_endpoints(self, name: str) -> Resource | None:
+    def _last_endpoints(self, name: str, *, is_needed: Callable[[], bool]) -> Resource | None:
         """What a client gets that asks for the endpoints of a cluster which it has and which is gone meanwhile: those
-        it had, or none. It waits for them before it accepts the clusters, and then learns that this one is gone."""
+        it had, or none. It waits for them before it accepts the clusters, and then learns that this one is gone.
+
+        Where a placeholder stands for the cluster, it has the old one as long as it waits: that is ended only when
+        the cluster is not needed any more.
+        """
+        if name in self._placeholders and is_needed():
+            return None
         clusters = self._subscriptions.get(CLUSTER)
         is_awaited = self._is_late if clusters is None else name in clusters.held.entries
         if not is_awaited:

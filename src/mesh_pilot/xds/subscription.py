@@ -227,6 +227,10 @@ class Subscription:
         """Whether a name that is about to be sent is asked for, or the client may not have it."""
         return name in self._asked or name not in self.held.entries or name in self._doubt
 
+    def absent(self, names: frozenset[str]) -> frozenset[str]:
+        """Those of some names that the set does not have. Call ``refresh`` before."""
+        return without(names, self._aim.names)
+
     def is_current(self, name: str) -> bool:
         """Whether the client was sent a name that the set still has."""
         return name in self.held.entries and self._current(name) is not None
@@ -267,6 +271,11 @@ class Subscription:
         self._answer_due = False
         self._dirty = differing(state, self._aim)
         return True
+
+    def presume(self, resources: Iterable[Resource]) -> None:
+        """A wildcard client comes back with a version that is not known: it has at least what stands for these."""
+        self.held = self.held.changed(resources, ())
+        self._dirty = differing(self.held, self._aim)
 
     def plan(
         self, keep: Callable[[str], bool] | None = None, stand_in: Callable[[str], Resource | None] | None = None

@@ -1,0 +1,120 @@
+"""A State of the World client comes back to a control plane that does not know its version (decision 011)."""
+
+from __future__ import annotations
+
+import pytest
+from driver import Sotw, names
+from envoy.config.cluster.v3.cluster_pb2 import Cluster
+from fake_world import FakeWorld
+
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from mesh_pilot.xds.messages import Response
+from mesh_pilot.xds.placeholders import PATIENCE_SECONDS, placeholder
+
+FORGOTTEN = "of the process before"
+
+
+@pytest.fixture
+def world() -> FakeWorld:
+    """The route has moved from the cluster ``old`` to ``new`` while the client was away."""
+    world = FakeWorld()
+    for name in ("kept", "new"):
+        world.put(CLUSTER, name)
+        world.put(ENDPOINT, name)
+    world.put(CLUSTER, "dns")
+    world.put(LISTENER, "web")
+    world.put(ROUTE, "web", "to new")
+    return world
+
+
+@pytest.fixture
+def client(world: FakeWorld) -> Sotw:
+    return Sotw(world)
+
+
+def come_back(client: Sotw, *endpoints: str) -> None:
+    """Ask for everything, as Envoy does when its stream is made anew."""
+    client.ask(CLUSTER, version=FORGOTTEN)
+    client.ask(ENDPOINT, *endpoints, version=FORGOTTEN)
+    client.ask(LISTENER, version=FORGOTTEN)
+    client.ask(ROUTE, "web", version=FORGOTTEN)
+
+
+def shown(responses: list[Response]) -> list[tuple[str, list[str]]]:
+    return [(response.type_url, names(response)) for response in responses]
+
+
+def test_a_cluster_that_is_gone_stays_until_the_routes_have_moved(client: Sotw) -> None:
+    come_back(client, "kept", "old")
+    clusters, endpoints = client.responses()
+    assert shown([clusters, endpoints]) == [(CLUSTER, ["dns", "kept", "new", "old"]), (ENDPOINT, ["kept"])]
+    # Envoy does not accept the clusters before all are warm.
+    client.ack(endpoints, "kept", "new", "old")
+    new, listeners, routes = client.responses()
+    assert shown([new, listeners, routes]) == [(ENDPOINT, ["new"]), (LISTENER, ["web"]), (ROUTE, ["web"])]
+    client.ack(listeners)
+    client.ack(new, "kept", "new", "old")
+    assert client.responses() == [], "the old routes still name it"
+    client.ack(routes)
+    (none,) = client.responses()
+    assert shown([none]) == [(ENDPOINT, ["old"])]
+    assert none.resources[0].body == b"\n\x03old"
+    client.ack(none)
+    client.ack(clusters)
+    assert shown(client.settle()) == [(CLUSTER, ["dns", "kept", "new"])]
+
+
+def test_what_stands_for_it_waits_for_its_endpoints_but_not_for_ever() -> None:
+    cluster = Cluster.FromString(placeholder("old").body)
+    source = cluster.eds_cluster_config.eds_config
+    assert (cluster.name, cluster.type, source.HasField("ads")) == ("old", Cluster.EDS, True)
+    assert source.initial_fetch_timeout.seconds == PATIENCE_SECONDS > 0
+
+
+def test_clusters_wait_for_the_client_to_ask_for_endpoints(client: Sotw) -> None:
+    client.ask(CLUSTER, version=FORGOTTEN)
+    client.ask(LISTENER, version=FORGOTTEN)
+    assert client.responses() == []
+    assert client.stream.waiting_for().referrers == (ENDPOINT, ROUTE)
+
+
+def test_a_client_that_asks_for_no_endpoints_is_given_up_on(client: Sotw) -> None:
+    client.ask(CLUSTER, version=FORGOTTEN)
+    client.stream.stop_rejoining()
+    assert shown(client.settle()) == [(CLUSTER, ["dns", "kept", "new"])]
+
+
+def test_nothing_stands_for_anything_where_all_clusters_are_there(client: Sotw) -> None:
+    come_back(client, "kept", "new")
+    assert [n for r in client.settle() if r.type_url == CLUSTER for n in names(r)] == ["dns", "kept", "new"]
+
+
+def test_a_client_that_was_never_here_waits_for_nothing(client: Sotw) -> None:
+    client.ask(CLUSTER)
+    assert shown(client.responses()) == [(CLUSTER, ["dns", "kept", "new"])]
+
+
+def test_a_cluster_that_is_there_again_is_itself(client: Sotw, world: FakeWorld) -> None:
+    come_back(client, "kept", "old")
+    client.responses()
+    world.put(ENDPOINT, "old")
+    again = world.put(CLUSTER, "old")
+    sent = client.settle()
+    client.ack(next(r for r in client.journal.responses if r.type_url == CLUSTER))
+    sent += client.settle()
+    clusters = [r for r in sent if r.type_url == CLUSTER]
+    assert again in clusters[-1].resources
+
+
+def test_while_the_new_routes_are_refused_the_old_cluster_stays(client: Sotw, world: FakeWorld) -> None:
+    come_back(client, "kept", "new", "old")
+    sent = {response.type_url: response for response in client.responses()}
+    client.nack(sent[ROUTE])
+    for type_url in (ENDPOINT, LISTENER, CLUSTER):
+        client.ack(sent[type_url])
+    assert client.responses() == []
+    assert "old" in client.stream.held(CLUSTER)
+    world.put(ROUTE, "web", "mended")
+    sent_then = client.settle()
+    assert shown(sent_then)[0] == (ROUTE, ["web"])
+    assert "old" not in client.stream.held(CLUSTER)
