@@ -411,7 +411,7 @@ def test_a_reconnecting_delta_client_keeps_clusters_until_it_has_asked_for_liste
     assert client.stream.waiting_for().referrers == (LISTENER, ROUTE)
     client.ask(LISTENER)
     client.ask(ROUTE, "web", has=routes)
-    assert [(r.type_url, r.removed) for r in client.settle()] == [(LISTENER, ()), (ROUTE, ()), (CLUSTER, ("b",))]
+    assert [(r.type_url, r.removed) for r in client.settle()] == [(ROUTE, ()), (LISTENER, ()), (CLUSTER, ("b",))]
 
 
 def test_a_reconnecting_delta_client_without_routes_is_given_up_on(world: FakeWorld) -> None:
@@ -455,7 +455,51 @@ def test_a_sotw_client_that_comes_back_soon_is_known(world: FakeWorld) -> None:
     assert (names(clusters), clusters.touched) == (["a", "b", "c"], ("c",))
     client.ask(LISTENER)
     client.ask(ROUTE, "web")
-    assert kinds(client.responses()) == [LISTENER, ROUTE]
+    assert kinds(client.responses()) == [ROUTE, LISTENER]
     for response in client.journal.responses[-2:]:
         client.ack(response)
     assert names(client.next()) == ["a", "c"]
+
+
+def test_a_listener_that_comes_back_finds_its_route_table_up_to_date(client: Client, world: FakeWorld) -> None:
+    """Envoy has its old table as long as the listener drained, and asks for it all the time."""
+    world.remove(LISTENER, "web")
+    client.settle()
+    world.put(LISTENER, "web")
+    world.put(ROUTE, "web", "to b")
+    assert kinds(client.responses()) == [ROUTE, LISTENER]
+
+
+def test_a_new_listener_waits_for_the_ack_of_a_table_that_has_changed_again(client: Client, world: FakeWorld) -> None:
+    world.put(ROUTE, "web", "to b")
+    (routes,) = client.responses()
+    world.put(ROUTE, "web", "to a")
+    world.put(LISTENER, "new")
+    assert client.responses() == []
+    client.ack(routes)
+    assert kinds(client.responses()) == [ROUTE, LISTENER]
+
+
+def test_a_new_listener_does_not_wait_for_tables_that_are_refused(client: Client, world: FakeWorld) -> None:
+    world.put(ROUTE, "web", "bad")
+    (routes,) = client.responses()
+    client.nack(routes)
+    world.put(ROUTE, "web", "bad too")
+    world.put(LISTENER, "new")
+    response = client.stream.next_response({ROUTE})
+    assert response is not None and response.type_url == LISTENER
+
+
+def test_a_listener_that_changes_does_not_wait_for_tables(client: Client, world: FakeWorld) -> None:
+    world.put(LISTENER, "web", "other")
+    world.put(ROUTE, "web", "to b")
+    assert kinds(client.responses()) == [LISTENER, ROUTE]
+
+
+def test_tables_of_a_client_that_comes_back_go_before_listeners_that_may_be_new_to_it(world: FakeWorld) -> None:
+    client = Sotw(world)
+    client.ask(CLUSTER, version="of another process")
+    client.ask(ENDPOINT, "a", "b")
+    client.ask(LISTENER, version="of another process")
+    client.ask(ROUTE, "web", version="of another process")
+    assert kinds(client.responses()) == [CLUSTER, ENDPOINT, ROUTE, LISTENER]

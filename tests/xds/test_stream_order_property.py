@@ -1,6 +1,7 @@
 """Property 4: no client is ever sent a listener or route naming a cluster that it was not sent before.
 
-Nor is a cluster taken from a client whose listeners or routes still name it.
+Nor is a cluster taken from a client whose listeners or routes still name it; nor does a listener that is new to it come
+while a route table that it asks for is not up to date.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class StrictEnvoy(ModelClient):
         self.knows_past = self.variant is Variant.DELTA
         """Whether the stream can know what this client has: in State of the World, of a control plane that was started
         anew, only from its first response on, and before that the clusters whose endpoints it asks for."""
+        self.sent_types: set[str] = set()
         endpoints = self.interests.get(ENDPOINT)
         self.known = set(endpoints.names) if endpoints and forgotten else set()
         super().connect(forgotten=forgotten)
@@ -97,6 +99,10 @@ class StrictEnvoy(ModelClient):
             for type_url in (LISTENER, ROUTE):
                 for resource in self.resources(type_url).values():
                     assert not clusters_of(resource) & emptied & self.known, "a cluster is emptied that is still named"
+        if response.type_url == LISTENER and not sent <= self.resources(LISTENER).keys():
+            table, due = self.stream.held(ROUTE).get("r"), self.world.sets[ROUTE].get("r")
+            assert ROUTE not in self.sent_types or table == due, "a new listener comes before its table is up to date"
+        self.sent_types.add(response.type_url)
         if response.type_url in (LISTENER, ROUTE):
             for resource in response.resources:
                 assert clusters_of(resource) <= self.sent_clusters, "a cluster is named that was not sent"

@@ -50,8 +50,8 @@ def test_a_cluster_that_is_gone_stays_until_the_routes_have_moved(client: Sotw) 
     assert shown([clusters, endpoints]) == [(CLUSTER, ["dns", "kept", "new", "old"]), (ENDPOINT, ["kept"])]
     # Envoy does not accept the clusters before all are warm.
     client.ack(endpoints, "kept", "new", "old")
-    new, listeners, routes = client.responses()
-    assert shown([new, listeners, routes]) == [(ENDPOINT, ["new"]), (LISTENER, ["web"]), (ROUTE, ["web"])]
+    new, routes, listeners = client.responses()
+    assert shown([new, routes, listeners]) == [(ENDPOINT, ["new"]), (ROUTE, ["web"]), (LISTENER, ["web"])]
     client.ack(listeners)
     client.ack(new, "kept", "new", "old")
     assert client.responses() == [], "the old routes still name it"

@@ -7,6 +7,9 @@ Order is make before break, as in Envoy's "Eventual consistency considerations":
 routes wait until the clusters they may name were sent and, where a new cluster gets its endpoints from us, those too;
 clusters that are gone are removed only once listeners and routes that no longer name them were accepted.
 
+A listener that is new to the client comes after the route tables that it asks for already: Envoy keeps the table of a
+listener that is gone while that drains, and one that comes back takes it as it is.
+
 Where virtual hosts are resources of their own, a client asks for them once, for all its route tables (Envoy: VHDS over
 ADS). It takes those of a table only while it has the table, and does not say when it has it anew: so they go after
 their table, and all of them whenever that is new to the client.
@@ -15,7 +18,7 @@ their table, and all of them whenever that is new to the client.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from functools import cache, partial
+from functools import cache
 
 import attrs
 
@@ -284,6 +287,8 @@ class Stream:
                 continue
             if type_url == CLUSTER and self._is_past_unknown:
                 continue
+            if type_url == LISTENER and subscription.adds(plan) and self._must_update_tables(hold):
+                continue
             return self._send(subscription, plan)
         return self._unserved.next_response()
 
@@ -313,8 +318,7 @@ class Stream:
             unsettled = cache(self._are_referrers_unsettled)
             return subscription.plan(keep=lambda name: unsettled())
         if _is(subscription, ENDPOINT):
-            stand_in = partial(self._last_endpoints, is_needed=cache(self._are_referrers_unsettled))
-            return subscription.plan(keep=self._keep_endpoints, stand_in=stand_in)
+            return subscription.plan(keep=self._keep_endpoints, stand_in=self._stand_in())
         return subscription.plan()
 
     def _refresh(self, subscription: Subscription) -> None:
@@ -354,6 +358,16 @@ class Stream:
         """Whether there are route tables to send first: virtual hosts of a table that is not there are lost."""
         routes = self._subscriptions.get(ROUTE)
         return routes is not None and self._plan(routes) is not None
+
+    def _must_update_tables(self, hold: Collection[str]) -> bool:
+        """Whether the client may have route tables that are not up to date, and that are not on hold."""
+        for type_url in (ROUTE, VIRTUAL_HOST):
+            subscription = self._subscriptions.get(type_url)
+            if subscription is None or type_url in hold or not (subscription.version or self._is_reconnect):
+                continue
+            if self._plan(subscription) is not None:
+                return True
+        return False
 
     def _has_hosts(self) -> bool:
         """Whether the client gets virtual hosts as resources of their own."""
@@ -398,15 +412,17 @@ class Stream:
         is_sotw_ads = self._variant is Variant.SOTW and self._only is None
         return is_sotw_ads and endpoints is not None and CLUSTER not in self._subscriptions and endpoints.is_missing_any
 
-    def _last_endpoints(self, name: str, *, is_needed: Callable[[], bool]) -> Resource | None:
-        """What a client gets that asks for the endpoints of a cluster which it has and which is gone meanwhile: those
-        it had, or none. It waits for them before it accepts the clusters, and then learns that this one is gone.
+    def _stand_in(self) -> Callable[[str], Resource | None]:
+        """What a client gets for endpoints that are not there. Where a placeholder stands for their cluster it gets
+        nothing while it may need that: it has the old cluster as long as it waits for the endpoints of the new one."""
+        if not self._placeholders:
+            return self._last_endpoints
+        is_needed = cache(self._are_referrers_unsettled)
+        return lambda name: None if name in self._placeholders and is_needed() else self._last_endpoints(name)
 
-        Where a placeholder stands for the cluster, it has the old one as long as it waits: that is ended only when
-        the cluster is not needed any more.
-        """
-        if name in self._placeholders and is_needed():
-            return None
+    def _last_endpoints(self, name: str) -> Resource | None:
+        """What a client gets that asks for the endpoints of a cluster which it has and which is gone meanwhile: those
+        it had, or none. It waits for them before it accepts the clusters, and then learns that this one is gone."""
         clusters = self._subscriptions.get(CLUSTER)
         is_awaited = self._is_late if clusters is None else name in clusters.held.entries
         if not is_awaited:

@@ -223,6 +223,10 @@ class Subscription:
         sent = self.is_wanted(name) and name in self.held.entries and name not in self._asked
         return exists and not sent
 
+    def adds(self, plan: Plan) -> bool:
+        """Whether a plan gives the client anything that it does not have."""
+        return not plan.put_names <= self.held.names
+
     def is_new(self, name: str) -> bool:
         """Whether a name that is about to be sent is asked for, or the client may not have it."""
         return name in self._asked or name not in self.held.entries or name in self._doubt
