@@ -75,13 +75,20 @@ async def real_envoy(
     name: str = "envoy",
     log_level: str = "warning",
     flags: Sequence[str] = (),
+    reconnects_soon: bool = False,
 ) -> AsyncIterator[RealEnvoy]:
     """Run the real Envoy against the control plane at ``pilot`` (``host:port``) for the length of the block.
+
+    With ``reconnects_soon`` it tries to reach a control plane that is away every half second, not ever more rarely.
 
     Skips the test where there is no Envoy (fails in CI). ``folder`` takes NAME.yaml and NAME.log.
     """
     require_binary("envoy")
-    bootstrap = envoy_bootstrap(node, pilot, delta=delta)
+    bootstrap: Any = envoy_bootstrap(node, pilot, delta=delta)
+    if reconnects_soon:
+        (ads,) = bootstrap["dynamic_resources"]["ads_config"]["grpc_services"]
+        backoff = {"base_interval": "0.1s", "max_interval": "0.5s"}
+        ads["envoy_grpc"]["retry_policy"] = {"retry_back_off": backoff}
     async with running_envoy(bootstrap, folder, name=name, log_level=log_level, flags=flags) as process:
         yield RealEnvoy(process.process, process.admin, process.log, process.client)
 

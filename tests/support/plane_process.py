@@ -37,6 +37,11 @@ class PlaneProcess:
 
             await eventually(ready, what=f"{self._command} is ready: {self._log.read_text()[-2000:]}")
 
+    async def fail_to_start(self) -> int:
+        """Until it has ended by itself; gives its exit code."""
+        process = self._open()
+        return await trio.to_thread.run_sync(process.wait)
+
     def _open(self) -> subprocess.Popen[bytes]:
         with self._log.open("ab") as log:
             return subprocess.Popen(self._command, stdout=log, stderr=log)
