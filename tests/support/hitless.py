@@ -30,6 +30,9 @@ from mesh_pilot.model.proxy import NodeType
 HOSTS = tuple(f"h{number}.test" for number in range(5))
 VARIANTS = ("sotw", "delta")
 
+PAUSE_SECONDS = 0.003
+"""Between requests, so that the control plane has its share of the machine."""
+
 
 @attrs.define
 class Hitless:
@@ -86,6 +89,7 @@ class Hitless:
         async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
             while True:
                 for host in HOSTS:
+                    await trio.sleep(PAUSE_SECONDS)
                     try:
                         reply = await client.get(f"http://127.0.0.1:{self.port}/", headers={"host": host, **more})
                     except httpx.HTTPError as error:

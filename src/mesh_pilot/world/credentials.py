@@ -39,22 +39,20 @@ def credentials_named(config: Config) -> frozenset[str]:
     """The ``credentialName``s of a Gateway's servers or a DestinationRule's policies; none of other kinds."""
     match config.spec:
         case api.Gateway() as gateway:
-            found = (name for server in gateway.servers if server.tls for name in _of_server(server.tls))
+            found = [name for server in gateway.servers if server.tls for name in _of_server(server.tls)]
         case api.DestinationRule() as rule:
-            found = _of_rule(rule)
+            found = [tls.credential_name for tls in _of_rule(rule) if tls]
         case _:
             return frozenset()
     return frozenset(name.removeprefix(PREFIX) for name in found if name)
 
 
-def _of_server(tls: api.ServerTlsSettings) -> Iterator[str]:
-    yield tls.credential_name
-    yield from tls.credential_names
-    yield tls.ca_cert_credential_name
+def _of_server(tls: api.ServerTlsSettings) -> tuple[str, ...]:
+    return (tls.credential_name, *tls.credential_names, tls.ca_cert_credential_name)
 
 
-def _of_rule(rule: api.DestinationRule) -> Iterator[str]:
+def _of_rule(rule: api.DestinationRule) -> Iterator[api.ClientTlsSettings | None]:
     for policy in (rule.traffic_policy, *(subset.traffic_policy for subset in rule.subsets)):
-        for settings in (policy, *policy.port_level_settings) if policy else ():
-            if settings.tls:
-                yield settings.tls.credential_name
+        if policy:
+            yield policy.tls
+            yield from (port.tls for port in policy.port_level_settings)
