@@ -9,7 +9,7 @@ from fake_world import FakeWorld
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from mesh_pilot.xds.messages import Response
-from mesh_pilot.xds.placeholders import PATIENCE_SECONDS, placeholder
+from mesh_pilot.xds.placeholders import MAX_PLACEHOLDERS, PATIENCE_SECONDS, placeholder
 
 FORGOTTEN = "of the process before"
 
@@ -87,6 +87,12 @@ def test_a_client_that_asks_for_no_endpoints_is_given_up_on(client: Sotw) -> Non
 def test_nothing_stands_for_anything_where_all_clusters_are_there(client: Sotw) -> None:
     come_back(client, "kept", "new")
     assert [n for r in client.settle() if r.type_url == CLUSTER for n in names(r)] == ["dns", "kept", "new"]
+
+
+def test_a_client_may_name_more_than_anything_stands_for(client: Sotw) -> None:
+    come_back(client, *(f"gone-{number}" for number in range(3 * MAX_PLACEHOLDERS)))
+    clusters = client.next()
+    assert len(names(clusters)) == MAX_PLACEHOLDERS + 3
 
 
 def test_a_client_that_was_never_here_waits_for_nothing(client: Sotw) -> None:

@@ -8,7 +8,7 @@ from fake_world import FakeWorld
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, VIRTUAL_HOST
 from mesh_pilot.xds.messages import Response
-from mesh_pilot.xds.unserved import MAX_TYPES
+from mesh_pilot.xds.unserved import MAX_NAMES, MAX_TYPES
 
 NAMES = "type.googleapis.com/istio.networking.nds.v1.NameTable"
 DEBUG = "istio.io/debug/syncz"
@@ -85,6 +85,16 @@ def test_a_known_type_that_this_client_is_not_served_is_answered_with_nothing(wo
     alone = Sotw(world, only=ENDPOINT)
     alone.ask(ENDPOINT, "a")
     assert names(answered(alone)) == []
+
+
+def test_names_of_an_unknown_type_are_remembered_up_to_a_bound(world: FakeWorld) -> None:
+    client = Delta(world)
+    client.ask(NAMES)
+    first = answered(client)
+    for number in range(3 * MAX_NAMES):
+        client.ask(NAMES, str(number))
+    client.ack(first)
+    assert len(answered(client).removed) == MAX_NAMES
 
 
 def test_a_stream_is_answered_about_so_many_unknown_types(world: FakeWorld) -> None:

@@ -63,7 +63,7 @@ def _authorities(view: View, namespace: str, credential: str) -> Secret | None:
 
 def withheld(view: View, workload: Workload, name: str) -> str:
     """Why a proxy does not get a credential that it asks for; empty where it does, or asks for something else."""
-    if not name.startswith(CREDENTIAL_PREFIX) or secret(view, workload, name) is not None:
+    if not name.startswith(CREDENTIAL_PREFIX) or secret.compute(view, workload, name) is not None:
         return ""
     if not workload.scope.certified:
         return "nothing vouches for who the proxy is; let it connect with a client certificate of its own"

@@ -19,8 +19,11 @@ PATIENCE_SECONDS = 15
 """How long Envoy waits for the endpoints of a stand-in. Meanwhile it accepts no clusters, so it must not wait for ever
 where it refuses the routes that would end the waiting."""
 
+MAX_PLACEHOLDERS = 1000
+"""For one client. Names cost it nothing; of those that it asks for beyond that, clusters that are gone go at once."""
 
-@lru_cache(maxsize=1024)
+
+@lru_cache(maxsize=MAX_PLACEHOLDERS)
 def placeholder(name: str) -> Resource:
     """A cluster of this name that gets its endpoints over ADS."""
     cluster = cluster_pb2.Cluster(name=name, type=cluster_pb2.Cluster.EDS)

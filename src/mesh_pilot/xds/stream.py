@@ -39,7 +39,7 @@ from mesh_pilot.xds.held import State, remember
 from mesh_pilot.xds.journal import NO_JOURNAL, Journal
 from mesh_pilot.xds.messages import Code, DeltaRequest, Nack, Node, Request, Response, SotwRequest, StreamError, Variant
 from mesh_pilot.xds.phase import SubscriptionStatistics
-from mesh_pilot.xds.placeholders import placeholder
+from mesh_pilot.xds.placeholders import MAX_PLACEHOLDERS, placeholder
 from mesh_pilot.xds.plan import Plan
 from mesh_pilot.xds.sets import Catalog, ProxyResources, ResourceSet
 from mesh_pilot.xds.shared import NO_NAMES
@@ -333,7 +333,8 @@ class Stream:
             return
         self._is_past_unknown = False
         if endpoints is not None:
-            self._placeholders = clusters.absent(endpoints.names)
+            gone = sorted(clusters.absent(endpoints.names))
+            self._placeholders = frozenset(gone[:MAX_PLACEHOLDERS])
             clusters.presume(map(placeholder, self._placeholders))
 
     def _follow_clusters(self, clusters: Subscription, plan: Plan) -> None:

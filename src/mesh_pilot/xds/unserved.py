@@ -15,6 +15,9 @@ from mesh_pilot.xds.messages import DeltaRequest, Request, Response, Variant
 MAX_TYPES = 16
 """Types of one stream that are answered; further ones are passed over."""
 
+MAX_NAMES = 1000
+"""Names of one type that are remembered until they can be told not to exist; further ones are passed over."""
+
 
 @attrs.define
 class _Asked:
@@ -47,7 +50,7 @@ class Unserved:
         if request.nonce and request.nonce == asked.nonce:
             asked.is_unacked = False
         if isinstance(request, DeltaRequest):
-            asked.removed |= dict.fromkeys(request.subscribe)
+            asked.removed |= dict.fromkeys(request.subscribe[: MAX_NAMES - len(asked.removed)])
             asked.is_due |= is_first or bool(request.subscribe)
         elif not request.nonce or request.nonce == asked.nonce:
             names = hash(request.names)
