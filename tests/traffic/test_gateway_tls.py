@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -159,15 +160,16 @@ async def test_credentials_may_come_late_and_change_without_a_failed_request(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(load)
             await eventually(lambda: done > 5)
-            write_credential(at_edge.secrets, "a", new)
 
-            async def rotated() -> bool:
+            async def is_served(files: CertificateFiles) -> bool:
                 try:
-                    return (await mesh.https(port, "a.test", ca=new.ca)).status_code == 200
+                    return (await mesh.https(port, "a.test", ca=files.ca)).status_code == 200
                 except httpx.ConnectError:
                     return False
 
-            await eventually(rotated, what="the new certificate is served")
+            for files in (new, old) * 4:
+                write_credential(at_edge.secrets, "a", files)
+                await eventually(partial(is_served, files), what="the new certificate is served")
             fresh = at_edge.credential("b", "b.test", ca="new")
 
             async def come() -> bool:
