@@ -1,0 +1,244 @@
+"""A good client beside an attack: how late pushes reach it, and what the attack does to the plane's memory.
+
+    with running(tmp_path / "config", services=50) as pilot, good_client(pilot) as client:
+        report = under_attack(pilot, client, [script, str(pilot.grpc_port), "5", ...])
+        report.assert_held()
+
+The attacker is a process of its own: a Python script that ends by itself and prints one line of JSON, an object, on its
+standard output.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import grpc
+from envoy.service.discovery.v3 import discovery_pb2
+from support.pilot import ADS, Pilot, port_of
+
+from mesh_pilot.model.resource import CLUSTER
+
+EDIT_SECONDS = 0.3
+"""Between one edit and the next, at least."""
+LOST_SECONDS = 60.0
+"""A push that has not arrived by then is lost."""
+SOON_SECONDS = 1.0
+"""The p99 of pushes under attack on a machine that has nothing else to do."""
+SLACK = 8.0
+"""How many times slower than without an attack pushes may be on a machine that is busy with other things as well."""
+BASELINE_EDITS = 6
+MEMORY_SECONDS = 60.0
+"""What the plane's memory has to come back after an attack."""
+ROOM_KB = 64 * 1024
+"""What Python's allocator and the kernel's accounting may add to small figures."""
+
+
+class GoodClient:
+    """An ADS client of grpcio that subscribes to clusters and ACKs what it is sent."""
+
+    def __init__(self, pilot: Pilot) -> None:
+        self._pilot = pilot
+        self._port = 80
+        self._seen = 0
+        self._changed = threading.Condition()
+        self._outgoing: list[bytes | None] = [self._request()]
+        self.error = ""
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{pilot.grpc_port}", options)
+        self._call = self._channel.stream_stream(ADS)(self._requests())
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @staticmethod
+    def _request(response: discovery_pb2.DiscoveryResponse | None = None) -> bytes:
+        ack = {} if response is None else {"version_info": response.version_info, "response_nonce": response.nonce}
+        node = {"id": "sidecar~10.0.0.1~good.default~default.svc.cluster.local"}
+        return discovery_pb2.DiscoveryRequest(type_url=CLUSTER, node=node, **ack).SerializeToString()
+
+    def _requests(self) -> Iterator[bytes]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._outgoing)
+                message = self._outgoing.pop(0)
+            if message is None:
+                return
+            yield message
+
+    def _read(self) -> None:
+        try:
+            for data in self._call:
+                response = discovery_pb2.DiscoveryResponse.FromString(data)
+                with self._changed:
+                    self._seen = port_of(response)
+                    self._outgoing.append(self._request(response))
+                    self._changed.notify_all()
+        except grpc.RpcError as error:
+            with self._changed:
+                self.error = str(error)
+                self._changed.notify_all()
+
+    def wait_for(self, port: int, seconds: float = LOST_SECONDS) -> bool:
+        """Whether the client is sent clusters with this port in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._seen == port or self.error, seconds)
+            assert not self.error, f"the good client lost its stream: {self.error}"
+            return self._seen == port
+
+    def push(self) -> float:
+        """Edit the configuration; seconds until the client has it."""
+        self._port += 1
+        began = time.monotonic()
+        self._pilot.write(self._port)
+        self.wait_for(self._port)
+        return time.monotonic() - began
+
+    def push_for(self, seconds: float) -> list[float]:
+        """Edit again and again; how long each push took."""
+        pushes = []
+        end = time.monotonic() + seconds
+        while (began := time.monotonic()) < end:
+            pushes.append(self.push())
+            time.sleep(max(0.0, EDIT_SECONDS - (time.monotonic() - began)))
+        return pushes
+
+    def close(self) -> None:
+        with self._changed:
+            self._outgoing.append(None)
+            self._changed.notify_all()
+        self._call.cancel()
+        self._channel.close()
+        self._reader.join(10)
+
+
+@contextmanager
+def good_client(pilot: Pilot) -> Iterator[GoodClient]:
+    """A client that has what the plane serves."""
+    client = GoodClient(pilot)
+    try:
+        assert client.wait_for(80)
+        yield client
+    finally:
+        client.close()
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The value that this share of the others does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+@attrs.frozen(kw_only=True)
+class Report:
+    """What an attack did. Times of pushes in seconds, memory in KB."""
+
+    baseline: list[float]
+    """Pushes before the attack."""
+    pushes: list[float]
+    """Pushes while it went on."""
+    base_kb: int
+    peak_kb: int
+    after_kb: int
+    """Once it came back, or after a minute."""
+    log_bytes: int
+    """What the plane wrote to its log meanwhile."""
+    cpu_share: float
+    """CPU seconds of the plane for each second of the attack."""
+    attacker: dict[str, Any]
+    """What the attacker says that it did and saw."""
+
+    @property
+    def p50(self) -> float:
+        return quantile(self.pushes, 0.5)
+
+    @property
+    def p99(self) -> float:
+        return quantile(self.pushes, 0.99)
+
+    @property
+    def longest(self) -> float:
+        return max(self.pushes)
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.pushes)} pushes: p50 {self.p50:.2f} s, p99 {self.p99:.2f} s "
+            f"(before: {quantile(self.baseline, 0.5):.2f} s, at most {max(self.baseline):.2f} s); memory "
+            f"{self.base_kb // 1024} MB, at most {self.peak_kb // 1024} MB, {self.after_kb // 1024} MB after; "
+            f"CPU {self.cpu_share:.0%}; log {self.log_bytes} bytes; attacker: {self.attacker}"
+        )
+
+    def assert_held(self, *, log_bytes: int = 100_000) -> None:
+        """Pushes went on, memory stayed within bounds and came back, the log is short."""
+        print(self)
+        assert self.p99 < max(SOON_SECONDS, SLACK * max(self.baseline)), str(self)
+        assert self.peak_kb < 2 * self.base_kb + ROOM_KB, str(self)
+        assert self.after_kb < 1.5 * self.base_kb + ROOM_KB // 2, str(self)
+        assert self.log_bytes < log_bytes, str(self)
+
+
+class _Memory:
+    """Watches the plane's memory from a thread."""
+
+    def __init__(self, pilot: Pilot) -> None:
+        self._pilot = pilot
+        self.base_kb = self.peak_kb = pilot.resident_kb()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while not self._stop.wait(0.1):
+            self.peak_kb = max(self.peak_kb, self._pilot.resident_kb())
+
+    def after(self) -> int:
+        """Memory once it is near its base again, or when the time for that is up."""
+        end = time.monotonic() + MEMORY_SECONDS
+        while (found := self._pilot.resident_kb()) > 1.25 * self.base_kb + ROOM_KB // 4 and time.monotonic() < end:
+            time.sleep(0.25)
+        return found
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def under_attack(pilot: Pilot, client: GoodClient, command: Sequence[str | Path], *, limit: float = 60.0) -> Report:
+    """Run ``python *command`` to its end while the configuration is edited; kill it after ``limit`` seconds."""
+    client.push()
+    baseline = [client.push() for _ in range(BASELINE_EDITS)]
+    memory = _Memory(pilot)
+    log_bytes, cpu, began = len(pilot.log()), pilot.cpu_seconds(), time.monotonic()
+    pushes: list[float] = []
+    attacker = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while attacker.poll() is None and time.monotonic() < began + limit:
+            pushes += client.push_for(EDIT_SECONDS)
+        cpu_share = (pilot.cpu_seconds() - cpu) / (time.monotonic() - began)
+        pushes.append(client.push())
+        attacker.kill()
+        out, err = attacker.communicate()
+        assert attacker.returncode == 0, f"the attacker failed: {err[-3000:]}"
+        assert pilot.process.poll() is None, f"the plane ended: {pilot.log()[-3000:]}"
+        after = memory.after()
+    finally:
+        attacker.kill()
+        attacker.communicate()
+        memory.stop()
+    return Report(
+        baseline=baseline,
+        pushes=pushes,
+        base_kb=memory.base_kb,
+        peak_kb=memory.peak_kb,
+        after_kb=after,
+        log_bytes=len(pilot.log()) - log_bytes,
+        cpu_share=cpu_share,
+        attacker=json.loads(out),
+    )

@@ -1,0 +1,163 @@
+"""``mesh-pilot discovery`` in a process of its own, on a folder of ServiceEntries that tests edit, and a client of it.
+
+with running(tmp_path / "config") as pilot:
+    pilot.write(81)                          # every service now has port 81
+    assert served(pilot.grpc_port) == 81     # what a new client is sent
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+from envoy.config.cluster.v3.cluster_pb2 import Cluster
+from envoy.service.discovery.v3 import discovery_pb2
+from support.command import COMMAND
+
+from mesh_pilot.model.resource import CLUSTER
+
+ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+SERVICES = 400
+ANYWHERE = "127.0.0.1:0"
+
+
+def entries(port: int, services: int = SERVICES) -> str:
+    """ServiceEntries ``s0.test``, ``s1.test``, ..., all with this port."""
+    return "\n---\n".join(
+        f"apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {{name: s{n}}}\nspec:\n"
+        f"  hosts: [s{n}.test]\n  resolution: STATIC\n  ports: [{{number: {port}, name: http, protocol: HTTP}}]\n"
+        for n in range(services)
+    )
+
+
+def request(type_url: str, name: str = "good") -> bytes:
+    """The first request of an Envoy, encoded."""
+    node = {"id": f"sidecar~10.0.0.1~{name}.default~default.svc.cluster.local"}
+    return discovery_pb2.DiscoveryRequest(type_url=type_url, node=node).SerializeToString()
+
+
+def port_of(response: discovery_pb2.DiscoveryResponse) -> int:
+    """The port of the services in a response for clusters; all have the same."""
+    names = [Cluster.FromString(resource.value).name for resource in response.resources]
+    (port,) = {int(name.split("|")[1]) for name in names if name.startswith("outbound|")}
+    return port
+
+
+def served(port: int) -> int:
+    """The port of the services that a new client at gRPC port ``port`` is sent."""
+    done = threading.Event()
+
+    def requests() -> Iterator[bytes]:
+        yield request(CLUSTER)
+        done.wait()
+
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        try:
+            answer = next(channel.stream_stream(ADS)(requests(), timeout=10))
+        finally:
+            done.set()
+    return port_of(discovery_pb2.DiscoveryResponse.FromString(answer))
+
+
+def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Wait for what other processes bring about."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+class Pilot:
+    """A running process and its addresses. Its log is ``log`` beside the folder."""
+
+    def __init__(self, folder: Path, *options: str, services: int = SERVICES) -> None:
+        self.folder = folder
+        self.services = services
+        self.write(80)
+        addresses = [f"--{name}-addr={ANYWHERE}" for name in ("grpc", "http", "monitoring")]
+        self.log_path = folder.parent / "log"
+        self._log = self.log_path.open("w")
+        self.process = subprocess.Popen(
+            [*COMMAND, "discovery", f"--config-dir={folder}", "--shutdown-duration=3s", *addresses, *options],
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
+        self._said: list[str] = []
+
+    def wait_ready(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._said.append(line)
+            if line.startswith("ready after"):
+                return
+        raise AssertionError(f"the process ended before it was ready:\n{self.log_path.read_text()[-3000:]}")
+
+    def _port(self, what: str) -> int:
+        (line,) = [line for line in self._said if line.strip().startswith(what)]
+        return int(line.split()[-1].removeprefix("http://").partition("/")[0].rpartition(":")[2])
+
+    @property
+    def grpc_port(self) -> int:
+        return self._port("xDS  ")
+
+    @property
+    def tls_port(self) -> int:
+        """Only with ``--tls-*``."""
+        return self._port("xDS, mutual TLS")
+
+    @property
+    def web_port(self) -> int:
+        return self._port("web")
+
+    @property
+    def monitoring_port(self) -> int:
+        return self._port("metrics")
+
+    def write(self, port: int) -> None:
+        """Give all services another port, with an atomic replacement of their file."""
+        new = self.folder / ".new"
+        new.write_text(entries(port, self.services))
+        new.rename(self.folder / "all.yaml")
+
+    def open_files(self) -> int:
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    def resident_kb(self) -> int:
+        """Resident memory of the process, in KB."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0])
+
+    def cpu_seconds(self) -> float:
+        """CPU time that the process has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def log(self) -> str:
+        return self.log_path.read_text()
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self._log.close()
+
+
+@contextmanager
+def running(folder: Path, *options: str, services: int = SERVICES) -> Iterator[Pilot]:
+    """A ready process for the length of the block, on a new folder; no traceback may be in its log at the end."""
+    folder.mkdir()
+    pilot = Pilot(folder, *options, services=services)
+    try:
+        pilot.wait_ready()
+        yield pilot
+        text = pilot.log()
+        assert "Traceback" not in text, text[-5000:]
+    finally:
+        pilot.stop()
