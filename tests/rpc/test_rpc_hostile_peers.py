@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import socket
 from contextlib import suppress
@@ -320,7 +321,7 @@ async def test_streams_opened_and_reset_in_a_hurry_do_not_pile_up() -> None:
             most = max(most, server.statistics().streams_open)
             await trio.sleep_forever()
 
-    async with serving(Watched(), limits=Limits(max_concurrent_streams=10)) as server:
+    async with serving(Watched(), limits=Limits(max_concurrent_streams=10, frame_burst=math.inf)) as server:
 
         def hurry() -> None:
             peer = RawPeer(server.addresses[0])

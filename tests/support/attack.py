@@ -81,7 +81,7 @@ class GoodClient:
                     self._seen = port_of(response)
                     self._outgoing.append(self._request(response))
                     self._changed.notify_all()
-        except grpc.RpcError as error:
+        except Exception as error:
             with self._changed:
                 self.error = str(error)
                 self._changed.notify_all()

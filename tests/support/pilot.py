@@ -43,10 +43,9 @@ def request(type_url: str, name: str = "good") -> bytes:
 
 
 def port_of(response: discovery_pb2.DiscoveryResponse) -> int:
-    """The port of the services in a response for clusters; all have the same."""
+    """The port of the services in a response for clusters; the newest where clusters to be removed are still there."""
     names = [Cluster.FromString(resource.value).name for resource in response.resources]
-    (port,) = {int(name.split("|")[1]) for name in names if name.startswith("outbound|")}
-    return port
+    return max(int(name.split("|")[1]) for name in names if name.startswith("outbound|"))
 
 
 def served(port: int) -> int:

@@ -16,6 +16,8 @@ from grpclib.protocol import Stream
 from h2.errors import ErrorCodes
 
 from mesh_pilot.rpc import http1
+from mesh_pilot.rpc.admission import FIRST_WORK, SLICE_WORK, Admission
+from mesh_pilot.rpc.budget import REFUSED_UNITS
 from mesh_pilot.rpc.keepalive import keep_alive
 from mesh_pilot.rpc.limits import Limits
 from mesh_pilot.rpc.outcome import OK, Outcome, outcome_of
@@ -52,12 +54,15 @@ class ServerConnection(RpcHandler):
         methods: Mapping[str, Handler],
         limits: Limits,
         not_grpc: str,
+        admission: Admission,
     ) -> None:
         self.peer = peer
         self._not_grpc = not_grpc
         self._nursery = nursery
         self._methods = methods
         self._limits = limits
+        self._admission = admission
+        self._entry = trio.Lock()
         self._streams: dict[RpcStream, trio.CancelScope] = {}
         self._abandoned = 0
         self._draining = False
@@ -103,13 +108,22 @@ class ServerConnection(RpcHandler):
                 self._transport.close("the client speaks HTTP/1.1")
                 data = b""
             while data:
-                self._protocol.data_received(data)
-                await self._answer()
+                if not self._transport.is_closing():  # else it is only read until it has taken our last bytes
+                    await self._take_in(data)
                 data = await self._transport.read()
             self._protocol.processor.close(f"the connection is lost: {self._transport.close_reason}")
         finally:
             self._start_draining()
             self._nursery.cancel_scope.cancel()
+
+    async def _take_in(self, data: bytes) -> None:
+        """Hand on what the client sent, a little at once and more in turns, and answer."""
+        self._protocol.feed(data)
+        more = self._protocol.take_in(FIRST_WORK)
+        while more:
+            async with self._admission.turn():
+                more = self._protocol.take_in(SLICE_WORK)
+        await self._answer()
 
     async def _first_bytes(self) -> bytes:
         """What the client begins with. Some begin when they have our settings, which an HTTP/1 client must not get."""
@@ -170,6 +184,7 @@ class ServerConnection(RpcHandler):
         if self._draining or self._is_full():
             stream.reset_if_open(ErrorCodes.REFUSED_STREAM)
             release_stream()
+            self._protocol.spend(REFUSED_UNITS, "refused streams")
             return
         scope = self._streams[stream] = trio.CancelScope()
         stream.on_terminated = partial(self._abandon, scope)
@@ -193,7 +208,9 @@ class ServerConnection(RpcHandler):
     ) -> None:
         try:
             call = self._open(stream, headers)
-            if call is not None:
+            if call is None:
+                self._protocol.spend(REFUSED_UNITS, "refused calls")
+            else:
                 outcome = await self._handle(call, self._methods[call.path], scope)
                 if not call.finished:
                     call.finish(outcome.status, outcome.message)
@@ -230,6 +247,7 @@ class ServerConnection(RpcHandler):
             scope.deadline = trio.current_time() + call.deadline.time_remaining()
         try:
             with scope:
+                await self._admission.stream(self._entry)
                 await method.func(call)
         except Exception as error:
             outcome = outcome_of(error)

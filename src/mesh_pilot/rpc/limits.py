@@ -19,8 +19,30 @@ class Limits:
     max_message_size: int = field(default=64 * 1024 * 1024, validator=_positive)
     """The largest message accepted; a larger one ends its stream with RESOURCE_EXHAUSTED before it is buffered."""
 
-    max_concurrent_streams: int = field(default=1000, validator=_positive)
-    """Streams that one connection may have open; more are refused with REFUSED_STREAM."""
+    max_concurrent_streams: int = field(default=100, validator=_positive)
+    """Streams that one connection may have open; more are refused with REFUSED_STREAM.
+
+    100 is the least that RFC 9113 recommends. An Envoy needs one, or one for each type without ADS; a proxy in front of
+    the server opens another connection when it has as many.
+    """
+
+    frame_rate: float = field(default=200.0, validator=_positive_seconds)
+    """Units a second of the budget for frames that make work and carry nothing; see :mod:`mesh_pilot.rpc.budget`."""
+
+    frame_burst: float = field(default=1000.0, validator=_positive_seconds)
+    """Units of that budget which a connection may spend at once. Who exceeds it gets GOAWAY ENHANCE_YOUR_CALM."""
+
+    stream_rate: float = field(default=1000.0, validator=_positive_seconds)
+    """Streams a second that a server admits over all connections; more wait, the connections in turn."""
+
+    stream_burst: float = field(default=10.0, validator=validators.ge(1.0))
+    """Streams that a server admits at once."""
+
+    connection_rate: float = field(default=500.0, validator=_positive_seconds)
+    """Connections a second that a server accepts; more wait in the listener's backlog."""
+
+    connection_burst: float = field(default=500.0, validator=validators.ge(1.0))
+    """Connections that a server accepts at once."""
 
     stream_window: int = field(default=4 * 1024 * 1024, validator=validators.and_(_positive, validators.lt(2**31)))
     """Bytes a peer may send on one stream before we have read them."""
@@ -52,5 +74,7 @@ class Limits:
 SERVER_LIMITS = Limits()
 """What a server has unless told otherwise."""
 
-CLIENT_LIMITS = Limits(keepalive_interval_seconds=330.0)
-"""What a channel has unless told otherwise: gRPC servers hang up on clients that ping more than every 5 minutes."""
+CLIENT_LIMITS = Limits(keepalive_interval_seconds=330.0, frame_burst=math.inf)
+"""What a channel has unless told otherwise: gRPC servers hang up on clients that ping more than every 5 minutes.
+
+A channel is to a server that somebody chose: its frames are not counted."""

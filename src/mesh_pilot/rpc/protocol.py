@@ -8,8 +8,10 @@ whoever waits for it, DATA frames are made without h2 and credited to the peer i
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import cast
 
@@ -27,6 +29,7 @@ from h2.settings import SettingCodes, Settings
 from h2.stream import StreamState
 from hyperframe.frame import GoAwayFrame
 
+from mesh_pilot.rpc.budget import EnhanceYourCalm, FrameBudget
 from mesh_pilot.rpc.errors import ConnectionLost, StreamReset
 from mesh_pilot.rpc.http2 import GrpcH2Connection
 from mesh_pilot.rpc.inbox import TURNS, Inbox, Signal
@@ -44,6 +47,14 @@ _MAY_SEND = frozenset((StreamState.OPEN, StreamState.HALF_CLOSED_REMOTE))
 
 _SEND_CHUNK = 256 * 1024
 """Bytes of one message handed to the transport between looks at its high mark."""
+
+_USEFUL_WINDOW = 1024
+"""A window smaller than this and than what is to be sent is not used at once (RFC 9113, 10.5: tiny windows)."""
+_TINY_WINDOW_SECONDS = 0.1
+"""How long a stream waits for a window of use before it sends as much as it may."""
+
+_MAX_HEADER_LIST_SIZE = 16 * 1024
+"""Bytes of the headers of one request, uncompressed, with 32 for each of them; gRPC's own default is 8 KB."""
 
 
 class RpcStream(Stream):
@@ -70,6 +81,7 @@ class RpcStream(Stream):
         self.mid_message = False
         """Whether a part of a message was sent and the rest was not: only a reset can follow."""
         self._sends = 0
+        self._awaited_window = 1
 
     def init_stream(self, stream_id: int, connection: Connection) -> None:
         super().init_stream(stream_id, connection)
@@ -147,17 +159,19 @@ class RpcStream(Stream):
         assert self.id is not None
         connection = self.connection
         rest = memoryview(data)
+        tiny = False
         while True:
             while not connection.write_ready.is_set():
                 await connection.write_ready.wait()
             if self.terminated is not None:
                 raise self.terminated
             window = self._window()
-            if window <= 0 and rest:
+            useful = min(len(rest), _USEFUL_WINDOW)
+            if window < useful and not (tiny and window > 0):
                 connection.flush()
-                self.window_updated.clear()
-                await self.window_updated.wait()
+                tiny = await self._wait_for_window(useful if window > 0 else 1)
                 continue
+            tiny = False
             budget = min(window, len(rest), _SEND_CHUNK)
             last = budget == len(rest)
             self._queue_data(rest[:budget])
@@ -165,12 +179,29 @@ class RpcStream(Stream):
                 self._h2_connection.end_stream(self.id)  # an empty frame: h2 keeps the stream's state
             self.data_sent += budget
             connection.data_sent += budget
+            connection.budget.sent(budget)
             self.mid_message = not last
             if flush or not last:
                 connection.flush()
             if last:
                 return
             rest = rest[budget:]
+
+    async def _wait_for_window(self, size: int) -> bool:
+        """Wait until ``size`` bytes may be sent; True when that takes too long, though some may be.
+
+        A closed window (``size`` 1) is waited for as long as it takes.
+        """
+        self._awaited_window = size
+        self.window_updated.clear()
+        with trio.move_on_after(math.inf if size == 1 else _TINY_WINDOW_SECONDS) as patience:
+            await self.window_updated.wait()
+        return patience.cancelled_caught
+
+    def window_changed(self) -> None:
+        """Wake whoever waits for the window, if it is now of use."""
+        if not self.window_updated.is_set() and self._window() >= self._awaited_window:
+            self.window_updated.set()
 
     def reset_if_open(self, error_code: ErrorCodes = ErrorCodes.CANCEL) -> None:
         """Send RST_STREAM unless both sides have ended; never waits."""
@@ -210,10 +241,17 @@ class RpcConnection(Connection):
     """h2's connection joined to the transport; keepalive is the business of whoever owns it."""
 
     def __init__(
-        self, connection: H2Connection, transport: SocketTransport, *, config: Configuration, limits: Limits
+        self,
+        connection: GrpcH2Connection,
+        transport: SocketTransport,
+        *,
+        config: Configuration,
+        limits: Limits,
+        budget: FrameBudget,
     ) -> None:
         super().__init__(connection, transport, config=config)
         self.limits = limits
+        self.budget = budget
         self._queued: list[bytes | memoryview] = []
         self.settings_received = Signal()
         self.write_ready = Signal(is_set=True)  # type: ignore[assignment]
@@ -228,6 +266,10 @@ class RpcConnection(Connection):
 
     def close(self) -> None:
         self._transport.close()
+
+    def half_close(self, reason: str) -> None:
+        """Close, and let the peer read what was sent."""
+        cast(SocketTransport, self._transport).half_close(reason)
 
     def queue(self, pieces: Iterable[bytes | memoryview]) -> None:
         """Have the pieces of HTTP/2 frames made outside h2 sent after what h2 has ready, with the next flush."""
@@ -286,8 +328,25 @@ class RpcEvents(EventsProcessor):
         self.connection.settings_received.set()
 
     def process_remote_settings_changed(self, event: h2.events.RemoteSettingsChanged) -> None:
-        super().process_remote_settings_changed(event)
         self.connection.settings_received.set()
+
+        if SettingCodes.INITIAL_WINDOW_SIZE in event.changed_settings:
+            self._windows_changed()
+
+    def process_window_updated(self, event: h2.events.WindowUpdated) -> None:
+        if not event.stream_id:
+            self._windows_changed()
+        elif (stream := self.streams.get(event.stream_id)) is not None:
+            self._window_changed(stream)
+
+    def _windows_changed(self) -> None:
+        for stream in self.streams.values():
+            self._window_changed(stream)
+
+    @staticmethod
+    def _window_changed(stream: RpcStream) -> None:
+        with suppress(StreamTerminatedError):  # its task learns that by itself
+            stream.window_changed()
 
     def process_stream_reset(self, event: h2.events.StreamReset) -> None:
         assert event.stream_id is not None
@@ -312,6 +371,7 @@ class RpcProtocol(H2Protocol):
     """One connection's protocol: bytes in through ``data_received``, out through the transport."""
 
     connection: RpcConnection
+    h2_connection: GrpcH2Connection
     processor: RpcEvents
 
     def __init__(self, handler: RpcHandler, limits: Limits, *, client_side: bool) -> None:
@@ -326,6 +386,8 @@ class RpcProtocol(H2Protocol):
         )
         super().__init__(handler, config, h2_config)
         self.limits = limits
+        self.exceeded = ""
+        """What the peer sent too much of, when that is why the connection was closed."""
         self.client_side = client_side
 
     def connection_made(self, transport: SocketTransport) -> None:  # type: ignore[override]
@@ -333,15 +395,17 @@ class RpcProtocol(H2Protocol):
 
         The limits hold from the start, not from the peer's acknowledgement.
         """
-        connection = GrpcH2Connection(config=self.h2_config)
         limits = self.limits
+        budget = FrameBudget(limits.frame_rate, limits.frame_burst)
+        connection = GrpcH2Connection(self.h2_config, budget)
         settings = {
             SettingCodes.ENABLE_PUSH: 0,
             SettingCodes.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
             SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window,
             SettingCodes.MAX_FRAME_SIZE: _MAX_FRAME_SIZE,
-            SettingCodes.MAX_HEADER_LIST_SIZE: H2Connection.DEFAULT_MAX_HEADER_LIST_SIZE,
+            SettingCodes.MAX_HEADER_LIST_SIZE: _MAX_HEADER_LIST_SIZE,
         }
+        connection.decoder.max_header_list_size = _MAX_HEADER_LIST_SIZE
         connection.local_settings = Settings(client=self.client_side, initial_values=settings)
         connection.max_inbound_frame_size = _MAX_FRAME_SIZE
         connection.initiate_connection()
@@ -351,24 +415,52 @@ class RpcProtocol(H2Protocol):
         initial = connection.inbound_flow_control_window
         if limits.connection_window > initial:
             connection.increment_flow_control_window(limits.connection_window - initial)
-        self.connection = RpcConnection(connection, transport, config=self.config, limits=limits)
+        self.h2_connection = connection
+        self.connection = RpcConnection(connection, transport, config=self.config, limits=limits, budget=budget)
         if self.client_side:
             self.connection.flush()
         transport.listen_to_pauses(self)
         self.processor = RpcEvents(self.handler, self.connection)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the peer's bytes; what there is to answer is ready to be flushed.
+        """Feed all of the peer's bytes, and answer."""
+        self.feed(data)
+        self.take_in(None)
+        self.connection.flush()
 
-        What is not HTTP/2 is answered with a GOAWAY and closes the connection.
+    def feed(self, data: bytes) -> None:
+        """Have the peer's bytes taken in."""
+        self.h2_connection.feed(data)
+
+    def take_in(self, work: float | None) -> bool:
+        """Hand on what was fed, up to ``work`` units or all (see ``budget``); what there is to answer can be flushed.
+
+        Returns whether there is more. What is not HTTP/2, or too much of it, is answered with a GOAWAY and closes the
+        connection.
         """
         try:
-            events = self.connection.feed(data)
+            events, more = self.h2_connection.take_in(work, trio.current_time())
         except (ProtocolError, UnicodeDecodeError) as error:
-            self.connection.flush()
-            self.processor.close(f"protocol error: {error}")
-            return
+            self._end(error)
+            return False
         for event in events:
+            if self.connection.is_closing():
+                return False
             self.processor.process(event)
-        if self.client_side:
-            self.connection.flush()
+        return more
+
+    def spend(self, units: float, what: str) -> None:
+        """Charge the peer's budget; a peer that exceeds it is sent a GOAWAY, and the connection closes."""
+        if not self.connection.is_closing():
+            try:
+                self.h2_connection.spend(units, what, trio.current_time())
+            except EnhanceYourCalm as error:
+                self._end(error)
+
+    def _end(self, error: Exception) -> None:
+        if isinstance(error, EnhanceYourCalm):
+            self.exceeded = str(error)
+        self.connection.flush()
+        if not self.client_side:
+            self.connection.half_close(f"protocol error: {error}")
+        self.processor.close(f"protocol error: {error}")

@@ -11,6 +11,7 @@ import trio
 from attrs import evolve
 from grpclib.const import Handler
 
+from mesh_pilot.rpc.admission import Admission, PacedListener
 from mesh_pilot.rpc.connection import ServerConnection
 from mesh_pilot.rpc.errors import TlsError
 from mesh_pilot.rpc.limits import SERVER_LIMITS, Limits
@@ -75,6 +76,7 @@ class Server:
         self._tls = tls
         self._limits = limits
         self._not_grpc = not_grpc
+        self._admission = Admission(limits)
         self.addresses: list[str] = [address_of(listener.socket) for listener in listeners]
         """Where the server listens, with the actual ports."""
         self._connections: set[ServerConnection] = set()
@@ -140,7 +142,7 @@ class Server:
             self._stopped.set()
 
     async def _accept(self, connections: trio.Nursery, task_status: trio.TaskStatus[object]) -> None:
-        listeners = list(self._listeners)
+        listeners = [PacedListener(listener, self._admission) for listener in self._listeners]
         await trio.serve_listeners(self._handle, listeners, handler_nursery=connections, task_status=task_status)
 
     async def _handle(self, stream: trio.SocketStream) -> None:
@@ -176,7 +178,9 @@ class Server:
         connection = None
         try:
             async with trio.open_nursery() as nursery:
-                connection = ServerConnection(sock, nursery, tls, peer, self._methods, self._limits, self._not_grpc)
+                connection = ServerConnection(
+                    sock, nursery, tls, peer, self._methods, self._limits, self._not_grpc, self._admission
+                )
                 self._connections.add(connection)
                 if self.draining:
                     connection.drain()

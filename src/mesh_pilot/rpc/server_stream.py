@@ -95,7 +95,9 @@ class ServerStream(Generic[Request, Reply]):
                 raise GRPCError(Status.UNIMPLEMENTED, "the call needs a request, and none came")
             return None
         self._message_received = True
-        self._stream.connection.messages_received += 1
+        connection = self._stream.connection
+        connection.messages_received += 1
+        connection.budget.received_message()
         try:
             message: Request = self._decode(data)
         except Exception as error:
@@ -134,7 +136,9 @@ class ServerStream(Generic[Request, Reply]):
             await self._stream.send_data(data, flush=self._cardinality.server_streaming)
         finally:
             self._sending = False
-        self._stream.connection.messages_sent += len(messages)
+        connection = self._stream.connection
+        connection.messages_sent += len(messages)
+        connection.budget.sent_messages(len(messages))
 
     def _start_headers(self, metadata: MetadataLike | None) -> None:
         if not self._headers_sent:

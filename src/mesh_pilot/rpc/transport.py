@@ -24,6 +24,9 @@ _READ_SIZE = 64 * 1024
 _CLOSE_GRACE_SECONDS = 5.0
 """How long a closing transport tries to hand its last bytes to a peer that does not read."""
 
+_LINGER_SECONDS = 1.0
+"""How long a peer that was told why its connection closes has to hang up."""
+
 
 class WriteListener(Protocol):
     """The part of asyncio's Protocol that a transport calls."""
@@ -54,6 +57,7 @@ class SocketTransport(asyncio.Transport):
         self._backlog: deque[memoryview] = deque()
         self._backlog_size = 0
         self._closing = False
+        self._lingering = False
         self._closed = False
         self._paused = False
         self._listener: WriteListener | None = None
@@ -118,6 +122,8 @@ class SocketTransport(asyncio.Transport):
         while self._backlog:
             try:
                 await trio.lowlevel.wait_writable(self._socket)
+                if self._closed:  # by the reader, in the pass in which this task became ready
+                    return
                 sent = self._socket.send(self._backlog[0])
             except (BlockingIOError, InterruptedError):
                 continue
@@ -125,7 +131,9 @@ class SocketTransport(asyncio.Transport):
                 self._fail(error)
                 return
             self._sent(sent)
-        if self._closing:
+        if self._lingering:
+            self._shut_down()
+        elif self._closing:
             self._close_socket()
 
     def _sent(self, size: int) -> None:
@@ -141,7 +149,10 @@ class SocketTransport(asyncio.Transport):
                 self._listener.resume_writing()
 
     async def read(self) -> bytes:
-        """The next bytes of the peer, b"" at its end or once the connection failed or was closed by us."""
+        """The next bytes of the peer, b"" at its end or once the connection failed or was closed by us.
+
+        While it is closing, what is returned is to be dropped.
+        """
         while not self._closed and not (self._tls is not None and self._tls.ended):
             try:
                 await trio.lowlevel.wait_readable(self._socket)
@@ -152,7 +163,7 @@ class SocketTransport(asyncio.Transport):
                 self._fail(error)
                 break
             self.bytes_received += len(data)
-            if self._tls is None or not data:
+            if self._tls is None or self._closing or not data:
                 return self._ended(data)
             plain = self._decrypt(self._tls, data)
             if plain is not None:
@@ -187,12 +198,32 @@ class SocketTransport(asyncio.Transport):
         self.close_reason = self.close_reason or reason
         self._closing = True
         if self._backlog:
-            self._nursery.start_soon(self._close_later, name="rpc closer")
+            self._nursery.start_soon(self._close_later, _CLOSE_GRACE_SECONDS, name="rpc closer")
         else:
             self._close_socket()
 
-    async def _close_later(self) -> None:
-        await trio.sleep(_CLOSE_GRACE_SECONDS)
+    def half_close(self, reason: str) -> None:
+        """Stop writing, tell the peer so once what waits is sent, and close the socket a second later at the latest.
+
+        Meanwhile what the peer sends must be read, and dropped: a socket that is closed with bytes unread is reset, and
+        the peer might never see why.
+        """
+        if self._closing:
+            return
+        self.close_reason = self.close_reason or reason
+        self._closing = self._lingering = True
+        if not self._backlog:
+            self._shut_down()
+        self._nursery.start_soon(self._close_later, _LINGER_SECONDS, name="rpc closer")
+
+    def _shut_down(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._tls is not None:
+                self._socket.send(self._tls.farewell())
+            self._socket.shutdown(socket.SHUT_WR)
+
+    async def _close_later(self, seconds: float) -> None:
+        await trio.sleep(seconds)
         self._close_socket()
 
     def abort(self, reason: str = "aborted") -> None:

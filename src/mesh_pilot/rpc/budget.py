@@ -1,0 +1,141 @@
+"""What a peer may make us do without getting anywhere: token buckets, with no clock and no network.
+
+Frames such as PING, SETTINGS or RST_STREAM cost their sender nine bytes and us many microseconds. nghttp2, Envoy and
+Go's ``net/http2`` all bound them, and close a connection that exceeds the bounds with GOAWAY ENHANCE_YOUR_CALM (RFC
+9113, 10.5). Here each such frame has a price in units of about 20 µs of work. A connection may spend a burst and then
+a rate. What we send to it earns units, because a client answers with WINDOW_UPDATEs, with the PINGs and SETTINGS
+by which gRPC measures bandwidth, and with nothing else: a peer that takes what it asked for never exceeds its budget.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from attrs import define, field
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+
+__all__ = ["EnhanceYourCalm", "FrameBudget", "Kind", "TokenBucket", "price"]
+
+
+class EnhanceYourCalm(ProtocolError):
+    """The peer makes too much work: its connection is closed. The text says what it sent, and goes to the peer."""
+
+    error_code = ErrorCodes.ENHANCE_YOUR_CALM
+
+
+@define
+class TokenBucket:
+    """``burst`` tokens, refilled at ``rate`` a second. Times are seconds of any monotonic clock."""
+
+    rate: float
+    burst: float
+    tokens: float = field(init=False)
+    _at: float | None = field(init=False, default=None)
+
+    def __attrs_post_init__(self) -> None:
+        self.tokens = self.burst
+
+    def _refill(self, now: float) -> None:
+        if self._at is not None and self.tokens < self.burst:
+            self.tokens = min(self.burst, self.tokens + (now - self._at) * self.rate)
+        self._at = now
+
+    def take(self, tokens: float, now: float) -> bool:
+        """Take ``tokens`` if there are so many."""
+        if self.tokens < tokens or self._at is None:
+            self._refill(now)
+            if self.tokens < tokens:
+                return False
+        self.tokens -= tokens
+        return True
+
+    def wait_seconds(self, tokens: float, now: float) -> float:
+        """How long until there are ``tokens``, at most ``burst``; 0 when there are."""
+        self._refill(now)
+        return max(0.0, (tokens - self.tokens) / self.rate)
+
+
+class Kind(IntEnum):
+    """The types of HTTP/2 frames (RFC 9113, 6)."""
+
+    DATA = 0
+    HEADERS = 1
+    PRIORITY = 2
+    RST_STREAM = 3
+    SETTINGS = 4
+    PUSH_PROMISE = 5
+    PING = 6
+    GOAWAY = 7
+    WINDOW_UPDATE = 8
+    CONTINUATION = 9
+
+
+RESET_UNITS = 5
+"""Of a RST_STREAM: the stream was opened, given a task, and cancelled."""
+SETTINGS_UNITS = 5
+STREAMS_PER_UNIT = 4
+"""Each so many open streams add a unit to SETTINGS: a new INITIAL_WINDOW_SIZE touches all of them."""
+REFUSED_UNITS = 5
+"""Of HEADERS that open a stream which is refused."""
+CONTINUATION_UNITS = 5
+FREE_BLOCK = 512
+"""Bytes of a header block, compressed, that cost nothing; an ADS client sends less than 200."""
+BLOCK_BYTES_PER_UNIT = 32
+"""Header blocks are decompressed header by header, in Python: a block of 2 KB may hold a thousand headers."""
+UNKNOWN_BYTES_PER_UNIT = 4096
+SMALL_DATA = 32
+"""Bytes below which DATA costs a unit, which the message that it completes earns again."""
+UNITS_PER_MESSAGE = 3
+"""Earned by each message that we send: gRPC answers it with a PING and two WINDOW_UPDATEs at most."""
+BYTES_PER_UNIT = 1024
+"""Bytes that we send and that earn a unit. Go, the most eager, sends two WINDOW_UPDATEs for 4 KB."""
+
+
+def price(kind: int, size: int, *, ack: bool = False, streams: int = 0) -> float:
+    """Units for a frame of ``size`` bytes, on a connection with so many open ``streams``."""
+    match kind:
+        case Kind.DATA:
+            return 1 if size < SMALL_DATA else 0
+        case Kind.HEADERS:
+            return max(0, size - FREE_BLOCK) // BLOCK_BYTES_PER_UNIT
+        case Kind.SETTINGS if not ack:
+            return SETTINGS_UNITS + streams // STREAMS_PER_UNIT
+        case Kind.RST_STREAM:
+            return RESET_UNITS
+        case Kind.CONTINUATION:
+            return CONTINUATION_UNITS + size // BLOCK_BYTES_PER_UNIT
+    return 1 + size // UNKNOWN_BYTES_PER_UNIT
+
+
+class FrameBudget:
+    """The budget of one connection. State: the tokens, and what was charged, for the reason that a GOAWAY gives."""
+
+    __slots__ = ("_bucket", "_charged")
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._bucket = TokenBucket(rate, burst)
+        self._charged: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<FrameBudget {self._bucket.tokens:.0f} units left, charged {self._charged}>"
+
+    def spend(self, units: float, what: str, now: float) -> None:
+        """Charge ``units`` for ``what``. Raises EnhanceYourCalm when there are not so many."""
+        self._charged[what] = self._charged.get(what, 0) + 1
+        if not self._bucket.take(units, now):
+            most = sorted(self._charged.items(), key=lambda item: -item[1])[:3]
+            frames = ", ".join(f"{count} {name}" for name, count in most)
+            raise EnhanceYourCalm(f"too many frames that make work and carry nothing: {frames} so far")
+
+    def sent(self, size: int) -> None:
+        """Earn units with ``size`` bytes of DATA that we sent."""
+        self._bucket.tokens += size / BYTES_PER_UNIT
+
+    def sent_messages(self, count: int) -> None:
+        """Earn units with messages that we sent whole."""
+        self._bucket.tokens += count * UNITS_PER_MESSAGE
+
+    def received_message(self) -> None:
+        """Earn a unit with a message that we received whole."""
+        self._bucket.tokens += 1
