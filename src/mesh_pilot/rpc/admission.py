@@ -20,7 +20,7 @@ __all__ = ["FIRST_WORK", "SLICE_WORK", "Admission", "PacedListener"]
 FIRST_WORK = 16.0
 """Units of about 20 µs that a connection may do each time it has read: the first frames of a client, with its request,
 are 10."""
-SLICE_WORK = 64.0
+SLICE_WORK = 32.0
 """Units of work in one turn."""
 
 
@@ -58,13 +58,14 @@ class Admission:
             await _wait(self._streams)
 
     async def connection(self) -> None:
-        """Wait until another connection may be accepted."""
+        """Wait until another connection may be accepted; at once, without a checkpoint, unless there is a crowd."""
         await _wait(self._connections)
 
 
 async def _wait(bucket: TokenBucket) -> None:
-    while not bucket.take(1, trio.current_time()):
-        await trio.sleep(bucket.wait_seconds(1, trio.current_time()))
+    seconds = bucket.reserve(1, trio.current_time())
+    if seconds > 0:
+        await trio.sleep(seconds)
 
 
 class PacedListener(trio.abc.Listener[trio.SocketStream]):

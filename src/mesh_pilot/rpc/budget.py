@@ -50,10 +50,11 @@ class TokenBucket:
         self.tokens -= tokens
         return True
 
-    def wait_seconds(self, tokens: float, now: float) -> float:
-        """How long until there are ``tokens``, at most ``burst``; 0 when there are."""
+    def reserve(self, tokens: float, now: float) -> float:
+        """Take ``tokens`` in any case; return how many seconds to wait before they are there, 0 when they are."""
         self._refill(now)
-        return max(0.0, (tokens - self.tokens) / self.rate)
+        self.tokens -= tokens
+        return max(0.0, -self.tokens / self.rate)
 
 
 class Kind(IntEnum):

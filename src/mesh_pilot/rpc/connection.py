@@ -141,6 +141,11 @@ class ServerConnection(RpcHandler):
             await trio.lowlevel.checkpoint()
         connection.flush()
 
+    @property
+    def fault(self) -> str:
+        """What the peer did for which it was cut off; empty where it was not."""
+        return self._transport.fault
+
     def close(self) -> None:
         """Nothing: grpclib calls this before it terminates the streams, which is what ends their tasks."""
 

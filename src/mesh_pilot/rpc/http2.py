@@ -83,6 +83,8 @@ class GrpcH2Connection(H2Connection):
         if self.incoming_buffer._preamble_len:
             at = min(self.incoming_buffer._preamble_len, len(data))
             events = super().receive_data(data[:at])
+        else:
+            self._refuse_too_large(data, at)
         while left > 0 and (end := _frame_end(data, at)) <= len(data):
             event = self._plain_data(data, at, end)
             if event is not None:
@@ -96,8 +98,6 @@ class GrpcH2Connection(H2Connection):
                 events += super().receive_data(data[at:end])
             at = end
         more = _frame_end(data, at) <= len(data)
-        if not more:
-            self._refuse_too_large(data, at)
         if at:
             if isinstance(data, bytearray):
                 del data[:at]

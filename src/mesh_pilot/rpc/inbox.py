@@ -17,6 +17,10 @@ TURNS = 32
 """Reads or sends of one stream that may succeed without waiting before other tasks get their turn."""
 
 
+_CHUNKS, _CHUNK_SIZE = 64, 1024
+"""More chunks than this, and smaller ones on average, are joined: a chunk of a few bytes takes ten times their room."""
+
+
 class Signal:
     """asyncio.Event's methods on Trio: a flag that tasks wait for, and that can be cleared again."""
 
@@ -69,6 +73,8 @@ class Inbox:
         if data:
             self._chunks.append(data)
             self._size += len(data)
+            if len(self._chunks) > _CHUNKS + self._size // _CHUNK_SIZE:
+                self._chunks = deque((b"".join(self._chunks),))
         self._owe(ack_size - len(data))
         self._arrived.set()
 

@@ -18,7 +18,7 @@ async def keep_alive(connection: RpcConnection, transport: SocketTransport, limi
     """
     await trio.sleep(limits.handshake_timeout_seconds)
     if not transport.bytes_received:
-        transport.abort(f"nothing received in the first {limits.handshake_timeout_seconds:g} s")
+        transport.cut(f"nothing received in the first {limits.handshake_timeout_seconds:g} s")
         return
     while True:
         seen = transport.bytes_received
@@ -28,5 +28,5 @@ async def keep_alive(connection: RpcConnection, transport: SocketTransport, limi
         connection.ping()
         await trio.sleep(limits.keepalive_timeout_seconds)
         if transport.bytes_received == seen:
-            transport.abort(f"the peer did not answer a keepalive ping in {limits.keepalive_timeout_seconds:g} s")
+            transport.cut(f"the peer did not answer a keepalive ping in {limits.keepalive_timeout_seconds:g} s")
             return

@@ -71,7 +71,7 @@ class Limits:
     """How long the streams of a connection that is too old may go on before they are cut."""
 
 
-SERVER_LIMITS = Limits()
+SERVER_LIMITS = Limits(stream_window=1024 * 1024, connection_window=4 * 1024 * 1024)
 """What a server has unless told otherwise."""
 
 CLIENT_LIMITS = Limits(keepalive_interval_seconds=330.0, frame_burst=math.inf)

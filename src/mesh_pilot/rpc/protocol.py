@@ -267,9 +267,12 @@ class RpcConnection(Connection):
     def close(self) -> None:
         self._transport.close()
 
-    def half_close(self, reason: str) -> None:
-        """Close, and let the peer read what was sent."""
-        cast(SocketTransport, self._transport).half_close(reason)
+    def half_close(self, reason: str, *, fault: bool) -> None:
+        """Close, and let the peer read what was sent; with ``fault``, the connection counts as cut off."""
+        transport = cast(SocketTransport, self._transport)
+        if fault and not transport.is_closing():
+            transport.fault = reason
+        transport.half_close(reason)
 
     def queue(self, pieces: Iterable[bytes | memoryview]) -> None:
         """Have the pieces of HTTP/2 frames made outside h2 sent after what h2 has ready, with the next flush."""
@@ -386,8 +389,6 @@ class RpcProtocol(H2Protocol):
         )
         super().__init__(handler, config, h2_config)
         self.limits = limits
-        self.exceeded = ""
-        """What the peer sent too much of, when that is why the connection was closed."""
         self.client_side = client_side
 
     def connection_made(self, transport: SocketTransport) -> None:  # type: ignore[override]
@@ -458,9 +459,7 @@ class RpcProtocol(H2Protocol):
                 self._end(error)
 
     def _end(self, error: Exception) -> None:
-        if isinstance(error, EnhanceYourCalm):
-            self.exceeded = str(error)
         self.connection.flush()
         if not self.client_side:
-            self.connection.half_close(f"protocol error: {error}")
+            self.connection.half_close(f"protocol error: {error}", fault=isinstance(error, EnhanceYourCalm))
         self.processor.close(f"protocol error: {error}")

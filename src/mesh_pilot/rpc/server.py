@@ -16,6 +16,7 @@ from mesh_pilot.rpc.connection import ServerConnection
 from mesh_pilot.rpc.errors import TlsError
 from mesh_pilot.rpc.limits import SERVER_LIMITS, Limits
 from mesh_pilot.rpc.net import address_of, release_socket
+from mesh_pilot.rpc.occasional import Occasional
 from mesh_pilot.rpc.server_stream import Peer
 from mesh_pilot.rpc.statistics import ConnectionStatistics, ServerStatistics
 from mesh_pilot.rpc.tls import TlsSession, TlsSource, handshake
@@ -77,6 +78,7 @@ class Server:
         self._limits = limits
         self._not_grpc = not_grpc
         self._admission = Admission(limits)
+        self._logged = Occasional()
         self.addresses: list[str] = [address_of(listener.socket) for listener in listeners]
         """Where the server listens, with the actual ports."""
         self._connections: set[ServerConnection] = set()
@@ -161,17 +163,25 @@ class Server:
             await self._serve(sock, tls, peer)
         except TlsError as error:
             self._past = evolve(self._past, handshakes_failed=self._past.handshakes_failed + 1)
-            log.info("a connection was refused", peer=peer.address, reason=str(error))
+            self._log_some("a connection was refused", peer, str(error))
         except Exception:
             log.exception("a gRPC connection failed", peer=peer.address)
         finally:
             sock.close()
 
+    def _log_some(self, event: str, peer: Peer, reason: str) -> None:
+        """Log what may befall a thousand connections at once: the first, and then one every ten seconds."""
+        left_out = self._logged.due(event, trio.current_time())
+        if left_out is not None:
+            log.info(event, peer=peer.address, reason=reason, **({"more_since_last": left_out} if left_out else {}))
+
     async def _handshake(self, sock: socket.socket) -> TlsSession | None:
         if self._tls is None:
             return None
         session = TlsSession(self._tls.context(), server_side=True)
-        await handshake(session, sock, timeout_seconds=self._limits.handshake_timeout_seconds)
+        await handshake(
+            session, sock, timeout_seconds=self._limits.handshake_timeout_seconds, turn=self._admission.turn
+        )
         return session
 
     async def _serve(self, sock: socket.socket, tls: TlsSession | None, peer: Peer) -> None:
@@ -190,6 +200,9 @@ class Server:
                 self._connections.discard(connection)
                 connection.abort()
                 self._past = _add(self._past, connection.statistics())
+                if connection.fault:
+                    self._past = evolve(self._past, connections_cut=self._past.connections_cut + 1)
+                    self._log_some("a connection was cut off", peer, connection.fault)
 
 
 def _add(total: ServerStatistics, one: ConnectionStatistics) -> ServerStatistics:

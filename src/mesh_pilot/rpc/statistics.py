@@ -39,6 +39,8 @@ class ServerStatistics:
     """Connections that are there now, TLS handshakes under way included."""
     connections_total: int = 0
     """Connections ever accepted."""
+    connections_cut: int = 0
+    """Connections that we closed because the peer made too much work, did not read or did not answer."""
     handshakes_failed: int = 0
     """Connections that ended before HTTP/2 began: TLS refused, or nothing came in time."""
     streams_open: int = 0

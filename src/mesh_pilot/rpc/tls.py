@@ -10,6 +10,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Protocol
 
@@ -228,14 +229,20 @@ class TlsSession:
         return self._ssl.selected_alpn_protocol()
 
 
-async def handshake(session: TlsSession, sock: socket.socket, *, timeout_seconds: float) -> None:
-    """Do the handshake over a connected, non-blocking socket.
+async def handshake(
+    session: TlsSession,
+    sock: socket.socket,
+    *,
+    timeout_seconds: float,
+    turn: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
+) -> None:
+    """Do the handshake over a connected, non-blocking socket; each step, which may take milliseconds, in a ``turn``.
 
     Raises TlsError, also when it takes too long or the peer hangs up. If cancelled, the socket is of no more use.
     """
     with trio.move_on_after(timeout_seconds):
         try:
-            await _handshake(session, sock)
+            await _handshake(session, sock, turn)
         except TlsError:
             with contextlib.suppress(OSError):
                 sock.send(session.pending())
@@ -246,10 +253,13 @@ async def handshake(session: TlsSession, sock: socket.socket, *, timeout_seconds
     raise TlsError(f"TLS handshake not done within {timeout_seconds:g} s")
 
 
-async def _handshake(session: TlsSession, sock: socket.socket) -> None:
+async def _handshake(
+    session: TlsSession, sock: socket.socket, turn: Callable[[], AbstractAsyncContextManager[None]]
+) -> None:
     received = b""
     while True:
-        done, answer = session.handshake(received)
+        async with turn():
+            done, answer = session.handshake(received)
         while answer:
             try:
                 answer = answer[sock.send(answer) :]

@@ -25,7 +25,8 @@ _CLOSE_GRACE_SECONDS = 5.0
 """How long a closing transport tries to hand its last bytes to a peer that does not read."""
 
 _LINGER_SECONDS = 1.0
-"""How long a peer that was told why its connection closes has to hang up."""
+_LINGER_BYTES = 1024 * 1024
+"""How long a peer that was told why its connection closes has to hang up, and how much of what it sends is dropped."""
 
 
 class WriteListener(Protocol):
@@ -58,12 +59,15 @@ class SocketTransport(asyncio.Transport):
         self._backlog_size = 0
         self._closing = False
         self._lingering = False
+        self._dropped = 0
         self._closed = False
         self._paused = False
         self._listener: WriteListener | None = None
         self.bytes_sent = 0
         self.bytes_received = 0
         self.close_reason = ""
+        self.fault = ""
+        """What the peer did for which it was cut off; empty where it was not."""
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "closing" if self._closing else "paused" if self._paused else "open"
@@ -116,7 +120,7 @@ class SocketTransport(asyncio.Transport):
             if self._listener is not None:
                 self._listener.pause_writing()
         if self._backlog_size > self._high + self.overflow:
-            self.abort("the peer does not read our answers")
+            self.cut("the peer does not read our answers")
 
     async def _flush(self) -> None:
         while self._backlog:
@@ -163,6 +167,10 @@ class SocketTransport(asyncio.Transport):
                 self._fail(error)
                 break
             self.bytes_received += len(data)
+            if self._closing:
+                self._dropped += len(data)
+                if self._dropped > _LINGER_BYTES:
+                    self._close_socket()
             if self._tls is None or self._closing or not data:
                 return self._ended(data)
             plain = self._decrypt(self._tls, data)
@@ -225,6 +233,11 @@ class SocketTransport(asyncio.Transport):
     async def _close_later(self, seconds: float) -> None:
         await trio.sleep(seconds)
         self._close_socket()
+
+    def cut(self, reason: str) -> None:
+        """Close the socket now, through a fault of the peer."""
+        self.fault = self.fault or reason
+        self.abort(reason)
 
     def abort(self, reason: str = "aborted") -> None:
         """Close the socket now and drop what waits. Safe to call again, and from a cleanup."""
