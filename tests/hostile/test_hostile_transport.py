@@ -13,6 +13,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 SCRIPT = Path(__file__).with_name("transport_attacks.py")
 SECONDS = 5
+PROXIES_LOG_BYTES = 2_000_000
+"""Two lines, connected and gone, for each of the thousands of proxies that some attacks pretend to be."""
 
 
 @pytest.fixture
@@ -32,7 +34,59 @@ def attacked(pilot: Pilot, client: GoodClient, attack: str) -> Report:
 
 
 @pytest.mark.parametrize(
-    "attack", ["idle_tcp", "idle_http2", "slowloris", "garbage", "zero_window", "deaf", "half_messages"]
+    "attack",
+    ["idle_tcp", "idle_http2", "slowloris", "garbage", "zero_window", "deaf", "half_messages", "patient_tiny_windows"],
 )
 def test_a_crowd_that_says_little(pilot: Pilot, client: GoodClient, attack: str) -> None:
     attacked(pilot, client, attack).assert_held()
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "ping_flood",
+        "settings_flood",
+        "window_flips",
+        "tiny_windows",
+        "empty_data",
+        "window_update_flood",
+        "priority_flood",
+        "rapid_reset",
+        "many_streams",
+        "many_streams_over_ten",
+        "refused_streams",
+        "unary_flood",
+        "dust",
+    ],
+)
+def test_a_flood_is_answered_with_enhance_your_calm(pilot: Pilot, client: GoodClient, attack: str) -> None:
+    report = attacked(pilot, client, attack)
+    report.assert_held(log_bytes=PROXIES_LOG_BYTES)
+    assert report.attacker["goaway 11"] >= 1
+    assert report.attacker["closed"] >= report.attacker["opened"] - 1
+    assert pilot.log().count("a connection was cut off") <= 8
+
+
+@pytest.mark.parametrize(
+    ("attack", "code"),
+    [
+        ("continuation", 1),
+        ("large_continuation", 6),
+        ("header_bomb", 11),
+        ("many_headers", 11),
+        ("large_settings", 6),
+        ("unknown_flood", 6),
+    ],
+)
+def test_frames_that_are_too_large_or_too_many_end_the_connection(
+    pilot: Pilot, client: GoodClient, attack: str, code: int
+) -> None:
+    """With FRAME_SIZE_ERROR (6), ENHANCE_YOUR_CALM (11), or h2's own PROTOCOL_ERROR (1)."""
+    report = attacked(pilot, client, attack)
+    report.assert_held()
+    assert report.attacker[f"goaway {code}"] >= 1
+    assert report.attacker["closed"] >= report.attacker["opened"] - 1
+
+
+def test_a_flood_over_a_hundred_connections(pilot: Pilot, client: GoodClient) -> None:
+    attacked(pilot, client, "flood_by_many").assert_held(log_bytes=PROXIES_LOG_BYTES)
