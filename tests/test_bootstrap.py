@@ -48,6 +48,21 @@ async def test_it_is_ready_once_its_sources_are_in(config: Path) -> None:
         assert "ready" in repr(plane)
 
 
+async def test_streams_on_a_connection_are_limited_as_set(config: Path) -> None:
+    async with running_plane(config, max_concurrent_streams=1) as plane, open_channel(plane.addresses.grpc) as channel:
+        async with channel.request(ADS, Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse) as call:
+            await call.send_message(DiscoveryRequest(type_url=CLUSTER, node=Node(id="sidecar~10.0.0.1~a.b~b.svc.c")))
+            assert await call.recv_message() is not None
+            with trio.move_on_after(0.1) as full:  # the client obeys the server's SETTINGS, and waits
+                await channel.unary("/grpc.health.v1.Health/Check", HealthCheckRequest(), HealthCheckResponse)
+            assert full.cancelled_caught
+            await call.cancel()
+        (server,) = plane.state.rpc_servers
+        await eventually(lambda: server.statistics().streams_open == 0, what="the stream has ended")
+        with trio.fail_after(10):
+            await channel.unary("/grpc.health.v1.Health/Check", HealthCheckRequest(), HealthCheckResponse)
+
+
 class Silent:
     """A source that never syncs."""
 

@@ -31,6 +31,7 @@ from mesh_pilot.ops.patches import PatchReports
 from mesh_pilot.ops.refusals import RefusalReports
 from mesh_pilot.ops.state import State
 from mesh_pilot.rpc import (
+    SERVER_LIMITS,
     Health,
     Peer,
     Service,
@@ -217,8 +218,9 @@ async def _serve_grpc(
     task_status: trio.TaskStatus[None],
 ) -> None:
     async with trio.open_nursery() as nursery:
+        limits = attrs.evolve(SERVER_LIMITS, max_concurrent_streams=plane.settings.max_concurrent_streams)
         not_grpc = f"{NOT_GRPC}; the web pages are on {plane.addresses.http or 'no port'}"
-        server = await nursery.start(partial(serve, services, listeners, tls=tls, not_grpc=not_grpc))
+        server = await nursery.start(partial(serve, services, listeners, tls=tls, limits=limits, not_grpc=not_grpc))
         plane.state.rpc_servers.append(server)
         task_status.started()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 
 from mesh_pilot.model.config import ConfigError
-from mesh_pilot.rpc import CertificateFiles, RpcError
+from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, RpcError
 from mesh_pilot.sources.consul import ConsulError, ConsulSettings
 from mesh_pilot.sources.mcp.config_sources import ConfigSourceError
 
@@ -48,6 +48,8 @@ class Settings:
     """The server's certificate, and the CA that signs those of clients."""
     split_virtual_hosts: bool = False
     """Whether Delta Envoys that can take virtual hosts as resources of their own get them so without asking."""
+    max_concurrent_streams: int = SERVER_LIMITS.max_concurrent_streams
+    """Streams that one connection to a gRPC port may have open."""
     http_addr: str = "127.0.0.1:8080"
     monitoring_addr: str = "127.0.0.1:15014"
     ca_dir: Path | None = None

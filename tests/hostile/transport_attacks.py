@@ -234,8 +234,12 @@ def slowloris(attacker: Attacker) -> None:
 
 
 def garbage(attacker: Attacker) -> None:
+    """Noise, with and without a preface; each connection is dropped and another opened."""
     pick = random.Random(1)
-    attacker.flood(b"", lambda number: [pick.randbytes(5000)] if number % 2 else [PREFACE, pick.randbytes(5000)])
+    noise = [pick.randbytes(5000) for _ in range(50)]
+    attacker.flood(
+        b"", lambda number: [noise[number % 50]] if number % 2 else [PREFACE, noise[number % 50]], reads=False
+    )
 
 
 def zero_window(attacker: Attacker) -> None:

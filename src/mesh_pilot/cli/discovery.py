@@ -80,6 +80,12 @@ def levels(text: str) -> LogLevels:
 @_consul_options
 @_option("--grpc-addr", type=address, default="127.0.0.1:15010", help="xDS in plaintext.")
 @_option("--secure-grpc-addr", type=address, default="127.0.0.1:15012", help="xDS over mutual TLS, with --tls-*.")
+@_option(
+    "--max-concurrent-streams",
+    type=click.IntRange(min=1),
+    default=100,
+    help="Streams on one connection to a gRPC port; an Envoy needs one, a proxy in front many.",
+)
 @_option("--tls-cert", type=PATH, help="PEM file of the server's certificate.")
 @_option("--tls-key", type=PATH, help="PEM file of its key.")
 @_option("--tls-ca", type=PATH, help="PEM file of the CA that signs the certificates of proxies.")

@@ -223,6 +223,8 @@ class _Parts(Collector):
         yield calls
         grpc = [server.statistics() for server in self._state.rpc_servers]
         yield _one("mesh_pilot_grpc_connections", "gRPC connections", "gauge", sum(s.connections_open for s in grpc))
+        cut = sum(s.connections_cut for s in grpc)
+        yield _one("mesh_pilot_grpc_connections_cut", "connections closed through a fault of the peer", "counter", cut)
         yield _one("mesh_pilot_grpc_streams", "gRPC streams", "gauge", sum(s.streams_open for s in grpc))
 
     def _http(self) -> Iterator[Metric]:
