@@ -29,8 +29,8 @@ def client(pilot: Pilot) -> Iterator[GoodClient]:
         yield found
 
 
-def attacked(pilot: Pilot, client: GoodClient, attack: str) -> Report:
-    return under_attack(pilot, client, [SCRIPT, str(pilot.grpc_port), str(SECONDS), attack])
+def attacked(pilot: Pilot, client: GoodClient, attack: str, *code: str) -> Report:
+    return under_attack(pilot, client, [SCRIPT, str(pilot.grpc_port), str(SECONDS), attack, *code])
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,9 @@ def test_a_crowd_that_says_little(pilot: Pilot, client: GoodClient, attack: str)
     ],
 )
 def test_a_flood_is_answered_with_enhance_your_calm(pilot: Pilot, client: GoodClient, attack: str) -> None:
-    report = attacked(pilot, client, attack)
+    report = attacked(pilot, client, attack, "11")
     report.assert_held(log_bytes=PROXIES_LOG_BYTES)
     assert report.attacker["goaway 11"] >= 1
-    assert report.attacker["closed"] >= report.attacker["opened"] - 1
     assert pilot.log().count("a connection was cut off") <= 8
 
 
@@ -82,10 +81,9 @@ def test_frames_that_are_too_large_or_too_many_end_the_connection(
     pilot: Pilot, client: GoodClient, attack: str, code: int
 ) -> None:
     """With FRAME_SIZE_ERROR (6), ENHANCE_YOUR_CALM (11), or h2's own PROTOCOL_ERROR (1)."""
-    report = attacked(pilot, client, attack)
+    report = attacked(pilot, client, attack, str(code))
     report.assert_held()
     assert report.attacker[f"goaway {code}"] >= 1
-    assert report.attacker["closed"] >= report.attacker["opened"] - 1
 
 
 def test_a_flood_over_a_hundred_connections(pilot: Pilot, client: GoodClient) -> None:

@@ -1,4 +1,6 @@
-"""Attacks on HTTP/2, as a process of their own: ``transport_attacks.py PORT SECONDS ATTACK``.
+"""Attacks on HTTP/2, as a process of their own: ``transport_attacks.py PORT SECONDS ATTACK [CODE]``.
+
+With CODE, floods go on until a GOAWAY with that error code has come, for 20 seconds more at most.
 
 Prints one line of JSON: connections opened and closed by the plane, frames sent, and the GOAWAYs and RST_STREAMs that
 came back by their error codes. An attacker whose connection is closed opens another at once.
@@ -67,14 +69,16 @@ def message(stream: int, name: str = "evil") -> bytes:
 class Attacker:
     """Counts what it did and saw."""
 
-    def __init__(self, port: int, seconds: float) -> None:
+    def __init__(self, port: int, seconds: float, code: str) -> None:
         self.port = port
+        self.code = code
         self.end = time.monotonic() + seconds
         self.counts: Counter[str] = Counter()
 
     @property
     def going_on(self) -> bool:
-        return time.monotonic() < self.end and self.counts["opened"] < MAX_CONNECTIONS
+        awaited = bool(self.code) and not self.counts[f"goaway {self.code}"]
+        return time.monotonic() < self.end + 20 * awaited and self.counts["opened"] < MAX_CONNECTIONS
 
     def connect(self, hello: bytes = PREFACE + settings()) -> Wire:
         sock = socket.create_connection(("127.0.0.1", self.port), 10)
@@ -455,8 +459,8 @@ ATTACKS: dict[str, Callable[[Attacker], None]] = {
 }
 
 
-def main(port: str, seconds: str, attack: str) -> None:
-    attacker = Attacker(int(port), float(seconds))
+def main(port: str, seconds: str, attack: str, code: str = "") -> None:
+    attacker = Attacker(int(port), float(seconds), code)
     ATTACKS[attack](attacker)
     print(json.dumps(attacker.counts))
 
