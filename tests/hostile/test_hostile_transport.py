@@ -12,7 +12,7 @@ from support.pilot import Pilot, running
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 SCRIPT = Path(__file__).with_name("transport_attacks.py")
-SECONDS = 5
+SECONDS = 4
 PROXIES_LOG_BYTES = 2_000_000
 """Two lines, connected and gone, for each of the thousands of proxies that some attacks pretend to be."""
 

@@ -35,7 +35,7 @@ SOON_SECONDS = 1.0
 """The p99 of pushes under attack on a machine that has nothing else to do."""
 SLACK = 8.0
 """How many times slower than without an attack pushes may be on a machine that is busy with other things as well."""
-BASELINE_EDITS = 6
+BASELINE_EDITS = 4
 MEMORY_SECONDS = 60.0
 """What the plane's memory has to come back after an attack."""
 ROOM_KB = 64 * 1024
