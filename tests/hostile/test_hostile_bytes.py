@@ -15,7 +15,7 @@ import pytest
 from support.certificates import CertificateFiles, write_certificates
 from support.pilot import Pilot, running, served
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(180)]
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 ROUNDS = 40

@@ -9,7 +9,7 @@ import pytest
 from support.attack import GoodClient, Report, good_client, under_attack
 from support.pilot import Pilot, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(180)]
 
 SCRIPT = Path(__file__).with_name("transport_attacks.py")
 SECONDS = 4
