@@ -5,10 +5,11 @@ from __future__ import annotations
 __all__ = ["EVERY_SECONDS", "Occasional"]
 
 EVERY_SECONDS = 10.0
+_KINDS = 100
 
 
 class Occasional:
-    """State: when each kind of event was last logged, and how many came since. Kinds are few: texts without values."""
+    """State: when each kind of event was last logged, and how many came since. Of too many kinds all are forgotten."""
 
     def __init__(self, every_seconds: float = EVERY_SECONDS) -> None:
         self._every = every_seconds
@@ -24,5 +25,8 @@ class Occasional:
         if last is not None and now - last < self._every:
             self._left_out[kind] = self._left_out.get(kind, 0) + 1
             return None
+        if len(self._logged) >= _KINDS:
+            self._logged.clear()
+            self._left_out.clear()
         self._logged[kind] = now
         return self._left_out.pop(kind, 0)

@@ -163,15 +163,15 @@ class Server:
             await self._serve(sock, tls, peer)
         except TlsError as error:
             self._past = evolve(self._past, handshakes_failed=self._past.handshakes_failed + 1)
-            self._log_some("a connection was refused", peer, str(error))
+            self._log_some("a connection was refused", peer, str(error), kind=str(error))
         except Exception:
             log.exception("a gRPC connection failed", peer=peer.address)
         finally:
             sock.close()
 
-    def _log_some(self, event: str, peer: Peer, reason: str) -> None:
-        """Log what may befall a thousand connections at once: the first, and then one every ten seconds."""
-        left_out = self._logged.due(event, trio.current_time())
+    def _log_some(self, event: str, peer: Peer, reason: str, *, kind: str) -> None:
+        """Log what may befall a thousand connections at once: the first of its kind, then one every ten seconds."""
+        left_out = self._logged.due(kind, trio.current_time())
         if left_out is not None:
             log.info(event, peer=peer.address, reason=reason, **({"more_since_last": left_out} if left_out else {}))
 
@@ -202,7 +202,7 @@ class Server:
                 self._past = _add(self._past, connection.statistics())
                 if connection.fault:
                     self._past = evolve(self._past, connections_cut=self._past.connections_cut + 1)
-                    self._log_some("a connection was cut off", peer, connection.fault)
+                    self._log_some("a connection was cut off", peer, connection.fault, kind="cut off")
 
 
 def _add(total: ServerStatistics, one: ConnectionStatistics) -> ServerStatistics:
