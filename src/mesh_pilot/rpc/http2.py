@@ -83,8 +83,6 @@ class GrpcH2Connection(H2Connection):
         if self.incoming_buffer._preamble_len:
             at = min(self.incoming_buffer._preamble_len, len(data))
             events = super().receive_data(data[:at])
-        else:
-            self._refuse_too_large(data, at)
         while left > 0 and (end := _frame_end(data, at)) <= len(data):
             event = self._plain_data(data, at, end)
             if event is not None:
@@ -97,6 +95,8 @@ class GrpcH2Connection(H2Connection):
                 left -= self._charge(data, at, end, now)
                 events += super().receive_data(data[at:end])
             at = end
+        if not at:
+            self._refuse_too_large(data, at)
         more = _frame_end(data, at) <= len(data)
         if at:
             if isinstance(data, bytearray):
