@@ -83,7 +83,8 @@ class GrpcH2Connection(H2Connection):
         if self.incoming_buffer._preamble_len:
             at = min(self.incoming_buffer._preamble_len, len(data))
             events = super().receive_data(data[:at])
-        while left > 0 and (end := _frame_end(data, at)) <= len(data):
+        end = _frame_end(data, at)
+        while left > 0 and end <= len(data):
             event = self._plain_data(data, at, end)
             if event is not None:
                 size = end - at - _HEADER
@@ -94,12 +95,14 @@ class GrpcH2Connection(H2Connection):
             else:
                 left -= self._charge(data, at, end, now)
                 events += super().receive_data(data[at:end])
-            at = end
+            at, end = end, _frame_end(data, end)
         if not at:
             self._refuse_too_large(data, at)
-        more = _frame_end(data, at) <= len(data)
+        more = end <= len(data)
         if at:
-            if isinstance(data, bytearray):
+            if at == len(data):
+                self._waiting = b""
+            elif isinstance(data, bytearray):
                 del data[:at]
             else:
                 self._waiting = data[at:]
