@@ -109,7 +109,6 @@ def test_nothing_is_held_for_clients_that_are_gone() -> None:
     process.settle()
     assert process.sizes() == (Counter(), 0, 0, 0)
     held._recent.clear()
-    held._listing.cache_clear()
     kept.forget()
     del client
     gc.collect()

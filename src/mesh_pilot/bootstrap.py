@@ -21,12 +21,14 @@ import trio
 
 from mesh_pilot import __version__
 from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.events import Event
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.credentials import CredentialReports
 from mesh_pilot.ops.http import HttpServer
+from mesh_pilot.ops.memory import MemoryRelease
 from mesh_pilot.ops.patches import PatchReports
 from mesh_pilot.ops.refusals import RefusalReports
 from mesh_pilot.ops.state import State
@@ -59,6 +61,7 @@ from mesh_pilot.world import Reducer, World
 from mesh_pilot.xds.generators import Replayed
 from mesh_pilot.xds.messages import Variant
 from mesh_pilot.xds.server import XdsServer
+from mesh_pilot.xds.session import XdsOptions
 
 log = structlog.get_logger(scope="bootstrap")
 
@@ -71,8 +74,11 @@ RENEW_SECONDS = 60.0
 AUTHORITY_NAME = "mesh-pilot"
 """What the root certificate of our own making is called."""
 
-TRIM_SECONDS = 60.0
-"""How often what was generated for proxies that are gone is let go."""
+TRIM_SECONDS = 15.0
+"""How often what was made for proxies that are gone is let go. It stays for one to two such times, for a reconnect."""
+
+REPORT_SECONDS = 60.0
+"""How often to look for what fails in proxies."""
 
 
 @attrs.frozen
@@ -164,6 +170,8 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             identifier=f"mesh-pilot {__version__}",
             admit=partial(_admit, world, Authentication(settings.trust_local)),
             generators={GENERATOR: partial(_serve_api, mcp)} if settings.serve_config is not False else {},
+            options=XdsOptions(bounds=settings.client_bounds),
+            scope_of=catalog.scope_of,
         )
         reducer.on_publish(lambda published: xds.status.published(published.published_at))
         supervisors = [Supervisor(source, events) for source in sources]
@@ -181,7 +189,8 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
                 server = HttpServer(app, port=port, right_port=plane.addresses.grpc)
                 state.http_servers.append(server)
                 await nursery.start(partial(server.serve, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
-            nursery.start_soon(_look_after, catalog)
+            nursery.start_soon(_look_after, catalog, xds)
+            nursery.start_soon(_report, catalog)
             nursery.start_soon(_renew, issuer)
             nursery.start_soon(_serve_when_synced, plane, sockets, nursery)
             yield plane
@@ -218,11 +227,21 @@ async def _serve_grpc(
     task_status: trio.TaskStatus[None],
 ) -> None:
     async with trio.open_nursery() as nursery:
-        limits = attrs.evolve(SERVER_LIMITS, max_concurrent_streams=plane.settings.max_concurrent_streams)
+        settings = plane.settings
+        limits = attrs.evolve(
+            SERVER_LIMITS,
+            max_concurrent_streams=settings.max_concurrent_streams,
+            **_message_size(settings.client_bounds),
+        )
         not_grpc = f"{NOT_GRPC}; the web pages are on {plane.addresses.http or 'no port'}"
         server = await nursery.start(partial(serve, services, listeners, tls=tls, limits=limits, not_grpc=not_grpc))
         plane.state.rpc_servers.append(server)
         task_status.started()
+
+
+def _message_size(bounds: Bounds) -> dict[str, int]:
+    """The limit that refuses a request by its head, before it is received."""
+    return {"max_message_size": bounds.max_request_bytes} if bounds.max_request_bytes else {}
 
 
 async def _drain(plane: ControlPlane) -> None:
@@ -277,12 +296,23 @@ async def _renew(issuer: Issuer) -> None:
         await trio.sleep(min(max(seconds, 1.0), RENEW_SECONDS))
 
 
-async def _look_after(catalog: WorldCatalog) -> None:
-    """Let go of what was generated for proxies that are gone and have not come back; tell what fails in proxies."""
-    reports = (PatchReports(catalog), RefusalReports(catalog), CredentialReports(catalog))
+async def _look_after(catalog: WorldCatalog, xds: XdsServer) -> None:
+    """Let go of what was made for proxies that are gone and have not come back, and of the memory that it took."""
+    memory = MemoryRelease()
     while True:
         await trio.sleep(TRIM_SECONDS)
-        catalog.trim()
+        freed = xds.trim()
+        for forgotten in catalog.trim_slowly():
+            freed += forgotten
+            await trio.lowlevel.checkpoint()
+        await memory.release(freed=freed, streams=xds.status.streams_ended)
+
+
+async def _report(catalog: WorldCatalog) -> None:
+    """Tell what fails in proxies."""
+    reports = (PatchReports(catalog), RefusalReports(catalog), CredentialReports(catalog))
+    while True:
+        await trio.sleep(REPORT_SECONDS)
         for report in reports:
             report.tell()
 

@@ -377,10 +377,18 @@ class Memo:
             held=dict(+held),
         )
 
-    def collect(self) -> int:
-        """Forget derived values that nothing reads and nobody watches; returns how many. Call between changes."""
+    @property
+    def orphans(self) -> int:
+        """How many derived values ``collect`` has to look at."""
+        return len(self._orphans)
+
+    def collect(self, most: int | None = None) -> int:
+        """Forget derived values that nothing reads and nobody watches; returns how many. Call between changes.
+
+        At ``most`` so many: the others wait for the next call.
+        """
         forgotten = 0
-        while self._orphans:
+        while self._orphans and (most is None or forgotten < most):
             node = self._orphans.pop()
             if node.readers is not None or node.family.nodes.get(node.args) is not node:
                 continue
@@ -557,8 +565,17 @@ class Watch(_Reader):
 
     def close(self) -> None:
         """Watch nothing more."""
-        for node in self._watched:
+        for _ in self.close_slowly():
+            pass
+
+    def close_slowly(self) -> Iterator[None]:
+        """As ``close``, with a pause after each value."""
+        while self._watched:
+            node, _ = self._watched.popitem()
+            if self.pending:
+                self.pending.discard(node)
             self._memo._unread(node, self)
+            yield
         self._watched = {}
         self.pending = None
 

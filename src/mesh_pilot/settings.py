@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attrs
 
+from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, RpcError
 from mesh_pilot.sources.consul import ConsulError, ConsulSettings
@@ -46,6 +47,8 @@ class Settings:
     """Served only where ``tls`` is given."""
     tls: CertificateFiles | None = None
     """The server's certificate, and the CA that signs those of clients."""
+    client_bounds: Bounds = DEFAULT_BOUNDS
+    """What clients of xDS may ask for, and how fast."""
     split_virtual_hosts: bool = False
     """Whether Delta Envoys that can take virtual hosts as resources of their own get them so without asking."""
     max_concurrent_streams: int = SERVER_LIMITS.max_concurrent_streams

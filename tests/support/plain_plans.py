@@ -102,6 +102,10 @@ def planned_hosts(view: View, scope: Scope, table: Table) -> tuple[PlannedHost, 
     if egress is None:
         return ()
     port = 0 if egress.protocol is Protocol.HTTP_PROXY else table.port
+    if table.sniffed:
+        host = table.sniffed.rpartition(":")[0]
+        if not any(s.host == host and (not port or s.port(port)) for s in egress_services(view, scope, egress)):
+            return ()  # no listener has such a table
     hosts = _hosts_on(view, scope, egress, port)
     return _only(hosts, table.sniffed) if table.sniffed else hosts
 

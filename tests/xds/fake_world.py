@@ -60,6 +60,9 @@ class FakeSet:
         self._world.fresh()
         return self._revision
 
+    def work(self, names: frozenset[str]) -> Iterator[None]:
+        return iter(())
+
     def all(self) -> Mapping[str, Resource]:
         return self._resources
 

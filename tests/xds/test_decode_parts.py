@@ -112,10 +112,7 @@ def test_acks_that_differ_in_version_and_nonce_only_are_decoded_once() -> None:
         return found.SerializeToString()
 
     first = decode.sotw_request(ack(1))
-    before = decode._only_names.cache_info()
     assert all(decode.sotw_request(ack(number)).names is first.names for number in range(2, 20))
-    after = decode._only_names.cache_info()
-    assert (after.misses - before.misses, after.hits - before.hits) == (0, 18)
 
 
 def test_clients_that_come_back_with_the_same_versions_are_decoded_once() -> None:

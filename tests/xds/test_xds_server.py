@@ -24,6 +24,7 @@ from fake_world import NODE, FakeWorld, node
 from google.protobuf.message import Message
 from structlog.testing import capture_logs
 
+from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, TYPES
 from mesh_pilot.rpc import Cardinality, ClientCall, Server, open_channel, open_listeners, serve
@@ -369,9 +370,9 @@ async def test_more_streams_than_allowed_are_refused(channels: Any) -> None:
         second.cancel()
         return status
 
-    async with plane(XdsOptions(max_streams=2)) as here:
+    async with plane(XdsOptions(bounds=Bounds(max_streams=2))) as here:
         code, details = await in_thread(converse, here)
-    assert (code, details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "all 2 streams are taken")
+    assert (code, details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "streams: 3, more than the limit of 2 (--max-streams)")
 
 
 async def test_draining_sends_clients_elsewhere(channels: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from mesh_pilot.cli.bound_options import BOUND_FLAGS, bounds_of
 from mesh_pilot.cli.consul_options import FLAGS, consul_settings
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import address, duration
@@ -42,6 +43,7 @@ SECTIONS = {
     "Where it listens": ("--grpc-addr", "--secure-grpc-addr", "--http-addr", "--monitoring-addr"),
     "Certificates": ("--tls-*", "--ca-dir", "--trust-local"),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
+    "What clients may ask for (0: no limit)": ("--max-*", "--requests-per-second", "--streams-per-second"),
     "Timing": ("--debounce-*", "--sync-timeout", "--shutdown-duration"),
     "Logs": ("--log-*",),
 }
@@ -53,6 +55,12 @@ def levels(text: str) -> LogLevels:
         return parse_levels(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def _bound_options(command: F) -> F:
+    for name, attributes in reversed(BOUND_FLAGS):
+        command = _option(name, **attributes)(command)
+    return command
 
 
 @click.command("discovery", cls=SectionedCommand, sections=SECTIONS, context_settings={"show_default": True})
@@ -97,6 +105,7 @@ def levels(text: str) -> LogLevels:
     default=False,
     help="Delta Envoys from 1.40 on get virtual hosts one by one, unless they say otherwise (docs/large-meshes.md).",
 )
+@_bound_options
 @_option("--http-addr", type=address, default="127.0.0.1:8080", help="Web page, /ready, /debug, /metrics.")
 @_option("--monitoring-addr", type=address, default="127.0.0.1:15014", help="/metrics, /ready and /version.")
 @_option("--domain", default="cluster.local", help="DNS domain of the mesh.")
@@ -136,6 +145,7 @@ def command(
     outlive_signals()
     short_names = settings.pop("consul_short_names")
     consul = consul_settings({k: settings.pop(k) for k in list(settings) if k.startswith("consul_")}, os.environ)
+    client_bounds = bounds_of(settings)
     mcp = settings["mcp_servers"] or settings["mcp_sink_addr"]
     if not config_dirs and not consul and not mcp and not settings["mesh_config"]:
         raise click.UsageError(
@@ -165,6 +175,7 @@ def command(
     return run(
         Settings(
             config_dirs=config_dirs,
+            client_bounds=client_bounds,
             consul=consul,
             consul_short_names=short_names,
             tls=tls,

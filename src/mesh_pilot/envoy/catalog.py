@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Set
+from functools import partial
 from itertools import islice
+from typing import Any
 
 import attrs
 
@@ -14,9 +16,10 @@ from mesh_pilot.envoy.failures import FailingSet, Failure, Failures, StandingFai
 from mesh_pilot.envoy.parts import PartKey, Parts, hosts_of, parts_of
 from mesh_pilot.envoy.patches.patch import PatchProblem
 from mesh_pilot.envoy.patches.problems import plan_problems, problems, table_problems
+from mesh_pilot.envoy.registered import Claim
 from mesh_pilot.envoy.scope import Facts, Plan, Plans, Target, facts_of, target_of
 from mesh_pilot.envoy.secrets import withheld
-from mesh_pilot.envoy.sets import JoinedSet, LiveSet, Part
+from mesh_pilot.envoy.sets import AT_ONCE, JoinedSet, LiveSet, Part
 from mesh_pilot.envoy.table_sets import TableSets
 from mesh_pilot.incremental import ByName, Query, Watch
 from mesh_pilot.model.proxy import Proxy
@@ -27,6 +30,16 @@ from mesh_pilot.world import World
 
 CREDENTIALS_SHOWN = 100
 """Credentials of one proxy that are looked at for the debug page and the log."""
+
+_OF_ITS_OWN: Mapping[str, Any] = {
+    "claim": Claim((), ""),
+    "name": "",
+    "ip_addresses": (),
+    "labels": frozenset(),
+    "service_account": "",
+    "texts": frozenset(),
+}
+"""What most proxies have for themselves alone."""
 
 
 @attrs.frozen
@@ -114,23 +127,37 @@ class WorldCatalog:
         return found
 
     def trim(self) -> None:
-        """Let go of sets that nobody has read since the last call, and of names that nobody asks for any more.
+        """Let go of sets that nobody has read since the last call, and of names that nobody asks for any more."""
+        for _ in self.trim_slowly():
+            pass
 
-        Call it every minute or so.
+    def trim_slowly(self) -> Iterator[int]:
+        """As ``trim``, in steps that take no time to speak of. Each gives the number of derived values it forgot.
+
+        Streams may be served between two steps. Call it every half a minute or so.
         """
-        for part in [p for p, seen in self._idle.items() if seen]:
-            del self._idle[part]
-            self._sets.pop(part).close()
+        idle = [part for part, seen in self._idle.items() if seen]
         for part in self._idle:
             self._idle[part] = True
-        readers: dict[PartKey, list[WorldResources]] = {}
-        for resources in self._open:
-            for part in resources.named_parts():
-                readers.setdefault(part, []).append(resources)
-        for part, found in readers.items():
-            # Proxies of a scope mostly ask for the very same set of names.
-            wanted = {id(names): names for names in (r.wanted(part[0]) for r in found)}
-            self._sets[part].keep(frozenset().union(*wanted.values()))
+        for part in idle:
+            if self._idle.pop(part, None) is not None:
+                yield from self._forget(self._sets.pop(part).close())
+        for part, live in list(self._sets.items()):
+            yield from self._forget(live.keep(partial(_wanted_of, live, part[0])))
+        yield from self._forget(iter(()))
+
+    def _forget(self, dropping: Iterator[None]) -> Iterator[int]:
+        """Forget the derived values that nothing needs once something is dropped, step by step."""
+        memo = self._world.memo
+        for _ in dropping:
+            yield memo.collect(AT_ONCE)
+        while memo.orphans:
+            yield memo.collect(AT_ONCE)
+
+    def scope_of(self, proxy: Proxy) -> Hashable:
+        """What decides which resources are made for a proxy besides its own: two that have it in common share them."""
+        facts = facts_of(proxy, split=self._split)
+        return attrs.evolve(facts, **_OF_ITS_OWN)
 
     def statistics(self) -> CatalogStatistics:
         return CatalogStatistics(len(self._open), len(self._sets), len(self._idle))
@@ -204,11 +231,6 @@ class WorldResources:
                 live = (self._own, *live)
             joined = self._sets[type_url] = JoinedSet(self._world.memo, type_url, live)
         return joined
-
-    def named_parts(self) -> Iterator[PartKey]:
-        """The parts read by name that are open."""
-        for type_url in self._sets:
-            yield from (part for part in self._parts[type_url] if isinstance(part[1], ByName))
 
     def patch_problems(self, seen: dict[PartKey, tuple[PatchProblem, ...]] | None = None) -> tuple[PatchProblem, ...]:
         """What EnvoyFilters could not do to what this proxy has; found by looking at all of it.
@@ -290,6 +312,13 @@ class WorldResources:
 
     def _wake(self) -> None:
         self._waker()
+
+
+def _wanted_of(live: LiveSet, type_url: str) -> Set[str]:
+    """The names of a type that the readers of a set ask for now."""
+    # Proxies of a scope mostly ask for the very same set of names.
+    wanted = (reader.wanted(type_url) for reader in live.readers if isinstance(reader, WorldResources))
+    return frozenset().union(*{id(names): names for names in wanted}.values())
 
 
 def _nothing() -> None:

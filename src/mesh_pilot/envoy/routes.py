@@ -15,7 +15,7 @@ import attrs
 from mesh_pilot.envoy.chains import UNIX_PREFIX
 from mesh_pilot.envoy.egress import Egress, egress_listeners
 from mesh_pilot.envoy.route.catch_all import catch_all
-from mesh_pilot.envoy.route.planned import Share, Source, share_hosts, shares, sniffed_hosts
+from mesh_pilot.envoy.route.planned import Share, Source, port_is_used, share_hosts, shares, sniffed_hosts
 from mesh_pilot.envoy.route.split import split_table
 from mesh_pilot.envoy.route.table import Piece, PlannedHost, joined_table, piece_of, route_table
 from mesh_pilot.envoy.scope import Scope
@@ -25,6 +25,8 @@ from mesh_pilot.model.service import Protocol
 from mesh_pilot.world import View
 
 HTTP_PROXY = "http_proxy"
+
+MAX_PORT = 65535
 
 
 @attrs.frozen(cache_hash=True)
@@ -68,7 +70,9 @@ def table_shares(view: View, scope: Scope, table: Table) -> tuple[Share, ...]:
     A table may be asked for while its listener goes away: it is empty then.
     """
     source = _source(view, scope, table)
-    return shares(view, source) if source is not None else ()
+    if source is None or (source.port and not port_is_used(view, scope, source.egress, source.port)):
+        return ()
+    return shares(view, source)
 
 
 def _source(view: View, scope: Scope, table: Table) -> Source | None:
@@ -91,7 +95,8 @@ def parse_table(name: str) -> Table | None:
     if name.startswith(UNIX_PREFIX):
         return Table(bind=name)
     host, colon, number = name.rpartition(":")
-    if not number.isdecimal() or int(number) == 0 or (colon and not host):
+    # Ports have five digits: to read more of them as a number takes long.
+    if not number.isdecimal() or len(number) > 5 or not 0 < int(number) <= MAX_PORT or (colon and not host):
         return None
     return Table(int(number), name if colon else "")
 

@@ -7,7 +7,10 @@ to date only those that may have changed, and notes the names whose bytes really
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Set
+from contextlib import suppress
+from itertools import islice
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import attrs
 import structlog
@@ -20,6 +23,9 @@ from mesh_pilot.model.resource import Resource
 log = structlog.get_logger(scope="envoy")
 
 _NOTHING: Mapping[str, Resource] = {}
+
+AT_ONCE = 500
+"""Resources that are let go of before others get their turn."""
 
 LOG_LENGTH = 4096
 """Touched names remembered; who lags further behind compares everything."""
@@ -56,6 +62,14 @@ class LiveSet:
         """The parts of the plan as they were followed last; the plan itself where it has none."""
         self._names: dict[Query[Any], str] = {}
         self._calls: dict[str, Call] = {}
+        """The resources of a plan. Of a function of names that follows from the name, and ``_asked`` has those."""
+        self._asked: dict[str, None] = {}
+        self._has_asked: WeakSet[frozenset[str]] = WeakSet()
+        """Sets of names that are all in ``_asked``."""
+        self._ahead: dict[Call, None] = {}
+        """Resources that were made before the plan is followed, see ``work``."""
+        self._is_ahead = False
+        """Whether those are all of the plan."""
         self._resources: dict[str, Resource] = {}
         self._lent = False
         """Whether a reader holds ``_resources`` as it is now, so that the next write goes to a copy."""
@@ -91,10 +105,43 @@ class LiveSet:
         if self._plan is not None:
             self._follow_plan(self._plan, taken)
         for query in taken:
-            name = self._names.get(query)
+            name = self._names.get(query) if self._plan is not None else query.args[-1]
             if name is not None:
                 self._update(name)
         return self._revision
+
+    def work(self, names: frozenset[str]) -> Iterator[None]:
+        """Make what a reader of all, or of these names, will need, one resource after each step; none where it is there.
+
+        It may be left at any step, and begun again. Reading without it does the same work at once.
+        """
+        if self._named is not None:
+            if names in self._has_asked:
+                return
+            for name in names:
+                if name not in self._asked:
+                    yield
+                    self.get(name)
+            self._has_asked.add(names)
+        elif not (self._planned or self._is_ahead):
+            yield from self._work_ahead()
+            self._is_ahead = True
+
+    def _work_ahead(self) -> Iterator[None]:
+        """Make the resources of a plan that was never followed. They are watched, and therefore stay until it is."""
+        assert self._plan is not None
+        yield
+        top = self._planned_by(self._plan)
+        for part in top if isinstance(top, tuple) else (self._plan,) if top is not None else ():
+            yield
+            calls = self._planned_by(part)
+            for call in calls.values() if isinstance(calls, Mapping) else ():
+                if call not in self._ahead:
+                    yield
+                    self._ahead[call] = None
+                    # One that fails does so again, and is reported, when the plan is followed.
+                    with suppress(Exception):
+                        self._watch.get(call)
 
     def all(self) -> Mapping[str, Resource]:
         """All of a plan; nothing of a function of names, which only knows what others asked for."""
@@ -106,12 +153,13 @@ class LiveSet:
 
     def asked(self) -> tuple[str, ...]:
         """The names that a function of names was asked for, whether or not there is such a resource."""
-        return tuple(self._calls) if self._plan is None else ()
+        return tuple(self._asked)
 
     def get(self, name: str) -> Resource | None:
         self.refresh()
-        if self._named is not None and name not in self._calls:
-            self._add(name, self._named.query(name))
+        if self._named is not None and name not in self._asked:
+            self._asked[name] = None
+            self._update(name)
         return self._resources.get(name)
 
     def touched_since(self, revision: int) -> Set[str] | None:
@@ -125,16 +173,21 @@ class LiveSet:
             touched.add(name)
         return touched
 
-    def keep(self, names: Set[str]) -> None:
-        """Forget what a function of names was asked for besides these: nobody follows it any more."""
-        if self._named is None:
-            return
-        for name in self._calls.keys() - names:
-            call = self._calls.pop(name)
-            del self._names[call]
-            self._watch.drop(call)
-            self._failed.pop(name, None)
-            self._resources.pop(name, None)
+    def keep(self, wanted: Callable[[], Set[str]]) -> Iterator[None]:
+        """Forget what a function of names was asked for besides what is wanted: nobody follows it any more.
+
+        Pauses after ``AT_ONCE`` names, and then asks again what is wanted, for readers may have come.
+        """
+        while self._named is not None and (unwanted := self._asked.keys() - wanted()):
+            # Who asks for one of these from now on must see that it has to be made again.
+            self._revision = self._memo.advance()
+            self._has_asked.clear()
+            for name in islice(unwanted, AT_ONCE):
+                del self._asked[name]
+                self._watch.drop(self._named.query(name))
+                self._failed.pop(name, None)
+                self._resources.pop(name, None)
+            yield
 
     def failures(self) -> Mapping[Hashable, Failure]:
         """What cannot be generated now."""
@@ -153,8 +206,19 @@ class LiveSet:
         self._wakers.pop(reader, None)
         return not self._wakers
 
-    def close(self) -> None:
-        self._watch.close()
+    @property
+    def readers(self) -> Collection[Hashable]:
+        """Who reads it now."""
+        return self._wakers.keys()
+
+    def close(self) -> Iterator[None]:
+        """Let go of everything, with a pause after ``AT_ONCE`` resources. Nobody may read the set any more."""
+        # What is left of it is in cycles: the less that is, the less has to wait for the garbage collector.
+        self._names, self._calls, self._parts, self._resources, self._log = {}, {}, {}, {}, []
+        self._asked, self._ahead = {}, {}
+        closing = self._watch.close_slowly()
+        while any(True for _ in islice(closing, AT_ONCE)):
+            yield
 
     # -- the mechanism
 
@@ -191,6 +255,10 @@ class LiveSet:
                 after.update(calls)
                 self._parts[part] = calls
         self._follow_calls(before, after)
+        if self._ahead and self._planned:
+            for call in self._ahead.keys() - self._names.keys():
+                self._watch.drop(call)
+            self._ahead = {}
 
     def _planned_by(self, plan: Query[Plan | Plans]) -> Plan | Plans | None:
         try:
@@ -223,7 +291,7 @@ class LiveSet:
 
     def _update(self, name: str) -> None:
         try:
-            resource = self._watch.get(self._calls[name])
+            resource = self._watch.get(self._calls[name] if self._named is None else self._named.query(name))
         except Exception as error:
             self._fail(name, error)
             return
@@ -295,6 +363,8 @@ class JoinedSet:
         self.type_url = type_url
         self.parts = parts
         self._since = memo.advance()
+        self._has_asked: WeakSet[frozenset[str]] = WeakSet()
+        """Sets of names that ``work`` has done."""
 
     def refresh(self) -> int:
         return max(self._since, *(part.refresh() for part in self.parts))
@@ -306,6 +376,22 @@ class JoinedSet:
     def asked(self) -> tuple[str, ...]:
         """The names that anybody asked for, of those parts that are functions of names."""
         return tuple(name for part in self.parts if isinstance(part, LiveSet) for name in part.asked())
+
+    def work(self, names: frozenset[str]) -> Iterator[None]:
+        """Make what a reader of all, or of these names, will need, one resource a step; see ``LiveSet.work``."""
+        if len(self.parts) == 1 and isinstance(self.parts[0], LiveSet):
+            yield from self.parts[0].work(names)
+            return
+        for part in self.parts:
+            if isinstance(part, LiveSet) and part.is_plan:
+                yield from part.work(names)
+        if names and not all(isinstance(part, LiveSet) and part.is_plan for part in self.parts):
+            if names in self._has_asked:
+                return
+            for name in names:
+                yield
+                self.get(name)
+            self._has_asked.add(names)
 
     def get(self, name: str) -> Resource | None:
         for part in self.parts:

@@ -59,6 +59,14 @@ class TableSets:
             self._follow(tables)
         return max(self._revision, *(held.refresh() for held in self._sets.values()), 0)
 
+    def work(self, names: frozenset[str]) -> Iterator[None]:
+        """Make the virtual hosts of the tables asked for, one a step; see ``LiveSet.work``."""
+        tables = self._wanted()
+        if tables is not self._tables:
+            self._follow(tables)
+        for held in list(self._sets.values()):
+            yield from held.work(names)
+
     def all(self) -> Mapping[str, Resource]:
         self.refresh()
         return HostsOfTables({table: held.all() for table, held in self._sets.items()})

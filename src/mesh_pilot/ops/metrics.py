@@ -172,6 +172,14 @@ class _Parts(Collector):
             refused.add_sample(refused.name, {"status": status}, count)
         yield refused
         yield _one("mesh_pilot_xds_unserved_types", "Types not served that streams asked for", "counter", xds.unserved)
+        exceeded = _metric("mesh_pilot_xds_bound_exceeded", "Streams ended as a client asked for too much", "counter")
+        for bound, count in sorted(xds.exceeded_bounds.items()):
+            exceeded.add_sample(exceeded.name, {"bound": bound}, count)
+        yield exceeded
+        yield _one("mesh_pilot_xds_delayed_requests", "Requests that waited", "counter", xds.delayed_requests)
+        yield _one("mesh_pilot_xds_delayed_streams", "New streams that waited", "counter", xds.delayed_streams)
+        suppressed = self._state.xds.statistics().suppressed_log_lines
+        yield _one("mesh_pilot_xds_suppressed_log_lines", "Log lines not written", "counter", suppressed)
         yield _histogram(
             "pilot_proxy_convergence_time", "Seconds from a change to its last ACK", xds.convergence_seconds
         )

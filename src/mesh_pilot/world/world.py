@@ -39,6 +39,10 @@ log = structlog.get_logger(scope="world")
 
 Key = tuple[str, ...]
 
+COLLECTED_AT_ONCE = 10_000
+"""Derived values that nobody needs any more that are forgotten after a revision; the rest waits for the next, or for
+who trims the catalog. Forgetting all that a large change leaves would hold up its pushes."""
+
 
 @attrs.frozen
 class Revision:
@@ -164,7 +168,7 @@ class World:
         changed = self._publish(touched)
         if changed:
             self.revision += 1
-        self.memo.collect()
+        self.memo.collect(COLLECTED_AT_ONCE)
         return Revision(self.revision, frozenset(changed), count)
 
     def statistics(self) -> WorldStatistics:

@@ -7,7 +7,6 @@ same client, but for a few bytes: node, version, nonce. A message is the concate
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import attrs
@@ -16,44 +15,79 @@ from envoy.service.discovery.v3 import discovery_pb2
 from google.protobuf import struct_pb2
 from google.protobuf.message import DecodeError
 
+from mesh_pilot.model.bounds import DEFAULT_BOUNDS, BoundError, Bounds, check
 from mesh_pilot.model.resource import TYPES
 from mesh_pilot.model.service import Locality
+from mesh_pilot.xds.kept import kept
 from mesh_pilot.xds.messages import DeltaRequest, Node, SotwRequest
 
 LARGE = 1024
 """Bytes of a request from which on it is looked at in parts."""
 
-KEPT = 8
-"""Large parts that are kept decoded."""
+BYTES_A_NAME = 50
+"""What keeping the decoded form of a large part counts as, in names: one for so many bytes."""
+
+_MANY = 2
+"""Lists of names that a request may have, each as long as a subscription: names, and the versions a client has."""
 
 _SOTW_VERSION, _SOTW_NODE, _SOTW_NAMES = 0x0A, 0x12, 0x1A
 """Tags of fields of ``DiscoveryRequest``, in the order in which they are written; then the type and the nonce."""
 _DELTA_NODE = 0x0A
 """The first field of ``DeltaDiscoveryRequest``."""
+_DELTA_NAMES = (0x1A, 0x22, 0x2A)
+"""Fields of ``DeltaDiscoveryRequest`` that are there once a name: subscribed, unsubscribed, and what the client has."""
+_LENGTH_DELIMITED = 2
+"""The wire type of every field of both requests."""
 TAIL = 256
 """Bytes at the end of a ``DiscoveryRequest`` within which type and nonce are, unless it is a refusal."""
 
 
-def sotw_request(data: bytes) -> SotwRequest:
-    """A ``DiscoveryRequest``. Raises google.protobuf.message.DecodeError."""
+def sotw_request(data: bytes, bounds: Bounds = DEFAULT_BOUNDS) -> SotwRequest:
+    """A ``DiscoveryRequest``. Raises google.protobuf.message.DecodeError, or BoundError."""
+    check(bounds, "max_request_bytes", "bytes in a request", len(data))
     if len(data) >= LARGE:
         start = _after(data, _after(data, 0, _SOTW_VERSION), _SOTW_NODE)
         end = _names_end(data)
-        if start < end and data[start] == _SOTW_NAMES and (names := _only_names(data[start:end])) is not None:
-            rest = discovery_pb2.DiscoveryRequest.FromString(data[:start] + data[end:])
-            return _sotw(rest, (*names, *rest.resource_names) if rest.resource_names else names)
+        if start < end and data[start] == _SOTW_NAMES and (names := _only_names(data[start:end], bounds)) is not None:
+            rest = data[:start] + data[end:]
+            check_fields(rest, (_SOTW_NAMES,), bounds)
+            message = discovery_pb2.DiscoveryRequest.FromString(rest)
+            return _sotw(message, (*names, *message.resource_names) if message.resource_names else names, bounds)
+    check_fields(data, (_SOTW_NAMES,), bounds)
     message = discovery_pb2.DiscoveryRequest.FromString(data)
-    return _sotw(message, tuple(message.resource_names))
+    return _sotw(message, tuple(message.resource_names), bounds)
 
 
-def _sotw(message: discovery_pb2.DiscoveryRequest, names: tuple[str, ...]) -> SotwRequest:
+def check_fields(data: bytes, names: tuple[int, ...], bounds: Bounds) -> None:
+    """Raises BoundError for a request with too many names, or too large without them, before it costs more than a
+    look at its fields; a DecodeError where those can't be told. A small request is not looked at."""
+    most = bounds.max_node_bytes
+    if not most or len(data) <= most:
+        return
+    found = others = at = 0
+    while at < len(data):
+        tag, end = data[at], _after(data, at, data[at])
+        if tag & 7 != _LENGTH_DELIMITED or end == at:
+            raise DecodeError("it has a field that no request has")
+        if tag in names:
+            found += 1
+        else:
+            others += end - at
+        at = end
+        if bounds.max_names and found > _MANY * bounds.max_names:
+            raise BoundError("max_names", "names in a request", _MANY * bounds.max_names)
+        if others > most:
+            raise BoundError("max_node_bytes", "bytes of a request besides the names in it", most)
+
+
+def _sotw(message: discovery_pb2.DiscoveryRequest, names: tuple[str, ...], bounds: Bounds) -> SotwRequest:
     return SotwRequest(
         type_url=message.type_url,
         names=names,
         nonce=message.response_nonce,
         version=message.version_info,
         error=_error(message),
-        node=_node(message.node) if message.HasField("node") else None,
+        node=_node(message.node, bounds) if message.HasField("node") else None,
     )
 
 
@@ -68,10 +102,11 @@ def _names_end(data: bytes) -> int:
     return 0
 
 
-@lru_cache(maxsize=KEPT)
-def _only_names(part: bytes) -> tuple[str, ...] | None:
+@kept(lambda part, bounds: len(part) // BYTES_A_NAME)
+def _only_names(part: bytes, bounds: Bounds) -> tuple[str, ...] | None:
     """The names in a part of a ``DiscoveryRequest``; None where it is not whole fields, or also holds others."""
     try:
+        check_fields(part, (_SOTW_NAMES,), bounds)
         message = discovery_pb2.DiscoveryRequest.FromString(part)
     except DecodeError:
         return None
@@ -80,15 +115,17 @@ def _only_names(part: bytes) -> tuple[str, ...] | None:
     return None if message.ByteSize() else names
 
 
-def delta_request(data: bytes) -> DeltaRequest:
-    """A ``DeltaDiscoveryRequest``. Raises google.protobuf.message.DecodeError."""
+def delta_request(data: bytes, bounds: Bounds = DEFAULT_BOUNDS) -> DeltaRequest:
+    """A ``DeltaDiscoveryRequest``. Raises google.protobuf.message.DecodeError, or BoundError."""
+    check(bounds, "max_request_bytes", "bytes in a request", len(data))
     if len(data) < LARGE:
-        return _delta_request(data)
+        return _delta_request(data, bounds)
     start = _after(data, 0, _DELTA_NODE)
-    rest = _large_delta_request(data[start:])
+    check(bounds, "max_node_bytes", "bytes of the node in a request", start)
+    rest = _large_delta_request(data[start:], bounds)
     if not start or rest.node is not None:
-        return rest if not start else _delta_request(data)
-    return attrs.evolve(rest, node=_delta_request(data[:start]).node)
+        return rest if not start else _delta_request(data, bounds)
+    return attrs.evolve(rest, node=_delta_request(data[:start], bounds).node)
 
 
 def _after(data: bytes, at: int, tag: int) -> int:
@@ -105,7 +142,8 @@ def _after(data: bytes, at: int, tag: int) -> int:
     return at
 
 
-def _delta_request(data: bytes) -> DeltaRequest:
+def _delta_request(data: bytes, bounds: Bounds) -> DeltaRequest:
+    check_fields(data, _DELTA_NAMES, bounds)
     message = discovery_pb2.DeltaDiscoveryRequest.FromString(data)
     return DeltaRequest(
         type_url=message.type_url,
@@ -114,11 +152,13 @@ def _delta_request(data: bytes) -> DeltaRequest:
         initial_versions=dict(message.initial_resource_versions),
         nonce=message.response_nonce,
         error=_error(message),
-        node=_node(message.node) if message.HasField("node") else None,
+        node=_node(message.node, bounds) if message.HasField("node") else None,
     )
 
 
-_large_delta_request = lru_cache(maxsize=KEPT // 2)(_delta_request)
+@kept(lambda data, bounds: len(data) // BYTES_A_NAME)
+def _large_delta_request(data: bytes, bounds: Bounds) -> DeltaRequest:
+    return _delta_request(data, bounds)
 
 
 def _error(message: discovery_pb2.DiscoveryRequest | discovery_pb2.DeltaDiscoveryRequest) -> str | None:
@@ -127,11 +167,13 @@ def _error(message: discovery_pb2.DiscoveryRequest | discovery_pb2.DeltaDiscover
     return message.error_detail.message or f"code {message.error_detail.code}, no reason given"
 
 
-def _node(message: base_pb2.Node) -> Node:
+def _node(message: base_pb2.Node, bounds: Bounds) -> Node:
     place = message.locality
+    texts = (message.id, message.cluster, place.region, place.zone, place.sub_zone)
+    check(bounds, "max_name_length", "characters in a text of the node", max(map(len, texts)))
     return Node(
         id=message.id,
-        metadata=plain_struct(message.metadata),
+        metadata=plain_struct(message.metadata, bounds.max_node_values),
         locality=Locality(place.region, place.zone, place.sub_zone),
         cluster=message.cluster,
         version=_version(message),
@@ -145,22 +187,39 @@ def _version(message: base_pb2.Node) -> str:
     return str(message.user_agent_version)
 
 
-def plain_struct(message: struct_pb2.Struct) -> dict[str, Any]:
-    """A Struct as a dict of plain Python values."""
-    return {key: _plain(value) for key, value in message.fields.items()}
+def plain_struct(message: struct_pb2.Struct, most: int = 0) -> dict[str, Any]:
+    """A Struct as a dict of plain Python values, of which there may be at most so many; 0: any number."""
+    return _Plain(most).struct(message)
 
 
-def _plain(value: struct_pb2.Value) -> Any:
-    match value.WhichOneof("kind"):
-        case "struct_value":
-            return plain_struct(value.struct_value)
-        case "list_value":
-            return [_plain(item) for item in value.list_value.values]
-        case "string_value":
-            return value.string_value
-        case "number_value":
-            return value.number_value
-        case "bool_value":
-            return value.bool_value
-        case _:
-            return None
+class _Plain:
+    """Makes plain values, and counts them. State: how many so far."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+
+    def struct(self, message: struct_pb2.Struct) -> dict[str, Any]:
+        self._add(len(message.fields))
+        return {key: self._value(value) for key, value in message.fields.items()}
+
+    def _add(self, count: int) -> None:
+        self._count += count
+        if self._most and self._count > self._most:
+            raise BoundError("max_node_values", "values in the node's metadata", self._most)
+
+    def _value(self, value: struct_pb2.Value) -> Any:
+        match value.WhichOneof("kind"):
+            case "struct_value":
+                return self.struct(value.struct_value)
+            case "list_value":
+                self._add(len(value.list_value.values))
+                return [self._value(item) for item in value.list_value.values]
+            case "string_value":
+                return value.string_value
+            case "number_value":
+                return value.number_value
+            case "bool_value":
+                return value.bool_value
+            case _:
+                return None

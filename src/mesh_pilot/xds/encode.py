@@ -50,7 +50,8 @@ class EncoderStatistics:
 class Encoder:
     """Encodes responses and keeps the latest for the next stream in the same state, up to ``keep_bytes``.
 
-    Mutable state: the kept responses, least recently used first, their size, and the counts.
+    Mutable state: the kept responses, least recently used first, their size, which were used since the last
+    ``trim``, and the counts.
     """
 
     def __init__(self, identifier: str, *, keep_bytes: int = 32 * 1024 * 1024) -> None:
@@ -59,6 +60,7 @@ class Encoder:
         self._keep_bytes = keep_bytes
         self._kept: OrderedDict[tuple[Variant, str, str, str], bytes] = OrderedDict()
         self._kept_bytes = 0
+        self._used: set[tuple[Variant, str, str, str]] = set()
         self._encoded = 0
         self._shared = 0
 
@@ -68,9 +70,19 @@ class Encoder:
     def statistics(self) -> EncoderStatistics:
         return EncoderStatistics(self._encoded, self._shared, self._kept_bytes)
 
+    def trim(self) -> int:
+        """Drop responses that no stream was sent since the last call; returns their size in bytes."""
+        old = [key for key in self._kept if key not in self._used]
+        before = self._kept_bytes
+        for key in old:
+            self._kept_bytes -= len(self._kept.pop(key))
+        self._used.clear()
+        return before - self._kept_bytes
+
     def encode(self, response: Response) -> bytes:
         """The encoded response; the same object for the same content while it is kept."""
         key = (response.variant, response.type_url, response.version, response.nonce)
+        self._used.add(key)
         found = self._kept.get(key)
         if found is not None:
             self._kept.move_to_end(key)
@@ -81,7 +93,8 @@ class Encoder:
         self._kept[key] = encoded
         self._kept_bytes += len(encoded)
         while self._kept_bytes > self._keep_bytes and len(self._kept) > 1:
-            _, dropped = self._kept.popitem(last=False)
+            gone, dropped = self._kept.popitem(last=False)
+            self._used.discard(gone)
             self._kept_bytes -= len(dropped)
         return encoded
 

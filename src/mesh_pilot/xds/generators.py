@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import attrs
 from google.protobuf.message import DecodeError
 
+from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.rpc import ServerStream
 from mesh_pilot.xds.decode import delta_request, sotw_request
 from mesh_pilot.xds.messages import Variant
@@ -33,10 +34,13 @@ Generator = Callable[[Replayed, str, Variant], Awaitable[None]]
 """Serves one stream until it ends, given also its peer's address. Raises GRPCError."""
 
 
-def generator_of(first: bytes, variant: Variant) -> str:
-    """What the first request of a stream says it wants; empty for Envoy's resources, and for what is no request."""
+def generator_of(first: bytes, variant: Variant, bounds: Bounds = DEFAULT_BOUNDS) -> str:
+    """What the first request of a stream says it wants; empty for Envoy's resources, and for what is no request.
+
+    Raises BoundError.
+    """
     try:
-        request = sotw_request(first) if variant is Variant.SOTW else delta_request(first)
+        request = sotw_request(first, bounds) if variant is Variant.SOTW else delta_request(first, bounds)
     except (DecodeError, UnicodeDecodeError):
         return ""
     value = request.node.metadata.get("GENERATOR") if request.node else None

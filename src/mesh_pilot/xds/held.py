@@ -8,14 +8,14 @@ leaves no trace, and two clients (in any process) that hold the same have the sa
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Collection, Iterable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import attrs
 
 from mesh_pilot.model.resource import Resource
+from mesh_pilot.xds.kept import kept
 from mesh_pilot.xds.sets import Part, ResourceSet
 
 _MASK = (1 << 128) - 1
@@ -26,8 +26,15 @@ _states: WeakValueDictionary[int, State] = WeakValueDictionary()
 _whole: WeakKeyDictionary[Part, tuple[int, State]] = WeakKeyDictionary()
 """The revision and state of each part of a set when it was last looked at as a whole."""
 
-_recent: deque[State] = deque(maxlen=32)
-"""States of clients that left a while ago: what they have when they come back."""
+RECENT = 32
+"""States of clients that left that are kept."""
+
+RECENT_TRIMS = 3
+"""Calls of ``trim`` that such a state outlives."""
+
+_recent: dict[State, int] = {}
+"""States of clients that left a while ago, which they have when they come back; and how many calls of ``trim`` each is
+kept for. The latest last."""
 
 _names: WeakValueDictionary[int, frozenset[str]] = WeakValueDictionary()
 """Every set of subscribed names in use, by hash."""
@@ -75,7 +82,7 @@ class State:
         return _listing(self)
 
 
-@lru_cache(maxsize=16)
+@kept(lambda state: len(state.entries))
 def _listing(state: State) -> tuple[Resource, ...]:
     return tuple([resource for _, resource in sorted(state.entries.items())])
 
@@ -98,8 +105,20 @@ EMPTY = _shared(0, {})
 
 def remember(state: State) -> None:
     """Keep what a client that is leaving holds, for some time."""
-    if state not in _recent:
-        _recent.append(state)
+    _recent.pop(state, None)
+    _recent[state] = RECENT_TRIMS
+    if len(_recent) > RECENT:
+        del _recent[next(iter(_recent))]
+
+
+def trim() -> int:
+    """Forget states of clients that left long ago; returns the number of names in them. Call every now and then."""
+    gone = [state for state, trims in _recent.items() if trims <= 1]
+    for state in gone:
+        del _recent[state]
+    for state in _recent:
+        _recent[state] -= 1
+    return sum([len(state.entries) for state in gone])
 
 
 def recall(version: str) -> State | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -15,6 +15,9 @@ scopes with 100."""
 
 _all: list[Kept[..., Any]] = []
 
+_MARK = object()
+"""Stands among the keys where the last ``trim`` was."""
+
 
 def forget() -> None:
     """Keep nothing of what was kept so far."""
@@ -22,26 +25,34 @@ def forget() -> None:
         each.clear()
 
 
+def trim() -> int:
+    """Keep nothing that was not asked for since the last call; returns how much that was, in names."""
+    return sum([each.trim() for each in _all])
+
+
 class Kept(Generic[P, T]):
-    """A function of immutable values that remembers its latest results. State: those, latest last, and their weight."""
+    """A function of immutable values that remembers its latest results.
+
+    State: those, least recently used first, and their weight. Before the mark are those not used since ``trim``.
+    """
 
     def __init__(self, function: Callable[P, T], weigh: Callable[P, int]) -> None:
         """``weigh`` gives the names that a result has, from the same arguments."""
         self._function = function
         self._weigh = weigh
-        self._results: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
+        self._results: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._weight = 0
         _all.append(self)
 
     def __repr__(self) -> str:
-        return f"<Kept {self._function.__name__}: {len(self._results)} results, {self._weight} names>"
+        return f"<Kept {self._function.__name__}: {len(self._results.keys() - {_MARK})} results, {self._weight} names>"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
         assert not kwargs
         found = self._results.get(args)
         if found is not None:
             self._results.move_to_end(args)
-            return found[0]
+            return cast(T, found[0])
         result, weight = self._function(*args, **kwargs), self._weigh(*args, **kwargs) + 1
         self._results[args] = (result, weight)
         self._weight += weight
@@ -49,6 +60,17 @@ class Kept(Generic[P, T]):
             _, (_, weight) = self._results.popitem(last=False)
             self._weight -= weight
         return result
+
+    def trim(self) -> int:
+        """Forget results that were not used since the last call; returns their weight."""
+        before = self._weight
+        if _MARK in self._results:
+            while (first := next(iter(self._results))) is not _MARK:
+                self._weight -= self._results.pop(first)[1]
+            self._results.move_to_end(_MARK)
+        else:
+            self._results[_MARK] = (None, 0)
+        return before - self._weight
 
     def clear(self) -> None:
         self._results.clear()

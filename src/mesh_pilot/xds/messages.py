@@ -35,10 +35,12 @@ class Code(IntEnum):
 class StreamError(Exception):
     """A request that ends its stream: the gRPC status, and what was wrong for the client's operator."""
 
-    def __init__(self, code: Code, message: str) -> None:
+    def __init__(self, code: Code, message: str, *, bound: str = "") -> None:
+        """``bound`` names the field of ``model.bounds.Bounds`` that the client exceeds, if it is that."""
         super().__init__(message)
         self.code = code
         self.message = message
+        self.bound = bound
 
 
 @attrs.frozen

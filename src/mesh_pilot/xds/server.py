@@ -9,7 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
 
@@ -17,16 +18,21 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.model.bounds import check, check_labels
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
 from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, ServerStream, Service, Status
 from mesh_pilot.security.authentication import AuthenticationError
+from mesh_pilot.xds import held, kept
 from mesh_pilot.xds.encode import Encoder, EncoderStatistics
 from mesh_pilot.xds.generators import Generator, Replayed, generator_of
+from mesh_pilot.xds.log_limiter import LogLimiter
 from mesh_pilot.xds.messages import Code, StreamError, Variant
-from mesh_pilot.xds.session import DEFAULT_OPTIONS, Call, Session, XdsOptions
+from mesh_pilot.xds.peer_scopes import PeerScopes, host_of
+from mesh_pilot.xds.session import DEFAULT_OPTIONS, REASON_LOGGED, Call, Session, XdsOptions, bound_errors
 from mesh_pilot.xds.sets import Catalog
-from mesh_pilot.xds.status import StatusRegistry, XdsStatistics
+from mesh_pilot.xds.status import Connection, StatusRegistry, XdsStatistics
+from mesh_pilot.xds.token_bucket import TokenBucket
 
 log = structlog.get_logger(scope="xds")
 
@@ -46,6 +52,9 @@ METHODS: Mapping[str, tuple[str, str | None]] = {
 }
 """Services, each with what ``Stream...`` and ``Delta...`` are followed by, and its type (None: all)."""
 
+BYTES_A_RESOURCE = 1000
+"""What a resource takes in an encoded response, roughly."""
+
 
 @attrs.frozen
 class XdsServerStatistics:
@@ -54,12 +63,15 @@ class XdsServerStatistics:
     draining: bool
     xds: XdsStatistics
     encoder: EncoderStatistics
+    suppressed_log_lines: int
+    """Lines about NACKs and refused streams that were not written because there were too many."""
 
 
 class XdsServer:
     """All discovery services over one catalog.
 
-    Mutable state: the open sessions, and whether it is draining.
+    Mutable state: the open sessions, whether it is draining, the scopes of each peer, and what bounds the rates of new
+    streams and of log lines.
     """
 
     def __init__(
@@ -70,10 +82,12 @@ class XdsServer:
         options: XdsOptions = DEFAULT_OPTIONS,
         admit: Admit = lambda proxy, peer: proxy,
         generators: Mapping[str, Generator] = MappingProxyType({}),
+        scope_of: Callable[[Proxy], Hashable] = lambda proxy: proxy.namespace,
     ) -> None:
         """``identifier`` names this control plane to its clients; ``admit`` says who each of them is.
 
-        ``generators`` serve the streams on ADS whose node metadata ``GENERATOR`` names them.
+        ``generators`` serve the streams on ADS whose node metadata ``GENERATOR`` names them. ``scope_of`` gives what
+        decides which resources are made for a proxy besides its own: of such scopes a peer may have so many.
         """
         self.status = StatusRegistry()
         self._catalog = catalog
@@ -84,6 +98,11 @@ class XdsServer:
         self._sessions: set[Session] = set()
         self._new: set[trio.CancelScope] = set()
         self._is_draining = False
+        self._scopes = PeerScopes(scope_of, options.bounds)
+        self._new_streams = TokenBucket(options.bounds.streams_per_second, options.stream_burst)
+        self._turn = trio.Lock()
+        self._nack_log = LogLimiter()
+        self._refusal_log = LogLimiter()
 
     def __repr__(self) -> str:
         return f"<XdsServer {len(self._sessions)} streams{' draining' if self._is_draining else ''}>"
@@ -106,7 +125,13 @@ class XdsServer:
             self._is_draining,
             self.status.statistics(),
             self._encoder.statistics(),
+            self._nack_log.suppressed + self._refusal_log.suppressed,
         )
+
+    def trim(self) -> int:
+        """Let go of what was kept for the next stream in the same state and not used since the last call. Returns how
+        much that was, roughly in resources. Call it every half a minute or so."""
+        return kept.trim() + held.trim() + self._encoder.trim() // BYTES_A_RESOURCE
 
     def drain(self) -> None:
         """End every stream with UNAVAILABLE once what there is to send is sent, and refuse new ones likewise.
@@ -123,29 +148,53 @@ class XdsServer:
         """One stream, from its first request to its end."""
         if self._is_draining:
             raise _grpc_error(_shutting_down())
-        if len(self._sessions) + len(self._new) >= self._options.max_streams:
-            refusal = StreamError(Code.RESOURCE_EXHAUSTED, f"all {self._options.max_streams} streams are taken")
-            self._note_refused(call, refusal)
-            raise _grpc_error(refusal)
-        if only is None and self._generators:
-            replayed = await self._first_request(call)
-            serve = self._generators.get(generator_of(replayed.first or b"", variant))
-            if serve is not None:
-                await serve(replayed, call.peer.address, variant)
-                return
-            await self._serve(replayed, call, variant, only)
-        else:
-            await self._serve(call, call, variant, only)
+        try:
+            with bound_errors():
+                check(self._options.bounds, "max_streams", "streams", len(self._sessions) + len(self._new) + 1)
+                await self._wait_for_admission()
+                await self._serve_what_is_asked(call, variant, only)
+        except StreamError as error:
+            self._note_refused(call, error)
+            raise _grpc_error(error) from error
 
-    async def _first_request(self, call: RawStream) -> Replayed:
-        """Wait for a request, which says what the stream is for."""
+    async def _wait_for_admission(self) -> None:
+        """Let so many new streams begin in a second, and no more: a first request may cost much. The others wait."""
+        wait = self._new_streams.take(trio.current_time())
+        if wait <= 0:
+            return
+        self.status.delayed_streams += 1
+        with self._interrupted_by_drain():
+            await trio.sleep(wait)
+            return
+        raise _shutting_down()
+
+    async def _serve_what_is_asked(self, call: RawStream, variant: Variant, only: str | None) -> None:
+        if only is not None or not self._generators:
+            await self._serve(call, call, variant, only)
+            return
+        first = await self._first_request(call)
+        serve = self._generators.get(generator_of(first or b"", variant, self._options.bounds))
+        replayed = Replayed(call, first)
+        if serve is not None:
+            await serve(replayed, call.peer.address, variant)
+        else:
+            await self._serve(replayed, call, variant, only)
+
+    @contextmanager
+    def _interrupted_by_drain(self) -> Iterator[None]:
+        """A stream that is not a session yet. The block is left early when the server begins to drain."""
         with trio.CancelScope() as scope:
             self._new.add(scope)
             try:
-                return Replayed(call, await call.recv_message())
+                yield
             finally:
                 self._new.discard(scope)
-        raise _grpc_error(_shutting_down())
+
+    async def _first_request(self, call: RawStream) -> bytes | None:
+        """Wait for a request, which says what the stream is for."""
+        with self._interrupted_by_drain():
+            return await call.recv_message()
+        raise _shutting_down()
 
     async def _serve(self, messages: Call, call: RawStream, variant: Variant, only: str | None) -> None:
         """A stream for Envoy's resources."""
@@ -159,17 +208,17 @@ class XdsServer:
             registry=self.status,
             connection=connection,
             options=self._options,
-            admit=partial(self._admit_from, call.peer),
+            admit=partial(self._admit_from, call.peer, connection),
+            turn=self._turn,
+            nack_log=self._nack_log,
         )
         self._sessions.add(session)
         began = trio.current_time()
         try:
             await session.run()
-        except StreamError as error:
-            self._note_refused(call, error)
-            raise _grpc_error(error) from error
         finally:
             self._sessions.discard(session)
+            self._scopes.leave(connection)
             self.status.disconnect(connection)
             session.stream.close()
             if connection.proxy is not None:
@@ -177,17 +226,30 @@ class XdsServer:
                     "gone", proxy=connection.proxy.id, stream=connection.id, after=round(trio.current_time() - began, 3)
                 )
 
-    def _admit_from(self, peer: Peer, proxy: Proxy) -> Proxy:
+    def _admit_from(self, peer: Peer, connection: Connection, proxy: Proxy) -> Proxy:
+        check_labels(self._options.bounds, proxy.labels)
         try:
-            return self._admit(proxy, peer)
+            proxy = self._admit(proxy, peer)
+            self._scopes.enter(connection, peer.address, proxy)
+            return proxy
         except AuthenticationError as error:
             raise StreamError(Code.UNAUTHENTICATED, str(error)) from error
 
     def _note_refused(self, call: RawStream, error: StreamError) -> None:
         self.status.refused_streams[error.code.name] += 1
-        if error.code is not Code.UNAVAILABLE:
+        if error.bound:
+            self.status.exceeded_bounds[error.bound] += 1
+        if error.code is Code.UNAVAILABLE:
+            return
+        suppressed = self._refusal_log.admit((host_of(call.peer.address), call.path, error.code), trio.current_time())
+        if suppressed is not None:
             log.warning(
-                "stream refused", peer=call.peer.address, path=call.path, status=error.code.name, reason=str(error)
+                "stream refused",
+                peer=call.peer.address,
+                path=call.path,
+                status=error.code.name,
+                reason=str(error)[:REASON_LOGGED],
+                **({"suppressed": suppressed} if suppressed else {}),
             )
 
 

@@ -7,7 +7,9 @@ that task only: what changes meanwhile is merged in the state machine.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from math import inf
 from typing import Protocol
 
@@ -16,28 +18,40 @@ import structlog
 import trio
 from google.protobuf.message import DecodeError
 
+from mesh_pilot.model.bounds import DEFAULT_BOUNDS, BoundError, Bounds
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import SHORT
 from mesh_pilot.rpc import StreamTerminatedError
 from mesh_pilot.xds.decode import delta_request, sotw_request
 from mesh_pilot.xds.encode import Encoder
+from mesh_pilot.xds.log_limiter import LogLimiter
 from mesh_pilot.xds.messages import Code, Nack, Request, Response, StreamError, Variant
 from mesh_pilot.xds.sets import Catalog
 from mesh_pilot.xds.status import Connection, StatusRegistry
 from mesh_pilot.xds.stream import Stream
+from mesh_pilot.xds.token_bucket import TokenBucket
 
 log = structlog.get_logger(scope="xds")
 
 NAMES_LOGGED = 10
 """Resources and configs in a log line about a refusal."""
 
+REASON_LOGGED = 2000
+"""Characters of the client's reason in it."""
+
+SLICE_SECONDS = 0.005
+"""For how long a session makes resources before others get their turn."""
+
+BYTES_A_REQUEST = 64 * 1024
+"""A request that is larger counts as one more for each so many bytes."""
+
 
 @attrs.frozen(kw_only=True)
 class XdsOptions:
     """Bounds of the server, and how its streams treat their clients."""
 
-    max_streams: int = 10_000
-    """Streams at the same time; more are refused with RESOURCE_EXHAUSTED."""
+    bounds: Bounds = DEFAULT_BOUNDS
+    """What clients may ask for, and how fast."""
     warming_seconds: float = 3.0
     """How long listeners and routes wait for a client to ask for the endpoints of new clusters."""
     rejoining_seconds: float = 0.2
@@ -46,6 +60,10 @@ class XdsOptions:
     refusal_backoff_seconds: float = 0.25
     """How long a type waits after the second refusal in a row; doubled at each further one."""
     max_refusal_backoff_seconds: float = 30.0
+    request_burst: float = 1000.0
+    """Requests that a stream may send at once after a rest, if its rate is bounded."""
+    stream_burst: float = 1000.0
+    """New streams that may come at once after a rest, if their rate is bounded."""
 
 
 DEFAULT_OPTIONS = XdsOptions()
@@ -79,11 +97,23 @@ class Session:
         connection: Connection,
         options: XdsOptions,
         admit: Callable[[Proxy], Proxy],
+        turn: trio.Lock | None = None,
+        nack_log: LogLimiter | None = None,
     ) -> None:
-        self.stream = Stream(catalog, variant, only=only, journal=self, wake=self._wake, admit=admit)
+        """``turn`` is what sessions share that may work for long: one does so at a time, for a slice.
+
+        ``nack_log`` bounds what NACKs write to the log, over all sessions that share it.
+        """
+        bounds = options.bounds
+        self.stream = Stream(catalog, variant, only=only, journal=self, wake=self._wake, admit=admit, bounds=bounds)
         connection.stream = self.stream
         self._call = call
-        self._decode: Callable[[bytes], Request] = sotw_request if variant is Variant.SOTW else delta_request
+        self._decode: Callable[[bytes, Bounds], Request] = sotw_request if variant is Variant.SOTW else delta_request
+        self._turn = turn or trio.Lock()
+        self._nack_log = nack_log or LogLimiter()
+        self._bucket = TokenBucket(bounds.requests_per_second, options.request_burst)
+        self._has_asked = False
+        self._is_new = True
         self._variant = variant
         self._encoder = encoder
         self._registry = registry
@@ -139,30 +169,53 @@ class Session:
         """Take requests until the client has no more, or sends a wrong one."""
         while (data := await self._call.recv_message()) is not None:
             try:
-                self.stream.on_request(self._parse(data))
+                with bound_errors():
+                    request = self._parse(data)
+                    wait = self._seconds_to_wait(request, len(data))
+                    if wait > 0:
+                        self._registry.delayed_requests += 1
+                        await trio.sleep(wait)
+                    self.stream.on_request(request)
             except StreamError as error:
                 self._error = error
                 self._scope.cancel()
                 return
+            self._has_asked = True
             self._news.set()
         self._finish()
 
     def _parse(self, data: bytes) -> Request:
         try:
-            return self._decode(data)
+            return self._decode(data, self._options.bounds)
         except (DecodeError, UnicodeDecodeError) as error:
             raise StreamError(Code.INVALID_ARGUMENT, f"the request cannot be decoded: {error}") from error
+
+    def _seconds_to_wait(self, request: Request, size: int) -> float:
+        """How long a request has to wait: a client that is too fast is read slower, it is not refused.
+
+        What answers a response never waits. Of others a large one counts as several, for it costs as much.
+        """
+        if self.stream.answers(request):
+            return 0.0
+        return self._bucket.take(trio.current_time(), 1 + size // BYTES_A_REQUEST)
 
     async def _send_all(self) -> None:
         """Send what there is to send, then sleep until there is more."""
         while True:
             news = self._news = trio.Event()
             self._note_change()
-            response = self.stream.next_response(self._resting())
+            if self._has_asked:
+                self._has_asked = False
+                await self._work()
+            if self._is_new:
+                response = await self._first_response()
+            else:
+                response = self.stream.next_response(self._resting())
             if response is not None:
                 await self._send(response)
                 continue
             self._note_quiet()
+            self._is_new = self._is_new and self.stream.proxy is None
             if self._is_ending:
                 self._scope.cancel()
                 return
@@ -173,6 +226,27 @@ class Session:
             with trio.move_on_at(deadline):
                 await news.wait()
             self._stop_waiting_in_time()
+
+    async def _work(self) -> None:
+        """Make what the client asks for in slices, between which all others get their turn.
+
+        However many sessions have such work: in each round of the event loop one of them has one slice. If cancelled,
+        what was made stays for others.
+        """
+        # Each time it is this session's turn the world may be another, and with it what is to be done.
+        while any(True for _ in self.stream.work()):
+            async with self._turn:
+                await trio.lowlevel.checkpoint()
+                end = time.perf_counter() + SLICE_SECONDS
+                for _ in self.stream.work():
+                    if time.perf_counter() >= end:
+                        break
+
+    async def _first_response(self) -> Response | None:
+        """The next response of a stream that was not up to date yet: many such at once have to take turns."""
+        async with self._turn:
+            await trio.lowlevel.checkpoint()
+            return self.stream.next_response(self._resting())
 
     async def _send(self, response: Response) -> None:
         encoded = self._encoder.encode(response)
@@ -260,11 +334,25 @@ class Session:
             longest = self._options.refusal_backoff_seconds * 2 ** min(count - 2, 30)
             longest = min(longest, self._options.max_refusal_backoff_seconds)
             self._rest_until[nack.type_url] = trio.current_time() + longest * random.uniform(0.5, 1)
+        suppressed = self._nack_log.admit((nack.proxy.id, nack.type_url, nack.names[:1]), trio.current_time())
+        if suppressed is None:
+            return
+        more = {"suppressed": suppressed} if suppressed else {}
         self._log.warning(
             "NACK: what the proxy had before stays in force",
             type=SHORT[nack.type_url],
             resources=list(nack.names[:NAMES_LOGGED]),
-            reason=nack.reason,
+            reason=nack.reason[:REASON_LOGGED],
             configs=[str(key) for key in nack.configs[:NAMES_LOGGED]],
             in_a_row=count,
+            **more,
         )
+
+
+@contextmanager
+def bound_errors() -> Iterator[None]:
+    """A BoundError as the error that ends the stream."""
+    try:
+        yield
+    except BoundError as error:
+        raise StreamError(Code.RESOURCE_EXHAUSTED, str(error), bound=error.bound) from error

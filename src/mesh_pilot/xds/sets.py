@@ -6,7 +6,7 @@ a change is worked out once, and a stream asks only "what was touched since I la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Protocol
 
 from mesh_pilot.model.proxy import Proxy
@@ -37,6 +37,11 @@ class ResourceSet(Protocol):
 
     def refresh(self) -> int:
         """Bring the set up to date with the world and return its revision, which grows when anything changed."""
+        ...
+
+    def work(self, names: frozenset[str]) -> Iterator[None]:
+        """Make what a reader needs, one resource a step: all, and what is there of these names. What was made is not
+        made again. May be left at any step: whoever reads without it has the set do the work at once."""
         ...
 
     def all(self) -> Mapping[str, Resource]:

@@ -119,6 +119,11 @@ class XdsStatistics:
     """Streams ended by an error of ours, by gRPC status name."""
     unserved: int
     """Types not served that streams asked for; one a stream and type."""
+    exceeded_bounds: Mapping[str, int]
+    """Streams ended because a client asked for more than it may, by the bound (a field of ``model.bounds.Bounds``)."""
+    delayed_requests: int
+    delayed_streams: int
+    """Requests, and new streams, that had to wait because there were too many."""
     convergence_seconds: Durations
     """From the publishing of a change to the last ACK of what it made us send, a stream each."""
 
@@ -207,6 +212,10 @@ class StatusRegistry:
         self.rejects: Counter[str] = Counter()
         self.bytes_sent: Counter[str] = Counter()
         self.refused_streams: Counter[str] = Counter()
+        self.exceeded_bounds: Counter[str] = Counter()
+        self.streams_ended = 0
+        self.delayed_requests = 0
+        self.delayed_streams = 0
         self.published_at: float | None = None
         """When the latest revision was published, on the caller's monotonic clock; None before the first."""
         self._connections: dict[int, Connection] = {}
@@ -237,6 +246,7 @@ class StatusRegistry:
     def disconnect(self, connection: Connection) -> None:
         """A stream ended."""
         self._connections.pop(connection.id, None)
+        self.streams_ended += 1
 
     def rejected(self, record: NackRecord) -> None:
         self.rejects[record.nack.type_url] += 1
@@ -269,6 +279,9 @@ class StatusRegistry:
             bytes_sent=dict(self.bytes_sent),
             refused_streams=dict(self.refused_streams),
             unserved=self._unserved,
+            exceeded_bounds=dict(self.exceeded_bounds),
+            delayed_requests=self.delayed_requests,
+            delayed_streams=self.delayed_streams,
             convergence_seconds=Durations(CONVERGENCE_BOUNDS, tuple(self._converged), self._converged_sum),
         )
 

@@ -17,11 +17,12 @@ their table, and all of them whenever that is new to the client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 
 import attrs
 
+from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
 from mesh_pilot.model.resource import (
     CLUSTER,
@@ -85,6 +86,7 @@ class Stream:
         journal: Journal = NO_JOURNAL,
         wake: Callable[[], None] = lambda: None,
         admit: Callable[[Proxy], Proxy] = lambda proxy: proxy,
+        bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
         """``only`` is the type of a per-type service, None for ADS. ``wake`` is called when there may be news.
 
@@ -96,6 +98,7 @@ class Stream:
         self._journal = journal
         self._wake = wake
         self._admit = admit
+        self._bounds = bounds
         self.proxy: Proxy | None = None
         """Who the client is; None before its first request."""
         self._resources: ProxyResources | None = None
@@ -165,6 +168,27 @@ class Stream:
 
     # -- requests
 
+    def work(self) -> Iterator[None]:
+        """Make what the client asks for, one resource a step, so that others get their turn in between.
+
+        May be left at any step, and begun again: what was made is not made twice. ``next_response`` does at once what
+        was left.
+        """
+        for type_url in TYPES:
+            subscription = self._subscriptions.get(type_url)
+            source = self._resources.set(type_url) if subscription and self._resources else None
+            if subscription is not None and source is not None:
+                yield from source.work(subscription.names)
+
+    def answers(self, request: Request) -> bool:
+        """Whether a request answers the last response of its type: such a one costs us no more than we chose to send.
+
+        Call it before ``on_request``.
+        """
+        subscription = self._subscriptions.get(self._only or request.type_url)
+        outstanding = subscription.outstanding if subscription else None
+        return outstanding is not None and request.nonce == outstanding.nonce
+
     def on_request(self, request: Request) -> None:
         """Take a request in. Raises StreamError when it must end the stream."""
         resources = self._resources or self._identify(request.node)
@@ -178,7 +202,7 @@ class Stream:
         subscription = self._subscriptions.get(type_url)
         first = subscription is None
         if subscription is None:
-            subscription = self._subscriptions[type_url] = Subscription(type_url, self._variant)
+            subscription = self._subscriptions[type_url] = Subscription(type_url, self._variant, self._bounds)
         if isinstance(request, DeltaRequest):
             self._on_delta(subscription, request, source, first)
         else:

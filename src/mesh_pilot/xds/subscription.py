@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds, check
 from mesh_pilot.model.resource import CLUSTER, LISTENER, SHORT, Resource
 from mesh_pilot.xds.held import EMPTY, State, content_digest, recall
 from mesh_pilot.xds.messages import Response, Variant
@@ -35,6 +36,9 @@ from mesh_pilot.xds.shared import (
 FEW = 8
 """Names so many that come or go are looked up one by one; more are looked at with all the others, which is shared."""
 
+MANY = 8
+"""Or the share of all names, 1/8, up to which that is still less than to look at all of them."""
+
 
 class Subscription:
     """One type of one stream.
@@ -45,9 +49,10 @@ class Subscription:
     and the same object for all streams in the same state.
     """
 
-    def __init__(self, type_url: str, variant: Variant) -> None:
+    def __init__(self, type_url: str, variant: Variant, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self.type_url = type_url
         self.variant = variant
+        self._bounds = bounds
         self.whole_state = variant is Variant.SOTW and type_url in (CLUSTER, LISTENER)
         """Whether each response holds everything, so that what is not in it is gone."""
         self._removes = variant is Variant.DELTA
@@ -98,7 +103,7 @@ class Subscription:
     def want(self, names: tuple[str, ...]) -> None:
         """State of the World: these names are all that is wanted now.
 
-        No names at all mean everything as long as there never were any; later they mean nothing.
+        No names at all mean everything as long as there never were any; later they mean nothing. Raises BoundError.
         """
         if names:
             self._explicit = True
@@ -107,12 +112,19 @@ class Subscription:
         if wildcard == self.wildcard and now.names == self.names and not self._dropped_by_stale:
             return
         new, lost = without(now.names, self.names), without(self.names, now.names)
+        self._check(len(now.names), new)
         self.names = now.names
         self._asked = joined(self._asked, new)
         self._set_wildcard(wildcard)
         self._lose(lost)
         self._asked = joined(self._asked, frozenset(filter(self.is_wanted, self._dropped_by_stale)))
         self._dropped_by_stale = NO_NAMES
+
+    def _check(self, count: int, names: Collection[str]) -> None:
+        """Raises BoundError for too many names together, or for one that is too long."""
+        check(self._bounds, "max_names", f"names in the subscription to {SHORT[self.type_url]}", count)
+        if names:
+            check(self._bounds, "max_name_length", "characters in a resource name", max(map(len, names)))
 
     def drop_by_stale(self, names: tuple[str, ...]) -> None:
         """State of the World: a stale request did not name everything, so the client has let go of some.
@@ -128,7 +140,7 @@ class Subscription:
     def change(self, subscribe: Collection[str], unsubscribe: Collection[str], *, first: bool) -> None:
         """Delta: start and stop wanting names; one in both lists is asked for again.
 
-        The ``first`` request of a type means everything when it has no names at all.
+        The ``first`` request of a type means everything when it has no names at all. Raises BoundError.
         """
         if first and not subscribe and not unsubscribe:
             self._set_wildcard(True)
@@ -147,6 +159,7 @@ class Subscription:
         lost = stopped & self.names
         if lost or not new.names <= self.names:
             self.names = renamed(self.names, new.names, lost)
+            self._check(len(self.names), new.names)
         self._asked = joined(self._asked, new.names)
         if self.wildcard:
             self._asked = joined(self._asked, lost)
@@ -203,7 +216,7 @@ class Subscription:
         news = source.touched_since(self._revision) if source is not None and source is self._source else None
         asked_anew = moved(self.names, self._aimed) if self.names is not self._aimed else NO_NAMES
         self._source, self._revision, self._aimed = source, revision, self.names
-        if source is None or news is None or len(asked_anew) > FEW:
+        if source is None or news is None or len(asked_anew) > max(FEW, len(self.names) // MANY):
             self._aim = EMPTY if source is None else goal(source, wildcard=self.wildcard, names=self.names)
             self._dirty = differing(self.held, self._aim)
             return

@@ -93,11 +93,16 @@ def share_hosts(view: View, share: Share) -> tuple[PlannedHost, ...]:
 
 
 def sniffed_hosts(view: View, source: Source, host: str, domain: str) -> tuple[PlannedHost, ...]:
-    """The virtual host of one service, by its domain, for whatever host a request names; all where none has it."""
+    """The virtual host of one service, by its domain, for whatever host a request names; all where none has it.
+
+    None where there is no such service: then there is no listener for it either, and anybody can make up its name.
+    """
+    if _service_on(view, source, host) is None:
+        return ()
     found: PlannedHost | None = None
     group = _group(view, source, _bucket_in(view, source, host))
     # The name of a service is nobody's short form: only an address, a wildcard or other letters can be another's too.
-    if _is_plain(host) and host.lower() not in group.disputed and _service_on(view, source, host) is not None:
+    if _is_plain(host) and host.lower() not in group.disputed:
         found = _with_domain((h for h in group.hosts if _host_of(h) == host), domain)
     if found is None:
         every = [planned for share in shares(view, source) for planned in share_hosts(view, share)]
@@ -197,6 +202,23 @@ def _settled_together(view: View, source: Source, hosts: frozenset[str]) -> tupl
 def _services_on(view: View, source: Source, bucket: int) -> tuple[Service, ...]:
     """The services of a bucket with a port of the table's, whatever it speaks."""
     return _services_by_port(view, source.scope, source.egress, bucket).get(source.port, ())
+
+
+@derived
+def port_is_used(view: View, scope: Scope, egress: Egress, port: int) -> bool:
+    """Whether a table for a port can have virtual hosts: most numbers that a client can make up have none."""
+    return port == HTTP_PORT or port in _used_ports(view, scope, egress)
+
+
+@derived
+def _used_ports(view: View, scope: Scope, egress: Egress) -> frozenset[int]:
+    found = (_ports_in(view, scope, egress, bucket) for bucket in scope_buckets(view, scope))
+    return frozenset().union(*found)
+
+
+@derived
+def _ports_in(view: View, scope: Scope, egress: Egress, bucket: int) -> frozenset[int]:
+    return frozenset(_services_by_port(view, scope, egress, bucket))
 
 
 def _service_on(view: View, source: Source, host: str) -> Service | None:

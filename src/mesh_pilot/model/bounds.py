@@ -1,0 +1,66 @@
+"""What a client of xDS may ask for, and how fast. Whatever is more is refused with a reason that names the flag."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+
+@attrs.frozen(kw_only=True, cache_hash=True)
+class Bounds:
+    """The bounds of xDS clients; each is the flag of ``mesh-pilot discovery`` of the same name. 0: no bound."""
+
+    max_streams: int = 10_000
+    """Streams open at the same time."""
+    max_request_bytes: int = 16 * 1024 * 1024
+    """Size of one request. Of a Delta client that reconnects with 50,000 resources it is some 11 MB."""
+    max_names: int = 50_000
+    """Names in one subscription: those of one type on one stream."""
+    max_name_length: int = 1024
+    """Characters of a resource name, of a node's id, of a label's key and of its value."""
+    max_node_bytes: int = 1024 * 1024
+    """Size of a request without the resource names in it, which is mostly the node."""
+    max_node_values: int = 10_000
+    """Values in the metadata of a node, at whatever depth. (Protocol Buffers end at a depth of 33 by themselves.)"""
+    max_labels: int = 200
+    """Labels of a node."""
+    max_scopes_per_peer: int = 500
+    """Scopes that the open streams from one address may have: namespace, DNS domain, locality, and whatever else in a
+    node makes resources that other proxies do not share."""
+    requests_per_second: float = 100.0
+    """Requests of one stream that answer no response; more of them wait. Large ones count more than once."""
+    streams_per_second: float = 500.0
+    """New streams of all clients; more of them wait."""
+
+
+DEFAULT_BOUNDS = Bounds()
+"""What holds unless told otherwise."""
+
+
+class BoundError(ValueError):
+    """A client asks for more than it may.
+
+    ``bound`` is the name of the field of ``Bounds``.
+    """
+
+    def __init__(self, bound: str, what: str, limit: int, count: int | None = None) -> None:
+        """``what`` there is too much of; ``count`` where it was counted to the end."""
+        found = "more" if count is None else f"{count:,}, more"
+        super().__init__(f"{what}: {found} than the limit of {limit:,} (--{bound.replace('_', '-')})")
+        self.bound = bound
+
+
+def check(bounds: Bounds, bound: str, what: str, count: int) -> None:
+    """Raises BoundError if there is more of something than the bound of this name allows."""
+    limit: int = getattr(bounds, bound)
+    if limit and count > limit:
+        raise BoundError(bound, what, limit, count)
+
+
+def check_labels(bounds: Bounds, labels: Mapping[str, str]) -> None:
+    """Raises BoundError for too many labels, and for one that is too long."""
+    check(bounds, "max_labels", "labels of the node", len(labels))
+    for key, value in labels.items():
+        check(bounds, "max_name_length", "characters in the key of a label", len(key))
+        check(bounds, "max_name_length", f"characters in the value of label {key}", len(value))

@@ -1,0 +1,55 @@
+"""How many scopes each peer has: what is made for one is not shared with another, so they are what costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+
+from mesh_pilot.model.bounds import Bounds, check
+from mesh_pilot.model.proxy import Proxy
+
+
+class PeerScopes:
+    """Counts the scopes of the open streams from each address.
+
+    Mutable state: for each peer how many streams have each scope, and for each stream both.
+    """
+
+    def __init__(self, scope_of: Callable[[Proxy], Hashable], bounds: Bounds) -> None:
+        self._scope_of = scope_of
+        self._bounds = bounds
+        self._peers: dict[str, Counter[Hashable]] = {}
+        self._streams: dict[Hashable, tuple[str, Hashable]] = {}
+
+    def __repr__(self) -> str:
+        return f"<PeerScopes {len(self._streams)} streams of {len(self._peers)} peers>"
+
+    def enter(self, stream: Hashable, address: str, proxy: Proxy) -> None:
+        """A stream's proxy is known. Raises BoundError if that is one scope too many for the peer at this address."""
+        host = host_of(address)
+        scope = self._scope_of(proxy)
+        found = self._peers.get(host, Counter())
+        if scope not in found:
+            what = f"scopes (namespaces, DNS domains, localities, ...) claimed by proxies at {host}"
+            check(self._bounds, "max_scopes_per_peer", what, len(found) + 1)
+        found[scope] += 1
+        self._peers[host] = found
+        self._streams[stream] = (host, scope)
+
+    def leave(self, stream: Hashable) -> None:
+        """A stream is over, whether its proxy was known or not."""
+        host, scope = self._streams.pop(stream, ("", None))
+        found = self._peers.get(host)
+        if found is None:
+            return
+        found[scope] -= 1
+        if found[scope] <= 0:
+            del found[scope]
+        if not found:
+            del self._peers[host]
+
+
+def host_of(address: str) -> str:
+    """The address of a peer without its port."""
+    host, colon, port = address.rpartition(":")
+    return host if colon and port.isdecimal() else address
