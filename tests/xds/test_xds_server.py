@@ -372,7 +372,10 @@ async def test_more_streams_than_allowed_are_refused(channels: Any) -> None:
 
     async with plane(XdsOptions(bounds=Bounds(max_streams=2))) as here:
         code, details = await in_thread(converse, here)
-    assert (code, details) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "streams: 3, more than the limit of 2 (--max-streams)")
+    assert (code, details) == (
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        "streams: 3, more than the limit of 2 (--max-streams)",
+    )
 
 
 async def test_draining_sends_clients_elsewhere(channels: Any) -> None:

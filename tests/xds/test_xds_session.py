@@ -30,7 +30,7 @@ OPTIONS = XdsOptions(warming_seconds=3, rejoining_seconds=0.2, refusal_backoff_s
 class Client:
     """The other end of a call whose network is two queues of messages."""
 
-    def __init__(self, world: FakeWorld, variant: Variant) -> None:
+    def __init__(self, world: FakeWorld, variant: Variant, options: XdsOptions = OPTIONS) -> None:
         self.world = world
         self.registry = StatusRegistry()
         self._to_server, self._from_client = trio.open_memory_channel[bytes](100)
@@ -45,7 +45,7 @@ class Client:
             encoder=Encoder("test"),
             registry=self.registry,
             connection=self.registry.connect(variant, "test"),
-            options=OPTIONS,
+            options=options,
             admit=lambda proxy: proxy,
         )
 
@@ -90,11 +90,11 @@ class Client:
 
 
 @asynccontextmanager
-async def connected(variant: Variant = Variant.SOTW) -> AsyncIterator[Client]:
+async def connected(variant: Variant = Variant.SOTW, options: XdsOptions = OPTIONS) -> AsyncIterator[Client]:
     world = FakeWorld()
     for type_url in (CLUSTER, ENDPOINT, LISTENER, ROUTE):
         world.put(type_url, "a")
-    client = Client(world, variant)
+    client = Client(world, variant, options)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.session.run)
         yield client

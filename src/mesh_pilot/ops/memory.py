@@ -24,6 +24,12 @@ FREED_ENOUGH = 2_000
 OBJECTS_A_STREAM = 300
 """Objects that a stream leaves in cycles, that of its connection included."""
 
+FOUND_A_STREAM = 50
+"""Objects of each such stream that are found by a look at the young objects, if they are among those."""
+
+YOUNG, ALL = 1, 2
+"""Generations of the collector. To look at the young ones is cheap, and those who left soon are among them."""
+
 WORTH_A_COLLECTION = 0.02
 """The share of all memory blocks that must be in cycles, by estimation, for a collection, which looks at everything."""
 
@@ -37,7 +43,7 @@ class MemoryRelease:
     def __init__(
         self,
         *,
-        collect: Callable[[], int] = gc.collect,
+        collect: Callable[[int], int] = gc.collect,
         trim: Callable[[], None] | None = None,
         blocks: Callable[[], int] = sys.getallocatedblocks,
     ) -> None:
@@ -66,7 +72,9 @@ class MemoryRelease:
         collected = 0
         if self._is_worth_a_collection(ended):
             self._streams_collected = streams
-            collected = self._collect()
+            collected = self._collect(YOUNG)
+            if collected < ended * FOUND_A_STREAM:
+                collected += self._collect(ALL)
         paused = time.perf_counter() - began
         self._freed = 0
         await trio.to_thread.run_sync(self._trim)

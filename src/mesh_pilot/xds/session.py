@@ -175,7 +175,13 @@ class Session:
                     if wait > 0:
                         self._registry.delayed_requests += 1
                         await trio.sleep(wait)
-                    self.stream.on_request(request)
+                    if self._is_new:
+                        # The first ones work out who the client is, and what it may have.
+                        async with self._turn:
+                            await trio.lowlevel.checkpoint()
+                            self.stream.on_request(request)
+                    else:
+                        self.stream.on_request(request)
             except StreamError as error:
                 self._error = error
                 self._scope.cancel()
