@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from support import golden
 from support.worlds import update, world_of
@@ -11,6 +13,7 @@ from mesh_pilot.envoy.routes import parse_table
 from mesh_pilot.envoy.sets import AT_ONCE
 from mesh_pilot.model.resource import ENDPOINT, ROUTE, SECRET
 from mesh_pilot.world import World
+from mesh_pilot.xds import kept
 from mesh_pilot.xds.messages import DeltaRequest, Node, Variant
 from mesh_pilot.xds.stream import Stream
 
@@ -56,6 +59,24 @@ def test_names_of_nothing_leave_nothing_although_nothing_changes(world: World, t
         catalog.trim()
     statistics = world.memo.statistics()
     assert (statistics.cells, statistics.derived) == (0, 0)
+
+
+@pytest.mark.parametrize("type_url", MADE_UP)
+def test_what_was_asked_for_does_not_wait_for_the_garbage_collector(world: World, type_url: str) -> None:
+    catalog = WorldCatalog(world)
+    ask(catalog, type_url, names(type_url, 3)).close()
+    kept.forget()
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        ask(catalog, type_url, names(type_url)).close()
+        for _ in range(2):
+            catalog.trim()
+        kept.forget()
+        assert len(gc.get_objects()) - before < MANY // 2
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("type_url", MADE_UP)

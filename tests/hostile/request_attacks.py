@@ -184,8 +184,20 @@ def never_ack(port: int, end: float) -> None:
             talk.wait()
 
 
+def come_and_go(port: int, end: float) -> None:
+    """Clients that ask for clusters and leave, a connection each, as many as there is time for."""
+    number = 0
+    while time.monotonic() < end:
+        number += 1
+        with channel(port) as on:
+            talk = Talk(on, time.monotonic() + 0.02)
+            talk.send(pb.DiscoveryRequest(type_url=CLUSTER, node=node(f"guest{number}", f"ns{number % 20}")))
+            talk.wait()
+
+
 ATTACKS: dict[str, Callable[[int, float], None]] = {
     "cluster_names": names(CLUSTER, "outbound|80||made-up-{}.test"),
+    "come_and_go": come_and_go,
     "endpoint_names": names(ENDPOINT, "outbound|80||made-up-{}.test"),
     "fat_nodes": fat_nodes,
     "few_values": few_values,

@@ -1,8 +1,10 @@
-"""Attacks by requests of xDS beside a good client: pushes go on, memory comes back, nothing is left, the log is short."""
+"""Attacks by requests of xDS beside a good client: pushes go on, memory comes back, the log is short."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.attack import GoodClient, Report, good_client, under_attack
-from support.pilot import Pilot, running, until
+from support.pilot import Pilot, entries, running, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -109,3 +111,17 @@ def test_who_refuses_for_ever_does_not_fill_the_log(pilot: Pilot, client: GoodCl
 
 def test_who_never_acks(pilot: Pilot, client: GoodClient) -> None:
     attacked(pilot, client, "never_ack", log_bytes=A_CROWD)
+
+
+def test_clients_and_services_that_come_and_go_leave_no_memory_behind(pilot: Pilot, client: GoodClient) -> None:
+    client.push()
+    base, before = pilot.resident_kb(), memo(pilot)
+    extra = pilot.folder / "extra.yaml"
+    for round_ in range(3):
+        text = entries(80, 2000).replace("name: s", f"name: r{round_}x").replace("[s", f"[r{round_}x")
+        extra.with_name(".extra").write_text(text)
+        extra.with_name(".extra").rename(extra)
+        subprocess.run([sys.executable, SCRIPT, str(pilot.grpc_port), str(SECONDS), "come_and_go"], check=True)
+        extra.unlink()
+    until(lambda: memo(pilot) <= (before[0] + SOME, before[1] + SOME), 60, "derived values are back")
+    until(lambda: pilot.resident_kb() < 2 * base, 60, "memory is back under twice its base")

@@ -8,8 +8,8 @@ import trio
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DiscoveryRequest
 from fake_world import NODE, FakeWorld
 from google.protobuf.message import DecodeError
-from test_xds_session import OPTIONS, connected
 from structlog.testing import capture_logs
+from test_xds_session import OPTIONS, connected
 from trio.testing import MockClock
 
 from mesh_pilot.model.bounds import BoundError, Bounds, check_labels

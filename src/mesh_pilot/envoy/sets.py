@@ -111,7 +111,7 @@ class LiveSet:
         return self._revision
 
     def work(self, names: frozenset[str]) -> Iterator[None]:
-        """Make what a reader of all, or of these names, will need, one resource after each step; none where it is there.
+        """Make what a reader of all, or of these names, will need: one resource after each step, none if all are there.
 
         It may be left at any step, and begun again. Reading without it does the same work at once.
         """
