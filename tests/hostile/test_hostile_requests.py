@@ -14,7 +14,7 @@ import pytest
 from support.attack import GoodClient, Report, good_client, under_attack
 from support.pilot import Pilot, entries, running, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(240)]
 
 SCRIPT = Path(__file__).with_name("request_attacks.py")
 SECONDS = 8

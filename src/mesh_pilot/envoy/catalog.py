@@ -317,7 +317,7 @@ class WorldResources:
 def _wanted_of(live: LiveSet, type_url: str) -> Set[str]:
     """The names of a type that the readers of a set ask for now."""
     # Proxies of a scope mostly ask for the very same set of names.
-    wanted = (reader.wanted(type_url) for reader in live.readers if isinstance(reader, WorldResources))
+    wanted = (reader.wanted(type_url) for reader in live.readers() if isinstance(reader, WorldResources))
     return frozenset().union(*{id(names): names for names in wanted}.values())
 
 

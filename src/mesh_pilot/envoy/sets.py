@@ -206,11 +206,6 @@ class LiveSet:
         self._wakers.pop(reader, None)
         return not self._wakers
 
-    @property
-    def readers(self) -> Collection[Hashable]:
-        """Who reads it now."""
-        return self._wakers.keys()
-
     def close(self) -> Iterator[None]:
         """Let go of everything, with a pause after ``AT_ONCE`` resources. Nobody may read the set any more."""
         # What is left of it is in cycles: the less that is, the less has to wait for the garbage collector.
