@@ -255,6 +255,22 @@ def test_what_nobody_reads_is_forgotten_and_what_is_watched_stays() -> None:
     assert (statistics.derived, statistics.cells) == (0, 0)
 
 
+def test_a_value_can_be_explained() -> None:
+    view = Table()
+    watch = Watch(view.memo, lambda: None)
+    watch.get(described.query("a", "b"))
+    view.numbers["b"] = 1
+    stale = view.memo.explain("described", containing="'b'")
+    assert [(e.query, e.state, e.reads) for e in stale] == [("described('a', 'b')", "stale", ("is_even('a', 'b')",))]
+    watch.get(described.query("a", "b"))
+    (even,) = view.memo.explain("is_even")
+    assert (even.state, even.cause, even.readers) == ("fresh", "total('a', 'b')", ("described('a', 'b')",))
+    (sum_,) = view.memo.explain("total")
+    assert (sum_.cause, sum_.reads) == ("<numbers['b']>", ("<numbers['a']>", "<numbers['b']>"))
+    assert view.memo.explain("described")[0].readers == ("<Watch of 1 values>",)
+    assert view.memo.explain("total", containing="zzz") == view.memo.explain("nothing") == []
+
+
 KEYS = ("a", "b", "c", "d")
 
 

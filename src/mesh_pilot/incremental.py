@@ -27,8 +27,9 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from functools import update_wrapper
+from itertools import islice
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast
 
 import attrs
@@ -126,6 +127,9 @@ def by_name(query: Query[T]) -> ByName[T]:
         raise ValueError(f"the last argument of {query!r} must be NAME")
     return ByName(query.derived, tuple(args))
 
+
+SEARCHED = 20_000
+"""How many values of a function ``Memo.explain`` looks through."""
 
 TRACEBACK = "Traceback (most recent call last):"
 TRACEBACK_FRAMES = 12
@@ -236,6 +240,24 @@ def _without_frames(error: Exception) -> Exception:
     return error.with_traceback(None)
 
 
+def _explained(node: _Node) -> Explanation:
+    held = node.readers
+    readers: Iterable[_Reader] = held if isinstance(held, set) else () if held is None else (held,)
+    before = [read for read in node.reads if read.changed_at <= node.changed_at]
+    return Explanation(
+        query=repr(Query(node.family.derived, node.args)),
+        state="failed" if node.error is not None else "stale" if node.stale else "fresh",
+        computed_at=node.changed_at,
+        cause=_named(max(before, key=lambda read: read.changed_at)) if before else "",
+        reads=tuple(map(_named, node.reads)),
+        readers=tuple(sorted(map(_named, readers))),
+    )
+
+
+def _named(read: _Read) -> str:
+    return repr(Query(read.family.derived, read.args)) if isinstance(read, _Node) else repr(read)
+
+
 class CycleError(RuntimeError):
     """A derived value that needs itself."""
 
@@ -258,6 +280,23 @@ class MemoStatistics:
     """Calls by function name."""
     held: dict[str, int]
     """Derived values held, by function name."""
+
+
+@attrs.frozen
+class Explanation:
+    """One derived value, for a person who asks why it is what it is. Names only: what was read may be secret."""
+
+    query: str
+    state: str
+    """``fresh``; ``stale``: something it read may have changed, and nobody has asked since; ``failed``: it raised."""
+    computed_at: int
+    """When it last came out different, by the table's own clock."""
+    cause: str
+    """The read that changed last before that; empty where it read nothing."""
+    reads: tuple[str, ...]
+    """What the last computation read, in order."""
+    readers: tuple[str, ...]
+    """What read it: derived values; streams by their watch."""
 
 
 K = TypeVar("K", bound=Hashable)
@@ -376,6 +415,13 @@ class Memo:
             calls=dict(calls),
             held=dict(+held),
         )
+
+    def explain(self, name: str, containing: str = "", limit: int = 20) -> list[Explanation]:
+        """Up to ``limit`` of the values that a function derived, found by its name; ``containing``: only those whose
+        arguments, as text, contain this. Looks at ``SEARCHED`` values at most, so that it takes no long time."""
+        families = (family for declared, family in self._families.items() if declared.name == name)
+        nodes = islice((node for family in families for node in family.nodes.values()), SEARCHED)
+        return [_explained(node) for node in islice((n for n in nodes if containing in repr(n.args)), limit)]
 
     @property
     def orphans(self) -> int:
@@ -562,6 +608,9 @@ class Watch(_Reader):
         self.pending = None
         self.stale = False
         return queries
+
+    def __repr__(self) -> str:
+        return f"<Watch of {len(self._watched)} values>"
 
     def close(self) -> None:
         """Watch nothing more."""

@@ -236,6 +236,15 @@ async def test_statistics_of_every_part_can_be_read(connected: Web) -> None:
     assert statistics["sources"][0]["state"] == "synced"
 
 
+async def test_the_memo_table_is_explained(connected: Web) -> None:
+    functions = await connected.json("/debug/derived")
+    assert functions["assignment"]["held"] >= 1 <= functions["assignment"]["calls"]
+    explained = await connected.json("/debug/derived?name=assignment&containing=reviews&limit=1")
+    assert len(explained) == 1 and "reviews" in explained[0]["query"]
+    assert explained[0]["state"] == "fresh" and explained[0]["reads"] and explained[0]["cause"]
+    assert await connected.json("/debug/derived?name=nothing") == []
+
+
 async def test_the_page_shows_sources_proxies_and_refusals(connected: Web) -> None:
     page = await connected.text("/")
     for text in ("ready", "web-1.shop", "ServiceEntry/shop/ratings", "spec.ports[0].number", "SYNCED", "NACK"):

@@ -29,6 +29,9 @@ ENTRIES = 1000
 AT_ONCE = 2
 """Large pages that are made at the same time; more wait, so that a crowd does not fill the memory."""
 
+EXPLAINED = 20
+"""Derived values that ``/debug/derived?name=F`` explains, unless ``?limit=N`` asks for another number."""
+
 Answer = Callable[[Request], Response]
 
 Work = Callable[[], Json]
@@ -61,6 +64,7 @@ def debug_app(state: State) -> Starlette:
             page("/debug/configz", lambda request: _configs(state, request)),
             page("/debug/registryz", lambda _: _done(world_pages.services(state.world))),
             page("/debug/endpointz", lambda _: _endpoints(state)),
+            page("/debug/derived", lambda request: _done(_derived(state, request))),
         ]
     )
 
@@ -169,6 +173,17 @@ def _shown(config: Config) -> Json:
         return world_pages.show_config(config)
     except Exception as error:
         return {"object": str(config.key), "error": f"cannot be shown: {type(error).__name__}: {error}"}
+
+
+def _derived(state: State, request: Request) -> Json:
+    """Without a name, how many values each function has derived, and how often it was called."""
+    query = request.query_params
+    memo = state.world.memo
+    if not query.get("name"):
+        found = memo.statistics()
+        return {name: {"held": found.held.get(name, 0), "calls": calls} for name, calls in sorted(found.calls.items())}
+    limit = min(_limit(request), ENTRIES) if query.get("limit") else EXPLAINED
+    return [overview.jsonable(e) for e in memo.explain(query["name"], query.get("containing", ""), limit)]
 
 
 def _endpoints(state: State) -> Work:
