@@ -84,10 +84,10 @@ class ConfigSourcesWatch:
             return
         self._told = now
         if now == self._read:
-            log.info("configSources are again those that are read", where=str(self._path))
+            log.info("configSources match the running sources again", where=str(self._path))
             return
         log.warning(
-            "configSources have changed: sources are read at the start, so this takes a restart",
+            "configSources changed; restart to apply them",
             where=str(self._path),
             read=[source.address for source in self._read],
             after_a_restart=[source.address for source in now],

@@ -98,7 +98,7 @@ def test_a_refusal_is_told_once_with_file_line_field_and_reason(logged: list[Any
             "reason": "is empty",
         }.items()
     )
-    assert (good["event"], good["object"]) == ("good again", "ServiceEntry/shop/reviews")
+    assert (good["event"], good["object"]) == ("config accepted again", "ServiceEntry/shop/reviews")
 
 
 def test_a_file_that_can_not_be_read_is_told_without_an_object(logged: list[Any]) -> None:
@@ -107,7 +107,7 @@ def test_a_file_that_can_not_be_read_is_told_without_an_object(logged: list[Any]
     told.publish(Accepted("files", "config/b.yaml"))
     assert "object" not in logged[0]
     assert logged[0]["where"] == "config/b.yaml:2"
-    assert logged[1]["event"] == "good again"
+    assert logged[1]["event"] == "config accepted again"
 
 
 def test_what_is_doubtful_in_a_new_object_or_in_the_mesh_config_is_told(logged: list[Any]) -> None:
@@ -156,7 +156,7 @@ def test_an_object_that_cannot_be_reported_on_costs_itself(monkeypatch: pytest.M
     assert told.changes.statistics().config_events["ServiceEntry", "add"] == 1
     events = [line["event"] for line in logged]
     assert "cannot report on a changed object; it is in force" in events
-    assert "refused; what was good before stays in force" in events
+    assert "config refused; its last good version stays in force" in events
 
 
 def test_warnings_about_what_is_in_force_are_counted_by_kind() -> None:
@@ -186,4 +186,4 @@ def test_warnings_about_settings_that_are_the_defaults_are_told_once(logged: lis
     for _ in range(2):
         told.publish(Upsert("mesh", gone))
         told.publish(Upsert("files", entry("a.test")))
-    assert [line["field"] for line in logged if line["event"] == "in force, with a doubt"] == ["thriftConfig"]
+    assert [line["field"] for line in logged if line["event"] == "config accepted with a warning"] == ["thriftConfig"]

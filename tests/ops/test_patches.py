@@ -51,8 +51,8 @@ def test_it_is_logged_when_the_object_comes_and_not_when_it_goes(logged: list[An
     changes.published(Published(world.apply([Delete("files", item_key(config))]), 1.0, 1.0, 0.0))
     told = [(e["event"], e["field"]) for e in logged if e.get("object") == str(KEY)]
     assert told == [
-        ("a patch that can't be applied; the others are", "spec.configPatches[0]"),
-        ("a part of a patch has no effect", "spec.configPatches[1]"),
+        ("EnvoyFilter patch cannot be applied; other patches are", "spec.configPatches[0]"),
+        ("part of an EnvoyFilter patch has no effect", "spec.configPatches[1]"),
     ]
 
 

@@ -126,7 +126,7 @@ class Synced:
 
 @attrs.frozen
 class Rejected:
-    """An object was refused; what was good before stays in force.
+    """An object was config refused; its last good version stays in force.
 
     ``key`` is the item key where the object could be named, so that its recovery clears the rejection; without
     one, the origin's location stands for it.

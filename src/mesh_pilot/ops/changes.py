@@ -127,7 +127,7 @@ class Changes:
         """Warn once a kind."""
         if kind in WITHOUT_EFFECT and kind not in self._warned:
             self._warned.add(kind)
-            log.warning("objects of this kind are checked, but have no effect in this version", kind=kind)
+            log.warning("kind has no effect in this version; its objects are only validated", kind=kind)
 
     def _take_settings(self) -> None:
         """Warnings about the mesh-wide settings: they may be new although what is in force is not, as where a file says
@@ -148,10 +148,10 @@ class Changes:
         idle = sum(NO_EFFECT in problem.reason for problem in item.warnings)
         self._doubts[key] = _Doubts(kind, len(item.warnings), idle)
         for line in islice(warnings_of(item), PROBLEMS_LOGGED):
-            log.warning("in force, with a doubt", **line)
+            log.warning("config accepted with a warning", **line)
         if len(item.warnings) > PROBLEMS_LOGGED:
             log.warning(
-                "and more of the same object", object=name_of_item(item), more=len(item.warnings) - PROBLEMS_LOGGED
+                "more problems of the same object", object=name_of_item(item), more=len(item.warnings) - PROBLEMS_LOGGED
             )
 
     def _tell_rejections(self) -> None:
@@ -162,13 +162,18 @@ class Changes:
             if told is rejected or told == rejected:
                 continue
             for line in islice(describe(rejected), PROBLEMS_LOGGED):
-                log.warning("refused; what was good before stays in force", source=rejected.source, **line)
+                log.warning("config refused; its last good version stays in force", source=rejected.source, **line)
             if len(rejected.problems) > PROBLEMS_LOGGED:
                 more = len(rejected.problems) - PROBLEMS_LOGGED
-                log.warning("and more of the same object", object=name_of(rejected), more=more)
+                log.warning("more problems of the same object", object=name_of(rejected), more=more)
         for identity, rejected in self._told.items():
             if identity not in standing:
-                log.info("good again", source=rejected.source, where=str(rejected.origin), object=name_of(rejected))
+                log.info(
+                    "config accepted again",
+                    source=rejected.source,
+                    where=str(rejected.origin),
+                    object=name_of(rejected),
+                )
         self._told = standing
 
 

@@ -46,9 +46,9 @@ def tell_config(world: World, key: ConfigKey) -> None:
         return
     for problem in _own(world, config):
         if problem.severity is Severity.ERROR:
-            log.warning("a patch that can't be applied; the others are", **describe_patch(config, problem))
+            log.warning("EnvoyFilter patch cannot be applied; other patches are", **describe_patch(config, problem))
         else:
-            log.warning("a part of a patch has no effect", **describe_patch(config, problem))
+            log.warning("part of an EnvoyFilter patch has no effect", **describe_patch(config, problem))
 
 
 def failed(catalog: WorldCatalog) -> list[Mapping[str, str | int | list[str]]]:
@@ -98,7 +98,7 @@ class PatchReports:
         for problem, names in now.items():
             if problem not in self._told:
                 log.warning(
-                    "a patch could not be applied; the rest of the proxy's config stands",
+                    "EnvoyFilter patch not applied; the rest of the proxy's config stands",
                     object=str(problem.config),
                     field=problem.path,
                     resource=problem.resource,

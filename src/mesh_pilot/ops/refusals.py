@@ -53,7 +53,7 @@ class RefusalReports:
         for refusal, names in now.items():
             if refusal not in self._told:
                 log.warning(
-                    "nobody can be asked as these policies want: requests are refused",
+                    "CUSTOM authorization provider unavailable: requests are denied",
                     objects=", ".join(map(str, refusal.policies)),
                     reason=refusal.reason,
                     proxies=len(names),

@@ -77,7 +77,7 @@ class _ReloadingTls:
         except TlsError as error:
             if self._context is None:
                 raise
-            log.warning("the changed certificate files do not load; the ones before stay in force", error=str(error))
+            log.warning("changed certificate files cannot be loaded; the previous ones stay in force", error=str(error))
         self._stamp = stamp
         return self._context
 

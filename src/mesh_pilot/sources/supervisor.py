@@ -143,7 +143,7 @@ class Supervisor:
         """Log it: in full the first time, in a line while it stays the same."""
         message = f"{type(error).__name__}: {error}"
         log.error(
-            "source died; what it said stays in force, and it is started again",
+            "source failed; its configuration stays in force; restarting it",
             source=self.source.name,
             error=message,
             restarts=self._restarts,

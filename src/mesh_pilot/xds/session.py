@@ -286,7 +286,7 @@ class Session:
     def _stop_waiting_in_time(self) -> None:
         now = trio.current_time()
         if self._warming_until is not None and now >= self._warming_until:
-            self._log.debug("endpoints of new clusters were not asked for; going on without")
+            self._log.debug("client did not request endpoints of new clusters; continuing without")
             self.stream.stop_warming()
         if self._rejoining_until is not None and now >= self._rejoining_until:
             self.stream.stop_rejoining()

@@ -238,4 +238,4 @@ def test_an_internal_error_in_reading_a_patch_costs_that_patch(monkeypatch: pyte
         assert "outbound|9000||api.shop.svc.cluster.local" not in shop.names(CLUSTER)
         assert API_80 in shop.names(CLUSTER)
     assert [(p.patch, "can't be read" in p.reason) for p in shop.problems] == [(0, True)]
-    assert "patch can't be read" in {e["event"] for e in entries}
+    assert "EnvoyFilter patch cannot be parsed" in {e["event"] for e in entries}

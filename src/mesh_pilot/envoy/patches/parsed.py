@@ -97,7 +97,9 @@ def parse_filter(config: Config) -> Parsed:
             continue
         except Exception as error:
             # A fault of ours must not cost what the patch is for: every proxy's listeners, perhaps.
-            log.error("patch can't be read", patch=f"{config.key}: spec.configPatches[{index}]", exc_info=error)
+            log.error(
+                "EnvoyFilter patch cannot be parsed", patch=f"{config.key}: spec.configPatches[{index}]", exc_info=error
+            )
             problems.append(PatchProblem(config.key, index, f"it can't be read ({type(error).__name__}: {error})"))
             continue
         patches.append(patch)

@@ -167,7 +167,7 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
             except ConsulError as error:
                 if "boolean expression" not in str(error):
                     raise
-                log.info("this Consul does not filter its catalog so; services are asked one by one", error=str(error))
+                log.info("Consul rejected the catalog filter; querying services one by one", error=str(error))
                 self._catalog_filter = ""
         return await self._asked(dict, path, index, wait_seconds)
 

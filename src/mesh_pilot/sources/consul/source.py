@@ -177,7 +177,11 @@ class ConsulSource:
         """Follow the triggers where there are more services than seats, from then on."""
         if len(run.followed) > run.crowd.seats and not run.is_crowded:
             run.is_crowded = True
-            log.info("more services than queries may wait at once", source=self.name, seats=run.crowd.seats)
+            log.info(
+                "more Consul services than concurrent queries; some share a query",
+                source=self.name,
+                seats=run.crowd.seats,
+            )
             run.nursery.start_soon(run.triggers.sweeper.run)
             pace = self.settings.timing.trigger_pace_seconds
             for what, query, take in run.triggers.followed(run.api):
@@ -315,7 +319,7 @@ class ConsulSource:
             self._doubted_since[what] = now
             if not _service_at(what):
                 log.warning(
-                    "Consul has suddenly nothing, or less; what is missing stays until that has stood for a while",
+                    "Consul returned fewer objects than before; the missing ones stay in force for now",
                     source=self.name,
                     what=what,
                     seconds=self.settings.timing.hold_seconds,
@@ -335,7 +339,7 @@ class ConsulSource:
                 return
             self._announced = True
             rejections = self._picture.rejections()
-            log.info("all is read", source=self.name, services=len(run.followed), rejected=len(rejections))
+            log.info("initial sync complete", source=self.name, services=len(run.followed), rejected=len(rejections))
             events = (Replace(self.name, (), self._picture.items()), *rejections, Synced(self.name))
         for event in events:
             await run.events.send(event)

@@ -244,7 +244,9 @@ class FileSource:
             return ()
         self._synced = True
         state = self._index.statistics()
-        log.info("all is read", source=self.name, files=state.files, objects=state.items, rejected=state.rejected)
+        log.info(
+            "initial sync complete", source=self.name, files=state.files, objects=state.items, rejected=state.rejected
+        )
         return (Synced(self.name),)
 
     def _waiting_for(self) -> str:
@@ -262,7 +264,7 @@ class FileSource:
         if await watcher.over(Watched.over(self._last.folders, [root.path for root in self._roots])):
             return True
         if watcher.failure and watcher.failure != self._failure:
-            log.warning("can't watch for changes, looking for them instead", source=self.name, why=watcher.failure)
+            log.warning("file watching unavailable; polling instead", source=self.name, why=watcher.failure)
         self._failure = watcher.failure
         return False
 

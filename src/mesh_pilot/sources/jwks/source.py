@@ -148,7 +148,7 @@ class KeySource:
                     pause = backoff.next_seconds()
                 else:
                     if follower.failing_since is not None:
-                        log.info("keys of an issuer can be had again", of=str(follower.wanted))
+                        log.info("JWKS fetch recovered", of=str(follower.wanted))
                     follower.failing_since, follower.trouble = None, ""
                     backoff.reset()
                     pause = REFRESH_SECONDS

@@ -177,7 +177,7 @@ class KubernetesSource:
             self._announced = True
             for event in picture:
                 await self._events.send(event)
-        log.info("all kinds are in", source=self.name, objects=len(items), rejected=len(rejections))
+        log.info("initial sync complete", source=self.name, objects=len(items), rejected=len(rejections))
 
 
 def _key(kind: Kind, found: Object) -> Key:

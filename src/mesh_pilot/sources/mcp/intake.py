@@ -236,7 +236,7 @@ class Intake:
             self.probed = None
             return
         log.warning(
-            "collections were not answered in time; starting with what these had before, which may be nothing",
+            "collections not answered in time; starting with their previous content",
             source=self._source,
             collections=list(self.sink.silent()),
             after_seconds=self._silence_seconds,
@@ -320,7 +320,7 @@ class Intake:
         over, self._over, self._announced = self._over, [], True
         items, rejections = self._teller.items, self._teller.rejections
         await self._tell([Replace(self._source, (), items), *over, *rejections, Synced(self._source)])
-        log.info("all collections are in", source=self._source, objects=len(items), rejected=len(rejections))
+        log.info("initial sync complete", source=self._source, objects=len(items), rejected=len(rejections))
 
 
 def _decoded(dialect: Dialect, data: bytes) -> Response:
