@@ -32,6 +32,7 @@ from mesh_pilot.ops.memory import MemoryRelease
 from mesh_pilot.ops.patches import PatchReports
 from mesh_pilot.ops.refusals import RefusalReports
 from mesh_pilot.ops.state import State
+from mesh_pilot.ops.telemetry import ProviderReports
 from mesh_pilot.rpc import (
     SERVER_LIMITS,
     Health,
@@ -190,7 +191,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
                 state.http_servers.append(server)
                 await nursery.start(partial(server.serve, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
             nursery.start_soon(_look_after, catalog, xds)
-            nursery.start_soon(_report, catalog)
+            nursery.start_soon(_report, world, catalog)
             nursery.start_soon(_renew, issuer)
             nursery.start_soon(_serve_when_synced, plane, sockets, nursery)
             yield plane
@@ -308,13 +309,16 @@ async def _look_after(catalog: WorldCatalog, xds: XdsServer) -> None:
         await memory.release(freed=freed, streams=xds.status.streams_ended)
 
 
-async def _report(catalog: WorldCatalog) -> None:
-    """Tell what fails in proxies."""
-    reports = (PatchReports(catalog), RefusalReports(catalog), CredentialReports(catalog))
+async def _report(world: World, catalog: WorldCatalog) -> None:
+    """Tell what fails in proxies, and which providers can't be used."""
+    reports = (PatchReports(catalog), RefusalReports(catalog), CredentialReports(catalog), ProviderReports(world))
     while True:
         await trio.sleep(REPORT_SECONDS)
         for report in reports:
-            report.tell()
+            try:
+                report.tell()
+            except Exception as error:
+                log.error("cannot report on what proxies have; it is in force", exc_info=error)
 
 
 def _may_read(settings: Settings, peer: Peer) -> bool:

@@ -10,9 +10,9 @@ from support.routing import router, target
 from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.authn.nobody import NOBODYS_KEYS
-from mesh_pilot.envoy.authz.selection import GATEWAY_NAME
 from mesh_pilot.envoy.gateways import gateway_listeners
 from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.world.names import GATEWAY_NAME
 
 RBAC, ASK, JWT = "envoy.filters.http.rbac", "envoy.filters.http.ext_authz", "envoy.filters.http.jwt_authn"
 TCP_RBAC, TCP_ASK = "envoy.filters.network.rbac", "envoy.filters.network.ext_authz"

@@ -103,6 +103,9 @@ spec:
   tracing:
   - providers: [{name: TRACER}]
     customTags: {a: {header: {name: x-a}}, b: {formatter: {value: "%PROTOCOL%"}}}
+    useRequestIdForTraceSampling: false
+    disableContextPropagation: true
+    enableIstioTags: true
 """
 
 MESH = """
@@ -118,7 +121,8 @@ extensionProviders:
 - {name: tcp, envoyTcpAls: {service: collector.example, port: 4317, filterStateObjectsToLog: [a]}}
 - {name: otel, envoyOtelAls: {service: collector.example, port: 4317, logFormat: {labels: {a: "%PROTOCOL%"}}}}
 - {name: zipkin, zipkin: {service: collector.example, port: 4317}}
-- {name: opentelemetry, opentelemetry: {service: collector.example, port: 4317}}
+- {name: zipkin-more, zipkin: {service: collector.example, port: 4317, timeout: 2s, headers: [{name: a, value: b}]}}
+- {name: opentelemetry, opentelemetry: {service: collector.example, port: 4317, grpc: {timeout: 3s}}}
 - {name: otlp, opentelemetry: {service: collector.example, port: 443, http: {path: /v1, headers: [{name: a}]}}}
 - {name: datadog, datadog: {service: collector.example, port: 4317}}
 - {name: skywalking, skywalking: {service: collector.example, port: 4317, accessToken: t}}
@@ -142,7 +146,7 @@ def test_envoy_takes_the_listeners_of_all_golden_scenarios(tmp_path: Path) -> No
     assert complaints(tmp_path, golden_listeners(), [zipkin.SerializeToString()]) == ""
 
 
-@pytest.mark.parametrize("tracer", ["zipkin", "opentelemetry", "otlp", "datadog", "skywalking"])
+@pytest.mark.parametrize("tracer", ["zipkin", "zipkin-more", "opentelemetry", "otlp", "datadog", "skywalking"])
 def test_envoy_takes_odd_listeners(tracer: str, tmp_path: Path) -> None:
     world = world_of(ODD.replace("TRACER", tracer), mesh=MESH)
     proxies = [

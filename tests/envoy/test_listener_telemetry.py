@@ -1,71 +1,17 @@
-"""Access logs and tracing of listeners, as Telemetry and the mesh config say."""
+"""Access logs of listeners, as Telemetry and the mesh config say."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from envoy.config.trace.v3.zipkin_pb2 import ZipkinConfig
 from envoy.extensions.access_loggers.file.v3.file_pb2 import FileAccessLog
 from structlog.testing import capture_logs
 from support.listeners import listeners, manager, tcp
+from support.telemetry import PROVIDERS, SERVICES, http_chain, owner, telemetry
 from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.access_logs import loggers
-from mesh_pilot.envoy.owner import Owner, Side
-from mesh_pilot.envoy.tracing import chosen_tracing
+from mesh_pilot.envoy.owner import Side
 from mesh_pilot.world import World
-
-WEB = frozenset({("app", "web")})
-
-SERVICES = """
-apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {name: web, namespace: shop}
-spec:
-  hosts: [web.example]
-  location: MESH_INTERNAL
-  resolution: STATIC
-  ports: [{number: 80, name: http, protocol: HTTP}]
-  endpoints: [{address: 10.1.1.1}]
----
-apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {name: collector, namespace: tools}
-spec:
-  hosts: [collector.example]
-  location: MESH_INTERNAL
-  resolution: STATIC
-  ports: [{number: 4317, name: grpc, protocol: GRPC}, {number: 9411, name: http, protocol: HTTP}]
-  endpoints: [{address: 10.1.2.1}]
-"""
-
-PROVIDERS = """
-extensionProviders:
-- {name: file, envoyFileAccessLog: {path: /tmp/a.log, logFormat: {text: "%PROTOCOL%"}, omitEmptyValues: true}}
-- {name: http-als, envoyHttpAls: {service: collector.example, port: 4317, additionalRequestHeadersToLog: [x-a]}}
-- {name: tcp-als, envoyTcpAls: {service: collector.example, port: 4317}}
-- {name: otel-als, envoyOtelAls: {service: tools/collector.example, port: 4317, logFormat: {labels: {a: "%PROTOCOL%"}}}}
-- {name: lost-als, envoyHttpAls: {service: nowhere.example, port: 4317}}
-- {name: zipkin, zipkin: {service: collector.example, port: 9411, maxTagLength: 7}}
-- {name: otel, opentelemetry: {service: collector.example, port: 4317}}
-- {name: otel-http, opentelemetry: {service: collector.example, port: 9411, http: {path: /v1/traces, timeout: 1s}}}
-- {name: datadog, datadog: {service: collector.example, port: 9411}}
-- {name: skywalking, skywalking: {service: collector.example, port: 4317, accessToken: t}}
-- {name: lost, zipkin: {service: collector.example, port: 1}}
-"""
-
-
-def telemetry(name: str, namespace: str, spec: str, selector: str = "") -> str:
-    chosen = f"selector: {{matchLabels: {selector}}}, " if selector else ""
-    return (
-        "---\napiVersion: telemetry.istio.io/v1\nkind: Telemetry\n"
-        f"metadata: {{name: {name}, namespace: {namespace}}}\nspec: {{{chosen}{spec}}}\n"
-    )
-
-
-def owner(side: Side = Side.OUTBOUND) -> Owner:
-    return Owner(side, "shop", WEB)
 
 
 def logged(world: World, side: Side = Side.OUTBOUND) -> list[tuple[str, str]]:
@@ -109,11 +55,6 @@ def test_logs_can_be_disabled_for_one_side() -> None:
 
 
 # -- what they look like
-
-
-def http_chain(world: World) -> Any:
-    found = listeners(world, sidecar("10.9.9.9", namespace="shop", labels={"app": "web"}))
-    return manager(found["0.0.0.0_80"].filter_chains[0])
 
 
 @pytest.mark.parametrize("encoding", ["TEXT", "JSON"])
@@ -177,55 +118,3 @@ def test_each_provider_logs_what_it_is_for_and_those_without_a_service_are_left_
     assert http == ["file", "http_grpc", "open_telemetry"]
     bytes_ = [log.name.rpartition(".")[2] for log in tcp(found["virtualOutbound"].filter_chains[1]).access_log]
     assert bytes_ == ["file", "tcp_grpc", "open_telemetry"]
-
-
-# -- tracing
-
-
-def test_tracing_is_as_the_mesh_says() -> None:
-    chosen = chosen_tracing(world_of().view, owner())
-    assert chosen is not None and chosen.sampling == 1.0 and not chosen.provider
-    assert chosen_tracing(world_of(mesh="enableTracing: false").view, owner()) is None
-
-
-def test_telemetry_about_tracing_without_any_provider_ends_it() -> None:
-    world = world_of(telemetry("shop", "shop", "tracing: [{randomSamplingPercentage: 50}]"))
-    assert chosen_tracing(world.view, owner()) is None
-
-
-def test_the_narrower_telemetry_adds_to_what_the_wider_says_of_tracing() -> None:
-    world = world_of(
-        telemetry("mesh", "istio-system", "tracing: [{providers: [{name: zipkin}], randomSamplingPercentage: 10}]")
-        + telemetry("shop", "shop", "tracing: [{customTags: {a: {literal: {value: b}}}}]")
-        + telemetry("web", "shop", "tracing: [{match: {mode: SERVER}, disableSpanReporting: true}]", "{app: web}")
-    )
-    chosen = chosen_tracing(world.view, owner())
-    assert chosen is not None
-    assert (chosen.provider, chosen.sampling, list(chosen.tags)) == ("zipkin", 10, ["a"])
-    assert chosen_tracing(world.view, owner(Side.INBOUND)) is None
-
-
-def traced(provider: str) -> Any:
-    world = world_of(
-        SERVICES + telemetry("shop", "shop", f"tracing: [{{providers: [{{name: {provider}}}]}}]"), mesh=PROVIDERS
-    )
-    return http_chain(world)
-
-
-def test_spans_go_to_the_cluster_of_the_providers_service() -> None:
-    tracing = traced("zipkin").tracing
-    assert tracing.max_path_tag_length.value == 7
-    config = ZipkinConfig.FromString(tracing.provider.typed_config.value)
-    assert config.collector_cluster == "outbound|9411||collector.example"
-
-
-@pytest.mark.parametrize("provider", ["otel", "otel-http", "datadog", "skywalking"])
-def test_other_tracers_are_known(provider: str) -> None:
-    assert provider.partition("-")[0] in traced(provider).tracing.provider.typed_config.type_url.lower().replace(
-        "opentelemetry", "otel"
-    )
-
-
-def test_a_provider_whose_service_is_not_there_traces_nothing() -> None:
-    # Envoy would refuse the whole listener for a cluster that it does not have.
-    assert not traced("lost").HasField("tracing")

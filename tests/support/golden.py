@@ -93,7 +93,7 @@ def proxy_of(entry: dict[str, Any]) -> Proxy:
         f"{kind}~{ip}~{name}.{namespace}~{domain}",
         metadata,
         locality=Locality.parse(entry.get("locality", "")),
-        cluster=entry.get("cluster", ""),
+        cluster=entry.get("cluster", f"{metadata.get('LABELS', {}).get('app', name)}.{namespace}"),
     )
     return attrs.evolve(proxy, identity=f"spiffe://cluster.local/ns/{namespace}/sa/default")
 

@@ -33,7 +33,10 @@ def resources(world: World, proxy: Proxy, watch: Watch | None = None) -> dict[st
         return watch.get(query) if watch is not None else query.get(world.view)
 
     seen = get(target_of.query(facts_of(proxy)))
-    plans = (get(outbound_listeners.query(seen.scope)), get(inbound_listeners.query(seen.workload)))
+    plans = (
+        get(outbound_listeners.query(seen.scope, seen.workload.spans)),
+        get(inbound_listeners.query(seen.workload)),
+    )
     found: dict[str, Resource] = {}
     for plan in plans:
         for name, call in plan.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mesh_pilot.envoy.clusters import cluster_plans
 from mesh_pilot.envoy.listeners import listener_plans
 from mesh_pilot.envoy.scope import Place, Plan, Scope, joined
+from mesh_pilot.envoy.span_source import NO_SOURCE, SpanSource
 from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
@@ -16,6 +17,6 @@ def outbound_clusters(view: View, scope: Scope, place: Place) -> Plan:
 
 
 @derived
-def outbound_listeners(view: View, scope: Scope) -> Plan:
+def outbound_listeners(view: View, scope: Scope, spans: SpanSource = NO_SOURCE) -> Plan:
     """The outbound listeners of a scope."""
-    return joined(view, listener_plans(view, scope))
+    return joined(view, listener_plans(view, scope, spans))

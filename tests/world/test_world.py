@@ -236,6 +236,10 @@ def test_the_labels_that_configs_select_by_are_known() -> None:
     assert world.selected_labels.peek(()) == {"tier"}
     update(world, virtual_service("v", "a"))
     assert world.selected_labels.peek(()) == frozenset()
+    target = "{group: gateway.networking.k8s.io, kind: Gateway, name: front}"
+    kind, metadata = "apiVersion: telemetry.istio.io/v1\nkind: Telemetry", "metadata: {name: t, namespace: shop}"
+    update(world, f"{kind}\n{metadata}\nspec: {{targetRefs: [{target}]}}")
+    assert world.selected_labels.peek(()) == {"gateway.networking.k8s.io/gateway-name"}
 
 
 def test_the_source_named_first_wins_and_the_other_takes_over() -> None:

@@ -24,7 +24,7 @@ from mesh_pilot.envoy.messages import ads, any_of, boolean, encode, field
 from mesh_pilot.envoy.owner import Owner, Side
 from mesh_pilot.envoy.pieces import optional_piece
 from mesh_pilot.envoy.proxy_settings import connections, headers, proxy_settings
-from mesh_pilot.envoy.tracing import tracing
+from mesh_pilot.envoy.tracing import NO_TRACING, tracing
 from mesh_pilot.incremental import derived
 from mesh_pilot.model.resource import PREFIX
 from mesh_pilot.model.service import Protocol
@@ -76,9 +76,6 @@ def _common(view: View, owner: Owner, protocol: Protocol, forward_proxy: bool) -
         use_remote_address=boolean(owner.side is Side.GATEWAY),
         stream_idle_timeout=duration_pb2.Duration(),
         upgrade_configs=[Manager.UpgradeConfig(upgrade_type=u) for u in UPGRADES],
-        request_id_extension=hcm_pb2.RequestIDExtension(
-            typed_config=any_of(uuid_pb2.UuidRequestIdConfig(use_request_id_for_trace_sampling=boolean(True)))
-        ),
         http_filters=http_filters(view, owner, protocol),
     )
     _normalize_paths(manager, _path_normalization(view))
@@ -92,10 +89,13 @@ def _common(view: View, owner: Owner, protocol: Protocol, forward_proxy: bool) -
         manager.http_protocol_options.CopyFrom(options)
     apply_headers(manager, headers(view, owner.settings), outbound=owner.side is Side.OUTBOUND)
     apply_limits(manager, connections(view, owner.settings))
+    traced = NO_TRACING
     with optional_piece("tracing", namespace=owner.namespace):
         traced = tracing(view, owner)
-        if traced:
-            manager.tracing.MergeFromString(traced)
+    if traced.tracing:
+        manager.tracing.MergeFromString(traced.tracing)
+    request_id = uuid_pb2.UuidRequestIdConfig(use_request_id_for_trace_sampling=boolean(traced.by_request_id))
+    manager.request_id_extension.typed_config.CopyFrom(any_of(request_id))
     logs = access_logs(view, owner, True)
     return encode(manager) + b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
 

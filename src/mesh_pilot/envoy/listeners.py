@@ -38,6 +38,7 @@ from mesh_pilot.envoy.owner import Owner, outbound_owner
 from mesh_pilot.envoy.proxy_settings import listener_buffer
 from mesh_pilot.envoy.route.catch_all import unknown_destination
 from mesh_pilot.envoy.scope import Call, Plan, Plans, Scope
+from mesh_pilot.envoy.span_source import NO_SOURCE, SpanSource
 from mesh_pilot.envoy.tcp import tcp_filters, tcp_proxy, to_cluster
 from mesh_pilot.envoy.tcp_routes import Conditions, L4Route, route_target, service_target, tcp_routes, tls_routes
 from mesh_pilot.incremental import derived
@@ -54,27 +55,34 @@ HTTP_PROXY_ROUTES = "http_proxy"
 
 
 @derived
-def listener_plans(view: View, scope: Scope) -> Plans:
-    """The outbound listeners of a scope in parts: those that services ask for, then those for everything else."""
+def listener_plans(view: View, scope: Scope, spans: SpanSource) -> Plans:
+    """The outbound listeners of a scope in parts: those that services ask for, then those for everything else.
+
+    Those of HTTP are shared by proxies whose spans say the same of them, the others by all of the scope.
+    """
     shares = listener_shares(view, scope)
     proxy = http_proxy_port(view, scope)
     if proxy and any(listener_name(scope.loopback, proxy) in share_plan(view, share).listeners for share in shares):
         proxy = 0
-    return (*(service_listeners.query(share) for share in shares), other_listeners.query(scope, proxy))
+    others = other_listeners.query(scope, proxy, spans if proxy else NO_SOURCE)
+    return (*(service_listeners.query(share, spans) for share in shares), others)
 
 
 @derived
-def service_listeners(view: View, share: ListenerShare) -> Plan:
+def service_listeners(view: View, share: ListenerShare, spans: SpanSource) -> Plan:
     """The outbound listeners of a share."""
-    return {name: outbound_listener.query(share.scope, o) for name, o in share_plan(view, share).listeners.items()}
+    return {
+        name: outbound_listener.query(share.scope, held, spans if held.http is not None else NO_SOURCE)
+        for name, held in share_plan(view, share).listeners.items()
+    }
 
 
 @derived
-def other_listeners(_: View, scope: Scope, proxy: int) -> Plan:
+def other_listeners(_: View, scope: Scope, proxy: int, spans: SpanSource) -> Plan:
     """The outbound listeners that are for no service; ``proxy`` is the port of the HTTP proxy, 0 for none."""
     plan: dict[str, Call] = {}
     if proxy:
-        plan[listener_name(scope.loopback, proxy)] = http_proxy_listener.query(scope, proxy)
+        plan[listener_name(scope.loopback, proxy)] = http_proxy_listener.query(scope, proxy, spans)
     if scope.interception is not Interception.NONE:
         plan[VIRTUAL_OUTBOUND] = virtual_outbound.query(scope)
     return plan
@@ -90,7 +98,7 @@ def outbound_conflicts(view: View, scope: Scope) -> tuple[Conflict, ...]:
 
 
 @derived
-def outbound_listener(view: View, scope: Scope, listener: OutboundListener) -> Resource:
+def outbound_listener(view: View, scope: Scope, listener: OutboundListener, spans: SpanSource) -> Resource:
     """One outbound listener."""
     header = Listener(
         name=listener.name,
@@ -105,7 +113,7 @@ def outbound_listener(view: View, scope: Scope, listener: OutboundListener) -> R
     merged = (_tcp_chains if len(listener.tcp) > 1 else _tcp_chains.compute)(view, scope, listener)
     chains = list(merged[0])
     if listener.http is not None:
-        chains.insert(0, _http_chain(view, scope, listener))
+        chains.insert(0, _http_chain(view, outbound_owner(scope, spans), listener))
     if listener.sniffed:
         wait_for_client(header, view)
     if listener.sniffed or any(c.match.server_names for c in chains):
@@ -138,11 +146,11 @@ def virtual_outbound(view: View, scope: Scope) -> Resource:
 
 
 @derived
-def http_proxy_listener(view: View, scope: Scope, port: int) -> Resource:
+def http_proxy_listener(view: View, scope: Scope, port: int, spans: SpanSource) -> Resource:
     """The listener that applications use as their HTTP proxy."""
     name = listener_name(scope.loopback, port)
     header = Listener(name=name, address=bind_address(scope.loopback, port), traffic_direction=base_pb2.OUTBOUND)
-    owner = outbound_owner(scope)
+    owner = outbound_owner(scope, spans)
     manager = HttpManager(
         owner, f"outbound_{name}", HTTP_PROXY_ROUTES, protocol=Protocol.HTTP_PROXY, forward_proxy=True
     )
@@ -173,9 +181,9 @@ def _mesh_http_port(view: View) -> int:
     return view.mesh().proxy_http_port
 
 
-def _http_chain(view: View, scope: Scope, listener: OutboundListener) -> Chain:
+def _http_chain(view: View, owner: Owner, listener: OutboundListener) -> Chain:
     manager = HttpManager(
-        outbound_owner(scope),
+        owner,
         f"outbound_{listener.name}",
         listener.route_name,
         protocol=listener.http or Protocol.HTTP,

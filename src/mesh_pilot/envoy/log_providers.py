@@ -24,6 +24,9 @@ HTTP_LOG_NAME = "http_envoy_accesslog"
 TCP_LOG_NAME = "tcp_envoy_accesslog"
 OTEL_LOG_NAME = "otel_envoy_accesslog"
 
+KINDS = ("envoy_file_access_log", "envoy_http_als", "envoy_tcp_als", "envoy_otel_als")
+"""Fields of an extension provider that make a log of it."""
+
 TEXT_FORMAT = (
     '[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% '
     "%RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% "

@@ -9,6 +9,7 @@ import attrs
 from mesh_pilot.envoy.authz.selection import selecting_labels
 from mesh_pilot.envoy.proxy_settings import METADATA
 from mesh_pilot.envoy.scope import Labels, Scope, Workload
+from mesh_pilot.envoy.span_source import NO_SOURCE, SpanSource
 from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
@@ -40,11 +41,14 @@ class Owner:
     """What the proxy says of its own settings (see ``proxy_settings``)."""
     on_demand: bool = False
     """Requests may have to wait for their cluster."""
+    spans: SpanSource = NO_SOURCE
+    """What spans say of the proxy."""
 
 
-def outbound_owner(scope: Scope) -> Owner:
+def outbound_owner(scope: Scope, spans: SpanSource = NO_SOURCE) -> Owner:
+    """``spans`` is for listeners of HTTP: others have no spans."""
     settings = scope.meta(METADATA)
-    return Owner(Side.OUTBOUND, scope.namespace, scope.labels, accepts_http10(scope), settings, scope.on_demand)
+    return Owner(Side.OUTBOUND, scope.namespace, scope.labels, accepts_http10(scope), settings, scope.on_demand, spans)
 
 
 def inbound_owner(view: View, workload: Workload) -> Owner:
@@ -52,12 +56,14 @@ def inbound_owner(view: View, workload: Workload) -> Owner:
     selected = _policy_labels(view)
     labels = frozenset((k, v) for k, v in workload.labels if k in selected)
     scope = workload.scope
-    return Owner(Side.INBOUND, scope.namespace, labels, accepts_http10(scope), scope.meta(METADATA))
+    settings = scope.meta(METADATA)
+    return Owner(Side.INBOUND, scope.namespace, labels, accepts_http10(scope), settings, spans=workload.spans)
 
 
 def gateway_owner(workload: Workload) -> Owner:
     scope = workload.scope
-    return Owner(Side.GATEWAY, scope.namespace, workload.labels, accepts_http10(scope), scope.meta(METADATA))
+    settings, http10 = scope.meta(METADATA), accepts_http10(scope)
+    return Owner(Side.GATEWAY, scope.namespace, workload.labels, http10, settings, spans=workload.spans)
 
 
 @derived

@@ -86,7 +86,7 @@ def _sidecar_parts(target: Target) -> Parts:
         **_common(target),
         CLUSTER: (needed, inbound, others) if scope.on_demand else (outbound, inbound),
         LISTENER: (
-            (LISTENER, listeners.listener_plans.query(scope)),
+            (LISTENER, listeners.listener_plans.query(scope, workload.spans)),
             (LISTENER, inbound_listeners.inbound_listeners.query(workload)),
         ),
         ROUTE: ((ROUTE, by_name(routes.route_configuration.query(scope, NAME))),),

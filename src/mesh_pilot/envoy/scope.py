@@ -16,6 +16,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.patches.selection import Described, FilterRef, filters_for
 from mesh_pilot.envoy.proxy_settings import METADATA, own_settings
 from mesh_pilot.envoy.registered import Claim, claim_of, registered
+from mesh_pilot.envoy.span_source import NO_SOURCE, SpanSource, span_needs, workload_tags
 from mesh_pilot.incremental import Query, derived
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType, Proxy
@@ -148,6 +149,8 @@ class Workload:
     service_account: str
     claim: Claim
     """Beside which endpoints it runs; where the node does not say its NAMESPACE, those of every namespace."""
+    spans: SpanSource = NO_SOURCE
+    """What its spans say of it."""
 
     def label_map(self) -> dict[str, str]:
         return dict(self.labels)
@@ -180,6 +183,8 @@ class Facts:
     """Whether it asks for clusters when it needs them."""
     texts: frozenset[tuple[str, str]] = frozenset()
     """All of the node's metadata that is text: EnvoyFilters can ask for any."""
+    service_cluster: str = ""
+    """The node's own cluster, ``web.shop``."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -217,6 +222,7 @@ def facts_of(proxy: Proxy, *, split: bool = False) -> Facts:
         split=_gets_hosts_apart(proxy, split),
         on_demand=proxy.incremental and not proxy.is_grpc and proxy.text(CLUSTERS).lower() == "on-demand",
         texts=frozenset((k, v) for k, v in metadata.items() if isinstance(v, str)),
+        service_cluster=proxy.cluster,
     )
 
 
@@ -278,8 +284,18 @@ def target_of(view: View, facts: Facts) -> Target:
         labels=labels,
         service_account=facts.service_account,
         claim=facts.claim,
+        spans=_span_source(view, facts, scope, labels),
     )
     return Target(scope, place, workload, filters)
+
+
+def _span_source(view: View, facts: Facts, scope: Scope, labels: Labels) -> SpanSource:
+    needs = span_needs(view, facts.namespace, scope.meta(METADATA))
+    mesh_id = dict(facts.texts).get("MESH_ID", "")
+    return SpanSource(
+        service=facts.service_cluster if needs.service else "",
+        tags=workload_tags(facts.namespace, labels, mesh_id, facts.cluster_id) if needs.tags else (),
+    )
 
 
 @derived

@@ -1,16 +1,16 @@
 """Telemetry configs: which of them are for a proxy, and for which side of its connections.
 
-Rules: Istio's Telemetry reference. One of the root namespace is for the mesh, one without a selector for its
-namespace, one with a selector for workloads; of several of a kind the oldest counts.
+Rules: Istio's Telemetry reference. One of the root namespace is for the mesh, one of another for its namespace; one
+with a selector or targets is for the workloads of its namespace that it names. Of several of a kind the oldest counts.
 """
 
 from __future__ import annotations
 
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
+from mesh_pilot.envoy.authz.selection import is_general, selects
 from mesh_pilot.envoy.owner import Owner, Side
 from mesh_pilot.envoy.scope import Labels
 from mesh_pilot.incremental import derived
-from mesh_pilot.model.config import Config
 from mesh_pilot.world.view import View
 
 Mode = api.WorkloadMode
@@ -20,11 +20,10 @@ Mode = api.WorkloadMode
 def telemetry_for(view: View, namespace: str, labels: Labels) -> tuple[api.Telemetry, ...]:
     """The Telemetry configs for a proxy, the widest first: mesh, namespace, workload."""
     root = view.root_namespace
-    mesh = next((c for c in view.configs("Telemetry", root) if not _selector(c)), None)
-    own = view.configs("Telemetry", namespace) if namespace != root else ()
-    general = next((c for c in own if not _selector(c)), None)
-    selecting = (c for c in view.configs("Telemetry", namespace) if _selector(c))
-    workload = next((c for c in selecting if _selector(c).items() <= labels), None)
+    own = view.configs("Telemetry", namespace)
+    mesh = next((c for c in view.configs("Telemetry", root) if is_general(c.spec)), None)
+    general = next((c for c in own if is_general(c.spec)), None) if namespace != root else None
+    workload = next((c for c in own if not is_general(c.spec) and selects(c, namespace, labels)), None)
     return tuple(c.spec for c in (mesh, general, workload) if c is not None)
 
 
@@ -38,8 +37,3 @@ def is_for_side(match: api.AccessLoggingLogSelector | api.TracingTracingSelector
 
 def provider_names(providers: list[api.ProviderRef]) -> tuple[str, ...]:
     return tuple(p.name for p in providers)
-
-
-def _selector(config: Config) -> dict[str, str]:
-    spec: api.Telemetry = config.spec
-    return spec.selector.match_labels if spec.selector else {}

@@ -5,9 +5,12 @@ Istio's providers for OpenCensus, Lightstep and Stackdriver have no tracer in a 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import timedelta
+
 from envoy.config.core.v3 import base_pb2, grpc_service_pb2, http_service_pb2, http_uri_pb2
 from envoy.config.trace.v3 import datadog_pb2, opentelemetry_pb2, skywalking_pb2, zipkin_pb2
-from google.protobuf import any_pb2, duration_pb2
+from google.protobuf import any_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.envoy.extension_providers import Provider, provider_cluster
@@ -15,22 +18,31 @@ from mesh_pilot.envoy.messages import any_of, boolean, duration
 from mesh_pilot.world.view import View
 
 ZIPKIN_PATH = "/api/v2/spans"
-SERVICE_NAME = "mesh"
-"""What Datadog and OpenTelemetry call the source of spans where its own tags do not say."""
-DEFAULT_TIMEOUT = duration_pb2.Duration(seconds=10)
+UNNAMED = "envoy"
+"""What Datadog calls the service of a proxy that names no cluster of its own: Envoy refuses an empty name."""
+ZIPKIN_TIMEOUT = timedelta(seconds=5)
+DEFAULT_TIMEOUT = timedelta(seconds=10)
+
+KINDS = ("zipkin", "opentelemetry", "datadog", "skywalking")
+"""Fields of an extension provider that make a tracer of it."""
+
+Header = mesh_api.MeshConfigExtensionProviderHttpHeader
 
 Tracer = tuple[any_pb2.Any, int]
 """Configuration and longest path tag (0: not said)."""
 
 
-def provider_tracer(view: View, namespace: str, provider: Provider) -> Tracer | None:
-    """The tracer of a provider; None if it is not for traces, or can't be reached from the namespace."""
+def provider_tracer(view: View, namespace: str, provider: Provider, service: str) -> Tracer | None:
+    """The tracer of a provider; None if it is not for traces, or can't be reached from the namespace.
+
+    ``service`` is the name that spans give to the proxy's workload, where the tracer sends one.
+    """
     if provider.zipkin is not None:
         return _zipkin(view, namespace, provider.zipkin)
     if provider.opentelemetry is not None:
-        return _opentelemetry(view, namespace, provider.opentelemetry)
+        return _opentelemetry(view, namespace, provider.opentelemetry, service)
     if provider.datadog is not None:
-        return _datadog(view, namespace, provider.datadog)
+        return _datadog(view, namespace, provider.datadog, service)
     if provider.skywalking is not None:
         return _skywalking(view, namespace, provider.skywalking)
     return None
@@ -50,46 +62,47 @@ def _zipkin(
         collector_endpoint_version=zipkin_pb2.ZipkinConfig.HTTP_JSON,
         trace_id_128bit=not zipkin.enable_64bit_trace_id,
         shared_span_context=boolean(False),
+        trace_context_option=zipkin_pb2.ZipkinConfig.TraceContextOption.ValueType(zipkin.trace_context_option),
     )
+    if zipkin.timeout is not None or zipkin.headers:
+        # Envoys that know this field pass over the three above; older ones pass over this one.
+        path = zipkin.path or ZIPKIN_PATH
+        service = _http(f"http://{host}{path}", cluster, zipkin.timeout or ZIPKIN_TIMEOUT, zipkin.headers)
+        config.collector_service.CopyFrom(service)
     return any_of(config), zipkin.max_tag_length
 
 
 def _opentelemetry(
-    view: View, namespace: str, otel: mesh_api.MeshConfigExtensionProviderOpenTelemetryTracingProvider
+    view: View, namespace: str, otel: mesh_api.MeshConfigExtensionProviderOpenTelemetryTracingProvider, service: str
 ) -> Tracer | None:
     found = provider_cluster(view, namespace, otel.service, otel.port)
     if found is None:
         return None
     cluster, host = found
-    config = opentelemetry_pb2.OpenTelemetryConfig(service_name=SERVICE_NAME)
-    if otel.http is None:
-        config.grpc_service.CopyFrom(_grpc(cluster, host))
+    config = opentelemetry_pb2.OpenTelemetryConfig(service_name=service)
+    if otel.http is not None:
+        http = otel.http
+        timeout = DEFAULT_TIMEOUT if http.timeout is None else http.timeout
+        uri = f"http://{host}:{otel.port}{http.path}"
+        config.http_service.CopyFrom(_http(uri, cluster, timeout, http.headers))
         return any_of(config), otel.max_tag_length
-    http = otel.http
-    config.http_service.CopyFrom(
-        http_service_pb2.HttpService(
-            http_uri=http_uri_pb2.HttpUri(
-                uri=f"http://{host}:{otel.port}{http.path}",
-                cluster=cluster,
-                timeout=duration(http.timeout) if http.timeout is not None else DEFAULT_TIMEOUT,
-            ),
-            request_headers_to_add=[
-                base_pb2.HeaderValueOption(header=base_pb2.HeaderValue(key=h.name, value=h.value or ""))
-                for h in http.headers
-            ],
-        )
-    )
+    config.grpc_service.CopyFrom(_grpc(cluster, host))
+    if otel.grpc is not None:
+        if otel.grpc.timeout is not None:
+            config.grpc_service.timeout.CopyFrom(duration(otel.grpc.timeout))
+        config.grpc_service.initial_metadata.extend(_values(otel.grpc.initial_metadata))
     return any_of(config), otel.max_tag_length
 
 
 def _datadog(
-    view: View, namespace: str, datadog: mesh_api.MeshConfigExtensionProviderDatadogTracingProvider
+    view: View, namespace: str, datadog: mesh_api.MeshConfigExtensionProviderDatadogTracingProvider, service: str
 ) -> Tracer | None:
     found = provider_cluster(view, namespace, datadog.service, datadog.port)
     if found is None:
         return None
     cluster, host = found
-    config = datadog_pb2.DatadogConfig(collector_cluster=cluster, collector_hostname=host, service_name=SERVICE_NAME)
+    name = service or UNNAMED
+    config = datadog_pb2.DatadogConfig(collector_cluster=cluster, collector_hostname=host, service_name=name)
     return any_of(config), datadog.max_tag_length
 
 
@@ -103,6 +116,23 @@ def _skywalking(
     if skywalking.access_token:
         config.client_config.backend_token = skywalking.access_token
     return any_of(config), 0
+
+
+def _http(uri: str, cluster: str, timeout: timedelta, headers: Iterable[Header]) -> http_service_pb2.HttpService:
+    return http_service_pb2.HttpService(
+        http_uri=http_uri_pb2.HttpUri(uri=uri, cluster=cluster, timeout=duration(timeout)),
+        request_headers_to_add=[
+            base_pb2.HeaderValueOption(
+                header=value, append_action=base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
+            )
+            for value in _values(headers)
+        ],
+    )
+
+
+def _values(headers: Iterable[Header]) -> list[base_pb2.HeaderValue]:
+    """Headers with a fixed value; the environment of proxies is not known here."""
+    return [base_pb2.HeaderValue(key=h.name, value=h.value) for h in headers if h.value is not None]
 
 
 def _grpc(cluster: str, host: str) -> grpc_service_pb2.GrpcService:

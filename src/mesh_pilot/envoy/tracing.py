@@ -2,6 +2,9 @@
 
 Without a Telemetry that speaks of tracing, and without default providers, it is as the mesh config's own settings
 say, and spans go where the proxy's bootstrap says. Rules: Istio's Telemetry and MeshConfig references.
+
+Istio's own tags (``istio.canonical_service``, ...) are there where ``enableIstioTags: true`` says so. They are not
+the default, as in Istio: they would keep proxies of different workloads from sharing listeners.
 """
 
 from __future__ import annotations
@@ -11,14 +14,18 @@ from collections.abc import Mapping
 import attrs
 from envoy.config.trace.v3 import http_tracer_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
+from envoy.type.metadata.v3 import metadata_pb2
 from envoy.type.tracing.v3.custom_tag_pb2 import CustomTag
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
+from mesh_pilot.envoy.authz.custom import HTTP_RBAC
+from mesh_pilot.envoy.authz.filters import TRIED_ALLOW, TRIED_DENY
 from mesh_pilot.envoy.extension_providers import extension_provider
-from mesh_pilot.envoy.messages import encode, percent, uint32
+from mesh_pilot.envoy.messages import encode, percent, uint32, varint
 from mesh_pilot.envoy.owner import Owner
 from mesh_pilot.envoy.proxy_settings import proxy_settings
+from mesh_pilot.envoy.span_source import Tags
 from mesh_pilot.envoy.telemetry import is_for_side, provider_names, telemetry_for
 from mesh_pilot.envoy.trace_providers import provider_tracer
 from mesh_pilot.incremental import derived
@@ -26,6 +33,16 @@ from mesh_pilot.world.view import View
 
 DEFAULT_SAMPLING = 1.0
 """Percent of requests that start a trace where nobody says."""
+
+_NO_CONTEXT_PROPAGATION = varint(13 << 3) + varint(1)
+"""``Tracing.no_context_propagation: true``, encoded: Envoy 1.40 has the field, xds-protos 1.85 lacks it."""
+
+_TRIED = tuple(
+    (f"istio.authorization.dry_run.{action}_policy.{tag}", prefix + key)
+    for action, prefix in (("allow", TRIED_ALLOW), ("deny", TRIED_DENY))
+    for tag, key in (("name", "shadow_effective_policy_id"), ("result", "shadow_engine_result"))
+)
+"""Istio's tags for policies that are only tried out, and where Envoy's RBAC filter notes their values."""
 
 Tag = mesh_api.TracingCustomTag | api.TracingCustomTag
 
@@ -41,30 +58,57 @@ class Tracing:
     """Longest path that goes into a span; 0: Envoy's default."""
     provider: str = ""
     """Name of the extension provider that spans go to; empty: as the bootstrap says."""
+    istio_tags: bool = False
+    """Whether spans have Istio's own tags."""
+    by_request_id: bool = True
+    """Whether the id of a request says whether it is sampled, and is changed to say so."""
+    propagated: bool = True
+    """Whether upstreams are told of the trace."""
+
+
+@attrs.frozen
+class TracingConfig:
+    """What an HTTP connection manager and its filters are told of tracing."""
+
+    tracing: bytes = b""
+    """An encoded ``HttpConnectionManager.Tracing``, empty for none."""
+    by_request_id: bool = True
+    """See ``Tracing``."""
+    child_spans: bool = False
+    """Whether each request to an upstream is a span of its own, below that of the request that came in."""
+
+
+NO_TRACING = TracingConfig()
 
 
 @derived
-def tracing(view: View, owner: Owner) -> bytes:
-    """An encoded ``HttpConnectionManager.Tracing``, empty for none."""
+def tracing(view: View, owner: Owner) -> TracingConfig:
+    """The tracing of an owner's HTTP connection managers."""
     chosen = chosen_tracing(view, owner)
     if chosen is None:
-        return b""
+        return NO_TRACING
+    tags = [_tag(name, tag) for name, tag in chosen.tags.items()]
+    if chosen.istio_tags:
+        tags += _istio_tags(owner.spans.tags)
     config = hcm_pb2.HttpConnectionManager.Tracing(
         client_sampling=percent(100),
         random_sampling=percent(chosen.sampling),
         overall_sampling=percent(100),
-        custom_tags=[_tag(name, tag) for name, tag in sorted(chosen.tags.items())],
+        custom_tags=sorted(tags, key=lambda tag: tag.tag),
     )
     length = chosen.tag_length
+    child_spans = False
     if chosen.provider:
-        tracer, own_length = _tracer(view, owner.namespace, chosen.provider)
-        if not tracer:
-            return b""
-        config.provider.MergeFromString(tracer)
-        length = own_length or length
+        tracer = _tracer(view, owner.namespace, chosen.provider, owner.spans.service)
+        if tracer is None:
+            return NO_TRACING
+        config.provider.MergeFromString(tracer.config)
+        length = tracer.tag_length or length
+        child_spans = tracer.child_spans
     if length:
         config.max_path_tag_length.CopyFrom(uint32(length))
-    return encode(config)
+    encoded = encode(config) + (b"" if chosen.propagated else _NO_CONTEXT_PROPAGATION)
+    return TracingConfig(encoded, chosen.by_request_id, child_spans)
 
 
 @derived
@@ -86,12 +130,17 @@ def chosen_tracing(view: View, owner: Owner) -> Tracing | None:
     for entry in said:
         named = provider_names(entry.providers)
         sampling = entry.random_sampling_percentage
-        disabled = disabled if entry.disable_span_reporting is None else entry.disable_span_reporting
+        disabled = _said(entry.disable_span_reporting, disabled)
         chosen = attrs.evolve(
             chosen,
             provider=named[0] if named else chosen.provider,
             sampling=chosen.sampling if sampling is None else sampling,
             tags=entry.custom_tags or chosen.tags,
+            istio_tags=_said(entry.enable_istio_tags, chosen.istio_tags),
+            by_request_id=_said(entry.use_request_id_for_trace_sampling, chosen.by_request_id),
+            propagated=chosen.propagated
+            if entry.disable_context_propagation is None
+            else not entry.disable_context_propagation,
         )
     return chosen if chosen.provider and not disabled else None
 
@@ -101,20 +150,53 @@ def _mesh_tracing(view: View, own: str) -> tuple[Tracing, bool, tuple[str, ...]]
     """The mesh's own settings, whether they are on, and the default providers."""
     mesh = view.mesh()
     settings = proxy_settings(view, own).tracing or mesh_api.Tracing()
-    base = Tracing(settings.sampling or DEFAULT_SAMPLING, settings.custom_tags, settings.max_path_tag_length)
+    base = Tracing(
+        settings.sampling or DEFAULT_SAMPLING,
+        settings.custom_tags,
+        settings.max_path_tag_length,
+        istio_tags=bool(settings.enable_istio_tags),
+    )
     defaults = mesh.default_providers
     return base, mesh.enable_tracing, tuple(defaults.tracing if defaults else ())
 
 
+@attrs.frozen
+class _Tracer:
+    """A provider as Envoy takes it."""
+
+    config: bytes
+    """An encoded ``Tracing.Http``."""
+    tag_length: int
+    """Longest path tag; 0: not said."""
+    child_spans: bool
+
+
 @derived
-def _tracer(view: View, namespace: str, name: str) -> tuple[bytes, int]:
-    """An encoded ``Tracing.Http`` for a provider (empty if it can't be used), and its tag length."""
+def _tracer(view: View, namespace: str, name: str, service: str) -> _Tracer | None:
+    """The tracer of a provider for proxies whose spans name this service; None if it can't be used."""
     provider = extension_provider(view, name)
-    found = provider_tracer(view, namespace, provider) if provider else None
-    if found is None:
-        return b"", 0
+    found = provider_tracer(view, namespace, provider, service) if provider else None
+    if provider is None or found is None:
+        return None
     config, length = found
-    return encode(http_tracer_pb2.Tracing.Http(name=name, typed_config=config)), length
+    http = http_tracer_pb2.Tracing.Http(name=name, typed_config=config)
+    # SkyWalking draws its map of services from spans of requests that go out.
+    return _Tracer(encode(http), length, child_spans=provider.skywalking is not None)
+
+
+def _said(value: bool | None, otherwise: bool) -> bool:
+    return otherwise if value is None else value
+
+
+def _istio_tags(tags: Tags) -> list[CustomTag]:
+    found = [CustomTag(tag=name, literal=CustomTag.Literal(value=value)) for name, value in tags]
+    for name, key in _TRIED:
+        tag = CustomTag(tag=name)
+        tag.metadata.kind.request.SetInParent()
+        tag.metadata.metadata_key.key = HTTP_RBAC
+        tag.metadata.metadata_key.path.append(metadata_pb2.MetadataKey.PathSegment(key=key))
+        found.append(tag)
+    return found
 
 
 def _tag(name: str, tag: Tag) -> CustomTag:

@@ -216,7 +216,7 @@ def warnings_of(item: Config | MeshConfigValue | MeshNetworksValue) -> Iterator[
     """For each warning: ``where`` (file and line), ``object``, ``field`` and ``reason``."""
     name = name_of_item(item)
     for problem in item.warnings:
-        yield _warning(item.origin, name, problem)
+        yield warning_line(item.origin, name, problem)
 
 
 def name_of_item(item: Config | MeshConfigValue | MeshNetworksValue) -> str:
@@ -224,7 +224,8 @@ def name_of_item(item: Config | MeshConfigValue | MeshNetworksValue) -> str:
     return str(item.key) if isinstance(item, Config) else item_key(item)[0]
 
 
-def _warning(origin: Origin, name: str, problem: Problem) -> dict[str, str]:
+def warning_line(origin: Origin, name: str, problem: Problem) -> dict[str, str]:
+    """A warning about something in force, as it is logged and shown."""
     where = str(attrs.evolve(origin, line=problem.line or origin.line))
     return {"where": where, "object": name, "field": problem.path, "reason": problem.reason}
 

@@ -10,6 +10,7 @@ from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.ops.answers import Json
 from mesh_pilot.ops.changes import describe, warnings_of
+from mesh_pilot.ops.telemetry import provider_warnings
 from mesh_pilot.sources.base import Ignoring
 from mesh_pilot.sources.supervisor import SupervisorStatistics
 from mesh_pilot.world import World
@@ -50,10 +51,11 @@ def warnings(world: World) -> Iterator[dict[str, str]]:
     """What is doubtful, or has no effect, in configs and mesh-wide settings that are in force."""
     for item in _doubtful(world):
         yield from warnings_of(item)
+    yield from provider_warnings(world)
 
 
 def count_warnings(world: World) -> int:
-    return sum(len(item.warnings) for item in _doubtful(world))
+    return sum(len(item.warnings) for item in _doubtful(world)) + sum(1 for _ in provider_warnings(world))
 
 
 def _doubtful(world: World) -> list[Config | MeshConfigValue | MeshNetworksValue]:

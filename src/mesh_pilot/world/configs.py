@@ -14,7 +14,7 @@ from mesh_pilot.api.istio.telemetry.v1alpha1 import Telemetry
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world.buckets import bucket_of
 from mesh_pilot.world.credentials import CredentialUses
-from mesh_pilot.world.names import MESH_GATEWAY, full_gateway
+from mesh_pilot.world.names import GATEWAY_NAME, MESH_GATEWAY, full_gateway
 from mesh_pilot.world.services import ServiceTable
 from mesh_pilot.world.view import VirtualServiceHead
 
@@ -217,8 +217,11 @@ def _labels_selected(config: Config | None) -> frozenset[str]:
             policies = [rule.traffic_policy, *(s.traffic_policy for s in rule.subsets)]
             labels |= {k for policy in policies if policy for k in _labels_compared(policy)}
             return frozenset(labels)
-        case Telemetry(selector=selector) | WasmPlugin(selector=selector) if selector:
-            return frozenset(selector.match_labels)
+        case Telemetry() | WasmPlugin() as spec:
+            labels = set(spec.selector.match_labels) if spec.selector else set()
+            if spec.target_ref is not None or spec.target_refs:
+                labels.add(GATEWAY_NAME)
+            return frozenset(labels)
         case _:
             return frozenset()
 

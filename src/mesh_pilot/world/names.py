@@ -5,6 +5,9 @@ from __future__ import annotations
 MESH_GATEWAY = "mesh"
 """The gateway that stands for all sidecars."""
 
+GATEWAY_NAME = "gateway.networking.k8s.io/gateway-name"
+"""The label by which the proxies of a Kubernetes Gateway are known."""
+
 
 def full_host(host: str, namespace: str, domain: str) -> str:
     """``reviews`` of namespace ``shop`` is ``reviews.shop.svc.cluster.local``; dotted and wildcard names stay."""

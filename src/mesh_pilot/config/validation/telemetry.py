@@ -13,7 +13,7 @@ from mesh_pilot.api.istio.telemetry.v1alpha1 import (
     Tracing,
     TracingCustomTag,
 )
-from mesh_pilot.config.validation.common import check_match_labels, check_targets
+from mesh_pilot.config.validation.common import check_match_labels, check_targets, warn_of_waypoints
 from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.values import duration_reason, percent_reason
 from mesh_pilot.model.config import Problem
@@ -23,6 +23,7 @@ def validate(spec: Telemetry, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a Telemetry."""
     yield from check_match_labels(spec.selector)
     yield from check_targets(spec.selector is not None, spec.target_ref, spec.target_refs, context)
+    yield from warn_of_waypoints(spec.target_ref, spec.target_refs)
     if len(spec.tracing) > 1:
         yield warning("spec.tracing", "has several entries; one for each direction is used")
     for index, tracing in enumerate(spec.tracing):

@@ -30,8 +30,8 @@ HTTP_EXT_AUTHZ = "envoy.filters.http.ext_authz"
 NETWORK_EXT_AUTHZ = "envoy.filters.network.ext_authz"
 STAT_PREFIX = "tcp."
 
-_TRIED_ALLOW = "istio_dry_run_allow_"
-_TRIED_DENY = "istio_dry_run_deny_"
+TRIED_ALLOW = "istio_dry_run_allow_"
+TRIED_DENY = "istio_dry_run_deny_"
 
 R = TypeVar("R", HttpRbac, NetworkRbac)
 
@@ -142,12 +142,12 @@ def _ruling(rbac: R, rules: Rules) -> R:
     if rules.enforced is not None:
         rbac.rules.ParseFromString(rules.enforced)
         rbac.rules.SetInParent()
-    rbac.shadow_rules_stat_prefix = _TRIED_ALLOW
+    rbac.shadow_rules_stat_prefix = TRIED_ALLOW
     if rules.tried is not None:
         rbac.shadow_rules.ParseFromString(rules.tried)
         rbac.shadow_rules.SetInParent()
         if rbac.shadow_rules.action == RBAC.DENY:
-            rbac.shadow_rules_stat_prefix = _TRIED_DENY
+            rbac.shadow_rules_stat_prefix = TRIED_DENY
     return rbac
 
 

@@ -7,7 +7,9 @@ from envoy.extensions.filters.network.http_connection_manager.v3 import http_con
 
 from mesh_pilot.envoy.filters.common import http_filter
 from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.envoy.pieces import optional_piece
 from mesh_pilot.envoy.proxy_settings import headers
+from mesh_pilot.envoy.tracing import tracing
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
@@ -16,4 +18,7 @@ NAME = "envoy.filters.http.router"
 
 def router(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter:
     debug = headers(view, owner.settings).envoy_debug_headers
-    return http_filter(NAME, router_pb2.Router(suppress_envoy_headers=bool(debug and debug.disabled)))
+    config = router_pb2.Router(suppress_envoy_headers=bool(debug and debug.disabled))
+    with optional_piece("child spans", namespace=owner.namespace):
+        config.start_child_span = tracing(view, owner).child_spans
+    return http_filter(NAME, config)

@@ -1,0 +1,81 @@
+"""Providers that Telemetry and the mesh config name and that can't be used are told, with the field and the reason."""
+
+from __future__ import annotations
+
+import pytest
+from support.telemetry import PROVIDERS, SERVICES, telemetry
+from support.worlds import update, world_of
+
+from mesh_pilot.ops.telemetry import ProviderReports, provider_warnings
+from mesh_pilot.ops.world_pages import count_warnings, warnings
+from mesh_pilot.world import World
+
+
+def told(world: World) -> list[tuple[str, str, str]]:
+    return [(line["object"], line["field"], line["reason"]) for line in provider_warnings(world)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "reason"),
+    [
+        ("tracing: [{providers: [{name: zipkin}]}]", "", ""),
+        ("accessLogging: [{providers: [{name: file}, {name: envoy}, {name: otel-als}]}]", "", ""),
+        (
+            "tracing: [{}, {providers: [{name: typo}]}]",
+            "spec.tracing[1].providers[0].name",
+            "the mesh config has no extension provider typo: nothing is traced",
+        ),
+        (
+            "tracing: [{providers: [{name: file}]}]",
+            "spec.tracing[0].providers[0].name",
+            "extension provider file is not one for traces: nothing is traced",
+        ),
+        (
+            "tracing: [{providers: [{name: lost}]}]",
+            "spec.tracing[0].providers[0].name",
+            "extension provider lost: namespace shop sees no service collector.example with port 1: nothing is traced",
+        ),
+        (
+            "accessLogging: [{providers: [{name: file}, {name: typo}]}]",
+            "spec.accessLogging[0].providers[1].name",
+            "the mesh config has no extension provider typo: nothing is logged to it",
+        ),
+        (
+            "accessLogging: [{providers: [{name: zipkin}]}]",
+            "spec.accessLogging[0].providers[0].name",
+            "extension provider zipkin is not one for access logs: nothing is logged to it",
+        ),
+    ],
+)
+def test_a_provider_of_a_telemetry_that_cannot_be_used_is_told(spec: str, field: str, reason: str) -> None:
+    world = world_of(SERVICES + telemetry("t", "shop", spec), mesh=PROVIDERS)
+    assert told(world) == ([("Telemetry/shop/t", field, reason)] if reason else [])
+
+
+def test_a_default_provider_that_cannot_be_used_is_told() -> None:
+    world = world_of(mesh="defaultProviders: {tracing: [typo], accessLogging: [envoy, typo]}")
+    assert [(name, field) for name, field, _ in told(world)] == [
+        ("mesh", "defaultProviders.tracing[0]"),
+        ("mesh", "defaultProviders.accessLogging[1]"),
+    ]
+
+
+def test_it_is_among_the_warnings_with_the_place_where_it_is_written() -> None:
+    world = world_of(telemetry("t", "shop", "tracing: [{providers: [{name: typo}]}]"))
+    (line,) = warnings(world)
+    assert line["where"].startswith("test.yaml:") and line["object"] == "Telemetry/shop/t"
+    assert count_warnings(world) == 1
+
+
+def test_it_is_logged_once_and_again_when_it_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = telemetry("t", "shop", "tracing: [{providers: [{name: typo}]}]")
+    world = world_of(wrong)
+    reports = ProviderReports(world)
+    for _ in range(2):
+        reports.tell()
+    assert capsys.readouterr().out.count("a provider can't be used") == 1
+    update(world, telemetry("t", "shop", ""))
+    reports.tell()
+    update(world, wrong)
+    reports.tell()
+    assert capsys.readouterr().out.count("a provider can't be used") == 1
