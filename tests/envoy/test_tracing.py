@@ -20,6 +20,7 @@ from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.gateways import gateway_listeners
 from mesh_pilot.envoy.owner import Side
+from mesh_pilot.envoy.span_source import workload_tags
 from mesh_pilot.envoy.trace_providers import KINDS
 from mesh_pilot.envoy.tracing import chosen_tracing
 from mesh_pilot.model.proxy import Proxy
@@ -47,6 +48,18 @@ def test_the_narrower_telemetry_adds_to_what_the_wider_says_of_tracing() -> None
     assert chosen is not None
     assert (chosen.provider, chosen.sampling, list(chosen.tags)) == ("zipkin", 10, ["a"])
     assert chosen_tracing(world.view, owner(Side.INBOUND)) is None
+
+
+@pytest.mark.parametrize(
+    ("entry", "expected"),
+    [
+        ("providers: [{name: zipkin}]", {"env": "prod"}),
+        ("providers: [{name: zipkin}], customTags: {a: {literal: {value: b}}}", {"a": "b"}),
+    ],
+)
+def test_tags_of_the_mesh_config_hold_until_a_telemetry_has_its_own(entry: str, expected: dict[str, str]) -> None:
+    mesh = "defaultConfig: {tracing: {customTags: {env: {literal: {value: prod}}}}}"
+    assert tags(http_chain(traced_world(entry, mesh=mesh))) == expected
 
 
 def traced(provider: str) -> Any:
@@ -224,10 +237,10 @@ def test_the_narrower_telemetry_wins_for_these_fields() -> None:
     )
     chosen = chosen_tracing(world.view, owner())
     assert chosen is not None
-    assert (chosen.by_request_id, chosen.propagated, chosen.istio_tags) == (True, True, False)
+    assert (chosen.by_request_id, chosen.context_disabled, chosen.istio_tags) == (True, False, False)
     chosen = chosen_tracing(world.view, attrs.evolve(owner(), labels=frozenset()))
     assert chosen is not None
-    assert (chosen.by_request_id, chosen.propagated, chosen.istio_tags) == (False, False, True)
+    assert (chosen.by_request_id, chosen.context_disabled, chosen.istio_tags) == (False, True, True)
 
 
 # -- Istio's tags
@@ -269,6 +282,20 @@ def test_spans_have_istios_tags_where_that_is_said(entry: str, mesh: str) -> Non
 def test_without_that_they_have_none_so_that_listeners_are_shared(said: str) -> None:
     world = traced_world(f"providers: [{{name: zipkin}}]{said}")
     assert tags(http_chain(world)) == {}
+
+
+def test_the_labels_for_the_canonical_service_count_before_others() -> None:
+    labels = {"app": "web", "service.istio.io/canonical-name": "shop", "service.istio.io/canonical-revision": "v3"}
+    found = dict(workload_tags("", frozenset(labels.items()), "", ""))
+    assert found == {
+        "istio.canonical_revision": "v3",
+        "istio.canonical_service": "shop",
+        "istio.cluster_id": "unknown",
+        "istio.mesh_id": "unknown",
+        "istio.namespace": "default",
+    }
+    found = dict(workload_tags("shop", frozenset(), "", ""))
+    assert (found["istio.canonical_service"], found["istio.canonical_revision"]) == ("unknown", "latest")
 
 
 def test_a_tag_of_ones_own_stands_among_them() -> None:

@@ -118,10 +118,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     networking.ServerTlsSettingsTlsCertificate: {"ca_certificates": "use caCertificates of the server's tls"},
     networking.WorkloadGroup: {"probe": _AGENT},
     networking.WorkloadGroupObjectMeta: {"annotations": "only the labels are for the group's entries"},
-    telemetry.Telemetry: {
-        "metrics": _METRICS,
-        **dict.fromkeys(("target_ref", "target_refs"), "this version takes the object for one without a target"),
-    },
+    telemetry.Telemetry: {"metrics": _METRICS},
     networking_v1beta1.ProxyConfig: dict.fromkeys(("concurrency", "environment_variables", "image"), _AGENT),
 }
 """By message, then by proto name: why."""

@@ -3,8 +3,8 @@
 Without a Telemetry that speaks of tracing, and without default providers, it is as the mesh config's own settings
 say, and spans go where the proxy's bootstrap says. Rules: Istio's Telemetry and MeshConfig references.
 
-Istio's own tags (``istio.canonical_service``, ...) are there where ``enableIstioTags: true`` says so. They are not
-the default, as in Istio: they would keep proxies of different workloads from sharing listeners.
+Istio's own tags (``istio.canonical_service``, ...) are sent where ``enableIstioTags`` is true. Unlike in Istio that is
+not the default: the tags keep proxies of different workloads from sharing listeners.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Tracing:
     """Whether spans have Istio's own tags."""
     by_request_id: bool = True
     """Whether the id of a request says whether it is sampled, and is changed to say so."""
-    propagated: bool = True
-    """Whether upstreams are told of the trace."""
+    context_disabled: bool = False
+    """Whether upstreams are not told of the trace."""
 
 
 @attrs.frozen
@@ -107,7 +107,7 @@ def tracing(view: View, owner: Owner) -> TracingConfig:
         child_spans = tracer.child_spans
     if length:
         config.max_path_tag_length.CopyFrom(uint32(length))
-    encoded = encode(config) + (b"" if chosen.propagated else _NO_CONTEXT_PROPAGATION)
+    encoded = encode(config) + (_NO_CONTEXT_PROPAGATION if chosen.context_disabled else b"")
     return TracingConfig(encoded, chosen.by_request_id, child_spans)
 
 
@@ -125,7 +125,7 @@ def chosen_tracing(view: View, owner: Owner) -> Tracing | None:
     said = [e for e in entries if e is not None]
     if not said and not providers:
         return base if enabled else None
-    chosen = attrs.evolve(base, provider=providers[0] if providers else "", tags={})
+    chosen = attrs.evolve(base, provider=providers[0] if providers else "")
     disabled = False
     for entry in said:
         named = provider_names(entry.providers)
@@ -138,9 +138,7 @@ def chosen_tracing(view: View, owner: Owner) -> Tracing | None:
             tags=entry.custom_tags or chosen.tags,
             istio_tags=_said(entry.enable_istio_tags, chosen.istio_tags),
             by_request_id=_said(entry.use_request_id_for_trace_sampling, chosen.by_request_id),
-            propagated=chosen.propagated
-            if entry.disable_context_propagation is None
-            else not entry.disable_context_propagation,
+            context_disabled=_said(entry.disable_context_propagation, chosen.context_disabled),
         )
     return chosen if chosen.provider and not disabled else None
 
