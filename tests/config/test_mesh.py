@@ -403,3 +403,26 @@ def test_other_log_formats_stay_as_they_are() -> None:
     ):
         assert problems_of(data) == []
         assert mesh(data).access_log_format == data["accessLogFormat"]
+
+
+def test_settings_of_calls_to_trace_collectors_that_envoy_would_refuse_are_warned_of() -> None:
+    headers = [{"name": "a", "value": "b"}, {"name": "a b", "value": "c"}, {"name": "c", "value": "1%"}]
+    providers = [
+        {"name": "z", "zipkin": {"service": "a.b", "port": 1, "timeout": "-1s", "headers": headers}},
+        {
+            "name": "o",
+            "opentelemetry": {"service": "a.b", "port": 1, "http": {"path": "/", "timeout": "0s", "headers": headers}},
+        },
+        {"name": "g", "opentelemetry": {"service": "a.b", "port": 1, "grpc": {"initialMetadata": headers}}},
+    ]
+    found: list[Problem] = []
+    decode_mesh({"extensionProviders": providers}, origin=Origin("test"), warnings=found)
+    assert [problem.path.partition(".")[2] for problem in found] == [
+        "zipkin.timeout",
+        "zipkin.headers[1]",
+        "zipkin.headers[2]",
+        "opentelemetry.http.headers[1]",
+        "opentelemetry.http.headers[2]",
+        "opentelemetry.grpc.initialMetadata[1]",
+        "opentelemetry.grpc.initialMetadata[2]",
+    ]

@@ -124,9 +124,26 @@ extensionProviders:
 - {name: zipkin-more, zipkin: {service: collector.example, port: 4317, timeout: 2s, headers: [{name: a, value: b}]}}
 - {name: opentelemetry, opentelemetry: {service: collector.example, port: 4317, grpc: {timeout: 3s}}}
 - {name: otlp, opentelemetry: {service: collector.example, port: 443, http: {path: /v1, headers: [{name: a}]}}}
+- {name: zipkin-odd, zipkin: {service: collector.example, port: 4317, timeout: -1s, headers: [{name: "", value: b}]}}
+- name: otlp-odd
+  opentelemetry:
+    service: collector.example
+    port: 443
+    http: {path: /v1, timeout: -1s, headers: [HEADERS]}
+- name: opentelemetry-odd
+  opentelemetry:
+    service: collector.example
+    port: 4317
+    grpc: {timeout: -1s, initialMetadata: [HEADERS]}
 - {name: datadog, datadog: {service: collector.example, port: 4317}}
 - {name: skywalking, skywalking: {service: collector.example, port: 4317, accessToken: t}}
-"""
+""".replace(
+    "HEADERS", r'{name: "a b", value: c}, {name: "", value: c}, {name: a, value: "b\nc"}, {name: b, value: "1%"}'
+)
+
+TRACERS = ("zipkin", "zipkin-more", "opentelemetry", "otlp", "datadog", "skywalking")
+ODD_TRACERS = ("zipkin-odd", "otlp-odd", "opentelemetry-odd")
+"""With settings that are left out, because Envoy would refuse the listener."""
 
 BALANCED = {"INBOUND_LISTENER_EXACT_BALANCE": "true", "OUTBOUND_LISTENER_EXACT_BALANCE": "true"}
 FILES = {"TLS_SERVER_CERT_CHAIN": "/c.pem", "TLS_SERVER_KEY": "/k.pem", "TLS_SERVER_ROOT_CERT": "/r.pem"}
@@ -146,7 +163,9 @@ def test_envoy_takes_the_listeners_of_all_golden_scenarios(tmp_path: Path) -> No
     assert complaints(tmp_path, golden_listeners(), [zipkin.SerializeToString()]) == ""
 
 
-@pytest.mark.parametrize("tracer", ["zipkin", "zipkin-more", "opentelemetry", "otlp", "datadog", "skywalking"])
+@pytest.mark.parametrize(
+    "tracer", ["zipkin", "zipkin-more", "opentelemetry", "otlp", "datadog", "skywalking", *ODD_TRACERS]
+)
 def test_envoy_takes_odd_listeners(tracer: str, tmp_path: Path) -> None:
     world = world_of(ODD.replace("TRACER", tracer), mesh=MESH)
     proxies = [

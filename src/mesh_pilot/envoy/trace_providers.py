@@ -13,6 +13,7 @@ from envoy.config.trace.v3 import datadog_pb2, opentelemetry_pb2, skywalking_pb2
 from google.protobuf import any_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
+from mesh_pilot.config.validation.extension_providers import call_header_reason, is_call_timeout
 from mesh_pilot.envoy.extension_providers import Provider, provider_cluster
 from mesh_pilot.envoy.messages import any_of, boolean, duration
 from mesh_pilot.world.view import View
@@ -67,7 +68,7 @@ def _zipkin(
     if zipkin.timeout is not None or zipkin.headers:
         # Envoys that know this field pass over the three above; older ones pass over this one.
         path = zipkin.path or ZIPKIN_PATH
-        service = _http(f"http://{host}{path}", cluster, zipkin.timeout or ZIPKIN_TIMEOUT, zipkin.headers)
+        service = _http(f"http://{host}{path}", cluster, _timeout(zipkin.timeout, ZIPKIN_TIMEOUT), zipkin.headers)
         config.collector_service.CopyFrom(service)
     return any_of(config), zipkin.max_tag_length
 
@@ -82,13 +83,12 @@ def _opentelemetry(
     config = opentelemetry_pb2.OpenTelemetryConfig(service_name=service)
     if otel.http is not None:
         http = otel.http
-        timeout = DEFAULT_TIMEOUT if http.timeout is None else http.timeout
         uri = f"http://{host}:{otel.port}{http.path}"
-        config.http_service.CopyFrom(_http(uri, cluster, timeout, http.headers))
+        config.http_service.CopyFrom(_http(uri, cluster, _timeout(http.timeout, DEFAULT_TIMEOUT), http.headers))
         return any_of(config), otel.max_tag_length
     config.grpc_service.CopyFrom(_grpc(cluster, host))
     if otel.grpc is not None:
-        if otel.grpc.timeout is not None:
+        if otel.grpc.timeout is not None and is_call_timeout(otel.grpc.timeout):
             config.grpc_service.timeout.CopyFrom(duration(otel.grpc.timeout))
         config.grpc_service.initial_metadata.extend(_values(otel.grpc.initial_metadata))
     return any_of(config), otel.max_tag_length
@@ -131,8 +131,17 @@ def _http(uri: str, cluster: str, timeout: timedelta, headers: Iterable[Header])
 
 
 def _values(headers: Iterable[Header]) -> list[base_pb2.HeaderValue]:
-    """Headers with a fixed value; the environment of proxies is not known here."""
-    return [base_pb2.HeaderValue(key=h.name, value=h.value) for h in headers if h.value is not None]
+    """Headers with a fixed value that Envoy takes; the environment of proxies is not known here."""
+    return [
+        base_pb2.HeaderValue(key=h.name, value=h.value)
+        for h in headers
+        if h.value is not None and not call_header_reason(h)
+    ]
+
+
+def _timeout(given: timedelta | None, otherwise: timedelta) -> timedelta:
+    """One that Envoy would refuse is as good as none: it must not cost a listener."""
+    return given if given is not None and is_call_timeout(given) else otherwise
 
 
 def _grpc(cluster: str, host: str) -> grpc_service_pb2.GrpcService:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider as Provider
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProviderHttpHeader as Header
 from mesh_pilot.config.validation.context import warning
 from mesh_pilot.config.validation.hosts import scoped_host_reason
 from mesh_pilot.config.validation.names import fqdn_or_ip_reason, port_reason, small_number
+from mesh_pilot.config.validation.values import header_value_reason
 from mesh_pilot.model.config import Problem
+
+_HEADER_NAME = re.compile(r"[0-9A-Za-z!#$%&'*+.^_|~`-]{1,16384}")
+_TIMEOUT_LIMIT = timedelta(seconds=1 << 32)
 
 _KINDS = {
     "envoyExtAuthzHttp": "envoy_ext_authz_http",
@@ -56,12 +63,48 @@ def _check_provider(path: str, provider: Provider) -> Iterator[Problem]:
     otel = provider.opentelemetry
     if otel is not None and otel.http is not None and otel.grpc is not None:
         yield warning(f"{path}.opentelemetry.grpc", "http and grpc exclude each other")
+    yield from _check_tracers(path, provider)
     for authz in (provider.envoy_ext_authz_http, provider.envoy_ext_authz_grpc):
         if authz is not None and authz.status_on_error and not _is_status(authz.status_on_error):
             yield warning(f"{path}.{name}.statusOnError", f'"{authz.status_on_error}" is not an HTTP status')
     http = provider.envoy_ext_authz_http
     if http is not None and http.path_prefix and not http.path_prefix.startswith("/"):
         yield warning(f"{path}.{name}.pathPrefix", f'"{http.path_prefix}" does not start with "/"')
+
+
+def _check_tracers(path: str, provider: Provider) -> Iterator[Problem]:
+    """Timeouts and headers of calls to trace collectors."""
+    zipkin, otel = provider.zipkin, provider.opentelemetry
+    if zipkin is not None:
+        yield from _check_call(f"{path}.zipkin", zipkin.timeout, "headers", zipkin.headers)
+    if otel is not None and otel.http is not None:
+        yield from _check_call(f"{path}.opentelemetry.http", otel.http.timeout, "headers", otel.http.headers)
+    if otel is not None and otel.grpc is not None:
+        metadata = otel.grpc.initial_metadata
+        yield from _check_call(f"{path}.opentelemetry.grpc", otel.grpc.timeout, "initialMetadata", metadata)
+
+
+def _check_call(path: str, timeout: timedelta | None, name: str, headers: Sequence[Header]) -> Iterator[Problem]:
+    if timeout is not None and not is_call_timeout(timeout):
+        yield warning(f"{path}.timeout", "is not between 0s and 136 years: the default is used")
+    for index, header in enumerate(headers):
+        reason = call_header_reason(header)
+        if reason:
+            yield warning(f"{path}.{name}[{index}]", f"is left out: {reason}")
+
+
+def is_call_timeout(value: timedelta) -> bool:
+    """Whether Envoy takes it as the timeout of a call."""
+    return timedelta(0) <= value < _TIMEOUT_LIMIT
+
+
+def call_header_reason(header: Header) -> str:
+    """Why Envoy does not take a header of a provider's calls; empty if it does, or if it has no fixed value."""
+    if not _HEADER_NAME.fullmatch(header.name):
+        return f"{header.name[:40]!r} is not a header name"
+    if any(character in (header.value or "") for character in "\0\r\n"):
+        return "its value has a line break or a zero byte"
+    return header_value_reason(header.value or "")
 
 
 def service_reason(service: str) -> str:
