@@ -30,13 +30,13 @@ spec:
 """
 
 
-def peer(mode: str, ports: str = "{}") -> str:
+def peer(mode: str, ports: str = "") -> str:
     return f"""
 ---
 apiVersion: security.istio.io/v1
 kind: PeerAuthentication
 metadata: {{name: web, namespace: shop}}
-spec: {{selector: {{matchLabels: {{app: web}}}}, mtls: {{mode: {mode}}}, portLevelMtls: {ports}}}
+spec: {{selector: {{matchLabels: {{app: web}}}}, mtls: {{mode: {mode}}}{ports and ", portLevelMtls: " + ports}}}
 """
 
 
