@@ -71,4 +71,4 @@ def test_it_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
     reports = RefusalReports(catalog(custom("a", "lost")))
     reports.tell()
     reports.tell()
-    assert capsys.readouterr().out.count("nobody can be asked") == 1
+    assert capsys.readouterr().out.count("CUSTOM authorization provider unavailable") == 1
