@@ -15,7 +15,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.istio.networking import v1beta1 as networking_v1beta1
 from mesh_pilot.api.istio.telemetry import v1alpha1 as telemetry
 
-_BOOTSTRAP = "it belongs into the proxy's bootstrap, which is not sent over xDS"
+_BOOTSTRAP = "it is for the proxy's bootstrap: not sent over xDS, and envoy-bootstrap does not write it"
 _AGENT = "it is for the program that starts the proxy; set it there"
 _KUBERNETES = "it is about objects of Kubernetes, which are not read"
 _NAMESPACES = "namespaces have no labels here; give only what is meant to the sources"

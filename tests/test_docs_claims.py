@@ -1,0 +1,108 @@
+"""Claims of the documentation beyond flags: what is not carried out, never compared, absent; and the indexes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+from support.golden import xdsdiff
+from support.planes import running_plane
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider
+from mesh_pilot.cli.envoy_bootstrap import EnvoyNode, envoy_bootstrap
+from mesh_pilot.config import groups
+from mesh_pilot.config.without_effect import WITHOUT_EFFECT
+from mesh_pilot.model.resource import PREFIX, TYPES
+from mesh_pilot.ops.changes import WITHOUT_EFFECT as KINDS_WITHOUT_EFFECT
+
+DOCS = Path(__file__).parents[1] / "docs"
+DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
+
+
+def part(page: str, begin: str, end: str) -> str:
+    """The text of a page from one phrase to the next."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    return text[text.index(begin) : text.index(end, text.index(begin))]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of the rows of its tables, without heads."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    heads = {i + step for i, line in enumerate(lines) if line.startswith("| ---") for step in (-1, 0)}
+    return [[cell.strip() for cell in line.strip("|").split("|")] for i, line in enumerate(lines) if i not in heads]
+
+
+def names(text: str) -> set[str]:
+    return set(re.findall(r"`([^`]+)`", text))
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = re.findall(r"\]\(([\w-]+\.md)\)", (DOCS / "README.md").read_text(encoding="utf-8"))
+    assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md") if page.name != "README.md")
+
+
+def test_decisions_are_numbered_one_by_one() -> None:
+    assert [page.name[:3] for page in DECISIONS] == [f"{number:03}" for number in range(1, len(DECISIONS) + 1)]
+    for page in DECISIONS:
+        assert page.read_text(encoding="utf-8").startswith(f"# {page.name[:3]}: ")
+
+
+READ = part("istio-differences.md", "Kinds and fields that are read:", "Objects that are not read:")
+
+
+def test_kinds_without_effect_are_listed() -> None:
+    (row,) = (row for row in rows(READ) if row[0].startswith("the kinds "))
+    assert names(row[0]) == set(KINDS_WITHOUT_EFFECT)
+
+
+def test_extension_providers_without_effect_are_listed() -> None:
+    (row,) = (row for row in rows(READ) if row[0].startswith("extension providers "))
+    assert names(row[0]) == set(WITHOUT_EFFECT[MeshConfigExtensionProvider])
+
+
+def test_objects_that_are_ignored_with_a_warning_are_listed() -> None:
+    table = rows(part("istio-differences.md", "Objects that are not read:", "The warnings for ignored objects"))
+    everything = {name for row in table if row[1].startswith("all") for name in names(row[0])}
+    single = {
+        (group, kind)
+        for row in table
+        if not row[1].startswith("all")
+        for group in [*names(row[0]), *([""] if "core" in row[0] else [])]
+        for kind in names(row[1])
+    }
+    assert everything == set(groups._BY_GROUP)
+    assert set(groups._BY_KIND) <= single
+    assert {kind for _, kind in single} == {kind for _, kind in groups._BY_KIND}
+
+
+@pytest.mark.parametrize("name", ["istio.networking.nds.v1.NameTable", "istio.mesh.v1alpha1.ProxyConfig"])
+def test_types_said_not_to_be_served_are_not(name: str) -> None:
+    table = rows(part("istio-differences.md", "Protocols and services:", "A client that asks"))
+    assert [row for row in table if name in names(row[0])]
+    assert PREFIX + name not in TYPES
+
+
+def test_what_the_comparison_drops_is_listed() -> None:
+    table = rows(part("istio-differences.md", "## Never compared", "## Not carried out yet"))
+    dropping = [rule for rule, kind in xdsdiff.RULES.items() if kind == "a"]
+    assert [row[0] for row in table] == [f"`{rule}`" for rule in dropping]
+
+
+async def test_metrics_said_to_be_missing_are(tmp_path: Path) -> None:
+    missing = names(part("operating.md", "Among the missing:", "Istio's dashboards of the data plane"))
+    assert len(missing) >= 10
+    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        text = (await client.get(f"http://{plane.addresses.http}/metrics")).text
+    there = re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)
+    assert "pilot_xds" in there
+    assert [name for name in there for lost in missing if re.fullmatch(lost.replace("*", ".*"), name)] == []
+
+
+def test_a_bootstrap_has_what_is_said_and_no_more() -> None:
+    bootstrap = envoy_bootstrap(EnvoyNode("web-1"), "127.0.0.1:15010")
+    assert set(bootstrap) == {"node", "admin", "dynamic_resources", "static_resources", "layered_runtime"}
+    assert set(bootstrap["static_resources"]) == {"clusters"}
+    (cluster,) = bootstrap["static_resources"]["clusters"]
+    assert cluster["name"] == "xds-grpc"
