@@ -17,7 +17,9 @@ from mesh_pilot.config.without_effect import WITHOUT_EFFECT
 from mesh_pilot.model.resource import PREFIX, TYPES
 from mesh_pilot.ops.changes import WITHOUT_EFFECT as KINDS_WITHOUT_EFFECT
 
-DOCS = Path(__file__).parents[1] / "docs"
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "samples").rglob("*.md")])
 DECISIONS = sorted((DOCS / "decisions").glob("*.md"))
 
 
@@ -36,6 +38,19 @@ def rows(text: str) -> list[list[str]]:
 
 def names(text: str) -> set[str]:
     return set(re.findall(r"`([^`]+)`", text))
+
+
+def anchors(page: Path) -> set[str]:
+    """Where a link can lead within a page, by GitHub's rule for headings."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_to_headings_lead_to_one(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text(encoding="utf-8"))
+    lost = [(file, title) for file, title in links if title not in anchors(page.parent / file if file else page)]
+    assert lost == []
 
 
 def test_the_index_lists_every_page() -> None:
