@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import httpx
 import pytest
+from starlette.routing import Route
+from support.planes import running_plane
 
 import mesh_pilot
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
@@ -17,6 +22,7 @@ from mesh_pilot.cli.envoy_bootstrap import DRAIN_FLAGS
 from mesh_pilot.cli.envoy_command import command as envoy_bootstrap
 from mesh_pilot.cli.logs import SCOPES
 from mesh_pilot.cli.proxy_status import command as proxy_status
+from mesh_pilot.ops.app import debug_app
 
 ROOT = Path(__file__).parents[1]
 CODE = Path(mesh_pilot.__file__).parent
@@ -71,13 +77,40 @@ def test_default_values_of_flags_are_as_described() -> None:
 def test_mesh_fields_said_to_have_an_effect_are_read_by_translators_and_the_others_are_not() -> None:
     part = CONFIGURATION[CONFIGURATION.index("These fields have an effect") : CONFIGURATION.index("- `defaultConfig`")]
     described = {*re.findall(r"`([a-zA-Z0-9]+)`", part), "defaultConfig"}
-    rooms = [file for room in ("world", "envoy") for file in (CODE / room).rglob("*.py")]
-    code = "\n".join(
-        file.read_text(encoding="utf-8") for file in [*rooms, CODE / "bootstrap.py", CODE / "source_list.py"]
-    )
-    read = {_camel(f.name) for f in dataclasses.fields(MeshConfig) if re.search(rf"\.{f.name}\b", code)}
-    # Two names that other messages have as well.
-    assert described == read - {"ca", "caCertificates"}
+    files = [file for room in ("world", "envoy") for file in (CODE / room).rglob("*.py")]
+    files += [CODE / "bootstrap.py", CODE / "source_list.py"]
+    assert described == {_camel(name) for file in files for name in _mesh_fields_read(file)}
+
+
+MESH = re.compile(r"[\w.]+\.mesh\(\)|[\w.]*\bmesh\.(peek|read)\(\(\)\)|load_mesh_config\(.*\)")
+"""Expressions that give the MeshConfig."""
+
+
+def _mesh_fields_read(file: Path) -> set[str]:
+    """The fields of MeshConfig that a module takes of what is one: of such an expression, or of a name that stands for
+    one or is annotated as one in the same function."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    fields = {field.name for field in dataclasses.fields(MeshConfig)}
+    read = set()
+    for scope in ast.walk(tree):
+        if isinstance(scope, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
+            names = set(_mesh_names(scope))
+            for node in ast.walk(scope):
+                if isinstance(node, ast.Attribute) and node.attr in fields:
+                    value = ast.unparse(node.value)
+                    if value in names or MESH.fullmatch(value):
+                        read.add(node.attr)
+    return read
+
+
+def _mesh_names(scope: ast.AST) -> Iterator[str]:
+    if isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
+        for argument in scope.args.args:
+            if argument.annotation and ast.unparse(argument.annotation).split(".")[-1] == "MeshConfig":
+                yield argument.arg
+    for node in () if isinstance(scope, ast.Module) else ast.walk(scope):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value and MESH.fullmatch(ast.unparse(node.value)):
+            yield from map(ast.unparse, node.targets if isinstance(node, ast.Assign) else [node.target])
 
 
 def _camel(name: str) -> str:
@@ -89,12 +122,22 @@ def test_every_log_scope_is_described() -> None:
     assert set(re.findall(r"^\| `([a-z]+)` \| ", OPERATING, re.MULTILINE)) == set(SCOPES)
 
 
-def test_every_metric_of_ours_and_every_page_is_described() -> None:
-    metrics = (CODE / "ops" / "metrics.py").read_text(encoding="utf-8")
-    for name in set(re.findall(r'"((?:mesh_)?pilot_\w+)"', metrics)):
-        assert name in OPERATING or f"..._{name.rsplit('_', 1)[1]}" in OPERATING, name
-    for path in re.findall(r'_(?:route|large)\("([^"]+)"', (CODE / "ops" / "app.py").read_text(encoding="utf-8")):
-        assert f"`{path}" in OPERATING, path
+async def test_every_metric_of_ours_and_every_page_is_described_and_no_other(tmp_path: Path) -> None:
+    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        metrics = (await client.get(f"http://{plane.addresses.http}/metrics")).text
+        pages = {route.path for route in debug_app(plane.state).routes if isinstance(route, Route)}
+    names = {
+        name for name in re.findall(r"^# TYPE (\w+)", metrics, re.MULTILINE) if not re.match("process_|python_", name)
+    }
+    assert _described("Metrics", r"`(\w+)(?:\{[\w,]+\})?`") == names
+    assert _described("Pages", r"`(/[\w/]*)(?:\?[^`]*)?`") == pages
+
+
+def _described(title: str, name: str) -> set[str]:
+    """The names in the first column of the tables under a title of the operator's page."""
+    part = re.split(r"^## ", OPERATING[OPERATING.index(f"## {title}") :], flags=re.MULTILINE)[1]
+    rows = re.findall(r"^\|([^|]*)\|", part, re.MULTILINE)
+    return {found for row in rows for found in re.findall(name, row)}
 
 
 def test_the_first_screen_of_the_readme_has_the_two_commands() -> None:

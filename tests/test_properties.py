@@ -13,150 +13,27 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support import golden
+from support.pool import ENTRY, HOSTS, KINDS, ROUTES, SECRETS, items
 from support.worlds import SOURCE, configs, sidecar
 
+from mesh_pilot.config.kinds import KINDS as SERVED
 from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
-from mesh_pilot.model.config import Config
-from mesh_pilot.model.events import Delete, Synced, Upsert, item_key
+from mesh_pilot.envoy.names import CREDENTIAL_PREFIX
+from mesh_pilot.model.events import (
+    Delete,
+    Item,
+    KeySet,
+    MeshConfigValue,
+    MeshNetworksValue,
+    Secret,
+    Synced,
+    Upsert,
+    item_key,
+)  # fmt: skip
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
+from mesh_pilot.ops.changes import WITHOUT_EFFECT
 from mesh_pilot.world import World
-
-POOL = """
-apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {{name: {name}, namespace: {namespace}, creationTimestamp: "2024-03-0{day}T00:00:00Z"}}
-spec:
-  hosts: [{host}]
-  addresses: [{vip}]
-  location: {location}
-  resolution: {resolution}
-  ports:
-  - {{number: {port}, name: {port_name}, protocol: {protocol}}}
-  endpoints:
-  - {{address: 10.1.1.{last}, labels: {{app: {name}, version: v1}}, serviceAccount: {name}}}
-  - {{address: 10.1.2.{last}, labels: {{app: {name}, version: v2}}, weight: {weight}}}
-"""
-ROUTES = """
-apiVersion: networking.istio.io/v1
-kind: VirtualService
-metadata: {{name: {name}, namespace: {namespace}, creationTimestamp: "2024-03-0{day}T00:00:00Z"}}
-spec:
-  hosts: ["{host}"]
-  gateways: [mesh, shop/edge]
-  http:
-  - match: [{{uri: {{prefix: /a}}, sourceLabels: {labels}}}]
-    route: [{{destination: {{host: {to}, subset: v1}}}}]
-    timeout: {timeout}s
-  - route:
-    - {{destination: {{host: a.shop.svc.cluster.local}}, weight: {weight}}}
-    - {{destination: {{host: b.shop.svc.cluster.local}}, weight: {rest}}}
-"""
-RULE = """
-apiVersion: networking.istio.io/v1
-kind: DestinationRule
-metadata: {{name: {name}, namespace: {namespace}, creationTimestamp: "2024-03-0{day}T00:00:00Z"}}
-spec:
-  host: "{host}"
-  trafficPolicy: {{loadBalancer: {{simple: {balancer}}}, outlierDetection: {{consecutive5xxErrors: {errors}}}}}
-  subsets: [{{name: v1, labels: {{version: v1}}}}]
-"""
-SIDECAR = """
-apiVersion: networking.istio.io/v1
-kind: Sidecar
-metadata: {{name: {name}, namespace: {namespace}}}
-spec:
-  {selector}
-  egress: [{{hosts: ["{hosts}"]}}]
-"""
-GATEWAY = """
-apiVersion: networking.istio.io/v1
-kind: Gateway
-metadata: {{name: edge, namespace: shop}}
-spec:
-  selector: {{app: edge}}
-  servers: [{{port: {{number: {port}, name: http, protocol: HTTP}}, hosts: ["{host}"]}}]
-"""
-POLICY = """
-apiVersion: security.istio.io/v1
-kind: AuthorizationPolicy
-metadata: {{name: {name}, namespace: {namespace}, annotations: {{istio.io/dry-run: "{tried}"}}}}
-spec:
-  selector: {selector}
-  action: {action}
-  rules: [{{from: [{{source: {{namespaces: [{source}]}}}}], to: [{{operation: {operation}}}]}}]
-"""
-TOKENS = """
-apiVersion: security.istio.io/v1
-kind: RequestAuthentication
-metadata: {{name: {name}, namespace: {namespace}}}
-spec: {{selector: {selector}, jwtRules: [{{issuer: {issuer}, jwksUri: "https://a.example.com/{issuer}"}}]}}
-"""
-
-HOSTS = ("a.shop.svc.cluster.local", "b.shop.svc.cluster.local", "c.example.com", "*.example.com")
-NAMESPACES = ("shop", "other")
-
-
-@st.composite
-def objects(draw: st.DrawFn) -> Config:
-    """One config of a small family in which everything refers to everything."""
-    pick = lambda *options: draw(st.sampled_from(options))  # noqa: E731
-    common = {"namespace": pick(*NAMESPACES), "day": pick(1, 2), "name": pick("x", "y")}
-    match pick("entry", "entry", "routes", "routes", "rule", "sidecar", "gateway", "policy", "policy", "tokens"):
-        case "entry":
-            text = POOL.format(
-                **common,
-                host=pick(*HOSTS[:3]),
-                vip=pick("10.9.0.1", "10.9.0.2", ""),
-                location=pick("MESH_INTERNAL", "MESH_EXTERNAL"),
-                resolution=pick("STATIC", "DNS"),
-                port=pick(80, 81),
-                port_name=pick("http", "tcp"),
-                protocol=pick("HTTP", "TCP", "GRPC"),
-                last=pick(1, 2),
-                weight=pick(1, 5),
-            )
-        case "routes":
-            text = ROUTES.format(
-                **common,
-                host=pick(*HOSTS),
-                to=pick(*HOSTS[:3]),
-                labels=pick("{}", "{app: web}", "{tier: front}"),
-                timeout=pick(1, 2),
-                weight=(weight := pick(10, 50)),
-                rest=100 - weight,
-            )
-        case "policy":
-            text = POLICY.format(
-                name=common["name"],
-                namespace=pick("istio-system", *NAMESPACES),
-                tried=pick("true", "false", "false"),
-                selector=pick("{matchLabels: {app: web}}", "{matchLabels: {tier: front}}", "{}"),
-                action=pick("ALLOW", "DENY", "AUDIT"),
-                source=pick("shop", "other"),
-                operation=pick("{paths: [/a]}", "{ports: ['80']}"),
-            )
-        case "tokens":
-            text = TOKENS.format(
-                name=common["name"],
-                namespace=pick("istio-system", *NAMESPACES),
-                selector=pick("{matchLabels: {app: web}}", "{}"),
-                issuer=pick("one", "two"),
-            )
-        case "rule":
-            text = RULE.format(**common, host=pick(*HOSTS), balancer=pick("RANDOM", "ROUND_ROBIN"), errors=pick(3, 7))
-        case "sidecar":
-            text = SIDECAR.format(
-                name=common["name"],
-                namespace=common["namespace"],
-                selector=pick("workloadSelector: {labels: {app: web}}", "workloadSelector: {labels: {app: none}}"),
-                hosts=pick("./*", "*/*", "shop/a.shop.svc.cluster.local"),
-            )
-        case _:
-            text = GATEWAY.format(port=pick(80, 8080), host=pick("*", "*/c.example.com", "a.shop.svc.cluster.local"))
-    (config,) = configs(text)
-    return config
-
 
 OWN_DNS = {"DNS_CAPTURE": "true", "DNS_AUTO_ALLOCATE": "true"}
 """Services without addresses are reached at those that they are given."""
@@ -202,6 +79,7 @@ def everything(resources: WorldResources, hosts: Iterable[str] = HOSTS[:3]) -> d
             assert held is not None
             found[type_url] = {n: r.version for n, r in held.all().items()}
         asked = asked_for(resources)
+        asked[SECRET] = [f"{CREDENTIAL_PREFIX}{name}" for name in SECRETS]
     for type_url, names in asked.items():
         held = resources.set(type_url)
         assert held is not None
@@ -209,7 +87,7 @@ def everything(resources: WorldResources, hosts: Iterable[str] = HOSTS[:3]) -> d
     return found
 
 
-def from_scratch(items: Mapping[Any, Config], proxy: Proxy, seed: int) -> dict[str, dict[str, str]]:
+def from_scratch(items: Mapping[Any, Item], proxy: Proxy, seed: int) -> dict[str, dict[str, str]]:
     """What a fresh process computes from the same configs, come in some other order."""
     world = World()
     world.expect(SOURCE)
@@ -228,15 +106,20 @@ class Fleet(RuleBasedStateMachine):
         self.world.expect(SOURCE)
         self.world.apply([Synced(SOURCE)])
         self.catalog = WorldCatalog(self.world)
-        self.items: dict[Any, Config] = {}
+        self.items: dict[Any, Item] = {}
         self.open: dict[int, WorldResources] = {}
         self.cursors: dict[tuple[int, str], tuple[Any, int, dict[str, str]]] = {}
 
-    @rule(batch=st.lists(objects(), min_size=1, max_size=4))
-    def change(self, batch: list[Config]) -> None:
-        for config in batch:
-            self.items[item_key(config)] = config
-        self.world.apply([Upsert(SOURCE, c) for c in batch])
+    def opened(self, which: int) -> WorldResources:
+        if which not in self.open:
+            self.open[which] = self.catalog.open(PROXIES[which])
+        return self.open[which]
+
+    @rule(batch=st.lists(items(), min_size=1, max_size=10))
+    def change(self, batch: list[Item]) -> None:
+        for item in batch:
+            self.items[item_key(item)] = item
+        self.world.apply([Upsert(SOURCE, item) for item in batch])
 
     @precondition(lambda self: self.items)
     @rule(data=st.data())
@@ -247,14 +130,12 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, len(PROXIES) - 1), seed=st.integers(0, 3))
     def look(self, which: int, seed: int) -> None:
-        resources = self.open.setdefault(which, self.catalog.open(PROXIES[which]))
-        assert everything(resources) == from_scratch(self.items, PROXIES[which], seed)
+        assert everything(self.opened(which)) == from_scratch(self.items, PROXIES[which], seed)
 
     @rule(which=st.integers(0, len(PROXIES) - 1), type_url=st.sampled_from((CLUSTER, LISTENER)))
     def follow(self, which: int, type_url: str) -> None:
         """A reader that takes only what was touched since it last looked ends with the same."""
-        resources = self.open.setdefault(which, self.catalog.open(PROXIES[which]))
-        held = resources.set(type_url)
+        held = self.opened(which).set(type_url)
         assert held is not None
         revision = held.refresh()
         now = {n: r.version for n, r in held.all().items()}
@@ -279,24 +160,36 @@ class Fleet(RuleBasedStateMachine):
         for live in self.catalog._sets.values():
             assert live.statistics().failed == 0
 
+    @invariant()
+    def nobody_is_open_but_those_who_look(self) -> None:
+        assert self.catalog.statistics().proxies == len(self.open)
+
 
 Fleet.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=15, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestFleet = Fleet.TestCase
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
-@given(batch=st.lists(objects(), max_size=12), seeds=st.tuples(st.integers(0, 99), st.integers(100, 199)))
-def test_the_same_world_gives_the_same_bytes_whatever_the_order(batch: list[Config], seeds: tuple[int, int]) -> None:
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@given(batch=st.lists(items(), max_size=40), seeds=st.tuples(st.integers(0, 99), st.integers(100, 199)))
+def test_the_same_world_gives_the_same_bytes_whatever_the_order(batch: list[Item], seeds: tuple[int, int]) -> None:
     items = {item_key(c): c for c in batch}
     for proxy in PROXIES:
         assert from_scratch(items, proxy, seeds[0]) == from_scratch(items, proxy, seeds[1])
 
 
+def test_what_is_generated_is_of_every_kind_there_is() -> None:
+    made = [make(lambda *options: options[0]) for make in KINDS.values()]
+    assert {configs(text)[0].key.kind for text in made if isinstance(text, str)} == set(SERVED) - WITHOUT_EFFECT
+    assert {type(item) for item in made if not isinstance(item, str)} == {
+        MeshConfigValue, MeshNetworksValue, Secret, KeySet,
+    }  # fmt: skip
+
+
 def mesh_of(services: int) -> Iterator[str]:
     for number in range(services):
-        yield POOL.format(
+        yield ENTRY.format(
             name=f"s{number}", namespace="shop", day=1, host=f"s{number}.shop.svc.cluster.local",
             vip=f"10.{10 + number // 250}.{number % 250}.1", location="MESH_INTERNAL", resolution="STATIC",
             port=80, port_name="http", protocol="HTTP", last=number % 250, weight=1,
@@ -333,7 +226,7 @@ VIRTUAL_SERVICE_CHANGE = ROUTES.format(
     name="s7", namespace="shop", day=1, host="s7.shop.svc.cluster.local", to="s7.shop.svc.cluster.local",
     labels="{}", timeout=2, weight=50, rest=50,
 )  # fmt: skip
-ENDPOINT_CHANGE = POOL.format(
+ENDPOINT_CHANGE = ENTRY.format(
     name="s7", namespace="shop", day=1, host="s7.shop.svc.cluster.local", vip="10.10.7.1", location="MESH_INTERNAL",
     resolution="STATIC", port=80, port_name="http", protocol="HTTP", last=7, weight=9,
 )  # fmt: skip

@@ -29,8 +29,25 @@ ORDER = (
 )
 """From the top down, as in the package's docstring."""
 
-PURE = {"xds/stream.py": {"model"}, "incremental.py": set()}
-"""Modules that promise to need even less than their room may have."""
+PURE = {
+    "incremental": (set(), set()),
+    "xds.stream": (
+        {"model", "xds"},
+        {"stream", "subscription", "plan", "phase", "messages", "journal", "held", "sets", "encode"},
+    ),
+    "sources.mcp.sink": ({"model", "sources"}, {"messages"}),
+}
+"""Pure state machines, with all that they import, directly or not: the rooms it may be of, and modules that must be
+among it, so that the test cannot pass by looking at nothing."""
+
+PURE_LIBRARIES = {
+    "__future__", "attrs", "collections", "datetime", "enum", "functools", "hashlib", "ipaddress", "itertools",
+    "traceback", "typing", "weakref",
+}  # fmt: skip
+"""What a state machine may use besides: nothing that does I/O, has a clock, chance, tasks or a log."""
+
+CLOCKS = {"now", "utcnow", "today"}
+"""Methods by which a permitted library (``datetime``) would tell the time."""
 
 
 def modules() -> list[Path]:
@@ -61,10 +78,55 @@ def test_imports_only_point_down(path: Path) -> None:
         assert imported(path) == set()
         return
     below = set(ORDER[ORDER.index(room) :])
-    if name in PURE:
-        below = PURE[name] | ({room} if "/" in name else set())
     wrong = {module for module in imported(path) if module.split(".")[0] not in below}
     assert not wrong, f"{name} may not import {sorted(wrong)}"
+
+
+def closure(module: str) -> dict[str, Path]:
+    """A module of mesh_pilot and all of mesh_pilot that importing it imports."""
+    found: dict[str, Path] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        path = file_of(name)
+        if path is None or name in found:
+            continue
+        found[name] = path
+        waiting += imported(path)
+        waiting += [name.rpartition(".")[0]] if "." in name else []
+    return found
+
+
+def file_of(module: str) -> Path | None:
+    """None for a name in a module, as `model.config.Config` is."""
+    folder = ROOT.joinpath(*module.split("."))
+    return next((path for path in (folder.with_suffix(".py"), folder / "__init__.py") if path.exists()), None)
+
+
+def libraries(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(str(node.module).split(".")[0])
+    return found - {"mesh_pilot"}
+
+
+@pytest.mark.parametrize("machine", PURE)
+def test_state_machines_are_pure_with_all_that_they_import(machine: str) -> None:
+    rooms, needed = PURE[machine]
+    modules = closure(machine)
+    room = machine.rpartition(".")[0]
+    assert {f"{room}.{name}" for name in needed} <= modules.keys()
+    others = {name for name in modules if name.split(".")[0] not in rooms and name != machine}
+    assert not others, f"{machine} may not need {sorted(others)}"
+    for name, path in modules.items():
+        unwanted = libraries(path) - PURE_LIBRARIES
+        assert not unwanted, f"{machine} needs {name}, which may not import {sorted(unwanted)}"
+        calls = {n.func.attr for n in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+                 if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)}  # fmt: skip
+        assert not calls & CLOCKS, f"{machine} needs {name}, which asks a clock"
 
 
 def test_the_package_names_the_rooms_in_the_same_order() -> None:

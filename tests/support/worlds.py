@@ -36,9 +36,9 @@ def world_of(text: str = "", *, mesh: str = "", networks: str = "", namespace: s
     world.expect(SOURCE)
     events: list[Any] = []
     if mesh:
-        events.append(Upsert(SOURCE, MeshConfigValue(decode_mesh(_plain(mesh), origin=Origin(SOURCE, "mesh.yaml")))))
+        events.append(Upsert(SOURCE, MeshConfigValue(decode_mesh(plain(mesh), origin=Origin(SOURCE, "mesh.yaml")))))
     if networks:
-        value = decode_networks(_plain(networks), origin=Origin(SOURCE, "networks.yaml"))
+        value = decode_networks(plain(networks), origin=Origin(SOURCE, "networks.yaml"))
         events.append(Upsert(SOURCE, MeshNetworksValue(value)))
     events += (Upsert(SOURCE, c) for c in configs(text, namespace=namespace))
     events.append(Synced(SOURCE))
@@ -76,7 +76,8 @@ def read(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _plain(text: str) -> object:
+def plain(text: str) -> object:
+    """The data of a YAML document, without its places."""
     documents = list(yaml.load(text, Origin(SOURCE)))
     if not documents:
         return None
