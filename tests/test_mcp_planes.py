@@ -118,7 +118,7 @@ class Started:
         self._scope = trio.CancelScope()
 
     async def wait(self) -> None:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await self.ready.wait()
 
     def stop(self) -> None:
@@ -151,7 +151,7 @@ async def test_a_plane_that_waits_for_its_server_says_so_and_starts_once_it_is_t
         await eventually(lambda: "cannot connect" in source.statistics().waiting_for, what="it says why it waits")
         assert not second.state.reducer.synced
         with started(nursery, folder, address):
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 await second.wait_ready()
             assert seconds(second, "one") == 1
 

@@ -41,7 +41,7 @@ OWN_DNS = {"DNS_CAPTURE": "true", "DNS_AUTO_ALLOCATE": "true"}
 PROXIES = (
     sidecar("10.1.1.1", name="web", namespace="shop", labels={"app": "web", "tier": "front"}),
     sidecar("10.1.2.2", name="api", namespace="other", labels={"app": "api"}, **OWN_DNS),
-    sidecar("10.1.3.1", name="free", namespace="shop", labels={"app": "free"}, INTERCEPTION_MODE="NONE"),
+    sidecar("10.1.3.1", name="free", namespace="shop", labels={"app": "free"}, INTERCEPTION_MODE="NONE", NETWORK="near"),
     sidecar("10.1.9.9", name="edge", namespace="shop", labels={"app": "edge"}, node_type="router"),
     sidecar("10.1.4.1", name="grpc", namespace="shop", labels={"app": "web"}, GENERATOR="grpc"),
 )
@@ -100,8 +100,10 @@ def from_scratch(items: Mapping[Any, Item], proxy: Proxy, seed: int) -> dict[str
 class Fleet(RuleBasedStateMachine):
     """Events come, proxies look now and then; what they see is what a fresh process would show them."""
 
-    @initialize()
-    def start(self) -> None:
+    @initialize(kinds=st.lists(st.sampled_from(sorted(KINDS)), min_size=2, max_size=6, unique=True))
+    def start(self, kinds: list[str]) -> None:
+        self.kinds = ("entry", "entry", *kinds)
+        """A few for each example: their objects meet more often than if all came."""
         self.world = World()
         self.world.expect(SOURCE)
         self.world.apply([Synced(SOURCE)])
@@ -115,8 +117,9 @@ class Fleet(RuleBasedStateMachine):
             self.open[which] = self.catalog.open(PROXIES[which])
         return self.open[which]
 
-    @rule(batch=st.lists(items(), min_size=1, max_size=10))
-    def change(self, batch: list[Item]) -> None:
+    @rule(data=st.data(), size=st.integers(1, 10))
+    def change(self, data: st.DataObject, size: int) -> None:
+        batch = [data.draw(items(self.kinds)) for _ in range(size)]
         for item in batch:
             self.items[item_key(item)] = item
         self.world.apply([Upsert(SOURCE, item) for item in batch])

@@ -105,7 +105,7 @@ async def test_registries_and_sources_with_lone_surrogates(tmp_path: Path, nurse
         Rejected(BYTES, Origin(BYTES, LONE, 1), (Problem(LONE, LONE),), ("config", "Gateway", LONE, LONE)),
     )
     async with control_plane(settings(tmp_path), more_sources=[source]) as plane:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await plane.wait_ready()
         await nursery.start(proxy, plane, (good.host, service.host))
         pages = await every_page(plane, "/debug/config_dump?proxyID=web-1.shop")

@@ -60,7 +60,7 @@ async def test_it_answers_and_after_the_stop_the_port_is_closed() -> None:
         assert (await client.get(url)).text == "hello"
         assert (await client.get(f"{url}/nothing")).status_code == 404
         server.stop.set()  # the client's connection is idle and kept alive: it does not hold up the end
-        with trio.fail_after(3):
+        with trio.fail_after(60):
             await server.ended.wait()
         try:
             await client.get(url)
@@ -102,13 +102,13 @@ async def test_a_client_that_stops_reading_is_cut_after_the_grace() -> None:
         await stream.send_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         await stream.receive_some(100)
         server.stop.set()
-        with trio.fail_after(3):
+        with trio.fail_after(60):
             await server.ended.wait()
         await stream.aclose()
 
 
 async def test_cancelling_cuts_such_a_client_at_once() -> None:
-    with trio.fail_after(3):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             server = Server(nursery, Route("/", huge))
             await server.start(grace_seconds=60)
@@ -150,17 +150,32 @@ async def raw(address: tuple[str, int], *pieces: bytes) -> bytes:
 
 
 @pytest.fixture
-async def server(nursery: trio.Nursery) -> AsyncIterator[Server]:
-    """Limits that a test can wait for."""
+def patience_seconds() -> float:
+    """How long the server waits for its clients; the tests that wait for the end of it have a short one."""
+    return 600.0
+
+
+HASTY = pytest.mark.parametrize("patience_seconds", [0.2])
+
+
+@pytest.fixture
+async def server(nursery: trio.Nursery, patience_seconds: float) -> AsyncIterator[Server]:
     routes = [Route(f"/{f.__name__}", f, methods=["GET", "POST"]) for f in (hello, huge, broken, halfway, echo)]
-    server = Server(nursery, *routes, connections=10, request_seconds=0.2, stall_seconds=0.2)
+    server = Server(nursery, *routes, connections=10, request_seconds=patience_seconds, stall_seconds=patience_seconds)
     await server.start()
     yield server
     async with httpx.AsyncClient(trust_env=False) as client:
         url = "http://{}:{}/hello".format(*server.address)
-        assert (await client.get(url)).text == "hello", "whatever happened, it serves"
+
+        async def serves() -> bool:
+            try:
+                return (await client.get(url)).text == "hello"
+            except httpx.HTTPError:
+                return False  # the server's patience was shorter than a busy machine takes
+
+        await eventually(serves, what="whatever happened, it serves")
     server.stop.set()
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await server.ended.wait()
     assert server.http.statistics().connections_open == 0
 
@@ -198,8 +213,6 @@ async def test_an_error_amid_a_response_cuts_it(server: Server) -> None:
             ),
             413,
         ),
-        ((b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nfew",), 408),
-        ((b"GET /hello HTTP/1.1\r\nho",), 408),
     ],
 )
 async def test_a_bad_request_is_refused_with_a_status(server: Server, pieces: tuple[bytes, ...], status: int) -> None:
@@ -207,11 +220,22 @@ async def test_a_bad_request_is_refused_with_a_status(server: Server, pieces: tu
     assert server.http.statistics().failures == 0
 
 
+@HASTY
+@pytest.mark.parametrize(
+    "beginning", [b"POST /echo HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\nfew", b"GET /hello HTTP/1.1\r\nho"]
+)
+async def test_a_request_that_does_not_arrive_is_refused(server: Server, beginning: bytes) -> None:
+    assert (await raw(server.address, beginning)).startswith(b"HTTP/1.1 408 ")
+    assert server.http.statistics().failures == 0
+
+
+@HASTY
 async def test_a_client_that_sends_nothing_is_let_go(server: Server) -> None:
     assert await raw(server.address) == b""
     assert server.http.statistics().timeouts == 0
 
 
+@HASTY
 async def test_a_client_that_does_not_read_is_let_go(server: Server) -> None:
     async with await trio.open_tcp_stream(*server.address) as stream:
         await stream.send_all(b"GET /huge HTTP/1.1\r\nhost: x\r\n\r\n")

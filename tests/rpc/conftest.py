@@ -16,7 +16,7 @@ def no_socket_is_left_behind() -> Iterator[None]:
     before = open_sockets()
     yield
     gc.collect()
-    for _ in range(1000):
+    for _ in range(10_000):
         if open_sockets() <= before:
             return
         time.sleep(0.005)

@@ -135,7 +135,7 @@ async def serving(
     assert (left.connections_open, left.streams_open) == (0, 0)
 
 
-async def settled(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+async def settled(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait, in the time of the machine, for something that another thread, process or the kernel brings about."""
     for _ in range(int(seconds / 0.005)):
         if condition():

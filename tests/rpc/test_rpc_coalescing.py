@@ -53,7 +53,7 @@ async def test_a_first_reply_leaves_with_all_that_http2_has_to_say(writes: list[
         h2.send_data(1, b"\0\0\0\0\4ping")
         host, _, port = address.rpartition(":")
         events: list[object] = []
-        with socket.create_connection((host, int(port)), timeout=10) as sock:
+        with socket.create_connection((host, int(port)), timeout=60) as sock:
             sock.sendall(h2.data_to_send())
             while not any(isinstance(event, DataReceived) for event in events):
                 events += h2.receive_data(sock.recv(65536))

@@ -80,7 +80,7 @@ async def test_a_drain_does_not_wait_for_a_client_that_reads_nothing() -> None:
 
         await in_thread(ask)
         await settled(lambda: bool(server.connections()) and server.connections()[0].bytes_waiting > 64 * 1024)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             await server.drain(0)
         assert server.statistics().connections_open == 0
         await in_thread(peer.close)
@@ -92,7 +92,7 @@ async def test_streams_that_come_after_the_goaway_are_refused() -> None:
         peer = RawPeer(server.addresses[0])
         await in_thread(peer.request, WAIT)
         await echo.until("waiting")
-        nursery.start_soon(server.drain, 0.3)
+        nursery.start_soon(server.drain, 60)
 
         def open_another() -> None:
             peer.request(WAIT, stream_id=3)

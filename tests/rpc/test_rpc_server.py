@@ -7,6 +7,7 @@ import pytest
 import trio
 from rpc_support import UNLIMITED, Bytes, Echo, in_thread, serving, settled
 from structlog.testing import capture_logs
+from trio.testing import MockClock
 
 from mesh_pilot.rpc import Cardinality, Handler, Limits, Server
 
@@ -24,7 +25,7 @@ class Client:
         self.channel.close()
 
     def unary(self, name: str, request: bytes, **options: object) -> bytes:
-        reply: bytes = self.channel.unary_unary(f"/test.Echo/{name}")(request, timeout=10, **options)
+        reply: bytes = self.channel.unary_unary(f"/test.Echo/{name}")(request, timeout=60, **options)
         return reply
 
     def error(self, name: str, request: bytes, timeout: float = 10) -> tuple[grpc.StatusCode, str]:
@@ -141,7 +142,7 @@ async def test_metadata_goes_both_ways_and_the_handler_knows_its_peer() -> None:
     def calls(server: Server) -> None:
         with Client(server) as client:
             method = client.channel.unary_unary("/test.Echo/Unary")
-            _, call = method.with_call(b"", metadata=(("key", "value"), ("raw-bin", b"\0\xff")), timeout=10)
+            _, call = method.with_call(b"", metadata=(("key", "value"), ("raw-bin", b"\0\xff")), timeout=60)
             assert dict(call.initial_metadata()) == {"first": "1"}
             assert dict(call.trailing_metadata()) == {"last": "2", "raw-bin": b"\1\2"}
 
@@ -149,18 +150,20 @@ async def test_metadata_goes_both_ways_and_the_handler_knows_its_peer() -> None:
         await in_thread(calls, server)
 
 
-async def test_a_deadline_cancels_the_handler() -> None:
+async def test_a_deadline_cancels_the_handler(mock_clock: MockClock) -> None:
     echo = Echo()
 
     def calls(server: Server) -> None:
         with Client(server) as client:
-            replies = client.channel.stream_stream("/test.Echo/Wait")(iter(()), timeout=0.2)
+            replies = client.channel.stream_stream("/test.Echo/Wait")(iter(()), timeout=100)
             with pytest.raises(grpc.RpcError) as caught:
                 list(replies)
             assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
-    async with serving(echo) as server:
-        await in_thread(calls, server)
+    async with serving(echo) as server, trio.open_nursery() as nursery:
+        nursery.start_soon(in_thread, calls, server)
+        await echo.until("waiting")
+        mock_clock.jump(100)
         await echo.until("cancelled")
         await settled(lambda: server.statistics().streams_open == 0)
 
@@ -231,7 +234,7 @@ async def test_more_streams_than_allowed_wait_for_their_turn() -> None:
         with Client(server) as client:
             first, second = (client.channel.stream_stream("/test.Echo/Wait")(iter(())) for _ in range(2))
             assert next(first) == next(second) == b"hello"
-            third = client.channel.unary_unary("/test.Echo/Unary").future(b"ping", timeout=10)
+            third = client.channel.unary_unary("/test.Echo/Unary").future(b"ping", timeout=60)
             first.cancel()
             assert third.result() == b"ping"
             second.cancel()

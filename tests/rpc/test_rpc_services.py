@@ -53,7 +53,7 @@ async def test_health_is_checked_by_grpcio() -> None:
             method = channel.unary_unary(
                 "/grpc.health.v1.Health/Check", HealthCheckRequest.SerializeToString, HealthCheckResponse.FromString
             )
-            reply: HealthCheckResponse = method(HealthCheckRequest(), timeout=10)
+            reply: HealthCheckResponse = method(HealthCheckRequest(), timeout=60)
             return reply
 
     async with serving(health) as server:
@@ -107,7 +107,7 @@ async def test_reflection_lists_services_and_describes_xds() -> None:
                 ServerReflectionRequest(file_containing_symbol=ADS),
                 ServerReflectionRequest(file_containing_symbol="no.Such"),
             ]
-            return list(method(iter(requests), timeout=10))
+            return list(method(iter(requests), timeout=60))
 
     async with serving(*with_reflection([Ads(), Health(), Echo()])) as server:
         services, described, unknown = await in_thread(ask, server.addresses[0])

@@ -49,7 +49,7 @@ def grpcio_call(server: Server, trusted: Leaf, own: Leaf | None = None, request:
     )
     port = server.addresses[0].rpartition(":")[2]
     with grpc.secure_channel(f"localhost:{port}", credentials, options=UNLIMITED) as channel:
-        reply: bytes = channel.unary_unary(UNARY)(request, timeout=10)
+        reply: bytes = channel.unary_unary(UNARY)(request, timeout=60)
         return reply
 
 

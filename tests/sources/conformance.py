@@ -90,7 +90,7 @@ class Follower:
 
     async def until(self, is_so: Callable[[Picture], bool]) -> None:
         """Take events until something is so."""
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             while not is_so(self.picture):
                 event = await self.channel.receive()
                 self.events.append(event)
@@ -110,7 +110,7 @@ async def running(source: Source, *, room: int = 1) -> AsyncIterator[Follower]:
     """A source at work, until the end of the block. `room`: events that may wait for the test."""
     send, receive = trio.open_memory_channel[Event](room)
     async with trio.open_nursery() as nursery, send, receive:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await nursery.start(source.run, send)
         yield Follower(receive)
         nursery.cancel_scope.cancel()
@@ -233,7 +233,7 @@ class SourceConformance:
         send, receive = trio.open_memory_channel[Event](0)
         async with trio.open_nursery() as nursery, send, receive:
             await nursery.start(feed.source.run, send)
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 await receive.receive()
             nursery.cancel_scope.cancel()
         async with running(feed.source) as follower:

@@ -95,9 +95,7 @@ async def test_five_hundred_services_of_four_instances(tmp_path: Path, free_port
             assert sum(len(i.endpoints) for i in follower.picture.items.values() if isinstance(i, Endpoints)) == 2000
             follower.take_events()
             if max_queries > services:
-                await eventually(
-                    lambda: source.statistics().under_way == services + 1, what="all are followed", seconds=30
-                )
+                await eventually(lambda: source.statistics().under_way == services + 1, what="all are followed")
                 before = source.statistics().queries
                 assert before <= 2 * (services + 1), "each is asked once at once, and once to wait"
                 with trio.move_on_after(1):

@@ -28,7 +28,7 @@ class Done:
 
 
 def mesh_pilot(
-    *arguments: str, env: Mapping[str, str] | None = None, stdin: str = "", timeout_seconds: float = 60
+    *arguments: str, env: Mapping[str, str] | None = None, stdin: str = "", timeout_seconds: float = 110
 ) -> Done:
     """Run a command to its end; ``env`` is added to the environment, ``stdin`` is its standard input."""
     done = subprocess.run(

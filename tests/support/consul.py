@@ -121,7 +121,7 @@ async def real_consul(
     try:
         async with client or httpx.AsyncClient(base_url=f"http://127.0.0.1:{http}", timeout=10, trust_env=False) as own:
             consul = Consul(process, http, own, log)
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 while led and not await _is_led(consul):
                     assert process.poll() is None, log.read_text()[-2000:]
                     await trio.sleep(TICK)

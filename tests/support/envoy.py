@@ -93,7 +93,7 @@ async def real_envoy(
         yield RealEnvoy(process.process, process.admin, process.log, process.client)
 
 
-async def eventually(condition: Callable[[], bool | Awaitable[bool]], *, seconds: float = 30, what: str = "") -> None:
+async def eventually(condition: Callable[[], bool | Awaitable[bool]], *, seconds: float = 60, what: str = "") -> None:
     """Wait for a condition, asked again and again; fails with ``what`` when it does not come within ``seconds``.
 
     For what other processes do. Where a trio.Event or a channel can tell, wait for that instead.
@@ -110,5 +110,5 @@ async def eventually(condition: Callable[[], bool | Awaitable[bool]], *, seconds
 @asynccontextmanager
 async def http_client(base_url: str = "") -> AsyncIterator[httpx.AsyncClient]:
     """A client that ignores the proxies of the environment."""
-    async with httpx.AsyncClient(base_url=base_url, timeout=30, trust_env=False) as client:
+    async with httpx.AsyncClient(base_url=base_url, timeout=60, trust_env=False) as client:
         yield client

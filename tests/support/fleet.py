@@ -77,7 +77,7 @@ class Fleet:
         envoy = await self._stack.enter_async_context(
             real_envoy(self.plane_address, self.folder, node, delta=delta, name=f"{node.name}-envoy", flags=flags)
         )
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await envoy.wait_live()
         await eventually(envoy.takes_traffic, what="Envoy's workers run")
         self.envoys.append(envoy)
@@ -105,7 +105,7 @@ class Fleet:
         context = ssl.create_default_context(cafile=str(ca))
         if own is not None:
             context.load_cert_chain(own.certificate, own.key)
-        async with httpx.AsyncClient(verify=context, timeout=30, trust_env=False) as client:
+        async with httpx.AsyncClient(verify=context, timeout=60, trust_env=False) as client:
             url = f"https://{address}:{port}{path}"
             return await client.get(url, headers={"host": host}, extensions={"sni_hostname": host}, **more)
 
@@ -194,9 +194,9 @@ async def fleet(
     )
     async with AsyncExitStack() as stack:
         plane = await stack.enter_async_context(control_plane(settings))
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await plane.wait_ready()
-        client = await stack.enter_async_context(httpx.AsyncClient(timeout=30, trust_env=False))
+        client = await stack.enter_async_context(httpx.AsyncClient(timeout=60, trust_env=False))
         yield Fleet(folder, plane, stack, client)
 
 

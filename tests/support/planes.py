@@ -41,6 +41,6 @@ def settings(*folders: Path, **more: Any) -> Settings:
 async def running_plane(*folders: Path, **more: Any) -> AsyncIterator[ControlPlane]:
     """A control plane that is ready, for the length of the block."""
     async with control_plane(settings(*folders, **more)) as plane:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             await plane.wait_ready()
         yield plane

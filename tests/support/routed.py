@@ -128,7 +128,7 @@ async def routed(table: Resource | None, folder: Path) -> AsyncIterator[Asker]:
             clusters.append(_cluster(name, port))
         async with (
             running_envoy(_bootstrap(document, clusters), folder) as envoy,
-            httpx.AsyncClient(timeout=30, trust_env=False) as client,
+            httpx.AsyncClient(timeout=60, trust_env=False) as client,
         ):
             await envoy.wait_live()
             yield Asker(client, f"http://{(await envoy.listening())['routed']}", backends)

@@ -137,7 +137,7 @@ class Terminal:
                 await self.type(step.command)
                 continue
             try:
-                await eventually(is_so, seconds=25, what=step.command)
+                await eventually(is_so, what=step.command)
             except Exception:
                 logs = "\n".join(f"{log.name}: {log.read_text()[-1500:]}" for log in self._folder.glob("*.log"))
                 raise AssertionError(f"$ {step.command}\n{seen}\n\n{logs}") from None

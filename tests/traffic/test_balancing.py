@@ -112,7 +112,7 @@ async def test_connections_and_requests_of_one_address_go_to_the_same_endpoint(
         chosen = []
         for client in range(20, 32):
             transport = httpx.AsyncHTTPTransport(local_address=f"127.0.0.{client}")
-            async with httpx.AsyncClient(transport=transport, timeout=30) as asking:
+            async with httpx.AsyncClient(transport=transport, timeout=60) as asking:
                 headers = {"host": "shop.test", "connection": "close"}
                 replies = [await asking.get(f"http://127.0.0.1:{port}/", headers=headers) for _ in range(3)]
                 chosen.append({reply.json()["name"] for reply in replies})

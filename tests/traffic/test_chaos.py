@@ -189,7 +189,7 @@ class Chaos:
     async def check(self) -> None:
         """Wait until every Envoy has what it should, or say what it lacks and after which edits."""
         problems: dict[str, list[str]] = {}
-        with trio.move_on_after(15):
+        with trio.move_on_after(60):
             while True:
                 problems = await self._problems()
                 if not problems:

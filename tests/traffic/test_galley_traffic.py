@@ -72,7 +72,7 @@ async def test_a_router_serves_what_a_galley_says_and_follows_it(
                 running_plane(mcp_servers=(address,), debounce_after=0.02) as plane,
                 real_envoy(plane.addresses.grpc, tmp_path, EDGE, delta=True) as envoy,
             ):
-                with trio.fail_after(30):
+                with trio.fail_after(60):
                     await envoy.wait_live()
                 await eventually(lambda: answered_by("one"), what="answered by one")
                 put_service(galley, two)

@@ -200,7 +200,7 @@ async def test_servers_come_and_go_without_a_failed_request_to_the_others(
         await mesh.envoy(EDGE, delta=delta)
         context = ssl.create_default_context(cafile=str(files.ca))
         async with (
-            httpx.AsyncClient(verify=context, timeout=30, trust_env=False) as client,
+            httpx.AsyncClient(verify=context, timeout=60, trust_env=False) as client,
             mesh.load(f"http://127.0.0.1:{plain}/", host="a.test") as load,
             trio.open_nursery() as nursery,
         ):

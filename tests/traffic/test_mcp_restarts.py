@@ -161,7 +161,7 @@ async def row(folder: Path, ports: Ports, path: str, *, delta: bool) -> AsyncIte
             await first.start()
             await second.start()
             async with real_envoy(second.grpc, folder, CLIENT, delta=delta) as envoy:
-                with trio.fail_after(30):
+                with trio.fail_after(60):
                     await envoy.wait_live()
                 await eventually(envoy.takes_traffic, what="Envoy's workers run")
                 made = Row(config, first, second, envoy, client, f"http://127.0.0.1:{port}/")

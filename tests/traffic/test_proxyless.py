@@ -388,6 +388,6 @@ async def test_the_sample_does_what_it_says(tmp_path: Path, free_ports: Callable
         async def served() -> bool:
             return set(await answers("xds:///greeter:9000", "60")) == {"v1", "v2"}
 
-        await eventually(served, seconds=20)
+        await eventually(served)
         assert await answers("xds:///greeter.shop:9000", "5", "x-version=v2") == {"v2": 5}
         nursery.cancel_scope.cancel()

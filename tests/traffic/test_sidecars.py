@@ -200,7 +200,7 @@ async def test_sidecars_speak_mutual_tls_to_each_other_and_hand_on_to_the_app(
         peer = app.seen[-1]["headers"]["x-forwarded-client-cert"]
         assert "By=spiffe://cluster.local/ns/shop/sa/reviews" in peer
         assert "URI=spiffe://cluster.local/ns/shop/sa/default" in peer
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             assert await mesh_refuses_plaintext(mesh, f"http://127.0.0.4:{target}/")
         await mesh.assert_all_taken()
 

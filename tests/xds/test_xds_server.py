@@ -31,7 +31,7 @@ from mesh_pilot.rpc import Cardinality, ClientCall, Server, open_channel, open_l
 from mesh_pilot.xds.server import XdsServer
 from mesh_pilot.xds.session import XdsOptions
 
-SECONDS = 20.0
+SECONDS = 60.0
 """Longer than anything here takes on a busy machine."""
 
 
@@ -343,7 +343,7 @@ async def test_a_client_that_never_reads_holds_up_nobody() -> None:
         for number in range(100):
             here.world.put(CLUSTER, f"cluster-{number}", "x" * 100_000)
         async with stream_of(here, sotw(CLUSTER, node=NodeMessage(id=node(1).id))):
-            with trio.fail_after(SECONDS):
+            with trio.fail_after(60):
                 while CLUSTER not in here.xds.status.statistics().pushes:  # noqa: ASYNC110
                     await trio.sleep(0.005)
             async with stream_of(here, sotw(LISTENER, node=NodeMessage(id=node(2).id))) as call:
