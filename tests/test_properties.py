@@ -29,7 +29,7 @@ from mesh_pilot.model.events import (
     Synced,
     Upsert,
     item_key,
-)  # fmt: skip
+)
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
 from mesh_pilot.ops.changes import WITHOUT_EFFECT
@@ -41,7 +41,9 @@ OWN_DNS = {"DNS_CAPTURE": "true", "DNS_AUTO_ALLOCATE": "true"}
 PROXIES = (
     sidecar("10.1.1.1", name="web", namespace="shop", labels={"app": "web", "tier": "front"}),
     sidecar("10.1.2.2", name="api", namespace="other", labels={"app": "api"}, **OWN_DNS),
-    sidecar("10.1.3.1", name="free", namespace="shop", labels={"app": "free"}, INTERCEPTION_MODE="NONE", NETWORK="near"),
+    sidecar(
+        "10.1.3.1", name="free", namespace="shop", labels={"app": "free"}, INTERCEPTION_MODE="NONE", NETWORK="near"
+    ),
     sidecar("10.1.9.9", name="edge", namespace="shop", labels={"app": "edge"}, node_type="router"),
     sidecar("10.1.4.1", name="grpc", namespace="shop", labels={"app": "web"}, GENERATOR="grpc"),
 )

@@ -8,14 +8,22 @@ import pytest
 from support.worlds import configs, update, world_of
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.policy import client_policy, policy, policy_for, rule, rule_ref, subset_labels, subset_names
+from mesh_pilot.envoy.policy import Policy, client_policy, policy, rule, rule_ref, subset_labels, subset_names
+from mesh_pilot.envoy.scope import Labels
 from mesh_pilot.incremental import Watch, derived
 from mesh_pilot.model.events import Delete, item_key
 from mesh_pilot.model.service import ServiceKey
-from mesh_pilot.world import World
+from mesh_pilot.world import View, World
 
 STORE = ServiceKey("store.shop.svc.cluster.local", "shop")
 ODD = ServiceKey("*.api.example.com", "shop")
+
+
+def policy_for(
+    view: View, namespace: str, labels: Labels | None, service: ServiceKey, port: int, subset: str = ""
+) -> Policy:
+    """``client_policy`` of the rule that a client follows for a service."""
+    return client_policy(view, rule_ref(view, namespace, labels, service), port, subset)
 
 
 def destination_rule(

@@ -41,7 +41,7 @@ class Told:
         self.changes = Changes(self.world)
 
     def publish(self, *events: Event, first: float = 1.0, at: float = 1.25) -> None:
-        self.changes.published(Published(self.world.apply(events), first, at, 0.0))
+        self.changes.published(Published(self.world.apply(events), first, at))
 
 
 def entry(*hosts: str) -> Config:

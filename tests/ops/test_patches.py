@@ -47,8 +47,8 @@ def test_it_is_logged_when_the_object_comes_and_not_when_it_goes(logged: list[An
     world = World()
     changes = Changes(world)
     (config,) = configs(envoy_filter(BROKEN, DOUBTFUL))
-    changes.published(Published(world.apply([Upsert("files", config)]), 1.0, 1.0, 0.0))
-    changes.published(Published(world.apply([Delete("files", item_key(config))]), 1.0, 1.0, 0.0))
+    changes.published(Published(world.apply([Upsert("files", config)]), 1.0, 1.0))
+    changes.published(Published(world.apply([Delete("files", item_key(config))]), 1.0, 1.0))
     told = [(e["event"], e["field"]) for e in logged if e.get("object") == str(KEY)]
     assert told == [
         ("EnvoyFilter patch cannot be applied; other patches are", "spec.configPatches[0]"),

@@ -53,7 +53,7 @@ def test_a_service_has_the_host_that_kubernetes_gives_it() -> None:
 
 def test_a_headless_service_passes_through_and_an_external_name_is_resolved() -> None:
     headless = service(core.ServiceSpec(cluster_ip="None"))
-    assert (headless.headless, headless.addresses, headless.resolution) == (True, (), Resolution.PASSTHROUGH)
+    assert (headless.addresses, headless.resolution) == ((), Resolution.PASSTHROUGH)
     cluster = Cluster(Here())
     spec = core.ServiceSpec(type="ExternalName", external_name="db.test", ports=[core.ServicePort(name="tcp", port=5)])
     value = read_kubernetes(spec, Resource("shop/db"), "mesh.test")

@@ -21,7 +21,7 @@ from mesh_pilot.envoy.egress import (
     egress_listeners,
 )
 from mesh_pilot.envoy.outbound_plan import SERVER_FIRST, OutboundListener
-from mesh_pilot.envoy.outbound_spots import TcpMember, _endpoint_addresses, _is_ip, _RouteHeads
+from mesh_pilot.envoy.outbound_spots import TcpMember, _endpoint_addresses, _RouteHeads
 from mesh_pilot.envoy.policy import rule_ref
 from mesh_pilot.envoy.route.build import virtual_service_routes
 from mesh_pilot.envoy.route.domains import Claims, host_port, service_addresses, service_names
@@ -32,6 +32,7 @@ from mesh_pilot.envoy.route.table import PlannedHost, RouteSource, ServiceRoutes
 from mesh_pilot.envoy.routes import Table, _egress_for
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import UNSPECIFIED, Port, Protocol, Resolution, Service
 from mesh_pilot.world.buckets import buckets
@@ -326,7 +327,7 @@ class _ListenerPlanner:
         addresses = _endpoint_addresses(self.view, service.key, port)
         if not addresses and service.registry != "Kubernetes" and not service.selector:
             return (bind,)
-        return tuple(a for a in addresses if _is_ip(a))
+        return tuple(a for a in addresses if is_ip(a))
 
     def _place(self, spot: _Spot, routes: _RouteHeads) -> None:
         if spot.protocol.is_http:

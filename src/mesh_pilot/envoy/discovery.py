@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from mesh_pilot.envoy.egress import ANY_NAMESPACE, egress_listeners, scope_services
+from mesh_pilot.envoy.egress import ANY_NAMESPACE, default_service_export, egress_listeners, scope_services
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.incremental import derived
 from mesh_pilot.model.proxy import Interception, NodeType
@@ -75,7 +75,7 @@ def visible_service(view: View, namespace: str, host: str) -> Service | None:
 
     What a host means where no Sidecar narrows it.
     """
-    default = _default_export(view)
+    default = default_service_export(view)
     public: Service | None = None
     for service in view.services_named(host):
         export = service.export_to or default
@@ -86,11 +86,6 @@ def visible_service(view: View, namespace: str, host: str) -> Service | None:
         elif namespace in export or ("." in export and service.namespace == namespace):
             return service
     return public
-
-
-@derived
-def _default_export(view: View) -> frozenset[str]:
-    return frozenset(view.mesh().default_service_export_to) or frozenset("*")
 
 
 @derived

@@ -78,7 +78,7 @@ Precedence = tuple[bool, datetime, str, str]
 
 def precedence(view: View, service: Service) -> Precedence:
     """By which the services that a scope may reach are in order."""
-    public = ANY_NAMESPACE in (service.export_to or _default_export(view))
+    public = ANY_NAMESPACE in (service.export_to or default_service_export(view))
     return (public, *service.order)
 
 
@@ -149,7 +149,8 @@ def all_services(view: View, scope: Scope) -> tuple[Service, ...]:
 
 
 @derived
-def _default_export(view: View) -> frozenset[str]:
+def default_service_export(view: View) -> frozenset[str]:
+    """To whom services are exported that do not say it: namespaces, ``*``, ``.``, ``~``."""
     return frozenset(view.mesh().default_service_export_to) or frozenset((ANY_NAMESPACE,))
 
 

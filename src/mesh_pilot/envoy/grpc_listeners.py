@@ -9,7 +9,6 @@ Rules: the gRFCs A27 (clients), A36 (servers), A29 (mTLS), A39 (HTTP filters), A
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterator
 
 import attrs
@@ -32,6 +31,7 @@ from mesh_pilot.envoy.names import outbound
 from mesh_pilot.envoy.route.domains import service_addresses, service_names
 from mesh_pilot.envoy.scope import Labels, Scope
 from mesh_pilot.incremental import derived
+from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import UNSPECIFIED, Service
 from mesh_pilot.world.view import View
@@ -78,7 +78,7 @@ def server_listener(view: View, namespace: str, labels: Labels, name: str) -> Re
     if not name.startswith(INBOUND_PREFIX):
         return None
     authority = parse_authority(name.removeprefix(INBOUND_PREFIX))
-    if not authority.port or not _is_ip(authority.host):
+    if not authority.port or not is_ip(authority.host):
         return None
     mode = peer_mode(view, namespace, labels, authority.port)
     filters = _encoded_filters(view, namespace, labels)
@@ -149,11 +149,3 @@ def _inbound_listener(
         chain.transport_socket.CopyFrom(server_socket())
     listener = Listener(name=name, address=address(authority.host, authority.port), filter_chains=[chain])
     return resource_of(name, listener)
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

@@ -11,9 +11,8 @@ from operator import attrgetter
 from mesh_pilot.envoy.defaults import cluster_defaults
 from mesh_pilot.incremental import derived
 from mesh_pilot.model.service import Endpoint, ServiceKey
+from mesh_pilot.security.spiffe import SCHEME
 from mesh_pilot.world.view import View
-
-SPIFFE = "spiffe://"
 
 _place = attrgetter("address", "port", "workload")
 
@@ -40,7 +39,7 @@ def identities(view: View, service: ServiceKey, port: str) -> tuple[str, ...]:
 def _with_aliases(names: Iterable[str], aliases: Iterable[str]) -> set[str]:
     result = set(names)
     for name in names:
-        _, slash, rest = name.removeprefix(SPIFFE).partition("/")
-        if name.startswith(SPIFFE) and slash:
-            result.update(f"{SPIFFE}{alias}/{rest}" for alias in aliases)
+        _, slash, rest = name.removeprefix(SCHEME).partition("/")
+        if name.startswith(SCHEME) and slash:
+            result.update(f"{SCHEME}{alias}/{rest}" for alias in aliases)
     return result

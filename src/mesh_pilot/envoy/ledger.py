@@ -11,7 +11,8 @@ from mesh_pilot.world.view import View
 class Ledger:
     """What the sets were at the last look, and which names were in more than one of them.
 
-    A derived value may keep one (``ledger_of(view, ...)``): its answers depend on nothing but what it is asked.
+    A derived value may keep one (``ledger_of(view, ...)``): what ``shared`` answers depends on its argument alone, the
+    state only makes the answer cheap. ``in`` speaks of the argument of the last ``shared``: ask it right after.
     """
 
     def __init__(self) -> None:
@@ -60,5 +61,6 @@ class Ledger:
 
 @derived
 def ledger_of(_: View, *__: object) -> Ledger:
-    """A ledger for one derived value, by its name and key."""
+    """A ledger for one derived value, by its name and key. Mutable, unlike other derived values: it is made once, and
+    only that derived value may use it."""
     return Ledger()

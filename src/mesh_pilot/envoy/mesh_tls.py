@@ -12,6 +12,7 @@ from mesh_pilot.envoy.names import IDENTITY_SECRET, TRUST_SECRET, file_certifica
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.envoy.upstream_tls import TLS_SOCKET, tls_parameters
 from mesh_pilot.incremental import derived
+from mesh_pilot.security.spiffe import SCHEME
 from mesh_pilot.world.view import View
 
 CIPHERS = (
@@ -59,7 +60,7 @@ def mesh_server_socket(view: View, identity: MeshIdentity) -> base_pb2.Transport
     san = common_pb2.SubjectAltNameMatcher
     domains = settings.trust_domains
     validation = common_pb2.CertificateValidationContext(
-        match_typed_subject_alt_names=[san(san_type=san.URI, matcher=prefix(f"spiffe://{d}/")) for d in domains]
+        match_typed_subject_alt_names=[san(san_type=san.URI, matcher=prefix(f"{SCHEME}{d}/")) for d in domains]
     )
     common = tls_pb2.CommonTlsContext(
         tls_params=parameters,

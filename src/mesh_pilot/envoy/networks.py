@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import attrs
 
 from mesh_pilot.incremental import derived
+from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.service import Endpoint
 from mesh_pilot.world.view import View
 
@@ -61,7 +62,7 @@ def networks(view: View, registry: str) -> Networks | None:
     for name, network in sorted(view.networks().networks.items()):
         found: list[Gateway] = []
         for gateway in network.gateways:
-            if gateway.address and _is_ip(gateway.address):
+            if gateway.address and is_ip(gateway.address):
                 found.append((gateway.address, gateway.port))
             elif host := gateway.address or gateway.registry_service_name:
                 found += _service_gateways(view, host, gateway.port)
@@ -93,13 +94,5 @@ def _service_gateways(view: View, host: str, port: int) -> tuple[Gateway, ...]:
         declared = service.port(port)
         if declared is not None:
             endpoints = view.endpoints(service.key)
-            found += ((e.address, e.port) for e in endpoints if e.service_port == declared.name and _is_ip(e.address))
+            found += ((e.address, e.port) for e in endpoints if e.service_port == declared.name and is_ip(e.address))
     return tuple(sorted(set(found)))
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

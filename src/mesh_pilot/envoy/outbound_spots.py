@@ -7,7 +7,6 @@ port alone. Only heads are read: services' ports and addresses, VirtualServices'
 
 from __future__ import annotations
 
-import ipaddress
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
@@ -26,6 +25,7 @@ from mesh_pilot.envoy.egress import (
 from mesh_pilot.envoy.scope import Scope
 from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import UNSPECIFIED, Port, Protocol, Resolution, Service, ServiceKey
 from mesh_pilot.world.names import host_matches
@@ -149,7 +149,7 @@ class _Wanted:
         addresses = _endpoint_addresses(self._view, service.key, port.name)
         if not addresses and service.registry != "Kubernetes" and not service.selector:
             return (bind,)
-        return tuple(a for a in addresses if _is_ip(a))
+        return tuple(a for a in addresses if is_ip(a))
 
     def _spot(
         self, service: Service, address: str, port: int, protocol: Protocol, bind: str, order: Order
@@ -218,11 +218,3 @@ class _RouteHeads:
 @derived
 def _endpoint_addresses(view: View, key: ServiceKey, port: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(e.address for e in view.endpoints(key) if e.service_port == port))
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

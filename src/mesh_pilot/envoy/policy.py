@@ -138,13 +138,6 @@ def client_policy(view: View, ref: RuleRef, port: int, subset: str = "") -> Poli
     )
 
 
-def policy_for(
-    view: View, namespace: str, labels: Labels | None, service: ServiceKey, port: int, subset: str = ""
-) -> Policy:
-    """``client_policy`` of the rule that a client follows for a service."""
-    return client_policy(view, rule_ref(view, namespace, labels, service), port, subset)
-
-
 @derived
 def passes_through(view: View, ref: RuleRef, port: int, subset: str = "") -> bool:
     """Whether a rule turns load balancing off: connections go where the client meant them to."""

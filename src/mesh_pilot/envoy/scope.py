@@ -152,9 +152,6 @@ class Workload:
     spans: SpanSource = NO_SOURCE
     """What its spans say of it."""
 
-    def label_map(self) -> dict[str, str]:
-        return dict(self.labels)
-
 
 @attrs.frozen(cache_hash=True)
 class Facts:

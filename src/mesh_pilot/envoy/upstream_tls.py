@@ -5,7 +5,6 @@ Rules: Istio's ClientTLSSettings and automatic mTLS; Envoy's TLS and transport s
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable
 
 import attrs
@@ -27,6 +26,7 @@ from mesh_pilot.envoy.names import (
     file_certificate,
     file_roots,
 )
+from mesh_pilot.model.net import is_ip
 
 TLS_SOCKET = "envoy.transport_sockets.tls"
 RAW_SOCKET = "envoy.transport_sockets.raw_buffer"
@@ -133,12 +133,10 @@ def _san_types(name: str) -> tuple[int, ...]:
         return (SanType.URI,)
     if "@" in name:
         return (SanType.EMAIL,)
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        # A URI need not have "//", and Istio compares a name with whatever a certificate has.
-        return (SanType.DNS, SanType.URI)
-    return (SanType.IP_ADDRESS, SanType.DNS)
+    if is_ip(name):
+        return (SanType.IP_ADDRESS, SanType.DNS)
+    # A URI need not have "//", and Istio compares a name with whatever a certificate has.
+    return (SanType.DNS, SanType.URI)
 
 
 def _mesh_context(

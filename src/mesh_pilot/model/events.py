@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
+from mesh_pilot.model.config import Config, Origin, Problem
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 
 
@@ -62,11 +62,14 @@ class KeySet:
     """A JSON Web Key Set; empty while it could not be had."""
 
 
+def key_set_of(issuer: str, jwks_uri: str) -> tuple[str, str]:
+    """Where the keys of a rule of a RequestAuthentication are found that does not hold them itself: issuer and URL of
+    their KeySet, one of them empty."""
+    return ("", jwks_uri) if jwks_uri else (issuer, "")
+
+
 Item = Config | Service | Endpoints | MeshConfigValue | MeshNetworksValue | Secret | KeySet
 """What a source can hold."""
-
-ItemKey = ConfigKey | ServiceKey | tuple[str, ...]
-"""What identifies an item within a source: see ``item_key``."""
 
 
 def item_key(item: Item) -> tuple[str, ...]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
 import attrs
 
+from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.service import NOWHERE, Locality
 
 VIRTUAL_HOSTS = "VIRTUAL_HOSTS"
@@ -76,14 +76,6 @@ class Proxy:
         value = self.metadata.get(key, default)
         return value if isinstance(value, str) else default
 
-    @property
-    def has_ipv4(self) -> bool:
-        return any(":" not in ip for ip in self.ip_addresses)
-
-    @property
-    def has_ipv6(self) -> bool:
-        return any(":" in ip for ip in self.ip_addresses)
-
 
 def parse_proxy(
     node_id: str,
@@ -109,7 +101,7 @@ def parse_proxy(
     addresses = [a for a in str(metadata.get("INSTANCE_IPS") or "").split(",") if a]
     if ip and ip not in addresses:
         addresses.insert(0, ip)
-    good = tuple(dict.fromkeys(a for a in addresses if _is_ip(a)))
+    good = tuple(dict.fromkeys(a for a in addresses if is_ip(a)))
     if not good:
         raise NodeError(f"node id {node_id!r}: no valid IP address in the id or in metadata INSTANCE_IPS; {example}")
     namespace = metadata.get("NAMESPACE")
@@ -129,11 +121,3 @@ def parse_proxy(
         cluster=cluster,
         version=version,
     )
-
-
-def _is_ip(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

@@ -79,7 +79,7 @@ class JoinedKeys(Sequence[ConfigKey]):
 class Resource:
     """One resource of xDS, encoded.
 
-    Equal when name and bytes are; the configs it came from only explain it.
+    Equal when name, type and version are, and so the bytes; the configs it came from only explain it.
     """
 
     name: str

@@ -146,7 +146,6 @@ class Service:
 
     The same for all services of a host: a client sees one of them.
     """
-    headless: bool = False
 
     @property
     def key(self) -> ServiceKey:

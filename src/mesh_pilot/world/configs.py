@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 WILD = 0
 """Stands for a bucket: where VirtualServices with a wildcard for a host are listed besides."""
 
-_OWN_INDEX = frozenset(("VirtualService", "DestinationRule", "ServiceEntry", "WorkloadEntry"))
-"""Kinds that are many: they have no list of all."""
-
 
 class ConfigTable:
     """Takes configs one by one; ``flush`` writes the indexes that those made stale."""

@@ -38,8 +38,6 @@ class Published:
     first_event_at: float
     """When the oldest of its events came in, in seconds of ``trio.current_time()``."""
     published_at: float
-    wall_seconds: float
-    """How long applying took."""
 
 
 @attrs.frozen
@@ -167,7 +165,7 @@ class Reducer:
             )
         if not self._synced.is_set() and not self._world.unsynced():
             self._synced.set()
-        published = Published(revision, self._first_at, trio.current_time(), took)
+        published = Published(revision, self._first_at, trio.current_time())
         for hook in self._hooks:
             try:
                 hook(published)

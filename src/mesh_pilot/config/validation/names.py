@@ -173,12 +173,3 @@ def check_labels(path: str, labels: Mapping[str, str]) -> Iterator[Problem]:
             yield error(f"{path}[{key}]", reason)
         if reason := label_value_reason(value):
             yield error(f"{path}[{key}]", reason)
-
-
-def check_unique(path: str, values: Mapping[str, str], what: str) -> Iterator[Problem]:
-    """Path of each value to the value; those seen before are errors."""
-    seen: set[str] = set()
-    for where, value in values.items():
-        if value in seen:
-            yield error(f"{path}{where}", f'{what} "{value}" is given twice')
-        seen.add(value)

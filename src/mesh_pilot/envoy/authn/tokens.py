@@ -19,6 +19,7 @@ from mesh_pilot.envoy.names import JWT_PAYLOAD
 from mesh_pilot.envoy.scope import Labels
 from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.events import key_set_of
 from mesh_pilot.world.view import View
 
 KIND = "RequestAuthentication"
@@ -32,11 +33,6 @@ def token_filter(view: View, namespace: str, labels: Labels) -> bytes:
     """The filter's encoded configuration for a proxy; empty where no tokens are looked at."""
     keys = selected(view, KIND, namespace, labels)
     return _filter(view, keys) if keys else b""
-
-
-def key_set_of(rule: api.JwtRule) -> tuple[str, str]:
-    """Where the keys of a rule that does not hold them are found: ``(issuer, URL)``, one of them empty."""
-    return ("", rule.jwks_uri) if rule.jwks_uri else (rule.issuer, "")
 
 
 @derived
@@ -53,7 +49,7 @@ def _filter(view: View, policies: tuple[ConfigKey, ...]) -> bytes:
 
 
 def _provider(view: View, rule: api.JwtRule) -> jwt_pb2.JwtProvider:
-    jwks = rule.jwks or view.key_set(*key_set_of(rule)) or NOBODYS_KEYS
+    jwks = rule.jwks or view.key_set(*key_set_of(rule.issuer, rule.jwks_uri)) or NOBODYS_KEYS
     spaced = sorted({*SPACED_CLAIMS, *rule.space_delimited_claims})
     return jwt_pb2.JwtProvider(
         issuer=rule.issuer,

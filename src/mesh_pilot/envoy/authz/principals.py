@@ -15,8 +15,8 @@ from envoy.type.matcher.v3 import string_pb2, value_pb2
 from mesh_pilot.envoy.authz.matchers import ANY, ANYTHING, glob, header, metadata, quoted, subnet, text, text_or_member
 from mesh_pilot.envoy.messages import exact, prefix, regex, suffix
 from mesh_pilot.envoy.names import JWT_FILTER, JWT_PAYLOAD
+from mesh_pilot.security.spiffe import SCHEME
 
-SPIFFE = "spiffe://"
 LOCAL_DOMAIN = "cluster.local"
 """In a policy: the mesh's own trust domain, whatever its name."""
 
@@ -31,10 +31,10 @@ def identity(value: str) -> Principal:
     if value == ANY:
         return certificate(regex(ANYTHING))
     if value.startswith(ANY):
-        return certificate(regex(f"{SPIFFE}.*{quoted(value.removeprefix(ANY))}"))
+        return certificate(regex(f"{SCHEME}.*{quoted(value.removeprefix(ANY))}"))
     if value.endswith(ANY):
-        return certificate(prefix(SPIFFE + value.removesuffix(ANY)))
-    return certificate(exact(SPIFFE + value))
+        return certificate(prefix(SCHEME + value.removesuffix(ANY)))
+    return certificate(exact(SCHEME + value))
 
 
 def namespace(value: str) -> Principal:
@@ -45,13 +45,13 @@ def namespace(value: str) -> Principal:
 def service_account(value: str, own_namespace: str) -> Principal:
     """``source.serviceAccount``: ``account`` (of the policy's namespace) or ``namespace/account``."""
     where, _, account = value.rpartition("/")
-    return certificate(regex(f"{SPIFFE}[^/]+/ns/{quoted(where or own_namespace)}/sa/{quoted(account)}"))
+    return certificate(regex(f"{SCHEME}[^/]+/ns/{quoted(where or own_namespace)}/sa/{quoted(account)}"))
 
 
 def trust_domain(value: str) -> Principal:
     """The trust domain of the identity."""
     anything = "[^/]+" if value == ANY else glob(value, "[^/]*")
-    return certificate(regex(f"{SPIFFE}{anything}/.*"))
+    return certificate(regex(f"{SCHEME}{anything}/.*"))
 
 
 def with_aliases(values: Iterable[str], trust_domains: tuple[str, ...]) -> tuple[str, ...]:

@@ -77,7 +77,7 @@ def _service_route(view: View, cluster: str, operation: str) -> rc.Route:
 
 
 def default_route(cluster: str, operation: str) -> rc.Route:
-    """Everything to one cluster, for as long as it takes. Also what inbound traffic is routed by."""
+    """Everything to one cluster, for as long as it takes."""
     route = rc.Route(name=DEFAULT_NAME, match=route_match(None), decorator=rc.Decorator(operation=operation))
     action = route.route
     action.cluster = cluster

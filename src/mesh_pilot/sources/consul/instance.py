@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 
@@ -89,14 +88,6 @@ def read_instance(entry: object) -> Instance:
         weight=_weight(service.get("Weights"), state),
         state=state,
     )
-
-
-def is_ip(address: str) -> bool:
-    try:
-        ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    return True
 
 
 def _tags(tags: object) -> dict[str, str]:

@@ -14,6 +14,7 @@ import attrs
 
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Endpoints
+from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.service import (
     Endpoint,
     Health,
@@ -25,7 +26,7 @@ from mesh_pilot.model.service import (
     Service,
     ServiceKey,
 )
-from mesh_pilot.sources.consul.instance import Instance, State, is_ip
+from mesh_pilot.sources.consul.instance import Instance, State
 from mesh_pilot.sources.consul.settings import ConsulSettings, CriticalRule, WarningRule
 
 RESERVED = frozenset(

@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from mesh_pilot.api.istio.security.v1beta1 import RequestAuthentication
-from mesh_pilot.model.events import Delete, Event, KeySet, Replace, Synced, Upsert, item_key
+from mesh_pilot.model.events import Delete, Event, KeySet, Replace, Synced, Upsert, item_key, key_set_of
 from mesh_pilot.sources.base import THE_OTHERS, Backoff
 from mesh_pilot.sources.jwks.fetch import FetchError, Wanted, fetch_keys
 from mesh_pilot.world import World
@@ -176,7 +176,7 @@ def _wanted(world: World) -> Iterator[tuple[Wanted, float]]:
         spec: RequestAuthentication = config.spec
         for rule in spec.jwt_rules:
             if not rule.jwks:
-                wanted = Wanted("", rule.jwks_uri) if rule.jwks_uri else Wanted(rule.issuer, "")
+                wanted = Wanted(*key_set_of(rule.issuer, rule.jwks_uri))
                 timeout = rule.timeout.total_seconds() if rule.timeout else TIMEOUT_SECONDS
                 found[wanted] = max(found.get(wanted, 0.0), timeout)
     yield from found.items()

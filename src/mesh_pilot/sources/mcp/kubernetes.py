@@ -124,7 +124,6 @@ def _service(spec: core.ServiceSpec, resource: Resource, domain: str) -> Kuberne
         selector=spec.selector,
         created=resource.created,
         registry="Kubernetes",
-        headless=headless,
     )
     return KubernetesService(service, spec.publish_not_ready_addresses, external)
 
