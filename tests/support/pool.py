@@ -413,6 +413,17 @@ KINDS: dict[str, Callable[[Pick], Any]] = {
     "secret": _secret,
     "key set": _keys,
 }
+THEMES = (
+    tuple(KINDS),
+    ("routes", "rule", "gateway"),
+    ("tokens", "key set", "policy"),
+    ("gateway with TLS", "secret", "routes of layer 4"),
+    ("workload", "group", "selected entry", "networks"),
+    ("patch", "routes", "gateway", "scope"),
+    ("mutual TLS", "mesh", "rule", "telemetry"),
+)
+"""Kinds that act on each other: alone together, their objects meet more often than if all came."""
+
 OFTEN = ("entry", "entry", "routes", "routes", "workload", "selected entry")
 """What the others refer to comes more than once."""
 
