@@ -42,7 +42,7 @@ among it, so that the test cannot pass by looking at nothing."""
 
 PURE_LIBRARIES = {
     "__future__", "attrs", "collections", "datetime", "enum", "functools", "hashlib", "ipaddress", "itertools",
-    "traceback", "typing", "weakref",
+    "traceback", "types", "typing", "weakref",
 }  # fmt: skip
 """What a state machine may use besides: nothing that does I/O, has a clock, chance, tasks or a log."""
 
