@@ -129,7 +129,7 @@ class Synced:
 
 @attrs.frozen
 class Rejected:
-    """An object was config refused; its last good version stays in force.
+    """An object was refused; its last good version stays in force.
 
     ``key`` is the item key where the object could be named, so that its recovery clears the rejection; without
     one, the origin's location stands for it.
