@@ -30,7 +30,7 @@ ORDER = (
 """From the top down, as in the package's docstring."""
 
 PURE = {
-    "incremental": (set(), set()),
+    "incremental.memo": ({"incremental"}, {"declared", "reports"}),
     "xds.stream": (
         {"model", "xds"},
         {"stream", "subscription", "plan", "phase", "messages", "journal", "held", "sets", "encode"},

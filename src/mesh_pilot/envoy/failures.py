@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 import attrs
 
-from mesh_pilot.incremental import TRACEBACK
+from mesh_pilot.incremental.memo import TRACEBACK
 
 
 @attrs.frozen

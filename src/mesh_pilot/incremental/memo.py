@@ -1,132 +1,20 @@
-"""The memo table: derived values that remember what they read, and are computed again only when that changed.
-
-Three things live here. *Cells* hold input, written from outside (an index key of the World). *Derived values* are
-results of pure functions that are declared with ``@derived``; every cell and derived value that one read is noted, a
-miss as well as a hit. A *Watch* stands at the other end: it keeps derived values alive and learns which of them may
-have changed. ::
-
-    @derived
-    def total(view: View, account: str) -> int: ...
-
-    total(view, "a")          # from memory, where nothing it read has changed
-    total.query("a")          # the same as a value: typed, hashable; what plans hold
-    total.compute(view, "a")  # the function itself: remembers nothing
-
-When a cell changes, whatever read it, directly or through others, is marked stale, each with the few reads that may
-be to blame; nothing is computed. When a stale value is asked for, those reads are brought up to date in the order
-in which they were made, and only if one really came out different is the function called again; if its result is
-equal to the last one, what depends on it is not called (early cut-off). The work done is thus proportional to what
-a change touches, not to how much was derived.
-
-Functions must be pure: the same reads give an equal value. An exception is remembered like a value, with its traceback
-as a note, and raised to whoever asks, until one of the reads changes. Not safe for use from several threads. Knows
-nothing of meshes.
-"""
+"""The memo table itself: cells, derived values, and the watches that keep them alive."""
 
 from __future__ import annotations
 
 import traceback
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
-from functools import update_wrapper
 from itertools import islice
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
-import attrs
+from mesh_pilot.incremental.declared import Derived, Query
+from mesh_pilot.incremental.reports import Explanation, MemoStatistics
 
-P = ParamSpec("P")
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
 V = TypeVar("V")
 
 _UNSET: Any = type("_Unset", (), {"__repr__": lambda self: "<not computed>"})()
-
-
-class View(Protocol):
-    """The first argument of a derived function: whatever reads the indexes of one memo table for it."""
-
-    @property
-    def memo(self) -> Memo: ...
-
-
-class Derived(Generic[P, T_co]):
-    """A pure function of a view and of arguments that can be hashed, whose results a memo table remembers."""
-
-    compute: Callable[Concatenate[Any, P], T_co]
-    """The function itself: for a caller that has use for the value once, or has to be charged with the reads."""
-
-    def __init__(self, function: Callable[Concatenate[Any, P], T_co]) -> None:
-        self.compute = function
-        update_wrapper(self, function)
-
-    def __repr__(self) -> str:
-        return f"<derived {self.__module__}.{self.name}>"
-
-    @property
-    def name(self) -> str:
-        return self.compute.__name__
-
-    def __call__(self, view: View, *args: P.args, **kwargs: P.kwargs) -> T_co:
-        """The value, from memory where nothing it read has changed. Arguments are positional.
-
-        Raises what the function raised.
-        """
-        if kwargs:
-            raise TypeError("the arguments of a derived value are positional: they are its key")
-        return cast(T_co, view.memo.read(self, args))
-
-    def query(self, *args: P.args, **kwargs: P.kwargs) -> Query[T_co]:
-        """The value's identity. Arguments are positional."""
-        if kwargs:
-            raise TypeError("the arguments of a derived value are positional: they are its key")
-        return Query(self, args)
-
-
-def derived(function: Callable[Concatenate[Any, P], T]) -> Derived[P, T]:
-    """Declare that a memo table remembers the results of ``function(view, *args)``."""
-    return Derived(function)
-
-
-class Query(NamedTuple, Generic[T_co]):
-    """A derived value's identity: what derives it, and its arguments. Cheap to make, to hash and to compare."""
-
-    derived: Derived[..., T_co]
-    args: tuple[Any, ...]
-
-    def get(self, view: View) -> T_co:
-        """The value. Raises what the function raised."""
-        return cast(T_co, view.memo.read(self.derived, self.args))
-
-    def compute(self, view: View) -> T_co:
-        """The value, computed now and not remembered."""
-        return self.derived.compute(view, *self.args)
-
-    def __repr__(self) -> str:
-        return f"{self.derived.name}({', '.join(map(repr, self.args))})"
-
-
-class ByName(NamedTuple, Generic[T_co]):
-    """Derived values that differ in their last argument, the name of a resource. See ``by_name``."""
-
-    derived: Derived[..., T_co]
-    args: tuple[Any, ...]
-    """All arguments but the name."""
-
-    def query(self, name: str) -> Query[T_co]:
-        return Query(self.derived, (*self.args, name))
-
-
-NAME = "<name>"
-"""Stands for the name in ``by_name``."""
-
-
-def by_name(query: Query[T]) -> ByName[T]:
-    """``by_name(cluster.query(scope, NAME))``: the clusters of a scope, whatever their names."""
-    *args, name = query.args
-    if name is not NAME:
-        raise ValueError(f"the last argument of {query!r} must be NAME")
-    return ByName(query.derived, tuple(args))
-
 
 SEARCHED = 20_000
 """How many values of a function ``Memo.explain`` looks through."""
@@ -260,43 +148,6 @@ def _named(read: _Read) -> str:
 
 class CycleError(RuntimeError):
     """A derived value that needs itself."""
-
-
-@attrs.frozen
-class MemoStatistics:
-    """How much is remembered and how much work was done."""
-
-    cells: int
-    """Input keys that something read."""
-    derived: int
-    """Derived values held."""
-    computed: int
-    """Calls of functions since the start."""
-    cut_off: int
-    """Calls whose result was equal to the last one, so that nothing above was called."""
-    spared: int
-    """Stale values that turned out unchanged without a call."""
-    calls: dict[str, int]
-    """Calls by function name."""
-    held: dict[str, int]
-    """Derived values held, by function name."""
-
-
-@attrs.frozen
-class Explanation:
-    """One derived value, for a person who asks why it is what it is. Names only: what was read may be secret."""
-
-    query: str
-    state: str
-    """``fresh``; ``stale``: something it read may have changed, and nobody has asked since; ``failed``: it raised."""
-    computed_at: int
-    """When it last came out different, by the table's own clock."""
-    cause: str
-    """The read that changed last before that; empty where it read nothing."""
-    reads: tuple[str, ...]
-    """What the last computation read, in order."""
-    readers: tuple[str, ...]
-    """What read it: derived values; streams by their watch."""
 
 
 K = TypeVar("K", bound=Hashable)
