@@ -201,7 +201,7 @@ async def test_config_sources_that_change_are_said_to_take_a_restart(folder: Pat
             await eventually(lambda: bool(told(entries)), what="it is told")
             mesh.write_text(text)
             await eventually(lambda: len(told(entries)) == 2, what="it is told again")
-    assert ["take" in event for event in told(entries)] == [True, False]
+    assert ["restart" in event for event in told(entries)] == [True, False]
 
 
 async def test_configuration_is_not_served_where_that_is_switched_off(folder: Path) -> None:
