@@ -216,6 +216,12 @@ def test_ever_new_subjects_do_not_fill_the_log() -> None:
     assert "990 suppressed" in repr(limiter)
 
 
+def test_lines_that_are_alike_are_bounded_by_their_rate_alone_and_those_left_out_are_counted() -> None:
+    limiter = LogLimiter(seconds=0, rate=1, burst=3)
+    assert [limiter.admit("gone", 0) for _ in range(5)] == [0, 0, 0, None, None]
+    assert limiter.admit("gone", 1) == 2
+
+
 SLOW = attrs.evolve(OPTIONS, bounds=Bounds(requests_per_second=10), request_burst=20)
 
 

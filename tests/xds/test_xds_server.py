@@ -28,6 +28,7 @@ from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, TYPES
 from mesh_pilot.rpc import Cardinality, ClientCall, Server, open_channel, open_listeners, serve
+from mesh_pilot.xds import server as xds_server
 from mesh_pilot.xds.server import XdsServer
 from mesh_pilot.xds.session import XdsOptions
 
@@ -335,6 +336,43 @@ async def test_the_status_tells_what_each_proxy_has(channels: Any) -> None:
     assert (line["type"], line["resources"], line["configs"]) == ("EDS", ["a"], ["DestinationRule/shop/a"])
     assert (line["proxy"], line["reason"], line["log_level"]) == (NODE.id, "no such address", "warning")
     assert [entry["event"] for entry in logs if entry["log_level"] == "info"] == ["connected", "gone"]
+
+
+async def test_a_crowd_that_comes_and_goes_does_not_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(xds_server, "PRESENCE_BURST", 11.0)
+    monkeypatch.setattr(xds_server, "PRESENCE_RATE", 1e-9)
+    with capture_logs() as logs:
+        async with plane() as here:
+            for _ in range(20):
+                async with stream_of(here, sotw(CLUSTER, node=node_message())) as call:
+                    await call.recv_message()
+                await here.until_idle()
+            assert here.xds.statistics().suppressed_log_lines == 29
+    written = [(entry["event"], entry["log_level"]) for entry in logs if entry["event"] in ("connected", "gone")]
+    assert written[:11] == ([("connected", "info"), ("gone", "info")] * 6)[:11]
+    assert written[11:] == ([("connected", "debug"), ("gone", "debug")] * 15)[-29:]
+    assert all(entry["proxy"] == NODE.id for entry in logs if entry["event"] == "gone")
+
+
+async def test_streams_that_wait_for_admission_and_give_up_take_nothing_from_others() -> None:
+    """However many those are: who comes after them waits no longer."""
+    options = XdsOptions(bounds=Bounds(streams_per_second=5), stream_burst=1)
+    async with plane(options) as here:
+        async with stream_of(here, sotw(CLUSTER, node=node_message())) as call:
+            await call.recv_message()
+        async with trio.open_nursery() as nursery:
+            for _ in range(200):
+                nursery.start_soon(_first_answer, here)
+            while here.xds.status.delayed_streams < 180:  # noqa: ASYNC110
+                await trio.sleep(0.005)
+            nursery.cancel_scope.cancel()
+        with trio.fail_after(SECONDS):  # 36 seconds, if those before had their share
+            await _first_answer(here)
+
+
+async def _first_answer(here: Plane) -> None:
+    async with stream_of(here, sotw(CLUSTER, node=node_message())) as call:
+        await call.recv_message()
 
 
 async def test_a_client_that_never_reads_holds_up_nobody() -> None:

@@ -52,6 +52,9 @@ METHODS: Mapping[str, tuple[str, str | None]] = {
 }
 """Services, each with what ``Stream...`` and ``Delta...`` are followed by, and its type (None: all)."""
 
+PRESENCE_RATE, PRESENCE_BURST = 20.0, 400.0
+"""Lines ``connected`` and ``gone`` a second, and at once: a reconnecting fleet, or a flood of streams, writes no more."""
+
 BYTES_A_RESOURCE = 1000
 """What a resource takes in an encoded response, roughly."""
 
@@ -64,7 +67,7 @@ class XdsServerStatistics:
     xds: XdsStatistics
     encoder: EncoderStatistics
     suppressed_log_lines: int
-    """Lines about NACKs and refused streams that were not written because there were too many."""
+    """Lines that were not written because there were too many: NACKs, refused streams, proxies that come and go."""
 
 
 class XdsServer:
@@ -100,9 +103,11 @@ class XdsServer:
         self._is_draining = False
         self._scopes = PeerScopes(scope_of, options.bounds)
         self._new_streams = TokenBucket(options.bounds.streams_per_second, options.stream_burst)
+        self._entry = trio.Lock()
         self._turn = trio.Lock()
         self._nack_log = LogLimiter()
         self._refusal_log = LogLimiter()
+        self._presence_log = LogLimiter(seconds=0, rate=PRESENCE_RATE, burst=PRESENCE_BURST)
 
     def __repr__(self) -> str:
         return f"<XdsServer {len(self._sessions)} streams{' draining' if self._is_draining else ''}>"
@@ -125,7 +130,7 @@ class XdsServer:
             self._is_draining,
             self.status.statistics(),
             self._encoder.statistics(),
-            self._nack_log.suppressed + self._refusal_log.suppressed,
+            sum(log.suppressed for log in (self._nack_log, self._refusal_log, self._presence_log)),
         )
 
     def trim(self) -> int:
@@ -158,13 +163,16 @@ class XdsServer:
             raise _grpc_error(error) from error
 
     async def _wait_for_admission(self) -> None:
-        """Let so many new streams begin in a second, and no more: a first request may cost much. The others wait."""
-        wait = self._new_streams.take(trio.current_time())
-        if wait <= 0:
+        """Let so many new streams begin in a second, and no more: a first request may cost much. The others wait.
+
+        They wait in line, so that a stream that gives up delays nobody behind it.
+        """
+        if not self._entry.locked() and self._new_streams.may_take(trio.current_time()):
             return
         self.status.delayed_streams += 1
         with self._interrupted_by_drain():
-            await trio.sleep(wait)
+            async with self._entry:
+                await trio.sleep(self._new_streams.take(trio.current_time()))
             return
         raise _shutting_down()
 
@@ -211,9 +219,9 @@ class XdsServer:
             admit=partial(self._admit_from, call.peer, connection),
             turn=self._turn,
             nack_log=self._nack_log,
+            presence_log=self._presence_log,
         )
         self._sessions.add(session)
-        began = trio.current_time()
         try:
             await session.run()
         finally:
@@ -221,10 +229,7 @@ class XdsServer:
             self._scopes.leave(connection)
             self.status.disconnect(connection)
             session.stream.close()
-            if connection.proxy is not None:
-                log.info(
-                    "gone", proxy=connection.proxy.id, stream=connection.id, after=round(trio.current_time() - began, 3)
-                )
+            session.gone()
 
     def _admit_from(self, peer: Peer, connection: Connection, proxy: Proxy) -> Proxy:
         check_labels(self._options.bounds, proxy.labels)

@@ -99,10 +99,12 @@ class Session:
         admit: Callable[[Proxy], Proxy],
         turn: trio.Lock | None = None,
         nack_log: LogLimiter | None = None,
+        presence_log: LogLimiter | None = None,
     ) -> None:
         """``turn`` is what sessions share that may work for long: one does so at a time, for a slice.
 
-        ``nack_log`` bounds what NACKs write to the log, over all sessions that share it.
+        ``nack_log`` bounds what NACKs write to the log, over all sessions that share it; ``presence_log`` the lines
+        ``connected`` and ``gone``.
         """
         bounds = options.bounds
         self.stream = Stream(catalog, variant, only=only, journal=self, wake=self._wake, admit=admit, bounds=bounds)
@@ -111,9 +113,11 @@ class Session:
         self._decode: Callable[[bytes, Bounds], Request] = sotw_request if variant is Variant.SOTW else delta_request
         self._turn = turn or trio.Lock()
         self._nack_log = nack_log or LogLimiter()
+        self._presence_log = presence_log or LogLimiter(seconds=0)
         self._bucket = TokenBucket(bounds.requests_per_second, options.request_burst)
         self._has_asked = False
         self._is_new = True
+        self._began = trio.current_time()
         self._variant = variant
         self._encoder = encoder
         self._registry = registry
@@ -311,7 +315,20 @@ class Session:
     def connected(self, proxy: Proxy) -> None:
         self._log = self._log.bind(proxy=proxy.id)
         self._connection.connected(proxy)
-        self._log.info("connected", version=proxy.version, variant=str(self._variant))
+        self._log_presence("connected", version=proxy.version, variant=str(self._variant))
+
+    def gone(self) -> None:
+        """The stream has ended: write it to the log, if there ever was a proxy."""
+        if self._connection.proxy is not None:
+            self._log_presence("gone", after=round(trio.current_time() - self._began, 3))
+
+    def _log_presence(self, event: str, **fields: object) -> None:
+        """The first of a crowd at ``info``, and those that are too many at ``debug``."""
+        suppressed = self._presence_log.admit(event, trio.current_time())
+        if suppressed is None:
+            self._log.debug(event, **fields)
+        else:
+            self._log.info(event, **fields, **({"suppressed": suppressed} if suppressed else {}))
 
     def sent(self, response: Response) -> None:
         self._connection.sent(response)
