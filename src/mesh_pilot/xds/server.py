@@ -53,7 +53,7 @@ METHODS: Mapping[str, tuple[str, str | None]] = {
 """Services, each with what ``Stream...`` and ``Delta...`` are followed by, and its type (None: all)."""
 
 PRESENCE_RATE, PRESENCE_BURST = 20.0, 400.0
-"""Lines ``connected`` and ``gone`` a second, and at once: a reconnecting fleet, or a flood of streams, writes no more."""
+"""Lines ``connected`` and ``gone`` a second, and at once: a fleet that reconnects, or a flood of streams."""
 
 BYTES_A_RESOURCE = 1000
 """What a resource takes in an encoded response, roughly."""
