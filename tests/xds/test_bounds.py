@@ -17,9 +17,9 @@ from mesh_pilot.model.proxy import parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
 from mesh_pilot.xds import decode, kept
 from mesh_pilot.xds.log_limiter import LogLimiter
-from mesh_pilot.xds.messages import Code, DeltaRequest, SotwRequest, StreamError, Variant
+from mesh_pilot.xds.messages import Code, DeltaRequest, SotwRequest, Variant
 from mesh_pilot.xds.peer_scopes import PeerScopes, host_of
-from mesh_pilot.xds.session import bound_errors
+from mesh_pilot.xds.session import stream_error
 from mesh_pilot.xds.stream import Stream
 from mesh_pilot.xds.token_bucket import TokenBucket
 
@@ -146,10 +146,9 @@ def test_labels_are_bounded() -> None:
 
 
 def test_a_bound_ends_the_stream_with_its_reason() -> None:
-    with pytest.raises(StreamError) as caught, bound_errors():
-        raise BoundError("max_names", "names", 3, 4)
-    assert (caught.value.code, caught.value.bound) == (Code.RESOURCE_EXHAUSTED, "max_names")
-    assert caught.value.message == "names: 4, more than the limit of 3 (--max-names)"
+    error = stream_error(BoundError("max_names", "names", 3, 4))
+    assert (error.code, error.bound) == (Code.RESOURCE_EXHAUSTED, "max_names")
+    assert error.message == "names: 4, more than the limit of 3 (--max-names)"
 
 
 # -- scopes

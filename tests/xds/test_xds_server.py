@@ -445,3 +445,4 @@ async def test_many_streams_at_once_share_what_they_are_sent() -> None:
         assert len(set(received)) == 1
         assert here.xds.statistics().encoder.encoded == 1
         assert here.xds.statistics().encoder.shared == 199
+        assert here.xds.status.delayed_streams == 0

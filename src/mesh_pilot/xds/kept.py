@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,7 +52,8 @@ class Kept(Generic[P, T]):
         found = self._results.get(args)
         if found is not None:
             self._results.move_to_end(args)
-            return cast(T, found[0])
+            known: T = found[0]
+            return known
         result, weight = self._function(*args, **kwargs), self._weigh(*args, **kwargs) + 1
         self._results[args] = (result, weight)
         self._weight += weight

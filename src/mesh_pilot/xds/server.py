@@ -18,7 +18,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.model.bounds import check, check_labels
+from mesh_pilot.model.bounds import BoundError, check, check_labels
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
 from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, ServerStream, Service, Status
@@ -29,7 +29,7 @@ from mesh_pilot.xds.generators import Generator, Replayed, generator_of
 from mesh_pilot.xds.log_limiter import LogLimiter
 from mesh_pilot.xds.messages import Code, StreamError, Variant
 from mesh_pilot.xds.peer_scopes import PeerScopes, host_of
-from mesh_pilot.xds.session import DEFAULT_OPTIONS, REASON_LOGGED, Call, Session, XdsOptions, bound_errors
+from mesh_pilot.xds.session import DEFAULT_OPTIONS, REASON_LOGGED, Call, Session, XdsOptions, stream_error
 from mesh_pilot.xds.sets import Catalog
 from mesh_pilot.xds.status import Connection, StatusRegistry, XdsStatistics
 from mesh_pilot.xds.token_bucket import TokenBucket
@@ -154,11 +154,11 @@ class XdsServer:
         if self._is_draining:
             raise _grpc_error(_shutting_down())
         try:
-            with bound_errors():
-                check(self._options.bounds, "max_streams", "streams", len(self._sessions) + len(self._new) + 1)
-                await self._wait_for_admission()
-                await self._serve_what_is_asked(call, variant, only)
-        except StreamError as error:
+            check(self._options.bounds, "max_streams", "streams", len(self._sessions) + len(self._new) + 1)
+            await self._wait_for_admission()
+            await self._serve_what_is_asked(call, variant, only)
+        except (StreamError, BoundError) as raised:
+            error = stream_error(raised)
             self._note_refused(call, error)
             raise _grpc_error(error) from error
 

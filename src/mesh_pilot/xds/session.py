@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import inf
 from typing import Protocol
 
@@ -115,7 +114,6 @@ class Session:
         self._nack_log = nack_log or LogLimiter()
         self._presence_log = presence_log or LogLimiter(seconds=0)
         self._bucket = TokenBucket(bounds.requests_per_second, options.request_burst)
-        self._has_asked = False
         self._is_new = True
         self._began = trio.current_time()
         self._variant = variant
@@ -173,24 +171,22 @@ class Session:
         """Take requests until the client has no more, or sends a wrong one."""
         while (data := await self._call.recv_message()) is not None:
             try:
-                with bound_errors():
-                    request = self._parse(data)
-                    wait = self._seconds_to_wait(request, len(data))
-                    if wait > 0:
-                        self._registry.delayed_requests += 1
-                        await trio.sleep(wait)
-                    if self._is_new:
-                        # The first ones work out who the client is, and what it may have.
-                        async with self._turn:
-                            await trio.lowlevel.checkpoint()
-                            self.stream.on_request(request)
-                    else:
+                request = self._parse(data)
+                wait = self._seconds_to_wait(request, len(data))
+                if wait > 0:
+                    self._registry.delayed_requests += 1
+                    await trio.sleep(wait)
+                if self._is_new:
+                    # The first ones work out who the client is, and what it may have.
+                    async with self._turn:
+                        await trio.lowlevel.checkpoint()
                         self.stream.on_request(request)
-            except StreamError as error:
-                self._error = error
+                else:
+                    self.stream.on_request(request)
+            except (StreamError, BoundError) as error:
+                self._error = stream_error(error)
                 self._scope.cancel()
                 return
-            self._has_asked = True
             self._news.set()
         self._finish()
 
@@ -214,8 +210,7 @@ class Session:
         while True:
             news = self._news = trio.Event()
             self._note_change()
-            if self._has_asked:
-                self._has_asked = False
+            if self.stream.is_newly_asked:
                 await self._work()
             if self._is_new:
                 response = await self._first_response()
@@ -372,10 +367,8 @@ class Session:
         )
 
 
-@contextmanager
-def bound_errors() -> Iterator[None]:
-    """A BoundError as the error that ends the stream."""
-    try:
-        yield
-    except BoundError as error:
-        raise StreamError(Code.RESOURCE_EXHAUSTED, str(error), bound=error.bound) from error
+def stream_error(error: StreamError | BoundError) -> StreamError:
+    """The error that ends a stream."""
+    if isinstance(error, BoundError):
+        return StreamError(Code.RESOURCE_EXHAUSTED, str(error), bound=error.bound)
+    return error

@@ -18,7 +18,6 @@ their table, and all of them whenever that is new to the client.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache
 
 import attrs
 
@@ -49,6 +48,9 @@ from mesh_pilot.xds.unserved import Unserved
 
 REFERRERS = (LISTENER, ROUTE, VIRTUAL_HOST, EXTENSION)
 """Types whose resources name clusters."""
+
+_MADE_FOR = {ROUTE: {ROUTE, VIRTUAL_HOST}}
+"""The types of which there may be more to make when a client asks for other names of one: by default itself."""
 
 
 @attrs.frozen
@@ -103,6 +105,8 @@ class Stream:
         """Who the client is; None before its first request."""
         self._resources: ProxyResources | None = None
         self._subscriptions: dict[str, Subscription] = {}
+        self._newly_asked: set[str] = set()
+        """Types of which the client asks for something that may not be made yet."""
         self._unserved = Unserved(variant)
         self._warming: set[str] = set()
         """New clusters that the client may not be able to use before it has their endpoints."""
@@ -175,10 +179,16 @@ class Stream:
         was left.
         """
         for type_url in TYPES:
-            subscription = self._subscriptions.get(type_url)
+            subscription = self._subscriptions.get(type_url) if type_url in self._newly_asked else None
             source = self._resources.set(type_url) if subscription and self._resources else None
             if subscription is not None and source is not None:
                 yield from source.work(subscription.names)
+            self._newly_asked.discard(type_url)
+
+    @property
+    def is_newly_asked(self) -> bool:
+        """Whether ``work`` may have something to do."""
+        return bool(self._newly_asked)
 
     def answers(self, request: Request) -> bool:
         """Whether a request answers the last response of its type: such a one costs us no more than we chose to send.
@@ -203,10 +213,13 @@ class Stream:
         first = subscription is None
         if subscription is None:
             subscription = self._subscriptions[type_url] = Subscription(type_url, self._variant, self._bounds)
+        names = subscription.names
         if isinstance(request, DeltaRequest):
             self._on_delta(subscription, request, source, first)
         else:
             self._on_sotw(subscription, request, source, first)
+        if first or subscription.names is not names:
+            self._newly_asked |= _MADE_FOR.get(type_url, {type_url})
 
     def _identify(self, node: Node | None) -> ProxyResources:
         if node is None:
@@ -339,7 +352,7 @@ class Stream:
         if _is(subscription, CLUSTER):
             if self._is_past_unknown:
                 self._presume_clusters(subscription)
-            unsettled = cache(self._are_referrers_unsettled)
+            unsettled = _once(self._are_referrers_unsettled)
             return subscription.plan(keep=lambda name: unsettled())
         if _is(subscription, ENDPOINT):
             return subscription.plan(keep=self._keep_endpoints, stand_in=self._stand_in())
@@ -442,7 +455,7 @@ class Stream:
         nothing while it may need that: it has the old cluster as long as it waits for the endpoints of the new one."""
         if not self._placeholders:
             return self._last_endpoints
-        is_needed = cache(self._are_referrers_unsettled)
+        is_needed = _once(self._are_referrers_unsettled)
         return lambda name: None if name in self._placeholders and is_needed() else self._last_endpoints(name)
 
     def _last_endpoints(self, name: str) -> Resource | None:
@@ -466,3 +479,16 @@ def _nack(proxy: Proxy, type_url: str, nonce: str, version: str, reason: str, re
     names = tuple(r.name for r in guilty if not any(r.name != o.name and r.name in o.name for o in guilty))
     configs = dict.fromkeys(key for r in guilty if r.name in names for key in r.configs)
     return Nack(proxy, type_url, nonce, version, reason, names, tuple(configs))
+
+
+def _once(ask: Callable[[], bool]) -> Callable[[], bool]:
+    """A question that is asked when it is needed, and then once. It is made for every push and seldom asked:
+    ``functools.cache`` takes ten times as long to make."""
+    answers: list[bool] = []
+
+    def answer() -> bool:
+        if not answers:
+            answers.append(ask())
+        return answers[0]
+
+    return answer
