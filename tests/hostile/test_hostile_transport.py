@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.attack import Report, Victim
+from support.attack import SLACK, Report, Victim
 
 pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(180)]
 
@@ -19,10 +19,15 @@ def attacked(here: Victim, attack: str, *code: str) -> Report:
 
 @pytest.mark.parametrize(
     "attack",
-    ["idle_tcp", "idle_http2", "slowloris", "garbage", "zero_window", "deaf", "half_messages", "patient_tiny_windows"],
+    ["idle_tcp", "idle_http2", "slowloris", "garbage", "zero_window", "deaf", "half_messages"],
 )
 def test_a_crowd_that_says_little(here: Victim, attack: str) -> None:
     attacked(here, attack).assert_held()
+
+
+def test_a_crowd_within_its_budgets(here: Victim) -> None:
+    """Each of 200 connections may make so much work that all of them together fill the plane: pushes get slower."""
+    attacked(here, "patient_tiny_windows").assert_held(slack=3 * SLACK)
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,20 @@ def connect(world: FakeWorld, make: type[Client]) -> Client:
 
 
 @pytest.mark.parametrize("make", [Sotw, Delta])
+def test_only_a_client_that_asks_for_something_else_makes_work_ahead(make: type[Client]) -> None:
+    world = world_of(5)
+    client = connect(world, make)
+    assert client.stream.is_newly_asked
+    assert list(client.stream.work()) == []
+    assert not client.stream.is_newly_asked
+    world.put(ENDPOINT, "outbound|80||service-3.shop.svc.cluster.local", "new")
+    assert len(client.settle()) == 1
+    assert not client.stream.is_newly_asked
+    client.ask(ROUTE, "80")
+    assert client.stream.is_newly_asked
+
+
+@pytest.mark.parametrize("make", [Sotw, Delta])
 def test_a_change_reads_only_what_it_touched(make: type[Client]) -> None:
     def reads(size: int) -> int:
         world = world_of(size)
