@@ -37,6 +37,7 @@ from mesh_pilot.rpc import (
     SERVER_LIMITS,
     Health,
     Peer,
+    Server,
     Service,
     TlsSource,
     open_listeners,
@@ -190,7 +191,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
                 server = HttpServer(app, port=port, right_port=plane.addresses.grpc)
                 state.http_servers.append(server)
                 await nursery.start(partial(server.serve, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
-            nursery.start_soon(_look_after, catalog, xds)
+            nursery.start_soon(_look_after, catalog, xds, state.rpc_servers)
             nursery.start_soon(_report, world, catalog)
             nursery.start_soon(_renew, issuer)
             nursery.start_soon(_serve_when_synced, plane, sockets, nursery)
@@ -297,7 +298,7 @@ async def _renew(issuer: Issuer) -> None:
         await trio.sleep(min(max(seconds, 1.0), RENEW_SECONDS))
 
 
-async def _look_after(catalog: WorldCatalog, xds: XdsServer) -> None:
+async def _look_after(catalog: WorldCatalog, xds: XdsServer, servers: Sequence[Server]) -> None:
     """Let go of what was made for proxies that are gone and have not come back, and of the memory that it took."""
     memory = MemoryRelease()
     while True:
@@ -306,7 +307,13 @@ async def _look_after(catalog: WorldCatalog, xds: XdsServer) -> None:
         for forgotten in catalog.trim_slowly():
             freed += forgotten
             await trio.lowlevel.checkpoint()
-        await memory.release(freed=freed, streams=xds.status.streams_ended)
+        await memory.release(freed=freed, streams=max(xds.status.streams_ended, connections_ended(servers)))
+
+
+def connections_ended(servers: Sequence[Server]) -> int:
+    """Connections that came and went. One without a stream, or without HTTP/2, leaves as much behind as any."""
+    figures = [server.statistics() for server in servers]
+    return sum(figure.connections_total - figure.connections_open for figure in figures)
 
 
 async def _report(world: World, catalog: WorldCatalog) -> None:

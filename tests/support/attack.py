@@ -38,7 +38,7 @@ SOON_SECONDS = 1.0
 SLACK = 8.0
 """How many times slower than without an attack pushes may be on a machine that is busy with other things as well."""
 BASELINE_EDITS = 4
-LOG_BYTES = 150_000
+LOG_BYTES = 250_000
 """What an attack may have the plane write to its log."""
 MEMORY_SECONDS = 60.0
 """What the plane's memory has to come back after an attack."""
