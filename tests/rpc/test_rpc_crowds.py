@@ -6,6 +6,7 @@ import grpc
 import trio
 from rpc_support import Bytes, Echo, in_thread, serving, settled
 
+from mesh_pilot.bootstrap import connections_ended
 from mesh_pilot.rpc import Cardinality, open_channel
 
 BIDI = "/test.Echo/Bidi"
@@ -75,3 +76,15 @@ async def test_50_grpcio_channels_with_streams_are_pushed_to() -> None:
 
         nursery.start_soon(push_to_all)
         assert await in_thread(clients, server.addresses[0]) == [[b"one", b"two"]] * 50
+
+
+async def test_connections_that_never_spoke_count_as_ended() -> None:
+    """By that number it is decided when memory is given back."""
+    async with serving(Echo()) as server:
+        for _ in range(3):
+            async with await trio.open_tcp_stream("127.0.0.1", int(server.addresses[0].rpartition(":")[2])):
+                pass
+        with trio.fail_after(20):
+            while connections_ended([server]) < 3:  # noqa: ASYNC110
+                await trio.sleep(0.005)
+        assert server.statistics().streams_total == 0
