@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.attack import Report, Victim
+from support.attack import SLACK, Report, Victim
 from support.pilot import Pilot, entries, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(240)]
@@ -53,9 +53,9 @@ def _measured_first(before: tuple[int, int]) -> None:
     """Before any attack."""
 
 
-def attacked(here: Victim, attack: str, seconds: int = SECONDS) -> Report:
+def attacked(here: Victim, attack: str, seconds: int = SECONDS, *, slack: float = SLACK) -> Report:
     report = here.under_attack([SCRIPT, str(here.pilot.grpc_port), str(seconds), attack])
-    report.assert_held()
+    report.assert_held(slack=slack)
     return report
 
 
@@ -91,7 +91,9 @@ def test_a_node_that_is_too_large(here: Victim, attack: str, flag: str) -> None:
 
 
 def test_many_namespaces(here: Victim) -> None:
-    assert "--max-scopes-per-peer" in reasons(attacked(here, "namespaces", UNTIL_REFUSED))
+    """The 500 that one peer may claim are served: each edit of all services is made and sent for every one of them."""
+    report = attacked(here, "namespaces", UNTIL_REFUSED, slack=3 * SLACK)
+    assert "--max-scopes-per-peer" in reasons(report)
 
 
 def test_wrong_nonces(here: Victim) -> None:
