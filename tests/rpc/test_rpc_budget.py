@@ -23,10 +23,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.rpc import Limits
 from mesh_pilot.rpc.admission import Admission
-from mesh_pilot.rpc.budget import EnhanceYourCalm, FrameBudget, TokenBucket
+from mesh_pilot.rpc.budget import EnhanceYourCalm, FrameBudget
 from mesh_pilot.rpc.http2 import GrpcH2Connection
 from mesh_pilot.rpc.inbox import Inbox
 from mesh_pilot.rpc.occasional import Occasional
+from mesh_pilot.rpc.token_bucket import TokenBucket
 
 HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", "/a/B"), (":authority", "x")]
 
@@ -46,6 +47,13 @@ def test_a_bucket_says_how_long_to_wait() -> None:
     bucket = TokenBucket(rate=10, burst=2)
     assert [bucket.reserve(1, 5.0) for _ in range(4)] == pytest.approx([0, 0, 0.1, 0.2])
     assert bucket.reserve(1, 5.35) == 0
+
+
+def test_a_bucket_without_a_rate_is_no_limit_and_what_is_not_taken_is_not_owed() -> None:
+    assert [TokenBucket(0, 0).reserve(1, 0) for _ in range(9)] == [0] * 9 and TokenBucket(0, 0).take(99, 0)
+    bucket = TokenBucket(1, 1)
+    assert [bucket.take(1, 0) for _ in range(9)] == [True] + [False] * 8
+    assert bucket.take(1, 1)
 
 
 def test_what_is_sent_earns_what_its_answers_cost() -> None:

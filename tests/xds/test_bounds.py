@@ -21,7 +21,6 @@ from mesh_pilot.xds.messages import Code, DeltaRequest, SotwRequest, Variant
 from mesh_pilot.xds.peer_scopes import PeerScopes, host_of
 from mesh_pilot.xds.session import stream_error
 from mesh_pilot.xds.stream import Stream
-from mesh_pilot.xds.token_bucket import TokenBucket
 
 FEW = Bounds(max_names=3, max_name_length=10, max_node_bytes=2000, max_node_values=20, max_request_bytes=100_000)
 
@@ -181,21 +180,6 @@ def test_the_host_of_an_address(address: str, host: str) -> None:
 
 
 # -- rates
-
-
-def test_a_token_bucket_lets_a_burst_through_and_then_its_rate() -> None:
-    bucket = TokenBucket(10, 5)
-    assert [bucket.take(0) for _ in range(5)] == [0] * 5
-    assert [bucket.take(0) for _ in range(3)] == pytest.approx([0.1, 0.2, 0.3])
-    assert bucket.take(1) == 0
-    assert bucket.take(100, 8) == pytest.approx(0.3)
-    assert [TokenBucket(0, 0).take(0) for _ in range(9)] == [0] * 9
-
-
-def test_what_is_not_there_is_not_owed() -> None:
-    bucket = TokenBucket(1, 1)
-    assert [bucket.may_take(0) for _ in range(9)] == [True] + [False] * 8
-    assert bucket.may_take(1)
 
 
 def test_a_line_a_minute_for_each_subject_tells_how_many_were_suppressed() -> None:

@@ -1,4 +1,4 @@
-"""What a peer may make us do without getting anywhere: token buckets, with no clock and no network.
+"""What a peer may make us do without getting anywhere: a token bucket of work, with no clock and no network.
 
 Frames such as PING, SETTINGS or RST_STREAM cost their sender nine bytes and us many microseconds. nghttp2, Envoy and
 Go's ``net/http2`` all bound them, and close a connection that exceeds the bounds with GOAWAY ENHANCE_YOUR_CALM (RFC
@@ -11,50 +11,18 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from attrs import define, field
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 
-__all__ = ["EnhanceYourCalm", "FrameBudget", "Kind", "TokenBucket", "price"]
+from mesh_pilot.rpc.token_bucket import TokenBucket
+
+__all__ = ["EnhanceYourCalm", "FrameBudget", "Kind", "price"]
 
 
 class EnhanceYourCalm(ProtocolError):
     """The peer makes too much work: its connection is closed. The text says what it sent, and goes to the peer."""
 
     error_code = ErrorCodes.ENHANCE_YOUR_CALM
-
-
-@define
-class TokenBucket:
-    """``burst`` tokens, refilled at ``rate`` a second. Times are seconds of any monotonic clock."""
-
-    rate: float
-    burst: float
-    tokens: float = field(init=False)
-    _at: float | None = field(init=False, default=None)
-
-    def __attrs_post_init__(self) -> None:
-        self.tokens = self.burst
-
-    def _refill(self, now: float) -> None:
-        if self._at is not None and self.tokens < self.burst:
-            self.tokens = min(self.burst, self.tokens + (now - self._at) * self.rate)
-        self._at = now
-
-    def take(self, tokens: float, now: float) -> bool:
-        """Take ``tokens`` if there are so many."""
-        if self.tokens < tokens or self._at is None:
-            self._refill(now)
-            if self.tokens < tokens:
-                return False
-        self.tokens -= tokens
-        return True
-
-    def reserve(self, tokens: float, now: float) -> float:
-        """Take ``tokens`` in any case; return how many seconds to wait before they are there, 0 when they are."""
-        self._refill(now)
-        self.tokens -= tokens
-        return max(0.0, -self.tokens / self.rate)
 
 
 class Kind(IntEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable
 
-from mesh_pilot.xds.token_bucket import TokenBucket
+from mesh_pilot.rpc.token_bucket import TokenBucket
 
 KEYS_KEPT = 10_000
 """Subjects of log lines that are remembered; of others a line is written as if it were the first."""
@@ -35,7 +35,7 @@ class LogLimiter:
         were suppressed since the last."""
         written = self._written.get(subject)
         is_due = written is None or now >= written + self._seconds
-        if not is_due or not self._all.may_take(now):
+        if not is_due or not self._all.take(1, now):
             self.suppressed += 1
             if written is not None:
                 self._suppressed[subject] = self._suppressed.get(subject, 0) + 1

@@ -22,6 +22,7 @@ from mesh_pilot.model.bounds import BoundError, check, check_labels
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
 from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, ServerStream, Service, Status
+from mesh_pilot.rpc.token_bucket import TokenBucket
 from mesh_pilot.security.authentication import AuthenticationError
 from mesh_pilot.xds import held, kept
 from mesh_pilot.xds.encode import Encoder, EncoderStatistics
@@ -32,7 +33,6 @@ from mesh_pilot.xds.peer_scopes import PeerScopes, host_of
 from mesh_pilot.xds.session import DEFAULT_OPTIONS, REASON_LOGGED, Call, Session, XdsOptions, stream_error
 from mesh_pilot.xds.sets import Catalog
 from mesh_pilot.xds.status import Connection, StatusRegistry, XdsStatistics
-from mesh_pilot.xds.token_bucket import TokenBucket
 
 log = structlog.get_logger(scope="xds")
 
@@ -167,12 +167,12 @@ class XdsServer:
 
         They wait in line, so that a stream that gives up delays nobody behind it.
         """
-        if not self._entry.locked() and self._new_streams.may_take(trio.current_time()):
+        if not self._entry.locked() and self._new_streams.take(1, trio.current_time()):
             return
         self.status.delayed_streams += 1
         with self._interrupted_by_drain():
             async with self._entry:
-                await trio.sleep(self._new_streams.take(trio.current_time()))
+                await trio.sleep(self._new_streams.reserve(1, trio.current_time()))
             return
         raise _shutting_down()
 

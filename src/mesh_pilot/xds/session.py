@@ -21,6 +21,7 @@ from mesh_pilot.model.bounds import DEFAULT_BOUNDS, BoundError, Bounds
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import SHORT
 from mesh_pilot.rpc import StreamTerminatedError
+from mesh_pilot.rpc.token_bucket import TokenBucket
 from mesh_pilot.xds.decode import delta_request, sotw_request
 from mesh_pilot.xds.encode import Encoder
 from mesh_pilot.xds.log_limiter import LogLimiter
@@ -28,7 +29,6 @@ from mesh_pilot.xds.messages import Code, Nack, Request, Response, StreamError, 
 from mesh_pilot.xds.sets import Catalog
 from mesh_pilot.xds.status import Connection, StatusRegistry
 from mesh_pilot.xds.stream import Stream
-from mesh_pilot.xds.token_bucket import TokenBucket
 
 log = structlog.get_logger(scope="xds")
 
@@ -203,7 +203,7 @@ class Session:
         """
         if self.stream.answers(request):
             return 0.0
-        return self._bucket.take(trio.current_time(), 1 + size // BYTES_A_REQUEST)
+        return self._bucket.reserve(1 + size // BYTES_A_REQUEST, trio.current_time())
 
     async def _send_all(self) -> None:
         """Send what there is to send, then sleep until there is more."""
