@@ -253,10 +253,11 @@ class SinkFeed(ShelfFeed):
         self._scope.cancel()
 
     async def restore(self) -> None:
-        self._nursery.start_soon(self._dial)
+        await self._nursery.start(self._dial)
 
-    async def _dial(self) -> None:
+    async def _dial(self, *, task_status: trio.TaskStatus[None]) -> None:
         with trio.CancelScope() as self._scope:
+            task_status.started()  # from now on it can be broken off: two that dial would only displace each other
             while True:
                 try:
                     async with open_channel(self.address) as channel:

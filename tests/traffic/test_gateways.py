@@ -105,7 +105,7 @@ async def test_tls_passes_through_to_where_its_server_name_says(tmp_path: Path, 
     - {port: {number: $port, name: tls, protocol: TLS}, hosts: [one.test, "*.two.test"], tls: {mode: PASSTHROUGH}}
     - {port: {number: $auto, name: tls-auto, protocol: TLS}, hosts: ["*.internal"], tls: {mode: AUTO_PASSTHROUGH}}
     """
-    automatic = "outbound_.443_._.two.internal"
+    automatic = "outbound_.443_._.meshed.internal"
     files = write_certificates(tmp_path, "server", dns=("one.test", "x.two.test", automatic))
     async with fleet(tmp_path) as mesh:
         one = await mesh.backend("one", tls=serving(files))
@@ -113,6 +113,7 @@ async def test_tls_passes_through_to_where_its_server_name_says(tmp_path: Path, 
         await mesh.apply(
             service("one.internal", 443, at(one), protocol="TLS")
             + service("two.internal", 443, at(two), protocol="TLS")
+            + service("meshed.internal", 443, at(two, labels={"security.istio.io/tlsMode": "istio"}), protocol="TLS")
             + gateway("edge", servers, port=port, auto=auto)
             + manifest("VirtualService", "passed", TLS_ROUTES, port=port)
         )
@@ -126,7 +127,9 @@ async def test_tls_passes_through_to_where_its_server_name_says(tmp_path: Path, 
         before = two.connections
         assert await negotiated(auto, automatic, files.ca, alpn=("istio",)) is not None
         assert two.connections == before + 1
-        assert await negotiated(auto, "outbound_.443_._.three.internal", files.ca, alpn=("istio",)) is None
+        for absent in ("outbound_.443_._.three.internal", "outbound_.443_._.two.internal"):
+            assert await negotiated(auto, absent, files.ca, alpn=("istio",)) is None
+        assert two.connections == before + 1  # an endpoint without mutual TLS of the mesh is not reached either
         await mesh.assert_all_taken()
 
 
