@@ -77,6 +77,22 @@ async def test_a_plaintext_client_elsewhere_is_served_only_if_everybody_is(
 
 
 @pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("trust_domain", "is_served"), [("cluster.local", True), ("evil.domain", False)])
+async def test_a_certificate_of_another_trust_domain_reads_nothing(
+    folder: Path, certificates: Path, path: str, trust_domain: str, is_served: bool
+) -> None:
+    write_certificates(certificates, "named", uris=(f"spiffe://{trust_domain}/ns/shop/sa/plane",))
+    async with running_plane(folder, tls=of(certificates, "server")) as first:
+        servers = (path.format(first.addresses.secure_grpc),)
+        async with control_plane(settings(mcp_servers=servers, mcp_tls=of(certificates, "named"))) as second:
+            await eventually(
+                lambda: knows(second, "reviews.test") or "PERMISSION_DENIED" in statistics(second).waiting_for,
+                what="it is served, or told why not",
+            )
+            assert knows(second, "reviews.test") is is_served
+
+
+@pytest.mark.parametrize("path", PATHS)
 async def test_certificates_that_change_are_used_for_the_next_connection(
     folder: Path, certificates: Path, path: str
 ) -> None:

@@ -47,7 +47,7 @@ from mesh_pilot.rpc import (
 )
 from mesh_pilot.rpc.net import address_of
 from mesh_pilot.rpc.server import NOT_GRPC
-from mesh_pilot.security.authentication import Authentication, Shown, is_local
+from mesh_pilot.security.authentication import Authentication, Shown, is_foreign, is_local
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.settings import Settings, StartError, start_errors
@@ -164,7 +164,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         issuer = Issuer(_authority(settings), now=_now, advance=world.memo.advance)
         catalog = WorldCatalog(world, issuer, split=settings.split_virtual_hosts)
         shelf = WorldShelf(world, plane_mark(sockets.addresses().grpc))
-        mcp = McpService(shelf, partial(_may_read, settings))
+        mcp = McpService(shelf, partial(_may_read, settings, world))
         if settings.serve_config is not False:
             reducer.on_publish(lambda published: shelf.published(published.revision))
         xds = XdsServer(
@@ -328,9 +328,14 @@ async def _report(world: World, catalog: WorldCatalog) -> None:
                 log.error("cannot report on what proxies have; it is in force", exc_info=error)
 
 
-def _may_read(settings: Settings, peer: Peer) -> bool:
+def _may_read(settings: Settings, world: World, peer: Peer) -> bool:
     """Whether configuration is served to a peer."""
-    return bool(settings.serve_config) or peer.certificate is not None or is_local(peer.address)
+    if settings.serve_config:
+        return True
+    mesh = world.mesh.peek(())
+    if is_foreign(peer.spiffe_ids, {mesh.trust_domain, *mesh.trust_domain_aliases}):
+        return False
+    return peer.certificate is not None or is_local(peer.address)
 
 
 async def _serve_api(mcp: McpService, call: Replayed, peer: str, variant: Variant) -> None:

@@ -11,7 +11,7 @@ The namespace that counts is the one that configuration is generated for: metada
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 import attrs
 
@@ -85,6 +85,12 @@ def _proven(proxy: Proxy, account: str, spiffe_id: str, trust_domains: Collectio
         claimed = f"namespace {proxy.namespace}" + (f", service account {account}" if account else "")
         raise AuthenticationError(f"node {proxy.id} claims {claimed}, but its certificate is for {spiffe_id}")
     return identity
+
+
+def is_foreign(spiffe_ids: Iterable[str], trust_domains: Collection[str]) -> bool:
+    """Whether any of these SPIFFE ids is of another trust domain."""
+    identities = map(parse_identity, spiffe_ids)
+    return any(identity is None or identity.trust_domain not in trust_domains for identity in identities)
 
 
 def is_local(address: str) -> bool:
