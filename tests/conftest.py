@@ -1,4 +1,4 @@
-"""What tests of several rooms share. ``support/`` has the larger helpers: import them as ``support.envoy``."""
+"""What tests of several rooms share. ``support/`` has the larger helpers: import them as ``tests.support.envoy``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import structlog
-from support.binaries import require_binary
+
+from tests.support.binaries import require_binary
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,9 +12,6 @@ from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, Discovery
 from google.protobuf.json_format import ParseDict
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
-from support.certificates import write_certificates
-from support.envoy import eventually
-from support.planes import SERVICE, running_plane, settings
 
 from mesh_pilot.bootstrap import control_plane
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
@@ -23,6 +20,9 @@ from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, Status, client_tls, open_channel
 from mesh_pilot.settings import StartError
 from mesh_pilot.sources.files import FileSourceStatistics
+from tests.support.certificates import write_certificates
+from tests.support.envoy import eventually
+from tests.support.planes import SERVICE, running_plane, settings
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 

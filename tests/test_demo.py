@@ -12,8 +12,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.binaries import require_binary
-from support.command import COMMAND, mesh_pilot
+
+from tests.support.binaries import require_binary
+from tests.support.command import COMMAND, mesh_pilot
 
 pytestmark = pytest.mark.envoy
 

@@ -12,7 +12,6 @@ import click
 import httpx
 import pytest
 from starlette.routing import Route
-from support.planes import running_plane
 
 import mesh_pilot
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
@@ -23,6 +22,7 @@ from mesh_pilot.cli.envoy_command import command as envoy_bootstrap
 from mesh_pilot.cli.logs import SCOPES
 from mesh_pilot.cli.proxy_status import command as proxy_status
 from mesh_pilot.ops.app import debug_app
+from tests.support.planes import running_plane
 
 ROOT = Path(__file__).parents[1]
 CODE = Path(mesh_pilot.__file__).parent

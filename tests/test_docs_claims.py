@@ -7,8 +7,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.golden import xdsdiff
-from support.planes import running_plane
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode, envoy_bootstrap
@@ -16,6 +14,8 @@ from mesh_pilot.config import groups
 from mesh_pilot.config.without_effect import WITHOUT_EFFECT
 from mesh_pilot.model.resource import PREFIX, TYPES
 from mesh_pilot.ops.changes import WITHOUT_EFFECT as KINDS_WITHOUT_EFFECT
+from tests.support.golden import xdsdiff
+from tests.support.planes import running_plane
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import pytest
-from support import golden
-from support.envoy_model import EnvoyModel
 
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.model.events import Delete, Item, Replace, Synced, Upsert
@@ -19,6 +17,8 @@ from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.world import World
 from mesh_pilot.xds import held, kept
 from mesh_pilot.xds.messages import Variant
+from tests.support import golden
+from tests.support.envoy_model import EnvoyModel
 
 SOURCE = "test"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.certificates import write_certificates
-from support.envoy import eventually
-from support.planes import SERVICE, running_plane, settings
 
 from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.rpc import CertificateFiles
 from mesh_pilot.sources.mcp.source import McpStatistics
+from tests.support.certificates import write_certificates
+from tests.support.envoy import eventually
+from tests.support.planes import SERVICE, running_plane, settings
 
 PATHS = ["{}", "xds://{}"]
 

@@ -12,10 +12,6 @@ import trio
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
-from support.certificates import write_certificates
-from support.command import mesh_pilot
-from support.envoy import eventually
-from support.planes import SERVICE, running_plane, settings
 
 from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.model.config import ConfigKey
@@ -25,6 +21,10 @@ from mesh_pilot.rpc import CertificateFiles
 from mesh_pilot.settings import StartError
 from mesh_pilot.sources.mcp.collections import COLLECTIONS
 from mesh_pilot.sources.mcp.source import McpSource
+from tests.support.certificates import write_certificates
+from tests.support.command import mesh_pilot
+from tests.support.envoy import eventually
+from tests.support.planes import SERVICE, running_plane, settings
 
 PATHS = ["{}", "mcp://{}", "xds://{}"]
 

@@ -12,9 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from support import golden
-from support.pool import ENTRY, HOSTS, KINDS, ROUTES, SECRETS, THEMES, items
-from support.worlds import SOURCE, configs, sidecar
 
 from mesh_pilot.config.kinds import KINDS as SERVED
 from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
@@ -34,6 +31,9 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
 from mesh_pilot.ops.changes import WITHOUT_EFFECT
 from mesh_pilot.world import World
+from tests.support import golden
+from tests.support.pool import ENTRY, HOSTS, KINDS, ROUTES, SECRETS, THEMES, items
+from tests.support.worlds import SOURCE, configs, sidecar
 
 OWN_DNS = {"DNS_CAPTURE": "true", "DNS_AUTO_ALLOCATE": "true"}
 """Services without addresses are reached at those that they are given."""

@@ -9,14 +9,14 @@ from functools import cache
 
 import attrs
 import pytest
-from support import golden
-from support.envoy_model import EnvoyModel
 
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.model.events import Delete, Event, Item, Replace, Synced, Upsert
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Proxy
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Variant
+from tests.support import golden
+from tests.support.envoy_model import EnvoyModel
 
 SOURCE = "test"
 CLIENTS = 8

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from google.protobuf import descriptor_pb2
-from support.protos import Files, compiled
+
+from tests.support.protos import Files, compiled
 
 Facts = dict[str, Any]
 FIELD = descriptor_pb2.FieldDescriptorProto

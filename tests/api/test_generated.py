@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.protos import compiled, message_classes, our_class, variants
 
 from mesh_pilot.api.istio.mcp.v1alpha1 import ResourceSinkBase, ResourceSinkStub, ResourceSourceBase, ResourceSourceStub
 from mesh_pilot.api.istio.networking.v1alpha3 import (
@@ -24,6 +23,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
     TrafficPolicy,
 )
 from mesh_pilot.api.istio.v1.auth import IstioCertificateServiceBase, IstioCertificateServiceStub
+from tests.support.protos import compiled, message_classes, our_class, variants
 
 GENERATOR = Path(__file__).parents[2] / "tools" / "gen_api.py"
 

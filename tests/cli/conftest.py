@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.certificates import write_certificates
 
 from mesh_pilot.cli.envoy_bootstrap import ClientTls
+from tests.support.certificates import write_certificates
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from support.command import mesh_pilot, on_terminal
+
+from tests.support.command import mesh_pilot, on_terminal
 
 SAMPLES = Path(__file__).parents[2] / "samples"
 GOOD = """\

@@ -19,7 +19,6 @@ import click
 import httpx
 import pytest
 import yaml
-from support.command import COMMAND, mesh_pilot
 
 from mesh_pilot import __version__
 from mesh_pilot.cli import COMMANDS
@@ -27,6 +26,7 @@ from mesh_pilot.cli.discovery import SECTIONS
 from mesh_pilot.cli.discovery import command as discovery_command
 from mesh_pilot.cli.sections import OTHER, SectionedCommand
 from mesh_pilot.sources.files.mesh import load_mesh_config
+from tests.support.command import COMMAND, mesh_pilot
 
 pytestmark = pytest.mark.process
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import trio
 import yaml
-from support.envoy import eventually
 
 from mesh_pilot.cli.demo.backends import Backend, run_backend
 from mesh_pilot.cli.demo.sample import copy_sample
 from mesh_pilot.cli.demo.traffic import Door, Tally, keep_asking
+from tests.support.envoy import eventually
 
 
 def test_the_copy_is_the_sample_on_other_ports(tmp_path: Path) -> None:

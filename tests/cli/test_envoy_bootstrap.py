@@ -14,13 +14,13 @@ import yaml
 from cryptography import x509
 from envoy.config.bootstrap.v3.bootstrap_pb2 import Bootstrap
 from google.protobuf import json_format
-from support.certificates import CertificateFiles, serving, write_certificates
 
 from mesh_pilot.cli.envoy_bootstrap import ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
 from mesh_pilot.cli.envoy_process import running_envoy
 from mesh_pilot.model.proxy import Interception, NodeType, parse_proxy
 from mesh_pilot.model.service import Locality
 from mesh_pilot.rpc.errors import AddressError
+from tests.support.certificates import CertificateFiles, serving, write_certificates
 
 pytestmark = pytest.mark.process
 

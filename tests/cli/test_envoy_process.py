@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.envoy import real_envoy
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.cli.envoy_process import EnvoyError, find_envoy, running_envoy
+from tests.support.envoy import real_envoy
 
 pytestmark = pytest.mark.process
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import h2.config
 import h2.connection
 import pytest
-from support.pilot import ADS, Pilot, request, running, served, until
 
 from mesh_pilot.model.resource import CLUSTER
+from tests.support.pilot import ADS, Pilot, request, running, served, until
 
 pytestmark = pytest.mark.process
 

@@ -10,7 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from support.command import mesh_pilot, on_terminal
+
+from tests.support.command import mesh_pilot, on_terminal
 
 REFUSAL = {
     "at": "2026-11-22T10:00:00+00:00",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.protos import compiled, message_classes, our_class, variants
 
 from mesh_pilot.api.google.protobuf import Value
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, ServicePort, WorkloadEntry
@@ -15,6 +14,7 @@ from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.config.mesh_defaults import default_mesh
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import Origin
+from tests.support.protos import compiled, message_classes, our_class, variants
 
 ORIGIN = Origin("test")
 

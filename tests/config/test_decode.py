@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.protos import compiled, message_classes, variants
 
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, ServicePort, VirtualService
 from mesh_pilot.config.decode import Metadata, decode, decode_binary, decode_document
@@ -16,6 +15,7 @@ from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.config.wire import parse
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import EPOCH, ConfigError, ConfigKey, Origin, Problem, Severity
+from tests.support.protos import compiled, message_classes, variants
 
 ORIGIN = Origin("files", "shop/a.yaml", 3)
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*/config.yaml"))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.rules import ABSENT, Rule, holds, warns
+
+from tests.support.rules import ABSENT, Rule, holds, warns
 
 BASE: dict[str, Any] = {"host": "reviews"}
 POLICY: dict[str, Any] = {"host": "reviews", "trafficPolicy": {"tls": {"mode": "DISABLE"}}}

@@ -11,7 +11,6 @@ import pytest
 from google.protobuf import json_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.protos import compiled, message_classes, our_class, variants
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, VirtualService, WorkloadEntry
@@ -21,6 +20,7 @@ from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.config.reader import read
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import Origin, Problem
+from tests.support.protos import compiled, message_classes, our_class, variants
 
 GOLDEN: list[tuple[type[betterproto2.Message], Any]] = [
     (KINDS[str(document.data["kind"])].message, document.data["spec"])

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.rules import ABSENT, Rule, holds, problems_of, warns
+
+from tests.support.rules import ABSENT, Rule, holds, problems_of, warns
 
 HTTP = {"number": 80, "name": "http", "protocol": "HTTP"}
 HTTPS = {"number": 443, "name": "https", "protocol": "HTTPS"}

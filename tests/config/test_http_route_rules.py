@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.rules import ABSENT, Rule, holds, warns
+
+from tests.support.rules import ABSENT, Rule, holds, warns
 
 DESTINATION = {"destination": {"host": "reviews"}}
 BASE: dict[str, Any] = {"hosts": ["reviews.shop.svc.cluster.local"], "http": [{"route": [DESTINATION]}]}

@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.rules import problems_of
 
 from mesh_pilot.config import scalars, yaml_nodes
 from mesh_pilot.config.decode import decode
@@ -25,6 +24,7 @@ from mesh_pilot.config.validation import names, regex, values
 from mesh_pilot.config.validation.overlaps import Cover, overlapping_hosts, overlapping_localities
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import ConfigError, Origin, Severity
+from tests.support.rules import problems_of
 
 ORIGIN = Origin("files", "x.yaml")
 TO = {"destination": {"host": "a"}}

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.rules import changed
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshConfigOutboundTrafficPolicyMode
 from mesh_pilot.config.mesh import decode_mesh, decode_networks, default_mesh
@@ -15,6 +14,7 @@ from mesh_pilot.config.removed import REMOVED
 from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import ConfigError, Origin, Problem
+from tests.support.rules import changed
 
 ORIGIN = Origin("mesh", "mesh.yaml")
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.rules import ABSENT, Rule, holds, warns
+
+from tests.support.rules import ABSENT, Rule, holds, warns
 
 HCM = "envoy.filters.network.http_connection_manager"
 PATCH = {"operation": "MERGE", "value": {"a": 1}}

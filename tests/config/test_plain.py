@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from google.protobuf import json_format
-from support.protos import compiled, message_classes, our_class, variants
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshConfigTlsConfig
 from mesh_pilot.config.decode import decode
@@ -18,6 +17,7 @@ from mesh_pilot.ops.world_pages import show_config
 from mesh_pilot.sources.mcp.collections import MESH_CONFIG
 from mesh_pilot.sources.mcp.items import read_item
 from mesh_pilot.sources.mcp.messages import Resource
+from tests.support.protos import compiled, message_classes, our_class, variants
 
 ORIGIN = Origin("test")
 SPOKEN = ("istio.networking.", "istio.security.", "istio.telemetry.", "istio.extensions.", "istio.mesh.")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from google.protobuf import json_format
-from support.protos import compiled, message_classes, our_class, variants
 
 from mesh_pilot.api.istio.extensions.v1alpha1 import WasmPlugin
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
@@ -19,6 +18,7 @@ from mesh_pilot.config.reader import read
 from mesh_pilot.config.scalars import read_duration, read_timestamp, write_duration
 from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.model.config import Problem, Severity
+from tests.support.protos import compiled, message_classes, our_class, variants
 
 ANY = {"google.rpc.Status", "istio.mcp.v1alpha1.Resource", "istio.mcp.v1alpha1.MeshConfigRequest"}
 ANY |= {"istio.mcp.v1alpha1.MeshConfigResponse", "istio.mcp.v1alpha1.IncrementalMeshConfigRequest"}

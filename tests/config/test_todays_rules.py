@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.rules import Rule, holds, problems_of, warns
 
 from mesh_pilot.config.decode import decode
 from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
+from tests.support.rules import Rule, holds, problems_of, warns
 
 TO = {"destination": {"host": "reviews"}}
 CLAIM = "@request.auth.claims.group"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.rules import ABSENT, Rule, changed, holds, problems_of, warns
+
+from tests.support.rules import ABSENT, Rule, changed, holds, problems_of, warns
 
 DESTINATION = {"destination": {"host": "reviews"}}
 BASE: dict[str, Any] = {"hosts": ["reviews.shop.svc.cluster.local"], "http": [{"route": [DESTINATION]}]}

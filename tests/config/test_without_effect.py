@@ -6,7 +6,6 @@ import ast
 from pathlib import Path
 
 import pytest
-from support.rules import problems_of
 
 import mesh_pilot
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
@@ -19,6 +18,7 @@ from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.config.without_effect import WITHOUT_EFFECT
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from mesh_pilot.ops.changes import WITHOUT_EFFECT as KINDS_WITHOUT_EFFECT
+from tests.support.rules import problems_of
 
 ROOT = Path(mesh_pilot.__file__).parent
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from support.listeners import resources
-from support.worlds import SOURCE, sidecar, update, world_of
 
 from mesh_pilot.incremental import Watch
 from mesh_pilot.model.events import Delete, KeySet, Upsert
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World
+from tests.support.listeners import resources
+from tests.support.worlds import SOURCE, sidecar, update, world_of
 
 INBOUND = "virtualInbound"
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 from envoy.config.listener.v3.listener_pb2 import Listener
-from support.listeners import is_http, manager
-from support.listeners import listeners as sidecar_listeners
-from support.routing import router, target
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.authn.nobody import NOBODYS_KEYS
 from mesh_pilot.envoy.gateways import gateway_listeners
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world.names import GATEWAY_NAME
+from tests.support.listeners import is_http, manager
+from tests.support.listeners import listeners as sidecar_listeners
+from tests.support.routing import router, target
+from tests.support.worlds import sidecar, world_of
 
 RBAC, ASK, JWT = "envoy.filters.http.rbac", "envoy.filters.http.ext_authz", "envoy.filters.http.jwt_authn"
 TCP_RBAC, TCP_ASK = "envoy.filters.network.rbac", "envoy.filters.network.ext_authz"

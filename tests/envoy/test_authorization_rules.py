@@ -11,13 +11,13 @@ import pytest
 import yaml
 from envoy.config.rbac.v3.rbac_pb2 import RBAC, Principal
 from google.protobuf.json_format import MessageToDict
-from support import golden
 
 from mesh_pilot.api.istio.security import v1beta1 as api
 from mesh_pilot.config.validation.authorization_policy import ATTRIBUTES
 from mesh_pilot.envoy.authz.operations import path
 from mesh_pilot.envoy.authz.principals import identity, request_identity, service_account, trust_domain, with_aliases
 from mesh_pilot.envoy.authz.rules import Reader, Seer, policy
+from tests.support import golden
 
 
 def of(rule: str, action: RBAC.Action = RBAC.ALLOW, seer: Seer = Seer.REQUESTS) -> Any:

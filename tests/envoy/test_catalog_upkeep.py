@@ -5,8 +5,6 @@ from __future__ import annotations
 import gc
 
 import pytest
-from support import golden
-from support.worlds import update, world_of
 
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.envoy.routes import parse_table
@@ -16,6 +14,8 @@ from mesh_pilot.world import World
 from mesh_pilot.xds import kept
 from mesh_pilot.xds.messages import DeltaRequest, Node, Variant
 from mesh_pilot.xds.stream import Stream
+from tests.support import golden
+from tests.support.worlds import update, world_of
 
 MANY = 3 * AT_ONCE + 7
 NODE = Node("sidecar~10.9.9.9~evil.shop~shop.svc.cluster.local")

@@ -8,12 +8,12 @@ import pytest
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.extensions.clusters.dynamic_forward_proxy.v3.cluster_pb2 import ClusterConfig
 from google.protobuf.json_format import MessageToDict
-from support.plans import outbound_clusters
-from support.upstreams import http_options, outbound, target
-from support.worlds import sidecar, update, world_of
 
 from mesh_pilot.incremental import Watch
 from mesh_pilot.world import World
+from tests.support.plans import outbound_clusters
+from tests.support.upstreams import http_options, outbound, target
+from tests.support.worlds import sidecar, update, world_of
 
 UNLIMITED = 4294967295
 

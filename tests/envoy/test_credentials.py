@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret as SecretMessage
-from support.worlds import SOURCE, configs, sidecar, update, world_of
 
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.model.events import Delete, Secret, Upsert, item_key
@@ -12,6 +11,7 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import SECRET
 from mesh_pilot.ops.credentials import CredentialReports, listed
 from mesh_pilot.world import World
+from tests.support.worlds import SOURCE, configs, sidecar, update, world_of
 
 EDGE = "kubernetes://edge"
 KEY = b"the private key"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.routing import TO_WEB, WEB, clusters, config, gateway_table, routes, service, virtual_service
-from support.worlds import world_of
+
+from tests.support.routing import TO_WEB, WEB, clusters, config, gateway_table, routes, service, virtual_service
+from tests.support.worlds import world_of
 
 FAULT, CORS = "envoy.filters.http.fault", "envoy.filters.http.cors"
 

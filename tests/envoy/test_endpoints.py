@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from envoy.config.core.v3.health_check_pb2 import DRAINING, UNHEALTHY
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
-from support.upstreams import addresses, eds, endpoints, outbound, target
-from support.worlds import SOURCE, sidecar, update, world_of
 
 from mesh_pilot.envoy.endpoints import assignment
 from mesh_pilot.incremental import Watch
 from mesh_pilot.model.events import Endpoints, Upsert
 from mesh_pilot.model.service import Endpoint, Health, Port, Protocol, Service, ServiceKey
 from mesh_pilot.world import World
+from tests.support.upstreams import addresses, eds, endpoints, outbound, target
+from tests.support.worlds import SOURCE, sidecar, update, world_of
 
 HOST = "store.shop.svc.cluster.local"
 NAME = f"outbound|80||{HOST}"

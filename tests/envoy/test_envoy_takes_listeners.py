@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
-from support import golden
-from support.envoy_check import complaints
-from support.listeners import resources
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.model.proxy import NodeType
+from tests.support import golden
+from tests.support.envoy_check import complaints
+from tests.support.listeners import resources
+from tests.support.worlds import sidecar, world_of
 
 pytestmark = pytest.mark.envoy
 

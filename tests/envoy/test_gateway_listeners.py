@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from envoy.config.listener.v3 import listener_pb2
-from support import envoy_check
-from support.routing import config, plain, router, service, target, virtual_service
-from support.worlds import world_of
 
 from mesh_pilot.envoy.gateways import gateway_listeners
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World
+from tests.support import envoy_check
+from tests.support.routing import config, plain, router, service, target, virtual_service
+from tests.support.worlds import world_of
 
 WEB = "web.shop.svc.cluster.local"
 FILES = "serverCertificate: /c.pem, privateKey: /k.pem"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.routing import config, router, service, target
-from support.worlds import world_of
 
 from mesh_pilot.envoy.gateway.servers import Merged, merged_servers, target_ports
 from mesh_pilot.envoy.gateways import gateway_listeners
+from tests.support.routing import config, router, service, target
+from tests.support.worlds import world_of
 
 CERTIFICATE = "serverCertificate: /c, privateKey: /k"
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from envoy.config.route.v3 import route_components_pb2 as rc
-from support.routing import clusters, config, gateway_table, router, service, target, virtual_service
-from support.worlds import world_of
 
 from mesh_pilot.envoy.gateway.tables import common_hosts
 from mesh_pilot.envoy.gateways import gateway_route
+from tests.support.routing import clusters, config, gateway_table, router, service, target, virtual_service
+from tests.support.worlds import world_of
 
 WEB = "web.shop.svc.cluster.local"
 TO_WEB = "route: [{destination: {host: web}}]"

@@ -14,12 +14,12 @@ from envoy.extensions.filters.http.fault.v3.fault_pb2 import HTTPFault
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import DownstreamTlsContext, UpstreamTlsContext
 from google.protobuf import json_format
-from support.routing import config, service, virtual_service
-from support.worlds import sidecar, update, world_of
 
 from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
 from mesh_pilot.world import World
+from tests.support.routing import config, service, virtual_service
+from tests.support.worlds import sidecar, update, world_of
 
 WEB = "web.shop.svc.cluster.local"
 CLUSTER_NAME = f"outbound|9000||{WEB}"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from google.protobuf.json_format import MessageToDict
-from support.upstreams import http_options, inbound, target
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.inbound_clusters import inbound_clusters
+from tests.support.upstreams import http_options, inbound, target
+from tests.support.worlds import sidecar, world_of
 
 IP = "10.2.1.1"
 

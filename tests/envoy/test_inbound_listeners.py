@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import DownstreamTlsContext
-from support.listeners import inspector_names, is_http, listeners, manager, resources, target, tcp
-from support.worlds import sidecar, update, world_of
 
 from mesh_pilot.envoy.inbound_ports import inbound_plan
 from mesh_pilot.incremental import Watch
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world import World
+from tests.support.listeners import inspector_names, is_http, listeners, manager, resources, target, tcp
+from tests.support.worlds import sidecar, update, world_of
 
 
 def web(ports: str = "{number: 80, name: http, protocol: HTTP, targetPort: 8080}", name: str = "web") -> str:

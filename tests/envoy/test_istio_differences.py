@@ -9,12 +9,12 @@ from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from envoy.config.listener.v3.listener_pb2 import Listener
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 from google.protobuf.json_format import MessageToDict
-from support.listeners import manager, tcp
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from tests.support.listeners import manager, tcp
+from tests.support.worlds import sidecar, world_of
 
 WEB = "web.shop.svc.cluster.local"
 CLIENT = sidecar("10.1.7.7", namespace="shop", labels={"app": "client"})

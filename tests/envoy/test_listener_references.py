@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support import golden
-from support.listeners import is_http, listeners, manager, target, tcp
-from support.plans import outbound_clusters
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.conflicts import listener_conflicts
 from mesh_pilot.envoy.inbound_clusters import inbound_clusters
 from mesh_pilot.model.proxy import NodeType
+from tests.support import golden
+from tests.support.listeners import is_http, listeners, manager, target, tcp
+from tests.support.plans import outbound_clusters
+from tests.support.worlds import sidecar, world_of
 
 
 def clusters_named(listener: Any) -> Iterator[str]:

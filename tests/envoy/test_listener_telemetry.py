@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from envoy.extensions.access_loggers.file.v3.file_pb2 import FileAccessLog
 from structlog.testing import capture_logs
-from support.listeners import listeners, manager, tcp
-from support.telemetry import PROVIDERS, SERVICES, http_chain, owner, telemetry
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.access_logs import loggers
 from mesh_pilot.envoy.owner import Side
 from mesh_pilot.world import World
+from tests.support.listeners import listeners, manager, tcp
+from tests.support.telemetry import PROVIDERS, SERVICES, http_chain, owner, telemetry
+from tests.support.worlds import sidecar, world_of
 
 
 def logged(world: World, side: Side = Side.OUTBOUND) -> list[tuple[str, str]]:

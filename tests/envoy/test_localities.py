@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.upstreams import endpoints, outbound
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.localities import Distribution, distributed_weights, matches
 from mesh_pilot.model.service import Locality
+from tests.support.upstreams import endpoints, outbound
+from tests.support.worlds import sidecar, world_of
 
 HOST = "store.shop.svc.cluster.local"
 

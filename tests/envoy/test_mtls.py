@@ -1,9 +1,8 @@
 """PeerAuthentication: what workloads accept and what clients expect."""
 
-from support.worlds import update, world_of
-
 from mesh_pilot.envoy.mtls import PeerMode, client_mtls, namespace_mode, peer_mode, peer_modes
 from mesh_pilot.model.service import ServiceKey
+from tests.support.worlds import update, world_of
 
 APP = frozenset({("app", "web")})
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import attrs
 import pytest
-from support import golden
-from support.envoy_model import names_in
-from support.golden import adsdump
-from support.patching import API, SHOP, envoy_filter, patch
-from support.routing import service, virtual_service
-from support.worlds import sidecar, update, world_of
 
 from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
 from mesh_pilot.model.proxy import CLUSTERS, Proxy
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
+from tests.support import golden
+from tests.support.envoy_model import names_in
+from tests.support.golden import adsdump
+from tests.support.patching import API, SHOP, envoy_filter, patch
+from tests.support.routing import service, virtual_service
+from tests.support.worlds import sidecar, update, world_of
 
 
 def on_demand(proxy: Proxy) -> Proxy:

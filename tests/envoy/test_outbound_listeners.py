@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from support.listeners import inspector_names, is_http, listeners, manager, resources, target, tcp
-from support.worlds import sidecar, update, world_of
 
 from mesh_pilot.config.mesh import default_mesh
 from mesh_pilot.envoy.listeners import outbound_conflicts
@@ -14,6 +12,8 @@ from mesh_pilot.incremental import Watch
 from mesh_pilot.model.events import MeshConfigValue, Upsert
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world import World
+from tests.support.listeners import inspector_names, is_http, listeners, manager, resources, target, tcp
+from tests.support.worlds import sidecar, update, world_of
 
 
 def service(

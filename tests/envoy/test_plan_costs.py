@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.routing import config, service, virtual_service
-from support.worlds import SOURCE, configs, sidecar, update, world_of
 
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.incremental import Index, Memo
 from mesh_pilot.model.events import Delete, item_key
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
 from mesh_pilot.world import World
+from tests.support.routing import config, service, virtual_service
+from tests.support.worlds import SOURCE, configs, sidecar, update, world_of
 
 SIZES = (200, 3200)
 

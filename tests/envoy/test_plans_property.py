@@ -10,8 +10,6 @@ from unittest import mock
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
-from support import plain_plans
-from support.worlds import SOURCE, configs, sidecar
 
 from mesh_pilot.envoy.egress import all_services, scope_buckets, scope_services
 from mesh_pilot.envoy.ledger import Ledger
@@ -23,6 +21,8 @@ from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.events import Delete, Item, Synced, Upsert, item_key
 from mesh_pilot.model.service import Port, Protocol, Resolution, Service
 from mesh_pilot.world import World, buckets
+from tests.support import plain_plans
+from tests.support.worlds import SOURCE, configs, sidecar
 
 HOSTS = (
     "a.shop.svc.cluster.local",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from support.worlds import configs, update, world_of
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.policy import Policy, client_policy, policy, rule, rule_ref, subset_labels, subset_names
@@ -14,6 +13,7 @@ from mesh_pilot.incremental import Watch, derived
 from mesh_pilot.model.events import Delete, item_key
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world import View, World
+from tests.support.worlds import configs, update, world_of
 
 STORE = ServiceKey("store.shop.svc.cluster.local", "shop")
 ODD = ServiceKey("*.api.example.com", "shop")

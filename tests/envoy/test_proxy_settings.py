@@ -14,11 +14,6 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
     HttpConnectionManager as Manager,
 )
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
-from support.envoy_check import complaints
-from support.listeners import listeners, manager
-from support.plans import outbound_clusters
-from support.routing import config, router, service, table, target, virtual_service
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.connection_pool import HTTP_OPTIONS
 from mesh_pilot.envoy.gateways import gateway_listeners
@@ -26,6 +21,11 @@ from mesh_pilot.envoy.inbound_clusters import inbound_clusters
 from mesh_pilot.envoy.proxy_settings import own_settings
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world import World
+from tests.support.envoy_check import complaints
+from tests.support.listeners import listeners, manager
+from tests.support.plans import outbound_clusters
+from tests.support.routing import config, router, service, table, target, virtual_service
+from tests.support.worlds import sidecar, world_of
 
 WEB = service("web.example", addresses="10.9.0.1")
 GATEWAY = config(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.routing import TO_WEB, WEB, config, plain, route, service, table
-from support.worlds import world_of
+
+from tests.support.routing import TO_WEB, WEB, config, plain, route, service, table
+from tests.support.worlds import world_of
 
 
 def test_one_destination_is_a_cluster_and_several_are_weighted_clusters() -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from support.routing import config, router, service, target, virtual_service
-from support.worlds import sidecar, update, world_of
 
 from mesh_pilot.envoy.gateways import gateway_route
 from mesh_pilot.envoy.routes import route_configuration
 from mesh_pilot.incremental import Watch
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World
+from tests.support.routing import config, router, service, target, virtual_service
+from tests.support.worlds import sidecar, update, world_of
 
 GATEWAY = config(
     "Gateway",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.routing import TO_WEB, route, routes
+
+from tests.support.routing import TO_WEB, route, routes
 
 ANY = {"prefix": "/"}
 

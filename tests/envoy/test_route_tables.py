@@ -5,9 +5,13 @@ from __future__ import annotations
 import attrs
 import pytest
 from envoy.config.route.v3 import route_pb2
-from support.listeners import listeners, tcp
-from support.plans import outbound_clusters
-from support.routing import (
+
+from mesh_pilot.envoy.route.domains import service_names
+from mesh_pilot.envoy.routes import Table, parse_table
+from mesh_pilot.model.service import Resolution, Service
+from tests.support.listeners import listeners, tcp
+from tests.support.plans import outbound_clusters
+from tests.support.routing import (
     clusters,
     config,
     gateway_table,
@@ -19,11 +23,7 @@ from support.routing import (
     target,
     virtual_service,
 )
-from support.worlds import sidecar, world_of
-
-from mesh_pilot.envoy.route.domains import service_names
-from mesh_pilot.envoy.routes import Table, parse_table
-from mesh_pilot.model.service import Resolution, Service
+from tests.support.worlds import sidecar, world_of
 
 WEB = "web.shop.svc.cluster.local"
 

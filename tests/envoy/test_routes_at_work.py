@@ -8,12 +8,12 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
-from support.routed import routed
-from support.routing import config, resource, router, service, target, virtual_service
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.gateways import gateway_route
 from mesh_pilot.model.resource import Resource
+from tests.support.routed import routed
+from tests.support.routing import config, resource, router, service, target, virtual_service
+from tests.support.worlds import sidecar, world_of
 
 pytestmark = pytest.mark.envoy
 

@@ -7,8 +7,6 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.config.route.v3.route_components_pb2 import Route
 from hypothesis import given
 from hypothesis import strategies as st
-from support.routing import config
-from support.worlds import world_of
 
 from mesh_pilot.envoy.cluster_shapes import Client, Own, Shape, build_cluster, own_contents, shared_cluster
 from mesh_pilot.envoy.discovery import Discovery
@@ -21,6 +19,8 @@ from mesh_pilot.envoy.upstream_tls import CertificateFiles
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world import World
+from tests.support.routing import config
+from tests.support.worlds import world_of
 
 POLICIES = (
     "{tls: {mode: SIMPLE}}",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from support.rules import problems_of
-from support.telemetry import telemetry
-from support.worlds import world_of
 
 from mesh_pilot.envoy.access_logs import loggers
 from mesh_pilot.envoy.owner import Owner, Side
 from mesh_pilot.model.config import Severity
 from mesh_pilot.world import World
 from mesh_pilot.world.names import GATEWAY_NAME
+from tests.support.rules import problems_of
+from tests.support.telemetry import telemetry
+from tests.support.worlds import world_of
 
 FRONT = "{group: gateway.networking.k8s.io, kind: Gateway, name: front}"
 OTHER = "{group: gateway.networking.k8s.io, kind: Gateway, name: other}"

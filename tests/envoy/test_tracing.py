@@ -13,10 +13,6 @@ from envoy.config.trace.v3.zipkin_pb2 import ZipkinConfig
 from envoy.extensions.filters.http.router.v3.router_pb2 import Router
 from envoy.extensions.request_id.uuid.v3.uuid_pb2 import UuidRequestIdConfig
 from google.protobuf import duration_pb2, unknown_fields
-from support.listeners import is_http, listeners, manager, target
-from support.plans import outbound_listeners
-from support.telemetry import PROVIDERS, SERVICES, http_chain, owner, telemetry
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.gateways import gateway_listeners
 from mesh_pilot.envoy.owner import Side
@@ -25,6 +21,10 @@ from mesh_pilot.envoy.trace_providers import KINDS
 from mesh_pilot.envoy.tracing import chosen_tracing
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world import World
+from tests.support.listeners import is_http, listeners, manager, target
+from tests.support.plans import outbound_listeners
+from tests.support.telemetry import PROVIDERS, SERVICES, http_chain, owner, telemetry
+from tests.support.worlds import sidecar, world_of
 
 
 def test_tracing_is_as_the_mesh_says() -> None:

@@ -11,10 +11,10 @@ from envoy.extensions.transport_sockets.proxy_protocol.v3.upstream_proxy_protoco
 )
 from envoy.extensions.transport_sockets.tls.v3.common_pb2 import CertificateValidationContext, TlsParameters
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import UpstreamTlsContext
-from support.upstreams import outbound, tls
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.upstream_tls import san_matchers
+from tests.support.upstreams import outbound, tls
+from tests.support.worlds import sidecar, world_of
 
 HOST = "store.shop.svc.cluster.local"
 IDENTITY = "spiffe://cluster.local/ns/shop/sa/store"

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.plans import outbound_clusters
-from support.worlds import SOURCE, configs, sidecar
 
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
 from mesh_pilot.envoy.endpoints import assignment
@@ -18,6 +16,8 @@ from mesh_pilot.incremental import Watch
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import Delete, Item, MeshConfigValue, MeshNetworksValue, Synced, Upsert, item_key
 from mesh_pilot.world import World
+from tests.support.plans import outbound_clusters
+from tests.support.worlds import SOURCE, configs, sidecar
 
 HOST = "a.shop.svc.cluster.local"
 

@@ -8,15 +8,15 @@ import attrs
 import pytest
 from envoy.config.route.v3.route_components_pb2 import VirtualHost
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
-from support import golden
-from support.patching import API, EDGE, SHOP, envoy_filter, patch
-from support.routing import service, virtual_service
-from support.worlds import sidecar, update, world_of
 
 from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
 from mesh_pilot.model.proxy import VIRTUAL_HOSTS, Proxy
 from mesh_pilot.model.resource import LISTENER, ROUTE, VIRTUAL_HOST, Resource, host_name
 from mesh_pilot.world import World
+from tests.support import golden
+from tests.support.patching import API, EDGE, SHOP, envoy_filter, patch
+from tests.support.routing import service, virtual_service
+from tests.support.worlds import sidecar, update, world_of
 
 
 def hosts_apart(proxy: Proxy) -> Proxy:

@@ -15,7 +15,8 @@ from typing import Any
 import attrs
 import pytest
 import yaml
-from support import golden
+
+from tests.support import golden
 
 TABLE = Path(__file__).parent / "differences.yaml"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.attack import Victim, victim
+
+from tests.support.attack import Victim, victim
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.manifests import routes
-from support.shop import HOST, TO_V1, reviews, shop
+
+from tests.support.manifests import routes
+from tests.support.shop import HOST, TO_V1, reviews, shop
 
 pytestmark = [pytest.mark.envoy, pytest.mark.slow]
 

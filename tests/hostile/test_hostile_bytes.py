@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 
 import attrs
 import pytest
-from support.certificates import CertificateFiles, write_certificates
-from support.pilot import Pilot, running, served
+
+from tests.support.certificates import CertificateFiles, write_certificates
+from tests.support.pilot import Pilot, running, served
 
 pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(180)]
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.attack import SLACK, Report, Victim
-from support.pilot import Pilot, entries, until
+
+from tests.support.attack import SLACK, Report, Victim
+from tests.support.pilot import Pilot, entries, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(240)]
 

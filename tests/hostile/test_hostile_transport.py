@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.attack import SLACK, Report, Victim
+
+from tests.support.attack import SLACK, Report, Victim
 
 pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(180)]
 

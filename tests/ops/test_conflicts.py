@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
-from support.planes import running_plane
-from support.routing import config, router, service, virtual_service
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.envoy.chains import ConflictKind
 from mesh_pilot.ops import conflicts
+from tests.support.planes import running_plane
+from tests.support.routing import config, router, service, virtual_service
+from tests.support.worlds import sidecar, world_of
 
 TWO_TCP = service("a.example", ports="9000 tcp TCP") + service("b.example", ports="9000 tcp TCP", age=1)
 HTTP_AFTER_MYSQL = service("a.example", ports="3306 db MySQL") + service("b.example", ports="3306 http HTTP", age=1)

@@ -14,8 +14,6 @@ import trio
 from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 from google.protobuf.json_format import ParseDict
-from support.envoy import eventually
-from support.planes import SERVICE, running_plane, settings
 
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, VirtualService
 from mesh_pilot.bootstrap import ControlPlane, control_plane
@@ -29,6 +27,8 @@ from mesh_pilot.ops.page import ROWS
 from mesh_pilot.rpc import Cardinality, open_channel
 from mesh_pilot.sources.base import SourceStatistics
 from mesh_pilot.sources.files.source import FileSourceStatistics
+from tests.support.envoy import eventually
+from tests.support.planes import SERVICE, running_plane, settings
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 LONE = "caf\ud800"

@@ -15,10 +15,10 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from support.envoy import eventually
 
 from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.ops.http_connection import HttpLimits
+from tests.support.envoy import eventually
 
 
 async def hello(request: Request) -> Response:

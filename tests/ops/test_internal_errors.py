@@ -15,9 +15,6 @@ from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 from google.protobuf.json_format import ParseDict
 from prometheus_client.parser import text_string_to_metric_families
-from support.envoy import eventually
-from support.planes import SERVICE, running_plane
-from support.worlds import sidecar, update, world_of
 
 from mesh_pilot.bootstrap import ControlPlane
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
@@ -31,6 +28,9 @@ from mesh_pilot.model.resource import CLUSTER, SECRET, Resource, make_resource
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.rpc import Cardinality, open_channel
 from mesh_pilot.world import View
+from tests.support.envoy import eventually
+from tests.support.planes import SERVICE, running_plane
+from tests.support.worlds import sidecar, update, world_of
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 BAD = SERVICE.replace("10.0.0.1", "10.0.0.66")

@@ -20,8 +20,6 @@ from google.protobuf.json_format import ParseDict
 from google.rpc.status_pb2 import Status
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route
-from support.envoy import eventually
-from support.planes import SERVICE, running_plane, settings
 
 from mesh_pilot import __version__
 from mesh_pilot.bootstrap import ControlPlane, control_plane
@@ -34,6 +32,8 @@ from mesh_pilot.ops.app import debug_app
 from mesh_pilot.ops.overview import PAGES
 from mesh_pilot.rpc import Cardinality, open_channel
 from mesh_pilot.sources.base import SourceStatistics
+from tests.support.envoy import eventually
+from tests.support.planes import SERVICE, running_plane, settings
 
 BROKEN = SERVICE.replace("name: reviews", "name: ratings").replace("9080", "many")
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"

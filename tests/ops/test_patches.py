@@ -9,9 +9,6 @@ from typing import Any
 import httpx
 import pytest
 import structlog
-from support.patching import API, OTHER, SHOP, Shop, envoy_filter, patch
-from support.planes import running_plane
-from support.worlds import configs, update
 
 from mesh_pilot.model.config import ConfigKey, Severity
 from mesh_pilot.model.events import Delete, Upsert, item_key
@@ -19,6 +16,9 @@ from mesh_pilot.ops import patches
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
+from tests.support.patching import API, OTHER, SHOP, Shop, envoy_filter, patch
+from tests.support.planes import running_plane
+from tests.support.worlds import configs, update
 
 BROKEN = patch("CLUSTER", "MERGE", {"connect_timeout": "soon"})
 DOUBTFUL = patch("CLUSTER", "MERGE", {"hosts": []})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from support.telemetry import PROVIDERS, SERVICES, telemetry
-from support.worlds import update, world_of
 
 from mesh_pilot.ops.telemetry import ProviderReports, provider_warnings
 from mesh_pilot.ops.world_pages import count_warnings, warnings
 from mesh_pilot.world import World
+from tests.support.telemetry import PROVIDERS, SERVICES, telemetry
+from tests.support.worlds import update, world_of
 
 
 def told(world: World) -> list[tuple[str, str, str]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.ops.refusals import RefusalReports, listed
+from tests.support.worlds import sidecar, world_of
 
 SERVICE = """
 ---

@@ -14,12 +14,12 @@ import httpx
 import pytest
 import trio
 import trio.testing
-from support.command import mesh_pilot
-from support.envoy import eventually
-from support.planes import SERVICE, running_plane
 
 from mesh_pilot.bootstrap import ControlPlane
 from mesh_pilot.rpc import ConnectionLost, GRPCError, Status, open_channel
+from tests.support.command import mesh_pilot
+from tests.support.envoy import eventually
+from tests.support.planes import SERVICE, running_plane
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 METHOD = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"

@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from rpc_support import open_sockets
+
+from tests.rpc.rpc_support import open_sockets
 
 
 @pytest.fixture(autouse=True)

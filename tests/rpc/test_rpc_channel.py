@@ -14,7 +14,6 @@ from grpclib.metadata import Deadline
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import RequestReceived
-from rpc_support import Bytes, Echo, grpcio_server, in_thread, serving, settled
 from trio.testing import MockClock
 
 from mesh_pilot.rpc import (
@@ -29,6 +28,7 @@ from mesh_pilot.rpc import (
     open_listeners,
 )
 from mesh_pilot.rpc.net import address_of
+from tests.rpc.rpc_support import Bytes, Echo, grpcio_server, in_thread, serving, settled
 
 UNARY = "/test.Echo/Unary"
 BIDI = "/test.Echo/Bidi"

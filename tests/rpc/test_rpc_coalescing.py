@@ -9,9 +9,9 @@ import trio
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import DataReceived, ResponseReceived
-from rpc_support import Echo, in_thread, serving
 
 from mesh_pilot.rpc.transport import SocketTransport
+from tests.rpc.rpc_support import Echo, in_thread, serving
 
 HEADERS = [
     (":method", "POST"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import grpc
 import trio
-from rpc_support import Bytes, Echo, in_thread, serving, settled
 
 from mesh_pilot.bootstrap import connections_ended
 from mesh_pilot.rpc import Cardinality, open_channel
+from tests.rpc.rpc_support import Bytes, Echo, in_thread, serving, settled
 
 BIDI = "/test.Echo/Bidi"
 

@@ -7,10 +7,10 @@ import pytest
 import trio
 from h2.errors import ErrorCodes
 from hyperframe.frame import RstStreamFrame
-from rpc_support import Echo, RawPeer, in_thread, serving, settled
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.rpc import AddressError, Cardinality, ConnectionLost, GRPCError, Limits, Status, open_channel
+from tests.rpc.rpc_support import Echo, RawPeer, in_thread, serving, settled
 
 UNARY = "/test.Echo/Unary"
 BIDI = "/test.Echo/Bidi"

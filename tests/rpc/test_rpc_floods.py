@@ -14,12 +14,12 @@ import pytest
 import trio
 from h2.events import DataReceived
 from hyperframe.frame import GoAwayFrame, PingFrame, SettingsFrame, WindowUpdateFrame
-from rpc_support import UNLIMITED, Bytes, Echo, RawPeer, in_thread, serving, settled
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.rpc import Cardinality, Limits, Server, open_channel
 from mesh_pilot.rpc.transport import SocketTransport
+from tests.rpc.rpc_support import UNLIMITED, Bytes, Echo, RawPeer, in_thread, serving, settled
 
 UNARY = "/test.Echo/Unary"
 BIDI = "/test.Echo/Bidi"

@@ -5,11 +5,11 @@ from __future__ import annotations
 import grpc
 import pytest
 import trio
-from rpc_support import UNLIMITED, Bytes, Echo, in_thread, serving, settled
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from mesh_pilot.rpc import Cardinality, Handler, Limits, Server
+from tests.rpc.rpc_support import UNLIMITED, Bytes, Echo, in_thread, serving, settled
 
 
 class Client:

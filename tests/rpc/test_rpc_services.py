@@ -10,7 +10,6 @@ from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 from grpclib.reflection.v1alpha.reflection_pb2 import ServerReflectionRequest as AlphaRequest
 from grpclib.reflection.v1alpha.reflection_pb2 import ServerReflectionResponse as AlphaResponse
-from rpc_support import Echo, in_thread, serving
 
 from mesh_pilot.api.istio.v1.auth import (
     IstioCertificateRequest,
@@ -19,6 +18,7 @@ from mesh_pilot.api.istio.v1.auth import (
     IstioCertificateServiceStub,
 )
 from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Health, Status, open_channel, with_reflection
+from tests.rpc.rpc_support import Echo, in_thread, serving
 
 ADS = "envoy.service.discovery.v3.AggregatedDiscoveryService"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import grpc
 import trio
-from rpc_support import Bytes, Echo, RawPeer, in_thread, serving, settled
 from trio.testing import wait_all_tasks_blocked
 
 from mesh_pilot.rpc import Cardinality, open_channel
+from tests.rpc.rpc_support import Bytes, Echo, RawPeer, in_thread, serving, settled
 
 UNARY = "/test.Echo/Unary"
 FLOOD = "/test.Echo/Flood"

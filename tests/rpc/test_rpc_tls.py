@@ -10,12 +10,12 @@ from pathlib import Path
 
 import grpc
 import pytest
-from rpc_support import UNLIMITED, Bytes, Echo, RawPeer, in_thread, serving, settled
 from structlog.testing import capture_logs
-from support.certificates import CertificateFiles as Leaf
-from support.certificates import write_certificates
 
 from mesh_pilot.rpc import CertificateFiles, Limits, Peer, Server, TlsError, client_tls, open_channel, server_tls
+from tests.rpc.rpc_support import UNLIMITED, Bytes, Echo, RawPeer, in_thread, serving, settled
+from tests.support.certificates import CertificateFiles as Leaf
+from tests.support.certificates import write_certificates
 
 UNARY = "/test.Echo/Unary"
 REVIEWS = "spiffe://cluster.local/ns/default/sa/reviews"

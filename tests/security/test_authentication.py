@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from support.worlds import sidecar
 
 from mesh_pilot.security.authentication import Authentication, AuthenticationError, Shown, Verdict
+from tests.support.worlds import sidecar
 
 RECO = "spiffe://cluster.local/ns/shop/sa/reco"
 OTHER = "spiffe://cluster.local/ns/other/sa/reco"

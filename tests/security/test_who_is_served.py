@@ -11,13 +11,13 @@ from envoy.config.core.v3.base_pb2 import Node
 from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DeltaDiscoveryResponse
 from google.protobuf.json_format import ParseDict
-from support.certificates import write_certificates
-from support.credentials import write_credential
-from support.planes import running_plane
 
 from mesh_pilot.bootstrap import ControlPlane
 from mesh_pilot.model.resource import CLUSTER, SECRET
 from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, Status, client_tls, open_channel
+from tests.support.certificates import write_certificates
+from tests.support.credentials import write_credential
+from tests.support.planes import running_plane
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 SHOP = "spiffe://cluster.local/ns/shop/sa/edge"

@@ -9,13 +9,13 @@ from typing import Any
 
 import httpx
 import pytest
-from conformance import running
-from support.certificates import write_certificates
-from support.consul import Consul, real_consul
-from support.envoy import eventually
 
 from mesh_pilot.sources.consul import Agent, ConsulError, ConsulSettings, ConsulSource, check_files
 from mesh_pilot.sources.consul.settings import AddressError, Timing, Tls
+from tests.sources.conformance import running
+from tests.support.certificates import write_certificates
+from tests.support.consul import Consul, real_consul
+from tests.support.envoy import eventually
 
 pytestmark = pytest.mark.process
 

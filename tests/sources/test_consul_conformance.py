@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from conformance import Feed, SourceConformance
-from files_feed import bad_text, text, version
-from support.consul import Cable, Consul, cable, real_consul
 
 from mesh_pilot.model.events import Item
 from mesh_pilot.sources.consul import Agent, ConsulSettings, ConsulSource
 from mesh_pilot.sources.consul.settings import Timing
+from tests.sources.conformance import Feed, SourceConformance
+from tests.sources.files_feed import bad_text, text, version
+from tests.support.consul import Cable, Consul, cable, real_consul
 
 pytestmark = pytest.mark.process
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import trio
-from conformance import running
-from support.consul import TTL, Consul, real_consul
-from support.envoy import eventually
 
 from mesh_pilot.model.events import Delete, Endpoints, Upsert
 from mesh_pilot.sources.consul import Agent, Consistency, ConsulSettings, ConsulSource
 from mesh_pilot.sources.consul.settings import Timing
+from tests.sources.conformance import running
+from tests.support.consul import TTL, Consul, real_consul
+from tests.support.envoy import eventually
 
 pytestmark = pytest.mark.process
 

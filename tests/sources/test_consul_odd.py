@@ -7,13 +7,8 @@ from typing import Any
 
 import attrs
 import pytest
-from conformance import Picture
-from files_feed import text
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.consul_stub import consul_stub
-from support.envoy import eventually
-from test_consul_stub import CATALOG, KEY, TIMING, WEB, addresses, entry, following
 
 from mesh_pilot.model.config import Config, ConfigError
 from mesh_pilot.model.events import Endpoints
@@ -21,6 +16,11 @@ from mesh_pilot.sources.consul import ConsulSettings
 from mesh_pilot.sources.consul.configs import read_config, read_tree
 from mesh_pilot.sources.consul.instance import read_instance
 from mesh_pilot.sources.consul.mapping import Reading, read_service
+from tests.sources.conformance import Picture
+from tests.sources.files_feed import text
+from tests.sources.test_consul_stub import CATALOG, KEY, TIMING, WEB, addresses, entry, following
+from tests.support.consul_stub import consul_stub
+from tests.support.envoy import eventually
 
 PREFIX = "mesh/config"
 TREE = f"/v1/kv/{PREFIX}"

@@ -10,15 +10,15 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from conformance import Follower, running
-from files_feed import text
-from support.consul import TTL, Consul, cable, real_consul
-from support.envoy import eventually
 
 from mesh_pilot.model.events import Delete, Endpoints, Rejected, Replace, Synced, Upsert
 from mesh_pilot.model.service import Health, Service
 from mesh_pilot.sources.consul import Agent, ConsulSettings, ConsulSource, CriticalRule, WarningRule
 from mesh_pilot.sources.consul.settings import Timing
+from tests.sources.conformance import Follower, running
+from tests.sources.files_feed import text
+from tests.support.consul import TTL, Consul, cable, real_consul
+from tests.support.envoy import eventually
 
 pytestmark = pytest.mark.process
 

@@ -9,13 +9,13 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from conformance import Follower, running
-from support.consul_stub import ConsulStub, consul_stub
-from support.envoy import eventually
 
 from mesh_pilot.model.events import Endpoints
 from mesh_pilot.sources.consul import Agent, Consistency, ConsulSettings, ConsulSource
 from mesh_pilot.sources.consul.settings import Timing
+from tests.sources.conformance import Follower, running
+from tests.support.consul_stub import ConsulStub, consul_stub
+from tests.support.envoy import eventually
 
 TIMING = Timing(retry_seconds=0.02, retry_limit_seconds=0.1, hold_seconds=30.0, pace_seconds=0.02, grace_seconds=5.0)
 CATALOG, WEB = "/v1/catalog/services", "/v1/health/service/web"

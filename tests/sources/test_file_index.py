@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from conformance import Picture
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Accepted, Delete, Item, Rejected, Upsert, item_key
 from mesh_pilot.sources.files.content import Content, Entry, Faulty, Found, Gone, Place, Reading, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
+from tests.sources.conformance import Picture
 
 A, B, C = Place(0, "a.yaml"), Place(0, "b.yaml"), Place(1, "more/a.yaml")
 

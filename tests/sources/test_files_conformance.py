@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conformance import Feed, SourceConformance
-from files_feed import FilesFeed
+
+from tests.sources.conformance import Feed, SourceConformance
+from tests.sources.files_feed import FilesFeed
 
 
 class TestFiles(SourceConformance):

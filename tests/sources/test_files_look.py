@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from files_feed import bad_text, text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from mesh_pilot.sources.files.content import Content, Gone, Ignored, Place, Read
 from mesh_pilot.sources.files.index import FileIndex
 from mesh_pilot.sources.files.look import Look, look
 from mesh_pilot.sources.files.roots import ConfigRoot, Parts
+from tests.sources.files_feed import bad_text, text
 
 _FILES = st.sampled_from(["a.yaml", "b.yml", "sub/a.yaml", "sub/deep/c.yaml", ".hidden.yaml", "notes.txt"])
 _DOCUMENTS = st.lists(

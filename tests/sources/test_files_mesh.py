@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import trio
-from conformance import Follower, running
 from trio.testing import MockClock
 
 from mesh_pilot.model.config import ConfigError, Origin
@@ -16,6 +15,7 @@ from mesh_pilot.sources.files import Timing
 from mesh_pilot.sources.files.content import Faulty
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_config, mesh_networks, mesh_source
 from mesh_pilot.sources.files.roots import FileRoot
+from tests.sources.conformance import Follower, running
 
 NETWORKS = """\
 networks:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conformance import Follower, running
-from support.certificates import write_certificates
 
 from mesh_pilot.model.events import Delete, Rejected, Secret
 from mesh_pilot.sources.files import file_source
 from mesh_pilot.sources.files.secrets import make_credential
+from tests.sources.conformance import Follower, running
+from tests.support.certificates import write_certificates
 
 PEM = dict[str, bytes]
 

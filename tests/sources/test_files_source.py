@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from conformance import Follower, running
-from files_feed import bad_text, text, version
 from structlog.testing import capture_logs
 
 from mesh_pilot.config.decode import decode_document
@@ -23,6 +21,8 @@ from mesh_pilot.config.yaml import Document
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Rejected
 from mesh_pilot.sources.files import FileSource, Timing, file_source
+from tests.sources.conformance import Follower, running
+from tests.sources.files_feed import bad_text, text, version
 
 
 def key(name: str) -> tuple[str, ...]:

@@ -6,12 +6,12 @@ import math
 
 from hypothesis import given
 from hypothesis import strategies as st
-from test_file_index import A, B, bad, broken, content, good, key
 
 from mesh_pilot.model.events import Delete, Rejected
 from mesh_pilot.sources.files.content import Content, Gone, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
 from mesh_pilot.sources.files.waiting import Timing, Waiting
+from tests.sources.test_file_index import A, B, bad, broken, content, good, key
 
 TIMING = Timing()
 EMPTY = Content((), is_empty=True)

@@ -11,13 +11,13 @@ import httpx
 import pytest
 import trio
 import trio.testing
-from support.worlds import configs
 
 from mesh_pilot.model.events import Delete, Event, Synced, Upsert
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.jwks.fetch import DISCOVERY, MAX_BYTES, FetchError, Wanted, fetch_keys
 from mesh_pilot.sources.jwks.source import REFRESH_SECONDS
 from mesh_pilot.world import World
+from tests.support.worlds import configs
 
 URL = "https://login.example.com/keys"
 ISSUER = "https://login.example.com"

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conformance import Feed, SourceConformance, running
-from kube_feed import ROUTES, TOKEN, KubeFeed
-from support.certificates import write_certificates
-from support.envoy import eventually
-from support.planes import running_plane
 
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Item, Replace, Synced, Upsert
 from mesh_pilot.sources.kubernetes import Access, KubernetesError, KubernetesSource, load_access
 from mesh_pilot.sources.kubernetes.access import Pem
 from mesh_pilot.world.entries import HEALTH_ANNOTATION, is_healthy
+from tests.sources.conformance import Feed, SourceConformance, running
+from tests.sources.kube_feed import ROUTES, TOKEN, KubeFeed
+from tests.support.certificates import write_certificates
+from tests.support.envoy import eventually
+from tests.support.planes import running_plane
 
 Ports = Callable[[int], list[int]]
 

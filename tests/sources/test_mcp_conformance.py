@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conformance import Feed, SourceConformance
-from mcp_feed import McpFeed, SinkFeed, XdsFeed
+
+from tests.sources.conformance import Feed, SourceConformance
+from tests.sources.mcp_feed import McpFeed, SinkFeed, XdsFeed
 
 
 class TestResourceSource(SourceConformance):

@@ -9,15 +9,15 @@ from typing import Any
 
 import attrs
 import pytest
-from conformance import running
-from files_feed import FilesFeed
-from mcp_feed import SERVICES, McpFeed, XdsFeed, virtual_service
 
 from mesh_pilot.model.events import Upsert
 from mesh_pilot.sources.beside import LARGE_BYTES
 from mesh_pilot.sources.mcp.collections import Collection
 from mesh_pilot.sources.mcp.items import Value, read_item
 from mesh_pilot.sources.mcp.messages import Resource
+from tests.sources.conformance import running
+from tests.sources.files_feed import FilesFeed
+from tests.sources.mcp_feed import SERVICES, McpFeed, XdsFeed, virtual_service
 
 MANY = 3000
 

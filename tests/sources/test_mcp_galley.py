@@ -10,8 +10,6 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from conformance import running
-from mcp_feed import NODE, SERVICES, TestShelf, virtual_service
 from trio.testing import MockClock
 
 from mesh_pilot.rpc import (
@@ -46,6 +44,8 @@ from mesh_pilot.sources.mcp.wire import (
     encode_aggregated_response,
     encode_response,
 )
+from tests.sources.conformance import running
+from tests.sources.mcp_feed import NODE, SERVICES, TestShelf, virtual_service
 
 OFFERED = frozenset(
     name for name in COLLECTIONS if name.startswith(("istio/networking/v1alpha3", "istio/rbac", "istio/auth"))

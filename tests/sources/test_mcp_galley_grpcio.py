@@ -8,11 +8,6 @@ from typing import Any
 
 import pytest
 import trio
-from conformance import running
-from support.envoy import eventually
-from support.galley import COLLECTIONS as OFFERED
-from support.galley import Classes, Galley
-from support.protos import compiled, message_classes
 
 from mesh_pilot.model.events import Endpoints
 from mesh_pilot.model.service import Locality, Protocol, Resolution, Service
@@ -21,6 +16,11 @@ from mesh_pilot.sources.mcp.collections import COLLECTIONS
 from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.sources.mcp.source import Server, mcp_source
 from mesh_pilot.sources.mcp.wire import SinkNode
+from tests.sources.conformance import running
+from tests.support.envoy import eventually
+from tests.support.galley import COLLECTIONS as OFFERED
+from tests.support.galley import Classes, Galley
+from tests.support.protos import compiled, message_classes
 
 Ports = Callable[[int], list[int]]
 

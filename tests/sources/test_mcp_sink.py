@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mcp_link import FakeShelf, Link, judge, resource
 
 from mesh_pilot.sources.mcp.messages import Code, Request, Response
 from mesh_pilot.sources.mcp.serving import SourceStream
 from mesh_pilot.sources.mcp.sink import Sink
+from tests.sources.mcp_link import FakeShelf, Link, judge, resource
 
 ONE, TWO = "istio/one", "istio/two"
 

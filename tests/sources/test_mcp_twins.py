@@ -8,16 +8,16 @@ from collections.abc import Iterable
 import attrs
 import trio
 import trio.testing
-from conformance import Picture
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mcp_feed import NODE, SERVICES, bad_service, virtual_service
 
 from mesh_pilot.model.events import Delete, Event, Rejected, Upsert
 from mesh_pilot.sources.mcp.collections import COLLECTIONS
 from mesh_pilot.sources.mcp.intake import Intake, IntakeStatistics, StreamEnded
 from mesh_pilot.sources.mcp.messages import Resource, Response
 from mesh_pilot.sources.mcp.wire import SourceDialect, encode_response
+from tests.sources.conformance import Picture
+from tests.sources.mcp_feed import NODE, SERVICES, bad_service, virtual_service
 
 OLD, NEW = "networking/v1alpha3", "networking/v1"
 BOTH = {OLD: COLLECTIONS[SERVICES], NEW: COLLECTIONS[SERVICES]}

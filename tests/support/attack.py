@@ -25,9 +25,9 @@ from typing import Any
 import attrs
 import grpc
 from envoy.service.discovery.v3 import discovery_pb2
-from support.pilot import ADS, Pilot, port_of, running, until
 
 from mesh_pilot.model.resource import CLUSTER
+from tests.support.pilot import ADS, Pilot, port_of, running, until
 
 EDIT_SECONDS = 0.3
 """Between one edit and the next, at least."""

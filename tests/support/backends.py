@@ -8,10 +8,11 @@ from pathlib import Path
 
 import attrs
 import httpx
-from support.echo import Backend
-from support.envoy import eventually
-from support.fleet import Fleet, fleet
-from support.manifests import routes
+
+from tests.support.echo import Backend
+from tests.support.envoy import eventually
+from tests.support.fleet import Fleet, fleet
+from tests.support.manifests import routes
 
 EJECT = "{consecutive5xxErrors: 1, interval: 0.1s, baseEjectionTime: 60s, maxEjectionPercent: 100}"
 

@@ -17,7 +17,8 @@ from typing import Any
 import attrs
 import httpx
 import trio
-from support.binaries import require_binary
+
+from tests.support.binaries import require_binary
 
 TICK = 0.02
 

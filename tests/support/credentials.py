@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.certificates import CertificateFiles
+from tests.support.certificates import CertificateFiles
 
 
 def write_credential(

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import attrs
 import trio
-from support.certificates import CertificateFiles, write_certificates
-from support.credentials import write_credential
-from support.echo import Backend
-from support.fleet import Fleet, fleet
-from support.manifests import manifest, routes
+
+from tests.support.certificates import CertificateFiles, write_certificates
+from tests.support.credentials import write_credential
+from tests.support.echo import Backend
+from tests.support.fleet import Fleet, fleet
+from tests.support.manifests import manifest, routes
 
 
 def gateway(name: str, servers: str, *, namespace: str = "shop", **values: object) -> str:

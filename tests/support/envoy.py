@@ -18,10 +18,10 @@ from typing import Any
 
 import httpx
 import trio
-from support.binaries import require_binary
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
+from tests.support.binaries import require_binary
 
 
 class RealEnvoy(EnvoyProcess):

@@ -10,7 +10,8 @@ from envoy.config.bootstrap.v3 import bootstrap_pb2
 from envoy.config.cluster.v3 import cluster_pb2
 from envoy.config.core.v3 import config_source_pb2
 from envoy.config.listener.v3 import listener_pb2
-from support.binaries import require_binary
+
+from tests.support.binaries import require_binary
 
 XDS = "xds"
 FIRST_PORT = 10_000

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Set
 from functools import lru_cache
 
 import attrs
-from support.golden import adsdump
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import (
@@ -32,6 +31,7 @@ from mesh_pilot.model.resource import (
 from mesh_pilot.xds.messages import DeltaRequest, Node, Request, Response, SotwRequest, Variant
 from mesh_pilot.xds.sets import Catalog
 from mesh_pilot.xds.stream import Stream
+from tests.support.golden import adsdump
 
 REFERRERS = (LISTENER, ROUTE, VIRTUAL_HOST)
 

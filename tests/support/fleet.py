@@ -19,13 +19,13 @@ from typing import Any
 import attrs
 import httpx
 import trio
-from support.certificates import CertificateFiles
-from support.echo import Backend, http_backend, tcp_backend
-from support.envoy import RealEnvoy, eventually, real_envoy
 
 from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.settings import Settings
+from tests.support.certificates import CertificateFiles
+from tests.support.echo import Backend, http_backend, tcp_backend
+from tests.support.envoy import RealEnvoy, eventually, real_envoy
 
 
 @attrs.define

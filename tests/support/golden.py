@@ -18,22 +18,18 @@ from typing import Any
 import attrs
 import yaml
 
+from mesh_pilot.envoy.parts import PartKey, parts_of
+from mesh_pilot.envoy.scope import Call, Target, facts_of, joined, target_of
+from mesh_pilot.incremental import Query
+from mesh_pilot.model.proxy import Proxy, parse_proxy
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
+from mesh_pilot.model.service import Locality
+from mesh_pilot.world import World
+from tests.golden import adsdump, xdsdiff
+from tests.support.kube_objects import add_kubernetes
+from tests.support.worlds import read, world_of
+
 ROOT = Path(__file__).parent.parent / "golden"
-sys.path[:0] = [str(ROOT), str(ROOT.parent)]
-
-import adsdump  # noqa: E402
-import xdsdiff  # noqa: E402
-from support.kube_objects import add_kubernetes  # noqa: E402
-from support.worlds import read, world_of  # noqa: E402
-
-from mesh_pilot.envoy.parts import PartKey, parts_of  # noqa: E402
-from mesh_pilot.envoy.scope import Call, Target, facts_of, joined, target_of  # noqa: E402
-from mesh_pilot.incremental import Query  # noqa: E402
-from mesh_pilot.model.proxy import Proxy, parse_proxy  # noqa: E402
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET  # noqa: E402
-from mesh_pilot.model.service import Locality  # noqa: E402
-from mesh_pilot.world import World  # noqa: E402
-
 ABSENT = xdsdiff.ABSENT
 SECTIONS = {"clusters": CLUSTER, "endpoints": ENDPOINT, "listeners": LISTENER, "routes": ROUTE, "secrets": SECRET}
 

@@ -1,6 +1,6 @@
 """A grpcio process of a test: it calls, and serves, as it is told by lines of JSON on its standard input.
 
-Run by ``support.proxyless`` in a process of its own, because grpcio reads its xDS bootstrap once a process. Each line
+Run by ``proxyless.py`` in a process of its own, because grpcio reads its xDS bootstrap once a process. Each line
 ``{"do": name, ...}`` is answered by one line: what the function of that name returns, or ``{"error": ...}``.
 """
 

@@ -17,13 +17,13 @@ from typing import Any
 import attrs
 import httpx
 import trio
-from support.echo import Backend
-from support.envoy import RealEnvoy, eventually
-from support.fleet import Fleet, fleet
-from support.manifests import NAMESPACE, manifest
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
+from tests.support.echo import Backend
+from tests.support.envoy import RealEnvoy, eventually
+from tests.support.fleet import Fleet, fleet
+from tests.support.manifests import NAMESPACE, manifest
 
 HOST = "front.example.com"
 DATA = "data.example.com"

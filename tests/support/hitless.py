@@ -19,13 +19,13 @@ from pathlib import Path
 import attrs
 import httpx
 import trio
-from support.echo import Backend, http_backend
-from support.envoy import RealEnvoy, eventually, real_envoy
-from support.manifests import at, manifest, service
-from support.plane_process import PlaneProcess
-from support.shop import CLIENT, EDGE
 
 from mesh_pilot.model.proxy import NodeType
+from tests.support.echo import Backend, http_backend
+from tests.support.envoy import RealEnvoy, eventually, real_envoy
+from tests.support.manifests import at, manifest, service
+from tests.support.plane_process import PlaneProcess
+from tests.support.shop import CLIENT, EDGE
 
 HOSTS = tuple(f"h{number}.test" for number in range(5))
 VARIANTS = ("sotw", "delta")

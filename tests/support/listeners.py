@@ -10,7 +10,6 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
     HttpConnectionManager,
 )
 from envoy.extensions.filters.network.tcp_proxy.v3.tcp_proxy_pb2 import TcpProxy
-from support.plans import outbound_listeners
 
 from mesh_pilot.envoy.inbound_listeners import inbound_listeners
 from mesh_pilot.envoy.scope import Target, facts_of, target_of
@@ -18,6 +17,7 @@ from mesh_pilot.incremental import Query, Watch
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World
+from tests.support.plans import outbound_listeners
 
 T = TypeVar("T")
 

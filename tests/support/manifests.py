@@ -12,7 +12,7 @@ from string import Template
 from textwrap import dedent, indent
 from typing import Any
 
-from support.echo import Backend
+from tests.support.echo import Backend
 
 NAMESPACE = "shop"
 

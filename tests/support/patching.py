@@ -13,7 +13,6 @@ from envoy.config.route.v3.route_pb2 import RouteConfiguration
 from envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2 import (
     HttpConnectionManager,
 )
-from support.worlds import configs, sidecar, world_of
 
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.envoy.patches.parsed import Parsed, parse_filter
@@ -21,6 +20,7 @@ from mesh_pilot.envoy.patches.patch import PatchProblem
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE, Resource
 from mesh_pilot.world import World
+from tests.support.worlds import configs, sidecar, world_of
 
 HCM = "envoy.filters.network.http_connection_manager"
 LUA = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua"

@@ -18,9 +18,9 @@ from pathlib import Path
 import grpc
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.service.discovery.v3 import discovery_pb2
-from support.command import COMMAND
 
 from mesh_pilot.model.resource import CLUSTER
+from tests.support.command import COMMAND
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 SERVICES = 400

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import httpx
 import trio
-from support.command import COMMAND
-from support.envoy import eventually, http_client
+
+from tests.support.command import COMMAND
+from tests.support.envoy import eventually, http_client
 
 
 class PlaneProcess:

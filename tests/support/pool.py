@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
-from support.worlds import SOURCE, configs, plain
 
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import Item, KeySet, MeshConfigValue, MeshNetworksValue, Secret
+from tests.support.worlds import SOURCE, configs, plain
 
 ENTRY = """
 apiVersion: networking.istio.io/v1

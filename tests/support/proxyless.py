@@ -23,8 +23,9 @@ from typing import Any
 
 import attrs
 import trio
-from support.certificates import CertificateFiles
-from support.envoy import eventually
+
+from tests.support.certificates import CertificateFiles
+from tests.support.envoy import eventually
 
 SCRIPT = Path(__file__).with_name("grpc_peer.py")
 PAGE = Path(__file__).parents[2] / "docs" / "proxyless-grpc.md"

@@ -23,10 +23,10 @@ import httpx
 import trio
 from envoy.config.route.v3 import route_pb2
 from google.protobuf import json_format
-from support.binaries import require_binary
 
 from mesh_pilot.cli.envoy_process import running_envoy
 from mesh_pilot.model.resource import Resource
+from tests.support.binaries import require_binary
 
 FILTERS = {"fault": "fault.v3.HTTPFault", "cors": "cors.v3.Cors", "router": "router.v3.Router"}
 

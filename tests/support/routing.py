@@ -7,7 +7,6 @@ from typing import Any
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.config.route.v3 import route_pb2
 from google.protobuf import json_format
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.envoy.gateways import gateway_route
 from mesh_pilot.envoy.routes import route_configuration
@@ -15,6 +14,7 @@ from mesh_pilot.envoy.scope import Target, facts_of, target_of
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World
+from tests.support.worlds import sidecar, world_of
 
 
 def config(kind: str, name: str, spec: str, *, namespace: str = "shop", age: int = 0) -> str:

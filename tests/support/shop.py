@@ -15,13 +15,13 @@ from typing import Any
 
 import attrs
 import httpx
-from support.echo import Backend
-from support.envoy import RealEnvoy
-from support.fleet import Fleet, fleet
-from support.manifests import NAMESPACE, routes, service, subsets, version
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception, NodeType
+from tests.support.echo import Backend
+from tests.support.envoy import RealEnvoy
+from tests.support.fleet import Fleet, fleet
+from tests.support.manifests import NAMESPACE, routes, service, subsets, version
 
 HOST = "reviews.example.com"
 CLIENT = EnvoyNode("web", NAMESPACE, "127.0.0.2", labels={"app": "web"}, interception=Interception.NONE)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from support.listeners import listeners, manager
-from support.worlds import sidecar
-
 from mesh_pilot.envoy.owner import Owner, Side
 from mesh_pilot.world import World
+from tests.support.listeners import listeners, manager
+from tests.support.worlds import sidecar
 
 WEB = frozenset({("app", "web")})
 

@@ -17,8 +17,9 @@ from pathlib import Path
 
 import attrs
 import trio
-from support.binaries import require_binary
-from support.envoy import eventually
+
+from tests.support.binaries import require_binary
+from tests.support.envoy import eventually
 
 END = "---end-of-output---"
 

@@ -6,7 +6,6 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import UpstreamTlsContext
 from envoy.extensions.upstreams.http.v3.http_protocol_options_pb2 import HttpProtocolOptions
-from support.plans import outbound_clusters
 
 from mesh_pilot.envoy.connection_pool import HTTP_OPTIONS
 from mesh_pilot.envoy.endpoints import assignment
@@ -15,6 +14,7 @@ from mesh_pilot.envoy.scope import Plan, Target, facts_of, target_of
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World
+from tests.support.plans import outbound_clusters
 
 
 def target(world: World, proxy: Proxy) -> Target:

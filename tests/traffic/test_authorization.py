@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.edge import gateway, to
-from support.envoy import eventually
-from support.fleet import fleet
-from support.guarded import HOST, allow, deny, guarded, policy
-from support.manifests import at, service
-from support.shop import EDGE
+
+from tests.support.edge import gateway, to
+from tests.support.envoy import eventually
+from tests.support.fleet import fleet
+from tests.support.guarded import HOST, allow, deny, guarded, policy
+from tests.support.manifests import at, service
+from tests.support.shop import EDGE
 
 pytestmark = pytest.mark.envoy
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import attrs
 import httpx
 import pytest
-from support.backends import EJECT, Mesh, backends, unretried
-from support.echo import Backend
-from support.manifests import at, rule, service
-from support.shop import CLIENT
 
 from mesh_pilot.model.service import Locality
+from tests.support.backends import EJECT, Mesh, backends, unretried
+from tests.support.echo import Backend
+from tests.support.manifests import at, rule, service
+from tests.support.shop import CLIENT
 
 pytestmark = pytest.mark.envoy
 

@@ -16,11 +16,6 @@ import attrs
 import pytest
 import trio
 from google.protobuf import json_format
-from support.chaos import CONTROL, Mess, manifest
-from support.envoy import RealEnvoy
-from support.envoy_model import EnvoyModel
-from support.fleet import Fleet, fleet
-from support.golden import adsdump
 
 from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
@@ -31,6 +26,11 @@ from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
 from mesh_pilot.settings import Settings
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Variant
+from tests.support.chaos import CONTROL, Mess, manifest
+from tests.support.envoy import RealEnvoy
+from tests.support.envoy_model import EnvoyModel
+from tests.support.fleet import Fleet, fleet
+from tests.support.golden import adsdump
 
 pytestmark = pytest.mark.envoy
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-from support.envoy import RealEnvoy, eventually
-from support.fleet import Fleet, fleet
-from support.manifests import at, manifest, routes, service, subsets, version
-from support.shop import CLIENT
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from tests.support.envoy import RealEnvoy, eventually
+from tests.support.fleet import Fleet, fleet
+from tests.support.manifests import at, manifest, routes, service, subsets, version
+from tests.support.shop import CLIENT
 
 pytestmark = pytest.mark.envoy
 

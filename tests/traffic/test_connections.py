@@ -10,13 +10,13 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
-from support.certificates import write_certificates
-from support.echo import Backend, greeting
-from support.envoy import eventually
-from support.fleet import Fleet, fleet
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
+from tests.support.certificates import write_certificates
+from tests.support.echo import Backend, greeting
+from tests.support.envoy import eventually
+from tests.support.fleet import Fleet, fleet
 
 pytestmark = pytest.mark.envoy
 

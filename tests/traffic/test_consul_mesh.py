@@ -9,15 +9,15 @@ from typing import Any
 import attrs
 import pytest
 import trio
-from support.consul import TTL, Consul, real_consul
-from support.echo import Backend, http_backend
-from support.envoy import eventually
-from support.fleet import fleet
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Locality
 from mesh_pilot.sources.consul import Agent, ConsulSettings
+from tests.support.consul import TTL, Consul, real_consul
+from tests.support.echo import Backend, http_backend
+from tests.support.envoy import eventually
+from tests.support.fleet import fleet
 
 pytestmark = pytest.mark.envoy
 

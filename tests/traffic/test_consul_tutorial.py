@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.binaries import require_binary
-from support.tutorial import environment, in_own_ports, put_tools, steps, terminal
+
+from tests.support.binaries import require_binary
+from tests.support.tutorial import environment, in_own_ports, put_tools, steps, terminal
 
 pytestmark = pytest.mark.envoy
 

@@ -13,9 +13,10 @@ import h11
 import pytest
 from envoy.service.auth.v3 import external_auth_pb2 as auth_pb2
 from google.rpc import status_pb2
-from support.fleet import fleet
-from support.guarded import deny, guarded, policy
-from support.manifests import manifest
+
+from tests.support.fleet import fleet
+from tests.support.guarded import deny, guarded, policy
+from tests.support.manifests import manifest
 
 pytestmark = pytest.mark.envoy
 

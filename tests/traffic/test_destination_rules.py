@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 import trio
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from support.backends import Mesh, backends, unretried
-from support.certificates import serving, write_certificates
-from support.credentials import write_credential
-from support.echo import Backend
-from support.envoy import eventually
-from support.fleet import fleet
-from support.manifests import at, manifest, routes, rule, service, version
-from support.shop import CLIENT, EDGE
 
 from mesh_pilot.rpc import open_channel
+from tests.support.backends import Mesh, backends, unretried
+from tests.support.certificates import serving, write_certificates
+from tests.support.credentials import write_credential
+from tests.support.echo import Backend
+from tests.support.envoy import eventually
+from tests.support.fleet import fleet
+from tests.support.manifests import at, manifest, routes, rule, service, version
+from tests.support.shop import CLIENT, EDGE
 
 pytestmark = pytest.mark.envoy
 

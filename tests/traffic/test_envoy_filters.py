@@ -7,12 +7,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.envoy import eventually
-from support.fleet import Fleet, fleet
-from support.patching import LUA, envoy_filter, in_http_filter, patch
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
+from tests.support.envoy import eventually
+from tests.support.fleet import Fleet, fleet
+from tests.support.patching import LUA, envoy_filter, in_http_filter, patch
 
 pytestmark = pytest.mark.envoy
 

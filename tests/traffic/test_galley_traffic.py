@@ -8,12 +8,13 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
-from support.echo import Backend, http_backend
-from support.envoy import eventually, http_client, real_envoy
-from support.galley import Classes, Galley
-from support.planes import running_plane
-from support.protos import compiled, message_classes
-from support.shop import EDGE
+
+from tests.support.echo import Backend, http_backend
+from tests.support.envoy import eventually, http_client, real_envoy
+from tests.support.galley import Classes, Galley
+from tests.support.planes import running_plane
+from tests.support.protos import compiled, message_classes
+from tests.support.shop import EDGE
 
 pytestmark = pytest.mark.envoy
 

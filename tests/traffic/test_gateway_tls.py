@@ -10,13 +10,14 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
-from support.certificates import CertificateFiles
-from support.credentials import write_credential
-from support.edge import gateway, negotiated, secure, to
-from support.envoy import eventually
-from support.fleet import fleet
-from support.manifests import at, manifest, routes, service
-from support.shop import CLIENT, EDGE
+
+from tests.support.certificates import CertificateFiles
+from tests.support.credentials import write_credential
+from tests.support.edge import gateway, negotiated, secure, to
+from tests.support.envoy import eventually
+from tests.support.fleet import fleet
+from tests.support.manifests import at, manifest, routes, service
+from tests.support.shop import CLIENT, EDGE
 
 pytestmark = pytest.mark.envoy
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
-from support.certificates import serving, write_certificates
-from support.echo import greeting
-from support.edge import gateway, negotiated, secure, to
-from support.envoy import eventually
-from support.fleet import Fleet, fleet
-from support.manifests import at, manifest, service
-from support.shop import EDGE
+
+from tests.support.certificates import serving, write_certificates
+from tests.support.echo import greeting
+from tests.support.edge import gateway, negotiated, secure, to
+from tests.support.envoy import eventually
+from tests.support.fleet import Fleet, fleet
+from tests.support.manifests import at, manifest, service
+from tests.support.shop import EDGE
 
 pytestmark = pytest.mark.envoy
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.envoy import eventually
-from support.hitless import HOSTS, VARIANTS, Hitless, hitless, unretried
 
 from mesh_pilot.model.proxy import NodeType
+from tests.support.envoy import eventually
+from tests.support.hitless import HOSTS, VARIANTS, Hitless, hitless, unretried
 
 pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(300)]
 

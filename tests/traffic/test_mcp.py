@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.envoy import eventually
-from support.fleet import Fleet, fleet
-from support.manifests import at, manifest, service
-from support.planes import running_plane
-from support.shop import CLIENT
 
 from mesh_pilot.bootstrap import ControlPlane
+from tests.support.envoy import eventually
+from tests.support.fleet import Fleet, fleet
+from tests.support.manifests import at, manifest, service
+from tests.support.planes import running_plane
+from tests.support.shop import CLIENT
 
 pytestmark = pytest.mark.envoy
 

@@ -16,18 +16,18 @@ import attrs
 import httpx
 import pytest
 import trio
-from support.echo import http_backend
-from support.envoy import RealEnvoy, eventually, http_client, real_envoy
-from support.manifests import at, manifest, service
-from support.plane_process import PlaneProcess as Process
-from support.planes import settings
-from support.shop import CLIENT
 
 from mesh_pilot.bootstrap import control_plane
 from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
 from mesh_pilot.sources.mcp.config_sources import SinkIdentity
 from mesh_pilot.sources.mcp.source import McpSource, Server, mcp_dialects
 from mesh_pilot.sources.mcp.xds import SotwDialect
+from tests.support.echo import http_backend
+from tests.support.envoy import RealEnvoy, eventually, http_client, real_envoy
+from tests.support.manifests import at, manifest, service
+from tests.support.plane_process import PlaneProcess as Process
+from tests.support.planes import settings
+from tests.support.shop import CLIENT
 
 pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(400)]
 

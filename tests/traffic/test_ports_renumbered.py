@@ -12,12 +12,12 @@ from pathlib import Path
 import h11
 import pytest
 import trio
-from support.fleet import fleet
-from support.manifests import at, manifest, service
-from support.shop import CLIENT, EDGE
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import NodeType
+from tests.support.fleet import fleet
+from tests.support.manifests import at, manifest, service
+from tests.support.shop import CLIENT, EDGE
 
 pytestmark = pytest.mark.envoy
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-from support.certificates import write_certificates
-from support.envoy import eventually
-from support.fleet import Fleet, fleet
-from support.proxyless import GrpcPeer, GrpcPeers, grpc_environment, grpc_peers
+
+from tests.support.certificates import write_certificates
+from tests.support.envoy import eventually
+from tests.support.fleet import Fleet, fleet
+from tests.support.proxyless import GrpcPeer, GrpcPeers, grpc_environment, grpc_peers
 
 pytestmark = pytest.mark.process
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.envoy import eventually
-from support.guarded import Guarded, allow, deny, guarded, policy
-from support.tokens import Issuer, key_server
+
+from tests.support.envoy import eventually
+from tests.support.guarded import Guarded, allow, deny, guarded, policy
+from tests.support.tokens import Issuer, key_server
 
 pytestmark = pytest.mark.envoy
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from support.guarded import ADDRESS, HOST, allow, guarded
 
 from mesh_pilot.cli.envoy_bootstrap import DRAIN_FLAGS
+from tests.support.guarded import ADDRESS, HOST, allow, guarded
 
 pytestmark = pytest.mark.envoy
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 import trio
-from support.echo import Backend
-from support.envoy import eventually
-from support.fleet import fleet
-from support.manifests import at, routes, service
-from support.shop import CLIENT, HOST, TO_V1, TO_V2, shop
+
+from tests.support.echo import Backend
+from tests.support.envoy import eventually
+from tests.support.fleet import fleet
+from tests.support.manifests import at, routes, service
+from tests.support.shop import CLIENT, HOST, TO_V1, TO_V2, shop
 
 pytestmark = pytest.mark.envoy
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import attrs
 import pytest
-from support.envoy import eventually
-from support.fleet import fleet
-from support.manifests import at, manifest, routes, service
-from support.shop import CLIENT, EDGE, HOST, TO_V1, TO_V2, reviews, shop
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
+from tests.support.envoy import eventually
+from tests.support.fleet import fleet
+from tests.support.manifests import at, manifest, routes, service
+from tests.support.shop import CLIENT, EDGE, HOST, TO_V1, TO_V2, reviews, shop
 
 pytestmark = pytest.mark.envoy
 

@@ -10,8 +10,9 @@ from typing import Any
 import h11
 import pytest
 import trio
-from support.envoy import eventually
-from support.shop import TO_V1, shop
+
+from tests.support.envoy import eventually
+from tests.support.shop import TO_V1, shop
 
 pytestmark = pytest.mark.envoy
 

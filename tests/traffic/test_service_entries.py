@@ -7,11 +7,12 @@ from pathlib import Path
 
 import attrs
 import pytest
-from support.echo import Backend, greeting
-from support.envoy import eventually
-from support.fleet import fleet
-from support.manifests import at, manifest, routes, service
-from support.shop import CLIENT
+
+from tests.support.echo import Backend, greeting
+from tests.support.envoy import eventually
+from tests.support.fleet import fleet
+from tests.support.manifests import at, manifest, routes, service
+from tests.support.shop import CLIENT
 
 pytestmark = pytest.mark.envoy
 

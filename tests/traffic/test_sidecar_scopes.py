@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.certificates import write_certificates
-from support.envoy import eventually
-from support.fleet import Fleet, fleet
-from support.manifests import at, manifest, service
-from support.shop import CLIENT
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
+from tests.support.certificates import write_certificates
+from tests.support.envoy import eventually
+from tests.support.fleet import Fleet, fleet
+from tests.support.manifests import at, manifest, service
+from tests.support.shop import CLIENT
 
 pytestmark = pytest.mark.envoy
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.echo import Backend, greeting
-from support.envoy import eventually
-from support.fleet import Fleet, fleet
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception, NodeType
+from tests.support.echo import Backend, greeting
+from tests.support.envoy import eventually
+from tests.support.fleet import Fleet, fleet
 
 pytestmark = pytest.mark.envoy
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.echo import Backend
-from support.envoy import eventually
-from support.fleet import Fleet, fleet
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
+from tests.support.echo import Backend
+from tests.support.envoy import eventually
+from tests.support.fleet import Fleet, fleet
 
 pytestmark = pytest.mark.envoy
 

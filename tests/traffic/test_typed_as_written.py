@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.tutorial import Step, environment, in_own_ports, put_tools, steps, terminal
+
+from tests.support.tutorial import Step, environment, in_own_ports, put_tools, steps, terminal
 
 pytestmark = pytest.mark.envoy
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.fleet import fleet
-from support.worlds import sidecar, world_of
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import CLUSTER, LISTENER
+from tests.support.fleet import fleet
+from tests.support.worlds import sidecar, world_of
 
 pytestmark = pytest.mark.process
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import trio
-from support.certificates import CertificateFiles, write_certificates
-from support.echo import Backend
-from support.envoy import eventually
-from support.fleet import Fleet, fleet
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Locality
+from tests.support.certificates import CertificateFiles, write_certificates
+from tests.support.echo import Backend
+from tests.support.envoy import eventually
+from tests.support.fleet import Fleet, fleet
 
 pytestmark = pytest.mark.envoy
 

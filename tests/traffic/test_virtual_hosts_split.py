@@ -8,14 +8,14 @@ from pathlib import Path
 
 import attrs
 import pytest
-from support.edge import gateway, to
-from support.envoy import RealEnvoy, eventually
-from support.fleet import Fleet, fleet
-from support.manifests import at, manifest, routes, service, subsets, version
-from support.shop import CLIENT, EDGE
 
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE, VIRTUAL_HOST
+from tests.support.edge import gateway, to
+from tests.support.envoy import RealEnvoy, eventually
+from tests.support.fleet import Fleet, fleet
+from tests.support.manifests import at, manifest, routes, service, subsets, version
+from tests.support.shop import CLIENT, EDGE
 
 pytestmark = pytest.mark.envoy
 

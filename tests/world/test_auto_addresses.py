@@ -6,12 +6,12 @@ import ipaddress
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.worlds import SOURCE, configs, update, world_of
 
 from mesh_pilot.model.events import Delete, Upsert, item_key
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world import World
 from mesh_pilot.world.auto_addresses import SLOTS, allocate
+from tests.support.worlds import SOURCE, configs, update, world_of
 
 RANGE = ipaddress.ip_network("240.240.0.0/16")
 

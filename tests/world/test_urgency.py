@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import trio
-from support.worlds import SOURCE, configs, world_of
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.model.events import Accepted, Delete, Event, Upsert
 from mesh_pilot.world import Reducer
 from mesh_pilot.world.urgency import touches_only_endpoints
+from tests.support.worlds import SOURCE, configs, world_of
 
 ENTRY = """
 apiVersion: networking.istio.io/v1

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from itertools import permutations
 
-from support.worlds import SOURCE, configs, update, world_of
-
 from mesh_pilot.model.events import Delete, item_key
 from mesh_pilot.model.service import Endpoint, Locality, ServiceKey
 from mesh_pilot.world import World
+from tests.support.worlds import SOURCE, configs, update, world_of
 
 ENTRY = """
 ---

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.worlds import configs, update, world_of
-from test_workload_groups import ENTRY, GROUP, WORKLOAD, web
+
+from tests.support.worlds import configs, update, world_of
+from tests.world.test_workload_groups import ENTRY, GROUP, WORKLOAD, web
 
 CHECKED = WORKLOAD.replace("annotations: {", 'annotations: {proxy.istio.io/health-checks-enabled: "true", ')
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from support.worlds import SOURCE, configs, update, world_of
 
 from mesh_pilot.config.mesh_defaults import default_mesh
 from mesh_pilot.model.config import ConfigKey, Origin, Problem
@@ -19,6 +18,7 @@ from mesh_pilot.model.events import (
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Resolution, Service, ServiceKey
 from mesh_pilot.world import World
 from mesh_pilot.world.names import full_gateway, full_host, host_covers, host_matches
+from tests.support.worlds import SOURCE, configs, update, world_of
 
 WEB = ServiceKey("web.example.com", "shop")
 

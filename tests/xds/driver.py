@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from fake_world import NODE
-
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.xds.messages import DeltaRequest, Nack, Node, Response, SotwRequest, Variant
 from mesh_pilot.xds.sets import Catalog
 from mesh_pilot.xds.stream import Stream
+from tests.xds.fake_world import NODE
 
 
 class Recorder:

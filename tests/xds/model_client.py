@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Collection
 
 import attrs
-from fake_world import NODE, FakeWorld
 
 from mesh_pilot.model.resource import CLUSTER, LISTENER, Resource
 from mesh_pilot.xds.messages import DeltaRequest, Node, Request, Response, SotwRequest, Variant
 from mesh_pilot.xds.stream import Stream
+from tests.xds.fake_world import NODE, FakeWorld
 
 UNSERVED = "type.googleapis.com/istio.networking.nds.v1.NameTable"
 """A type that no server here has."""

@@ -6,10 +6,8 @@ import attrs
 import pytest
 import trio
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DiscoveryRequest
-from fake_world import NODE, FakeWorld
 from google.protobuf.message import DecodeError
 from structlog.testing import capture_logs
-from test_xds_session import OPTIONS, connected
 from trio.testing import MockClock
 
 from mesh_pilot.model.bounds import BoundError, Bounds, check_labels
@@ -21,6 +19,8 @@ from mesh_pilot.xds.messages import Code, DeltaRequest, SotwRequest, Variant
 from mesh_pilot.xds.peer_scopes import PeerScopes, host_of
 from mesh_pilot.xds.session import stream_error
 from mesh_pilot.xds.stream import Stream
+from tests.xds.fake_world import NODE, FakeWorld
+from tests.xds.test_xds_session import OPTIONS, connected
 
 FEW = Bounds(max_names=3, max_name_length=10, max_node_bytes=2000, max_node_values=20, max_request_bytes=100_000)
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from driver import Delta, Sotw
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryResponse, DiscoveryResponse
-from fake_world import FakeWorld
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, TYPES, Resource, make_resource
 from mesh_pilot.xds.encode import Encoder
 from mesh_pilot.xds.messages import Response, Variant
+from tests.xds.driver import Delta, Sotw
+from tests.xds.fake_world import FakeWorld
 
 resources = st.builds(
     make_resource,

@@ -7,11 +7,11 @@ import random
 import tracemalloc
 
 import pytest
-from driver import Delta, Sotw
-from fake_world import FakeWorld, Walked
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from mesh_pilot.xds.encode import Encoder
+from tests.xds.driver import Delta, Sotw
+from tests.xds.fake_world import FakeWorld, Walked
 
 Client = Sotw | Delta
 TYPES = (CLUSTER, ENDPOINT, LISTENER, ROUTE)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from driver import Delta, Sotw, names
-from fake_world import FakeWorld
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, TYPES, make_resource
+from tests.xds.driver import Delta, Sotw, names
+from tests.xds.fake_world import FakeWorld
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from driver import Delta, Sotw
-from fake_world import NODE, FakeWorld
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
 from mesh_pilot.xds.messages import Code, DeltaRequest, Node, SotwRequest, StreamError, Variant
 from mesh_pilot.xds.stream import Stream, Waiting
+from tests.xds.driver import Delta, Sotw
+from tests.xds.fake_world import NODE, FakeWorld
 
 
 def refusal(stream: Stream, request: SotwRequest | DeltaRequest) -> str:

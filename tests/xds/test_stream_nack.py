@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from driver import Delta, Sotw, names
-from fake_world import FakeWorld
 
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER
+from tests.xds.driver import Delta, Sotw, names
+from tests.xds.fake_world import FakeWorld
 
 RULE = ConfigKey("DestinationRule", "shop", "reviews")
 SERVICE = ConfigKey("ServiceEntry", "shop", "reviews")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from fake_world import FakeWorld
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_client import BAD, UNSERVED, ModelClient
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, ROUTE
 from mesh_pilot.xds.messages import Variant
+from tests.xds.fake_world import FakeWorld
+from tests.xds.model_client import BAD, UNSERVED, ModelClient
 
 Step = Callable[[ModelClient], None]
 

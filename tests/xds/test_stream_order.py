@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from driver import Delta, Sotw, names
-from fake_world import FakeWorld
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, TYPES, VIRTUAL_HOST
 from mesh_pilot.xds.messages import Response, Variant
+from tests.xds.driver import Delta, Sotw, names
+from tests.xds.fake_world import FakeWorld
 
 Client = Sotw | Delta
 

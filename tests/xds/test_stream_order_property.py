@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from fake_world import FakeWorld
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_client import ModelClient
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, Resource
 from mesh_pilot.xds.encode import no_endpoints
 from mesh_pilot.xds.messages import Response, Variant
+from tests.xds.fake_world import FakeWorld
+from tests.xds.model_client import ModelClient
 
 CLUSTERS = ("a", "b", "c", "d")
 WITH_ENDPOINTS = ("a", "b")

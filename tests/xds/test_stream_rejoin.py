@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from driver import Sotw, names
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
-from fake_world import FakeWorld
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from mesh_pilot.xds.messages import Response
 from mesh_pilot.xds.placeholders import MAX_PLACEHOLDERS, PATIENCE_SECONDS, placeholder
+from tests.xds.driver import Sotw, names
+from tests.xds.fake_world import FakeWorld
 
 FORGOTTEN = "of the process before"
 

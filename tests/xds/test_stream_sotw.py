@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from driver import Sotw, names
-from fake_world import FakeWorld
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET, TYPES
+from tests.xds.driver import Sotw, names
+from tests.xds.fake_world import FakeWorld
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from driver import Delta, Sotw, names
-from fake_world import FakeWorld
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, VIRTUAL_HOST
 from mesh_pilot.xds.messages import Response
 from mesh_pilot.xds.unserved import MAX_NAMES, MAX_TYPES
+from tests.xds.driver import Delta, Sotw, names
+from tests.xds.fake_world import FakeWorld
 
 NAMES = "type.googleapis.com/istio.networking.nds.v1.NameTable"
 DEBUG = "istio.io/debug/syncz"

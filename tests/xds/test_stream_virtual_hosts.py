@@ -9,8 +9,6 @@ from collections.abc import Mapping
 
 import attrs
 import pytest
-from driver import Delta, Sotw, names
-from support.worlds import update, world_of
 
 from mesh_pilot.envoy.catalog import WorldCatalog
 from mesh_pilot.model.config import ConfigKey
@@ -18,6 +16,8 @@ from mesh_pilot.model.events import Delete
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, table_of
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Code, Node, Response, StreamError, Variant
+from tests.support.worlds import update, world_of
+from tests.xds.driver import Delta, Sotw, names
 
 METADATA = {"NAMESPACE": "shop", "VIRTUAL_HOSTS": "split"}
 CLIENT = Node("sidecar~10.1.1.1~web-1.shop~shop.svc.cluster.local", METADATA, version="1.40.0")

@@ -19,14 +19,14 @@ from envoy.extensions.filters.http.router.v3.router_pb2 import Router
 from envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2 import (
     HttpConnectionManager,
 )
-from fake_world import FakeWorld
 from google.protobuf.message import Message
-from support.envoy import RealEnvoy, eventually, real_envoy
 
 from mesh_pilot.cli.envoy_bootstrap import XDS_CLUSTER, EnvoyNode
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, make_resource
 from mesh_pilot.rpc import open_listeners, serve
 from mesh_pilot.xds.server import XdsServer
+from tests.support.envoy import RealEnvoy, eventually, real_envoy
+from tests.xds.fake_world import FakeWorld
 
 pytestmark = pytest.mark.envoy
 

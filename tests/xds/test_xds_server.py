@@ -20,7 +20,6 @@ from envoy.service.extension.v3 import config_discovery_pb2_grpc
 from envoy.service.listener.v3 import lds_pb2_grpc
 from envoy.service.route.v3 import rds_pb2_grpc
 from envoy.service.secret.v3 import sds_pb2_grpc
-from fake_world import NODE, FakeWorld, node
 from google.protobuf.message import Message
 from structlog.testing import capture_logs
 
@@ -31,6 +30,7 @@ from mesh_pilot.rpc import Cardinality, ClientCall, Server, open_channel, open_l
 from mesh_pilot.xds import server as xds_server
 from mesh_pilot.xds.server import XdsServer
 from mesh_pilot.xds.session import XdsOptions
+from tests.xds.fake_world import NODE, FakeWorld, node
 
 SECONDS = 60.0
 """Longer than anything here takes on a busy machine."""

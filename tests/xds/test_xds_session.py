@@ -14,7 +14,6 @@ from envoy.service.discovery.v3.discovery_pb2 import (
     DiscoveryRequest,
     DiscoveryResponse,
 )
-from fake_world import NODE, FakeWorld
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
@@ -23,6 +22,7 @@ from mesh_pilot.xds.encode import Encoder
 from mesh_pilot.xds.messages import Code, StreamError, Variant
 from mesh_pilot.xds.session import Session, XdsOptions
 from mesh_pilot.xds.status import StatusRegistry
+from tests.xds.fake_world import NODE, FakeWorld
 
 OPTIONS = XdsOptions(warming_seconds=3, rejoining_seconds=0.2, refusal_backoff_seconds=1, max_refusal_backoff_seconds=5)
 

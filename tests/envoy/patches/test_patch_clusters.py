@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from envoy.config.core.v3.extension_pb2 import TypedExtensionConfig
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import UpstreamTlsContext
-from support.patching import EDGE, LUA, Shop, envoy_filter, patch
 
 from mesh_pilot.model.resource import CLUSTER, EXTENSION
+from tests.support.patching import EDGE, LUA, Shop, envoy_filter, patch
 
 API_80, API_9000 = "outbound|80||api.shop.svc.cluster.local", "outbound|9000||api.shop.svc.cluster.local"
 EDGE_80 = "outbound|80||edge.istio-system.svc.cluster.local"

@@ -10,7 +10,8 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
     HttpConnectionManager,
 )
 from envoy.extensions.filters.network.tcp_proxy.v3.tcp_proxy_pb2 import TcpProxy
-from support.patching import (
+
+from tests.support.patching import (
     HCM,
     ROUTER,
     Shop,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import DownstreamTlsContext
-from support.patching import EDGE, OTHER, Shop, envoy_filter, names, patch
 
 from mesh_pilot.model.resource import LISTENER
+from tests.support.patching import EDGE, OTHER, Shop, envoy_filter, names, patch
 
 EXTRA = """
 name: extra

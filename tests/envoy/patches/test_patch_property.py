@@ -13,8 +13,6 @@ from google.protobuf.message import Message
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from support.patching import API, EDGE, HCM, LUA, ROUTER, Shop, envoy_filter, in_filter, in_http_filter
-from support.worlds import configs
 
 from mesh_pilot.envoy.patches.known_types import find_type
 from mesh_pilot.envoy.patches.parsed import EFFECTIVE
@@ -22,6 +20,8 @@ from mesh_pilot.envoy.patches.patch import ApplyTo, Operation
 from mesh_pilot.envoy.patches.values import MESSAGES
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
+from tests.support.patching import API, EDGE, HCM, LUA, ROUTER, Shop, envoy_filter, in_filter, in_http_filter
+from tests.support.worlds import configs
 
 TYPES = (
     LUA,

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
-from support.patching import EDGE, Shop, envoy_filter, managers, names, patch
+
+from tests.support.patching import EDGE, Shop, envoy_filter, managers, names, patch
 
 HOST = "api.shop.svc.cluster.local:80"
 TEAPOT = {"name": "tea", "match": {"path": "/tea"}, "direct_response": {"status": 418}}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.patching import API, EDGE, OTHER, SHOP, Shop, envoy_filter, patch
-from support.worlds import sidecar, update, world_of
 
 from mesh_pilot.envoy.scope import facts_of, target_of
 from mesh_pilot.model.proxy import Proxy
+from tests.support.patching import API, EDGE, OTHER, SHOP, Shop, envoy_filter, patch
+from tests.support.worlds import sidecar, update, world_of
 
 TIMEOUT = "connect_timeout"
 API_80 = "outbound|80||api.shop.svc.cluster.local"

@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 import structlog
-from support import golden
-from support.envoy_check import complaints
-from support.patching import API, OTHER, SHOP, Shop, envoy_filter, in_http_filter, patch
-from support.worlds import SOURCE, update, world_of
 
 from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
 from mesh_pilot.envoy.patches.merge import merge
@@ -22,6 +18,10 @@ from mesh_pilot.model.events import Delete
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, EXTENSION, LISTENER, ROUTE, Resource
 from mesh_pilot.world import World
+from tests.support import golden
+from tests.support.envoy_check import complaints
+from tests.support.patching import API, OTHER, SHOP, Shop, envoy_filter, in_http_filter, patch
+from tests.support.worlds import SOURCE, update, world_of
 
 API_80 = "outbound|80||api.shop.svc.cluster.local"
 LIMITER = {"name": "limiter", "type": "STATIC", "connect_timeout": "1s"}

@@ -9,11 +9,11 @@ import pytest
 from envoy.config.listener.v3.listener_pb2 import Listener
 from envoy.extensions.filters.http.lua.v3.lua_pb2 import Lua
 from envoy.extensions.filters.http.router.v3.router_pb2 import Router
-from support.patching import LUA, ROUTER, envoy_filter, parse, patch
-from support.worlds import configs
 from xds.type.v3.typed_struct_pb2 import TypedStruct
 
 from mesh_pilot.model.config import ConfigError, Severity
+from tests.support.patching import LUA, ROUTER, envoy_filter, parse, patch
+from tests.support.worlds import configs
 
 ANY_CLUSTER = {"connect_timeout": "3s"}
 
