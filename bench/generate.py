@@ -21,7 +21,7 @@ from rich.table import Table
 from bench.wire import endpoints_name, listener_references
 from mesh_pilot.config import yaml
 from mesh_pilot.config.decode import decode_document
-from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.config import ConfigError, Origin
 from mesh_pilot.model.events import Synced, Upsert
 from mesh_pilot.model.proxy import Proxy, parse_proxy

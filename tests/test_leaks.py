@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Delete, Item, Replace, Synced, Upsert
 from mesh_pilot.security.ca import CertificateAuthority
 from mesh_pilot.security.secrets import Issuer

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mesh_pilot.config.kinds import KINDS as SERVED
-from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
-from mesh_pilot.envoy.names import CREDENTIAL_PREFIX
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
+from mesh_pilot.mesh.names import CREDENTIAL_PREFIX
 from mesh_pilot.model.events import (
     Delete,
     Item,

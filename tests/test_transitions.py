@@ -10,7 +10,7 @@ from functools import cache
 import attrs
 import pytest
 
-from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Delete, Event, Item, Replace, Synced, Upsert
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Proxy
 from mesh_pilot.world import World

@@ -2,7 +2,7 @@
 
 The rooms, from the top down; each imports only from those below it:
 
-``cli`` > ``bootstrap`` > ``ops`` > ``xds`` > ``envoy`` > ``security`` > ``source_list`` > ``settings`` >
+``cli`` > ``bootstrap`` > ``ops`` > ``xds`` > ``envoy`` > ``mesh`` > ``security`` > ``source_list`` > ``settings`` >
 ``sources`` > ``world`` > ``incremental`` > ``rpc`` > ``config`` > ``model`` > ``api``
 """
 

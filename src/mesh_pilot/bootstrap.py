@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from mesh_pilot import __version__
-from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.events import Event
 from mesh_pilot.model.proxy import Proxy

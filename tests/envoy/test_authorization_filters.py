@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from envoy.config.listener.v3.listener_pb2 import Listener
 
-from mesh_pilot.envoy.authn.nobody import NOBODYS_KEYS
-from mesh_pilot.envoy.gateways import gateway_listeners
+from mesh_pilot.envoy.filters.unusable_jwks import NOBODYS_KEYS
+from mesh_pilot.envoy.gateway.generators import gateway_listeners
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world.names import GATEWAY_NAME
 from tests.support.listeners import is_http, manager

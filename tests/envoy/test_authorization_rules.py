@@ -14,9 +14,15 @@ from google.protobuf.json_format import MessageToDict
 
 from mesh_pilot.api.istio.security import v1beta1 as api
 from mesh_pilot.config.validation.authorization_policy import ATTRIBUTES
-from mesh_pilot.envoy.authz.operations import path
-from mesh_pilot.envoy.authz.principals import identity, request_identity, service_account, trust_domain, with_aliases
-from mesh_pilot.envoy.authz.rules import Reader, Seer, policy
+from mesh_pilot.envoy.filters.rbac.operations import path
+from mesh_pilot.envoy.filters.rbac.principals import (
+    identity,
+    request_identity,
+    service_account,
+    trust_domain,
+    with_aliases,
+)
+from mesh_pilot.envoy.filters.rbac.rules import Reader, Seer, policy
 from tests.support import golden
 
 

@@ -6,9 +6,9 @@ import gc
 
 import pytest
 
-from mesh_pilot.envoy.catalog import WorldCatalog
-from mesh_pilot.envoy.routes import parse_table
-from mesh_pilot.envoy.sets import AT_ONCE
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.envoy.catalog.resource_sets import AT_ONCE
+from mesh_pilot.envoy.routes.tables import parse_table
 from mesh_pilot.model.resource import ENDPOINT, ROUTE, SECRET
 from mesh_pilot.world import World
 from mesh_pilot.xds import kept

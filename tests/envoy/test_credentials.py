@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret as SecretMessage
 
-from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Delete, Secret, Upsert, item_key
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import SECRET

@@ -9,8 +9,8 @@ from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.envoy.endpoint_bytes import SOCKET_MATCH, lb_endpoint, load_assignment, locality_endpoints
-from mesh_pilot.envoy.messages import UNLIMITED, address, encode, pipe, uint32
+from mesh_pilot.envoy.core.protobuf import UNLIMITED, address, encode, pipe, uint32
+from mesh_pilot.envoy.endpoints.encode import SOCKET_MATCH, lb_endpoint, load_assignment, locality_endpoints
 from mesh_pilot.model.service import Endpoint, Health, Locality
 
 HEALTH = {

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.envoy.gateway.servers import Merged, merged_servers, target_ports
-from mesh_pilot.envoy.gateways import gateway_listeners
+from mesh_pilot.envoy.gateway.generators import gateway_listeners
+from mesh_pilot.mesh.gateway_servers import Merged, merged_servers, target_ports
 from tests.support.routing import config, router, service, target
 from tests.support.worlds import world_of
 

@@ -15,7 +15,7 @@ from envoy.extensions.filters.network.http_connection_manager.v3 import http_con
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import DownstreamTlsContext, UpstreamTlsContext
 from google.protobuf import json_format
 
-from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
 from mesh_pilot.world import World
 from tests.support.routing import config, service, virtual_service

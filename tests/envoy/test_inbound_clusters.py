@@ -8,7 +8,7 @@ import pytest
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from google.protobuf.json_format import MessageToDict
 
-from mesh_pilot.envoy.inbound_clusters import inbound_clusters
+from mesh_pilot.envoy.clusters.inbound import inbound_clusters
 from tests.support.upstreams import http_options, inbound, target
 from tests.support.worlds import sidecar, world_of
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import DownstreamTlsContext
 
-from mesh_pilot.envoy.inbound_ports import inbound_plan
 from mesh_pilot.incremental import Watch
+from mesh_pilot.mesh.inbound import inbound_plan
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world import World
 from tests.support.listeners import inspector_names, is_http, listeners, manager, resources, target, tcp

@@ -6,8 +6,8 @@ from envoy.config.listener.v3.listener_pb2 import Listener
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.envoy.chains import ANY, TLS, Chain, Match, assemble, bind_address, chain, merge, sni_match
-from mesh_pilot.envoy.inspectors import inbound_filters
+from mesh_pilot.envoy.listeners.chains import ANY, TLS, Chain, Match, assemble, bind_address, chain, merge, sni_match
+from mesh_pilot.envoy.listeners.inspectors import inbound_filters
 from mesh_pilot.model.config import ConfigKey
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.envoy.conflicts import listener_conflicts
-from mesh_pilot.envoy.inbound_clusters import inbound_clusters
+from mesh_pilot.envoy.catalog.conflicts import listener_conflicts
+from mesh_pilot.envoy.clusters.inbound import inbound_clusters
 from mesh_pilot.model.proxy import NodeType
 from tests.support import golden
 from tests.support.listeners import is_http, listeners, manager, target, tcp

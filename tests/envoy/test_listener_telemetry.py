@@ -6,8 +6,8 @@ import pytest
 from envoy.extensions.access_loggers.file.v3.file_pb2 import FileAccessLog
 from structlog.testing import capture_logs
 
-from mesh_pilot.envoy.access_logs import loggers
-from mesh_pilot.envoy.owner import Side
+from mesh_pilot.envoy.telemetry.access_logs import loggers
+from mesh_pilot.mesh.policies import Side
 from mesh_pilot.world import World
 from tests.support.listeners import listeners, manager, tcp
 from tests.support.telemetry import PROVIDERS, SERVICES, http_chain, owner, telemetry
@@ -79,7 +79,9 @@ def test_a_malformed_json_format_means_the_default_and_costs_no_listener(malform
     assert file.log_format.json_format.fields["response_code"].string_value == "%RESPONSE_CODE%"
 
 
-@pytest.mark.parametrize("broken", ["access_logs.loggers", "access_logs.provider_log", "hcm.tracing"])
+@pytest.mark.parametrize(
+    "broken", ["telemetry.access_logs.loggers", "telemetry.access_logs.provider_log", "listeners.hcm.tracing"]
+)
 def test_an_internal_error_in_what_observes_traffic_costs_that_piece_only(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +93,8 @@ def test_an_internal_error_in_what_observes_traffic_costs_that_piece_only(
     with capture_logs() as entries:
         found = http_chain(world_of(SERVICES, mesh=mesh))
     assert found.http_filters
-    assert (bool(found.access_log), found.HasField("tracing")) == (broken == "hcm.tracing", broken != "hcm.tracing")
+    tracing = broken == "listeners.hcm.tracing"
+    assert (bool(found.access_log), found.HasField("tracing")) == (tracing, not tracing)
     assert {e["event"] for e in entries} == {"translator failed; the resource goes without this piece"}
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.envoy.messages import SECRET_PATIENCE, duration, secret
-from mesh_pilot.envoy.names import (
+from mesh_pilot.envoy.core.protobuf import SECRET_PATIENCE, duration, secret
+from mesh_pilot.mesh.names import (
     ClusterName,
     Direction,
     credential,

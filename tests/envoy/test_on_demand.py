@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.model.proxy import CLUSTERS, Proxy
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
 from tests.support import golden

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 
 from mesh_pilot.config.mesh import default_mesh
-from mesh_pilot.envoy.listeners import outbound_conflicts
+from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
 from mesh_pilot.incremental import Watch
 from mesh_pilot.model.events import MeshConfigValue, Upsert
 from mesh_pilot.model.proxy import Proxy

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.envoy.egress import all_services, scope_buckets, scope_services
-from mesh_pilot.envoy.ledger import Ledger
-from mesh_pilot.envoy.outbound_plan import outbound_plan
-from mesh_pilot.envoy.routes import Table, planned_hosts, route_configuration
-from mesh_pilot.envoy.scope import Scope, facts_of, target_of
+from mesh_pilot.envoy.routes.tables import Table, planned_hosts, route_configuration
 from mesh_pilot.incremental import Watch
+from mesh_pilot.mesh.outbound import outbound_plan
+from mesh_pilot.mesh.overlap_index import Ledger
+from mesh_pilot.mesh.proxy.scope import Scope, facts_of, target_of
+from mesh_pilot.mesh.sidecar_scope import all_services, scope_buckets, scope_services
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.events import Delete, Item, Synced, Upsert, item_key
 from mesh_pilot.model.service import Port, Protocol, Resolution, Service

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.policy import Policy, client_policy, policy, rule, rule_ref, subset_labels, subset_names
-from mesh_pilot.envoy.scope import Labels
 from mesh_pilot.incremental import Watch, derived
+from mesh_pilot.mesh.destination_rules import Policy, client_policy, policy, rule, rule_ref, subset_labels, subset_names
+from mesh_pilot.mesh.proxy.scope import Labels
 from mesh_pilot.model.events import Delete, item_key
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world import View, World

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.envoy.registered import claim_of, registered
+from mesh_pilot.mesh.proxy.registration import claim_of, registered
 from mesh_pilot.model.events import Endpoints, Upsert
 from mesh_pilot.model.proxy import parse_proxy
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Registration, Service

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.envoy.gateways import gateway_route
-from mesh_pilot.envoy.routes import route_configuration
+from mesh_pilot.envoy.gateway.generators import gateway_route
+from mesh_pilot.envoy.routes.tables import route_configuration
 from mesh_pilot.incremental import Watch
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World

@@ -6,8 +6,8 @@ import attrs
 import pytest
 from envoy.config.route.v3 import route_pb2
 
-from mesh_pilot.envoy.route.domains import service_names
-from mesh_pilot.envoy.routes import Table, parse_table
+from mesh_pilot.envoy.routes.tables import Table, parse_table
+from mesh_pilot.mesh.domains import service_names
 from mesh_pilot.model.service import Resolution, Service
 from tests.support.listeners import listeners, tcp
 from tests.support.plans import outbound_clusters

@@ -8,14 +8,14 @@ from envoy.config.route.v3.route_components_pb2 import Route
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.envoy.cluster_shapes import Client, Own, Shape, build_cluster, own_contents, shared_cluster
-from mesh_pilot.envoy.discovery import Discovery
-from mesh_pilot.envoy.messages import encode
-from mesh_pilot.envoy.names import outbound
-from mesh_pilot.envoy.route.action import default_retries
-from mesh_pilot.envoy.route.build import default_route, service_routes
-from mesh_pilot.envoy.splice import template
-from mesh_pilot.envoy.upstream_tls import CertificateFiles
+from mesh_pilot.envoy.clusters.template import Client, Own, Shape, build_cluster, own_contents, shared_cluster
+from mesh_pilot.envoy.core.protobuf import encode
+from mesh_pilot.envoy.core.templates import template
+from mesh_pilot.envoy.routes.action import default_retries
+from mesh_pilot.envoy.routes.build import default_route, service_routes
+from mesh_pilot.envoy.tls.upstream import CertificateFiles
+from mesh_pilot.mesh.names import outbound
+from mesh_pilot.mesh.visibility import Discovery
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world import World

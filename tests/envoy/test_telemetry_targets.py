@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.envoy.access_logs import loggers
-from mesh_pilot.envoy.owner import Owner, Side
+from mesh_pilot.envoy.telemetry.access_logs import loggers
+from mesh_pilot.mesh.policies import Owner, Side
 from mesh_pilot.model.config import Severity
 from mesh_pilot.world import World
 from mesh_pilot.world.names import GATEWAY_NAME

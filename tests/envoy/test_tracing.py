@@ -14,11 +14,11 @@ from envoy.extensions.filters.http.router.v3.router_pb2 import Router
 from envoy.extensions.request_id.uuid.v3.uuid_pb2 import UuidRequestIdConfig
 from google.protobuf import duration_pb2, unknown_fields
 
-from mesh_pilot.envoy.gateways import gateway_listeners
-from mesh_pilot.envoy.owner import Side
-from mesh_pilot.envoy.span_source import workload_tags
-from mesh_pilot.envoy.trace_providers import KINDS
-from mesh_pilot.envoy.tracing import chosen_tracing
+from mesh_pilot.envoy.gateway.generators import gateway_listeners
+from mesh_pilot.envoy.telemetry.tracers import KINDS
+from mesh_pilot.envoy.telemetry.tracing import chosen_tracing
+from mesh_pilot.mesh.policies import Side
+from mesh_pilot.mesh.proxy.span_source import workload_tags
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world import World
 from tests.support.listeners import is_http, listeners, manager, target

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
-from mesh_pilot.envoy.endpoints import assignment
-from mesh_pilot.envoy.inbound_clusters import inbound_clusters
-from mesh_pilot.envoy.scope import facts_of, target_of
+from mesh_pilot.envoy.clusters.inbound import inbound_clusters
+from mesh_pilot.envoy.endpoints.assignments import assignment
 from mesh_pilot.incremental import Watch
+from mesh_pilot.mesh.proxy.scope import facts_of, target_of
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import Delete, Item, MeshConfigValue, MeshNetworksValue, Synced, Upsert, item_key
 from mesh_pilot.world import World

@@ -9,7 +9,7 @@ import pytest
 from envoy.config.route.v3.route_components_pb2 import VirtualHost
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 
-from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.model.proxy import VIRTUAL_HOSTS, Proxy
 from mesh_pilot.model.resource import LISTENER, ROUTE, VIRTUAL_HOST, Resource, host_name
 from mesh_pilot.world import World

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import httpx
 
-from mesh_pilot.envoy.catalog import WorldCatalog
-from mesh_pilot.envoy.chains import ConflictKind
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.mesh.conflicts import ConflictKind
 from mesh_pilot.ops import conflicts
 from tests.support.planes import running_plane
 from tests.support.routing import config, router, service, virtual_service

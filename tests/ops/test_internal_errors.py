@@ -18,11 +18,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mesh_pilot.bootstrap import ControlPlane
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
-from mesh_pilot.envoy import catalog as catalog_module
-from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
-from mesh_pilot.envoy.failures import StandingFailure
-from mesh_pilot.envoy.scope import Plan
+from mesh_pilot.envoy.catalog import catalog as catalog_module
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
+from mesh_pilot.envoy.catalog.failures import StandingFailure
 from mesh_pilot.incremental import NAME, by_name, derived
+from mesh_pilot.mesh.proxy.scope import Plan
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, SECRET, Resource, make_resource
 from mesh_pilot.model.service import ServiceKey

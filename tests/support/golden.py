@@ -18,9 +18,9 @@ from typing import Any
 import attrs
 import yaml
 
-from mesh_pilot.envoy.parts import PartKey, parts_of
-from mesh_pilot.envoy.scope import Call, Target, facts_of, joined, target_of
+from mesh_pilot.envoy.catalog.generators import PartKey, parts_of
 from mesh_pilot.incremental import Query
+from mesh_pilot.mesh.proxy.scope import Call, Target, facts_of, joined, target_of
 from mesh_pilot.model.proxy import Proxy, parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
 from mesh_pilot.model.service import Locality

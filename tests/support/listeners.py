@@ -11,9 +11,9 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
 )
 from envoy.extensions.filters.network.tcp_proxy.v3.tcp_proxy_pb2 import TcpProxy
 
-from mesh_pilot.envoy.inbound_listeners import inbound_listeners
-from mesh_pilot.envoy.scope import Target, facts_of, target_of
+from mesh_pilot.envoy.listeners.inbound import inbound_listeners
 from mesh_pilot.incremental import Query, Watch
+from mesh_pilot.mesh.proxy.scope import Target, facts_of, target_of
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World

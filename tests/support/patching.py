@@ -14,9 +14,9 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
     HttpConnectionManager,
 )
 
-from mesh_pilot.envoy.catalog import WorldCatalog
-from mesh_pilot.envoy.patches.parsed import Parsed, parse_filter
-from mesh_pilot.envoy.patches.patch import PatchProblem
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.envoy.envoy_filter.parsed import Parsed, parse_filter
+from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE, Resource
 from mesh_pilot.world import World

@@ -9,8 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from mesh_pilot.envoy.chains import UNIX_PREFIX, Conflict, ConflictKind, listener_name
-from mesh_pilot.envoy.egress import (
+from mesh_pilot.envoy.routes.build import virtual_service_routes
+from mesh_pilot.envoy.routes.planned import HTTP_PORT
+from mesh_pilot.envoy.routes.tables import Table, _egress_for
+from mesh_pilot.envoy.routes.virtual_host import PlannedHost, RouteSource, ServiceRoutes
+from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
+from mesh_pilot.mesh.destination_rules import rule_ref
+from mesh_pilot.mesh.domains import Claims, host_port, service_addresses, service_names
+from mesh_pilot.mesh.listener_candidates import TcpMember, _endpoint_addresses, _RouteHeads
+from mesh_pilot.mesh.names import UNIX_PREFIX, listener_name
+from mesh_pilot.mesh.outbound import SERVER_FIRST, OutboundListener
+from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.sidecar_scope import (
     Egress,
     _add,
     _imported,
@@ -20,17 +30,8 @@ from mesh_pilot.envoy.egress import (
     destinations,
     egress_listeners,
 )
-from mesh_pilot.envoy.outbound_plan import SERVER_FIRST, OutboundListener
-from mesh_pilot.envoy.outbound_spots import TcpMember, _endpoint_addresses, _RouteHeads
-from mesh_pilot.envoy.policy import rule_ref
-from mesh_pilot.envoy.route.build import virtual_service_routes
-from mesh_pilot.envoy.route.domains import Claims, host_port, service_addresses, service_names
-from mesh_pilot.envoy.route.planned import HTTP_PORT
-from mesh_pilot.envoy.route.rules import sources
-from mesh_pilot.envoy.route.select import client_of, has_routes
-from mesh_pilot.envoy.route.table import PlannedHost, RouteSource, ServiceRoutes
-from mesh_pilot.envoy.routes import Table, _egress_for
-from mesh_pilot.envoy.scope import Scope
+from mesh_pilot.mesh.virtual_services.client import client_of, has_routes
+from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.proxy import Interception

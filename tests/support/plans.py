@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mesh_pilot.envoy.clusters import cluster_plans
-from mesh_pilot.envoy.listeners import listener_plans
-from mesh_pilot.envoy.scope import Place, Plan, Scope, joined
-from mesh_pilot.envoy.span_source import NO_SOURCE, SpanSource
+from mesh_pilot.envoy.clusters.outbound import cluster_plans
+from mesh_pilot.envoy.listeners.outbound import listener_plans
 from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.proxy.scope import Place, Plan, Scope, joined
+from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
 from mesh_pilot.world.view import View
 
 

@@ -8,9 +8,9 @@ from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.config.route.v3 import route_pb2
 from google.protobuf import json_format
 
-from mesh_pilot.envoy.gateways import gateway_route
-from mesh_pilot.envoy.routes import route_configuration
-from mesh_pilot.envoy.scope import Target, facts_of, target_of
+from mesh_pilot.envoy.gateway.generators import gateway_route
+from mesh_pilot.envoy.routes.tables import route_configuration
+from mesh_pilot.mesh.proxy.scope import Target, facts_of, target_of
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World

@@ -7,10 +7,10 @@ from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import UpstreamTlsContext
 from envoy.extensions.upstreams.http.v3.http_protocol_options_pb2 import HttpProtocolOptions
 
-from mesh_pilot.envoy.connection_pool import HTTP_OPTIONS
-from mesh_pilot.envoy.endpoints import assignment
-from mesh_pilot.envoy.inbound_clusters import inbound_clusters
-from mesh_pilot.envoy.scope import Plan, Target, facts_of, target_of
+from mesh_pilot.envoy.clusters.connection_pool import HTTP_OPTIONS
+from mesh_pilot.envoy.clusters.inbound import inbound_clusters
+from mesh_pilot.envoy.endpoints.assignments import assignment
+from mesh_pilot.mesh.proxy.scope import Plan, Target, facts_of, target_of
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World

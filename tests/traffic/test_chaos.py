@@ -19,7 +19,7 @@ from google.protobuf import json_format
 
 from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
-from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Replace, Synced
 from mesh_pilot.model.proxy import Interception, NodeType, Proxy
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE

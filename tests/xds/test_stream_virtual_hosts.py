@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import attrs
 import pytest
 
-from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, table_of

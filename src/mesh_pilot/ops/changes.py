@@ -10,7 +10,7 @@ import attrs
 import structlog
 
 from mesh_pilot.config.told import NO_EFFECT
-from mesh_pilot.envoy.patches.selection import KIND
+from mesh_pilot.mesh.envoy_filter_selection import KIND
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected, item_key
 from mesh_pilot.model.service import ServiceKey

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mesh_pilot.envoy.catalog import WorldCatalog
-from mesh_pilot.envoy.chains import Conflict, ConflictKind
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
 from mesh_pilot.ops.internal import some
 from mesh_pilot.ops.page import bad, table
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import structlog
 
-from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 
 log = structlog.get_logger(scope="envoy")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mesh_pilot.envoy.failures import Failure, StandingFailure
+from mesh_pilot.envoy.catalog.failures import Failure, StandingFailure
 from mesh_pilot.model.resource import SHORT
 from mesh_pilot.ops.answers import Json
 from mesh_pilot.ops.page import bad, moment, table

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 
 import structlog
 
-from mesh_pilot.envoy.catalog import WorldCatalog
-from mesh_pilot.envoy.patches.parsed import parsed
-from mesh_pilot.envoy.patches.patch import PatchProblem
-from mesh_pilot.envoy.patches.selection import KIND
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.envoy.envoy_filter.parsed import parsed
+from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
+from mesh_pilot.mesh.envoy_filter_selection import KIND
 from mesh_pilot.model.config import Config, ConfigKey, Severity
 from mesh_pilot.ops.internal import some
 from mesh_pilot.ops.page import bad, table

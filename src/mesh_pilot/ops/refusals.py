@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import structlog
 
-from mesh_pilot.envoy.authz.filters import Refusal
-from mesh_pilot.envoy.catalog import WorldCatalog
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.envoy.filters.rbac.filters import Refusal
 from mesh_pilot.ops.internal import some
 from mesh_pilot.ops.page import bad, table
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from mesh_pilot.envoy.catalog import WorldCatalog
-from mesh_pilot.envoy.failures import StandingFailure
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.envoy.catalog.failures import StandingFailure
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.rpc.server import Server

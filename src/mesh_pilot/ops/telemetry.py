@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import structlog
 
-from mesh_pilot.envoy.telemetry_problems import KIND, default_provider_problems, telemetry_problems
+from mesh_pilot.envoy.telemetry.problems import KIND, default_provider_problems, telemetry_problems
 from mesh_pilot.model.events import MeshConfigValue
 from mesh_pilot.ops.changes import name_of_item, warning_line
 from mesh_pilot.world import World

@@ -12,9 +12,9 @@ from envoy.extensions.filters.network.tcp_proxy.v3.tcp_proxy_pb2 import TcpProxy
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from mesh_pilot.envoy.messages import any_of
-from mesh_pilot.envoy.patches.merge import merge, merge_any
-from mesh_pilot.envoy.patches.patch import PatchError
+from mesh_pilot.envoy.core.protobuf import any_of
+from mesh_pilot.envoy.envoy_filter.merge import merge, merge_any
+from mesh_pilot.envoy.envoy_filter.patch import PatchError
 
 
 def merged(kind: type[Message], before: dict[str, Any], patch: dict[str, Any], **how: bool) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import structlog
 
-from mesh_pilot.envoy.catalog import WorldCatalog, WorldResources
-from mesh_pilot.envoy.patches.merge import merge
-from mesh_pilot.envoy.patches.problems import problems
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
+from mesh_pilot.envoy.envoy_filter.merge import merge
+from mesh_pilot.envoy.envoy_filter.problems import problems
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete
 from mesh_pilot.model.proxy import Proxy
@@ -212,7 +212,7 @@ def test_an_internal_error_in_a_patch_costs_that_patch_and_leaves_nothing_half_d
         if source.HasField("max_requests_per_connection"):
             raise ZeroDivisionError("half way")
 
-    monkeypatch.setattr("mesh_pilot.envoy.patches.merge.merge", merge_half)
+    monkeypatch.setattr("mesh_pilot.envoy.envoy_filter.merge.merge", merge_half)
     broken = patch("CLUSTER", "MERGE", {"max_requests_per_connection": 7}, cluster={"name": API_80})
     good = patch("CLUSTER", "MERGE", BUFFER, cluster={"name": API_80})
     with structlog.testing.capture_logs() as entries:
@@ -231,7 +231,7 @@ def test_an_internal_error_in_reading_a_patch_costs_that_patch(monkeypatch: pyte
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("mesh_pilot.envoy.patches.parsed.read_value", fail)
+    monkeypatch.setattr("mesh_pilot.envoy.envoy_filter.parsed.read_value", fail)
     gone = patch("CLUSTER", "REMOVE", cluster={"name": "outbound|9000||api.shop.svc.cluster.local"})
     with structlog.testing.capture_logs() as entries:
         shop = Shop(envoy_filter(patch("CLUSTER", "MERGE", BUFFER), gone))

@@ -15,10 +15,10 @@ from mesh_pilot.envoy.filters.dynamic_dns import dynamic_dns
 from mesh_pilot.envoy.filters.fault import fault
 from mesh_pilot.envoy.filters.grpc_stats import grpc_stats
 from mesh_pilot.envoy.filters.grpc_web import grpc_web
+from mesh_pilot.envoy.filters.jwt_authn import tokens
 from mesh_pilot.envoy.filters.on_demand import on_demand
 from mesh_pilot.envoy.filters.router import router
-from mesh_pilot.envoy.filters.tokens import tokens
-from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.mesh.policies import Owner
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

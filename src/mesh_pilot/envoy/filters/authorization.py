@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 
-from mesh_pilot.envoy.authz.filters import http_authorization
-from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.envoy.filters.rbac.filters import http_authorization
+from mesh_pilot.mesh.policies import Owner
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

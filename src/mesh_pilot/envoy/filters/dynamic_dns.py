@@ -8,11 +8,11 @@ from __future__ import annotations
 from envoy.extensions.filters.http.dynamic_forward_proxy.v3 import dynamic_forward_proxy_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 
-from mesh_pilot.envoy.defaults import cluster_defaults
-from mesh_pilot.envoy.discovery import any_dynamic
-from mesh_pilot.envoy.dns_clusters import dns_cache
+from mesh_pilot.envoy.clusters.dns import dns_cache
 from mesh_pilot.envoy.filters.common import http_filter
-from mesh_pilot.envoy.owner import Owner, Side
+from mesh_pilot.mesh.mesh_defaults import cluster_defaults
+from mesh_pilot.mesh.policies import Owner, Side
+from mesh_pilot.mesh.visibility import any_dynamic
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

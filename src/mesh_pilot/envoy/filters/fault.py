@@ -6,7 +6,7 @@ from envoy.extensions.filters.http.fault.v3 import fault_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 
 from mesh_pilot.envoy.filters.common import http_filter
-from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.mesh.policies import Owner
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

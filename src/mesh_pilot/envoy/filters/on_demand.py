@@ -5,9 +5,9 @@ from __future__ import annotations
 from envoy.extensions.filters.http.on_demand.v3 import on_demand_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 
+from mesh_pilot.envoy.core.protobuf import ads, seconds
 from mesh_pilot.envoy.filters.common import http_filter
-from mesh_pilot.envoy.messages import ads, seconds
-from mesh_pilot.envoy.owner import Owner
+from mesh_pilot.mesh.policies import Owner
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

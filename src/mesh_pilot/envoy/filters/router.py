@@ -5,11 +5,11 @@ from __future__ import annotations
 from envoy.extensions.filters.http.router.v3 import router_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 
+from mesh_pilot.envoy.core.pieces import optional_piece
 from mesh_pilot.envoy.filters.common import http_filter
-from mesh_pilot.envoy.owner import Owner
-from mesh_pilot.envoy.pieces import optional_piece
-from mesh_pilot.envoy.proxy_settings import headers
-from mesh_pilot.envoy.tracing import tracing
+from mesh_pilot.envoy.telemetry.tracing import tracing
+from mesh_pilot.mesh.policies import Owner
+from mesh_pilot.mesh.proxy.proxy_config import headers
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

@@ -1,1 +1,1 @@
-"""What routers listen on: the servers of all Gateways that select one, merged by port, and what is behind them."""
+"""Gateways: the listeners and route tables of routers, from the servers of all Gateways that select one."""

@@ -8,31 +8,22 @@ import attrs
 from envoy.config.core.v3 import base_pb2
 from envoy.config.listener.v3 import listener_pb2
 
-from mesh_pilot.envoy.access_logs import listener_access_logs
-from mesh_pilot.envoy.chains import (
-    ANY,
-    Chain,
-    Conflict,
-    ConflictKind,
-    assemble,
-    bind_address,
-    chain,
-    listener_name,
-    merge,
-    sni_match,
-)
-from mesh_pilot.envoy.gateway.servers import Kind, Listener, Server
+from mesh_pilot.envoy.core.protobuf import transport_socket
 from mesh_pilot.envoy.gateway.tcp import auto_passthrough_chains, passthrough_chains, tcp_chains
-from mesh_pilot.envoy.gateway.tls import downstream_tls
-from mesh_pilot.envoy.guards import guards
-from mesh_pilot.envoy.hcm import HttpManager, http_manager
-from mesh_pilot.envoy.inspectors import proxy_protocol, tls_inspector
-from mesh_pilot.envoy.messages import transport_socket
-from mesh_pilot.envoy.owner import Owner
-from mesh_pilot.envoy.proxy_settings import listener_buffer, takes_proxy_protocol
-from mesh_pilot.envoy.scope import Scope
-from mesh_pilot.envoy.upstream_tls import TLS_SOCKET
+from mesh_pilot.envoy.listeners.chains import ANY, Chain, assemble, bind_address, chain, merge, sni_match
+from mesh_pilot.envoy.listeners.guards import guards
+from mesh_pilot.envoy.listeners.hcm import HttpManager, http_manager
+from mesh_pilot.envoy.listeners.inspectors import proxy_protocol, tls_inspector
+from mesh_pilot.envoy.telemetry.access_logs import listener_access_logs
+from mesh_pilot.envoy.tls.downstream import downstream_tls
+from mesh_pilot.envoy.tls.upstream import TLS_SOCKET
 from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
+from mesh_pilot.mesh.gateway_servers import Kind, Listener, Server
+from mesh_pilot.mesh.names import listener_name
+from mesh_pilot.mesh.policies import Owner
+from mesh_pilot.mesh.proxy.proxy_config import listener_buffer, takes_proxy_protocol
+from mesh_pilot.mesh.proxy.scope import Scope
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import View
 

@@ -7,17 +7,25 @@ from collections.abc import Iterator
 import attrs
 from envoy.config.core.v3 import base_pb2
 
-from mesh_pilot.envoy.chains import ANY, MESH, Chain, Match, chain, sni_match
-from mesh_pilot.envoy.egress import all_services, visible_virtual_services
-from mesh_pilot.envoy.gateway.servers import Server
-from mesh_pilot.envoy.gateway.tables import common_hosts
-from mesh_pilot.envoy.names import outbound_sni
-from mesh_pilot.envoy.owner import Owner
-from mesh_pilot.envoy.policy import rule_ref, subset_names
-from mesh_pilot.envoy.scope import Scope
-from mesh_pilot.envoy.tcp import TcpTarget, tcp_filters, to_cluster
-from mesh_pilot.envoy.tcp_routes import Conditions, L4Route, route_target, tcp_routes, tls_routes
+from mesh_pilot.envoy.filters.tcp import tcp_filters
+from mesh_pilot.envoy.gateway.planned import common_hosts
+from mesh_pilot.envoy.listeners.chains import ANY, MESH, Chain, Match, chain, sni_match
 from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.destination_rules import rule_ref, subset_names
+from mesh_pilot.mesh.gateway_servers import Server
+from mesh_pilot.mesh.names import outbound_sni
+from mesh_pilot.mesh.policies import Owner
+from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.sidecar_scope import all_services, visible_virtual_services
+from mesh_pilot.mesh.virtual_services.l4 import (
+    Conditions,
+    L4Route,
+    TcpTarget,
+    route_target,
+    tcp_routes,
+    tls_routes,
+    to_cluster,
+)
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol, Service
 from mesh_pilot.world import View

@@ -1,0 +1,329 @@
+"""Where streams get their resources: each connected proxy's sets over the World, shared wherever they can be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Set
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import attrs
+
+from mesh_pilot.envoy.catalog.conflicts import listener_conflicts
+from mesh_pilot.envoy.catalog.failures import FailingSet, Failure, Failures, StandingFailure
+from mesh_pilot.envoy.catalog.generators import PartKey, Parts, hosts_of, parts_of
+from mesh_pilot.envoy.catalog.resource_sets import AT_ONCE, JoinedSet, LiveSet, Part
+from mesh_pilot.envoy.catalog.table_sets import TableSets
+from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
+from mesh_pilot.envoy.envoy_filter.problems import plan_problems, problems, table_problems
+from mesh_pilot.envoy.filters.rbac.filters import Refusal, refusal
+from mesh_pilot.envoy.tls.secrets import withheld
+from mesh_pilot.incremental import ByName, Query, Watch
+from mesh_pilot.mesh.conflicts import Conflict
+from mesh_pilot.mesh.proxy.registration import Claim
+from mesh_pilot.mesh.proxy.scope import Facts, Plan, Plans, Target, facts_of, target_of
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.resource import SECRET, VIRTUAL_HOST
+from mesh_pilot.security.secrets import IdentitySet, Issuer
+from mesh_pilot.security.spiffe import parse_identity
+from mesh_pilot.world import World
+
+CREDENTIALS_SHOWN = 100
+"""Credentials of one proxy that are looked at for the debug page and the log."""
+
+_OF_ITS_OWN: Mapping[str, Any] = {
+    "claim": Claim((), ""),
+    "name": "",
+    "ip_addresses": (),
+    "labels": frozenset(),
+    "service_account": "",
+    "texts": frozenset(),
+}
+"""What most proxies have for themselves alone."""
+
+
+@attrs.frozen
+class CatalogStatistics:
+    proxies: int
+    """Proxies that have their resources open."""
+    sets: int
+    """Live sets held, shared by those proxies."""
+    idle_sets: int
+    """Sets kept warm for a reconnect, read by nobody."""
+
+
+class WorldCatalog:
+    """Opens the resources of proxies over one World."""
+
+    def __init__(self, world: World, issuer: Issuer | None = None, *, split: bool = False) -> None:
+        """``issuer`` gives proxies whose identity is known their certificates; without one there are none. With
+        ``split`` those that can take virtual hosts by themselves get them so, unless they say otherwise."""
+        self._world = world
+        self._split = split
+        self._issuer = issuer
+        self._sets: dict[PartKey, LiveSet] = {}
+        self._idle: dict[PartKey, bool] = {}
+        """Sets without readers; True once a ``trim`` has seen them so."""
+        self._open: dict[WorldResources, None] = {}
+        self.failed = Failures()
+
+    def open(self, proxy: Proxy) -> WorldResources:
+        identity = parse_identity(proxy.identity)
+        own = self._issuer.secrets_of(identity) if self._issuer and identity else None
+        resources = WorldResources(self, facts_of(proxy, split=self._split), own)
+        self._open[resources] = None
+        return resources
+
+    def patch_problems(self) -> dict[str, tuple[PatchProblem, ...]]:
+        """What EnvoyFilters could not do to the proxies that are connected, by the name of those where there is
+        any such thing."""
+        found: dict[str, dict[PatchProblem, None]] = {}
+        seen: dict[PartKey, tuple[PatchProblem, ...]] = {}
+        for resources in self._open:
+            for problem in resources.patch_problems(seen):
+                found.setdefault(resources.name, {})[problem] = None
+        return {name: tuple(held) for name, held in found.items()}
+
+    def conflicts(self) -> dict[str, tuple[Conflict, ...]]:
+        """The listener conflicts of the proxies that are connected, by the name of those that have any."""
+        found: dict[str, dict[Conflict, None]] = {}
+        for resources in self._open:
+            for conflict in listener_conflicts(self._world.memo.view, resources.target):
+                found.setdefault(resources.name, {})[conflict] = None
+        return {name: tuple(held) for name, held in found.items()}
+
+    def refusals(self) -> dict[str, Refusal]:
+        """What connected proxies refuse because nobody can be asked about it, by the name of those that do."""
+        found: dict[str, Refusal] = {}
+        for resources in self._open:
+            workload = resources.target.workload
+            scope = workload.scope
+            held = refusal(self._world.memo.view, scope.namespace, workload.labels, grpc=scope.grpc)
+            if held is not None:
+                found[resources.name] = held
+        return found
+
+    def failures(self) -> list[StandingFailure]:
+        """What cannot be generated because of an error of ours, and which connected proxies lack it."""
+        found: dict[Failure, set[str]] = {}
+        for failing, failure in self.failed.standing():
+            found.setdefault(failure, set()).update(
+                reader.name
+                for reader in failing.readers()
+                if isinstance(reader, WorldResources) and reader.concerns(failing, failure)
+            )
+        return [StandingFailure(failure, tuple(sorted(names))) for failure, names in found.items() if names]
+
+    def withheld(self) -> dict[str, dict[str, str]]:
+        """The credentials that connected proxies ask for and do not get, by the name of the proxy, each with the
+        reason. Of a proxy that asks for very many, only some are looked at."""
+        found: dict[str, dict[str, str]] = {}
+        for resources in self._open:
+            workload = resources.target.workload
+            for name in islice(resources.wanted(SECRET), CREDENTIALS_SHOWN):
+                reason = withheld(self._world.memo.view, workload, name)
+                if reason:
+                    found.setdefault(resources.name, {})[name] = reason
+        return found
+
+    def trim(self) -> None:
+        """Let go of sets that nobody has read since the last call, and of names that nobody asks for any more."""
+        for _ in self.trim_slowly():
+            pass
+
+    def trim_slowly(self) -> Iterator[int]:
+        """As ``trim``, in steps that take no time to speak of. Each gives the number of derived values it forgot.
+
+        Streams may be served between two steps. Call it every half a minute or so.
+        """
+        idle = [part for part, seen in self._idle.items() if seen]
+        for part in self._idle:
+            self._idle[part] = True
+        for part in idle:
+            if self._idle.pop(part, None) is not None:
+                yield from self._forget(self._sets.pop(part).close())
+        for part, live in list(self._sets.items()):
+            yield from self._forget(live.keep(partial(_wanted_of, live, part[0])))
+        yield from self._forget(iter(()))
+
+    def _forget(self, dropping: Iterator[None]) -> Iterator[int]:
+        """Forget the derived values that nothing needs once something is dropped, step by step."""
+        memo = self._world.memo
+        for _ in dropping:
+            yield memo.collect(AT_ONCE)
+        while memo.orphans:
+            yield memo.collect(AT_ONCE)
+
+    def scope_of(self, proxy: Proxy) -> Hashable:
+        """What decides which resources are made for a proxy besides its own: two that have it in common share them."""
+        facts = facts_of(proxy, split=self._split)
+        return attrs.evolve(facts, **_OF_ITS_OWN)
+
+    def statistics(self) -> CatalogStatistics:
+        return CatalogStatistics(len(self._open), len(self._sets), len(self._idle))
+
+    def _attach(self, part: PartKey, reader: WorldResources, wake: Callable[[], None]) -> LiveSet:
+        live = self._sets.get(part)
+        if live is None:
+            live = self._sets[part] = LiveSet(self._world.memo, *part, self.failed)
+        self._idle.pop(part, None)
+        live.attach(reader, wake)
+        return live
+
+    def _detach(self, part: PartKey, reader: WorldResources) -> None:
+        if self._sets[part].detach(reader):
+            self._idle[part] = False
+
+
+class WorldResources:
+    """One proxy's resources: implements ``xds.sets.ProxyResources``."""
+
+    def __init__(self, catalog: WorldCatalog, facts: Facts, own: IdentitySet | None) -> None:
+        self._catalog = catalog
+        self._own = own
+        self._world = catalog._world
+        self._facts = facts
+        self._watch = Watch(self._world.memo, self._retarget)
+        self._target: Target | None = None
+        self._stale = True
+        self._parts: Parts = {}
+        self._sets: dict[str, JoinedSet] = {}
+        self._hosts: ByName[Plan | Plans] | None = None
+        self._host_sets: TableSets | None = None
+        self._waker: Callable[[], None] = _nothing
+        self._wanted: Callable[[str], Set[str]] = _no_names
+
+    def __repr__(self) -> str:
+        return f"<WorldResources of {self._facts.name} open={sorted(self._sets)}>"
+
+    @property
+    def name(self) -> str:
+        """The proxy's."""
+        return self._facts.name
+
+    @property
+    def target(self) -> Target:
+        """The proxy as translators see it now."""
+        if self._stale or self._target is None:
+            self._stale = False
+            self._watch.take()
+            target = self._watch.get(target_of.query(self._facts))
+            if target != self._target:
+                self._leave_all()
+                self._target = target
+                self._parts = parts_of(target)
+                self._hosts = hosts_of(target)
+        assert self._target is not None
+        return self._target
+
+    def set(self, type_url: str) -> JoinedSet | TableSets | None:
+        _ = self.target  # brings the parts up to date
+        if type_url == VIRTUAL_HOST:
+            return self._virtual_hosts()
+        joined = self._sets.get(type_url)
+        if joined is None:
+            parts = self._parts.get(type_url)
+            if parts is None:
+                return None
+            live: tuple[Part, ...] = tuple(self._catalog._attach(p, self, self._wake) for p in parts)
+            if type_url == SECRET and self._own is not None:
+                self._own.attach(self, self._wake)
+                live = (self._own, *live)
+            joined = self._sets[type_url] = JoinedSet(self._world.memo, type_url, live)
+        return joined
+
+    def patch_problems(self, seen: dict[PartKey, tuple[PatchProblem, ...]] | None = None) -> tuple[PatchProblem, ...]:
+        """What EnvoyFilters could not do to what this proxy has; found by looking at all of it.
+
+        ``seen`` keeps what was found in parts that other proxies share, for a look at many; it is good until the
+        next change.
+        """
+        target = self.target
+        if not target.filters:
+            return ()
+        view = self._world.memo.view
+        seen = {} if seen is None else seen
+        found = dict.fromkeys(problems(view, target.filters))
+        tables = self._host_sets.tables if self._host_sets is not None else ()
+        for part in (*(p for parts in self._parts.values() for p in parts), *map(self._hosts_part, tables)):
+            if part not in seen:
+                seen[part] = tuple(self._problems_of(part))
+            found.update(dict.fromkeys(seen[part]))
+        return tuple(found)
+
+    def _problems_of(self, part: PartKey) -> Iterator[PatchProblem]:
+        view, (_, query) = self._world.view, part
+        if isinstance(query, Query):
+            return plan_problems(view, query)
+        live = self._catalog._sets.get(part)
+        return table_problems(view, query, live.asked() if live is not None else ())
+
+    def concerns(self, failing: FailingSet, failure: Failure) -> bool:
+        """Whether the proxy has the resource, or would; it reads the set."""
+        return failing.is_plan or failure.resource in self._wanted(failure.type_url)
+
+    def watch(self, wake: Callable[[], None], wanted: Callable[[str], Set[str]]) -> None:
+        self._waker = wake
+        self._wanted = wanted
+
+    def wanted(self, type_url: str) -> Set[str]:
+        """The names of a type that the proxy asks for now."""
+        return self._wanted(type_url)
+
+    def close(self) -> None:
+        self._leave_all()
+        self._watch.close()
+        self._waker = _nothing
+        self._wanted = _no_names
+        self._catalog._open.pop(self, None)
+
+    def _virtual_hosts(self) -> TableSets | None:
+        if self._hosts is not None and self._host_sets is None:
+            self._host_sets = TableSets(
+                self._world.memo,
+                VIRTUAL_HOST,
+                lambda: self._wanted(VIRTUAL_HOST),
+                lambda table: self._catalog._attach(self._hosts_part(table), self, self._wake),
+                lambda table: self._catalog._detach(self._hosts_part(table), self),
+            )
+        return self._host_sets
+
+    def _hosts_part(self, table: str) -> PartKey:
+        assert self._hosts is not None
+        return (VIRTUAL_HOST, self._hosts.query(table))
+
+    def _leave_all(self) -> None:
+        for type_url in list(self._sets):
+            self._leave(type_url)
+        if self._host_sets is not None:
+            self._host_sets.close()
+            self._host_sets = None
+
+    def _leave(self, type_url: str) -> None:
+        del self._sets[type_url]
+        for part in self._parts[type_url]:
+            self._catalog._detach(part, self)
+        if type_url == SECRET and self._own is not None:
+            self._own.detach(self)
+
+    def _retarget(self) -> None:
+        self._stale = True
+        self._waker()
+
+    def _wake(self) -> None:
+        self._waker()
+
+
+def _wanted_of(live: LiveSet, type_url: str) -> Set[str]:
+    """The names of a type that the readers of a set ask for now."""
+    # Proxies of a scope mostly ask for the very same set of names.
+    wanted = (reader.wanted(type_url) for reader in live.readers() if isinstance(reader, WorldResources))
+    return frozenset().union(*{id(names): names for names in wanted}.values())
+
+
+def _nothing() -> None:
+    pass
+
+
+def _no_names(_: str) -> Set[str]:
+    return frozenset()

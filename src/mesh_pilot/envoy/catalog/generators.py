@@ -1,0 +1,151 @@
+"""What a proxy's resources of each type are made from: its translators, with patches where it has EnvoyFilters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from mesh_pilot.envoy.catalog.on_demand import cluster_on_demand, needed_cluster_plans
+from mesh_pilot.envoy.catalog.virtual_hosts import gateway_hosts, sidecar_hosts
+from mesh_pilot.envoy.clusters import inbound as inbound_clusters
+from mesh_pilot.envoy.clusters import outbound as clusters
+from mesh_pilot.envoy.endpoints import assignments as endpoints
+from mesh_pilot.envoy.envoy_filter.hosts import patched_hosts
+from mesh_pilot.envoy.envoy_filter.patch import Context
+from mesh_pilot.envoy.envoy_filter.plans import (
+    PatchedPart,
+    patched_clusters,
+    patched_extensions,
+    patched_listeners,
+    patched_route,
+)
+from mesh_pilot.envoy.envoy_filter.resources import Task
+from mesh_pilot.envoy.gateway import generators as gateways
+from mesh_pilot.envoy.grpc.clusters import grpc_assignment, grpc_cluster
+from mesh_pilot.envoy.grpc.listeners import client_listener, server_listener
+from mesh_pilot.envoy.grpc.routes import grpc_route_table
+from mesh_pilot.envoy.listeners import inbound as inbound_listeners
+from mesh_pilot.envoy.listeners import outbound as listeners
+from mesh_pilot.envoy.routes import tables as routes
+from mesh_pilot.envoy.tls.secrets import secret
+from mesh_pilot.incremental import NAME, ByName, Derived, Query, by_name, derived
+from mesh_pilot.mesh.proxy.scope import Plan, Plans, Target
+from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, Resource
+from mesh_pilot.world import View
+
+PartKey = tuple[str, Query[Plan | Plans] | ByName[Resource | None]]
+"""Type, and how to get the resources: all of a plan, or those asked for by name."""
+
+Parts = Mapping[str, tuple[PartKey, ...]]
+"""By type. The parts of a type have no name in common."""
+
+
+def parts_of(target: Target) -> Parts:
+    """The parts of a proxy. Proxies with the same part share its resources."""
+    if target.scope.grpc:
+        return _grpc_parts(target)
+    parts = _router_parts(target) if target.scope.type is NodeType.ROUTER else _sidecar_parts(target)
+    return _patched(target, parts) if target.filters else parts
+
+
+def hosts_of(target: Target) -> ByName[Plan | Plans] | None:
+    """The virtual hosts of a route table, by its name; None where tables have them inside."""
+    if not target.scope.split:
+        return None
+    router = target.scope.type is NodeType.ROUTER
+    hosts: ByName[Plan | Plans]
+    hosts = (
+        by_name(gateway_hosts.query(target.workload, NAME))
+        if router
+        else by_name(sidecar_hosts.query(target.scope, NAME))
+    )
+    return by_name(patched_hosts.query(_tables_task(target), hosts, NAME)) if target.filters else hosts
+
+
+def _common(target: Target) -> dict[str, tuple[PartKey, ...]]:
+    return {
+        ENDPOINT: ((ENDPOINT, by_name(endpoints.assignment.query(target.scope, target.place, NAME))),),
+        SECRET: ((SECRET, by_name(secret.query(target.workload, NAME))),),
+        EXTENSION: ((EXTENSION, _no_extensions.query()),),
+    }
+
+
+def _router_parts(target: Target) -> Parts:
+    scope, workload = target.scope, target.workload
+    return {
+        **_common(target),
+        CLUSTER: ((CLUSTER, clusters.cluster_plans.query(scope, target.place)),),
+        LISTENER: ((LISTENER, gateways.gateway_listeners.query(workload)),),
+        ROUTE: ((ROUTE, by_name(gateways.gateway_route.query(workload, NAME))),),
+    }
+
+
+def _sidecar_parts(target: Target) -> Parts:
+    """Of clusters and listeners the first part is for outbound, the second for inbound traffic."""
+    scope, workload = target.scope, target.workload
+    inbound: PartKey = (CLUSTER, inbound_clusters.inbound_clusters.query(workload))
+    outbound: PartKey = (CLUSTER, clusters.cluster_plans.query(scope, target.place))
+    needed: PartKey = (CLUSTER, needed_cluster_plans.query(scope, target.place))
+    others: PartKey = (CLUSTER, by_name(cluster_on_demand.query(scope, target.place, NAME)))
+    return {
+        **_common(target),
+        CLUSTER: (needed, inbound, others) if scope.on_demand else (outbound, inbound),
+        LISTENER: (
+            (LISTENER, listeners.listener_plans.query(scope, workload.spans)),
+            (LISTENER, inbound_listeners.inbound_listeners.query(workload)),
+        ),
+        ROUTE: ((ROUTE, by_name(routes.route_configuration.query(scope, NAME))),),
+    }
+
+
+def _grpc_parts(target: Target) -> Parts:
+    """Proxyless gRPC asks for everything by name. It has neither secrets nor extensions from us."""
+    scope, workload = target.scope, target.workload
+    return {
+        CLUSTER: ((CLUSTER, by_name(grpc_cluster.query(scope, NAME))),),
+        ENDPOINT: ((ENDPOINT, by_name(grpc_assignment.query(scope, target.place, NAME))),),
+        LISTENER: (
+            (LISTENER, by_name(client_listener.query(scope, NAME))),
+            (LISTENER, by_name(server_listener.query(scope.namespace, workload.labels, NAME))),
+        ),
+        ROUTE: ((ROUTE, by_name(grpc_route_table.query(scope, NAME))),),
+    }
+
+
+@derived
+def _no_extensions(view: View) -> Plan:
+    return {}
+
+
+def _patched(target: Target, parts: Parts) -> Parts:
+    """The parts with EnvoyFilters over them."""
+    tables = _tables_task(target)
+    main = attrs.evolve(tables, router=None)
+    inbound = Task(target.filters, Context.SIDECAR_INBOUND)
+
+    def plans(type_url: str, patched: Derived[[PatchedPart], Plan]) -> tuple[PartKey, ...]:
+        base, *rest = (query for _, query in parts[type_url] if isinstance(query, Query))
+        first = PatchedPart(main, base)
+        others = (PatchedPart(inbound, query, target.workload, first) for query in rest)
+        return tuple((type_url, patched.query(part)) for part in (first, *others))
+
+    return {
+        **parts,
+        CLUSTER: plans(CLUSTER, patched_clusters),
+        LISTENER: plans(LISTENER, patched_listeners),
+        EXTENSION: plans(EXTENSION, patched_extensions),
+        ROUTE: tuple(
+            (ROUTE, by_name(patched_route.query(tables, query, NAME)))
+            for _, query in parts[ROUTE]
+            if isinstance(query, ByName)
+        ),
+    }
+
+
+def _tables_task(target: Target) -> Task:
+    """What route tables are patched for."""
+    router = target.scope.type is NodeType.ROUTER
+    context = Context.GATEWAY if router else Context.SIDECAR_OUTBOUND
+    return Task(target.filters, context, target.workload if router else None)

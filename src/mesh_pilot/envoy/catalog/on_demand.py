@@ -1,0 +1,122 @@
+"""Clusters on demand: those that only routes of HTTP name are sent when a request first needs them (Envoy's
+``on_demand`` filter, ODCDS over ADS).
+
+For sidecars that get Delta and ask for it (``Scope.on_demand``). Envoy waits for a cluster only where a request is to
+go; for copies of requests, for what is no HTTP, and for what proxies need themselves clusters must be there beforehand.
+The hosts of those are *pinned*.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from mesh_pilot.envoy.clusters.outbound import other_clusters, service_clusters
+from mesh_pilot.envoy.routes.catch_all import unknown_destination
+from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.names import Direction, parse_cluster
+from mesh_pilot.mesh.proxy.scope import Call, Place, Plan, Plans, Scope
+from mesh_pilot.mesh.sidecar_scope import (
+    Egress,
+    egress_listeners,
+    egress_virtual_services,
+    scope_bits,
+    scope_buckets,
+    scope_services,
+)
+from mesh_pilot.mesh.virtual_services.rules import http_rules
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.world.buckets import bucket_of
+from mesh_pilot.world.configs import WILD
+from mesh_pilot.world.view import View
+
+
+@derived
+def needed_cluster_plans(view: View, scope: Scope, place: Place) -> Plans:
+    """The outbound clusters that a scope must have beforehand, in parts."""
+    of_services = (_needed.query(scope, place, bucket) for bucket in scope_buckets(view, scope))
+    return (*of_services, other_clusters.query(scope.type))
+
+
+@derived
+def cluster_on_demand(view: View, scope: Scope, place: Place, name: str) -> Resource | None:
+    """An outbound cluster of a scope by its name; None where there is no such cluster."""
+    parts = parse_cluster(name)
+    if parts is None or parts.direction is not Direction.OUTBOUND:
+        return None
+    bits = scope_bits(view, scope)
+    call = _call_of(view, scope, place, bucket_of(parts.host, bits), name)
+    return None if call is None else call.get(view)
+
+
+@derived
+def pinned_hosts(view: View, scope: Scope) -> frozenset[str]:
+    """The hosts whose clusters something else than a request's route names."""
+    found = set(_provider_hosts(view))
+    proxy = parse_cluster(unknown_destination(view, scope.sidecar))
+    if proxy is not None:
+        found.add(proxy.host)
+    for egress in egress_listeners(view, scope):
+        for bucket in (*scope_buckets(view, scope), WILD):
+            found |= _pinned_in(view, scope, egress, bucket)
+    return frozenset(found)
+
+
+@derived
+def _needed(view: View, scope: Scope, place: Place, bucket: int) -> Plan:
+    pinned = pinned_hosts(view, scope)
+    services = {service.host: service for service in scope_services(view, scope, bucket)}
+
+    def is_needed(name: str) -> bool:
+        parts = parse_cluster(name)
+        service = services.get(parts.host) if parts is not None else None
+        port = service.port(parts.port) if parts is not None and service is not None else None
+        return port is None or not port.protocol.is_http or (parts is not None and parts.host in pinned)
+
+    plan = service_clusters(view, scope, place, bucket)
+    return {name: call for name, call in plan.items() if is_needed(name)}
+
+
+@derived
+def _call_of(view: View, scope: Scope, place: Place, bucket: int, name: str) -> Call | None:
+    return service_clusters(view, scope, place, bucket).get(name)
+
+
+@derived
+def _pinned_in(view: View, scope: Scope, egress: Egress, bucket: int) -> frozenset[str]:
+    heads = egress_virtual_services(view, scope, egress, bucket)
+    return frozenset().union(*(_pinned_by(view, head.key) for head in heads))
+
+
+@derived
+def _pinned_by(view: View, key: ConfigKey) -> frozenset[str]:
+    """The hosts that a VirtualService sends copies or connections to."""
+    return frozenset(_copied_or_connected(view, key))
+
+
+def _copied_or_connected(view: View, key: ConfigKey) -> Iterator[str]:
+    for rule in http_rules(view, key):
+        spec = rule.spec
+        for mirror in (spec.mirror, *(m.destination for m in spec.mirrors)):
+            if mirror is not None:
+                yield view.full_host(mirror.host, rule.namespace)
+    config = view.config(key)
+    if config is None:
+        return
+    for route in (*config.spec.tcp, *config.spec.tls):
+        for part in route.route:
+            if part.destination is not None:
+                yield view.full_host(part.destination.host, key.namespace)
+
+
+@derived
+def _provider_hosts(view: View) -> frozenset[str]:
+    """The services of extension providers: collectors, log services, authorizers."""
+    found: set[str] = set()
+    for provider in view.mesh().extension_providers:
+        for field in dataclasses.fields(provider):
+            service = getattr(getattr(provider, field.name), "service", "")
+            if isinstance(service, str) and service:
+                found.add(service.rpartition("/")[2])
+    return frozenset(found)

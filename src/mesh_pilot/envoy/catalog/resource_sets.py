@@ -1,0 +1,429 @@
+"""Live sets of resources: a plan kept up to date, with a log of what was touched, shared by all who read it.
+
+A set watches its plan (which resources there are) and each resource it was asked for. After a change it brings up
+to date only those that may have changed, and notes the names whose bytes really did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Set
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Protocol
+from weakref import WeakSet
+
+import attrs
+import structlog
+
+from mesh_pilot.envoy.catalog.failures import Failure, Failures, failure_of
+from mesh_pilot.incremental import ByName, Memo, Query, Watch
+from mesh_pilot.mesh.proxy.scope import Call, Plan, Plans
+from mesh_pilot.model.resource import Resource
+
+log = structlog.get_logger(scope="envoy")
+
+_NOTHING: Mapping[str, Resource] = {}
+
+AT_ONCE = 500
+"""Resources that are let go of before others get their turn."""
+
+LOG_LENGTH = 4096
+"""Touched names remembered; who lags further behind compares everything."""
+
+
+@attrs.frozen
+class SetStatistics:
+    resources: int
+    revision: int
+    readers: int
+    failed: int
+    """Resources whose translator raised and that stand at their last good bytes, or are missing."""
+
+
+class LiveSet:
+    """The resources of one plan (all of them, for wildcards) or of one function of a name (those asked for).
+
+    A plan may come in parts: then only those parts are looked through that changed.
+    """
+
+    def __init__(
+        self,
+        memo: Memo,
+        type_url: str,
+        resources: Query[Plan | Plans] | ByName[Resource | None],
+        failures: Failures | None = None,
+    ) -> None:
+        self.type_url = type_url
+        self._memo = memo
+        self._plan = resources if isinstance(resources, Query) else None
+        self._named = resources if isinstance(resources, ByName) else None
+        self._watch = Watch(memo, self._wake)
+        self._parts: dict[Query[Any], Plan] = {}
+        """The parts of the plan as they were followed last; the plan itself where it has none."""
+        self._names: dict[Query[Any], str] = {}
+        self._calls: dict[str, Call] = {}
+        """The resources of a plan. Of a function of names that follows from the name, and ``_asked`` has those."""
+        self._asked: dict[str, None] = {}
+        self._has_asked: WeakSet[frozenset[str]] = WeakSet()
+        """Sets of names that are all in ``_asked``."""
+        self._ahead: dict[Call, None] = {}
+        """Resources that were made before the plan is followed, see ``work``."""
+        self._is_ahead = False
+        """Whether those are all of the plan."""
+        self._resources: dict[str, Resource] = {}
+        self._lent = False
+        """Whether a reader holds ``_resources`` as it is now, so that the next write goes to a copy."""
+        self._failed: dict[Hashable, Failure] = {}
+        """By the name of the resource; of a plan, by itself."""
+        self._failures = failures or Failures()
+        self._revision = memo.advance()
+        self._log: list[tuple[int, str]] = []
+        self._log_from = self._revision
+        self._wakers: dict[Hashable, Callable[[], None]] = {}
+        self._planned = False
+        self._fresh = False
+
+    def __repr__(self) -> str:
+        state = "fresh" if self._fresh else "stale"
+        return f"<LiveSet {self.type_url.rpartition('.')[2]} {len(self._resources)} at {self._revision} {state}>"
+
+    def statistics(self) -> SetStatistics:
+        return SetStatistics(len(self._resources), self._revision, len(self._wakers), len(self._failed))
+
+    @property
+    def is_plan(self) -> bool:
+        """Whether it is of a plan, and not of a function of names."""
+        return self._plan is not None
+
+    # -- reading
+
+    def refresh(self) -> int:
+        if self._fresh:
+            return self._revision
+        self._fresh = True
+        taken = self._watch.take()
+        if self._plan is not None:
+            self._follow_plan(self._plan, taken)
+        for query in taken:
+            name = self._names.get(query) if self._plan is not None else query.args[-1]
+            if name is not None:
+                self._update(name)
+        return self._revision
+
+    def work(self, names: frozenset[str]) -> Iterator[None]:
+        """Make what a reader of all, or of these names, will need: one resource after each step, none if all are there.
+
+        It may be left at any step, and begun again. Reading without it does the same work at once.
+        """
+        if self._named is not None:
+            if names in self._has_asked:
+                return
+            for name in names:
+                if name not in self._asked:
+                    yield
+                    self.get(name)
+            self._has_asked.add(names)
+        elif not (self._planned or self._is_ahead):
+            yield from self._work_ahead()
+            self._is_ahead = True
+
+    def _work_ahead(self) -> Iterator[None]:
+        """Make the resources of a plan that was never followed. They are watched, and therefore stay until it is."""
+        assert self._plan is not None
+        yield
+        top = self._planned_by(self._plan)
+        for part in top if isinstance(top, tuple) else (self._plan,) if top is not None else ():
+            yield
+            calls = self._planned_by(part)
+            for call in calls.values() if isinstance(calls, Mapping) else ():
+                if call not in self._ahead:
+                    yield
+                    self._ahead[call] = None
+                    # One that fails does so again, and is reported, when the plan is followed.
+                    with suppress(Exception):
+                        self._watch.get(call)
+
+    def all(self) -> Mapping[str, Resource]:
+        """All of a plan; nothing of a function of names, which only knows what others asked for."""
+        self.refresh()
+        if self._plan is None:
+            return _NOTHING
+        self._lent = True
+        return self._resources
+
+    def asked(self) -> tuple[str, ...]:
+        """The names that a function of names was asked for, whether or not there is such a resource."""
+        return tuple(self._asked)
+
+    def get(self, name: str) -> Resource | None:
+        self.refresh()
+        if self._named is not None and name not in self._asked:
+            self._asked[name] = None
+            self._update(name)
+        return self._resources.get(name)
+
+    def touched_since(self, revision: int) -> Set[str] | None:
+        self.refresh()
+        if revision < self._log_from:
+            return None
+        touched: set[str] = set()
+        for at, name in reversed(self._log):
+            if at <= revision:
+                break
+            touched.add(name)
+        return touched
+
+    def keep(self, wanted: Callable[[], Set[str]]) -> Iterator[None]:
+        """Forget what a function of names was asked for besides what is wanted: nobody follows it any more.
+
+        Pauses after ``AT_ONCE`` names, and then asks again what is wanted, for readers may have come.
+        """
+        while self._named is not None and (unwanted := self._asked.keys() - wanted()):
+            # Who asks for one of these from now on must see that it has to be made again.
+            self._revision = self._memo.advance()
+            self._has_asked.clear()
+            for name in islice(unwanted, AT_ONCE):
+                del self._asked[name]
+                self._watch.drop(self._named.query(name))
+                self._failed.pop(name, None)
+                self._resources.pop(name, None)
+            yield
+
+    def failures(self) -> Mapping[Hashable, Failure]:
+        """What cannot be generated now."""
+        return self._failed
+
+    # -- who reads
+
+    def readers(self) -> tuple[Hashable, ...]:
+        return tuple(self._wakers)
+
+    def attach(self, reader: Hashable, wake: Callable[[], None]) -> None:
+        self._wakers[reader] = wake
+
+    def detach(self, reader: Hashable) -> bool:
+        """Returns whether nobody reads the set any more."""
+        self._wakers.pop(reader, None)
+        return not self._wakers
+
+    def close(self) -> Iterator[None]:
+        """Let go of everything, with a pause after ``AT_ONCE`` resources. Nobody may read the set any more."""
+        # What is left of it is in cycles: the less that is, the less has to wait for the garbage collector.
+        self._names, self._calls, self._parts, self._resources, self._log = {}, {}, {}, {}, []
+        self._asked, self._ahead = {}, {}
+        closing = self._watch.close_slowly()
+        while any(True for _ in islice(closing, AT_ONCE)):
+            yield
+
+    # -- the mechanism
+
+    def _wake(self) -> None:
+        self._fresh = False
+        for wake in self._wakers.values():
+            wake()
+
+    def _follow_plan(self, plan: Query[Plan | Plans], taken: Collection[Query[Any]]) -> None:
+        """Bring the names up to those of the plan; costs what is in the parts of it that changed."""
+        gone: list[Query[Any]] = []
+        changed = [query for query in taken if query in self._parts and query != plan]
+        if not self._planned or plan in taken:
+            top: Plan | Plans | None = self._planned_by(plan)
+            if top is None:
+                return
+            self._planned = True
+            wanted = dict.fromkeys(top if isinstance(top, tuple) else (plan,))
+            stale = frozenset(taken)
+            gone = [part for part in self._parts if part not in wanted]
+            changed = [part for part in wanted if part not in self._parts or part in stale]
+        before: dict[str, Call] = {}
+        after: dict[str, Call] = {}
+        for part in gone:
+            before.update(self._parts.pop(part))
+            self._failed.pop(part, None)
+            if part != plan:
+                self._watch.drop(part)
+        for part in changed:
+            held = self._parts.setdefault(part, {})
+            calls = self._planned_by(part)
+            if isinstance(calls, Mapping):
+                before.update(held)
+                after.update(calls)
+                self._parts[part] = calls
+        self._follow_calls(before, after)
+        if self._ahead and self._planned:
+            for call in self._ahead.keys() - self._names.keys():
+                self._watch.drop(call)
+            self._ahead = {}
+
+    def _planned_by(self, plan: Query[Plan | Plans]) -> Plan | Plans | None:
+        try:
+            planned = self._watch.get(plan)
+        except Exception as error:
+            if self._is_news(plan, failure_of(error, self.type_url, repr(plan), stays=self._planned, is_plan=True)):
+                log.error(
+                    "cannot plan resources; the last plan stays", type=self.type_url, plan=repr(plan), exc_info=error
+                )
+            return None
+        self._failed.pop(plan, None)
+        return planned
+
+    def _follow_calls(self, before: Plan, after: Plan) -> None:
+        for name, call in before.items():
+            if after.get(name) != call:
+                del self._calls[name], self._names[call]
+                self._watch.drop(call)
+                if name not in after:
+                    self._failed.pop(name, None)
+                    self._set(name, None)
+        for name, call in after.items():
+            if name not in self._calls:
+                self._add(name, call)
+
+    def _add(self, name: str, call: Call) -> None:
+        self._calls[name] = call
+        self._names[call] = name
+        self._update(name)
+
+    def _update(self, name: str) -> None:
+        try:
+            resource = self._watch.get(self._calls[name] if self._named is None else self._named.query(name))
+        except Exception as error:
+            self._fail(name, error)
+            return
+        self._failed.pop(name, None)
+        self._set(name, resource)
+
+    def _set(self, name: str, resource: Resource | None) -> None:
+        before = self._resources.get(name)
+        if before == resource:
+            return
+        if self._lent:
+            self._resources = dict(self._resources)
+            self._lent = False
+        if resource is None:
+            del self._resources[name]
+        else:
+            self._resources[name] = resource
+        self._revision = self._memo.advance()
+        self._log.append((self._revision, name))
+        if len(self._log) > 2 * LOG_LENGTH:
+            self._log_from = self._log[-LOG_LENGTH - 1][0]
+            del self._log[:-LOG_LENGTH]
+
+    def _fail(self, name: str, error: Exception) -> None:
+        stays = name in self._resources
+        configs = tuple(str(c) for c in self._resources[name].configs) if stays else ()
+        if self._is_news(name, failure_of(error, self.type_url, name, stays=stays, configs=configs)):
+            log.error(
+                "translator failed; " + ("the resource stays as it was" if stays else "the resource is missing"),
+                type=self.type_url,
+                resource=name,
+                configs=list(configs),
+                exc_info=error,
+            )
+
+    def _is_news(self, key: Hashable, failure: Failure) -> bool:
+        """Note a failure, unless the same one stands."""
+        standing = self._failed.get(key)
+        if standing is not None and standing.error == failure.error:
+            return False
+        self._failed[key] = failure if standing is None else attrs.evolve(failure, since=standing.since)
+        self._failures.note(self, failure)
+        return True
+
+
+class Part(Protocol):
+    """A set that several proxies may share: ``LiveSet``, or one of the same shape that is not over the World."""
+
+    def refresh(self) -> int: ...
+
+    def all(self) -> Mapping[str, Resource]: ...
+
+    def get(self, name: str) -> Resource | None: ...
+
+    def touched_since(self, revision: int) -> Set[str] | None: ...
+
+    def attach(self, reader: Hashable, wake: Callable[[], None]) -> None: ...
+
+    def detach(self, reader: Hashable) -> bool: ...
+
+
+class JoinedSet:
+    """One proxy's resources of a type: live sets with names apart, read as one.
+
+    A proxy whose scope changes gets a new one; revisions of the old one mean nothing to it.
+    """
+
+    def __init__(self, memo: Memo, type_url: str, parts: tuple[Part, ...]) -> None:
+        self.type_url = type_url
+        self.parts = parts
+        self._since = memo.advance()
+        self._has_asked: WeakSet[frozenset[str]] = WeakSet()
+        """Sets of names that ``work`` has done."""
+
+    def refresh(self) -> int:
+        return max(self._since, *(part.refresh() for part in self.parts))
+
+    def all(self) -> Mapping[str, Resource]:
+        parts = tuple(part.all() for part in self.parts)
+        return parts[0] if len(parts) == 1 else Joined(parts)
+
+    def asked(self) -> tuple[str, ...]:
+        """The names that anybody asked for, of those parts that are functions of names."""
+        return tuple(name for part in self.parts if isinstance(part, LiveSet) for name in part.asked())
+
+    def work(self, names: frozenset[str]) -> Iterator[None]:
+        """Make what a reader of all, or of these names, will need, one resource a step; see ``LiveSet.work``."""
+        if len(self.parts) == 1 and isinstance(self.parts[0], LiveSet):
+            yield from self.parts[0].work(names)
+            return
+        for part in self.parts:
+            if isinstance(part, LiveSet) and part.is_plan:
+                yield from part.work(names)
+        if names and not all(isinstance(part, LiveSet) and part.is_plan for part in self.parts):
+            if names in self._has_asked:
+                return
+            for name in names:
+                yield
+                self.get(name)
+            self._has_asked.add(names)
+
+    def get(self, name: str) -> Resource | None:
+        for part in self.parts:
+            found = part.get(name)
+            if found is not None:
+                return found
+        return None
+
+    def touched_since(self, revision: int) -> Set[str] | None:
+        if revision < self._since:
+            return None
+        touched: set[str] = set()
+        for part in self.parts:
+            names = part.touched_since(revision)
+            if names is None:
+                return None
+            touched |= names
+        return touched
+
+
+class Joined(Mapping[str, Resource]):
+    """A read-only mapping over several mappings with keys apart."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: tuple[Mapping[str, Resource], ...]) -> None:
+        self._parts = parts
+
+    def __getitem__(self, name: str) -> Resource:
+        for part in self._parts:
+            if name in part:
+                return part[name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        for part in self._parts:
+            yield from part
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))

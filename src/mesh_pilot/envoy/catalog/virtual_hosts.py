@@ -1,0 +1,32 @@
+"""The virtual hosts of one route table as resources, for proxies that get them so (``route.split``)."""
+
+from __future__ import annotations
+
+from mesh_pilot.envoy.gateway.generators import gateway_table_hosts
+from mesh_pilot.envoy.routes.planned import Share, share_hosts
+from mesh_pilot.envoy.routes.split import catch_all_plan, host_plan
+from mesh_pilot.envoy.routes.tables import parse_table, table_shares
+from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.proxy.scope import Plan, Plans, Scope, Workload
+from mesh_pilot.world import View
+
+
+@derived
+def sidecar_hosts(view: View, scope: Scope, table: str) -> Plans:
+    """Those of a sidecar's table; none where the table is sent whole, or can't be a sidecar's."""
+    parsed = parse_table(table)
+    if parsed is None or parsed.sniffed:
+        return ()
+    shares = (_share_plan.query(table, share) for share in table_shares(view, scope, parsed))
+    return (*shares, catch_all_plan.query(table, scope.sidecar))
+
+
+@derived
+def _share_plan(view: View, table: str, share: Share) -> Plan:
+    return host_plan(table, share_hosts(view, share))
+
+
+@derived
+def gateway_hosts(view: View, workload: Workload, table: str) -> Plan:
+    """Those of a router's table; none where no server has it."""
+    return host_plan(table, gateway_table_hosts(view, workload, table))

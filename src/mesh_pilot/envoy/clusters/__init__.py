@@ -1,0 +1,1 @@
+"""Clusters (CDS): outbound, inbound, and what DestinationRules set on them."""

@@ -1,0 +1,66 @@
+"""Clusters that Envoy fills by DNS: their endpoints are names, and come with the cluster."""
+
+from __future__ import annotations
+
+import attrs
+from envoy.config.cluster.v3.cluster_pb2 import Cluster
+from envoy.extensions.clusters.dynamic_forward_proxy.v3 import cluster_pb2 as dynamic_pb2
+from envoy.extensions.common.dynamic_forward_proxy.v3.dns_cache_pb2 import DnsCacheConfig
+
+from mesh_pilot.envoy.core.protobuf import any_of, duration
+from mesh_pilot.envoy.endpoints.assignments import Reach, encode_assignment, tls_modes
+from mesh_pilot.mesh.destination_rules import subset_labels
+from mesh_pilot.mesh.locality import Preference
+from mesh_pilot.mesh.mesh_defaults import ClusterDefaults, cluster_defaults
+from mesh_pilot.mesh.upstreams import Upstream
+from mesh_pilot.model.service import Port
+from mesh_pilot.world.view import View
+
+DYNAMIC_CLUSTER = "envoy.clusters.dynamic_forward_proxy"
+DYNAMIC_CACHE = "dynamic"
+"""Name of the cache of resolved names that all dynamic clusters (and the filters before them) share."""
+
+
+@attrs.frozen(cache_hash=True)
+class Resolver:
+    """What of a client the clusters filled by DNS depend on: where it is, and which addresses it can use."""
+
+    preference: Preference
+    ipv4: bool
+
+
+def apply_dns(
+    view: View, message: Cluster, upstream: Upstream, port: Port, resolver: Resolver, *, logical: bool
+) -> None:
+    """Set the type of a cluster and its endpoints. Without any it is still there, so that routes have their cluster."""
+    defaults = cluster_defaults(view)
+    labels = subset_labels(view, upstream.rule, upstream.subset) or frozenset()
+    reach = Reach(preference=resolver.preference)
+    if upstream.by_sni:
+        modes = tls_modes(view, upstream.rule, upstream.port)
+        reach = attrs.evolve(reach, tls_modes=modes, mesh_tls_only=True)
+    encoded = encode_assignment(view, message.name, upstream.service, port.name, labels, reach)
+    message.load_assignment.MergeFromString(encoded)
+    count = sum(len(locality.lb_endpoints) for locality in message.load_assignment.endpoints)
+    # Envoy wants exactly one endpoint in a LOGICAL_DNS cluster.
+    message.type = Cluster.LOGICAL_DNS if logical and count == 1 else Cluster.STRICT_DNS
+    message.dns_lookup_family = Cluster.V4_ONLY if resolver.ipv4 else Cluster.V6_ONLY
+    message.dns_refresh_rate.CopyFrom(duration(defaults.dns_refresh_rate))
+    message.respect_dns_ttl = True
+
+
+def apply_dynamic_dns(message: Cluster, defaults: ClusterDefaults) -> None:
+    """Set a cluster to resolve whatever host a request asks for; a filter before it has to find that out."""
+    config = dynamic_pb2.ClusterConfig(dns_cache_config=dns_cache(defaults))
+    message.cluster_type.name = DYNAMIC_CLUSTER
+    message.cluster_type.typed_config.CopyFrom(any_of(config))
+    message.lb_policy = Cluster.CLUSTER_PROVIDED
+
+
+def dns_cache(defaults: ClusterDefaults) -> DnsCacheConfig:
+    """The cache of resolved names. Clusters and the filters before them must describe it in the very same way."""
+    return DnsCacheConfig(
+        name=DYNAMIC_CACHE,
+        dns_lookup_family=Cluster.V4_PREFERRED,
+        dns_refresh_rate=duration(defaults.dns_refresh_rate),
+    )

@@ -1,0 +1,114 @@
+"""How a cluster chooses among its endpoints, and when it stops using one.
+
+Rules: Istio's DestinationRule ``loadBalancer`` and ``outlierDetection``; Envoy's load balancing and outlier detection.
+"""
+
+from __future__ import annotations
+
+from envoy.config.cluster.v3.cluster_pb2 import Cluster
+from envoy.config.core.v3 import base_pb2
+
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.envoy.core.protobuf import duration, percent, uint32, uint64
+from mesh_pilot.mesh.locality import locality_setting, zone_aware_setting
+from mesh_pilot.mesh.mesh_defaults import ClusterDefaults
+
+Simple = api.LoadBalancerSettingsSimpleLb
+
+DEFAULT_RING_SIZE = 1024
+
+_SLOW_START_AGGRESSION = "mesh_pilot.slow_start_aggression"
+"""Runtime key by which an operator may override it; Envoy wants one."""
+
+
+def apply_load_balancing(
+    cluster: Cluster, load_balancer: api.LoadBalancerSettings | None, defaults: ClusterDefaults
+) -> None:
+    """Set the load balancer of a cluster whose type is set; the default is LEAST_REQUEST."""
+    zone_aware = zone_aware_setting(load_balancer, defaults)
+    if zone_aware is not None:
+        config = cluster.common_lb_config.zone_aware_lb_config
+        config.SetInParent()
+        if zone_aware.min_cluster_size is not None:
+            config.min_cluster_size.CopyFrom(uint64(zone_aware.min_cluster_size))
+    elif locality_setting(load_balancer, defaults) is not None:
+        cluster.common_lb_config.locality_weighted_lb_config.SetInParent()
+    if cluster.type == Cluster.ORIGINAL_DST or cluster.HasField("cluster_type"):
+        cluster.lb_policy = Cluster.CLUSTER_PROVIDED
+    elif load_balancer is not None and load_balancer.consistent_hash is not None:
+        _apply_hash(cluster, load_balancer.consistent_hash)
+    else:
+        _apply_simple(cluster, load_balancer)
+
+
+def apply_outlier_detection(cluster: Cluster, outlier: api.OutlierDetection | None) -> None:
+    """Set which endpoints a cluster throws out for a while, and from how many healthy ones on it uses all again."""
+    if outlier is None:
+        return
+    detection = cluster.outlier_detection
+    detection.enforcing_success_rate.CopyFrom(uint32(0))
+    if outlier.consecutive_5xx_errors is not None:
+        detection.consecutive_5xx.CopyFrom(uint32(outlier.consecutive_5xx_errors))
+        detection.enforcing_consecutive_5xx.CopyFrom(uint32(100 if outlier.consecutive_5xx_errors else 0))
+    if outlier.consecutive_gateway_errors is not None:
+        detection.consecutive_gateway_failure.CopyFrom(uint32(outlier.consecutive_gateway_errors))
+        enforcing = uint32(100 if outlier.consecutive_gateway_errors else 0)
+        detection.enforcing_consecutive_gateway_failure.CopyFrom(enforcing)
+    if outlier.interval is not None:
+        detection.interval.CopyFrom(duration(outlier.interval))
+    if outlier.base_ejection_time is not None:
+        detection.base_ejection_time.CopyFrom(duration(outlier.base_ejection_time))
+    if outlier.max_ejection_percent > 0:
+        detection.max_ejection_percent.CopyFrom(uint32(outlier.max_ejection_percent))
+    if outlier.split_external_local_origin_errors:
+        detection.split_external_local_origin_errors = True
+        if outlier.consecutive_local_origin_failures:
+            detection.consecutive_local_origin_failure.CopyFrom(uint32(outlier.consecutive_local_origin_failures))
+            detection.enforcing_consecutive_local_origin_failure.CopyFrom(uint32(100))
+        detection.enforcing_local_origin_success_rate.CopyFrom(uint32(0))
+    # Envoy's own default of 50 % is too much for services of a few endpoints.
+    cluster.common_lb_config.healthy_panic_threshold.CopyFrom(percent(float(outlier.min_health_percent)))
+
+
+def _apply_simple(cluster: Cluster, load_balancer: api.LoadBalancerSettings | None) -> None:
+    slow_start = _slow_start(load_balancer)
+    match load_balancer.simple if load_balancer else None:
+        case Simple.RANDOM:
+            cluster.lb_policy = Cluster.RANDOM
+        case Simple.ROUND_ROBIN:
+            cluster.lb_policy = Cluster.ROUND_ROBIN
+            if slow_start is not None:
+                cluster.round_robin_lb_config.slow_start_config.CopyFrom(slow_start)
+        case _:
+            cluster.lb_policy = Cluster.LEAST_REQUEST
+            if slow_start is not None:
+                cluster.least_request_lb_config.slow_start_config.CopyFrom(slow_start)
+
+
+def _slow_start(load_balancer: api.LoadBalancerSettings | None) -> Cluster.SlowStartConfig | None:
+    """How new endpoints get their share by and by."""
+    if load_balancer is None:
+        return None
+    warmup = load_balancer.warmup
+    if warmup is not None and warmup.duration is not None:
+        config = Cluster.SlowStartConfig(slow_start_window=duration(warmup.duration))
+        if warmup.minimum_percent is not None:
+            config.min_weight_percent.CopyFrom(percent(warmup.minimum_percent))
+        if warmup.aggression is not None:
+            aggression = base_pb2.RuntimeDouble(default_value=warmup.aggression, runtime_key=_SLOW_START_AGGRESSION)
+            config.aggression.CopyFrom(aggression)
+        return config
+    if load_balancer.warmup_duration_secs is not None:
+        return Cluster.SlowStartConfig(slow_start_window=duration(load_balancer.warmup_duration_secs))
+    return None
+
+
+def _apply_hash(cluster: Cluster, consistent: api.LoadBalancerSettingsConsistentHashLb) -> None:
+    if consistent.maglev is not None:
+        cluster.lb_policy = Cluster.MAGLEV
+        if consistent.maglev.table_size:
+            cluster.maglev_lb_config.table_size.CopyFrom(uint64(consistent.maglev.table_size))
+        return
+    ring = consistent.ring_hash.minimum_ring_size if consistent.ring_hash else consistent.minimum_ring_size
+    cluster.lb_policy = Cluster.RING_HASH
+    cluster.ring_hash_lb_config.minimum_ring_size.CopyFrom(uint64(ring or DEFAULT_RING_SIZE))

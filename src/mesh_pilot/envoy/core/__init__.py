@@ -1,0 +1,1 @@
+"""Protobuf messages and byte templates that every package here uses."""

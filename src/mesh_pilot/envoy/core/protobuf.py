@@ -1,0 +1,150 @@
+"""Small pieces of Envoy's messages that many translators need.
+
+Envoy's own classes (upb protobuf) are used; whatever ends in a resource is encoded deterministically, so that the
+same world gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from envoy.config.core.v3 import address_pb2, base_pb2, config_source_pb2
+from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
+from envoy.type.matcher.v3 import regex_pb2, string_pb2
+from envoy.type.v3 import percent_pb2
+from google.protobuf import any_pb2, duration_pb2, message, wrappers_pb2
+
+from mesh_pilot.mesh.names import IDENTITY_SECRET, TRUST_SECRET
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.resource import PREFIX, Resource, make_resource
+
+SECRET_PATIENCE = timedelta(seconds=3)
+"""How long Envoy waits for a secret that others can do without, before it goes on."""
+
+UNLIMITED = 4294967295
+"""Istio's "no limit" for circuit breakers: the largest uint32."""
+
+_BYTES = tuple(bytes((value,)) for value in range(128))
+
+
+def encode(msg: message.Message) -> bytes:
+    """The bytes of a message: the same for equal messages."""
+    data: bytes = msg.SerializeToString(deterministic=True)
+    return data
+
+
+def any_of(msg: message.Message) -> any_pb2.Any:
+    """A message wrapped in an Any, encoded deterministically."""
+    return any_pb2.Any(type_url=PREFIX + msg.DESCRIPTOR.full_name, value=encode(msg))
+
+
+def field(number: int, body: bytes) -> bytes:
+    """An embedded message (or string) as a field: appended to an encoded message, it adds to a repeated field."""
+    return varint(number << 3 | 2) + varint(len(body)) + body
+
+
+def field_header(number: int, body: bytes) -> bytes:
+    """What comes before an embedded message."""
+    return varint(number << 3 | 2) + varint(len(body))
+
+
+def varint(value: int) -> bytes:
+    """A number of 0 or more as protobuf writes it."""
+    if value <= 0x7F:
+        return _BYTES[value]
+    if value <= 0x3FFF:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    return bytes((value & 0x7F | 0x80,)) + varint(value >> 7)
+
+
+def resource_of(name: str, msg: message.Message, configs: tuple[ConfigKey, ...] = ()) -> Resource:
+    """A message as a resource under a name; ``configs`` are what it was made from, to explain a NACK."""
+    return make_resource(name, PREFIX + msg.DESCRIPTOR.full_name, encode(msg), configs)
+
+
+def duration(value: timedelta) -> duration_pb2.Duration:
+    """A time span; exact to the microsecond."""
+    result = duration_pb2.Duration()
+    result.FromTimedelta(value)
+    return result
+
+
+def seconds(value: int) -> duration_pb2.Duration:
+    return duration_pb2.Duration(seconds=value)
+
+
+def uint32(value: int) -> wrappers_pb2.UInt32Value:
+    return wrappers_pb2.UInt32Value(value=value)
+
+
+def uint64(value: int) -> wrappers_pb2.UInt64Value:
+    return wrappers_pb2.UInt64Value(value=value)
+
+
+def boolean(value: bool) -> wrappers_pb2.BoolValue:
+    return wrappers_pb2.BoolValue(value=value)
+
+
+def percent(value: float) -> percent_pb2.Percent:
+    """0 to 100 as a double."""
+    return percent_pb2.Percent(value=value)
+
+
+def fractional_percent(value: float) -> percent_pb2.FractionalPercent:
+    """0 to 100, kept to a ten-thousandth of a percent."""
+    return percent_pb2.FractionalPercent(
+        numerator=round(value * 10_000), denominator=percent_pb2.FractionalPercent.MILLION
+    )
+
+
+def address(host: str, port: int) -> address_pb2.Address:
+    """A TCP address: an IP, or a host name where the cluster resolves names. Port 0 is written out."""
+    return address_pb2.Address(socket_address=address_pb2.SocketAddress(address=host, port_value=port))
+
+
+def pipe(path: str) -> address_pb2.Address:
+    """A Unix socket by its path (``@name``: abstract)."""
+    return address_pb2.Address(pipe=address_pb2.Pipe(path=path))
+
+
+def ads() -> config_source_pb2.ConfigSource:
+    """Over the same ADS stream, waiting for as long as it takes."""
+    return config_source_pb2.ConfigSource(
+        ads=config_source_pb2.AggregatedConfigSource(),
+        initial_fetch_timeout=duration_pb2.Duration(),
+        resource_api_version=config_source_pb2.V3,
+    )
+
+
+def secret(name: str) -> secret_pb2.SdsSecretConfig:
+    """A reference to a secret, fetched over ADS.
+
+    Without the mesh's own certificate and roots nothing works, so those are waited for. Others may never come
+    (a file that is missing, a credential not made yet), and one cluster's must not hold up a whole proxy's start:
+    they are waited for a little while, then only their users fail (until the secret comes after all).
+    """
+    source = ads()
+    if name not in (IDENTITY_SECRET, TRUST_SECRET):
+        source.initial_fetch_timeout.CopyFrom(duration(SECRET_PATIENCE))
+    return secret_pb2.SdsSecretConfig(name=name, sds_config=source)
+
+
+def transport_socket(name: str, config: message.Message) -> base_pb2.TransportSocket:
+    return base_pb2.TransportSocket(name=name, typed_config=any_of(config))
+
+
+def exact(value: str) -> string_pb2.StringMatcher:
+    return string_pb2.StringMatcher(exact=value)
+
+
+def prefix(value: str) -> string_pb2.StringMatcher:
+    return string_pb2.StringMatcher(prefix=value)
+
+
+def suffix(value: str) -> string_pb2.StringMatcher:
+    return string_pb2.StringMatcher(suffix=value)
+
+
+def regex(value: str) -> string_pb2.StringMatcher:
+    """The whole string matches an RE2 expression."""
+    return string_pb2.StringMatcher(safe_regex=regex_pb2.RegexMatcher(regex=value))

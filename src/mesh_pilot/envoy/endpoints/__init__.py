@@ -1,0 +1,1 @@
+"""Endpoints (EDS): the load assignment of a cluster for a client."""

@@ -1,0 +1,66 @@
+"""Network filters for bytes: the TCP proxy to one cluster or several by weight, and filters that read a protocol.
+
+Rules: Envoy's TcpProxy and MongoProxy references; Istio's DestinationRule reference for hashing and tunnels.
+"""
+
+from __future__ import annotations
+
+from envoy.config.listener.v3.listener_components_pb2 import Filter
+from envoy.extensions.filters.network.mongo_proxy.v3 import mongo_proxy_pb2
+from envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3 import (
+    sni_dynamic_forward_proxy_pb2 as sni_dynamic_pb2,
+)
+from envoy.extensions.filters.network.tcp_proxy.v3.tcp_proxy_pb2 import TcpProxy
+from envoy.type.v3 import hash_policy_pb2
+from google.protobuf import any_pb2
+
+from mesh_pilot.envoy.clusters.dns import dns_cache
+from mesh_pilot.envoy.core.protobuf import any_of, duration, encode, field
+from mesh_pilot.envoy.filters.rbac.filters import network_authorization
+from mesh_pilot.envoy.telemetry.access_logs import access_logs
+from mesh_pilot.mesh.mesh_defaults import cluster_defaults
+from mesh_pilot.mesh.policies import Owner
+from mesh_pilot.mesh.virtual_services.l4 import TcpTarget
+from mesh_pilot.model.resource import PREFIX
+from mesh_pilot.model.service import Protocol
+from mesh_pilot.world.view import View
+
+TCP_PROXY = "envoy.filters.network.tcp_proxy"
+SNI_DYNAMIC_DNS = "envoy.filters.network.sni_dynamic_forward_proxy"
+MONGO_PROXY = "envoy.filters.network.mongo_proxy"
+
+_ACCESS_LOG_FIELD = TcpProxy.ACCESS_LOG_FIELD_NUMBER
+
+
+def tcp_filters(view: View, owner: Owner, target: TcpTarget, protocol: Protocol = Protocol.TCP) -> list[Filter]:
+    """The network filters that carry a connection to its target: who may connect, then the protocol's own."""
+    filters = [tcp_proxy(view, owner, target)]
+    if target.sni_port and protocol.is_tls:
+        cache = dns_cache(cluster_defaults(view))
+        dynamic = sni_dynamic_pb2.FilterConfig(dns_cache_config=cache, port_value=target.sni_port)
+        filters.insert(0, Filter(name=SNI_DYNAMIC_DNS, typed_config=any_of(dynamic)))
+    if protocol is Protocol.MONGO:
+        config = mongo_proxy_pb2.MongoProxy(stat_prefix=target.stat_prefix)
+        filters.insert(0, Filter(name=MONGO_PROXY, typed_config=any_of(config)))
+    return [*network_authorization(view, owner), *filters]
+
+
+def tcp_proxy(view: View, owner: Owner | None, target: TcpTarget) -> Filter:
+    """The TCP proxy filter; without an owner it keeps no access log."""
+    proxy = TcpProxy(stat_prefix=target.stat_prefix)
+    if len(target.clusters) == 1:
+        proxy.cluster = target.clusters[0][0]
+    else:
+        for name, weight in target.clusters:
+            proxy.weighted_clusters.clusters.add(name=name, weight=weight)
+    if target.hash_source_ip:
+        proxy.hash_policy.append(hash_policy_pb2.HashPolicy(source_ip=hash_policy_pb2.HashPolicy.SourceIp()))
+    if target.idle_timeout is not None:
+        proxy.idle_timeout.CopyFrom(duration(target.idle_timeout))
+    if target.tunnel is not None:
+        proxy.tunneling_config.CopyFrom(
+            TcpProxy.TunnelingConfig(hostname=target.tunnel.target, use_post=target.tunnel.post)
+        )
+    logs = access_logs(view, owner, False) if owner else ()
+    body = encode(proxy) + b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
+    return Filter(name=TCP_PROXY, typed_config=any_pb2.Any(type_url=PREFIX + TcpProxy.DESCRIPTOR.full_name, value=body))

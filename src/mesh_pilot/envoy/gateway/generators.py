@@ -1,0 +1,71 @@
+"""Routers: listeners for the servers of the Gateways that select them, and their route tables."""
+
+from __future__ import annotations
+
+from mesh_pilot.envoy.gateway.listener import listener, listener_conflicts
+from mesh_pilot.envoy.gateway.planned import planned_hosts
+from mesh_pilot.envoy.routes.split import split_table
+from mesh_pilot.envoy.routes.virtual_host import PlannedHost, route_table
+from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
+from mesh_pilot.mesh.gateway_servers import Kind, Ports, Server, Skipped, merged_servers, target_ports
+from mesh_pilot.mesh.names import listener_name
+from mesh_pilot.mesh.policies import gateway_owner
+from mesh_pilot.mesh.proxy.scope import Plan, Scope, Workload
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.world import View
+
+HTTP_KINDS = (Kind.HTTP, Kind.HTTPS)
+"""Servers of which one alone has all connections that its hosts can have."""
+
+
+@derived
+def gateway_listeners(view: View, workload: Workload) -> Plan:
+    """The listeners of a router. One that has nothing to pass connections to is planned, and comes out as None."""
+    scope = workload.scope
+    merged = merged_servers(view, scope, target_ports(view, workload))
+    owner = gateway_owner(workload)
+    return {listener_name(held.bind, held.port): listener.query(scope, owner, held) for held in merged.listeners}
+
+
+@derived
+def gateway_conflicts(view: View, workload: Workload) -> tuple[Conflict, ...]:
+    """The servers that a router can't have, and the routes that get no connections, because others have their place."""
+    scope = workload.scope
+    merged = merged_servers(view, scope, target_ports(view, workload))
+    owner = gateway_owner(workload)
+    several = [held for held in merged.listeners if len(held.servers) > 1 or held.servers[0].kind not in HTTP_KINDS]
+    routes = (c for held in several for c in listener_conflicts(view, scope, owner, held))
+    return (*(_conflict(skipped) for skipped in merged.skipped), *routes)
+
+
+@derived
+def gateway_route(view: View, workload: Workload, name: str) -> Resource | None:
+    """The route table of this name; None where no server has it."""
+    return _table(view, workload.scope, target_ports(view, workload), name)
+
+
+@derived
+def gateway_table_hosts(view: View, workload: Workload, name: str) -> tuple[PlannedHost, ...]:
+    """The virtual hosts of the route table of this name; none where no server has it."""
+    servers = _servers_of(view, workload.scope, target_ports(view, workload), name)
+    return planned_hosts(view, workload.scope, servers) if servers else ()
+
+
+def _conflict(skipped: Skipped) -> Conflict:
+    server = skipped.server
+    name = f"server {server.index} of Gateway {server.gateway_name}"
+    return Conflict(listener_name(server.bind, server.bound), "", name, skipped.reason, ConflictKind.GATEWAY)
+
+
+@derived
+def _table(view: View, scope: Scope, ports: Ports, name: str) -> Resource | None:
+    servers = _servers_of(view, scope, ports, name)
+    if scope.split and servers:
+        return split_table(view, name)
+    return route_table(view, name, planned_hosts(view, scope, servers)) if servers else None
+
+
+@derived
+def _servers_of(view: View, scope: Scope, ports: Ports, name: str) -> tuple[Server, ...]:
+    return merged_servers(view, scope, ports).tables.get(name, ())

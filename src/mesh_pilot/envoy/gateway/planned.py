@@ -1,0 +1,99 @@
+"""Route tables of routers: the hosts that servers and VirtualServices have in common.
+
+Rules as in Pilot: unlike on sidecars, all VirtualServices for one host count, the oldest first and what takes every
+request last; hosts with the same routes share a virtual host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from mesh_pilot.envoy.routes.build import virtual_service_routes
+from mesh_pilot.envoy.routes.virtual_host import PlannedHost, RouteSource
+from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.domains import host_port, in_brackets
+from mesh_pilot.mesh.gateway_servers import Server
+from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.sidecar_scope import visible_virtual_services
+from mesh_pilot.mesh.virtual_services.client import client_of, has_routes
+from mesh_pilot.mesh.virtual_services.rules import sources
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.world import View
+from mesh_pilot.world.names import host_covers
+
+ANY_HOST = "*"
+ANY_PORT = "*"
+
+
+@attrs.define
+class _Draft:
+    """A host with what is known of it so far."""
+
+    port: int
+    routes: dict[RouteSource, None] = attrs.Factory(dict)
+    configs: dict[ConfigKey, None] = attrs.Factory(dict)
+    redirects: bool = False
+
+
+@derived
+def planned_hosts(view: View, scope: Scope, servers: tuple[Server, ...]) -> tuple[PlannedHost, ...]:
+    """The virtual hosts of the table that these servers share. Without any host it answers 404 to everything."""
+    drafts: dict[str, _Draft] = {}
+    for server in servers:
+        for head in visible_virtual_services(view, scope.namespace, server.gateway_name):
+            hosts = tuple(common_hosts(server.hosts_for(head.key.namespace), head.hosts))
+            if not hosts:
+                continue
+            client = client_of(view, scope, server.gateway_name, head.key, infer_ports=True)
+            if not has_routes(view, head.key, client, server.port):
+                continue
+            for host in hosts:
+                draft = drafts.setdefault(host, _Draft(server.port))
+                draft.routes[virtual_service_routes.query(head.key, client, server.port)] = None
+                draft.configs.update(dict.fromkeys((server.gateway, *sources(view, head.key))))
+                draft.redirects |= server.redirects
+        for host in server.server_names if server.redirects else ():
+            draft = drafts.setdefault(host, _Draft(server.port))
+            draft.configs[server.gateway] = None
+            draft.redirects = True
+    if not drafts:
+        return (PlannedHost(host_port("blackhole", servers[0].port), (ANY_HOST,)),)
+    return tuple(sorted(_collapsed(drafts), key=lambda host: host.name))
+
+
+def common_hosts(servers: Iterable[str], hosts: Iterable[str]) -> Iterator[str]:
+    """What two lists of hosts have in common: of two that overlap the narrower."""
+    patterns = tuple(hosts)
+    seen: set[str] = set()
+    for server in servers:
+        for host in patterns:
+            common = server if host_covers(host, server) else host if host_covers(server, host) else ""
+            if common and common not in seen:
+                seen.add(common)
+                yield common
+
+
+def _collapsed(drafts: dict[str, _Draft]) -> Iterator[PlannedHost]:
+    """Virtual hosts, one for all hosts with the same routes; it has the name of the longest."""
+    alike: dict[tuple[tuple[RouteSource, ...], bool], list[str]] = {}
+    for host in sorted(drafts, key=lambda h: (h.startswith(ANY_HOST), -len(h), h)):
+        draft = drafts[host]
+        alike.setdefault((tuple(draft.routes), draft.redirects), []).append(host)
+    for (routes, redirects), hosts in alike.items():
+        first = drafts[hosts[0]]
+        yield PlannedHost(
+            name=host_port(hosts[0], first.port),
+            domains=tuple(domain for host in hosts for domain in _domains(host, drafts[host].port)),
+            routes=routes,
+            https_only=redirects,
+            configs=tuple(dict.fromkeys(key for host in hosts for key in drafts[host].configs)),
+        )
+
+
+def _domains(host: str, port: int) -> tuple[str, ...]:
+    """A host with whatever port, for there may be others before this one; a wildcard can only have this one."""
+    if host == ANY_HOST:
+        return (host,)
+    return (in_brackets(host), host_port(host, port if host.startswith(ANY_HOST) else ANY_PORT))

@@ -1,0 +1,151 @@
+"""Listeners of proxyless gRPC, by the name that is asked for.
+
+A channel for ``xds:///reviews.shop:9080`` asks for a listener of that very name, short or full, and learns from it
+which route table to follow. A server asks for one named after the address that it listens on, by the template in its
+bootstrap (Istio's: ``xds.istio.io/grpc/lds/inbound/%s``), and learns whether to speak mTLS.
+
+Rules: the gRFCs A27 (clients), A36 (servers), A29 (mTLS), A39 (HTTP filters), A41 (RBAC).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+from envoy.config.listener.v3.listener_components_pb2 import FilterChain
+from envoy.config.listener.v3.listener_pb2 import Listener
+from envoy.config.route.v3 import route_components_pb2 as rc
+from envoy.extensions.filters.http.fault.v3 import fault_pb2
+from envoy.extensions.filters.http.router.v3 import router_pb2
+from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
+
+from mesh_pilot.envoy.core.protobuf import address, any_of, encode, resource_of
+from mesh_pilot.envoy.filters.common import http_filter
+from mesh_pilot.envoy.filters.fault import NAME as FAULT
+from mesh_pilot.envoy.filters.rbac.filters import call_authorization
+from mesh_pilot.envoy.filters.router import NAME as ROUTER
+from mesh_pilot.envoy.grpc.tls import server_socket
+from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.domains import service_addresses, service_names
+from mesh_pilot.mesh.names import outbound
+from mesh_pilot.mesh.peer_authentication import PeerMode, peer_mode
+from mesh_pilot.mesh.proxy.scope import Labels, Scope
+from mesh_pilot.mesh.visibility import scope_service
+from mesh_pilot.model.net import is_ip
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.service import UNSPECIFIED, Service
+from mesh_pilot.world.view import View
+
+INBOUND_PREFIX = "xds.istio.io/grpc/lds/inbound/"
+"""Begins the names that servers ask for; the address follows."""
+
+
+@attrs.frozen(cache_hash=True)
+class Authority:
+    """What a channel or a server is for."""
+
+    host: str
+    port: int
+    """0: not said."""
+
+
+@derived
+def client_listener(view: View, scope: Scope, name: str) -> Resource | None:
+    """The listener for a channel to ``host:port``, or to ``host`` of a service with just one port.
+
+    None where the host is no service that the scope may reach, or has no such port.
+    """
+    if name.startswith(INBOUND_PREFIX):
+        return None
+    target = parse_authority(name)
+    service = _service(view, scope, target.host)
+    if service is None:
+        return None
+    port = target.port or (service.ports[0].number if len(service.ports) == 1 else 0)
+    if service.port(port) is None:
+        return None
+    vip = next(iter(service_addresses(service, scope)), UNSPECIFIED)
+    return _api_listener(view, name, outbound(service.host, port), vip, port)
+
+
+@derived
+def server_listener(view: View, namespace: str, labels: Labels, name: str) -> Resource | None:
+    """The listener for a server on ``address:port`` of a workload with these labels; None for names of other kinds.
+
+    Every server of a workload gets one, whether or not a service knows of the port: registries may only learn of a
+    server once it serves.
+    """
+    if not name.startswith(INBOUND_PREFIX):
+        return None
+    authority = parse_authority(name.removeprefix(INBOUND_PREFIX))
+    if not authority.port or not is_ip(authority.host):
+        return None
+    mode = peer_mode(view, namespace, labels, authority.port)
+    filters = _encoded_filters(view, namespace, labels)
+    return _inbound_listener(view, name, authority, mode is PeerMode.STRICT, filters)
+
+
+def parse_authority(text: str) -> Authority:
+    """``host:port``, ``[ipv6]:port`` or ``host``."""
+    host, colon, port = text.rpartition(":")
+    if colon and port.isdecimal() and (":" not in host or host.endswith("]")):
+        return Authority(host.removeprefix("[").removesuffix("]"), int(port))
+    return Authority(text, 0)
+
+
+def _service(view: View, scope: Scope, host: str) -> Service | None:
+    """The service that a host names, in full or by one of its short forms."""
+    for full in _full_names(host, scope.dns_domain):
+        service = scope_service(view, scope, full)
+        if service is not None and host in service_names(service, scope.dns_domain)[0]:
+            return service
+    return None
+
+
+def _full_names(host: str, dns_domain: str) -> Iterator[str]:
+    """What a host may be short for: as it is, then with what ends the client's own domain, longest first."""
+    yield host
+    while dns_domain:
+        yield f"{host}.{dns_domain}"
+        dns_domain = dns_domain.partition(".")[2]
+
+
+@derived
+def _api_listener(view: View, name: str, table: str, vip: str, port: int) -> Resource:
+    """A listener that is no socket but says by which route table a channel goes."""
+    # An unknown filter here would make gRPC refuse the listener: these two are what it knows for clients.
+    manager = hcm_pb2.HttpConnectionManager(
+        stat_prefix=table,
+        http_filters=[http_filter(FAULT, fault_pb2.HTTPFault()), http_filter(ROUTER, router_pb2.Router())],
+    )
+    manager.rds.route_config_name = table
+    manager.rds.config_source.ads.SetInParent()
+    listener = Listener(name=name, address=address(vip, port))
+    listener.api_listener.api_listener.CopyFrom(any_of(manager))
+    return resource_of(name, listener)
+
+
+@derived
+def _encoded_filters(view: View, namespace: str, labels: Labels) -> tuple[bytes, ...]:
+    """What authorization policies make of a server's calls."""
+    return tuple(encode(filter_) for filter_ in call_authorization(view, namespace, labels))
+
+
+@derived
+def _inbound_listener(
+    view: View, name: str, authority: Authority, strict: bool, filters: tuple[bytes, ...]
+) -> Resource:
+    """A listener with one chain, in mTLS or (gRPC cannot tell them apart on one port) in plaintext."""
+    manager = hcm_pb2.HttpConnectionManager(
+        stat_prefix=f"inbound_{authority.host}_{authority.port}",
+        http_filters=[*map(hcm_pb2.HttpFilter.FromString, filters), http_filter(ROUTER, router_pb2.Router())],
+    )
+    manager.route_config.name = f"inbound|{authority.port}||"
+    host = manager.route_config.virtual_hosts.add(name=f"inbound|{authority.port}", domains=["*"])
+    host.routes.add(match=rc.RouteMatch(prefix="/")).non_forwarding_action.SetInParent()
+    chain = FilterChain(name="mtls" if strict else "plaintext")
+    chain.filters.add(name="inbound").typed_config.CopyFrom(any_of(manager))
+    if strict:
+        chain.transport_socket.CopyFrom(server_socket())
+    listener = Listener(name=name, address=address(authority.host, authority.port), filter_chains=[chain])
+    return resource_of(name, listener)

@@ -1,0 +1,146 @@
+"""Route tables of proxyless gRPC: those of a sidecar's port, in the words that gRPC's xDS client has.
+
+A table is named after the cluster of its service, ``outbound|9080||reviews.shop.svc.cluster.local``, and holds the
+virtual hosts of all services on the port. gRPC refuses a whole table for a filter that it does not know, and skips
+over what it does not support; where it can say the same in another way, routes are put so.
+
+Rules: the gRFCs A28 (matches and splits), A31 (timeouts), A33 (faults), A42 (hashing), A44 (retries).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+
+import attrs
+from envoy.config.route.v3 import route_components_pb2 as rc
+from envoy.type.matcher.v3 import string_pb2
+
+from mesh_pilot.envoy.core.protobuf import encode
+from mesh_pilot.envoy.grpc.clusters import outbound_name
+from mesh_pilot.envoy.routes.build import Encoded
+from mesh_pilot.envoy.routes.fault import FILTER as FAULT
+from mesh_pilot.envoy.routes.retry import STATUS_CODES
+from mesh_pilot.envoy.routes.tables import Table, planned_hosts
+from mesh_pilot.envoy.routes.virtual_host import PlannedHost, RouteSource, ServiceRoutes, route_table
+from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.destination_rules import rule_ref
+from mesh_pilot.mesh.domains import host_port, service_names
+from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.visibility import scope_service
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.service import Service
+from mesh_pilot.world.view import View
+
+FILTERS = (FAULT,)
+"""HTTP filters that gRPC clients have."""
+
+METHOD = ":method"
+GRPC_METHOD = "POST"
+"""All that gRPC ever sends, after it has chosen the route."""
+
+CHANNEL_ID = "io.grpc.channel_id"
+"""What stands for the source address in gRPC's hash policies: a channel is a client."""
+
+UNAVAILABLE = "unavailable"
+CONDITIONS_OF_UNAVAILABLE = frozenset(
+    ("5xx", "gateway-error", "reset", "reset-before-request", "connect-failure", "refused-stream")
+)
+"""Envoy's conditions for failures that gRPC knows by the status UNAVAILABLE."""
+CODES_OF_UNAVAILABLE = frozenset((429, 502, 503, 504))
+"""HTTP statuses that a gRPC client takes for UNAVAILABLE (gRPC's "HTTP to gRPC Status Code Mapping")."""
+
+
+@derived
+def grpc_route_table(view: View, scope: Scope, name: str) -> Resource | None:
+    """The route table of this name for gRPC clients of a scope; None where they have no such service or port."""
+    target = outbound_name(name)
+    if target is None or target.subset:
+        return None
+    service = scope_service(view, scope, target.host)
+    if service is None or service.port(target.port) is None:
+        return None
+    hosts = planned_hosts(view, scope, Table(target.port))
+    own = host_port(target.host, target.port)
+    if not any(host.name == own for host in hosts):
+        hosts = (*hosts, _undeclared(view, scope, service, target.port))
+    return route_table(view, name, map(_for_grpc, hosts), grpc=True)
+
+
+@derived
+def grpc_routes(view: View, source: RouteSource) -> tuple[Encoded, ...]:
+    """Routes as gRPC understands them; those that no gRPC call can take are left out."""
+    return tuple(
+        Encoded(encode(put), route.takes_all)
+        for route in source.get(view)
+        for put in _put(rc.Route.FromString(route.data))
+    )
+
+
+def _for_grpc(host: PlannedHost) -> PlannedHost:
+    return attrs.evolve(host, routes=tuple(grpc_routes.query(source) for source in host.routes))
+
+
+@derived
+def _undeclared(view: View, scope: Scope, service: Service, port: int) -> PlannedHost:
+    """The virtual host of a service whose port is not declared as HTTP: a gRPC client that asks for it knows better."""
+    names, _ = service_names(service, scope.dns_domain)
+    domains = tuple(domain for name in names for domain in (name, host_port(name, port)))
+    rule = rule_ref(view, scope.namespace, scope.labels, service.key)
+    routes = ServiceRoutes(service.host, port, rule)
+    configs = (service.config, *rule) if service.config is not None else rule
+    return PlannedHost(host_port(service.host, port), domains, (routes,), configs=configs)
+
+
+def _put(route: rc.Route) -> Iterator[rc.Route]:
+    """A route in gRPC's words: one, several for the same, or none."""
+    for name in [name for name in route.typed_per_filter_config if name not in FILTERS]:
+        del route.typed_per_filter_config[name]
+    if route.HasField("route"):
+        _retry(route.route.retry_policy)
+        for hashed in route.route.hash_policy:
+            if hashed.connection_properties.source_ip:
+                hashed.filter_state.key = CHANNEL_ID
+    for headers in itertools.product(*map(_alternatives, route.match.headers)):
+        put = rc.Route()
+        put.CopyFrom(route)
+        del put.match.headers[:]
+        put.match.headers.extend(header for header in headers if header is not None)
+        yield put
+
+
+def _alternatives(matcher: rc.HeaderMatcher) -> Iterator[rc.HeaderMatcher | None]:
+    """Matchers of which a call must pass one (None: passed by all). gRPC has no header that is missing pass any but
+    one for presence, not even an inverted one, and none of its calls a method yet when it looks."""
+    if matcher.name == METHOD:
+        if matcher.present_match or _takes(matcher.string_match, GRPC_METHOD) != matcher.invert_match:
+            yield None
+        return
+    if matcher.invert_match and matcher.treat_missing_header_as_empty and not _takes(matcher.string_match, ""):
+        yield rc.HeaderMatcher(name=matcher.name, present_match=True, invert_match=True)
+    yield matcher
+
+
+def _takes(matcher: string_pb2.StringMatcher, text: str) -> bool:
+    match matcher.WhichOneof("match_pattern"):
+        case "exact":
+            return bool(matcher.exact == text)
+        case "prefix":
+            return text.startswith(matcher.prefix)
+        case "safe_regex":
+            try:
+                return re.fullmatch(matcher.safe_regex.regex, text) is not None
+            except re.error:  # RE2 knows some expressions that Python does not
+                return False
+        case _:
+            return False
+
+
+def _retry(policy: rc.RetryPolicy) -> None:
+    """Retry on UNAVAILABLE too where a condition of Envoy's means what gRPC sees as that."""
+    conditions = policy.retry_on.split(",")
+    codes = policy.retriable_status_codes if STATUS_CODES in conditions else ()
+    meant = CONDITIONS_OF_UNAVAILABLE.intersection(conditions) or CODES_OF_UNAVAILABLE.intersection(codes)
+    if meant and UNAVAILABLE not in conditions:
+        policy.retry_on += f",{UNAVAILABLE}"

@@ -1,0 +1,1 @@
+"""Listeners (LDS) of sidecars: filter chains, HTTP connection managers, inspectors."""

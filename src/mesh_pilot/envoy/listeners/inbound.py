@@ -1,0 +1,114 @@
+"""A sidecar's inbound listeners: virtualInbound for everything captured, and those that it listens on itself.
+
+Replicas of a workload share their listeners: what these depend on is taken out of the workload first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from envoy.config.core.v3 import base_pb2
+from envoy.config.listener.v3.listener_pb2 import Listener
+
+from mesh_pilot.envoy.core.protobuf import boolean
+from mesh_pilot.envoy.listeners.chains import Chain, assemble, balance_exactly, bind_address
+from mesh_pilot.envoy.listeners.guards import guards
+from mesh_pilot.envoy.listeners.inbound_chains import (
+    VIRTUAL_INBOUND,
+    InboundSide,
+    black_hole_chain,
+    passthrough_chains,
+    port_chains,
+)
+from mesh_pilot.envoy.listeners.inspectors import inbound_filters, wait_for_client
+from mesh_pilot.envoy.telemetry.access_logs import listener_access_logs
+from mesh_pilot.envoy.tls.mesh import server_identity
+from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.inbound import InboundPort, inbound_ports
+from mesh_pilot.mesh.peer_authentication import peer_modes
+from mesh_pilot.mesh.policies import Owner, inbound_owner
+from mesh_pilot.mesh.proxy.proxy_config import listener_buffer
+from mesh_pilot.mesh.proxy.scope import Call, Plan, Workload
+from mesh_pilot.mesh.virtual_services.l4 import idle_timeout
+from mesh_pilot.model.proxy import Interception
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.world.view import View
+
+
+@derived
+def inbound_listeners(view: View, workload: Workload) -> Plan:
+    """The inbound listeners of a workload."""
+    side = inbound_side(view, workload)
+    ports = inbound_ports(view, workload)
+    balanced = workload.scope.is_on("INBOUND_LISTENER_EXACT_BALANCE")
+    plan: dict[str, Call] = {p.name: port_listener.query(side, p, balanced) for p in ports if p.listen}
+    if workload.scope.interception is not Interception.NONE:
+        captured = tuple(p for p in ports if not p.listen)
+        plan[VIRTUAL_INBOUND] = virtual_inbound.query(side, captured, balanced)
+    return plan
+
+
+@derived
+def inbound_side(view: View, workload: Workload) -> InboundSide:
+    """What of a workload its inbound chains depend on."""
+    scope = workload.scope
+    modes = peer_modes(view, scope.namespace, workload.labels)
+    identity = server_identity(scope)
+    return InboundSide(
+        owner=inbound_owner(view, workload),
+        modes=modes if scope.certified or identity.in_files else modes.uncertified(),
+        identity=identity,
+        interception=scope.interception,
+        ipv4=scope.ipv4,
+        ipv6=scope.ipv6,
+        idle_timeout=idle_timeout(scope),
+    )
+
+
+@derived
+def virtual_inbound(view: View, side: InboundSide, ports: tuple[InboundPort, ...], balanced: bool) -> Resource:
+    """The listener to which the host's rules send what comes in; ``balanced``: evenly to Envoy's workers."""
+    number = _listen_port(view)
+    tproxy = side.interception is Interception.TPROXY
+    header = Listener(
+        name=VIRTUAL_INBOUND,
+        address=bind_address(side.wildcard, number),
+        traffic_direction=base_pb2.INBOUND,
+    )
+    if balanced:
+        balance_exactly(header)
+    if tproxy:
+        header.transparent.CopyFrom(boolean(True))
+    declared = {p.number for p in ports}
+    others = tuple(port for port, _ in side.modes.ports if port not in declared)
+    chains = [black_hole_chain(view, number), *passthrough_chains(view, side, others)]
+    for port in ports:
+        chains += port_chains(view, side, port)
+    header.listener_filters.extend(inbound_filters(chains, captured=True, tproxy=tproxy))
+    wait_for_client(header, view)
+    return _assembled(view, side.owner, header, chains)
+
+
+@derived
+def port_listener(view: View, side: InboundSide, port: InboundPort, balanced: bool) -> Resource:
+    """The listener of one port where nothing is captured: clients connect to it, the application is behind it."""
+    header = Listener(
+        name=port.name, address=bind_address(port.listen, port.number), traffic_direction=base_pb2.INBOUND
+    )
+    if balanced:
+        balance_exactly(header)
+    chains = port_chains(view, side, port)
+    header.listener_filters.extend(inbound_filters(chains, captured=False, tproxy=False))
+    wait_for_client(header, view)
+    return _assembled(view, side.owner, header, chains)
+
+
+def _assembled(view: View, owner: Owner, header: Listener, chains: Sequence[Chain]) -> Resource:
+    logs = listener_access_logs(view, owner)
+    buffer = listener_buffer(view, owner.settings)
+    return assemble(header, chains, logs=logs, buffer=buffer, configs=guards(view, owner))
+
+
+@derived
+def _listen_port(view: View) -> int:
+    return view.mesh().proxy_inbound_listen_port

@@ -1,0 +1,120 @@
+"""Listener filters: what is looked at before a filter chain is chosen.
+
+A TLS inspector finds server name and ALPN, an HTTP inspector finds plaintext HTTP. They wait for the client's first
+bytes, so each is off on ports where no chain needs it: there a server may speak first.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import timedelta
+
+import attrs
+from envoy.config.listener.v3.listener_components_pb2 import ListenerFilter, ListenerFilterChainMatchPredicate
+from envoy.config.listener.v3.listener_pb2 import Listener
+from envoy.extensions.filters.listener.http_inspector.v3 import http_inspector_pb2
+from envoy.extensions.filters.listener.original_dst.v3 import original_dst_pb2
+from envoy.extensions.filters.listener.original_src.v3 import original_src_pb2
+from envoy.extensions.filters.listener.proxy_protocol.v3 import proxy_protocol_pb2
+from envoy.extensions.filters.listener.tls_inspector.v3 import tls_inspector_pb2
+from envoy.type.v3 import range_pb2
+from google.protobuf import message
+
+from mesh_pilot.envoy.core.protobuf import any_of, duration
+from mesh_pilot.envoy.listeners.chains import PLAIN_HTTP, TLS, Chain
+from mesh_pilot.incremental import derived
+from mesh_pilot.world.view import View
+
+TLS_INSPECTOR = "envoy.filters.listener.tls_inspector"
+HTTP_INSPECTOR = "envoy.filters.listener.http_inspector"
+ORIGINAL_DST = "envoy.filters.listener.original_dst"
+PROXY_PROTOCOL = "envoy.filters.listener.proxy_protocol"
+ORIGINAL_SRC = "envoy.filters.listener.original_src"
+
+TPROXY_MARK = 1337
+"""The packet mark by which the host's rules let the proxy's own connections pass."""
+
+
+@attrs.frozen
+class _Needs:
+    tls: bool = False
+    http: bool = False
+
+
+def wait_for_client(header: Listener, view: View) -> None:
+    """Say how long a listener waits for what its inspectors look for (0: for ever), and that it then goes on."""
+    header.listener_filters_timeout.CopyFrom(duration(_detection_timeout(view)))
+    header.continue_on_listener_filters_timeout = True
+
+
+@derived
+def _detection_timeout(view: View) -> timedelta:
+    return view.mesh().protocol_detection_timeout or timedelta()
+
+
+def inspectors(*, http: bool) -> list[ListenerFilter]:
+    """The TLS inspector, and the HTTP inspector where plaintext HTTP is to be found, for every port."""
+    return [tls_inspector(), http_inspector()] if http else [tls_inspector()]
+
+
+def inbound_filters(chains: Iterable[Chain], *, captured: bool, tproxy: bool) -> list[ListenerFilter]:
+    """The listener filters of an inbound listener, each on for the ports whose chains need it.
+
+    ``captured``: connections come by way of the host's rules, so that their destination must be asked for.
+    """
+    filters: list[ListenerFilter] = []
+    if captured:
+        filters.append(_filter(ORIGINAL_DST, original_dst_pb2.OriginalDst()))
+        if tproxy:
+            filters.append(_filter(ORIGINAL_SRC, original_src_pb2.OriginalSrc(mark=TPROXY_MARK)))
+    needs: dict[int, _Needs] = defaultdict(_Needs)
+    for item in chains:
+        match = item.match
+        held = needs[match.port]
+        needs[match.port] = _Needs(
+            held.tls or match.transport == TLS, held.http or any(p in PLAIN_HTTP for p in match.protocols)
+        )
+    if any(n.tls for n in needs.values()):
+        filters.append(_only_where(tls_inspector(), {p: n.tls for p, n in needs.items()}))
+    if any(n.http for n in needs.values()):
+        filters.append(_only_where(http_inspector(), {p: n.http for p, n in needs.items()}))
+    return filters
+
+
+def tls_inspector() -> ListenerFilter:
+    return _filter(TLS_INSPECTOR, tls_inspector_pb2.TlsInspector())
+
+
+def proxy_protocol() -> ListenerFilter:
+    """Reads the client's address from the PROXY protocol. A connection without its header is closed."""
+    return _filter(PROXY_PROTOCOL, proxy_protocol_pb2.ProxyProtocol())
+
+
+def http_inspector() -> ListenerFilter:
+    return _filter(HTTP_INSPECTOR, http_inspector_pb2.HttpInspector())
+
+
+def _filter(name: str, config: message.Message) -> ListenerFilter:
+    return ListenerFilter(name=name, typed_config=any_of(config))
+
+
+def _only_where(item: ListenerFilter, needed: dict[int, bool]) -> ListenerFilter:
+    """Switch a filter off where it is not needed; port 0 stands for all ports that have no chain of their own."""
+    everywhere = needed.get(0, False)
+    exceptions = sorted(p for p, n in needed.items() if p and n is not everywhere)
+    if not exceptions:
+        return item
+    these = _on_ports(exceptions)
+    item.filter_disabled.CopyFrom(these if everywhere else ListenerFilterChainMatchPredicate(not_match=these))
+    return item
+
+
+def _on_ports(ports: list[int]) -> ListenerFilterChainMatchPredicate:
+    rules = [
+        ListenerFilterChainMatchPredicate(destination_port_range=range_pb2.Int32Range(start=p, end=p + 1))
+        for p in ports
+    ]
+    if len(rules) == 1:
+        return rules[0]
+    return ListenerFilterChainMatchPredicate(or_match=ListenerFilterChainMatchPredicate.MatchSet(rules=rules))

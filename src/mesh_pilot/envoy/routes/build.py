@@ -1,0 +1,134 @@
+"""Routes, encoded: those of a VirtualService for a client, and the one that a service has without any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from envoy.config.route.v3 import route_components_pb2 as rc
+from google.protobuf import message
+
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.envoy.core.protobuf import any_of, encode, seconds
+from mesh_pilot.envoy.core.templates import Template, template
+from mesh_pilot.envoy.routes.action import default_retries, forward, redirect, respond
+from mesh_pilot.envoy.routes.cors import FILTER as CORS
+from mesh_pilot.envoy.routes.cors import cors_config
+from mesh_pilot.envoy.routes.fault import FILTER as FAULT
+from mesh_pilot.envoy.routes.fault import fault_config
+from mesh_pilot.envoy.routes.hash import hash_policy
+from mesh_pilot.envoy.routes.headers import header_operations
+from mesh_pilot.envoy.routes.match import route_match
+from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.destination_rules import RuleRef
+from mesh_pilot.mesh.names import outbound, parse_cluster
+from mesh_pilot.mesh.virtual_services.client import Client, select
+from mesh_pilot.mesh.virtual_services.rules import HttpRule, http_rules
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.world import View
+
+DEFAULT_NAME = "default"
+
+
+class Encoded(NamedTuple):
+    """A route as bytes."""
+
+    data: bytes
+    takes_all: bool
+    """Whether no request goes past it: nothing may stand behind it."""
+
+
+@derived
+def virtual_service_routes(view: View, key: ConfigKey, client: Client, port: int) -> tuple[Encoded, ...]:
+    """The routes of a VirtualService for a client that came in on a port, in order."""
+    found = select(http_rules(view, key), client, port)
+    return tuple(_encoded(_route(view, key, rule, match, client, port)) for rule, match in found)
+
+
+def service_routes(view: View, host: str, port: int, rule: RuleRef) -> tuple[Encoded, ...]:
+    """The one route to a service that no VirtualService is for; ``rule`` is its DestinationRule.
+
+    To remember it would cost more than to make it.
+    """
+    cluster, operation = outbound(host, port), f"{host}:{port}/*"
+    hashed = hash_policy(view, rule, port)
+    if hashed is None:
+        contents = {"cluster": (cluster.encode(),), "operation": (operation.encode(),)}
+        return (Encoded(_shared_route(view).fill(contents), True),)
+    route = _service_route(view, cluster, operation)
+    route.route.hash_policy.append(hashed)
+    return (_encoded(route),)
+
+
+@derived
+def _shared_route(view: View) -> Template:
+    """The routes of services, with blanks for what each has of its own."""
+    marks = {"cluster": "\0cluster", "operation": "\0operation"}
+    route = _service_route(view, marks["cluster"], marks["operation"])
+    return template(encode(route), {name: mark.encode() for name, mark in marks.items()})
+
+
+def _service_route(view: View, cluster: str, operation: str) -> rc.Route:
+    route = default_route(cluster, operation)
+    retries = default_retries(view)
+    if retries is not None:
+        route.route.retry_policy.CopyFrom(retries)
+    return route
+
+
+def default_route(cluster: str, operation: str) -> rc.Route:
+    """Everything to one cluster, for as long as it takes."""
+    route = rc.Route(name=DEFAULT_NAME, match=route_match(None), decorator=rc.Decorator(operation=operation))
+    action = route.route
+    action.cluster = cluster
+    action.timeout.CopyFrom(seconds(0))
+    action.max_stream_duration.max_stream_duration.CopyFrom(seconds(0))
+    action.max_stream_duration.grpc_timeout_header_max.CopyFrom(seconds(0))
+    return route
+
+
+def _route(
+    view: View, key: ConfigKey, rule: HttpRule, match: api.HttpMatchRequest | None, client: Client, port: int
+) -> rc.Route:
+    spec = rule.spec
+    route = rc.Route(name=_name(spec, match), match=route_match(match))
+    operations = header_operations(spec.headers)
+    operations.write_to(route)
+    if spec.redirect is not None:
+        redirect(route, spec.redirect, port)
+    elif spec.direct_response is not None:
+        respond(route, spec.direct_response)
+    else:
+        forward(view, route, rule, client, port, operations.authority)
+    route.decorator.operation = _operation(route, key.name, port)
+    if match is not None and match.stat_prefix:
+        route.stat_prefix = match.stat_prefix
+    for name, config in _filters(spec):
+        route.typed_per_filter_config[name].CopyFrom(any_of(config))
+    return route
+
+
+def _filters(spec: api.HttpRoute) -> Iterator[tuple[str, message.Message]]:
+    """Configuration of HTTP filters for this route alone."""
+    if spec.cors_policy is not None:
+        yield CORS, cors_config(spec.cors_policy)
+    if spec.fault is not None:
+        yield FAULT, fault_config(spec.fault)
+
+
+def _name(spec: api.HttpRoute, match: api.HttpMatchRequest | None) -> str:
+    return f"{spec.name}.{match.name}" if match is not None and match.name else spec.name
+
+
+def _operation(route: rc.Route, virtual_service: str, port: int) -> str:
+    """What traces call the route: destination (the VirtualService, where there are several), port and path."""
+    match = route.match
+    path = match.path or match.safe_regex.regex or f"{match.prefix}*"
+    target = parse_cluster(route.route.cluster)
+    where = f"{target.host}:{target.port}" if target is not None else f"{virtual_service}:{port}"
+    return where + path
+
+
+def _encoded(route: rc.Route) -> Encoded:
+    match = route.match
+    return Encoded(encode(route), match.prefix == "/" and not match.headers and not match.query_parameters)

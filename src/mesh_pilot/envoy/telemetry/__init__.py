@@ -1,0 +1,1 @@
+"""Access logs and tracing, with Telemetry's providers."""

@@ -1,0 +1,198 @@
+"""Access logs: which a proxy keeps of its connections, as Telemetry and the mesh config say.
+
+Every HTTP connection manager and TCP proxy has them; a listener has them for connections that no chain takes.
+Without a Telemetry that speaks of logs, and without default providers, it is the mesh's own file (``accessLogFile``).
+Rules: Istio's Telemetry and MeshConfig references.
+"""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+from envoy.config.accesslog.v3 import accesslog_pb2
+from envoy.extensions.access_loggers.filters.cel.v3 import cel_pb2
+from google.protobuf import json_format as protobuf_json
+from google.protobuf import struct_pb2
+
+from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
+from mesh_pilot.envoy.core.pieces import optional_piece
+from mesh_pilot.envoy.core.protobuf import any_of, encode
+from mesh_pilot.envoy.telemetry.loggers import file_log, json_format, provider_log, text_format
+from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.extension_providers import extension_provider
+from mesh_pilot.mesh.policies import Owner
+from mesh_pilot.mesh.telemetry import is_for_side, provider_names, telemetry_for
+from mesh_pilot.world.view import View
+
+AccessLogs = tuple[bytes, ...]
+"""Encoded ``AccessLog`` messages."""
+
+CEL_FILTER = "envoy.access_loggers.extension_filters.cel"
+NO_ROUTE = "NR"
+"""Envoy's response flag for a connection that no filter chain takes."""
+
+MESH_FILE = ""
+"""Stands among provider names for the mesh's own log file."""
+
+JSON_FORMAT = {
+    "start_time": "%START_TIME%",
+    "route_name": "%ROUTE_NAME%",
+    "method": "%REQ(:METHOD)%",
+    "path": "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%",
+    "protocol": "%PROTOCOL%",
+    "response_code": "%RESPONSE_CODE%",
+    "response_flags": "%RESPONSE_FLAGS%",
+    "response_code_details": "%RESPONSE_CODE_DETAILS%",
+    "connection_termination_details": "%CONNECTION_TERMINATION_DETAILS%",
+    "bytes_received": "%BYTES_RECEIVED%",
+    "bytes_sent": "%BYTES_SENT%",
+    "duration": "%DURATION%",
+    "upstream_service_time": "%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)%",
+    "x_forwarded_for": "%REQ(X-FORWARDED-FOR)%",
+    "user_agent": "%REQ(USER-AGENT)%",
+    "request_id": "%REQ(X-REQUEST-ID)%",
+    "authority": "%REQ(:AUTHORITY)%",
+    "upstream_host": "%UPSTREAM_HOST%",
+    "upstream_cluster": "%UPSTREAM_CLUSTER%",
+    "upstream_local_address": "%UPSTREAM_LOCAL_ADDRESS%",
+    "downstream_local_address": "%DOWNSTREAM_LOCAL_ADDRESS%",
+    "downstream_remote_address": "%DOWNSTREAM_REMOTE_ADDRESS%",
+    "requested_server_name": "%REQUESTED_SERVER_NAME%",
+    "upstream_transport_failure_reason": "%UPSTREAM_TRANSPORT_FAILURE_REASON%",
+}
+"""Istio's default JSON object."""
+
+
+@attrs.frozen
+class Logger:
+    """One log that a proxy keeps."""
+
+    provider: str
+    """Name of an extension provider, or MESH_FILE."""
+    expression: str = ""
+    """CEL: what is logged; empty: everything."""
+
+
+@attrs.frozen
+class _File:
+    """The mesh's own log file."""
+
+    path: str
+    """Empty: no log."""
+    format: str
+    json: bool
+
+
+@derived
+def access_logs(view: View, owner: Owner, http: bool) -> AccessLogs:
+    """The logs of what connections carry: of HTTP connection managers, or of TCP proxies."""
+    return tuple(encode(_filtered(log, logger)) for log, logger in _built(view, owner, http))
+
+
+@derived
+def listener_access_logs(view: View, owner: Owner) -> AccessLogs:
+    """The logs of a listener: connections that no filter chain takes."""
+    if not _on_listeners(view):
+        return ()
+    return tuple(encode(_unmatched(log, logger)) for log, logger in _built(view, owner, False))
+
+
+@derived
+def loggers(view: View, owner: Owner) -> tuple[Logger, ...]:
+    """The logs that an owner's connections go to, in the order in which they are named."""
+    names = _default_providers(view)
+    held = {name: Logger(name) for name in names}
+    for spec in telemetry_for(view, owner.namespace, owner.labels):
+        entries = [e for e in spec.access_logging if is_for_side(e.match, owner)]
+        said = tuple(dict.fromkeys(name for e in entries for name in provider_names(e.providers)))
+        names = said or names
+        if said:
+            held = {}
+        for entry in entries:
+            for name in provider_names(entry.providers) or names:
+                if entry.disabled:
+                    held.pop(name, None)
+                else:
+                    held[name] = Logger(name, entry.filter.expression if entry.filter else "")
+    return tuple(held.values())
+
+
+@derived
+def _default_providers(view: View) -> tuple[str, ...]:
+    defaults = view.mesh().default_providers
+    return tuple(defaults.access_logging if defaults else ()) or (MESH_FILE,)
+
+
+@derived
+def _on_listeners(view: View) -> bool:
+    return not view.mesh().disable_envoy_listener_log
+
+
+def _built(view: View, owner: Owner, http: bool) -> list[tuple[accesslog_pb2.AccessLog, Logger]]:
+    """The logs that can be built, each with what asks for it."""
+    found: list[tuple[accesslog_pb2.AccessLog, Logger]] = []
+    with optional_piece("access logs", namespace=owner.namespace):
+        for logger in loggers(view, owner):
+            with optional_piece("access log", provider=logger.provider, namespace=owner.namespace):
+                log = _log(view, owner, logger, http)
+                if log is not None:
+                    found.append((log, logger))
+    return found
+
+
+def _log(view: View, owner: Owner, logger: Logger, http: bool) -> accesslog_pb2.AccessLog | None:
+    if logger.provider != MESH_FILE:
+        provider = extension_provider(view, logger.provider)
+        return provider_log(view, owner.namespace, provider, http=http) if provider else None
+    file = _mesh_file(view)
+    if not file.path:
+        return None
+    return file_log(file.path, json_format(_json_fields(file.format)) if file.json else text_format(file.format))
+
+
+@derived
+def _mesh_file(view: View) -> _File:
+    mesh = view.mesh()
+    return _File(
+        path=mesh.access_log_file,
+        format=mesh.access_log_format,
+        json=mesh.access_log_encoding == mesh_api.MeshConfigAccessLogEncoding.JSON,
+    )
+
+
+def _json_fields(text: str) -> struct_pb2.Struct:
+    """The fields of a JSON log format; Istio's default for an empty text and, as in Istio, for one that is no object.
+
+    Whoever reads the mesh config says so; here it must not cost a listener.
+    """
+    fields = struct_pb2.Struct()
+    if text:
+        try:
+            return protobuf_json.ParseDict(json.loads(text), fields)
+        except (ValueError, TypeError, RecursionError, protobuf_json.ParseError):
+            fields.Clear()
+    return protobuf_json.ParseDict(JSON_FORMAT, fields)
+
+
+def _filtered(log: accesslog_pb2.AccessLog, logger: Logger) -> accesslog_pb2.AccessLog:
+    if logger.expression:
+        log.filter.CopyFrom(_cel(logger.expression))
+    return log
+
+
+def _unmatched(log: accesslog_pb2.AccessLog, logger: Logger) -> accesslog_pb2.AccessLog:
+    """Only what no chain takes."""
+    no_route = accesslog_pb2.AccessLogFilter(response_flag_filter=accesslog_pb2.ResponseFlagFilter(flags=[NO_ROUTE]))
+    if logger.expression:
+        log.filter.and_filter.filters.extend((no_route, _cel(logger.expression)))
+    else:
+        log.filter.CopyFrom(no_route)
+    return log
+
+
+def _cel(expression: str) -> accesslog_pb2.AccessLogFilter:
+    config = any_of(cel_pb2.ExpressionFilter(expression=expression))
+    return accesslog_pb2.AccessLogFilter(
+        extension_filter=accesslog_pb2.ExtensionFilter(name=CEL_FILTER, typed_config=config)
+    )

@@ -1,0 +1,144 @@
+"""Access loggers: Envoy's message for each kind of log that an extension provider can be."""
+
+from __future__ import annotations
+
+from envoy.config.accesslog.v3 import accesslog_pb2
+from envoy.config.core.v3 import base_pb2, config_source_pb2, grpc_service_pb2, substitution_format_string_pb2
+from envoy.extensions.access_loggers.file.v3 import file_pb2
+from envoy.extensions.access_loggers.grpc.v3 import als_pb2
+from envoy.extensions.access_loggers.open_telemetry.v3 import logs_service_pb2
+from google.protobuf import message, struct_pb2
+
+from mesh_pilot.api.google.protobuf import Struct
+from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
+from mesh_pilot.envoy.core.protobuf import any_of
+from mesh_pilot.mesh.extension_providers import Provider, provider_cluster
+from mesh_pilot.world.view import View
+
+FILE = "envoy.access_loggers.file"
+HTTP_GRPC = "envoy.access_loggers.http_grpc"
+TCP_GRPC = "envoy.access_loggers.tcp_grpc"
+OPEN_TELEMETRY = "envoy.access_loggers.open_telemetry"
+
+HTTP_LOG_NAME = "http_envoy_accesslog"
+TCP_LOG_NAME = "tcp_envoy_accesslog"
+OTEL_LOG_NAME = "otel_envoy_accesslog"
+
+KINDS = ("envoy_file_access_log", "envoy_http_als", "envoy_tcp_als", "envoy_otel_als")
+"""Fields of an extension provider that make a log of it."""
+
+TEXT_FORMAT = (
+    '[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% '
+    "%RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% "
+    '"%UPSTREAM_TRANSPORT_FAILURE_REASON%" %BYTES_RECEIVED% %BYTES_SENT% %DURATION% '
+    '%RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" "%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" '
+    '"%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%" %UPSTREAM_CLUSTER% %UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% '
+    "%DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%\n"
+)
+"""Istio's default line."""
+
+
+def provider_log(view: View, namespace: str, provider: Provider, *, http: bool) -> accesslog_pb2.AccessLog | None:
+    """The log of a provider for HTTP or for connections; None if it is not for these, or can't be reached."""
+    if provider.envoy_file_access_log is not None:
+        file = provider.envoy_file_access_log
+        return file_log(file.path, _file_format(file.log_format, file.omit_empty_values))
+    if provider.envoy_http_als is not None:
+        return _http_log(view, namespace, provider.envoy_http_als) if http else None
+    if provider.envoy_tcp_als is not None:
+        return None if http else _tcp_log(view, namespace, provider.envoy_tcp_als)
+    if provider.envoy_otel_als is not None:
+        return _otel_log(view, namespace, provider.envoy_otel_als)
+    return None
+
+
+def file_log(path: str, line: substitution_format_string_pb2.SubstitutionFormatString) -> accesslog_pb2.AccessLog:
+    return _log(FILE, file_pb2.FileAccessLog(path=path, log_format=line))
+
+
+def text_format(line: str) -> substitution_format_string_pb2.SubstitutionFormatString:
+    """A log line (Istio's, if empty); it ends in a newline in any case."""
+    text = line or TEXT_FORMAT
+    return substitution_format_string_pb2.SubstitutionFormatString(
+        text_format_source=base_pb2.DataSource(inline_string=text if text.endswith("\n") else text + "\n")
+    )
+
+
+def json_format(fields: struct_pb2.Struct) -> substitution_format_string_pb2.SubstitutionFormatString:
+    return substitution_format_string_pb2.SubstitutionFormatString(json_format=fields)
+
+
+def _log(name: str, config: message.Message) -> accesslog_pb2.AccessLog:
+    return accesslog_pb2.AccessLog(name=name, typed_config=any_of(config))
+
+
+def _file_format(
+    said: mesh_api.MeshConfigExtensionProviderEnvoyFileAccessLogProviderLogFormat | None, omit_empty: bool
+) -> substitution_format_string_pb2.SubstitutionFormatString:
+    if said is not None and said.labels is not None:
+        result = json_format(_struct(said.labels))
+    else:
+        result = text_format((said and said.text) or "")
+    result.omit_empty_values = omit_empty
+    return result
+
+
+def _http_log(
+    view: View, namespace: str, als: mesh_api.MeshConfigExtensionProviderEnvoyHttpGrpcV3LogProvider
+) -> accesslog_pb2.AccessLog | None:
+    common = _grpc(view, namespace, als.service, als.port, als.log_name or HTTP_LOG_NAME)
+    if common is None:
+        return None
+    common.filter_state_objects_to_log.extend(als.filter_state_objects_to_log)
+    config = als_pb2.HttpGrpcAccessLogConfig(
+        common_config=common,
+        additional_request_headers_to_log=als.additional_request_headers_to_log,
+        additional_response_headers_to_log=als.additional_response_headers_to_log,
+        additional_response_trailers_to_log=als.additional_response_trailers_to_log,
+    )
+    return _log(HTTP_GRPC, config)
+
+
+def _tcp_log(
+    view: View, namespace: str, als: mesh_api.MeshConfigExtensionProviderEnvoyTcpGrpcV3LogProvider
+) -> accesslog_pb2.AccessLog | None:
+    common = _grpc(view, namespace, als.service, als.port, als.log_name or TCP_LOG_NAME)
+    if common is None:
+        return None
+    common.filter_state_objects_to_log.extend(als.filter_state_objects_to_log)
+    return _log(TCP_GRPC, als_pb2.TcpGrpcAccessLogConfig(common_config=common))
+
+
+def _otel_log(
+    view: View, namespace: str, als: mesh_api.MeshConfigExtensionProviderEnvoyOpenTelemetryLogProvider
+) -> accesslog_pb2.AccessLog | None:
+    common = _grpc(view, namespace, als.service, als.port, als.log_name or OTEL_LOG_NAME)
+    if common is None:
+        return None
+    said = als.log_format
+    config = logs_service_pb2.OpenTelemetryAccessLogConfig(common_config=common)
+    config.body.string_value = (said and said.text) or TEXT_FORMAT
+    if said is not None and said.labels is not None:
+        for key, value in sorted(_struct(said.labels).fields.items()):
+            config.attributes.values.add(key=key).value.string_value = value.string_value
+    return _log(OPEN_TELEMETRY, config)
+
+
+def _grpc(
+    view: View, namespace: str, service: str, port: int, log_name: str
+) -> als_pb2.CommonGrpcAccessLogConfig | None:
+    found = provider_cluster(view, namespace, service, port)
+    if found is None:
+        return None
+    cluster, host = found
+    return als_pb2.CommonGrpcAccessLogConfig(
+        log_name=log_name,
+        grpc_service=grpc_service_pb2.GrpcService(
+            envoy_grpc=grpc_service_pb2.GrpcService.EnvoyGrpc(cluster_name=cluster, authority=host)
+        ),
+        transport_api_version=config_source_pb2.V3,
+    )
+
+
+def _struct(labels: Struct) -> struct_pb2.Struct:
+    return struct_pb2.Struct.FromString(bytes(labels))

@@ -1,0 +1,1 @@
+"""TLS contexts, upstream and downstream, and the secrets (SDS) that they name."""

@@ -1,0 +1,220 @@
+"""Who wants a place on which outbound listener: the ports of the services behind a sidecar's egress listeners.
+
+HTTP services of a port want the wildcard listener and are told apart by their host header; TCP services want one at
+each of their addresses, or the wildcard one where they have none. A Sidecar's egress listener with a port has that
+port alone. Only heads are read: services' ports and addresses, VirtualServices' hosts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+
+import attrs
+
+from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.names import UNIX_PREFIX, listener_name
+from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.sidecar_scope import (
+    Egress,
+    all_egress_virtual_services,
+    egress_listeners,
+    egress_services,
+    egress_virtual_services,
+    precedence,
+)
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.net import is_ip
+from mesh_pilot.model.proxy import Interception
+from mesh_pilot.model.service import UNSPECIFIED, Port, Protocol, Resolution, Service, ServiceKey
+from mesh_pilot.world.names import host_matches
+from mesh_pilot.world.view import View, VirtualServiceHead
+
+Order = tuple[int, tuple[bool, datetime, str, str], int]
+"""By which spots come: place of the egress listener, precedence of the service, and place among its own."""
+
+
+@attrs.frozen(cache_hash=True)
+class TcpMember:
+    """A TCP service on a listener."""
+
+    service: ServiceKey
+    port: int
+    """The listener's port, by which routes match."""
+    cluster_port: int
+    """The service's port that connections go to."""
+    protocol: Protocol
+    cidr: str = ""
+    """The addresses that mean this service, where the listener has others too."""
+    by_name: bool = False
+    """Told apart by TLS server name, because it has no address of its own."""
+    virtual_services: tuple[ConfigKey, ...] = ()
+    """Those that may have tls or tcp routes for it, in order of precedence."""
+
+
+@attrs.frozen
+class Spot:
+    """A service port that wants a place on a listener."""
+
+    order: Order
+    bind: str
+    port: int
+    """0 for a Unix socket."""
+    host: str
+    protocol: Protocol
+    bind_to_port: bool
+    is_own: bool
+    """Whether the listener is at an address of the service's: few others want a place there."""
+    member: TcpMember | None = None
+    """What it is there as; None: HTTP."""
+
+    @property
+    def name(self) -> str:
+        return listener_name(self.bind, self.port)
+
+    @property
+    def egress(self) -> int:
+        """The place of its egress listener."""
+        return self.order[0]
+
+
+def has_port(egress: Egress) -> bool:
+    """Whether an egress listener has its own port (or socket), and not those of its services."""
+    return bool(egress.port) or egress.bind.startswith(UNIX_PREFIX)
+
+
+def spots(view: View, scope: Scope, bucket: int) -> Iterator[Spot]:
+    """What the services in a bucket of a scope want, in order."""
+    for at, egress in enumerate(egress_listeners(view, scope)):
+        yield from _Wanted(view, scope, egress, at, bucket).spots()
+
+
+class _Wanted:
+    """What the services of a bucket want that are behind one egress listener."""
+
+    def __init__(self, view: View, scope: Scope, egress: Egress, at: int, bucket: int) -> None:
+        self._view = view
+        self._scope = scope
+        self._egress = egress
+        self._at = at
+        self._bucket = bucket
+        self._routes: _RouteHeads | None = None
+        self._bind_to_port = egress.capture_none or scope.interception is Interception.NONE
+        self._unprivileged = scope.is_on("UNPRIVILEGED_POD")
+
+    def spots(self) -> Iterator[Spot]:
+        egress = self._egress
+        if has_port(egress) and not self._may_bind(egress.port):
+            return
+        for service in egress_services(self._view, self._scope, egress, self._bucket):
+            order = precedence(self._view, service)
+            for count, (address, port, protocol, bind) in enumerate(self._places(service)):
+                spot = self._spot(service, address, port, protocol, bind, (self._at, order, count))
+                if spot is not None:
+                    yield spot
+
+    def _places(self, service: Service) -> Iterator[tuple[str, int, Protocol, str]]:
+        """Address of the service, port, protocol, and where to bind (empty text: as protocol and address have it)."""
+        egress, scope = self._egress, self._scope
+        loopback = scope.loopback if self._bind_to_port else ""
+        for address in self._addresses(service):
+            if has_port(egress):
+                yield address, egress.port, egress.protocol, egress.bind or loopback or scope.wildcard
+                continue
+            for port in service.ports:
+                if self._may_bind(port.number):
+                    for bind in self._binds(service, address, port, egress.bind or loopback):
+                        yield address, port.number, port.protocol, bind
+
+    def _may_bind(self, port: int) -> bool:
+        return not (self._bind_to_port and self._unprivileged and 0 < port < 1024)
+
+    def _addresses(self, service: Service) -> tuple[str, ...]:
+        """The addresses that clients know a service by; UNSPECIFIED for none."""
+        if service.addresses:
+            return service.addresses
+        if service.auto_address and self._scope.auto_addresses:
+            return (service.auto_address,)
+        return (UNSPECIFIED,)
+
+    def _binds(self, service: Service, address: str, port: Port, bind: str) -> tuple[str, ...]:
+        """Where the listeners of a service port are; empty text: as the protocol has it.
+
+        A headless TCP service has one at each endpoint, because that is what its clients connect to.
+        """
+        headless = address == UNSPECIFIED and service.resolution is Resolution.PASSTHROUGH
+        if bind or not headless or port.protocol.is_http:
+            return (bind,)
+        addresses = _endpoint_addresses(self._view, service.key, port.name)
+        if not addresses and service.registry != "Kubernetes" and not service.selector:
+            return (bind,)
+        return tuple(a for a in addresses if is_ip(a))
+
+    def _spot(
+        self, service: Service, address: str, port: int, protocol: Protocol, bind: str, order: Order
+    ) -> Spot | None:
+        wildcard = self._scope.wildcard
+        if protocol.is_http:
+            return Spot(order, bind or wildcard, port, service.host, protocol, self._bind_to_port, is_own=False)
+        if protocol is not Protocol.AUTO and not protocol.is_tcp:
+            return None
+        cidr = ""
+        if not bind:
+            cidr = address if "/" in address else ""
+            bind = wildcard if cidr or address == UNSPECIFIED else address
+        is_own = bind not in (wildcard, self._scope.loopback, self._egress.bind)
+        member = self._member(service, address, port, protocol, bind, cidr)
+        return Spot(order, bind, port, service.host, protocol, self._bind_to_port, is_own, member)
+
+    def _member(self, service: Service, address: str, port: int, protocol: Protocol, bind: str, cidr: str) -> TcpMember:
+        ports = service.ports
+        shared = "/" in address or (address == UNSPECIFIED and bind == self._scope.wildcard)
+        return TcpMember(
+            service=service.key,
+            port=port,
+            cluster_port=ports[0].number if len(ports) == 1 else port,
+            protocol=protocol,
+            cidr=cidr,
+            by_name=shared and protocol.is_tls,
+            virtual_services=self._virtual_services(service.host),
+        )
+
+    def _virtual_services(self, host: str) -> tuple[ConfigKey, ...]:
+        where = (self._view, self._scope, self._egress)
+        if host.startswith("*"):
+            return _RouteHeads(all_egress_virtual_services(*where)).for_host(host)
+        if self._routes is None:
+            self._routes = _RouteHeads(egress_virtual_services(*where, self._bucket))
+        return self._routes.for_host(host)
+
+
+class _RouteHeads:
+    """VirtualServices by the services' hosts that they cover."""
+
+    def __init__(self, heads: Iterable[VirtualServiceHead]) -> None:
+        self._order: dict[ConfigKey, int] = {}
+        self._exact: Mapping[str, list[ConfigKey]] = defaultdict(list)
+        self._wildcards: list[tuple[str, ConfigKey]] = []
+        for head in heads:
+            self._order[head.key] = len(self._order)
+            for host in head.hosts:
+                if host.startswith("*"):
+                    self._wildcards.append((host, head.key))
+                else:
+                    self._exact[host].append(head.key)
+
+    def for_host(self, host: str) -> tuple[ConfigKey, ...]:
+        return tuple(sorted(set(self._found(host)), key=self._order.__getitem__))
+
+    def _found(self, host: str) -> Iterator[ConfigKey]:
+        if host.startswith("*"):
+            yield from (k for h, keys in self._exact.items() if host_matches(h, host) for k in keys)
+        else:
+            yield from self._exact.get(host, ())
+        yield from (key for pattern, key in self._wildcards if host_matches(pattern, host))
+
+
+@derived
+def _endpoint_addresses(view: View, key: ServiceKey, port: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(e.address for e in view.endpoints(key) if e.service_port == port))

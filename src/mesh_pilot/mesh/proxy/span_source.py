@@ -1,0 +1,82 @@
+"""Span sources: what the spans of a proxy say of where they come from, and which parts of that are needed.
+
+A part that differs between workloads keeps their proxies from sharing HTTP listeners. It is therefore left out unless
+a tracer or an ``enableIstioTags`` for the namespace needs it. Rules: what Pilot sets; Istio's page "Canonical Service".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from mesh_pilot.api.istio.telemetry import v1alpha1 as api
+from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.proxy.proxy_config import proxy_settings
+from mesh_pilot.world.view import View
+
+Tags = tuple[tuple[str, str], ...]
+"""Tag names and their values, in order of name."""
+
+_SERVICE_LABELS = ("service.istio.io/canonical-name", "app.kubernetes.io/name", "app")
+_REVISION_LABELS = ("service.istio.io/canonical-revision", "app.kubernetes.io/version", "version")
+
+
+@attrs.frozen(cache_hash=True)
+class SpanSource:
+    """What is needed of a proxy for its spans."""
+
+    service: str = ""
+    """The node's cluster (``web.shop``): the service name in tracers that send one; empty where none does."""
+    tags: Tags = ()
+    """Istio's tags of the workload; empty where they are not enabled."""
+
+
+NO_SOURCE = SpanSource()
+"""Nothing is needed."""
+
+
+@attrs.frozen
+class SpanNeeds:
+    """Which parts of a span source are needed."""
+
+    service: bool
+    tags: bool
+
+
+@derived
+def span_needs(view: View, namespace: str, own: str) -> SpanNeeds:
+    """What spans may have to say of the proxies of a namespace with these settings of their own."""
+    mesh = view.mesh()
+    naming = {p.name for p in mesh.extension_providers if p.opentelemetry is not None or p.datadog is not None}
+    named = set(mesh.default_providers.tracing[:1] if mesh.default_providers else ())
+    settings = proxy_settings(view, own).tracing
+    tags = bool(settings and settings.enable_istio_tags)
+    for entry in _entries(view, namespace):
+        named.update(p.name for p in entry.providers[:1])
+        tags = tags or bool(entry.enable_istio_tags)
+    return SpanNeeds(not named.isdisjoint(naming), tags)
+
+
+def workload_tags(namespace: str, labels: frozenset[tuple[str, str]], mesh_id: str, cluster_id: str) -> Tags:
+    """Istio's tags of a workload."""
+    by_key = dict(labels)
+    return (
+        ("istio.canonical_revision", _first(by_key, _REVISION_LABELS) or "latest"),
+        ("istio.canonical_service", _first(by_key, _SERVICE_LABELS) or "unknown"),
+        ("istio.cluster_id", cluster_id or "unknown"),
+        ("istio.mesh_id", mesh_id or "unknown"),
+        ("istio.namespace", namespace or "default"),
+    )
+
+
+def _entries(view: View, namespace: str) -> Iterator[api.Tracing]:
+    """What any Telemetry that may be for proxies of a namespace says of tracing."""
+    for place in dict.fromkeys((view.root_namespace, namespace)):
+        for config in view.configs("Telemetry", place):
+            spec: api.Telemetry = config.spec
+            yield from spec.tracing
+
+
+def _first(labels: dict[str, str], keys: tuple[str, ...]) -> str:
+    return next((labels[key] for key in keys if labels.get(key)), "")
