@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mesh_pilot.envoy.gateway.generators import gateway_listeners
-from mesh_pilot.mesh.gateway_servers import Merged, merged_servers, target_ports
+from mesh_pilot.mesh.gateway_servers import MergedServers, merged_servers, target_ports
 from tests.support.routing import config, router, service, target
 from tests.support.worlds import world_of
 
@@ -31,18 +31,18 @@ def https(number: int, hosts: str = "'*'", **given: str) -> str:
     return server(number, "HTTPS", hosts, tls=f"mode: SIMPLE, {CERTIFICATE}", **given)
 
 
-def merged(text: str, **metadata: Any) -> Merged:
+def merged(text: str, **metadata: Any) -> MergedServers:
     world = world_of(text)
     workload = target(world, router(**metadata)).workload
     return merged_servers(world.view, workload.scope, target_ports(world.view, workload))
 
 
-def tables(found: Merged) -> dict[str, list[str]]:
+def tables(found: MergedServers) -> dict[str, list[str]]:
     """Route tables, with the Gateways and ports of the servers in them."""
     return {name: [f"{s.gateway_name}:{s.port}" for s in servers] for name, servers in found.tables.items()}
 
 
-def reasons(found: Merged) -> list[str]:
+def reasons(found: MergedServers) -> list[str]:
     return [skipped.reason for skipped in found.skipped]
 
 

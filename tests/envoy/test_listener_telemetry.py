@@ -7,16 +7,16 @@ from envoy.extensions.access_loggers.file.v3.file_pb2 import FileAccessLog
 from structlog.testing import capture_logs
 
 from mesh_pilot.envoy.telemetry.access_logs import loggers
-from mesh_pilot.mesh.policies import Side
+from mesh_pilot.mesh.policies import TrafficSide
 from mesh_pilot.world import World
 from tests.support.listeners import listeners, manager, tcp
-from tests.support.telemetry import PROVIDERS, SERVICES, http_chain, owner, telemetry
+from tests.support.telemetry import PROVIDERS, SERVICES, context, http_chain, telemetry
 from tests.support.worlds import sidecar, world_of
 
 
-def logged(world: World, side: Side = Side.OUTBOUND) -> list[tuple[str, str]]:
+def logged(world: World, side: TrafficSide = TrafficSide.OUTBOUND) -> list[tuple[str, str]]:
     """(provider, expression) of each log."""
-    return [(held.provider, held.expression) for held in loggers(world.view, owner(side))]
+    return [(held.provider, held.expression) for held in loggers(world.view, context(side))]
 
 
 # -- which logs
@@ -49,9 +49,9 @@ def test_a_telemetry_without_providers_speaks_of_those_of_the_wider() -> None:
 
 def test_logs_can_be_disabled_for_one_side() -> None:
     world = world_of(telemetry("shop", "shop", "accessLogging: [{match: {mode: CLIENT}, disabled: true}]"))
-    assert logged(world, Side.OUTBOUND) == []
-    assert logged(world, Side.GATEWAY) == []
-    assert logged(world, Side.INBOUND) == [("", "")]
+    assert logged(world, TrafficSide.OUTBOUND) == []
+    assert logged(world, TrafficSide.GATEWAY) == []
+    assert logged(world, TrafficSide.INBOUND) == [("", "")]
 
 
 # -- what they look like

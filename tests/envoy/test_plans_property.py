@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from mesh_pilot.envoy.routes.tables import Table, planned_hosts, route_configuration
 from mesh_pilot.incremental import Watch
-from mesh_pilot.mesh.outbound import outbound_plan
-from mesh_pilot.mesh.overlap_index import Ledger
-from mesh_pilot.mesh.proxy.scope import Scope, facts_of, target_of
+from mesh_pilot.mesh.outbound import outbound_listeners
+from mesh_pilot.mesh.overlap_index import OverlapIndex
+from mesh_pilot.mesh.proxy.scope import OutboundScope, proxy_facts, proxy_keys
 from mesh_pilot.mesh.sidecar_scope import all_services, scope_buckets, scope_services
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.events import Delete, Item, Synced, Upsert, item_key
@@ -130,7 +130,7 @@ def _many_small_buckets() -> Iterator[None]:
 def check(world: World, watch: Watch) -> None:
     view = world.view
     for proxy in PROXIES:
-        scope = target_of(view, facts_of(proxy)).scope
+        scope = proxy_keys(view, proxy_facts(proxy)).scope
         check_services(watch, scope, world)
         check_listeners(watch, scope, world)
         names = [f"{host}:{port}" for host in HOSTS for port in (80, 81)]
@@ -138,7 +138,7 @@ def check(world: World, watch: Watch) -> None:
             check_table(watch, scope, table, world)
 
 
-def check_services(watch: Watch, scope: Scope, world: World) -> None:
+def check_services(watch: Watch, scope: OutboundScope, world: World) -> None:
     wanted = plain_plans.scope_services(world.view, scope)
     found = [s for b in scope_buckets(world.view, scope) for s in scope_services(world.view, scope, b)]
     assert {s.host: s for s in found} == {s.host: s for s in wanted} and len(found) == len(wanted)
@@ -146,14 +146,14 @@ def check_services(watch: Watch, scope: Scope, world: World) -> None:
         assert watch.get(all_services.query(scope)) == wanted
 
 
-def check_listeners(watch: Watch, scope: Scope, world: World) -> None:
+def check_listeners(watch: Watch, scope: OutboundScope, world: World) -> None:
     listeners, conflicts = plain_plans.outbound_plan(world.view, scope)
-    found = watch.get(outbound_plan.query(scope))
+    found = watch.get(outbound_listeners.query(scope))
     assert found.listeners == {listener.name: listener for listener in listeners}
     assert tuple(conflict for _, conflict in found.conflicts) == conflicts
 
 
-def check_table(watch: Watch, scope: Scope, table: Table, world: World) -> None:
+def check_table(watch: Watch, scope: OutboundScope, table: Table, world: World) -> None:
     wanted = plain_plans.planned_hosts(world.view, scope, table)
     found = watch.get(planned_hosts.query(scope, table))
     assert sorted(found, key=lambda host: host.name) == list(wanted)
@@ -186,7 +186,7 @@ NAMES = st.frozensets(st.sampled_from("abcdef"))
 
 @given(st.lists(st.dictionaries(st.integers(0, 4), NAMES), max_size=6))
 def test_a_ledger_knows_which_names_are_in_several_sets(states: list[dict[int, frozenset[str]]]) -> None:
-    ledger = Ledger()
+    ledger = OverlapIndex()
     for state in states:
         every = [name for names in state.values() for name in names]
         assert ledger.shared(state) == {name for name in every if every.count(name) > 1}

@@ -8,7 +8,15 @@ import pytest
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import Watch, derived
-from mesh_pilot.mesh.destination_rules import Policy, client_policy, policy, rule, rule_ref, subset_labels, subset_names
+from mesh_pilot.mesh.destination_rules import (
+    Policy,
+    client_policy,
+    destination_rule_ref,
+    policy,
+    rule,
+    subset_labels,
+    subset_names,
+)
 from mesh_pilot.mesh.proxy.scope import Labels
 from mesh_pilot.model.events import Delete, item_key
 from mesh_pilot.model.service import ServiceKey
@@ -23,7 +31,7 @@ def policy_for(
     view: View, namespace: str, labels: Labels | None, service: ServiceKey, port: int, subset: str = ""
 ) -> Policy:
     """``client_policy`` of the rule that a client follows for a service."""
-    return client_policy(view, rule_ref(view, namespace, labels, service), port, subset)
+    return client_policy(view, destination_rule_ref(view, namespace, labels, service), port, subset)
 
 
 def destination_rule(
@@ -44,7 +52,7 @@ spec:
 
 def followed(world: World, namespace: str, service: ServiceKey = STORE, **labels: str) -> list[str]:
     """``namespace/name`` of the rules that a client follows."""
-    ref = rule_ref(world.view, namespace, frozenset(labels.items()), service)
+    ref = destination_rule_ref(world.view, namespace, frozenset(labels.items()), service)
     return [f"{k.namespace}/{k.name}" for k in ref]
 
 
@@ -120,7 +128,7 @@ def test_rules_for_one_host_merge_the_oldest_decides_and_younger_ones_add_subset
         + destination_rule("old", "shop", STORE.host, 1, created=1, more="subsets: [{name: v1, labels: {v: one}}]")
     )
     assert followed(world, "client") == ["shop/old", "shop/young"]
-    ref = rule_ref(world.view, "client", frozenset(), STORE)
+    ref = destination_rule_ref(world.view, "client", frozenset(), STORE)
     assert subset_names(world.view, ref) == ("v1", "v2")
     assert subset_labels(world.view, ref, "v1") == {("v", "one")}
     assert subset_labels(world.view, ref, "v2") == frozenset()
@@ -144,7 +152,7 @@ def test_a_workload_selector_picks_clients_of_its_own_namespace() -> None:
     assert followed(world, "shop", tier="gold") == ["shop/gold"]
     assert followed(world, "shop", tier="tin")[0] == "shop/all"
     assert followed(world, "client", tier="gold")[0] == "shop/all"
-    assert rule_ref(world.view, "shop", None, STORE)[0].name == "all", "the service's own side"
+    assert destination_rule_ref(world.view, "shop", None, STORE)[0].name == "all", "the service's own side"
 
 
 GOLD = "workloadSelector: {matchLabels: {tier: gold}}"
@@ -208,7 +216,7 @@ def test_a_subset_replaces_what_it_sets_and_its_ports_replace_that() -> None:
       portLevelSettings: [{port: {number: 90}, connectionPool: {tcp: {connectTimeout: 3s}}}]"""
     world = world_of(destination_rule("a", "shop", "store", more=more))
     assert [timeout(world, "c", 80), timeout(world, "c", 80, "v1"), timeout(world, "c", 90, "v1")] == [1, 2, 3]
-    ref = rule_ref(world.view, "c", frozenset(), STORE)
+    ref = destination_rule_ref(world.view, "c", frozenset(), STORE)
     assert policy(world.view, ref, 80, "v1").tls is not None
     assert policy(world.view, ref, 90, "v1").tls is None
 
@@ -216,7 +224,7 @@ def test_a_subset_replaces_what_it_sets_and_its_ports_replace_that() -> None:
 def test_the_mesh_default_traffic_policy_is_for_clients_without_a_word_of_their_own() -> None:
     mesh = "defaultTrafficPolicy: {connectionPool: {tcp: {connectTimeout: 7s}}, outlierDetection: {interval: 3s}}"
     world = world_of(destination_rule("a", "shop", "store", 1), mesh=mesh)
-    ref = rule_ref(world.view, "c", frozenset(), STORE)
+    ref = destination_rule_ref(world.view, "c", frozenset(), STORE)
     assert policy(world.view, ref, 80).outlier_detection is None
     found = client_policy(world.view, ref, 80)
     assert found.outlier_detection == api.OutlierDetection(interval=timedelta(seconds=3))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.mesh.proxy.registration import claim_of, registered
+from mesh_pilot.mesh.proxy.registration import registered, registration_claim
 from mesh_pilot.model.events import Endpoints, Upsert
 from mesh_pilot.model.proxy import parse_proxy
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Registration, Service
@@ -31,7 +31,7 @@ def world() -> World:
 def taken(ip: str, **metadata: str) -> set[str]:
     """Service at address, of each endpoint that a proxy here takes for its own."""
     proxy = parse_proxy(f"sidecar~{ip}~x.default~default.svc.cluster.local", metadata)
-    found = registered(world().view, claim_of(proxy))
+    found = registered(world().view, registration_claim(proxy))
     return {f"{service.host.partition('.')[0]} at {e.address}" for service, endpoints in found for e in endpoints}
 
 

@@ -8,12 +8,19 @@ from envoy.config.route.v3.route_components_pb2 import Route
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.envoy.clusters.template import Client, Own, Shape, build_cluster, own_contents, shared_cluster
+from mesh_pilot.envoy.clusters.template import (
+    ClusterClient,
+    ClusterTemplate,
+    ClusterVars,
+    build_cluster,
+    own_contents,
+    shared_cluster,
+)
 from mesh_pilot.envoy.core.protobuf import encode
 from mesh_pilot.envoy.core.templates import template
 from mesh_pilot.envoy.routes.action import default_retries
 from mesh_pilot.envoy.routes.build import default_route, service_routes
-from mesh_pilot.envoy.tls.upstream import CertificateFiles
+from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles
 from mesh_pilot.mesh.names import outbound
 from mesh_pilot.mesh.visibility import Discovery
 from mesh_pilot.model.config import ConfigKey
@@ -53,14 +60,14 @@ identities = st.one_of(
     st.builds("spiffe://cluster.local/ns/{}/sa/{}".format, hosts, hosts), hosts, st.ip_addresses().map(str)
 )
 clients = st.builds(
-    Client,
+    ClusterClient,
     sidecar=st.booleans(),
-    files=st.none() | st.just(CertificateFiles("/chain.pem", "/key.pem", "/roots.pem")),
+    files=st.none() | st.just(ProxyCertificateFiles("/chain.pem", "/key.pem", "/roots.pem")),
     settings=st.sampled_from(["", '{"connectionSettings": {"profile": "EDGE"}}']),
     certified=st.booleans(),
 )
 shapes = st.builds(
-    Shape,
+    ClusterTemplate,
     client=clients,
     rule=st.lists(st.sampled_from(RULES), max_size=2, unique=True).map(tuple),
     port=st.integers(1, 65535),
@@ -72,12 +79,18 @@ shapes = st.builds(
     mesh_mtls=st.booleans(),
 )
 owns = st.builds(
-    Own, name=texts, stat_name=st.just("") | texts, sni=texts, identities=st.lists(identities, max_size=4).map(tuple)
+    ClusterVars,
+    name=texts,
+    stat_name=st.just("") | texts,
+    sni=texts,
+    identities=st.lists(identities, max_size=4).map(tuple),
 )
 
 
 @given(st.sampled_from(WORLDS), shapes, owns)
-def test_a_cluster_of_a_shape_is_the_one_that_is_built_by_itself(world: World, shape: Shape, own: Own) -> None:
+def test_a_cluster_of_a_shape_is_the_one_that_is_built_by_itself(
+    world: World, shape: ClusterTemplate, own: ClusterVars
+) -> None:
     spliced = shared_cluster(world.view, shape).fill(own_contents(own))
     assert spliced == encode(build_cluster(world.view, shape, own))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mesh_pilot.envoy.telemetry.access_logs import loggers
-from mesh_pilot.mesh.policies import Owner, Side
+from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.model.config import Severity
 from mesh_pilot.world import World
 from mesh_pilot.world.names import GATEWAY_NAME
@@ -25,7 +25,9 @@ QUIET = "accessLogging: [{disabled: true}]"
 def logs(world: World, namespace: str, name: str = "") -> bool:
     """Whether proxies of a namespace, and of a Gateway where it is named, log anything."""
     labels = frozenset({(GATEWAY_NAME, name)}) if name else frozenset()
-    return bool(loggers(world.view, Owner(Side.GATEWAY if name else Side.INBOUND, namespace, labels)))
+    return bool(
+        loggers(world.view, PolicyContext(TrafficSide.GATEWAY if name else TrafficSide.INBOUND, namespace, labels))
+    )
 
 
 @pytest.mark.parametrize("field", [f"targetRef: {FRONT}", f"targetRefs: [{OTHER}, {SERVICE}, {FRONT}]"])
@@ -50,9 +52,9 @@ def test_it_adds_to_the_telemetry_of_the_namespace() -> None:
         + telemetry("b", "shop", "accessLogging: [{providers: [{name: envoy}]}]"),
     )
     labels = frozenset({(GATEWAY_NAME, "front")})
-    (logger,) = loggers(world.view, Owner(Side.GATEWAY, "shop", labels))
+    (logger,) = loggers(world.view, PolicyContext(TrafficSide.GATEWAY, "shop", labels))
     assert (logger.provider, logger.expression) == ("envoy", "connection.mtls")
-    (logger,) = loggers(world.view, Owner(Side.GATEWAY, "shop", frozenset()))
+    (logger,) = loggers(world.view, PolicyContext(TrafficSide.GATEWAY, "shop", frozenset()))
     assert (logger.provider, logger.expression) == ("envoy", "")
 
 

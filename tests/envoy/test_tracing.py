@@ -17,25 +17,25 @@ from google.protobuf import duration_pb2, unknown_fields
 from mesh_pilot.envoy.gateway.generators import gateway_listeners
 from mesh_pilot.envoy.telemetry.tracers import KINDS
 from mesh_pilot.envoy.telemetry.tracing import chosen_tracing
-from mesh_pilot.mesh.policies import Side
+from mesh_pilot.mesh.policies import TrafficSide
 from mesh_pilot.mesh.proxy.span_source import workload_tags
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world import World
 from tests.support.listeners import is_http, listeners, manager, target
 from tests.support.plans import outbound_listeners
-from tests.support.telemetry import PROVIDERS, SERVICES, http_chain, owner, telemetry
+from tests.support.telemetry import PROVIDERS, SERVICES, context, http_chain, telemetry
 from tests.support.worlds import sidecar, world_of
 
 
 def test_tracing_is_as_the_mesh_says() -> None:
-    chosen = chosen_tracing(world_of().view, owner())
+    chosen = chosen_tracing(world_of().view, context())
     assert chosen is not None and chosen.sampling == 1.0 and not chosen.provider
-    assert chosen_tracing(world_of(mesh="enableTracing: false").view, owner()) is None
+    assert chosen_tracing(world_of(mesh="enableTracing: false").view, context()) is None
 
 
 def test_telemetry_about_tracing_without_any_provider_ends_it() -> None:
     world = world_of(telemetry("shop", "shop", "tracing: [{randomSamplingPercentage: 50}]"))
-    assert chosen_tracing(world.view, owner()) is None
+    assert chosen_tracing(world.view, context()) is None
 
 
 def test_the_narrower_telemetry_adds_to_what_the_wider_says_of_tracing() -> None:
@@ -44,10 +44,10 @@ def test_the_narrower_telemetry_adds_to_what_the_wider_says_of_tracing() -> None
         + telemetry("shop", "shop", "tracing: [{customTags: {a: {literal: {value: b}}}}]")
         + telemetry("web", "shop", "tracing: [{match: {mode: SERVER}, disableSpanReporting: true}]", "{app: web}")
     )
-    chosen = chosen_tracing(world.view, owner())
+    chosen = chosen_tracing(world.view, context())
     assert chosen is not None
     assert (chosen.provider, chosen.sampling, list(chosen.tags)) == ("zipkin", 10, ["a"])
-    assert chosen_tracing(world.view, owner(Side.INBOUND)) is None
+    assert chosen_tracing(world.view, context(TrafficSide.INBOUND)) is None
 
 
 @pytest.mark.parametrize(
@@ -235,10 +235,10 @@ def test_the_narrower_telemetry_wins_for_these_fields() -> None:
         telemetry("mesh", "istio-system", wide) + telemetry("web", "shop", f"tracing: [{{{narrow}}}]", "{app: web}"),
         mesh=PROVIDERS,
     )
-    chosen = chosen_tracing(world.view, owner())
+    chosen = chosen_tracing(world.view, context())
     assert chosen is not None
     assert (chosen.by_request_id, chosen.context_disabled, chosen.istio_tags) == (True, False, False)
-    chosen = chosen_tracing(world.view, attrs.evolve(owner(), labels=frozenset()))
+    chosen = chosen_tracing(world.view, attrs.evolve(context(), labels=frozenset()))
     assert chosen is not None
     assert (chosen.by_request_id, chosen.context_disabled, chosen.istio_tags) == (False, True, True)
 

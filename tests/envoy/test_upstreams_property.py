@@ -12,7 +12,7 @@ from mesh_pilot.config.mesh import decode_mesh, decode_networks
 from mesh_pilot.envoy.clusters.inbound import inbound_clusters
 from mesh_pilot.envoy.endpoints.assignments import assignment
 from mesh_pilot.incremental import Watch
-from mesh_pilot.mesh.proxy.scope import facts_of, target_of
+from mesh_pilot.mesh.proxy.scope import proxy_facts, proxy_keys
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import Delete, Item, MeshConfigValue, MeshNetworksValue, Synced, Upsert, item_key
 from mesh_pilot.world import World
@@ -119,7 +119,7 @@ def everything(world: World, watch: Watch) -> dict[tuple[str, str], tuple[str, b
     """All that the proxies are sent of clusters and endpoints."""
     found: dict[tuple[str, str], tuple[str, bytes]] = {}
     for proxy in PROXIES:
-        target = watch.get(target_of.query(facts_of(proxy)))
+        target = watch.get(proxy_keys.query(proxy_facts(proxy)))
         plan = dict(watch.get(outbound_clusters.query(target.scope, target.place)))
         if proxy.type == "sidecar":
             plan |= watch.get(inbound_clusters.query(target.workload))

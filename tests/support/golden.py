@@ -20,7 +20,7 @@ import yaml
 
 from mesh_pilot.envoy.catalog.generators import PartKey, parts_of
 from mesh_pilot.incremental import Query
-from mesh_pilot.mesh.proxy.scope import Call, Target, facts_of, joined, target_of
+from mesh_pilot.mesh.proxy.scope import ProxyKeys, ResourceQuery, merged_plan, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy, parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
 from mesh_pilot.model.service import Locality
@@ -103,7 +103,7 @@ class Dump:
         self.asked = tuple(asked)
         self.wanted = set(wanted)
         self.failures: list[str] = []
-        self.target: Target = target_of(world.view, facts_of(proxy))
+        self.target: ProxyKeys = proxy_keys(world.view, proxy_facts(proxy))
         self.routes: set[str] = set()
         """Route tables to ask for besides those that our listeners name (for a look at routes alone)."""
         self.document: dict[str, dict[str, Any]] = {name: {} for name in SECTIONS}
@@ -136,13 +136,13 @@ class Dump:
         def run() -> None:
             view = self.world.view
             found = query.get(view) if isinstance(query, Query) else {n: query.query(n) for n in names}
-            plan = joined(view, found) if isinstance(found, tuple) else found
+            plan = merged_plan(view, found) if isinstance(found, tuple) else found
             for name, call in plan.items():
                 self._guard(section, name, lambda c=call, n=name: self._put(section, n, c))
 
         self._guard(section, query.derived.name, run)
 
-    def _put(self, section: str, name: str, call: Call) -> None:
+    def _put(self, section: str, name: str, call: ResourceQuery) -> None:
         resource = call.get(self.world.view)
         if resource is None:
             return

@@ -13,7 +13,7 @@ from envoy.extensions.filters.network.tcp_proxy.v3.tcp_proxy_pb2 import TcpProxy
 
 from mesh_pilot.envoy.listeners.inbound import inbound_listeners
 from mesh_pilot.incremental import Query, Watch
-from mesh_pilot.mesh.proxy.scope import Target, facts_of, target_of
+from mesh_pilot.mesh.proxy.scope import ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World
@@ -22,8 +22,8 @@ from tests.support.plans import outbound_listeners
 T = TypeVar("T")
 
 
-def target(world: World, proxy: Proxy) -> Target:
-    return target_of(world.view, facts_of(proxy))
+def target(world: World, proxy: Proxy) -> ProxyKeys:
+    return proxy_keys(world.view, proxy_facts(proxy))
 
 
 def resources(world: World, proxy: Proxy, watch: Watch | None = None) -> dict[str, Resource]:
@@ -32,7 +32,7 @@ def resources(world: World, proxy: Proxy, watch: Watch | None = None) -> dict[st
     def get(query: Query[T]) -> T:
         return watch.get(query) if watch is not None else query.get(world.view)
 
-    seen = get(target_of.query(facts_of(proxy)))
+    seen = get(proxy_keys.query(proxy_facts(proxy)))
     plans = (
         get(outbound_listeners.query(seen.scope, seen.workload.spans)),
         get(inbound_listeners.query(seen.workload)),

@@ -14,12 +14,12 @@ from mesh_pilot.envoy.routes.planned import HTTP_PORT
 from mesh_pilot.envoy.routes.tables import Table, _egress_for
 from mesh_pilot.envoy.routes.virtual_host import PlannedHost, RouteSource, ServiceRoutes
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
-from mesh_pilot.mesh.destination_rules import rule_ref
+from mesh_pilot.mesh.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.domains import Claims, host_port, service_addresses, service_names
 from mesh_pilot.mesh.listener_candidates import TcpMember, _endpoint_addresses, _RouteHeads
 from mesh_pilot.mesh.names import UNIX_PREFIX, listener_name
 from mesh_pilot.mesh.outbound import SERVER_FIRST, OutboundListener
-from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import (
     Egress,
     _add,
@@ -30,7 +30,7 @@ from mesh_pilot.mesh.sidecar_scope import (
     destinations,
     egress_listeners,
 )
-from mesh_pilot.mesh.virtual_services.client import client_of, has_routes
+from mesh_pilot.mesh.virtual_services.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.net import is_ip
@@ -51,7 +51,7 @@ def _exported(view: View, to: str) -> tuple[Service, ...]:
     return tuple(sorted(found, key=lambda service: service.order))
 
 
-def egress_services(view: View, scope: Scope, egress: Egress) -> tuple[Service, ...]:
+def egress_services(view: View, scope: OutboundScope, egress: Egress) -> tuple[Service, ...]:
     """The services behind one egress listener: one a host, in order; trimmed to the listener's port if it has one."""
     services = visible_services(view, scope.namespace)
     if egress.index < 0:
@@ -67,7 +67,7 @@ def egress_services(view: View, scope: Scope, egress: Egress) -> tuple[Service, 
     return tuple(s for s in found if chosen[s.host] == s.namespace)
 
 
-def egress_virtual_services(view: View, scope: Scope, egress: Egress) -> tuple[VirtualServiceHead, ...]:
+def egress_virtual_services(view: View, scope: OutboundScope, egress: Egress) -> tuple[VirtualServiceHead, ...]:
     """The VirtualServices for sidecars behind one egress listener, in order of precedence."""
     heads = _in_order(view.virtual_services(MESH_GATEWAY), scope.namespace)
     if egress.index < 0:
@@ -75,7 +75,7 @@ def egress_virtual_services(view: View, scope: Scope, egress: Egress) -> tuple[V
     return tuple(h for h in heads if _imports_any(egress, h))
 
 
-def scope_services(view: View, scope: Scope) -> tuple[Service, ...]:
+def scope_services(view: View, scope: OutboundScope) -> tuple[Service, ...]:
     """Every service that a scope needs a cluster for: those of its listeners, and with a Sidecar also the
     destinations of the VirtualServices it imports."""
     listeners = egress_listeners(view, scope)
@@ -98,7 +98,7 @@ def scope_services(view: View, scope: Scope) -> tuple[Service, ...]:
     return tuple(found.values())
 
 
-def planned_hosts(view: View, scope: Scope, table: Table) -> tuple[PlannedHost, ...]:
+def planned_hosts(view: View, scope: OutboundScope, table: Table) -> tuple[PlannedHost, ...]:
     """The virtual hosts of a table by name, without the one for everything else."""
     egress = _egress_for(egress_listeners(view, scope), table)
     if egress is None:
@@ -112,7 +112,7 @@ def planned_hosts(view: View, scope: Scope, table: Table) -> tuple[PlannedHost, 
     return _only(hosts, table.sniffed) if table.sniffed else hosts
 
 
-def _hosts_on(view: View, scope: Scope, egress: Egress, port: int) -> tuple[PlannedHost, ...]:
+def _hosts_on(view: View, scope: OutboundScope, egress: Egress, port: int) -> tuple[PlannedHost, ...]:
     """The virtual hosts for services on a port (0: on all ports), by name."""
     services = [s for s in egress_services(view, scope, egress) if not port or s.port(port)]
     planner = _HostPlanner(view, scope, services, port)
@@ -148,7 +148,7 @@ class _Draft:
 class _HostPlanner:
     """Gathers who routes what, in order of precedence, then gives out names and domains."""
 
-    def __init__(self, view: View, scope: Scope, services: Iterable[Service], port: int) -> None:
+    def __init__(self, view: View, scope: OutboundScope, services: Iterable[Service], port: int) -> None:
         self._view = view
         self._scope = scope
         self._port = port
@@ -167,7 +167,7 @@ class _HostPlanner:
             by_port[HTTP_PORT] = []
         if not by_port:
             return
-        client = client_of(self._view, self._scope, MESH_GATEWAY, head.key, infer_ports=not self._port)
+        client = route_client(self._view, self._scope, MESH_GATEWAY, head.key, infer_ports=not self._port)
         for number, served in sorted(by_port.items()):
             if has_routes(self._view, head.key, client, number):
                 routes = virtual_service_routes.query(head.key, client, number)
@@ -181,7 +181,7 @@ class _HostPlanner:
         for service in self._services.values():
             if service.host in self._routed:
                 continue
-            rule = rule_ref(self._view, scope.namespace, scope.labels, service.key)
+            rule = destination_rule_ref(self._view, scope.namespace, scope.labels, service.key)
             configs = (service.config, *rule) if service.config is not None else rule
             for port in self._ports(service):
                 routes = ServiceRoutes(service.host, port.number, rule)
@@ -235,7 +235,7 @@ class _HostPlanner:
         return unknown, found
 
 
-def outbound_plan(view: View, scope: Scope) -> tuple[tuple[OutboundListener, ...], tuple[Conflict, ...]]:
+def outbound_plan(view: View, scope: OutboundScope) -> tuple[tuple[OutboundListener, ...], tuple[Conflict, ...]]:
     """The outbound listeners of a scope, in the order in which they came up; virtualOutbound is not among them."""
     planner = _ListenerPlanner(view, scope)
     for egress in egress_listeners(view, scope):
@@ -273,7 +273,7 @@ class _Held:
 class _ListenerPlanner:
     """Puts services on listeners, one egress listener after the other."""
 
-    def __init__(self, view: View, scope: Scope) -> None:
+    def __init__(self, view: View, scope: OutboundScope) -> None:
         self.view = view
         self.scope = scope
         self.held: dict[str, _Held] = {}

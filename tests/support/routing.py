@@ -10,7 +10,7 @@ from google.protobuf import json_format
 
 from mesh_pilot.envoy.gateway.generators import gateway_route
 from mesh_pilot.envoy.routes.tables import route_configuration
-from mesh_pilot.mesh.proxy.scope import Target, facts_of, target_of
+from mesh_pilot.mesh.proxy.scope import ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World
@@ -47,9 +47,9 @@ def virtual_service(name: str, spec: str, *, namespace: str = "shop", age: int =
     return config("VirtualService", name, spec, namespace=namespace, age=age)
 
 
-def target(world: World, proxy: Proxy | None = None) -> Target:
+def target(world: World, proxy: Proxy | None = None) -> ProxyKeys:
     """A proxy as translators see it; a sidecar in ``shop`` if not said."""
-    return target_of(world.view, facts_of(proxy or sidecar(namespace="shop")))
+    return proxy_keys(world.view, proxy_facts(proxy or sidecar(namespace="shop")))
 
 
 def resource(world: World, name: str, proxy: Proxy | None = None) -> Resource | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mesh_pilot.mesh.policies import Owner, Side
+from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.world import World
 from tests.support.listeners import listeners, manager
 from tests.support.worlds import sidecar
@@ -61,8 +61,8 @@ def telemetry(name: str, namespace: str, spec: str, selector: str = "") -> str:
     )
 
 
-def owner(side: Side = Side.OUTBOUND) -> Owner:
-    return Owner(side, "shop", WEB)
+def context(side: TrafficSide = TrafficSide.OUTBOUND) -> PolicyContext:
+    return PolicyContext(side, "shop", WEB)
 
 
 def http_chain(world: World) -> Any:

@@ -10,15 +10,15 @@ from envoy.extensions.upstreams.http.v3.http_protocol_options_pb2 import HttpPro
 from mesh_pilot.envoy.clusters.connection_pool import HTTP_OPTIONS
 from mesh_pilot.envoy.clusters.inbound import inbound_clusters
 from mesh_pilot.envoy.endpoints.assignments import assignment
-from mesh_pilot.mesh.proxy.scope import Plan, Target, facts_of, target_of
+from mesh_pilot.mesh.proxy.scope import Plan, ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World
 from tests.support.plans import outbound_clusters
 
 
-def target(world: World, proxy: Proxy) -> Target:
-    return target_of(world.view, facts_of(proxy))
+def target(world: World, proxy: Proxy) -> ProxyKeys:
+    return proxy_keys(world.view, proxy_facts(proxy))
 
 
 def outbound(world: World, proxy: Proxy) -> dict[str, Cluster]:

@@ -24,15 +24,15 @@ from mesh_pilot.world.view import View
 
 T = TypeVar("T")
 
-RuleRef = tuple[ConfigKey, ...]
+DestinationRuleRef = tuple[ConfigKey, ...]
 """The DestinationRules that together are one rule, the deciding one first; empty: no rule. Small and hashable:
 clients that follow the same rules share what is made from them."""
 
-NO_RULE: RuleRef = ()
+NO_RULE: DestinationRuleRef = ()
 
 
 @attrs.frozen
-class Rule:
+class MergedRule:
     """Merged DestinationRules."""
 
     policy: api.TrafficPolicy | None = None
@@ -56,7 +56,7 @@ class Policy:
 NO_POLICY = Policy()
 
 
-def rule_ref(view: View, namespace: str, labels: Labels | None, service: ServiceKey) -> RuleRef:
+def destination_rule_ref(view: View, namespace: str, labels: Labels | None, service: ServiceKey) -> DestinationRuleRef:
     """The rule that a client follows for a service. Called as it is: most services have none to remember.
 
     ``labels`` are the client's (``Scope.labels``); None where the rule is asked for by the service's own side, for
@@ -66,7 +66,7 @@ def rule_ref(view: View, namespace: str, labels: Labels | None, service: Service
 
 
 @derived
-def _chosen(view: View, namespace: str, labels: Labels | None, service: ServiceKey) -> RuleRef:
+def _chosen(view: View, namespace: str, labels: Labels | None, service: ServiceKey) -> DestinationRuleRef:
     found = NO_RULE
     for entry in _entries_for(view, _rules_covering(view, service.host), namespace, service):
         if entry.selector is None:
@@ -77,7 +77,7 @@ def _chosen(view: View, namespace: str, labels: Labels | None, service: ServiceK
 
 
 @derived
-def rule(view: View, ref: RuleRef) -> Rule:
+def rule(view: View, ref: DestinationRuleRef) -> MergedRule:
     """What the DestinationRules of a reference say together."""
     policy: api.TrafficPolicy | None = None
     subsets: dict[str, api.Subset] = {}
@@ -89,24 +89,24 @@ def rule(view: View, ref: RuleRef) -> Rule:
         policy = _first(policy, spec.traffic_policy)
         for subset in spec.subsets:
             subsets.setdefault(subset.name, subset)
-    return Rule(policy, subsets)
+    return MergedRule(policy, subsets)
 
 
 @derived
-def covers_many(view: View, ref: RuleRef) -> bool:
+def covers_many(view: View, ref: DestinationRuleRef) -> bool:
     """Whether a rule is written for a wildcard, so that many services may follow it."""
     configs = (view.config(key) for key in ref)
     return any(config.spec.host.startswith("*") for config in configs if config is not None)
 
 
 @derived
-def subset_names(view: View, ref: RuleRef) -> tuple[str, ...]:
+def subset_names(view: View, ref: DestinationRuleRef) -> tuple[str, ...]:
     """The subsets of a rule, in the order in which they are declared."""
     return tuple(rule(view, ref).subsets)
 
 
 @derived
-def subset_labels(view: View, ref: RuleRef, subset: str) -> Labels | None:
+def subset_labels(view: View, ref: DestinationRuleRef, subset: str) -> Labels | None:
     """The labels that endpoints of a subset have (none: all endpoints); None when there is no such subset."""
     if not subset:
         return frozenset()
@@ -115,7 +115,7 @@ def subset_labels(view: View, ref: RuleRef, subset: str) -> Labels | None:
 
 
 @derived
-def policy(view: View, ref: RuleRef, port: int, subset: str = "") -> Policy:
+def policy(view: View, ref: DestinationRuleRef, port: int, subset: str = "") -> Policy:
     """The traffic policy for a port (by number) and a subset (empty: the service as a whole)."""
     if not ref:
         return NO_POLICY
@@ -125,7 +125,7 @@ def policy(view: View, ref: RuleRef, port: int, subset: str = "") -> Policy:
     return _overlay(result, chosen.traffic_policy, port) if chosen else result
 
 
-def client_policy(view: View, ref: RuleRef, port: int, subset: str = "") -> Policy:
+def client_policy(view: View, ref: DestinationRuleRef, port: int, subset: str = "") -> Policy:
     """``policy`` as a client follows it: where the rule says nothing, the mesh's default."""
     result = policy(view, ref, port, subset)
     connection_pool, outlier_detection = _mesh_default(view)
@@ -139,7 +139,7 @@ def client_policy(view: View, ref: RuleRef, port: int, subset: str = "") -> Poli
 
 
 @derived
-def passes_through(view: View, ref: RuleRef, port: int, subset: str = "") -> bool:
+def passes_through(view: View, ref: DestinationRuleRef, port: int, subset: str = "") -> bool:
     """Whether a rule turns load balancing off: connections go where the client meant them to."""
     balancer = policy(view, ref, port, subset).load_balancer
     return balancer is not None and balancer.simple == api.LoadBalancerSettingsSimpleLb.PASSTHROUGH
@@ -216,7 +216,7 @@ _Covering = tuple[tuple[_Head, ...], ...]
 class _Entry:
     """Rules of one namespace, host and selector."""
 
-    configs: RuleRef
+    configs: DestinationRuleRef
     selector: Labels | None
     export_to: frozenset[str]
     declared: bool

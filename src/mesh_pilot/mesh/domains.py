@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
-from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.model.service import UNSPECIFIED, Resolution, Service
 
 SERVICES = ".svc."
@@ -34,7 +34,7 @@ def service_names(service: Service, dns_domain: str) -> tuple[tuple[str, ...], t
     return names, short
 
 
-def service_addresses(service: Service, scope: Scope) -> tuple[str, ...]:
+def service_addresses(service: Service, scope: OutboundScope) -> tuple[str, ...]:
     """The service's virtual addresses that a request can name as its host."""
     found = [a for a in service.addresses if a != UNSPECIFIED and "/" not in a]
     if not service.addresses and scope.auto_addresses and service.auto_address:

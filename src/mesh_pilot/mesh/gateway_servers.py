@@ -15,7 +15,7 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.instances import instances
-from mesh_pilot.mesh.proxy.scope import Scope, Workload
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world import View
@@ -26,7 +26,7 @@ PRIVILEGED = 1024
 """Ports below it need rights that an unprivileged router has not."""
 
 
-class Kind(StrEnum):
+class ServerKind(StrEnum):
     """What a server does with connections."""
 
     HTTP = "HTTP"
@@ -42,7 +42,7 @@ class Kind(StrEnum):
 
     @property
     def is_plain(self) -> bool:
-        return self in (Kind.HTTP, Kind.TCP)
+        return self in (ServerKind.HTTP, ServerKind.TCP)
 
 
 Ports = tuple[tuple[int, int], ...]
@@ -50,13 +50,13 @@ Ports = tuple[tuple[int, int], ...]
 
 
 @attrs.frozen(cache_hash=True)
-class Server:
+class GatewayServer:
     """One server of a Gateway, as far as it decides about listeners and routes."""
 
     gateway: ConfigKey
     index: int
     """Its place in the Gateway."""
-    kind: Kind
+    kind: ServerKind
     protocol: Protocol
     port: int
     """As the Gateway says it: what matches of VirtualServices mean."""
@@ -90,30 +90,30 @@ class Server:
 
 
 @attrs.frozen(cache_hash=True)
-class Listener:
+class GatewayListener:
     """What a router listens on, and who shares it."""
 
     bind: str
     port: int
-    servers: tuple[Server, ...]
+    servers: tuple[GatewayServer, ...]
 
 
 @attrs.frozen
-class Skipped:
+class SkippedServer:
     """A server that has no place, and why."""
 
-    server: Server
+    server: GatewayServer
     reason: str
 
 
 @attrs.frozen
-class Merged:
+class MergedServers:
     """All servers of a router."""
 
-    listeners: tuple[Listener, ...]
-    tables: Mapping[str, tuple[Server, ...]]
+    listeners: tuple[GatewayListener, ...]
+    tables: Mapping[str, tuple[GatewayServer, ...]]
     """Servers by route table."""
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[SkippedServer, ...]
 
 
 @derived
@@ -126,7 +126,7 @@ def target_ports(view: View, workload: Workload) -> Ports:
 
 
 @derived
-def merged_servers(view: View, scope: Scope, ports: Ports) -> Merged:
+def merged_servers(view: View, scope: OutboundScope, ports: Ports) -> MergedServers:
     """The servers of the Gateways (oldest first) that select a router."""
     merger = _Merger(unprivileged=scope.is_on("UNPRIVILEGED_POD"))
     for key in scope.gateways:
@@ -142,20 +142,20 @@ def merged_servers(view: View, scope: Scope, ports: Ports) -> Merged:
 class _Shared:
     """What the servers of one listener have taken."""
 
-    servers: list[Server] = attrs.field(factory=list)
-    names: dict[str, Server] = attrs.field(factory=dict)
+    servers: list[GatewayServer] = attrs.field(factory=list)
+    names: dict[str, GatewayServer] = attrs.field(factory=dict)
     """By host, the TLS server that it goes to."""
-    tables: dict[str, Server] = attrs.field(factory=dict)
+    tables: dict[str, GatewayServer] = attrs.field(factory=dict)
     """By route table, the HTTPS server that it is for."""
 
-    def add(self, server: Server) -> None:
+    def add(self, server: GatewayServer) -> None:
         self.servers.append(server)
         if not server.kind.is_plain:
             self.names.update(dict.fromkeys(server.server_names, server))
-        if server.kind is Kind.HTTPS:
+        if server.kind is ServerKind.HTTPS:
             self.tables[server.route_name] = server
 
-    def conflict(self, server: Server) -> str:
+    def conflict(self, server: GatewayServer) -> str:
         """Why a server can't share the listener; empty if it can."""
         if not self.servers:
             return ""
@@ -163,7 +163,7 @@ class _Shared:
         if server.kind.is_plain != first.kind.is_plain:
             return f"{_where(first)} is {'plaintext' if first.kind.is_plain else 'TLS'}, and both can't be on one port"
         if server.kind.is_plain:
-            if server.kind is first.kind is Kind.HTTP:
+            if server.kind is first.kind is ServerKind.HTTP:
                 return ""
             return f"{_where(first)} is {first.protocol}: on one port only HTTP servers can be told apart"
         taken = [name for name in server.server_names if name in self.names]
@@ -171,7 +171,7 @@ class _Shared:
             other = self.names[taken[0]]
             shared = [name for name in taken if self.names[name] is other]
             return f"{_where(other)} has the same hosts: {', '.join(shared)}"
-        if server.kind is Kind.HTTPS and server.route_name in self.tables:
+        if server.kind is ServerKind.HTTPS and server.route_name in self.tables:
             return f"{_where(self.tables[server.route_name])} has a server with the same port name"
         return ""
 
@@ -180,38 +180,38 @@ class _Merger:
     def __init__(self, *, unprivileged: bool) -> None:
         self._unprivileged = unprivileged
         self._listeners: dict[tuple[str, int], _Shared] = {}
-        self._tables: dict[str, list[Server]] = {}
-        self._skipped: list[Skipped] = []
+        self._tables: dict[str, list[GatewayServer]] = {}
+        self._skipped: list[SkippedServer] = []
 
-    def add(self, server: Server) -> None:
+    def add(self, server: GatewayServer) -> None:
         held = self._listeners.get((server.bind, server.bound)) or _Shared()
         reason = held.conflict(server)
         if self._unprivileged and server.bound < PRIVILEGED:
             reason = f"an unprivileged router can't listen on port {server.bound}"
         if reason:
-            self._skipped.append(Skipped(server, reason))
+            self._skipped.append(SkippedServer(server, reason))
             return
         held.add(server)
         self._listeners[(server.bind, server.bound)] = held
         if server.route_name:
             self._tables.setdefault(server.route_name, []).append(server)
 
-    def result(self) -> Merged:
-        return Merged(
-            listeners=tuple(Listener(*where, tuple(held.servers)) for where, held in self._listeners.items()),
+    def result(self) -> MergedServers:
+        return MergedServers(
+            listeners=tuple(GatewayListener(*where, tuple(held.servers)) for where, held in self._listeners.items()),
             tables={name: tuple(servers) for name, servers in self._tables.items()},
             skipped=tuple(self._skipped),
         )
 
 
-def _where(server: Server) -> str:
+def _where(server: GatewayServer) -> str:
     return f"port {server.bound} of Gateway {server.gateway_name}"
 
 
-def _server(key: ConfigKey, index: int, spec: api.Server, port: api.Port, bound: int, bind: str) -> Server:
+def _server(key: ConfigKey, index: int, spec: api.Server, port: api.Port, bound: int, bind: str) -> GatewayServer:
     protocol = Protocol.parse(port.protocol)
     kind = _kind(protocol, spec.tls)
-    return Server(
+    return GatewayServer(
         gateway=key,
         index=index,
         kind=kind,
@@ -221,28 +221,28 @@ def _server(key: ConfigKey, index: int, spec: api.Server, port: api.Port, bound:
         bind=bind,
         hosts=tuple(dict.fromkeys(_host(host, key.namespace) for host in spec.hosts)),
         route_name=_route_name(kind, key, spec, port, bound),
-        stat_prefix=spec.name if kind is Kind.HTTPS else "",
-        redirects=kind is Kind.HTTP and spec.tls is not None and spec.tls.https_redirect,
+        stat_prefix=spec.name if kind is ServerKind.HTTPS else "",
+        redirects=kind is ServerKind.HTTP and spec.tls is not None and spec.tls.https_redirect,
     )
 
 
-def _kind(protocol: Protocol, tls: api.ServerTlsSettings | None) -> Kind:
+def _kind(protocol: Protocol, tls: api.ServerTlsSettings | None) -> ServerKind:
     if protocol.is_http:
-        return Kind.HTTP
+        return ServerKind.HTTP
     if tls is None:
-        return Kind.TCP
+        return ServerKind.TCP
     if tls.mode is TlsMode.AUTO_PASSTHROUGH:
-        return Kind.AUTO_PASSTHROUGH
+        return ServerKind.AUTO_PASSTHROUGH
     if tls.mode is TlsMode.PASSTHROUGH:
-        return Kind.PASSTHROUGH
-    return Kind.HTTPS if protocol is Protocol.HTTPS else Kind.TLS
+        return ServerKind.PASSTHROUGH
+    return ServerKind.HTTPS if protocol is Protocol.HTTPS else ServerKind.TLS
 
 
-def _route_name(kind: Kind, key: ConfigKey, spec: api.Server, port: api.Port, bound: int) -> str:
+def _route_name(kind: ServerKind, key: ConfigKey, spec: api.Server, port: api.Port, bound: int) -> str:
     bind = f".{spec.bind}" if spec.bind else ""
-    if kind is Kind.HTTP:
+    if kind is ServerKind.HTTP:
         return f"http.{bound}{bind}"
-    if kind is Kind.HTTPS:
+    if kind is ServerKind.HTTPS:
         return f"https.{port.number}.{port.name}.{key.name}.{key.namespace}{bind}"
     return ""
 

@@ -16,7 +16,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
 from mesh_pilot.mesh.names import listener_name
 from mesh_pilot.mesh.proxy.instances import instances
-from mesh_pilot.mesh.proxy.scope import Scope, Workload
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.stat_names import inbound_stat_name
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import Interception
@@ -140,7 +140,7 @@ def _own_address(workload: Workload) -> str:
     return workload.scope.wildcard
 
 
-def _may_listen(scope: Scope, address: str, port: int) -> bool:
+def _may_listen(scope: OutboundScope, address: str, port: int) -> bool:
     """Whether a proxy can listen at its workload's address while the application listens on the loopback address.
 
     Where both are the same there is no room for a proxy: clients reach the application directly.
@@ -148,5 +148,5 @@ def _may_listen(scope: Scope, address: str, port: int) -> bool:
     return address != scope.loopback and not _is_privileged(scope, port)
 
 
-def _is_privileged(scope: Scope, port: int) -> bool:
+def _is_privileged(scope: OutboundScope, port: int) -> bool:
     return scope.is_on("UNPRIVILEGED_POD") and port < PRIVILEGED

@@ -15,7 +15,7 @@ import attrs
 
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import UNIX_PREFIX, listener_name
-from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import (
     Egress,
     all_egress_virtual_services,
@@ -54,7 +54,7 @@ class TcpMember:
 
 
 @attrs.frozen
-class Spot:
+class ListenerCandidate:
     """A service port that wants a place on a listener."""
 
     order: Order
@@ -84,16 +84,16 @@ def has_port(egress: Egress) -> bool:
     return bool(egress.port) or egress.bind.startswith(UNIX_PREFIX)
 
 
-def spots(view: View, scope: Scope, bucket: int) -> Iterator[Spot]:
+def listener_candidates(view: View, scope: OutboundScope, bucket: int) -> Iterator[ListenerCandidate]:
     """What the services in a bucket of a scope want, in order."""
     for at, egress in enumerate(egress_listeners(view, scope)):
-        yield from _Wanted(view, scope, egress, at, bucket).spots()
+        yield from _Wanted(view, scope, egress, at, bucket).candidates()
 
 
 class _Wanted:
     """What the services of a bucket want that are behind one egress listener."""
 
-    def __init__(self, view: View, scope: Scope, egress: Egress, at: int, bucket: int) -> None:
+    def __init__(self, view: View, scope: OutboundScope, egress: Egress, at: int, bucket: int) -> None:
         self._view = view
         self._scope = scope
         self._egress = egress
@@ -103,7 +103,7 @@ class _Wanted:
         self._bind_to_port = egress.capture_none or scope.interception is Interception.NONE
         self._unprivileged = scope.is_on("UNPRIVILEGED_POD")
 
-    def spots(self) -> Iterator[Spot]:
+    def candidates(self) -> Iterator[ListenerCandidate]:
         egress = self._egress
         if has_port(egress) and not self._may_bind(egress.port):
             return
@@ -153,10 +153,12 @@ class _Wanted:
 
     def _spot(
         self, service: Service, address: str, port: int, protocol: Protocol, bind: str, order: Order
-    ) -> Spot | None:
+    ) -> ListenerCandidate | None:
         wildcard = self._scope.wildcard
         if protocol.is_http:
-            return Spot(order, bind or wildcard, port, service.host, protocol, self._bind_to_port, is_own=False)
+            return ListenerCandidate(
+                order, bind or wildcard, port, service.host, protocol, self._bind_to_port, is_own=False
+            )
         if protocol is not Protocol.AUTO and not protocol.is_tcp:
             return None
         cidr = ""
@@ -165,7 +167,7 @@ class _Wanted:
             bind = wildcard if cidr or address == UNSPECIFIED else address
         is_own = bind not in (wildcard, self._scope.loopback, self._egress.bind)
         member = self._member(service, address, port, protocol, bind, cidr)
-        return Spot(order, bind, port, service.host, protocol, self._bind_to_port, is_own, member)
+        return ListenerCandidate(order, bind, port, service.host, protocol, self._bind_to_port, is_own, member)
 
     def _member(self, service: Service, address: str, port: int, protocol: Protocol, bind: str, cidr: str) -> TcpMember:
         ports = service.ports

@@ -14,7 +14,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults
-from mesh_pilot.mesh.proxy.scope import Place
+from mesh_pilot.mesh.proxy.scope import ProxyLocality
 from mesh_pilot.model.service import NOWHERE, Endpoint, Locality
 
 REGION_LABEL = "topology.kubernetes.io/region"
@@ -56,7 +56,9 @@ Preference = Distribution | Failover | LabelPriority | None
 """None: all are equal."""
 
 
-def preference(setting: api.LocalityLoadBalancerSetting | None, place: Place, detects_outliers: bool) -> Preference:
+def preference(
+    setting: api.LocalityLoadBalancerSetting | None, place: ProxyLocality, detects_outliers: bool
+) -> Preference:
     """What a client at a place prefers.
 
     Failover needs outlier detection: without it Envoy would never find an endpoint bad enough to leave.
@@ -76,7 +78,7 @@ def preference(setting: api.LocalityLoadBalancerSetting | None, place: Place, de
 
 
 def zone_aware_preference(
-    setting: api.ZoneAwareLoadBalancerSetting, place: Place, detects_outliers: bool
+    setting: api.ZoneAwareLoadBalancerSetting, place: ProxyLocality, detects_outliers: bool
 ) -> Preference:
     """The same under zone aware load balancing: a region is one priority, in which Envoy prefers its own zone."""
     if not detects_outliers:
@@ -146,7 +148,7 @@ def distributed_weights(wanted: Distribution, groups: Sequence[tuple[Locality, i
     return result
 
 
-def _failover(place: Place, by_labels: Sequence[str], regions: Iterable[tuple[str, str]]) -> Preference:
+def _failover(place: ProxyLocality, by_labels: Sequence[str], regions: Iterable[tuple[str, str]]) -> Preference:
     if by_labels:
         own = {**dict(place.labels), **topology(place.locality, place.network, place.cluster_id)}
         return LabelPriority(tuple(_wanted_label(label, own) for label in by_labels))

@@ -35,8 +35,8 @@ JWT_PAYLOAD = "payload"
 
 HTTP_RBAC = "envoy.filters.http.rbac"
 """The HTTP filter that carries out AuthorizationPolicies; its dynamic metadata is under this name."""
-TRIED_ALLOW = "istio_dry_run_allow_"
-TRIED_DENY = "istio_dry_run_deny_"
+DRY_RUN_ALLOW = "istio_dry_run_allow_"
+DRY_RUN_DENY = "istio_dry_run_deny_"
 """Prefixes of the dynamic metadata of policies in dry run."""
 
 UNIX_PREFIX = "unix://"

@@ -16,10 +16,10 @@ import attrs
 
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
-from mesh_pilot.mesh.listener_candidates import Order, Spot, TcpMember, has_port, spots
+from mesh_pilot.mesh.listener_candidates import ListenerCandidate, Order, TcpMember, has_port, listener_candidates
 from mesh_pilot.mesh.names import listener_name
-from mesh_pilot.mesh.overlap_index import ledger_of
-from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.overlap_index import overlap_index
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import egress_listeners, scope_buckets
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
@@ -57,7 +57,7 @@ class OutboundListener:
 
 
 @attrs.frozen
-class OutboundPlan:
+class OutboundListeners:
     listeners: Mapping[str, OutboundListener]
     """By name."""
     conflicts: tuple[tuple[Order, Conflict], ...] = ()
@@ -69,36 +69,38 @@ class OutboundPlan:
 
 
 @attrs.frozen(cache_hash=True)
-class ListenerShare:
+class ListenerShard:
     """Some of the outbound listeners of a scope: those of a bucket, or those that are shared."""
 
-    scope: Scope
+    scope: OutboundScope
     bucket: int
     disputed: frozenset[str] = NOTHING
     """Names of listeners at own addresses on which services of several buckets meet: they are among the shared."""
 
 
 @derived
-def outbound_plan(view: View, scope: Scope) -> OutboundPlan:
+def outbound_listeners(view: View, scope: OutboundScope) -> OutboundListeners:
     """The outbound listeners of a scope; virtualOutbound is not among them. Conflicts are in order."""
-    plans = [share_plan(view, share) for share in listener_shares(view, scope)]
+    plans = [share_plan(view, share) for share in listener_shards(view, scope)]
     listeners = {name: listener for plan in plans for name, listener in plan.listeners.items()}
-    return OutboundPlan(listeners, tuple(sorted((c for plan in plans for c in plan.conflicts), key=lambda c: c[0])))
+    return OutboundListeners(
+        listeners, tuple(sorted((c for plan in plans for c in plan.conflicts), key=lambda c: c[0]))
+    )
 
 
 @derived
-def listener_shares(view: View, scope: Scope) -> tuple[ListenerShare, ...]:
+def listener_shards(view: View, scope: OutboundScope) -> tuple[ListenerShard, ...]:
     """The shares of the outbound listeners of a scope that have any."""
     own = {bucket: _own(view, scope, bucket).names for bucket in scope_buckets(view, scope)}
     if not any(own.values()):
-        return (ListenerShare(scope, SHARED),)
-    ledger = ledger_of(view, "listeners", scope)
+        return (ListenerShard(scope, SHARED),)
+    ledger = overlap_index(view, "listeners", scope)
     disputed = ledger.shared(own).union(name for name in _shared_names(view, scope) if name in ledger)
-    found = (ListenerShare(scope, bucket, names & disputed) for bucket, names in own.items() if names)
-    return (ListenerShare(scope, SHARED, disputed), *found)
+    found = (ListenerShard(scope, bucket, names & disputed) for bucket, names in own.items() if names)
+    return (ListenerShard(scope, SHARED, disputed), *found)
 
 
-def share_plan(view: View, share: ListenerShare) -> OutboundPlan:
+def share_plan(view: View, share: ListenerShard) -> OutboundListeners:
     """The listeners of a share."""
     if share.bucket == SHARED:
         return _shared(view, share.scope, share.disputed)
@@ -106,25 +108,25 @@ def share_plan(view: View, share: ListenerShare) -> OutboundPlan:
     if not share.disputed:
         return plan
     listeners = {name: listener for name, listener in plan.listeners.items() if name not in share.disputed}
-    return OutboundPlan(listeners, tuple(c for c in plan.conflicts if c[1].listener not in share.disputed))
+    return OutboundListeners(listeners, tuple(c for c in plan.conflicts if c[1].listener not in share.disputed))
 
 
 @derived
-def _own(view: View, scope: Scope, bucket: int) -> OutboundPlan:
+def _own(view: View, scope: OutboundScope, bucket: int) -> OutboundListeners:
     """The listeners at own addresses of the services in a bucket."""
-    found: dict[str, list[Spot]] = {}
-    for spot in spots(view, scope, bucket):
+    found: dict[str, list[ListenerCandidate]] = {}
+    for spot in listener_candidates(view, scope, bucket):
         if spot.is_own:
             found.setdefault(spot.name, []).append(spot)
-    return _settled(_Settler(view, scope), found)
+    return _settled(_ListenerMerger(view, scope), found)
 
 
 @derived
-def _wanted(view: View, scope: Scope, bucket: int) -> Mapping[str, tuple[Spot, ...]]:
+def _wanted(view: View, scope: OutboundScope, bucket: int) -> Mapping[str, tuple[ListenerCandidate, ...]]:
     """What the services in a bucket want of shared listeners: of HTTP services on each only the first."""
-    found: dict[str, list[Spot]] = {}
+    found: dict[str, list[ListenerCandidate]] = {}
     with_http: set[str] = set()
-    for spot in spots(view, scope, bucket):
+    for spot in listener_candidates(view, scope, bucket):
         if spot.is_own:
             continue
         name = spot.name
@@ -137,42 +139,42 @@ def _wanted(view: View, scope: Scope, bucket: int) -> Mapping[str, tuple[Spot, .
 
 
 @derived
-def _shared_names(view: View, scope: Scope) -> frozenset[str]:
+def _shared_names(view: View, scope: OutboundScope) -> frozenset[str]:
     return frozenset().union(*(_wanted(view, scope, bucket) for bucket in scope_buckets(view, scope)))
 
 
 @derived
-def _shared(view: View, scope: Scope, disputed: frozenset[str]) -> OutboundPlan:
+def _shared(view: View, scope: OutboundScope, disputed: frozenset[str]) -> OutboundListeners:
     """The listeners on which services of several buckets meet."""
     every = scope_buckets(view, scope)
-    found: dict[str, list[Spot]] = {}
+    found: dict[str, list[ListenerCandidate]] = {}
     for bucket in every:
         for name, wanted in _wanted(view, scope, bucket).items():
             found.setdefault(name, []).extend(wanted)
         if disputed and not disputed.isdisjoint(_own(view, scope, bucket).names):
-            for spot in spots(view, scope, bucket):
+            for spot in listener_candidates(view, scope, bucket):
                 if spot.is_own and spot.name in disputed:
                     found.setdefault(spot.name, []).append(spot)
-    settler = _Settler(view, scope)
+    settler = _ListenerMerger(view, scope)
     plan = _settled(settler, found)
     if not settler.refused_http:
         return plan
     # All HTTP services on these listeners are refused, and each is to be told of.
     again = {name: [s for s in found[name] if s.member is not None] for name in settler.refused_http}
     for bucket in every:
-        for spot in spots(view, scope, bucket):
+        for spot in listener_candidates(view, scope, bucket):
             if spot.member is None and spot.name in again:
                 again[spot.name].append(spot)
-    return _settled(_Settler(view, scope), {**found, **again})
+    return _settled(_ListenerMerger(view, scope), {**found, **again})
 
 
-def _settled(settler: _Settler, wanted: Mapping[str, list[Spot]]) -> OutboundPlan:
+def _settled(settler: _ListenerMerger, wanted: Mapping[str, list[ListenerCandidate]]) -> OutboundListeners:
     listeners = {}
     for name, found in wanted.items():
         listener = settler.settle(sorted(found, key=lambda spot: spot.order))
         if listener is not None:
             listeners[name] = listener
-    return OutboundPlan(listeners, tuple(sorted(settler.conflicts, key=lambda conflict: conflict[0])))
+    return OutboundListeners(listeners, tuple(sorted(settler.conflicts, key=lambda conflict: conflict[0])))
 
 
 @attrs.define
@@ -202,10 +204,10 @@ class _Held:
         )
 
 
-class _Settler:
+class _ListenerMerger:
     """Decides who gets a place on a listener, one listener after the other."""
 
-    def __init__(self, view: View, scope: Scope) -> None:
+    def __init__(self, view: View, scope: OutboundScope) -> None:
         egress = enumerate(egress_listeners(view, scope))
         self._catch_all = [at for at, listener in egress if not has_port(listener)]
         self._wildcard = scope.wildcard
@@ -213,18 +215,18 @@ class _Settler:
         self.refused_http: set[str] = set()
         """Names of listeners on which HTTP got no place beside a protocol in which the server speaks first."""
 
-    def settle(self, wanted: Iterable[Spot]) -> OutboundListener | None:
+    def settle(self, wanted: Iterable[ListenerCandidate]) -> OutboundListener | None:
         """The listener for these, which want the same one, in order; None where none of them gets it."""
         held: _Held | None = None
         for spot in wanted:
             held = self._with_http(held, spot) if spot.member is None else self._with_tcp(held, spot, spot.member)
         return held.listener() if held is not None else None
 
-    def _is_locked(self, held: _Held, spot: Spot) -> bool:
+    def _is_locked(self, held: _Held, spot: ListenerCandidate) -> bool:
         """Whether a listener is of an egress listener further up, and closed to those below."""
         return any(held.opened < at <= spot.egress for at in self._catch_all)
 
-    def _with_http(self, held: _Held | None, spot: Spot) -> _Held:
+    def _with_http(self, held: _Held | None, spot: ListenerCandidate) -> _Held:
         sniffed = spot.bind == self._wildcard and spot.protocol is not Protocol.HTTP_PROXY
         if held is None:
             held = _opened(spot)
@@ -239,7 +241,7 @@ class _Settler:
         held.route_name = str(spot.port) if spot.port else spot.bind
         return held
 
-    def _with_tcp(self, held: _Held | None, spot: Spot, member: TcpMember) -> _Held | None:
+    def _with_tcp(self, held: _Held | None, spot: ListenerCandidate, member: TcpMember) -> _Held | None:
         if held is not None and (self._is_locked(held, spot) or self._stays_out(held, spot)):
             return held
         if not member.cluster_port:
@@ -256,7 +258,7 @@ class _Settler:
         held.sniffed = held.http is not None
         return held
 
-    def _stays_out(self, held: _Held, spot: Spot) -> bool:
+    def _stays_out(self, held: _Held, spot: ListenerCandidate) -> bool:
         """Whether a TCP service gets no place on a listener that is there already."""
         if spot.protocol is not Protocol.AUTO or held.http is None or not held.sniffed:
             return self._server_first(held, spot)
@@ -264,7 +266,7 @@ class _Settler:
             self._refuse(held, spot, "connections that are not HTTP pass through, because HTTP came first")
         return True
 
-    def _server_first(self, held: _Held, spot: Spot) -> bool:
+    def _server_first(self, held: _Held, spot: ListenerCandidate) -> bool:
         """Whether two can't share a listener, because an inspector would keep one waiting for its server to speak."""
         if spot.protocol in SERVER_FIRST:
             clash = held.http is not None
@@ -275,7 +277,7 @@ class _Settler:
             self._refuse(held, spot, "a protocol in which the server speaks first can't share a port with HTTP")
         return clash
 
-    def _refuse(self, held: _Held, spot: Spot, reason: str) -> None:
+    def _refuse(self, held: _Held, spot: ListenerCandidate, reason: str) -> None:
         kind = ConflictKind.TCP_OVER_TCP
         if spot.protocol.is_http:
             kind = ConflictKind.HTTP_OVER_TCP
@@ -284,5 +286,5 @@ class _Settler:
         self.conflicts.append((spot.order, Conflict(spot.name, held.first, spot.host, reason, kind)))
 
 
-def _opened(spot: Spot) -> _Held:
+def _opened(spot: ListenerCandidate) -> _Held:
     return _Held(spot.bind, spot.port, spot.bind_to_port, spot.host, spot.egress)

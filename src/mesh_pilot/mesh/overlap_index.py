@@ -8,7 +8,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
 
-class Ledger:
+class OverlapIndex:
     """What the sets were at the last look, and which names were in more than one of them.
 
     A derived value may keep one (``ledger_of(view, ...)``): what ``shared`` answers depends on its argument alone, the
@@ -60,7 +60,7 @@ class Ledger:
 
 
 @derived
-def ledger_of(_: View, *__: object) -> Ledger:
+def overlap_index(_: View, *__: object) -> OverlapIndex:
     """A ledger for one derived value, by its name and key. Mutable, unlike other derived values: it is made once, and
     only that derived value may use it."""
-    return Ledger()
+    return OverlapIndex()

@@ -8,7 +8,7 @@ import attrs
 
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.proxy_config import METADATA
-from mesh_pilot.mesh.proxy.scope import Labels, Scope, Workload
+from mesh_pilot.mesh.proxy.scope import Labels, OutboundScope, Workload
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
 from mesh_pilot.mesh.selection import selecting_labels
 from mesh_pilot.world.view import View
@@ -17,7 +17,7 @@ SELECTING_KINDS = ("AuthorizationPolicy", "RequestAuthentication", "Telemetry", 
 """Kinds that pick workloads by ``selector`` and shape their inbound listeners; EnvoyFilter has its own field."""
 
 
-class Side(StrEnum):
+class TrafficSide(StrEnum):
     """Which way connections come."""
 
     OUTBOUND = "outbound"
@@ -29,10 +29,10 @@ class Side(StrEnum):
 
 
 @attrs.frozen(cache_hash=True)
-class Owner:
+class PolicyContext:
     """What decides the policies for connections, besides what they are for."""
 
-    side: Side
+    side: TrafficSide
     namespace: str
     labels: Labels
     http10: bool = False
@@ -45,25 +45,29 @@ class Owner:
     """What spans say of the proxy."""
 
 
-def outbound_owner(scope: Scope, spans: SpanSource = NO_SOURCE) -> Owner:
+def outbound_context(scope: OutboundScope, spans: SpanSource = NO_SOURCE) -> PolicyContext:
     """``spans`` is for listeners of HTTP: others have no spans."""
     settings = scope.meta(METADATA)
-    return Owner(Side.OUTBOUND, scope.namespace, scope.labels, accepts_http10(scope), settings, scope.on_demand, spans)
+    return PolicyContext(
+        TrafficSide.OUTBOUND, scope.namespace, scope.labels, accepts_http10(scope), settings, scope.on_demand, spans
+    )
 
 
-def inbound_owner(view: View, workload: Workload) -> Owner:
-    """With those of the workload's labels that any policy selects by: replicas then have the same owner."""
+def inbound_context(view: View, workload: Workload) -> PolicyContext:
+    """With those of the workload's labels that any policy selects by: replicas then have the same context."""
     selected = _policy_labels(view)
     labels = frozenset((k, v) for k, v in workload.labels if k in selected)
     scope = workload.scope
     settings = scope.meta(METADATA)
-    return Owner(Side.INBOUND, scope.namespace, labels, accepts_http10(scope), settings, spans=workload.spans)
+    return PolicyContext(
+        TrafficSide.INBOUND, scope.namespace, labels, accepts_http10(scope), settings, spans=workload.spans
+    )
 
 
-def gateway_owner(workload: Workload) -> Owner:
+def gateway_context(workload: Workload) -> PolicyContext:
     scope = workload.scope
     settings, http10 = scope.meta(METADATA), accepts_http10(scope)
-    return Owner(Side.GATEWAY, scope.namespace, workload.labels, http10, settings, spans=workload.spans)
+    return PolicyContext(TrafficSide.GATEWAY, scope.namespace, workload.labels, http10, settings, spans=workload.spans)
 
 
 @derived
@@ -75,5 +79,5 @@ def _policy_labels(view: View) -> frozenset[str]:
     return frozenset(selected | {label for s in filters if s for label in s.labels})
 
 
-def accepts_http10(scope: Scope) -> bool:
+def accepts_http10(scope: OutboundScope) -> bool:
     return scope.meta("HTTP10").lower() in ("1", "true", "t")

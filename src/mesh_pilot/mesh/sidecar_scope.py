@@ -16,7 +16,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Port, Protocol, Service
 from mesh_pilot.world.buckets import ALL, FULL, bits_for, bucket_of, buckets, parts
@@ -46,7 +46,7 @@ class Egress:
 
 
 @derived
-def egress_listeners(view: View, scope: Scope) -> tuple[Egress, ...]:
+def egress_listeners(view: View, scope: OutboundScope) -> tuple[Egress, ...]:
     """The egress listeners of a scope, in order."""
     config = view.config(scope.sidecar) if scope.sidecar else None
     if config is None or not config.spec.egress:
@@ -54,7 +54,7 @@ def egress_listeners(view: View, scope: Scope) -> tuple[Egress, ...]:
     return tuple(_egress(view, i, e, scope) for i, e in enumerate(config.spec.egress))
 
 
-def scope_bits(view: View, scope: Scope) -> int:
+def scope_bits(view: View, scope: OutboundScope) -> int:
     """How finely what a scope may reach is parted: as finely as the mesh, unless a Sidecar narrows it."""
     listeners = egress_listeners(view, scope)
     if len(listeners) == 1 and listeners[0].index < 0:
@@ -62,7 +62,7 @@ def scope_bits(view: View, scope: Scope) -> int:
     return _narrow_bits(view, scope.namespace, listeners)
 
 
-def scope_buckets(view: View, scope: Scope) -> range:
+def scope_buckets(view: View, scope: OutboundScope) -> range:
     """The buckets of what a scope may reach."""
     return buckets(scope_bits(view, scope))
 
@@ -105,7 +105,7 @@ def _rank(head: VirtualServiceHead, namespace: str) -> int:
     return 0 if head.key.namespace == namespace else 1
 
 
-def egress_services(view: View, scope: Scope, egress: Egress, bucket: int) -> tuple[Service, ...]:
+def egress_services(view: View, scope: OutboundScope, egress: Egress, bucket: int) -> tuple[Service, ...]:
     """The services behind one egress listener whose hosts are in a bucket of the scope: one a host, in order; trimmed
     to the listener's port if it has one."""
     if bucket.bit_length() == view.bits() + 1:
@@ -113,7 +113,9 @@ def egress_services(view: View, scope: Scope, egress: Egress, bucket: int) -> tu
     return _joined_services(view, scope.namespace, egress, bucket)
 
 
-def egress_virtual_services(view: View, scope: Scope, egress: Egress, bucket: int) -> tuple[VirtualServiceHead, ...]:
+def egress_virtual_services(
+    view: View, scope: OutboundScope, egress: Egress, bucket: int
+) -> tuple[VirtualServiceHead, ...]:
     """The VirtualServices for sidecars behind one egress listener that have a host in a bucket of the scope, or are for
     services there by a wildcard, in order of precedence. For ``WILD`` all that have a wildcard for a host."""
     if bucket == WILD or bucket.bit_length() == view.bits() + 1:
@@ -127,12 +129,12 @@ def in_precedence(heads: Iterable[VirtualServiceHead], namespace: str) -> tuple[
     return _in_order(sorted(found.values(), key=lambda head: head.order), namespace)
 
 
-def all_egress_virtual_services(view: View, scope: Scope, egress: Egress) -> tuple[VirtualServiceHead, ...]:
+def all_egress_virtual_services(view: View, scope: OutboundScope, egress: Egress) -> tuple[VirtualServiceHead, ...]:
     """All VirtualServices for sidecars behind one egress listener, in order of precedence."""
     return _joined_heads(view, scope.namespace, egress, ALL)
 
 
-def scope_services(view: View, scope: Scope, bucket: int) -> tuple[Service, ...]:
+def scope_services(view: View, scope: OutboundScope, bucket: int) -> tuple[Service, ...]:
     """Every service in a bucket of a scope that it needs a cluster for: those of its listeners, and with a Sidecar
     also the destinations of the VirtualServices it imports."""
     listeners = egress_listeners(view, scope)
@@ -142,7 +144,7 @@ def scope_services(view: View, scope: Scope, bucket: int) -> tuple[Service, ...]
 
 
 @derived
-def all_services(view: View, scope: Scope) -> tuple[Service, ...]:
+def all_services(view: View, scope: OutboundScope) -> tuple[Service, ...]:
     """Every service that a scope needs a cluster for, in order."""
     found = (s for bucket in scope_buckets(view, scope) for s in scope_services(view, scope, bucket))
     return tuple(sorted(found, key=lambda service: precedence(view, service)))
@@ -210,7 +212,7 @@ def _narrow_bits(view: View, namespace: str, listeners: tuple[Egress, ...]) -> i
 
 
 @derived
-def _narrow_services(view: View, scope: Scope, bucket: int) -> tuple[Service, ...]:
+def _narrow_services(view: View, scope: OutboundScope, bucket: int) -> tuple[Service, ...]:
     found: dict[str, Service] = {}
     for egress in egress_listeners(view, scope):
         for service in egress_services(view, scope, egress, bucket):
@@ -296,7 +298,7 @@ def _destinations(spec: api.VirtualService) -> Iterator[api.Destination]:
         yield from (r.destination for r in tls.route if r.destination)
 
 
-def _egress(view: View, index: int, listener: api.IstioEgressListener, scope: Scope) -> Egress:
+def _egress(view: View, index: int, listener: api.IstioEgressListener, scope: OutboundScope) -> Egress:
     port = listener.port
     return Egress(
         index=index,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.policies import Owner, Side
+from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.scope import Labels
 from mesh_pilot.mesh.selection import is_general, selects
 from mesh_pilot.world.view import View
@@ -27,12 +27,14 @@ def telemetry_for(view: View, namespace: str, labels: Labels) -> tuple[api.Telem
     return tuple(c.spec for c in (mesh, general, workload) if c is not None)
 
 
-def is_for_side(match: api.AccessLoggingLogSelector | api.TracingTracingSelector | None, owner: Owner) -> bool:
-    """Whether an entry with this match is for an owner's side; a gateway counts as a client."""
+def is_for_side(
+    match: api.AccessLoggingLogSelector | api.TracingTracingSelector | None, context: PolicyContext
+) -> bool:
+    """Whether an entry with this match is for a context's side; a gateway counts as a client."""
     mode = match.mode if match else Mode.CLIENT_AND_SERVER
     if mode == Mode.CLIENT_AND_SERVER:
         return True
-    return mode == (Mode.SERVER if owner.side is Side.INBOUND else Mode.CLIENT)
+    return mode == (Mode.SERVER if context.side is TrafficSide.INBOUND else Mode.CLIENT)
 
 
 def provider_names(providers: list[api.ProviderRef]) -> tuple[str, ...]:

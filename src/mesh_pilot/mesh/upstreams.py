@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from mesh_pilot.mesh.destination_rules import RuleRef
+from mesh_pilot.mesh.destination_rules import DestinationRuleRef
 from mesh_pilot.mesh.names import outbound, outbound_sni
 from mesh_pilot.model.service import ServiceKey
 
@@ -17,7 +17,7 @@ class Upstream:
     port: int
     subset: str
     """Empty: the service as a whole."""
-    rule: RuleRef
+    rule: DestinationRuleRef
     by_sni: bool = False
     """The cluster by which a gateway passes connections on by their server name, untouched."""
 

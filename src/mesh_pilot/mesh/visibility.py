@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import ANY_NAMESPACE, default_service_export, egress_listeners, scope_services
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Resolution, Service
@@ -36,7 +36,7 @@ _BY_RESOLUTION = {
 }
 
 
-def discovery_of(scope: Scope, service: Service, through: bool) -> Discovery:
+def discovery_of(scope: OutboundScope, service: Service, through: bool) -> Discovery:
     """How the clusters of a service find endpoints; ``through``: a rule turns load balancing off (PASSTHROUGH).
 
     Only where traffic is redirected to the proxy does it know where a client was going: elsewhere (routers, sidecars
@@ -49,7 +49,7 @@ def discovery_of(scope: Scope, service: Service, through: bool) -> Discovery:
     return Discovery.EDS if found is Discovery.ORIGINAL_DST else found
 
 
-def scope_service(view: View, scope: Scope, host: str) -> Service | None:
+def scope_service(view: View, scope: OutboundScope, host: str) -> Service | None:
     """The service that a host means in a scope, with the ports that the scope may use; None where it has none.
 
     The same choice as ``scope_services`` makes, but where no Sidecar narrows it without a look at other hosts: that
@@ -89,7 +89,7 @@ def visible_service(view: View, namespace: str, host: str) -> Service | None:
 
 
 @derived
-def _narrowed_service(view: View, scope: Scope, host: str) -> Service | None:
+def _narrowed_service(view: View, scope: OutboundScope, host: str) -> Service | None:
     services = scope_services(view, scope, bucket_of(host, view.bits()))
     return next((service for service in services if service.host == host), None)
 

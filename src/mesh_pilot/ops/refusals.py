@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import structlog
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.envoy.filters.rbac.filters import Refusal
+from mesh_pilot.envoy.filters.rbac.filters import MissingProvider
 from mesh_pilot.ops.internal import some
 from mesh_pilot.ops.page import bad, table
 
@@ -45,7 +45,7 @@ class RefusalReports:
 
     def __init__(self, catalog: WorldCatalog) -> None:
         self._catalog = catalog
-        self._told: set[Refusal] = set()
+        self._told: set[MissingProvider] = set()
 
     def tell(self) -> None:
         """Look at all proxies; to be called now and then."""
@@ -61,8 +61,8 @@ class RefusalReports:
         self._told = set(now)
 
 
-def _by_refusal(catalog: WorldCatalog) -> dict[Refusal, list[str]]:
-    found: dict[Refusal, list[str]] = {}
+def _by_refusal(catalog: WorldCatalog) -> dict[MissingProvider, list[str]]:
+    found: dict[MissingProvider, list[str]] = {}
     for name, refusal in sorted(catalog.refusals().items()):
         found.setdefault(refusal, []).append(name)
     return found

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.mesh.proxy.scope import facts_of, target_of
+from mesh_pilot.mesh.proxy.scope import proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
 from tests.support.patching import API, EDGE, OTHER, SHOP, Shop, envoy_filter, patch
 from tests.support.worlds import sidecar, update, world_of
@@ -22,7 +22,7 @@ def waits(seconds: int, **match: Any) -> dict[str, Any]:
 
 def chosen(*filters: str, proxy: Proxy = API) -> list[str]:
     """The EnvoyFilters for a proxy, in order."""
-    found = target_of(world_of(SHOP + "".join(filters)).view, facts_of(proxy)).filters
+    found = proxy_keys(world_of(SHOP + "".join(filters)).view, proxy_facts(proxy)).filters
     return [f"{ref.config.namespace}/{ref.config.name}" for ref in found]
 
 
@@ -116,7 +116,7 @@ def test_a_proxyless_client_has_none() -> None:
 def test_an_edit_of_what_a_patch_does_leaves_the_proxy_as_it_is() -> None:
     shop = Shop(envoy_filter(waits(1)))
     before = shop.resources.target
-    calls = shop.world.memo.statistics().calls["target_of"]
+    calls = shop.world.memo.statistics().calls["proxy_keys"]
     update(shop.world, envoy_filter(waits(2)))
     assert shop.resources.target is before
-    assert shop.world.memo.statistics().calls["target_of"] == calls
+    assert shop.world.memo.statistics().calls["proxy_keys"] == calls

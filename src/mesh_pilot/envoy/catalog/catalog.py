@@ -16,12 +16,12 @@ from mesh_pilot.envoy.catalog.resource_sets import AT_ONCE, JoinedSet, LiveSet, 
 from mesh_pilot.envoy.catalog.table_sets import TableSets
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.envoy.envoy_filter.problems import plan_problems, problems, table_problems
-from mesh_pilot.envoy.filters.rbac.filters import Refusal, refusal
+from mesh_pilot.envoy.filters.rbac.filters import MissingProvider, refusal
 from mesh_pilot.envoy.tls.secrets import withheld
 from mesh_pilot.incremental import ByName, Query, Watch
 from mesh_pilot.mesh.conflicts import Conflict
-from mesh_pilot.mesh.proxy.registration import Claim
-from mesh_pilot.mesh.proxy.scope import Facts, Plan, Plans, Target, facts_of, target_of
+from mesh_pilot.mesh.proxy.registration import RegistrationClaim
+from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import SECRET, VIRTUAL_HOST
 from mesh_pilot.security.secrets import IdentitySet, Issuer
@@ -32,7 +32,7 @@ CREDENTIALS_SHOWN = 100
 """Credentials of one proxy that are looked at for the debug page and the log."""
 
 _OF_ITS_OWN: Mapping[str, Any] = {
-    "claim": Claim((), ""),
+    "claim": RegistrationClaim((), ""),
     "name": "",
     "ip_addresses": (),
     "labels": frozenset(),
@@ -70,7 +70,7 @@ class WorldCatalog:
     def open(self, proxy: Proxy) -> WorldResources:
         identity = parse_identity(proxy.identity)
         own = self._issuer.secrets_of(identity) if self._issuer and identity else None
-        resources = WorldResources(self, facts_of(proxy, split=self._split), own)
+        resources = WorldResources(self, proxy_facts(proxy, split=self._split), own)
         self._open[resources] = None
         return resources
 
@@ -92,9 +92,9 @@ class WorldCatalog:
                 found.setdefault(resources.name, {})[conflict] = None
         return {name: tuple(held) for name, held in found.items()}
 
-    def refusals(self) -> dict[str, Refusal]:
+    def refusals(self) -> dict[str, MissingProvider]:
         """What connected proxies refuse because nobody can be asked about it, by the name of those that do."""
-        found: dict[str, Refusal] = {}
+        found: dict[str, MissingProvider] = {}
         for resources in self._open:
             workload = resources.target.workload
             scope = workload.scope
@@ -156,7 +156,7 @@ class WorldCatalog:
 
     def scope_of(self, proxy: Proxy) -> Hashable:
         """What decides which resources are made for a proxy besides its own: two that have it in common share them."""
-        facts = facts_of(proxy, split=self._split)
+        facts = proxy_facts(proxy, split=self._split)
         return attrs.evolve(facts, **_OF_ITS_OWN)
 
     def statistics(self) -> CatalogStatistics:
@@ -178,17 +178,17 @@ class WorldCatalog:
 class WorldResources:
     """One proxy's resources: implements ``xds.sets.ProxyResources``."""
 
-    def __init__(self, catalog: WorldCatalog, facts: Facts, own: IdentitySet | None) -> None:
+    def __init__(self, catalog: WorldCatalog, facts: ProxyFacts, own: IdentitySet | None) -> None:
         self._catalog = catalog
         self._own = own
         self._world = catalog._world
         self._facts = facts
         self._watch = Watch(self._world.memo, self._retarget)
-        self._target: Target | None = None
+        self._target: ProxyKeys | None = None
         self._stale = True
         self._parts: Parts = {}
         self._sets: dict[str, JoinedSet] = {}
-        self._hosts: ByName[Plan | Plans] | None = None
+        self._hosts: ByName[Plan | PlanShards] | None = None
         self._host_sets: TableSets | None = None
         self._waker: Callable[[], None] = _nothing
         self._wanted: Callable[[str], Set[str]] = _no_names
@@ -202,12 +202,12 @@ class WorldResources:
         return self._facts.name
 
     @property
-    def target(self) -> Target:
+    def target(self) -> ProxyKeys:
         """The proxy as translators see it now."""
         if self._stale or self._target is None:
             self._stale = False
             self._watch.take()
-            target = self._watch.get(target_of.query(self._facts))
+            target = self._watch.get(proxy_keys.query(self._facts))
             if target != self._target:
                 self._leave_all()
                 self._target = target

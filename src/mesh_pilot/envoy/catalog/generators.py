@@ -20,7 +20,7 @@ from mesh_pilot.envoy.envoy_filter.plans import (
     patched_listeners,
     patched_route,
 )
-from mesh_pilot.envoy.envoy_filter.resources import Task
+from mesh_pilot.envoy.envoy_filter.resources import PatchTask
 from mesh_pilot.envoy.gateway import generators as gateways
 from mesh_pilot.envoy.grpc.clusters import grpc_assignment, grpc_cluster
 from mesh_pilot.envoy.grpc.listeners import client_listener, server_listener
@@ -30,19 +30,19 @@ from mesh_pilot.envoy.listeners import outbound as listeners
 from mesh_pilot.envoy.routes import tables as routes
 from mesh_pilot.envoy.tls.secrets import secret
 from mesh_pilot.incremental import NAME, ByName, Derived, Query, by_name, derived
-from mesh_pilot.mesh.proxy.scope import Plan, Plans, Target
+from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ProxyKeys
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, Resource
 from mesh_pilot.world import View
 
-PartKey = tuple[str, Query[Plan | Plans] | ByName[Resource | None]]
+PartKey = tuple[str, Query[Plan | PlanShards] | ByName[Resource | None]]
 """Type, and how to get the resources: all of a plan, or those asked for by name."""
 
 Parts = Mapping[str, tuple[PartKey, ...]]
 """By type. The parts of a type have no name in common."""
 
 
-def parts_of(target: Target) -> Parts:
+def parts_of(target: ProxyKeys) -> Parts:
     """The parts of a proxy. Proxies with the same part share its resources."""
     if target.scope.grpc:
         return _grpc_parts(target)
@@ -50,12 +50,12 @@ def parts_of(target: Target) -> Parts:
     return _patched(target, parts) if target.filters else parts
 
 
-def hosts_of(target: Target) -> ByName[Plan | Plans] | None:
+def hosts_of(target: ProxyKeys) -> ByName[Plan | PlanShards] | None:
     """The virtual hosts of a route table, by its name; None where tables have them inside."""
     if not target.scope.split:
         return None
     router = target.scope.type is NodeType.ROUTER
-    hosts: ByName[Plan | Plans]
+    hosts: ByName[Plan | PlanShards]
     hosts = (
         by_name(gateway_hosts.query(target.workload, NAME))
         if router
@@ -64,7 +64,7 @@ def hosts_of(target: Target) -> ByName[Plan | Plans] | None:
     return by_name(patched_hosts.query(_tables_task(target), hosts, NAME)) if target.filters else hosts
 
 
-def _common(target: Target) -> dict[str, tuple[PartKey, ...]]:
+def _common(target: ProxyKeys) -> dict[str, tuple[PartKey, ...]]:
     return {
         ENDPOINT: ((ENDPOINT, by_name(endpoints.assignment.query(target.scope, target.place, NAME))),),
         SECRET: ((SECRET, by_name(secret.query(target.workload, NAME))),),
@@ -72,7 +72,7 @@ def _common(target: Target) -> dict[str, tuple[PartKey, ...]]:
     }
 
 
-def _router_parts(target: Target) -> Parts:
+def _router_parts(target: ProxyKeys) -> Parts:
     scope, workload = target.scope, target.workload
     return {
         **_common(target),
@@ -82,7 +82,7 @@ def _router_parts(target: Target) -> Parts:
     }
 
 
-def _sidecar_parts(target: Target) -> Parts:
+def _sidecar_parts(target: ProxyKeys) -> Parts:
     """Of clusters and listeners the first part is for outbound, the second for inbound traffic."""
     scope, workload = target.scope, target.workload
     inbound: PartKey = (CLUSTER, inbound_clusters.inbound_clusters.query(workload))
@@ -100,7 +100,7 @@ def _sidecar_parts(target: Target) -> Parts:
     }
 
 
-def _grpc_parts(target: Target) -> Parts:
+def _grpc_parts(target: ProxyKeys) -> Parts:
     """Proxyless gRPC asks for everything by name. It has neither secrets nor extensions from us."""
     scope, workload = target.scope, target.workload
     return {
@@ -119,11 +119,11 @@ def _no_extensions(view: View) -> Plan:
     return {}
 
 
-def _patched(target: Target, parts: Parts) -> Parts:
+def _patched(target: ProxyKeys, parts: Parts) -> Parts:
     """The parts with EnvoyFilters over them."""
     tables = _tables_task(target)
     main = attrs.evolve(tables, router=None)
-    inbound = Task(target.filters, Context.SIDECAR_INBOUND)
+    inbound = PatchTask(target.filters, Context.SIDECAR_INBOUND)
 
     def plans(type_url: str, patched: Derived[[PatchedPart], Plan]) -> tuple[PartKey, ...]:
         base, *rest = (query for _, query in parts[type_url] if isinstance(query, Query))
@@ -144,8 +144,8 @@ def _patched(target: Target, parts: Parts) -> Parts:
     }
 
 
-def _tables_task(target: Target) -> Task:
+def _tables_task(target: ProxyKeys) -> PatchTask:
     """What route tables are patched for."""
     router = target.scope.type is NodeType.ROUTER
     context = Context.GATEWAY if router else Context.SIDECAR_OUTBOUND
-    return Task(target.filters, context, target.workload if router else None)
+    return PatchTask(target.filters, context, target.workload if router else None)

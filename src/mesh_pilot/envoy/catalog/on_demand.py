@@ -15,7 +15,7 @@ from mesh_pilot.envoy.clusters.outbound import other_clusters, service_clusters
 from mesh_pilot.envoy.routes.catch_all import unknown_destination
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import Direction, parse_cluster
-from mesh_pilot.mesh.proxy.scope import Call, Place, Plan, Plans, Scope
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyLocality, ResourceQuery
 from mesh_pilot.mesh.sidecar_scope import (
     Egress,
     egress_listeners,
@@ -33,14 +33,14 @@ from mesh_pilot.world.view import View
 
 
 @derived
-def needed_cluster_plans(view: View, scope: Scope, place: Place) -> Plans:
+def needed_cluster_plans(view: View, scope: OutboundScope, place: ProxyLocality) -> PlanShards:
     """The outbound clusters that a scope must have beforehand, in parts."""
     of_services = (_needed.query(scope, place, bucket) for bucket in scope_buckets(view, scope))
     return (*of_services, other_clusters.query(scope.type))
 
 
 @derived
-def cluster_on_demand(view: View, scope: Scope, place: Place, name: str) -> Resource | None:
+def cluster_on_demand(view: View, scope: OutboundScope, place: ProxyLocality, name: str) -> Resource | None:
     """An outbound cluster of a scope by its name; None where there is no such cluster."""
     parts = parse_cluster(name)
     if parts is None or parts.direction is not Direction.OUTBOUND:
@@ -51,7 +51,7 @@ def cluster_on_demand(view: View, scope: Scope, place: Place, name: str) -> Reso
 
 
 @derived
-def pinned_hosts(view: View, scope: Scope) -> frozenset[str]:
+def pinned_hosts(view: View, scope: OutboundScope) -> frozenset[str]:
     """The hosts whose clusters something else than a request's route names."""
     found = set(_provider_hosts(view))
     proxy = parse_cluster(unknown_destination(view, scope.sidecar))
@@ -64,7 +64,7 @@ def pinned_hosts(view: View, scope: Scope) -> frozenset[str]:
 
 
 @derived
-def _needed(view: View, scope: Scope, place: Place, bucket: int) -> Plan:
+def _needed(view: View, scope: OutboundScope, place: ProxyLocality, bucket: int) -> Plan:
     pinned = pinned_hosts(view, scope)
     services = {service.host: service for service in scope_services(view, scope, bucket)}
 
@@ -79,12 +79,12 @@ def _needed(view: View, scope: Scope, place: Place, bucket: int) -> Plan:
 
 
 @derived
-def _call_of(view: View, scope: Scope, place: Place, bucket: int, name: str) -> Call | None:
+def _call_of(view: View, scope: OutboundScope, place: ProxyLocality, bucket: int, name: str) -> ResourceQuery | None:
     return service_clusters(view, scope, place, bucket).get(name)
 
 
 @derived
-def _pinned_in(view: View, scope: Scope, egress: Egress, bucket: int) -> frozenset[str]:
+def _pinned_in(view: View, scope: OutboundScope, egress: Egress, bucket: int) -> frozenset[str]:
     heads = egress_virtual_services(view, scope, egress, bucket)
     return frozenset().union(*(_pinned_by(view, head.key) for head in heads))
 

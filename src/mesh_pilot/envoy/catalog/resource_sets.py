@@ -17,7 +17,7 @@ import structlog
 
 from mesh_pilot.envoy.catalog.failures import Failure, Failures, failure_of
 from mesh_pilot.incremental import ByName, Memo, Query, Watch
-from mesh_pilot.mesh.proxy.scope import Call, Plan, Plans
+from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery
 from mesh_pilot.model.resource import Resource
 
 log = structlog.get_logger(scope="envoy")
@@ -50,7 +50,7 @@ class LiveSet:
         self,
         memo: Memo,
         type_url: str,
-        resources: Query[Plan | Plans] | ByName[Resource | None],
+        resources: Query[Plan | PlanShards] | ByName[Resource | None],
         failures: Failures | None = None,
     ) -> None:
         self.type_url = type_url
@@ -61,12 +61,12 @@ class LiveSet:
         self._parts: dict[Query[Any], Plan] = {}
         """The parts of the plan as they were followed last; the plan itself where it has none."""
         self._names: dict[Query[Any], str] = {}
-        self._calls: dict[str, Call] = {}
+        self._calls: dict[str, ResourceQuery] = {}
         """The resources of a plan. Of a function of names that follows from the name, and ``_asked`` has those."""
         self._asked: dict[str, None] = {}
         self._has_asked: WeakSet[frozenset[str]] = WeakSet()
         """Sets of names that are all in ``_asked``."""
-        self._ahead: dict[Call, None] = {}
+        self._ahead: dict[ResourceQuery, None] = {}
         """Resources that were made before the plan is followed, see ``work``."""
         self._is_ahead = False
         """Whether those are all of the plan."""
@@ -222,12 +222,12 @@ class LiveSet:
         for wake in self._wakers.values():
             wake()
 
-    def _follow_plan(self, plan: Query[Plan | Plans], taken: Collection[Query[Any]]) -> None:
+    def _follow_plan(self, plan: Query[Plan | PlanShards], taken: Collection[Query[Any]]) -> None:
         """Bring the names up to those of the plan; costs what is in the parts of it that changed."""
         gone: list[Query[Any]] = []
         changed = [query for query in taken if query in self._parts and query != plan]
         if not self._planned or plan in taken:
-            top: Plan | Plans | None = self._planned_by(plan)
+            top: Plan | PlanShards | None = self._planned_by(plan)
             if top is None:
                 return
             self._planned = True
@@ -235,8 +235,8 @@ class LiveSet:
             stale = frozenset(taken)
             gone = [part for part in self._parts if part not in wanted]
             changed = [part for part in wanted if part not in self._parts or part in stale]
-        before: dict[str, Call] = {}
-        after: dict[str, Call] = {}
+        before: dict[str, ResourceQuery] = {}
+        after: dict[str, ResourceQuery] = {}
         for part in gone:
             before.update(self._parts.pop(part))
             self._failed.pop(part, None)
@@ -255,7 +255,7 @@ class LiveSet:
                 self._watch.drop(call)
             self._ahead = {}
 
-    def _planned_by(self, plan: Query[Plan | Plans]) -> Plan | Plans | None:
+    def _planned_by(self, plan: Query[Plan | PlanShards]) -> Plan | PlanShards | None:
         try:
             planned = self._watch.get(plan)
         except Exception as error:
@@ -279,7 +279,7 @@ class LiveSet:
             if name not in self._calls:
                 self._add(name, call)
 
-    def _add(self, name: str, call: Call) -> None:
+    def _add(self, name: str, call: ResourceQuery) -> None:
         self._calls[name] = call
         self._names[call] = name
         self._update(name)

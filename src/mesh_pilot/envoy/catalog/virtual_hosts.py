@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from mesh_pilot.envoy.gateway.generators import gateway_table_hosts
-from mesh_pilot.envoy.routes.planned import Share, share_hosts
+from mesh_pilot.envoy.routes.planned import TableShard, share_hosts
 from mesh_pilot.envoy.routes.split import catch_all_plan, host_plan
 from mesh_pilot.envoy.routes.tables import parse_table, table_shares
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.proxy.scope import Plan, Plans, Scope, Workload
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, Workload
 from mesh_pilot.world import View
 
 
 @derived
-def sidecar_hosts(view: View, scope: Scope, table: str) -> Plans:
+def sidecar_hosts(view: View, scope: OutboundScope, table: str) -> PlanShards:
     """Those of a sidecar's table; none where the table is sent whole, or can't be a sidecar's."""
     parsed = parse_table(table)
     if parsed is None or parsed.sniffed:
@@ -22,7 +22,7 @@ def sidecar_hosts(view: View, scope: Scope, table: str) -> Plans:
 
 
 @derived
-def _share_plan(view: View, table: str, share: Share) -> Plan:
+def _share_plan(view: View, table: str, share: TableShard) -> Plan:
     return host_plan(table, share_hosts(view, share))
 
 

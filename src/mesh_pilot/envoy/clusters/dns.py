@@ -8,7 +8,7 @@ from envoy.extensions.clusters.dynamic_forward_proxy.v3 import cluster_pb2 as dy
 from envoy.extensions.common.dynamic_forward_proxy.v3.dns_cache_pb2 import DnsCacheConfig
 
 from mesh_pilot.envoy.core.protobuf import any_of, duration
-from mesh_pilot.envoy.endpoints.assignments import Reach, encode_assignment, tls_modes
+from mesh_pilot.envoy.endpoints.assignments import EndpointViewpoint, encode_assignment, tls_modes
 from mesh_pilot.mesh.destination_rules import subset_labels
 from mesh_pilot.mesh.locality import Preference
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults, cluster_defaults
@@ -22,7 +22,7 @@ DYNAMIC_CACHE = "dynamic"
 
 
 @attrs.frozen(cache_hash=True)
-class Resolver:
+class DnsClient:
     """What of a client the clusters filled by DNS depend on: where it is, and which addresses it can use."""
 
     preference: Preference
@@ -30,12 +30,12 @@ class Resolver:
 
 
 def apply_dns(
-    view: View, message: Cluster, upstream: Upstream, port: Port, resolver: Resolver, *, logical: bool
+    view: View, message: Cluster, upstream: Upstream, port: Port, resolver: DnsClient, *, logical: bool
 ) -> None:
     """Set the type of a cluster and its endpoints. Without any it is still there, so that routes have their cluster."""
     defaults = cluster_defaults(view)
     labels = subset_labels(view, upstream.rule, upstream.subset) or frozenset()
-    reach = Reach(preference=resolver.preference)
+    reach = EndpointViewpoint(preference=resolver.preference)
     if upstream.by_sni:
         modes = tls_modes(view, upstream.rule, upstream.port)
         reach = attrs.evolve(reach, tls_modes=modes, mesh_tls_only=True)

@@ -17,12 +17,12 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.clusters.connection_pool import Speaks, apply_connection_pool, apply_proxy_settings, inbound_http
 from mesh_pilot.envoy.core.protobuf import address, duration, pipe, resource_of
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import NO_POLICY, NO_RULE, RuleRef, policy, rule_ref
+from mesh_pilot.mesh.destination_rules import NO_POLICY, NO_RULE, DestinationRuleRef, destination_rule_ref, policy
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, UNIX_PREFIX, inbound
 from mesh_pilot.mesh.proxy.instances import instances
 from mesh_pilot.mesh.proxy.proxy_config import METADATA
-from mesh_pilot.mesh.proxy.scope import Call, Plan, Scope, Workload
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, ResourceQuery, Workload
 from mesh_pilot.mesh.stat_names import inbound_stat_name
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Interception
@@ -42,7 +42,7 @@ IDLE_DESTINATIONS = timedelta(seconds=60)
 
 
 @attrs.frozen(cache_hash=True)
-class Target:
+class InboundTarget:
     """Where an inbound cluster leads."""
 
     address: str = ""
@@ -57,13 +57,13 @@ class Inbound:
     port: int
     """The port it is named after."""
     protocol: Protocol
-    target: Target
+    target: InboundTarget
     source: str
     """Address to connect from; empty for any."""
     service: ServiceKey | None
     """The service that the port belongs to, if any."""
     service_port: int
-    rule: RuleRef
+    rule: DestinationRuleRef
     settings: str
     """What the proxy says of its own settings (see ``proxy_settings``)."""
     sidecar: ConfigKey | None
@@ -73,7 +73,7 @@ class Inbound:
 @derived
 def inbound_clusters(view: View, workload: Workload) -> Plan:
     """The inbound clusters of a sidecar: of its ports, then those for all others."""
-    plan: dict[str, Call] = {}
+    plan: dict[str, ResourceQuery] = {}
     scope = workload.scope
     for found in _ports(view, workload):
         plan.setdefault(inbound(found.port), inbound_cluster.query(found))
@@ -134,7 +134,7 @@ def _ports(view: View, workload: Workload) -> Iterator[Inbound]:
         if instance.port.protocol is Protocol.UDP:
             continue
         number = instance.endpoint.port
-        target = Target() if passes else Target(scope.loopback, number)
+        target = InboundTarget() if passes else InboundTarget(scope.loopback, number)
         yield Inbound(
             port=number,
             protocol=instance.port.protocol,
@@ -142,7 +142,7 @@ def _ports(view: View, workload: Workload) -> Iterator[Inbound]:
             source=_source(scope, target),
             service=instance.service.key,
             service_port=instance.port.number,
-            rule=rule_ref(view, scope.namespace, None, instance.service.key),
+            rule=destination_rule_ref(view, scope.namespace, None, instance.service.key),
             settings=scope.meta(METADATA),
             sidecar=pools,
         )
@@ -172,32 +172,34 @@ def _ingress(
         source=_source(scope, target),
         service=service,
         service_port=port.number,
-        rule=rule_ref(view, scope.namespace, None, service) if service else NO_RULE,
+        rule=destination_rule_ref(view, scope.namespace, None, service) if service else NO_RULE,
         settings=scope.meta(METADATA),
         sidecar=scope.sidecar,
     )
 
 
-def _default_endpoint(workload: Workload, text: str, listens: int) -> Target:
+def _default_endpoint(workload: Workload, text: str, listens: int) -> InboundTarget:
     """Where a ``defaultEndpoint`` leads: a Unix socket, the loopback address, or (``0.0.0.0``) the workload's own."""
     scope = workload.scope
     if not text:
-        return Target() if scope.interception is not Interception.NONE else Target(scope.loopback, listens)
+        return (
+            InboundTarget() if scope.interception is not Interception.NONE else InboundTarget(scope.loopback, listens)
+        )
     if text.startswith(UNIX_PREFIX):
-        return Target(text.removeprefix(UNIX_PREFIX))
+        return InboundTarget(text.removeprefix(UNIX_PREFIX))
     host, _, port = text.rpartition(":")
     own = host.strip("[]") in (WORKLOAD_ADDRESS, "::")
-    return Target(workload.ip_addresses[0] if own else scope.loopback, int(port))
+    return InboundTarget(workload.ip_addresses[0] if own else scope.loopback, int(port))
 
 
-def _source(scope: Scope, target: Target) -> str:
+def _source(scope: OutboundScope, target: InboundTarget) -> str:
     """Connections to the loopback address are not intercepted, others are unless they come from the known source."""
     if scope.interception is Interception.NONE or target.address == scope.loopback:
         return ""
     return PASSTHROUGH_SOURCES[not scope.ipv4]
 
 
-def _apply_target(message: Cluster, target: Target) -> None:
+def _apply_target(message: Cluster, target: InboundTarget) -> None:
     if not target.address:
         message.type = Cluster.ORIGINAL_DST
         message.lb_policy = Cluster.CLUSTER_PROVIDED

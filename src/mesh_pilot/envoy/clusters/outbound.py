@@ -1,7 +1,7 @@
 """Outbound clusters: one for each port and subset of every service that a scope may reach, and the two defaults.
 
-A cluster is keyed by what it really depends on (``Upstream``, ``Client``), so that scopes that follow the same rule
-share it, and endpoints do not touch it. Only DNS clusters carry their endpoints with them.
+A cluster is keyed by its dependencies (``Upstream``, ``ClusterClient``): scopes to which the same rule applies share
+it, and a change of endpoints does not touch it. Only DNS clusters carry their endpoints with them.
 
 Rules: Istio's DestinationRule and ServiceEntry references; structure and names as Pilot's.
 """
@@ -15,19 +15,26 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.clusters.connection_pool import Speaks, apply_connection_pool
-from mesh_pilot.envoy.clusters.dns import Resolver, apply_dns
-from mesh_pilot.envoy.clusters.template import Client, Own, Shape, build_cluster, own_contents, shared_cluster
+from mesh_pilot.envoy.clusters.dns import DnsClient, apply_dns
+from mesh_pilot.envoy.clusters.template import (
+    ClusterClient,
+    ClusterTemplate,
+    ClusterVars,
+    build_cluster,
+    own_contents,
+    shared_cluster,
+)
 from mesh_pilot.envoy.core.protobuf import duration, encode, resource_of
 from mesh_pilot.envoy.endpoints.assignments import preference_of
-from mesh_pilot.envoy.tls.upstream import CertificateFiles
+from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import NO_POLICY, covers_many, passes_through, rule_ref, subset_names
+from mesh_pilot.mesh.destination_rules import NO_POLICY, covers_many, destination_rule_ref, passes_through, subset_names
 from mesh_pilot.mesh.identities import identities
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults, cluster_defaults
 from mesh_pilot.mesh.names import BLACK_HOLE, PASSTHROUGH, outbound_sni
 from mesh_pilot.mesh.peer_authentication import PeerMode, client_mtls
 from mesh_pilot.mesh.proxy.proxy_config import METADATA
-from mesh_pilot.mesh.proxy.scope import Call, Place, Plan, Plans, Scope
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyLocality, ResourceQuery
 from mesh_pilot.mesh.sidecar_scope import scope_buckets, scope_services
 from mesh_pilot.mesh.stat_names import outbound_stat_name
 from mesh_pilot.mesh.upstreams import Upstream
@@ -42,16 +49,16 @@ AUTO_PASSTHROUGH = api.ServerTlsSettingsTlSmode.AUTO_PASSTHROUGH
 
 
 @derived
-def cluster_plans(view: View, scope: Scope, place: Place) -> Plans:
+def cluster_plans(view: View, scope: OutboundScope, place: ProxyLocality) -> PlanShards:
     """The outbound clusters of a scope in parts: of its services by bucket, then those for everything else."""
     of_services = (service_clusters.query(scope, place, bucket) for bucket in scope_buckets(view, scope))
     return (*of_services, other_clusters.query(scope.type))
 
 
 @derived
-def service_clusters(view: View, scope: Scope, place: Place, bucket: int) -> Plan:
+def service_clusters(view: View, scope: OutboundScope, place: ProxyLocality, bucket: int) -> Plan:
     """The outbound clusters for the services in a bucket of a scope."""
-    plan: dict[str, Call] = {}
+    plan: dict[str, ResourceQuery] = {}
     for service in scope_services(view, scope, bucket):
         plan.update(_calls(view, scope, place, service))
     return plan
@@ -60,7 +67,7 @@ def service_clusters(view: View, scope: Scope, place: Place, bucket: int) -> Pla
 @derived
 def other_clusters(_: View, of: NodeType) -> Plan:
     """The clusters that are for no service."""
-    plan: dict[str, Call] = {BLACK_HOLE: black_hole.query()}
+    plan: dict[str, ResourceQuery] = {BLACK_HOLE: black_hole.query()}
     if of is NodeType.SIDECAR:
         plan[PASSTHROUGH] = passthrough.query()
     return plan
@@ -68,7 +75,7 @@ def other_clusters(_: View, of: NodeType) -> Plan:
 
 @derived
 def cluster(
-    view: View, client: Client, upstream: Upstream, discovery: Discovery, resolver: Resolver | None = None
+    view: View, client: ClusterClient, upstream: Upstream, discovery: Discovery, resolver: DnsClient | None = None
 ) -> Resource | None:
     """The cluster for a port and subset of a service; ``resolver`` for those whose endpoints are names."""
     service = view.service(upstream.service)
@@ -104,10 +111,12 @@ def passthrough(view: View) -> Resource | None:
     return resource_of(PASSTHROUGH, message)
 
 
-def _calls(view: View, scope: Scope, place: Place, service: Service) -> Iterator[tuple[str, Call]]:
+def _calls(
+    view: View, scope: OutboundScope, place: ProxyLocality, service: Service
+) -> Iterator[tuple[str, ResourceQuery]]:
     """The clusters of one service, by name."""
     client = _client(view, scope)
-    ref = rule_ref(view, scope.namespace, scope.labels, service.key)
+    ref = destination_rule_ref(view, scope.namespace, scope.labels, service.key)
     subsets = ("", *subset_names(view, ref)) if ref else ("",)
     by_sni = not service.external and bool(scope.gateways) and _passes_by_sni(view, scope.gateways)
     for port in service.ports:
@@ -120,7 +129,7 @@ def _calls(view: View, scope: Scope, place: Place, service: Service) -> Iterator
             resolver = None
             if discovery in BY_DNS:
                 wanted = preference_of(view, ref, port.number, subset, place)
-                resolver = Resolver(wanted, scope.ipv4)
+                resolver = DnsClient(wanted, scope.ipv4)
             yield upstream.name, cluster.query(client, upstream, discovery, resolver)
             if by_sni:
                 named = attrs.evolve(upstream, by_sni=True)
@@ -128,11 +137,11 @@ def _calls(view: View, scope: Scope, place: Place, service: Service) -> Iterator
 
 
 @derived
-def _client(_: View, scope: Scope) -> Client:
+def _client(_: View, scope: OutboundScope) -> ClusterClient:
     chain, key = scope.meta("TLS_CLIENT_CERT_CHAIN"), scope.meta("TLS_CLIENT_KEY")
-    files = CertificateFiles(chain, key, scope.meta("TLS_CLIENT_ROOT_CERT")) if chain and key else None
+    files = ProxyCertificateFiles(chain, key, scope.meta("TLS_CLIENT_ROOT_CERT")) if chain and key else None
     certified = scope.certified or files is not None
-    return Client(scope.type is NodeType.SIDECAR, files, scope.meta(METADATA), certified)
+    return ClusterClient(scope.type is NodeType.SIDECAR, files, scope.meta(METADATA), certified)
 
 
 @derived
@@ -149,15 +158,15 @@ def _passes_by_sni(view: View, gateways: tuple[ConfigKey, ...]) -> bool:
 
 def _shape(
     view: View,
-    client: Client,
+    client: ClusterClient,
     upstream: Upstream,
     discovery: Discovery,
     service: Service,
     port: Port,
     defaults: ClusterDefaults,
-) -> Shape:
+) -> ClusterTemplate:
     mode = client_mtls(view, service.key, port.name, discovery is Discovery.ORIGINAL_DST)
-    return Shape(
+    return ClusterTemplate(
         client=client,
         rule=upstream.rule,
         port=port.number if upstream.rule else 0,
@@ -170,8 +179,8 @@ def _shape(
     )
 
 
-def _own(view: View, upstream: Upstream, service: Service, port: Port, defaults: ClusterDefaults) -> Own:
-    return Own(
+def _own(view: View, upstream: Upstream, service: Service, port: Port, defaults: ClusterDefaults) -> ClusterVars:
+    return ClusterVars(
         name=upstream.name,
         stat_name=outbound_stat_name(defaults.outbound_stat_name, service, port, upstream.subset),
         sni=outbound_sni(service.host, port.number, upstream.subset),

@@ -1,7 +1,8 @@
-"""What outbound clusters have in common, and what each has of its own.
+"""Templates of outbound clusters, and the variables with which each cluster fills its template.
 
-Most clusters of a mesh have one ``Shape`` and differ in an ``Own`` part, which is texts: so the message is built for
-the shape once, and each cluster is spliced from it (``splice``). Where a shape is for one service it is built as it is.
+Most clusters of a mesh share one ``ClusterTemplate`` and differ in their ``ClusterVars``, which are texts: the message
+is built once for a template and filled for each cluster (``core.templates``). A template of only one service is not
+shared: its cluster is built directly.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from mesh_pilot.envoy.clusters.dns import apply_dynamic_dns
 from mesh_pilot.envoy.clusters.load_balancing import apply_load_balancing, apply_outlier_detection
 from mesh_pilot.envoy.core.protobuf import ads, encode
 from mesh_pilot.envoy.core.templates import Template, template
-from mesh_pilot.envoy.tls.upstream import CertificateFiles, Peer, apply_proxy_protocol, apply_tls, san_matchers
+from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles, TlsPeer, apply_proxy_protocol, apply_tls, san_matchers
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import RuleRef, client_policy
+from mesh_pilot.mesh.destination_rules import DestinationRuleRef, client_policy
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.visibility import Discovery
 from mesh_pilot.model.service import Protocol
@@ -33,11 +34,11 @@ _TYPES = {
 
 
 @attrs.frozen(cache_hash=True)
-class Client:
+class ClusterClient:
     """What of a scope its clusters depend on."""
 
     sidecar: bool
-    files: CertificateFiles | None = None
+    files: ProxyCertificateFiles | None = None
     settings: str = ""
     """What it says of its own settings (see ``proxy_settings``)."""
     certified: bool = True
@@ -45,11 +46,11 @@ class Client:
 
 
 @attrs.frozen(cache_hash=True)
-class Shape:
+class ClusterTemplate:
     """What clusters have in common."""
 
-    client: Client
-    rule: RuleRef
+    client: ClusterClient
+    rule: DestinationRuleRef
     port: int
     """By which the rule may have settings; 0 without a rule."""
     subset: str
@@ -60,11 +61,11 @@ class Shape:
     """For connections that a gateway passes on by their server name, untouched."""
     declared_by_users: bool
     mesh_mtls: bool
-    """Whether the other side may be expected to take mesh mTLS (see ``Peer``)."""
+    """Whether the other side may be expected to take mesh mTLS (see ``TlsPeer``)."""
 
 
 @attrs.frozen
-class Own:
+class ClusterVars:
     """What a cluster has of its own."""
 
     name: str
@@ -74,18 +75,18 @@ class Own:
     identities: tuple[str, ...]
 
 
-_MARKS = Own("\0name", "\0stat_name", "\0sni", ("spiffe://\0identity",))
+_MARKS = ClusterVars("\0name", "\0stat_name", "\0sni", ("spiffe://\0identity",))
 """Texts that no cluster has; the identity is of a kind that makes one matcher."""
 
 
 @derived
-def shared_cluster(view: View, shape: Shape) -> Template:
+def shared_cluster(view: View, shape: ClusterTemplate) -> Template:
     """The clusters of a shape, with blanks for what each has of its own: see ``own_contents``."""
     marks = {name: content for name, (content,) in own_contents(_MARKS).items()}
     return template(encode(build_cluster(view, shape, _MARKS)), marks)
 
 
-def own_contents(own: Own) -> Mapping[str, Sequence[bytes]]:
+def own_contents(own: ClusterVars) -> Mapping[str, Sequence[bytes]]:
     """What a cluster's own part puts into the blanks of its shape."""
     return {
         "name": (own.name.encode(),),
@@ -95,7 +96,7 @@ def own_contents(own: Own) -> Mapping[str, Sequence[bytes]]:
     }
 
 
-def build_cluster(view: View, shape: Shape, own: Own) -> Cluster:
+def build_cluster(view: View, shape: ClusterTemplate, own: ClusterVars) -> Cluster:
     """A cluster, but for the endpoints of those that are found by DNS."""
     policy = client_policy(view, shape.rule, shape.port, shape.subset)
     defaults = cluster_defaults(view)
@@ -113,7 +114,7 @@ def build_cluster(view: View, shape: Shape, own: Own) -> Cluster:
     apply_outlier_detection(message, policy.outlier_detection)
     apply_load_balancing(message, policy.load_balancer, defaults)
     if not shape.by_sni:
-        peer = Peer(
+        peer = TlsPeer(
             identities=own.identities,
             sni=own.sni,
             http2=speaks is Speaks.HTTP2,

@@ -1,7 +1,7 @@
-"""Endpoints (EDS): who serves a cluster, grouped by locality, with weights, priorities and the way to reach them.
+"""Load assignments (EDS): the endpoints of a cluster by locality, with weights, priorities and how to reach them.
 
-What a client's scope and place mean for a cluster is first worked out to a small ``Reach``; the assignment itself is
-made from that, so that all clients for which it is the same share its bytes.
+A client's scope and locality are first reduced to a small ``EndpointViewpoint`` for the cluster; the assignment is made
+from that, so that all clients with the same viewpoint share its bytes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from mesh_pilot.envoy.endpoints import encode as endpoint_bytes
 from mesh_pilot.envoy.endpoints.encode import lb_endpoint, locality_endpoints
 from mesh_pilot.envoy.tls.upstream import ISTIO_MODE, TlsMode
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import RuleRef, client_policy, passes_through, rule, rule_ref, subset_labels
+from mesh_pilot.mesh.destination_rules import (
+    DestinationRuleRef,
+    client_policy,
+    destination_rule_ref,
+    passes_through,
+    rule,
+    subset_labels,
+)
 from mesh_pilot.mesh.identities import port_endpoints
 from mesh_pilot.mesh.locality import (
     Distribution,
@@ -39,7 +46,7 @@ from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.names import Direction, is_sni, parse_cluster
 from mesh_pilot.mesh.networks import Gateway, Networks, networks, through_gateways
 from mesh_pilot.mesh.peer_authentication import PeerMode, peer_modes
-from mesh_pilot.mesh.proxy.scope import Labels, Place, Scope
+from mesh_pilot.mesh.proxy.scope import Labels, OutboundScope, ProxyLocality
 from mesh_pilot.mesh.visibility import Discovery, discovery_of, scope_service
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ENDPOINT, Resource, make_resource
@@ -50,7 +57,7 @@ _UNHEALTHY = Health.UNHEALTHY
 
 
 @attrs.frozen(cache_hash=True)
-class Reach:
+class EndpointViewpoint:
     """How a client sees the endpoints of a cluster."""
 
     preference: Preference = None
@@ -65,7 +72,7 @@ class Reach:
 
 
 @derived
-def assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | None:
+def assignment(view: View, scope: OutboundScope, place: ProxyLocality, name: str) -> Resource | None:
     """The endpoints of a cluster of a scope, by the cluster's name; None where it has no EDS cluster of that name."""
     parsed = parse_cluster(name)
     if parsed is None or parsed.direction is not Direction.OUTBOUND:
@@ -74,20 +81,22 @@ def assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | 
     port = service.port(parsed.port) if service else None
     if service is None or port is None:
         return None
-    ref = rule_ref(view, scope.namespace, scope.labels, service.key)
+    ref = destination_rule_ref(view, scope.namespace, scope.labels, service.key)
     labels = subset_labels.compute(view, ref, parsed.subset)
     through = bool(ref) and passes_through(view, ref, parsed.port, parsed.subset)
     if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:
         return None
-    reach = reach_of(view, ref, parsed.port, parsed.subset, place, is_sni(name))
+    reach = endpoint_viewpoint(view, ref, parsed.port, parsed.subset, place, is_sni(name))
     origin = (service.config,) if service.config else ()
     return load_assignment(view, name, service.key, port.name, labels, reach, origin)
 
 
 @derived
-def reach_of(view: View, ref: RuleRef, port: int, subset: str, place: Place, by_sni: bool) -> Reach:
+def endpoint_viewpoint(
+    view: View, ref: DestinationRuleRef, port: int, subset: str, place: ProxyLocality, by_sni: bool
+) -> EndpointViewpoint:
     """How a client at a place sees a port's endpoints under a rule; ``by_sni``: in a cluster named by SNI."""
-    return Reach(
+    return EndpointViewpoint(
         preference=preference_of.compute(view, ref, port, subset, place),
         network=place.network if networks(view, "") is not None else None,
         detects_outliers=client_policy(view, ref, port, subset).outlier_detection is not None,
@@ -97,7 +106,7 @@ def reach_of(view: View, ref: RuleRef, port: int, subset: str, place: Place, by_
 
 
 @derived
-def preference_of(view: View, ref: RuleRef, port: int, subset: str, place: Place) -> Preference:
+def preference_of(view: View, ref: DestinationRuleRef, port: int, subset: str, place: ProxyLocality) -> Preference:
     """Which endpoints a client at a place prefers under a rule."""
     policy = client_policy(view, ref, port, subset)
     defaults = cluster_defaults(view)
@@ -115,7 +124,7 @@ def load_assignment(
     service: ServiceKey,
     port: str,
     labels: Labels,
-    reach: Reach,
+    reach: EndpointViewpoint,
     origin: tuple[ConfigKey, ...],
 ) -> Resource:
     """The endpoints of a service's port (by name) that have some labels, as a cluster of this name.
@@ -125,7 +134,9 @@ def load_assignment(
     return make_resource(name, ENDPOINT, encode_assignment(view, name, service, port, labels, reach), origin)
 
 
-def encode_assignment(view: View, name: str, service: ServiceKey, port: str, labels: Labels, reach: Reach) -> bytes:
+def encode_assignment(
+    view: View, name: str, service: ServiceKey, port: str, labels: Labels, reach: EndpointViewpoint
+) -> bytes:
     """The message itself, encoded; DNS clusters carry it with them."""
     chosen = port_endpoints(view, service, port)
     if not reach.detects_outliers:
@@ -163,7 +174,7 @@ class _Group:
     priority: int = 0
 
 
-def _grouped(view: View, service: ServiceKey, endpoints: Iterable[Endpoint], reach: Reach) -> list[_Group]:
+def _grouped(view: View, service: ServiceKey, endpoints: Iterable[Endpoint], reach: EndpointViewpoint) -> list[_Group]:
     """Endpoints of a service by locality, each reached in its own way."""
     by_locality: dict[Locality, list[Endpoint]] = defaultdict(list)
     first: dict[tuple[str, int], Endpoint] = {}
@@ -191,7 +202,7 @@ def _registry(view: View, key: ServiceKey) -> str:
     return service.registry if service is not None else ""
 
 
-def _direct(view: View, endpoints: Iterable[Endpoint], reach: Reach, home: str | None) -> list[_Member]:
+def _direct(view: View, endpoints: Iterable[Endpoint], reach: EndpointViewpoint, home: str | None) -> list[_Member]:
     members = []
     for endpoint in endpoints:
         if endpoint.address:
@@ -203,7 +214,7 @@ def _direct(view: View, endpoints: Iterable[Endpoint], reach: Reach, home: str |
 
 
 def _members(
-    view: View, endpoints: Iterable[Endpoint], reach: Reach, known: Networks, home: str | None
+    view: View, endpoints: Iterable[Endpoint], reach: EndpointViewpoint, known: Networks, home: str | None
 ) -> list[_Member]:
     members: list[_Member] = []
     behind: dict[tuple[Gateway, ...], int] = defaultdict(int)
@@ -297,7 +308,7 @@ def _ruled_mode(endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...]) -> in
     return next((mode for labels, mode in modes if _has_labels(endpoint, labels)), None)
 
 
-def tls_modes(view: View, ref: RuleRef, port: int) -> tuple[tuple[Labels, int], ...]:
+def tls_modes(view: View, ref: DestinationRuleRef, port: int) -> tuple[tuple[Labels, int], ...]:
     """The TLS modes that a rule sets for a port: a subset's for its endpoints in whatever cluster, then its own."""
     merged = rule(view, ref)
     modes = [(frozenset(s.labels.items()), _tls_mode(s.traffic_policy, port)) for s in merged.subsets.values()]

@@ -8,23 +8,23 @@ from envoy.config.route.v3.route_components_pb2 import VirtualHost
 
 from mesh_pilot.envoy.envoy_filter.edit import Edit, edited
 from mesh_pilot.envoy.envoy_filter.parsed import patches_for
-from mesh_pilot.envoy.envoy_filter.resources import Edited, Task, result_of
+from mesh_pilot.envoy.envoy_filter.resources import Edited, PatchTask, result_of
 from mesh_pilot.envoy.envoy_filter.routes import TABLE_KINDS, edit_host
 from mesh_pilot.incremental import ByName, derived
 from mesh_pilot.mesh.gateway_servers import target_ports
-from mesh_pilot.mesh.proxy.scope import Call, Plan, Plans, joined
+from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery, merged_plan
 from mesh_pilot.model.resource import Resource, host_name, table_of
 from mesh_pilot.world.view import View
 
 
 @derived
-def patched_host(view: View, task: Task, base: Call) -> Resource | None:
+def patched_host(view: View, task: PatchTask, base: ResourceQuery) -> Resource | None:
     """A virtual host. One that a patch removes is left without routes, for no request."""
     return edited_host(view, task, base).resource
 
 
 @derived
-def edited_host(view: View, task: Task, base: Call) -> Edited:
+def edited_host(view: View, task: PatchTask, base: ResourceQuery) -> Edited:
     """Patches see it under the name that it has in a whole table."""
     resource = base.get(view)
     patches = patches_for(view, task.filters, task.context, TABLE_KINDS)
@@ -51,8 +51,8 @@ def _nobody(name: str) -> str:
 
 
 @derived
-def patched_hosts(view: View, task: Task, base: ByName[Plan | Plans], table: str) -> Plan:
+def patched_hosts(view: View, task: PatchTask, base: ByName[Plan | PlanShards], table: str) -> Plan:
     """The virtual hosts of a table with patches; ``base`` has those of any table, without."""
     planned = base.query(table).get(view)
-    plan = joined(view, planned) if isinstance(planned, tuple) else planned
+    plan = merged_plan(view, planned) if isinstance(planned, tuple) else planned
     return {name: patched_host.query(task, call) for name, call in plan.items()}

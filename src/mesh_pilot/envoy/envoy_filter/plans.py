@@ -15,7 +15,7 @@ from mesh_pilot.envoy.envoy_filter.parsed import patches_for
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Operation, Patch, PatchProblem
 from mesh_pilot.envoy.envoy_filter.resources import (
     CLUSTER_KINDS,
-    Task,
+    PatchTask,
     added,
     listener_kinds,
     patched_cluster,
@@ -25,7 +25,7 @@ from mesh_pilot.envoy.envoy_filter.resources import (
 from mesh_pilot.incremental import ByName, Derived, Query, derived
 from mesh_pilot.mesh.names import Direction, parse_cluster
 from mesh_pilot.mesh.proxy.instances import instances
-from mesh_pilot.mesh.proxy.scope import Call, Plan, Plans, Workload, joined
+from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery, Workload, merged_plan
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world.view import View
@@ -35,8 +35,8 @@ from mesh_pilot.world.view import View
 class PatchedPart:
     """A translator's plan, to be patched for the task that it is for."""
 
-    task: Task
-    base: Query[Plan | Plans]
+    task: PatchTask
+    base: Query[Plan | PlanShards]
     workload: Workload | None = None
     """Whose inbound clusters they are: whose services ``cluster.service`` means."""
     beside: PatchedPart | None = None
@@ -75,7 +75,7 @@ def patched_extensions(view: View, part: PatchedPart) -> Plan:
 
 
 @derived
-def patched_route(view: View, task: Task, base: ByName[Resource | None], name: str) -> Resource | None:
+def patched_route(view: View, task: PatchTask, base: ByName[Resource | None], name: str) -> Resource | None:
     """The route table of this name."""
     return patched_table(view, task, base.query(name))
 
@@ -86,7 +86,7 @@ def cluster_membership(view: View, part: PatchedPart) -> Membership:
     patches = patches_for(view, task.filters, task.context, CLUSTER_KINDS)
     named = any(p.match.cluster is not None and p.match.cluster.service for p in patches)
     hosts = _hosts_at(view, part.workload) if named and part.workload is not None else {}
-    plan: dict[str, Call] = {}
+    plan: dict[str, ResourceQuery] = {}
     for name, call in _base(view, part).items():
         own = hosts.get(_inbound_port(name), ()) if hosts else ()
         meant = [p for p in patches if cluster_matches(p.match.cluster, name, own)]
@@ -100,7 +100,7 @@ def cluster_membership(view: View, part: PatchedPart) -> Membership:
 def listener_membership(view: View, part: PatchedPart) -> Membership:
     task = part.task
     patches = patches_for(view, task.filters, task.context, listener_kinds(task.context))
-    plan: dict[str, Call] = {}
+    plan: dict[str, ResourceQuery] = {}
     for name, call in _base(view, part).items():
         meant = any(listener_may_match(p, name) for p in patches)
         plan[name] = patched_listener.query(task, call) if meant else call
@@ -117,7 +117,7 @@ def extension_membership(view: View, part: PatchedPart) -> Membership:
 
 def _base(view: View, part: PatchedPart) -> Plan:
     found = part.base.get(view)
-    return joined(view, found) if isinstance(found, tuple) else found
+    return merged_plan(view, found) if isinstance(found, tuple) else found
 
 
 def _with_added(
@@ -125,7 +125,7 @@ def _with_added(
     what: str,
     membership: Derived[[PatchedPart], Membership],
     part: PatchedPart,
-    plan: dict[str, Call],
+    plan: dict[str, ResourceQuery],
     patches: Iterable[Patch],
 ) -> Membership:
     """A plan and what patches add to it; of things with one name the first stays."""

@@ -29,7 +29,7 @@ from mesh_pilot.envoy.envoy_filter.resources import (
 )
 from mesh_pilot.incremental import ByName, Derived, Query
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef
-from mesh_pilot.mesh.proxy.scope import Call, Plan, Plans
+from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery
 from mesh_pilot.world.view import View
 
 _MEMBERSHIPS: dict[Derived[..., Any], Derived[..., Membership]] = {
@@ -53,7 +53,7 @@ def problems(view: View, filters: tuple[FilterRef, ...]) -> tuple[PatchProblem, 
     )
 
 
-def plan_problems(view: View, plan: Query[Plan | Plans]) -> Iterator[PatchProblem]:
+def plan_problems(view: View, plan: Query[Plan | PlanShards]) -> Iterator[PatchProblem]:
     """What patches could not do to a plan and its resources; nothing for plans without patches."""
     membership = _MEMBERSHIPS.get(plan.derived)
     if membership is not None:
@@ -74,6 +74,6 @@ def table_problems(view: View, tables: ByName[Any], names: Iterable[str]) -> Ite
             yield from _call_problems(view, patched_table.query(task, base.query(name)))
 
 
-def _call_problems(view: View, call: Call) -> tuple[PatchProblem, ...]:
+def _call_problems(view: View, call: ResourceQuery) -> tuple[PatchProblem, ...]:
     edited = _EDITS.get(call.derived)
     return edited(view, *call.args).problems if edited is not None else ()

@@ -18,7 +18,7 @@ from mesh_pilot.envoy.envoy_filter.routes import TABLE_KINDS, edit_table
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef
 from mesh_pilot.mesh.gateway_servers import target_ports
-from mesh_pilot.mesh.proxy.scope import Call, Workload
+from mesh_pilot.mesh.proxy.scope import ResourceQuery, Workload
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world.view import View
@@ -34,7 +34,7 @@ LISTENER_KINDS = (
 
 
 @attrs.frozen(cache_hash=True)
-class Task:
+class PatchTask:
     """Which of a proxy's tasks resources are for, and what of the proxy decides how they are patched."""
 
     filters: tuple[FilterRef, ...]
@@ -58,19 +58,19 @@ def listener_kinds(context: Context) -> tuple[ApplyTo, ...]:
 
 
 @derived
-def patched_cluster(view: View, task: Task, hosts: tuple[str, ...], base: Call) -> Resource | None:
+def patched_cluster(view: View, task: PatchTask, hosts: tuple[str, ...], base: ResourceQuery) -> Resource | None:
     """A cluster; ``hosts`` are the services that an inbound one is for."""
     return edited_cluster(view, task, hosts, base).resource
 
 
 @derived
-def patched_listener(view: View, task: Task, base: Call) -> Resource | None:
+def patched_listener(view: View, task: PatchTask, base: ResourceQuery) -> Resource | None:
     """A listener; None where a patch removes it."""
     return edited_listener(view, task, base).resource
 
 
 @derived
-def patched_table(view: View, task: Task, base: Call) -> Resource | None:
+def patched_table(view: View, task: PatchTask, base: ResourceQuery) -> Resource | None:
     """A route table."""
     return edited_table(view, task, base).resource
 
@@ -85,7 +85,7 @@ def added(view: View, key: ConfigKey, index: int) -> Resource | None:
 
 
 @derived
-def edited_cluster(view: View, task: Task, hosts: tuple[str, ...], base: Call) -> Edited:
+def edited_cluster(view: View, task: PatchTask, hosts: tuple[str, ...], base: ResourceQuery) -> Edited:
     resource = _base(view, base)
     if resource is None:
         return Edited(None)
@@ -101,7 +101,7 @@ def edited_cluster(view: View, task: Task, hosts: tuple[str, ...], base: Call) -
 
 
 @derived
-def edited_listener(view: View, task: Task, base: Call) -> Edited:
+def edited_listener(view: View, task: PatchTask, base: ResourceQuery) -> Edited:
     resource = _base(view, base)
     if resource is None:
         return Edited(None)
@@ -116,7 +116,7 @@ def edited_listener(view: View, task: Task, base: Call) -> Edited:
 
 
 @derived
-def edited_table(view: View, task: Task, base: Call) -> Edited:
+def edited_table(view: View, task: PatchTask, base: ResourceQuery) -> Edited:
     resource = _base(view, base)
     if resource is None:
         return Edited(None)
@@ -143,5 +143,5 @@ def result_of(resource: Resource, message: Message | None, edit: Edit) -> Edited
     return Edited(resource_of(resource.name, message, (*resource.configs, *edit.configs)), edit.problems)
 
 
-def _base(view: View, base: Call) -> Resource | None:
+def _base(view: View, base: ResourceQuery) -> Resource | None:
     return base.get(view)

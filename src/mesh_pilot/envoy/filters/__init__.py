@@ -18,12 +18,12 @@ from mesh_pilot.envoy.filters.grpc_web import grpc_web
 from mesh_pilot.envoy.filters.jwt_authn import tokens
 from mesh_pilot.envoy.filters.on_demand import on_demand
 from mesh_pilot.envoy.filters.router import router
-from mesh_pilot.mesh.policies import Owner
+from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
-HttpFilterBuilder = Callable[[View, Owner, Protocol], hcm_pb2.HttpFilter | None]
-"""A filter for HTTP of this owner and port protocol; None where it has no part."""
+HttpFilterBuilder = Callable[[View, PolicyContext, Protocol], hcm_pb2.HttpFilter | None]
+"""A filter for HTTP of this context and port protocol; None where it has no part."""
 
 HTTP_FILTERS: tuple[HttpFilterBuilder, ...] = (
     mark,
@@ -43,7 +43,7 @@ HTTP_FILTERS: tuple[HttpFilterBuilder, ...] = (
 """All HTTP filters, in the order of a request; the last one sends it on."""
 
 
-def http_filters(view: View, owner: Owner, protocol: Protocol) -> list[hcm_pb2.HttpFilter]:
+def http_filters(view: View, context: PolicyContext, protocol: Protocol) -> list[hcm_pb2.HttpFilter]:
     """The filters of an HTTP connection manager."""
-    built = (build(view, owner, protocol) for build in HTTP_FILTERS)
+    built = (build(view, context, protocol) for build in HTTP_FILTERS)
     return [f for f in built if f is not None]

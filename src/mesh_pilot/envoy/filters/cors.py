@@ -6,12 +6,12 @@ from envoy.extensions.filters.http.cors.v3 import cors_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 
 from mesh_pilot.envoy.filters.common import http_filter
-from mesh_pilot.mesh.policies import Owner
+from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
 NAME = "envoy.filters.http.cors"
 
 
-def cors(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter:
+def cors(view: View, context: PolicyContext, protocol: Protocol) -> hcm_pb2.HttpFilter:
     return http_filter(NAME, cors_pb2.Cors())

@@ -11,7 +11,7 @@ from envoy.extensions.filters.network.http_connection_manager.v3 import http_con
 from mesh_pilot.envoy.clusters.dns import dns_cache
 from mesh_pilot.envoy.filters.common import http_filter
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
-from mesh_pilot.mesh.policies import Owner, Side
+from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.visibility import any_dynamic
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
@@ -19,8 +19,8 @@ from mesh_pilot.world.view import View
 NAME = "envoy.filters.http.dynamic_forward_proxy"
 
 
-def dynamic_dns(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter | None:
-    if owner.side is Side.INBOUND or not any_dynamic(view, owner.namespace):
+def dynamic_dns(view: View, context: PolicyContext, protocol: Protocol) -> hcm_pb2.HttpFilter | None:
+    if context.side is TrafficSide.INBOUND or not any_dynamic(view, context.namespace):
         return None
     cache = dns_cache(cluster_defaults(view))
     return http_filter(NAME, dynamic_forward_proxy_pb2.FilterConfig(dns_cache_config=cache))

@@ -8,11 +8,11 @@ from envoy.extensions.filters.network.http_connection_manager.v3 import http_con
 from mesh_pilot.envoy.filters.common import http_filter
 from mesh_pilot.envoy.filters.jwt_rules import token_filter
 from mesh_pilot.mesh.names import JWT_FILTER
-from mesh_pilot.mesh.policies import Owner, Side
+from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
 
-def tokens(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter | None:
-    found = b"" if owner.side is Side.OUTBOUND else token_filter(view, owner.namespace, owner.labels)
+def tokens(view: View, context: PolicyContext, protocol: Protocol) -> hcm_pb2.HttpFilter | None:
+    found = b"" if context.side is TrafficSide.OUTBOUND else token_filter(view, context.namespace, context.labels)
     return http_filter(JWT_FILTER, jwt_pb2.JwtAuthentication.FromString(found)) if found else None

@@ -7,7 +7,7 @@ from envoy.extensions.filters.network.http_connection_manager.v3 import http_con
 
 from mesh_pilot.envoy.core.protobuf import ads, seconds
 from mesh_pilot.envoy.filters.common import http_filter
-from mesh_pilot.mesh.policies import Owner
+from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
@@ -17,8 +17,8 @@ PATIENCE = 3
 answers that first request at once, and lets others wait."""
 
 
-def on_demand(view: View, owner: Owner, protocol: Protocol) -> hcm_pb2.HttpFilter | None:
-    if not owner.on_demand:
+def on_demand(view: View, context: PolicyContext, protocol: Protocol) -> hcm_pb2.HttpFilter | None:
+    if not context.on_demand:
         return None
     filter_ = on_demand_pb2.OnDemand()
     filter_.odcds.source.CopyFrom(ads())

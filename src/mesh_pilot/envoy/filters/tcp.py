@@ -19,7 +19,7 @@ from mesh_pilot.envoy.core.protobuf import any_of, duration, encode, field
 from mesh_pilot.envoy.filters.rbac.filters import network_authorization
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
-from mesh_pilot.mesh.policies import Owner
+from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.virtual_services.l4 import TcpTarget
 from mesh_pilot.model.resource import PREFIX
 from mesh_pilot.model.service import Protocol
@@ -32,9 +32,11 @@ MONGO_PROXY = "envoy.filters.network.mongo_proxy"
 _ACCESS_LOG_FIELD = TcpProxy.ACCESS_LOG_FIELD_NUMBER
 
 
-def tcp_filters(view: View, owner: Owner, target: TcpTarget, protocol: Protocol = Protocol.TCP) -> list[Filter]:
+def tcp_filters(
+    view: View, context: PolicyContext, target: TcpTarget, protocol: Protocol = Protocol.TCP
+) -> list[Filter]:
     """The network filters that carry a connection to its target: who may connect, then the protocol's own."""
-    filters = [tcp_proxy(view, owner, target)]
+    filters = [tcp_proxy(view, context, target)]
     if target.sni_port and protocol.is_tls:
         cache = dns_cache(cluster_defaults(view))
         dynamic = sni_dynamic_pb2.FilterConfig(dns_cache_config=cache, port_value=target.sni_port)
@@ -42,11 +44,11 @@ def tcp_filters(view: View, owner: Owner, target: TcpTarget, protocol: Protocol 
     if protocol is Protocol.MONGO:
         config = mongo_proxy_pb2.MongoProxy(stat_prefix=target.stat_prefix)
         filters.insert(0, Filter(name=MONGO_PROXY, typed_config=any_of(config)))
-    return [*network_authorization(view, owner), *filters]
+    return [*network_authorization(view, context), *filters]
 
 
-def tcp_proxy(view: View, owner: Owner | None, target: TcpTarget) -> Filter:
-    """The TCP proxy filter; without an owner it keeps no access log."""
+def tcp_proxy(view: View, context: PolicyContext | None, target: TcpTarget) -> Filter:
+    """The TCP proxy filter; without a context it keeps no access log."""
     proxy = TcpProxy(stat_prefix=target.stat_prefix)
     if len(target.clusters) == 1:
         proxy.cluster = target.clusters[0][0]
@@ -61,6 +63,6 @@ def tcp_proxy(view: View, owner: Owner | None, target: TcpTarget) -> Filter:
         proxy.tunneling_config.CopyFrom(
             TcpProxy.TunnelingConfig(hostname=target.tunnel.target, use_post=target.tunnel.post)
         )
-    logs = access_logs(view, owner, False) if owner else ()
+    logs = access_logs(view, context, False) if context else ()
     body = encode(proxy) + b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
     return Filter(name=TCP_PROXY, typed_config=any_pb2.Any(type_url=PREFIX + TcpProxy.DESCRIPTOR.full_name, value=body))

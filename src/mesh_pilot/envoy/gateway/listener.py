@@ -19,67 +19,71 @@ from mesh_pilot.envoy.tls.downstream import downstream_tls
 from mesh_pilot.envoy.tls.upstream import TLS_SOCKET
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
-from mesh_pilot.mesh.gateway_servers import Kind, Listener, Server
+from mesh_pilot.mesh.gateway_servers import GatewayListener, GatewayServer, ServerKind
 from mesh_pilot.mesh.names import listener_name
-from mesh_pilot.mesh.policies import Owner
+from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.proxy.proxy_config import listener_buffer, takes_proxy_protocol
-from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import View
 
 
 @derived
-def listener(view: View, scope: Scope, owner: Owner, held: Listener) -> Resource | None:
+def listener(view: View, scope: OutboundScope, context: PolicyContext, held: GatewayListener) -> Resource | None:
     """The listener; None where no server has anywhere to pass connections to."""
     name = listener_name(held.bind, held.port)
-    chains, _ = merge(name, _chains(view, scope, owner, held))
+    chains, _ = merge(name, _chains(view, scope, context, held))
     if not chains:
         return None
     header = listener_pb2.Listener(
         name=name, address=bind_address(held.bind, held.port), traffic_direction=base_pb2.OUTBOUND
     )
-    if takes_proxy_protocol(view, owner.settings):
+    if takes_proxy_protocol(view, context.settings):
         # First of all: its header comes before the TLS that the inspector looks for.
         header.listener_filters.append(proxy_protocol())
     if not held.servers[0].kind.is_plain:
         header.listener_filters.append(tls_inspector())
-    logs = listener_access_logs(view, owner)
-    buffer = listener_buffer(view, owner.settings)
-    return assemble(header, chains, logs=logs, buffer=buffer, configs=guards(view, owner))
+    logs = listener_access_logs(view, context)
+    buffer = listener_buffer(view, context.settings)
+    return assemble(header, chains, logs=logs, buffer=buffer, configs=guards(view, context))
 
 
 @derived
-def listener_conflicts(view: View, scope: Scope, owner: Owner, held: Listener) -> tuple[Conflict, ...]:
+def listener_conflicts(
+    view: View, scope: OutboundScope, context: PolicyContext, held: GatewayListener
+) -> tuple[Conflict, ...]:
     """The routes that get no connections on a listener, because others have them."""
-    _, conflicts = merge(listener_name(held.bind, held.port), _chains(view, scope, owner, held))
+    _, conflicts = merge(listener_name(held.bind, held.port), _chains(view, scope, context, held))
     return tuple(attrs.evolve(conflict, kind=ConflictKind.GATEWAY) for conflict in conflicts)
 
 
-def _chains(view: View, scope: Scope, owner: Owner, held: Listener) -> Iterator[Chain]:
+def _chains(view: View, scope: OutboundScope, context: PolicyContext, held: GatewayListener) -> Iterator[Chain]:
     first = held.servers[0]
-    if first.kind is Kind.HTTP:
-        yield chain(ANY, [_manager(view, owner, first)], configs=tuple(s.gateway for s in held.servers))
+    if first.kind is ServerKind.HTTP:
+        yield chain(ANY, [_manager(view, context, first)], configs=tuple(s.gateway for s in held.servers))
         return
     for server in held.servers:
         match server.kind:
-            case Kind.HTTPS:
+            case ServerKind.HTTPS:
                 match = sni_match(server.server_names, ())
                 socket = _socket(view, server)
-                yield chain(match, [_manager(view, owner, server)], transport_socket=socket, configs=(server.gateway,))
-            case Kind.PASSTHROUGH:
-                yield from passthrough_chains(view, scope, owner, server)
-            case Kind.AUTO_PASSTHROUGH:
-                yield from auto_passthrough_chains(view, scope, owner, server)
+                yield chain(
+                    match, [_manager(view, context, server)], transport_socket=socket, configs=(server.gateway,)
+                )
+            case ServerKind.PASSTHROUGH:
+                yield from passthrough_chains(view, scope, context, server)
+            case ServerKind.AUTO_PASSTHROUGH:
+                yield from auto_passthrough_chains(view, scope, context, server)
             case _:
-                yield from tcp_chains(view, scope, owner, server, _socket(view, server))
+                yield from tcp_chains(view, scope, context, server, _socket(view, server))
 
 
-def _manager(view: View, owner: Owner, server: Server) -> base_pb2.TypedExtensionConfig:
+def _manager(view: View, context: PolicyContext, server: GatewayServer) -> base_pb2.TypedExtensionConfig:
     prefix = server.stat_prefix or f"outbound_{listener_name(server.bind, server.bound)}"
-    return http_manager(view, HttpManager(owner, prefix, server.route_name, protocol=server.protocol))
+    return http_manager(view, HttpManager(context, prefix, server.route_name, protocol=server.protocol))
 
 
-def _socket(view: View, server: Server) -> base_pb2.TransportSocket | None:
+def _socket(view: View, server: GatewayServer) -> base_pb2.TransportSocket | None:
     """The TLS of a server that ends it."""
     config = view.config(server.gateway)
     settings = config.spec.servers[server.index].tls if config is not None else None

@@ -14,10 +14,10 @@ from mesh_pilot.envoy.routes.build import virtual_service_routes
 from mesh_pilot.envoy.routes.virtual_host import PlannedHost, RouteSource
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.domains import host_port, in_brackets
-from mesh_pilot.mesh.gateway_servers import Server
-from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.gateway_servers import GatewayServer
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import visible_virtual_services
-from mesh_pilot.mesh.virtual_services.client import client_of, has_routes
+from mesh_pilot.mesh.virtual_services.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
@@ -38,7 +38,7 @@ class _Draft:
 
 
 @derived
-def planned_hosts(view: View, scope: Scope, servers: tuple[Server, ...]) -> tuple[PlannedHost, ...]:
+def planned_hosts(view: View, scope: OutboundScope, servers: tuple[GatewayServer, ...]) -> tuple[PlannedHost, ...]:
     """The virtual hosts of the table that these servers share. Without any host it answers 404 to everything."""
     drafts: dict[str, _Draft] = {}
     for server in servers:
@@ -46,7 +46,7 @@ def planned_hosts(view: View, scope: Scope, servers: tuple[Server, ...]) -> tupl
             hosts = tuple(common_hosts(server.hosts_for(head.key.namespace), head.hosts))
             if not hosts:
                 continue
-            client = client_of(view, scope, server.gateway_name, head.key, infer_ports=True)
+            client = route_client(view, scope, server.gateway_name, head.key, infer_ports=True)
             if not has_routes(view, head.key, client, server.port):
                 continue
             for host in hosts:

@@ -11,11 +11,11 @@ from mesh_pilot.envoy.filters.tcp import tcp_filters
 from mesh_pilot.envoy.gateway.planned import common_hosts
 from mesh_pilot.envoy.listeners.chains import ANY, MESH, Chain, Match, chain, sni_match
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import rule_ref, subset_names
-from mesh_pilot.mesh.gateway_servers import Server
+from mesh_pilot.mesh.destination_rules import destination_rule_ref, subset_names
+from mesh_pilot.mesh.gateway_servers import GatewayServer
 from mesh_pilot.mesh.names import outbound_sni
-from mesh_pilot.mesh.policies import Owner
-from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.policies import PolicyContext
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import all_services, visible_virtual_services
 from mesh_pilot.mesh.virtual_services.l4 import (
     Conditions,
@@ -35,13 +35,17 @@ Targets = tuple[tuple[Match, TcpTarget], ...]
 
 
 def tcp_chains(
-    view: View, scope: Scope, owner: Owner, server: Server, socket: base_pb2.TransportSocket | None
+    view: View,
+    scope: OutboundScope,
+    context: PolicyContext,
+    server: GatewayServer,
+    socket: base_pb2.TransportSocket | None,
 ) -> Iterator[Chain]:
     """The chains of a server by ``tcp`` rules, up to the first that takes everything the server gets."""
     names = sni_match(() if server.kind.is_plain else server.server_names, ()).server_names
     for key in _virtual_services(view, scope, server):
         for match, target in _tcp_targets(view, scope, server, key):
-            filters = tcp_filters(view, owner, target, server.protocol)
+            filters = tcp_filters(view, context, target, server.protocol)
             yield chain(
                 attrs.evolve(match, server_names=names),
                 filters,
@@ -53,24 +57,28 @@ def tcp_chains(
                 return
 
 
-def passthrough_chains(view: View, scope: Scope, owner: Owner, server: Server) -> Iterator[Chain]:
+def passthrough_chains(
+    view: View, scope: OutboundScope, context: PolicyContext, server: GatewayServer
+) -> Iterator[Chain]:
     """The chains of a server by ``tls`` rules: each match has its server names."""
     for key in _virtual_services(view, scope, server):
         for match, target in _tls_targets(view, scope, server, key):
-            filters = tcp_filters(view, owner, target, server.protocol)
+            filters = tcp_filters(view, context, target, server.protocol)
             yield chain(match, filters, host=str(key), configs=(server.gateway, key))
 
 
-def auto_passthrough_chains(view: View, scope: Scope, owner: Owner, server: Server) -> Iterator[Chain]:
+def auto_passthrough_chains(
+    view: View, scope: OutboundScope, context: PolicyContext, server: GatewayServer
+) -> Iterator[Chain]:
     """A chain for each cluster that mesh mTLS may name in its server name."""
     for service in all_services(view, scope):
         if service.external or not any(common_hosts(server.server_names, (service.host,))):
             continue
         for sni in _sni_names(view, scope, service):
-            yield _sni_chain(view, owner, sni, service.host, server.gateway)
+            yield _sni_chain(view, context, sni, service.host, server.gateway)
 
 
-def _virtual_services(view: View, scope: Scope, server: Server) -> Iterator[ConfigKey]:
+def _virtual_services(view: View, scope: OutboundScope, server: GatewayServer) -> Iterator[ConfigKey]:
     """Those bound to the server's Gateway that have a host in common with it, in order of precedence."""
     for head in visible_virtual_services(view, scope.namespace, server.gateway_name):
         if any(common_hosts(server.hosts_for(head.key.namespace), head.hosts)):
@@ -78,7 +86,7 @@ def _virtual_services(view: View, scope: Scope, server: Server) -> Iterator[Conf
 
 
 @derived
-def _tcp_targets(view: View, scope: Scope, server: Server, key: ConfigKey) -> Targets:
+def _tcp_targets(view: View, scope: OutboundScope, server: GatewayServer, key: ConfigKey) -> Targets:
     """What the ``tcp`` rules of a VirtualService say for a server."""
     config = view.config(key)
     routes = tcp_routes(view, (config,), _conditions(scope, server)) if config is not None else ()
@@ -86,14 +94,14 @@ def _tcp_targets(view: View, scope: Scope, server: Server, key: ConfigKey) -> Ta
 
 
 @derived
-def _tls_targets(view: View, scope: Scope, server: Server, key: ConfigKey) -> Targets:
+def _tls_targets(view: View, scope: OutboundScope, server: GatewayServer, key: ConfigKey) -> Targets:
     """What the ``tls`` rules of a VirtualService say for a server."""
     config = view.config(key)
     routes = tls_routes(view, (config,), _conditions(scope, server)) if config is not None else ()
     return tuple((_match(route), route_target(view, scope, route, server.port)) for route in routes)
 
 
-def _conditions(scope: Scope, server: Server) -> Conditions:
+def _conditions(scope: OutboundScope, server: GatewayServer) -> Conditions:
     return Conditions(frozenset((server.gateway_name,)), server.port, scope.namespace, scope.labels)
 
 
@@ -102,14 +110,14 @@ def _match(route: L4Route) -> Match:
 
 
 @derived
-def _sni_chain(view: View, owner: Owner, sni: str, host: str, gateway: ConfigKey) -> Chain:
+def _sni_chain(view: View, context: PolicyContext, sni: str, host: str, gateway: ConfigKey) -> Chain:
     match = Match(server_names=(sni,), protocols=MESH)
-    return chain(match, tcp_filters(view, owner, to_cluster(sni)), host=host, configs=(gateway,))
+    return chain(match, tcp_filters(view, context, to_cluster(sni)), host=host, configs=(gateway,))
 
 
-def _sni_names(view: View, scope: Scope, service: Service) -> Iterator[str]:
+def _sni_names(view: View, scope: OutboundScope, service: Service) -> Iterator[str]:
     """The clusters of a service for connections that are passed on as they are."""
-    ref = rule_ref(view, scope.namespace, scope.labels, service.key)
+    ref = destination_rule_ref(view, scope.namespace, scope.labels, service.key)
     subsets = ("", *subset_names(view, ref)) if ref else ("",)
     for port in service.ports:
         if port.protocol is not Protocol.UDP:

@@ -15,14 +15,14 @@ from envoy.config.endpoint.v3 import endpoint_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.core.protobuf import address, resource_of, uint64
-from mesh_pilot.envoy.endpoints.assignments import Reach, assignment, encode_assignment
+from mesh_pilot.envoy.endpoints.assignments import EndpointViewpoint, assignment, encode_assignment
 from mesh_pilot.envoy.grpc.tls import client_socket
 from mesh_pilot.envoy.tls.upstream import TlsMode
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import client_policy, passes_through, rule_ref, subset_labels
+from mesh_pilot.mesh.destination_rules import client_policy, destination_rule_ref, passes_through, subset_labels
 from mesh_pilot.mesh.identities import identities
 from mesh_pilot.mesh.names import ClusterName, Direction, parse_cluster
-from mesh_pilot.mesh.proxy.scope import Place, Scope
+from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality
 from mesh_pilot.mesh.upstreams import Upstream
 from mesh_pilot.mesh.visibility import BY_DNS, discovery_of, scope_service
 from mesh_pilot.model.resource import Resource
@@ -37,7 +37,7 @@ def outbound_name(name: str) -> ClusterName | None:
 
 
 @derived
-def grpc_cluster(view: View, scope: Scope, name: str) -> Resource | None:
+def grpc_cluster(view: View, scope: OutboundScope, name: str) -> Resource | None:
     """The cluster of this name for gRPC clients of a scope; None for names that no outbound cluster can have."""
     target = outbound_name(name)
     if target is None:
@@ -45,7 +45,7 @@ def grpc_cluster(view: View, scope: Scope, name: str) -> Resource | None:
     service = scope_service(view, scope, target.host)
     if service is None or service.port(target.port) is None:
         return _unserved(view, name)
-    ref = rule_ref(view, scope.namespace, scope.labels, service.key)
+    ref = destination_rule_ref(view, scope.namespace, scope.labels, service.key)
     if subset_labels(view, ref, target.subset) is None:
         return _unserved(view, name)
     through = passes_through(view, ref, target.port, target.subset)
@@ -54,7 +54,7 @@ def grpc_cluster(view: View, scope: Scope, name: str) -> Resource | None:
 
 
 @derived
-def grpc_assignment(view: View, scope: Scope, place: Place, name: str) -> Resource | None:
+def grpc_assignment(view: View, scope: OutboundScope, place: ProxyLocality, name: str) -> Resource | None:
     """The endpoints of a cluster of ``grpc_cluster``: none where nobody serves it."""
     if outbound_name(name) is None:
         return None
@@ -110,7 +110,7 @@ def _by_name(name: str, host: str, port: int) -> Cluster:
 def _dns_name(view: View, upstream: Upstream, port: Port) -> tuple[str, int] | None:
     """The one name and port behind a service found by DNS: gRPC resolves one name a cluster, and all its addresses."""
     labels = subset_labels(view, upstream.rule, upstream.subset) or frozenset()
-    encoded = encode_assignment(view, upstream.name, upstream.service, port.name, labels, Reach())
+    encoded = encode_assignment(view, upstream.name, upstream.service, port.name, labels, EndpointViewpoint())
     found = endpoint_pb2.ClusterLoadAssignment.FromString(encoded)
     members = [e.endpoint.address.socket_address for locality in found.endpoints for e in locality.lb_endpoints]
     return (members[0].address, members[0].port_value) if len(members) == 1 else None

@@ -29,7 +29,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.domains import service_addresses, service_names
 from mesh_pilot.mesh.names import outbound
 from mesh_pilot.mesh.peer_authentication import PeerMode, peer_mode
-from mesh_pilot.mesh.proxy.scope import Labels, Scope
+from mesh_pilot.mesh.proxy.scope import Labels, OutboundScope
 from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.resource import Resource
@@ -50,7 +50,7 @@ class Authority:
 
 
 @derived
-def client_listener(view: View, scope: Scope, name: str) -> Resource | None:
+def client_listener(view: View, scope: OutboundScope, name: str) -> Resource | None:
     """The listener for a channel to ``host:port``, or to ``host`` of a service with just one port.
 
     None where the host is no service that the scope may reach, or has no such port.
@@ -93,7 +93,7 @@ def parse_authority(text: str) -> Authority:
     return Authority(text, 0)
 
 
-def _service(view: View, scope: Scope, host: str) -> Service | None:
+def _service(view: View, scope: OutboundScope, host: str) -> Service | None:
     """The service that a host names, in full or by one of its short forms."""
     for full in _full_names(host, scope.dns_domain):
         service = scope_service(view, scope, full)

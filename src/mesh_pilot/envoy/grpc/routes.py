@@ -25,9 +25,9 @@ from mesh_pilot.envoy.routes.retry import STATUS_CODES
 from mesh_pilot.envoy.routes.tables import Table, planned_hosts
 from mesh_pilot.envoy.routes.virtual_host import PlannedHost, RouteSource, ServiceRoutes, route_table
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import rule_ref
+from mesh_pilot.mesh.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.domains import host_port, service_names
-from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Service
@@ -53,7 +53,7 @@ CODES_OF_UNAVAILABLE = frozenset((429, 502, 503, 504))
 
 
 @derived
-def grpc_route_table(view: View, scope: Scope, name: str) -> Resource | None:
+def grpc_route_table(view: View, scope: OutboundScope, name: str) -> Resource | None:
     """The route table of this name for gRPC clients of a scope; None where they have no such service or port."""
     target = outbound_name(name)
     if target is None or target.subset:
@@ -83,11 +83,11 @@ def _for_grpc(host: PlannedHost) -> PlannedHost:
 
 
 @derived
-def _undeclared(view: View, scope: Scope, service: Service, port: int) -> PlannedHost:
+def _undeclared(view: View, scope: OutboundScope, service: Service, port: int) -> PlannedHost:
     """The virtual host of a service whose port is not declared as HTTP: a gRPC client that asks for it knows better."""
     names, _ = service_names(service, scope.dns_domain)
     domains = tuple(domain for name in names for domain in (name, host_port(name, port)))
-    rule = rule_ref(view, scope.namespace, scope.labels, service.key)
+    rule = destination_rule_ref(view, scope.namespace, scope.labels, service.key)
     routes = ServiceRoutes(service.host, port, rule)
     configs = (service.config, *rule) if service.config is not None else rule
     return PlannedHost(host_port(service.host, port), domains, (routes,), configs=configs)

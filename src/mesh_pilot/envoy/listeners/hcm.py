@@ -1,6 +1,6 @@
 """Envoy's HTTP connection manager: how HTTP is read, which filters it passes, and where its routes come from.
 
-Everything but the routes is the same for all listeners of an owner and protocol: it is encoded once and the routes
+Everything but the routes is the same for all listeners of a context and protocol: it is encoded once and the routes
 are added to it. Rules: Envoy's HttpConnectionManager reference; what Pilot sets.
 """
 
@@ -24,7 +24,7 @@ from mesh_pilot.envoy.listeners.hcm_settings import FORWARD, apply_headers, appl
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
 from mesh_pilot.envoy.telemetry.tracing import NO_TRACING, tracing
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.policies import Owner, Side
+from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.proxy_config import connections, headers, proxy_settings
 from mesh_pilot.model.resource import PREFIX
 from mesh_pilot.model.service import Protocol
@@ -44,7 +44,7 @@ _ACCESS_LOG_FIELD = Manager.ACCESS_LOG_FIELD_NUMBER
 class HttpManager:
     """One HTTP connection manager. It has either the name of a route table or its routes inline."""
 
-    owner: Owner
+    context: PolicyContext
     stat_prefix: str
     route_name: str = ""
     """Name of a RouteConfiguration to fetch by RDS."""
@@ -61,7 +61,7 @@ def http_manager(view: View, manager: HttpManager) -> listener_components_pb2.Fi
     own = Manager(stat_prefix=manager.stat_prefix)
     if manager.route_name:
         own.rds.CopyFrom(hcm_pb2.Rds(config_source=ads(), route_config_name=manager.route_name))
-    body = _common(view, manager.owner, manager.protocol, manager.forward_proxy) + encode(own)
+    body = _common(view, manager.context, manager.protocol, manager.forward_proxy) + encode(own)
     if manager.routes:
         body += field(_ROUTE_CONFIG_FIELD, manager.routes)
     return listener_components_pb2.Filter(
@@ -70,33 +70,33 @@ def http_manager(view: View, manager: HttpManager) -> listener_components_pb2.Fi
 
 
 @derived
-def _common(view: View, owner: Owner, protocol: Protocol, forward_proxy: bool) -> bytes:
+def _common(view: View, context: PolicyContext, protocol: Protocol, forward_proxy: bool) -> bytes:
     """What does not depend on the routes, encoded."""
     manager = Manager(
-        use_remote_address=boolean(owner.side is Side.GATEWAY),
+        use_remote_address=boolean(context.side is TrafficSide.GATEWAY),
         stream_idle_timeout=duration_pb2.Duration(),
         upgrade_configs=[Manager.UpgradeConfig(upgrade_type=u) for u in UPGRADES],
-        http_filters=http_filters(view, owner, protocol),
+        http_filters=http_filters(view, context, protocol),
     )
     _normalize_paths(manager, _path_normalization(view))
-    if owner.side is not Side.OUTBOUND:
+    if context.side is not TrafficSide.OUTBOUND:
         manager.server_name = SERVER_NAME
-        _tell_of_client(manager, view, owner)
-    if owner.http10 or forward_proxy:
-        options = protocol_pb2.Http1ProtocolOptions(accept_http_10=owner.http10)
+        _tell_of_client(manager, view, context)
+    if context.http10 or forward_proxy:
+        options = protocol_pb2.Http1ProtocolOptions(accept_http_10=context.http10)
         if forward_proxy:
             options.allow_absolute_url.CopyFrom(boolean(True))
         manager.http_protocol_options.CopyFrom(options)
-    apply_headers(manager, headers(view, owner.settings), outbound=owner.side is Side.OUTBOUND)
-    apply_limits(manager, connections(view, owner.settings))
+    apply_headers(manager, headers(view, context.settings), outbound=context.side is TrafficSide.OUTBOUND)
+    apply_limits(manager, connections(view, context.settings))
     traced = NO_TRACING
-    with optional_piece("tracing", namespace=owner.namespace):
-        traced = tracing(view, owner)
+    with optional_piece("tracing", namespace=context.namespace):
+        traced = tracing(view, context)
     if traced.tracing:
         manager.tracing.MergeFromString(traced.tracing)
     request_id = uuid_pb2.UuidRequestIdConfig(use_request_id_for_trace_sampling=boolean(traced.by_request_id))
     manager.request_id_extension.typed_config.CopyFrom(any_of(request_id))
-    logs = access_logs(view, owner, True)
+    logs = access_logs(view, context, True)
     return encode(manager) + b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
 
 
@@ -114,15 +114,15 @@ def _normalize_paths(manager: Manager, mode: Normalization) -> None:
     )
 
 
-def _tell_of_client(manager: Manager, view: View, owner: Owner) -> None:
+def _tell_of_client(manager: Manager, view: View, context: PolicyContext) -> None:
     """What the server behind is told of the client and its certificate."""
     manager.set_current_client_cert_details.CopyFrom(
         Manager.SetCurrentClientCertDetails(subject=boolean(True), dns=True, uri=True)
     )
-    if owner.side is Side.INBOUND:
+    if context.side is TrafficSide.INBOUND:
         manager.forward_client_cert_details = Manager.APPEND_FORWARD
         return
-    trusted, forward = _topology(view, owner.settings)
+    trusted, forward = _topology(view, context.settings)
     manager.set_current_client_cert_details.cert = True
     manager.xff_num_trusted_hops = trusted
     manager.forward_client_cert_details = forward

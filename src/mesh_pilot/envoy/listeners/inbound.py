@@ -26,9 +26,9 @@ from mesh_pilot.envoy.tls.mesh import server_identity
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.inbound import InboundPort, inbound_ports
 from mesh_pilot.mesh.peer_authentication import peer_modes
-from mesh_pilot.mesh.policies import Owner, inbound_owner
+from mesh_pilot.mesh.policies import PolicyContext, inbound_context
 from mesh_pilot.mesh.proxy.proxy_config import listener_buffer
-from mesh_pilot.mesh.proxy.scope import Call, Plan, Workload
+from mesh_pilot.mesh.proxy.scope import Plan, ResourceQuery, Workload
 from mesh_pilot.mesh.virtual_services.l4 import idle_timeout
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import Resource
@@ -41,7 +41,7 @@ def inbound_listeners(view: View, workload: Workload) -> Plan:
     side = inbound_side(view, workload)
     ports = inbound_ports(view, workload)
     balanced = workload.scope.is_on("INBOUND_LISTENER_EXACT_BALANCE")
-    plan: dict[str, Call] = {p.name: port_listener.query(side, p, balanced) for p in ports if p.listen}
+    plan: dict[str, ResourceQuery] = {p.name: port_listener.query(side, p, balanced) for p in ports if p.listen}
     if workload.scope.interception is not Interception.NONE:
         captured = tuple(p for p in ports if not p.listen)
         plan[VIRTUAL_INBOUND] = virtual_inbound.query(side, captured, balanced)
@@ -55,7 +55,7 @@ def inbound_side(view: View, workload: Workload) -> InboundSide:
     modes = peer_modes(view, scope.namespace, workload.labels)
     identity = server_identity(scope)
     return InboundSide(
-        owner=inbound_owner(view, workload),
+        context=inbound_context(view, workload),
         modes=modes if scope.certified or identity.in_files else modes.uncertified(),
         identity=identity,
         interception=scope.interception,
@@ -86,7 +86,7 @@ def virtual_inbound(view: View, side: InboundSide, ports: tuple[InboundPort, ...
         chains += port_chains(view, side, port)
     header.listener_filters.extend(inbound_filters(chains, captured=True, tproxy=tproxy))
     wait_for_client(header, view)
-    return _assembled(view, side.owner, header, chains)
+    return _assembled(view, side.context, header, chains)
 
 
 @derived
@@ -100,13 +100,13 @@ def port_listener(view: View, side: InboundSide, port: InboundPort, balanced: bo
     chains = port_chains(view, side, port)
     header.listener_filters.extend(inbound_filters(chains, captured=False, tproxy=False))
     wait_for_client(header, view)
-    return _assembled(view, side.owner, header, chains)
+    return _assembled(view, side.context, header, chains)
 
 
-def _assembled(view: View, owner: Owner, header: Listener, chains: Sequence[Chain]) -> Resource:
-    logs = listener_access_logs(view, owner)
-    buffer = listener_buffer(view, owner.settings)
-    return assemble(header, chains, logs=logs, buffer=buffer, configs=guards(view, owner))
+def _assembled(view: View, context: PolicyContext, header: Listener, chains: Sequence[Chain]) -> Resource:
+    logs = listener_access_logs(view, context)
+    buffer = listener_buffer(view, context.settings)
+    return assemble(header, chains, logs=logs, buffer=buffer, configs=guards(view, context))
 
 
 @derived

@@ -25,7 +25,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.inbound import InboundPort
 from mesh_pilot.mesh.names import BLACK_HOLE, INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound
 from mesh_pilot.mesh.peer_authentication import PeerMode, PeerModes
-from mesh_pilot.mesh.policies import Owner
+from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.virtual_services.l4 import TcpTarget, to_cluster
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Interception
@@ -39,7 +39,7 @@ VIRTUAL_INBOUND = "virtualInbound"
 class InboundSide:
     """All that inbound chains depend on besides the ports: replicas of a workload have the same."""
 
-    owner: Owner
+    context: PolicyContext
     modes: PeerModes
     identity: MeshIdentity
     interception: Interception
@@ -222,9 +222,9 @@ def _inside(protocol: Protocol) -> Inside:
 def _filters(view: View, side: InboundSide, way: _Way, http: bool) -> list[Filter]:
     if not http:
         target = TcpTarget(way.tcp_stats, ((way.cluster, 1),), idle_timeout=side.idle_timeout)
-        return tcp_filters(view, side.owner, target, way.protocol)
+        return tcp_filters(view, side.context, target, way.protocol)
     manager = HttpManager(
-        side.owner,
+        side.context,
         way.http_stats,
         routes=inbound_routes(way.cluster, way.host, way.service_port),
         protocol=way.protocol if way.protocol.is_http else Protocol.HTTP,

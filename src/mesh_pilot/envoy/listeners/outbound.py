@@ -35,10 +35,10 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict
 from mesh_pilot.mesh.listener_candidates import TcpMember
 from mesh_pilot.mesh.names import BLACK_HOLE, listener_name
-from mesh_pilot.mesh.outbound import ListenerShare, OutboundListener, listener_shares, outbound_plan, share_plan
-from mesh_pilot.mesh.policies import Owner, outbound_owner
+from mesh_pilot.mesh.outbound import ListenerShard, OutboundListener, listener_shards, outbound_listeners, share_plan
+from mesh_pilot.mesh.policies import PolicyContext, outbound_context
 from mesh_pilot.mesh.proxy.proxy_config import listener_buffer
-from mesh_pilot.mesh.proxy.scope import Call, Plan, Plans, Scope
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ResourceQuery
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
 from mesh_pilot.mesh.virtual_services.l4 import (
     Conditions,
@@ -62,12 +62,12 @@ HTTP_PROXY_ROUTES = "http_proxy"
 
 
 @derived
-def listener_plans(view: View, scope: Scope, spans: SpanSource) -> Plans:
+def listener_plans(view: View, scope: OutboundScope, spans: SpanSource) -> PlanShards:
     """The outbound listeners of a scope in parts: those that services ask for, then those for everything else.
 
     Those of HTTP are shared by proxies whose spans say the same of them, the others by all of the scope.
     """
-    shares = listener_shares(view, scope)
+    shares = listener_shards(view, scope)
     proxy = http_proxy_port(view, scope)
     if proxy and any(listener_name(scope.loopback, proxy) in share_plan(view, share).listeners for share in shares):
         proxy = 0
@@ -76,7 +76,7 @@ def listener_plans(view: View, scope: Scope, spans: SpanSource) -> Plans:
 
 
 @derived
-def service_listeners(view: View, share: ListenerShare, spans: SpanSource) -> Plan:
+def service_listeners(view: View, share: ListenerShard, spans: SpanSource) -> Plan:
     """The outbound listeners of a share."""
     return {
         name: outbound_listener.query(share.scope, held, spans if held.http is not None else NO_SOURCE)
@@ -85,9 +85,9 @@ def service_listeners(view: View, share: ListenerShare, spans: SpanSource) -> Pl
 
 
 @derived
-def other_listeners(_: View, scope: Scope, proxy: int, spans: SpanSource) -> Plan:
+def other_listeners(_: View, scope: OutboundScope, proxy: int, spans: SpanSource) -> Plan:
     """The outbound listeners that are for no service; ``proxy`` is the port of the HTTP proxy, 0 for none."""
-    plan: dict[str, Call] = {}
+    plan: dict[str, ResourceQuery] = {}
     if proxy:
         plan[listener_name(scope.loopback, proxy)] = http_proxy_listener.query(scope, proxy, spans)
     if scope.interception is not Interception.NONE:
@@ -96,16 +96,16 @@ def other_listeners(_: View, scope: Scope, proxy: int, spans: SpanSource) -> Pla
 
 
 @derived
-def outbound_conflicts(view: View, scope: Scope) -> tuple[Conflict, ...]:
+def outbound_conflicts(view: View, scope: OutboundScope) -> tuple[Conflict, ...]:
     """The services that the proxies of a scope can't reach as declared, because others have their place."""
-    plan = outbound_plan(view, scope)
+    plan = outbound_listeners(view, scope)
     shared = (o for _, o in sorted(plan.listeners.items()) if len(o.tcp) > 1)
     merged = (c for o in shared for c in _tcp_chains(view, scope, o)[1])
     return (*(conflict for _, conflict in plan.conflicts), *merged)
 
 
 @derived
-def outbound_listener(view: View, scope: Scope, listener: OutboundListener, spans: SpanSource) -> Resource:
+def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListener, spans: SpanSource) -> Resource:
     """One outbound listener."""
     header = Listener(
         name=listener.name,
@@ -120,7 +120,7 @@ def outbound_listener(view: View, scope: Scope, listener: OutboundListener, span
     merged = (_tcp_chains if len(listener.tcp) > 1 else _tcp_chains.compute)(view, scope, listener)
     chains = list(merged[0])
     if listener.http is not None:
-        chains.insert(0, _http_chain(view, outbound_owner(scope, spans), listener))
+        chains.insert(0, _http_chain(view, outbound_context(scope, spans), listener))
     if listener.sniffed:
         wait_for_client(header, view)
     if listener.sniffed or any(c.match.server_names for c in chains):
@@ -132,11 +132,11 @@ def outbound_listener(view: View, scope: Scope, listener: OutboundListener, span
         default = _passthrough_chain(view, scope)
     else:
         default = None
-    return _assembled(view, outbound_owner(scope), header, chains, default)
+    return _assembled(view, outbound_context(scope), header, chains, default)
 
 
 @derived
-def virtual_outbound(view: View, scope: Scope) -> Resource:
+def virtual_outbound(view: View, scope: OutboundScope) -> Resource:
     """The listener to which the host's rules send what the application beside the proxy opens."""
     port = _listen_port(view)
     header = Listener(
@@ -149,30 +149,30 @@ def virtual_outbound(view: View, scope: Scope) -> Resource:
         header.transparent.CopyFrom(boolean(True))
     own = chain(Match(port=port), [tcp_proxy(view, None, to_cluster(BLACK_HOLE))], name=f"{VIRTUAL_OUTBOUND}-blackhole")
     rest = _passthrough_chain(view, scope, f"{VIRTUAL_OUTBOUND}-catchall-tcp")
-    return _assembled(view, outbound_owner(scope), header, (own, rest))
+    return _assembled(view, outbound_context(scope), header, (own, rest))
 
 
 @derived
-def http_proxy_listener(view: View, scope: Scope, port: int, spans: SpanSource) -> Resource:
+def http_proxy_listener(view: View, scope: OutboundScope, port: int, spans: SpanSource) -> Resource:
     """The listener that applications use as their HTTP proxy."""
     name = listener_name(scope.loopback, port)
     header = Listener(name=name, address=bind_address(scope.loopback, port), traffic_direction=base_pb2.OUTBOUND)
-    owner = outbound_owner(scope, spans)
+    context = outbound_context(scope, spans)
     manager = HttpManager(
-        owner, f"outbound_{name}", HTTP_PROXY_ROUTES, protocol=Protocol.HTTP_PROXY, forward_proxy=True
+        context, f"outbound_{name}", HTTP_PROXY_ROUTES, protocol=Protocol.HTTP_PROXY, forward_proxy=True
     )
     only = chain(ANY, [http_manager(view, manager)])
-    return _assembled(view, owner, header, (only,))
+    return _assembled(view, context, header, (only,))
 
 
 def _assembled(
-    view: View, owner: Owner, header: Listener, chains: Sequence[Chain], default: Chain | None = None
+    view: View, context: PolicyContext, header: Listener, chains: Sequence[Chain], default: Chain | None = None
 ) -> Resource:
-    logs = listener_access_logs(view, owner)
-    return assemble(header, chains, default=default, logs=logs, buffer=listener_buffer(view, owner.settings))
+    logs = listener_access_logs(view, context)
+    return assemble(header, chains, default=default, logs=logs, buffer=listener_buffer(view, context.settings))
 
 
-def http_proxy_port(view: View, scope: Scope) -> int:
+def http_proxy_port(view: View, scope: OutboundScope) -> int:
     """The port of the HTTP proxy listener: the proxy's own, else the mesh's; 0: there is none."""
     own = scope.meta("HTTP_PROXY_PORT")
     return int(own) if own.isdecimal() else _mesh_http_port(view)
@@ -188,9 +188,9 @@ def _mesh_http_port(view: View) -> int:
     return view.mesh().proxy_http_port
 
 
-def _http_chain(view: View, owner: Owner, listener: OutboundListener) -> Chain:
+def _http_chain(view: View, context: PolicyContext, listener: OutboundListener) -> Chain:
     manager = HttpManager(
-        owner,
+        context,
         f"outbound_{listener.name}",
         listener.route_name,
         protocol=listener.http or Protocol.HTTP,
@@ -199,13 +199,15 @@ def _http_chain(view: View, owner: Owner, listener: OutboundListener) -> Chain:
     return chain(match, [http_manager(view, manager)])
 
 
-def _passthrough_chain(view: View, scope: Scope, name: str = PASSTHROUGH_CHAIN) -> Chain:
+def _passthrough_chain(view: View, scope: OutboundScope, name: str = PASSTHROUGH_CHAIN) -> Chain:
     cluster = unknown_destination(view, scope.sidecar) or BLACK_HOLE
-    return chain(ANY, [tcp_proxy(view, outbound_owner(scope), to_cluster(cluster))], name=name)
+    return chain(ANY, [tcp_proxy(view, outbound_context(scope), to_cluster(cluster))], name=name)
 
 
 @derived
-def _tcp_chains(view: View, scope: Scope, listener: OutboundListener) -> tuple[tuple[Chain, ...], tuple[Conflict, ...]]:
+def _tcp_chains(
+    view: View, scope: OutboundScope, listener: OutboundListener
+) -> tuple[tuple[Chain, ...], tuple[Conflict, ...]]:
     """The TCP chains of a listener, and who lost a place on it."""
     if len(listener.tcp) == 1:
         return merge(listener.name, _member_chains.compute(view, scope, listener.tcp[0]))
@@ -213,7 +215,7 @@ def _tcp_chains(view: View, scope: Scope, listener: OutboundListener) -> tuple[t
 
 
 @derived
-def _member_chains(view: View, scope: Scope, member: TcpMember) -> tuple[Chain, ...]:
+def _member_chains(view: View, scope: OutboundScope, member: TcpMember) -> tuple[Chain, ...]:
     """The chains of one TCP service: those of its routes, and one for what they leave."""
     found = (view.config(key) for key in member.virtual_services)
     configs = [c for c in found if c is not None]
@@ -228,14 +230,14 @@ def _member_chains(view: View, scope: Scope, member: TcpMember) -> tuple[Chain, 
     if not covered:
         target = service_target(view, scope, member.service, member.cluster_port)
         names = (member.service.host,) if member.by_name or (target.sni_port and member.protocol.is_tls) else ()
-        filters = tcp_filters(view, outbound_owner(scope), target, member.protocol)
+        filters = tcp_filters(view, outbound_context(scope), target, member.protocol)
         chains.append(chain(sni_match(names, (member.cidr,)), filters, host=member.service.host))
     return tuple(chains)
 
 
-def _route_chains(view: View, scope: Scope, member: TcpMember, routes: Sequence[L4Route]) -> Iterator[Chain]:
+def _route_chains(view: View, scope: OutboundScope, member: TcpMember, routes: Sequence[L4Route]) -> Iterator[Chain]:
     for route in routes:
         target = route_target(view, scope, route, member.port)
         match = sni_match(route.server_names, route.cidrs or (member.cidr,), route.source_cidrs)
-        filters = tcp_filters(view, outbound_owner(scope), target, member.protocol)
+        filters = tcp_filters(view, outbound_context(scope), target, member.protocol)
         yield chain(match, filters, host=member.service.host, configs=(route.config.key,))

@@ -16,7 +16,7 @@ from mesh_pilot.envoy.routes.mirror import mirror_policies
 from mesh_pilot.envoy.routes.retry import retry_policy
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.proxy_config import forwards_host
-from mesh_pilot.mesh.virtual_services.client import Client
+from mesh_pilot.mesh.virtual_services.client import RouteClient
 from mesh_pilot.mesh.virtual_services.rules import HttpRule
 from mesh_pilot.world import View
 
@@ -30,7 +30,7 @@ REDIRECT_CODES = {
 }
 
 
-def forward(view: View, route: rc.Route, rule: HttpRule, client: Client, port: int, authority: str) -> None:
+def forward(view: View, route: rc.Route, rule: HttpRule, client: RouteClient, port: int, authority: str) -> None:
     """Send to the rule's destinations. Header operations of a single destination are those of the route.
 
     ``authority``: the host that the rule's own header operations give a request.

@@ -20,9 +20,9 @@ from mesh_pilot.envoy.routes.hash import hash_policy
 from mesh_pilot.envoy.routes.headers import header_operations
 from mesh_pilot.envoy.routes.match import route_match
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import RuleRef
+from mesh_pilot.mesh.destination_rules import DestinationRuleRef
 from mesh_pilot.mesh.names import outbound, parse_cluster
-from mesh_pilot.mesh.virtual_services.client import Client, select
+from mesh_pilot.mesh.virtual_services.client import RouteClient, select
 from mesh_pilot.mesh.virtual_services.rules import HttpRule, http_rules
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world import View
@@ -39,13 +39,13 @@ class Encoded(NamedTuple):
 
 
 @derived
-def virtual_service_routes(view: View, key: ConfigKey, client: Client, port: int) -> tuple[Encoded, ...]:
+def virtual_service_routes(view: View, key: ConfigKey, client: RouteClient, port: int) -> tuple[Encoded, ...]:
     """The routes of a VirtualService for a client that came in on a port, in order."""
     found = select(http_rules(view, key), client, port)
     return tuple(_encoded(_route(view, key, rule, match, client, port)) for rule, match in found)
 
 
-def service_routes(view: View, host: str, port: int, rule: RuleRef) -> tuple[Encoded, ...]:
+def service_routes(view: View, host: str, port: int, rule: DestinationRuleRef) -> tuple[Encoded, ...]:
     """The one route to a service that no VirtualService is for; ``rule`` is its DestinationRule.
 
     To remember it would cost more than to make it.
@@ -88,7 +88,7 @@ def default_route(cluster: str, operation: str) -> rc.Route:
 
 
 def _route(
-    view: View, key: ConfigKey, rule: HttpRule, match: api.HttpMatchRequest | None, client: Client, port: int
+    view: View, key: ConfigKey, rule: HttpRule, match: api.HttpMatchRequest | None, client: RouteClient, port: int
 ) -> rc.Route:
     spec = rule.spec
     route = rc.Route(name=_name(spec, match), match=route_match(match))

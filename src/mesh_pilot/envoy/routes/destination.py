@@ -12,12 +12,12 @@ from mesh_pilot.envoy.core.protobuf import uint32
 from mesh_pilot.envoy.routes.hash import hash_policy
 from mesh_pilot.envoy.routes.headers import HeaderOperations, header_operations
 from mesh_pilot.mesh.names import outbound
-from mesh_pilot.mesh.virtual_services.client import Client
+from mesh_pilot.mesh.virtual_services.client import RouteClient
 from mesh_pilot.world import View
 
 
 @attrs.frozen
-class Target:
+class RouteDestination:
     """Where a destination leads."""
 
     host: str
@@ -31,28 +31,30 @@ class Target:
 
 
 @attrs.frozen
-class Share:
+class WeightedDestination:
     """A target with its part of a route's requests."""
 
-    target: Target
+    target: RouteDestination
     weight: int
     headers: HeaderOperations
 
 
-def target_of(view: View, destination: api.Destination, namespace: str, client: Client, port: int) -> Target:
+def route_destination(
+    view: View, destination: api.Destination, namespace: str, client: RouteClient, port: int
+) -> RouteDestination:
     """Where a destination written in a namespace leads; without a port of its own, on the one the client used."""
     host = view.full_host(destination.host, namespace)
     number = destination.port.number if destination.port is not None else 0
-    return Target(host, number or client.only_port(host) or port, destination.subset)
+    return RouteDestination(host, number or client.only_port(host) or port, destination.subset)
 
 
 def shares(
-    view: View, routes: Sequence[api.HttpRouteDestination], namespace: str, client: Client, port: int
-) -> tuple[Share, ...]:
+    view: View, routes: Sequence[api.HttpRouteDestination], namespace: str, client: RouteClient, port: int
+) -> tuple[WeightedDestination, ...]:
     """The destinations that get requests: those of weight 0 do not, unless there is no other."""
     return tuple(
-        Share(
-            target_of(view, route.destination, namespace, client, port),
+        WeightedDestination(
+            route_destination(view, route.destination, namespace, client, port),
             route.weight or 100,
             header_operations(route.headers),
         )
@@ -61,11 +63,13 @@ def shares(
     )
 
 
-def weighted_clusters(parts: Iterable[Share]) -> rc.WeightedCluster:
+def weighted_clusters(parts: Iterable[WeightedDestination]) -> rc.WeightedCluster:
     return rc.WeightedCluster(clusters=map(_weighted, parts))
 
 
-def hash_policies(view: View, parts: Iterable[Share], client: Client) -> Iterator[rc.RouteAction.HashPolicy]:
+def hash_policies(
+    view: View, parts: Iterable[WeightedDestination], client: RouteClient
+) -> Iterator[rc.RouteAction.HashPolicy]:
     """One for each destination with consistent hashing; the first that a request has something to hash for counts."""
     for part in parts:
         target = part.target
@@ -74,7 +78,7 @@ def hash_policies(view: View, parts: Iterable[Share], client: Client) -> Iterato
             yield found
 
 
-def _weighted(part: Share) -> rc.WeightedCluster.ClusterWeight:
+def _weighted(part: WeightedDestination) -> rc.WeightedCluster.ClusterWeight:
     weighted = rc.WeightedCluster.ClusterWeight(name=part.target.cluster, weight=uint32(part.weight))
     part.headers.write_to(weighted)
     if part.headers.authority:

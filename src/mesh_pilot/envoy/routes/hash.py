@@ -6,13 +6,13 @@ from envoy.config.route.v3 import route_components_pb2 as rc
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.core.protobuf import duration
-from mesh_pilot.mesh.destination_rules import RuleRef, policy
+from mesh_pilot.mesh.destination_rules import DestinationRuleRef, policy
 from mesh_pilot.world import View
 
 _Hash = rc.RouteAction.HashPolicy
 
 
-def hash_policy(view: View, ref: RuleRef, port: int, subset: str = "") -> rc.RouteAction.HashPolicy | None:
+def hash_policy(view: View, ref: DestinationRuleRef, port: int, subset: str = "") -> rc.RouteAction.HashPolicy | None:
     """What a rule hashes requests to a port and subset by; None without consistent hashing."""
     if not ref:
         return None

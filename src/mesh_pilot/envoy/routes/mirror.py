@@ -10,13 +10,13 @@ from envoy.type.v3 import percent_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.core.protobuf import boolean, fractional_percent
-from mesh_pilot.envoy.routes.destination import target_of
-from mesh_pilot.mesh.virtual_services.client import Client
+from mesh_pilot.envoy.routes.destination import route_destination
+from mesh_pilot.mesh.virtual_services.client import RouteClient
 from mesh_pilot.world import View
 
 
 def mirror_policies(
-    view: View, spec: api.HttpRoute, namespace: str, client: Client, port: int
+    view: View, spec: api.HttpRoute, namespace: str, client: RouteClient, port: int
 ) -> Iterator[rc.RouteAction.RequestMirrorPolicy]:
     """The mirrors of a rule: ``mirror`` with its percentage, or ``mirrors`` with theirs. All requests if not said."""
     mirrors = [(m.destination, _share(m.percentage)) for m in spec.mirrors]
@@ -28,7 +28,7 @@ def mirror_policies(
     for destination, share in mirrors:
         if destination is not None and share.numerator:
             yield rc.RouteAction.RequestMirrorPolicy(
-                cluster=target_of(view, destination, namespace, client, port).cluster,
+                cluster=route_destination(view, destination, namespace, client, port).cluster,
                 runtime_fraction=base_pb2.RuntimeFractionalPercent(default_value=share),
                 trace_sampled=boolean(False),
             )

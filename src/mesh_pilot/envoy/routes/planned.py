@@ -18,10 +18,10 @@ import attrs
 from mesh_pilot.envoy.routes.build import virtual_service_routes
 from mesh_pilot.envoy.routes.virtual_host import PlannedHost, RouteSource, ServiceRoutes
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import rule_ref
+from mesh_pilot.mesh.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.domains import Claims, host_port, in_brackets, service_addresses, service_names
-from mesh_pilot.mesh.overlap_index import ledger_of
-from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.overlap_index import overlap_index
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import (
     Egress,
     egress_services,
@@ -30,7 +30,7 @@ from mesh_pilot.mesh.sidecar_scope import (
     precedence,
     scope_buckets,
 )
-from mesh_pilot.mesh.virtual_services.client import client_of, has_routes
+from mesh_pilot.mesh.virtual_services.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Port, Protocol, Service
@@ -43,7 +43,7 @@ from mesh_pilot.world.view import VirtualServiceHead
 HTTP_PORT = 80
 """The port of hosts that say none: only here do VirtualServices for hosts with no service count."""
 
-DISPUTED = 0
+CONTESTED = 0
 """Stands for a bucket: hosts that want a domain that another wants."""
 
 NOBODY: frozenset[str] = frozenset()
@@ -53,40 +53,40 @@ NOBODY: frozenset[str] = frozenset()
 class Source:
     """What a table is made from."""
 
-    scope: Scope
+    scope: OutboundScope
     egress: Egress
     port: int
     """0: all ports."""
 
 
 @attrs.frozen(cache_hash=True)
-class Share:
+class TableShard:
     """Some of the virtual hosts of a table: those of a bucket, or those that are disputed."""
 
     source: Source
     bucket: int
     disputed: frozenset[str] = NOBODY
-    """Hosts of the bucket that are left out; of the share ``DISPUTED`` all it has."""
+    """Hosts of the bucket that are left out; of the share ``CONTESTED`` all it has."""
 
 
 @derived
-def shares(view: View, source: Source) -> tuple[Share, ...]:
+def shares(view: View, source: Source) -> tuple[TableShard, ...]:
     """The shares of a table, in order."""
     disputed = _disputed_hosts(view, source)
     every = scope_buckets(view, source.scope)
     if not disputed:
-        return tuple(Share(source, bucket) for bucket in every)
+        return tuple(TableShard(source, bucket) for bucket in every)
     bits = every.start.bit_length() - 1
     left_out: dict[int, set[str]] = {}
     for host in disputed:
         left_out.setdefault(bucket_of(host, bits), set()).add(host)
-    settled = (Share(source, bucket, frozenset(left_out.get(bucket, ()))) for bucket in every)
-    return (*settled, Share(source, DISPUTED, disputed))
+    settled = (TableShard(source, bucket, frozenset(left_out.get(bucket, ()))) for bucket in every)
+    return (*settled, TableShard(source, CONTESTED, disputed))
 
 
-def share_hosts(view: View, share: Share) -> tuple[PlannedHost, ...]:
+def share_hosts(view: View, share: TableShard) -> tuple[PlannedHost, ...]:
     """The virtual hosts of a share, in the order of hosts."""
-    if share.bucket == DISPUTED:
+    if share.bucket == CONTESTED:
         return _settled_together(view, share.source, share.disputed)
     hosts = _group(view, share.source, share.bucket).hosts
     return tuple(h for h in hosts if _host_of(h) not in share.disputed) if share.disputed else hosts
@@ -165,7 +165,7 @@ def _place_and_name(item: tuple[int, PlannedHost]) -> tuple[int, str]:
 def _disputed_hosts(view: View, source: Source) -> frozenset[str]:
     """The hosts that want anything that another host wants."""
     groups = {bucket: _group(view, source, bucket) for bucket in scope_buckets(view, source.scope)}
-    ledger = ledger_of(view, "hosts", source)
+    ledger = overlap_index(view, "hosts", source)
     disputed = ledger.shared({bucket: group.wanted for bucket, group in groups.items()})
     disputed = disputed.union(*[group.disputed for group in groups.values() if group.disputed])
     if not disputed:
@@ -205,19 +205,19 @@ def _services_on(view: View, source: Source, bucket: int) -> tuple[Service, ...]
 
 
 @derived
-def port_is_used(view: View, scope: Scope, egress: Egress, port: int) -> bool:
+def port_is_used(view: View, scope: OutboundScope, egress: Egress, port: int) -> bool:
     """Whether a table for a port can have virtual hosts: most numbers that a client can make up have none."""
     return port == HTTP_PORT or port in _used_ports(view, scope, egress)
 
 
 @derived
-def _used_ports(view: View, scope: Scope, egress: Egress) -> frozenset[int]:
+def _used_ports(view: View, scope: OutboundScope, egress: Egress) -> frozenset[int]:
     found = (_ports_in(view, scope, egress, bucket) for bucket in scope_buckets(view, scope))
     return frozenset().union(*found)
 
 
 @derived
-def _ports_in(view: View, scope: Scope, egress: Egress, bucket: int) -> frozenset[int]:
+def _ports_in(view: View, scope: OutboundScope, egress: Egress, bucket: int) -> frozenset[int]:
     return frozenset(_services_by_port(view, scope, egress, bucket))
 
 
@@ -227,7 +227,9 @@ def _service_on(view: View, source: Source, host: str) -> Service | None:
 
 
 @derived
-def _services_by_port(view: View, scope: Scope, egress: Egress, bucket: int) -> Mapping[int, tuple[Service, ...]]:
+def _services_by_port(
+    view: View, scope: OutboundScope, egress: Egress, bucket: int
+) -> Mapping[int, tuple[Service, ...]]:
     found: dict[int, list[Service]] = {}
     for service in egress_services(view, scope, egress, bucket):
         for number in (0, *dict.fromkeys(p.number for p in service.ports)):
@@ -354,7 +356,7 @@ class _Planner:
         if not numbers:
             return
         view, scope = self._view, self._source.scope
-        client = client_of(view, scope, MESH_GATEWAY, head.key, infer_ports=not self._source.port)
+        client = route_client(view, scope, MESH_GATEWAY, head.key, infer_ports=not self._source.port)
         for number in sorted(numbers):
             if has_routes(view, head.key, client, number):
                 served = by_port.get(number, [])
@@ -369,7 +371,7 @@ class _Planner:
         for service in self._services.values():
             if service.host in self._routed:
                 continue
-            rule = rule_ref(self._view, scope.namespace, scope.labels, service.key)
+            rule = destination_rule_ref(self._view, scope.namespace, scope.labels, service.key)
             configs = (service.config, *rule) if service.config is not None else rule
             for port in _ports(service, self._source):
                 routes = ServiceRoutes(service.host, port.number, rule)

@@ -17,7 +17,7 @@ from mesh_pilot.envoy.core.protobuf import ads, boolean, encode
 from mesh_pilot.envoy.routes.catch_all import ALLOW_ANY, BLOCK_ALL, catch_all, unknown_destination
 from mesh_pilot.envoy.routes.virtual_host import PlannedHost, virtual_host
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.proxy.scope import Call, Plan
+from mesh_pilot.mesh.proxy.scope import Plan, ResourceQuery
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ROUTE, VIRTUAL_HOST, Resource, host_name, make_resource
 from mesh_pilot.world import View
@@ -31,7 +31,7 @@ def split_table(view: View, name: str) -> Resource:
     return make_resource(name, ROUTE, encode(table))
 
 
-def host_plan(table: str, hosts: Iterable[PlannedHost]) -> dict[str, Call]:
+def host_plan(table: str, hosts: Iterable[PlannedHost]) -> dict[str, ResourceQuery]:
     """The planned virtual hosts of a table as resources."""
     return {host_name(table, host.name): split_host.query(table, host) for host in hosts}
 

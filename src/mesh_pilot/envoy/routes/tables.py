@@ -13,12 +13,12 @@ from collections.abc import Iterable
 import attrs
 
 from mesh_pilot.envoy.routes.catch_all import catch_all
-from mesh_pilot.envoy.routes.planned import Share, Source, port_is_used, share_hosts, shares, sniffed_hosts
+from mesh_pilot.envoy.routes.planned import Source, TableShard, port_is_used, share_hosts, shares, sniffed_hosts
 from mesh_pilot.envoy.routes.split import split_table
-from mesh_pilot.envoy.routes.virtual_host import Piece, PlannedHost, joined_table, piece_of, route_table
+from mesh_pilot.envoy.routes.virtual_host import EncodedShard, PlannedHost, encode_shard, joined_table, route_table
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import UNIX_PREFIX
-from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import Egress, egress_listeners
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Protocol
@@ -41,7 +41,7 @@ class Table:
 
 
 @derived
-def route_configuration(view: View, scope: Scope, name: str) -> Resource | None:
+def route_configuration(view: View, scope: OutboundScope, name: str) -> Resource | None:
     """The route table of this name for a scope; None for names that no table of a sidecar can have."""
     table = parse_table(name)
     if table is None:
@@ -55,7 +55,7 @@ def route_configuration(view: View, scope: Scope, name: str) -> Resource | None:
 
 
 @derived
-def planned_hosts(view: View, scope: Scope, table: Table) -> tuple[PlannedHost, ...]:
+def planned_hosts(view: View, scope: OutboundScope, table: Table) -> tuple[PlannedHost, ...]:
     """The virtual hosts of a table, without the one for everything else."""
     if table.sniffed:
         source = _source(view, scope, table)
@@ -64,7 +64,7 @@ def planned_hosts(view: View, scope: Scope, table: Table) -> tuple[PlannedHost, 
     return tuple(host for share in table_shares(view, scope, table) for host in share_hosts(view, share))
 
 
-def table_shares(view: View, scope: Scope, table: Table) -> tuple[Share, ...]:
+def table_shares(view: View, scope: OutboundScope, table: Table) -> tuple[TableShard, ...]:
     """The shares of the virtual hosts of a table that is for more than one service.
 
     A table may be asked for while its listener goes away: it is empty then.
@@ -75,7 +75,7 @@ def table_shares(view: View, scope: Scope, table: Table) -> tuple[Share, ...]:
     return shares(view, source)
 
 
-def _source(view: View, scope: Scope, table: Table) -> Source | None:
+def _source(view: View, scope: OutboundScope, table: Table) -> Source | None:
     egress = _egress_for(egress_listeners(view, scope), table)
     if egress is None:
         return None
@@ -84,8 +84,8 @@ def _source(view: View, scope: Scope, table: Table) -> Source | None:
 
 
 @derived
-def _piece(view: View, share: Share) -> Piece:
-    return piece_of(view, share_hosts(view, share))
+def _piece(view: View, share: TableShard) -> EncodedShard:
+    return encode_shard(view, share_hosts(view, share))
 
 
 def parse_table(name: str) -> Table | None:

@@ -19,7 +19,7 @@ from envoy.config.route.v3 import route_pb2
 from mesh_pilot.envoy.core.protobuf import boolean, encode, field, field_header
 from mesh_pilot.envoy.routes.build import Encoded, service_routes
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import RuleRef
+from mesh_pilot.mesh.destination_rules import DestinationRuleRef
 from mesh_pilot.mesh.proxy.proxy_config import counts_attempts
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ROUTE, JoinedKeys, Resource, make_resource
@@ -39,7 +39,7 @@ class ServiceRoutes:
 
     host: str
     port: int
-    rule: RuleRef
+    rule: DestinationRuleRef
 
     def get(self, view: View) -> tuple[Encoded, ...]:
         return service_routes(view, self.host, self.port, self.rule)
@@ -105,7 +105,7 @@ def route_table(
 
 
 @attrs.frozen
-class Piece:
+class EncodedShard:
     """Some virtual hosts of a table, ready to be put in it."""
 
     fields: tuple[bytes, ...]
@@ -116,7 +116,7 @@ class Piece:
     """What their routes were written in."""
 
 
-def piece_of(view: View, hosts: Iterable[PlannedHost]) -> Piece:
+def encode_shard(view: View, hosts: Iterable[PlannedHost]) -> EncodedShard:
     fields: list[bytes] = []
     digests: list[bytes] = []
     configs: dict[ConfigKey, None] = {}
@@ -125,10 +125,10 @@ def piece_of(view: View, hosts: Iterable[PlannedHost]) -> Piece:
         fields += (field_header(TABLE_HOSTS, host), host)
         digests.append(_digest(host))
         configs.update(dict.fromkeys(planned.configs))
-    return Piece(tuple(fields), b"".join(digests), tuple(configs))
+    return EncodedShard(tuple(fields), b"".join(digests), tuple(configs))
 
 
-def joined_table(name: str, pieces: Sequence[Piece], last: bytes) -> Resource:
+def joined_table(name: str, pieces: Sequence[EncodedShard], last: bytes) -> Resource:
     """A RouteConfiguration of pieces, and of an encoded virtual host at its end.
 
     Its version follows from the digests of its virtual hosts: a hash of all its bytes would cost more than the rest.

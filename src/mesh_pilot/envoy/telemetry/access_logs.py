@@ -21,7 +21,7 @@ from mesh_pilot.envoy.core.protobuf import any_of, encode
 from mesh_pilot.envoy.telemetry.loggers import file_log, json_format, provider_log, text_format
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.extension_providers import extension_provider
-from mesh_pilot.mesh.policies import Owner
+from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.telemetry import is_for_side, provider_names, telemetry_for
 from mesh_pilot.world.view import View
 
@@ -85,26 +85,26 @@ class _File:
 
 
 @derived
-def access_logs(view: View, owner: Owner, http: bool) -> AccessLogs:
+def access_logs(view: View, context: PolicyContext, http: bool) -> AccessLogs:
     """The logs of what connections carry: of HTTP connection managers, or of TCP proxies."""
-    return tuple(encode(_filtered(log, logger)) for log, logger in _built(view, owner, http))
+    return tuple(encode(_filtered(log, logger)) for log, logger in _built(view, context, http))
 
 
 @derived
-def listener_access_logs(view: View, owner: Owner) -> AccessLogs:
+def listener_access_logs(view: View, context: PolicyContext) -> AccessLogs:
     """The logs of a listener: connections that no filter chain takes."""
     if not _on_listeners(view):
         return ()
-    return tuple(encode(_unmatched(log, logger)) for log, logger in _built(view, owner, False))
+    return tuple(encode(_unmatched(log, logger)) for log, logger in _built(view, context, False))
 
 
 @derived
-def loggers(view: View, owner: Owner) -> tuple[Logger, ...]:
-    """The logs that an owner's connections go to, in the order in which they are named."""
+def loggers(view: View, context: PolicyContext) -> tuple[Logger, ...]:
+    """The logs that a context's connections go to, in the order in which they are named."""
     names = _default_providers(view)
     held = {name: Logger(name) for name in names}
-    for spec in telemetry_for(view, owner.namespace, owner.labels):
-        entries = [e for e in spec.access_logging if is_for_side(e.match, owner)]
+    for spec in telemetry_for(view, context.namespace, context.labels):
+        entries = [e for e in spec.access_logging if is_for_side(e.match, context)]
         said = tuple(dict.fromkeys(name for e in entries for name in provider_names(e.providers)))
         names = said or names
         if said:
@@ -129,22 +129,22 @@ def _on_listeners(view: View) -> bool:
     return not view.mesh().disable_envoy_listener_log
 
 
-def _built(view: View, owner: Owner, http: bool) -> list[tuple[accesslog_pb2.AccessLog, Logger]]:
+def _built(view: View, context: PolicyContext, http: bool) -> list[tuple[accesslog_pb2.AccessLog, Logger]]:
     """The logs that can be built, each with what asks for it."""
     found: list[tuple[accesslog_pb2.AccessLog, Logger]] = []
-    with optional_piece("access logs", namespace=owner.namespace):
-        for logger in loggers(view, owner):
-            with optional_piece("access log", provider=logger.provider, namespace=owner.namespace):
-                log = _log(view, owner, logger, http)
+    with optional_piece("access logs", namespace=context.namespace):
+        for logger in loggers(view, context):
+            with optional_piece("access log", provider=logger.provider, namespace=context.namespace):
+                log = _log(view, context, logger, http)
                 if log is not None:
                     found.append((log, logger))
     return found
 
 
-def _log(view: View, owner: Owner, logger: Logger, http: bool) -> accesslog_pb2.AccessLog | None:
+def _log(view: View, context: PolicyContext, logger: Logger, http: bool) -> accesslog_pb2.AccessLog | None:
     if logger.provider != MESH_FILE:
         provider = extension_provider(view, logger.provider)
-        return provider_log(view, owner.namespace, provider, http=http) if provider else None
+        return provider_log(view, context.namespace, provider, http=http) if provider else None
     file = _mesh_file(view)
     if not file.path:
         return None

@@ -23,8 +23,8 @@ from mesh_pilot.envoy.core.protobuf import encode, percent, uint32, varint
 from mesh_pilot.envoy.telemetry.tracers import provider_tracer
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.extension_providers import extension_provider
-from mesh_pilot.mesh.names import HTTP_RBAC, TRIED_ALLOW, TRIED_DENY
-from mesh_pilot.mesh.policies import Owner
+from mesh_pilot.mesh.names import DRY_RUN_ALLOW, DRY_RUN_DENY, HTTP_RBAC
+from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.proxy.proxy_config import proxy_settings
 from mesh_pilot.mesh.proxy.span_source import Tags
 from mesh_pilot.mesh.telemetry import is_for_side, provider_names, telemetry_for
@@ -38,7 +38,7 @@ _NO_CONTEXT_PROPAGATION = varint(13 << 3) + varint(1)
 
 _TRIED = tuple(
     (f"istio.authorization.dry_run.{action}_policy.{tag}", prefix + key)
-    for action, prefix in (("allow", TRIED_ALLOW), ("deny", TRIED_DENY))
+    for action, prefix in (("allow", DRY_RUN_ALLOW), ("deny", DRY_RUN_DENY))
     for tag, key in (("name", "shadow_effective_policy_id"), ("result", "shadow_engine_result"))
 )
 """Istio's tags for policies that are only tried out, and where Envoy's RBAC filter notes their values."""
@@ -48,7 +48,7 @@ Tag = mesh_api.TracingCustomTag | api.TracingCustomTag
 
 @attrs.frozen
 class Tracing:
-    """What is traced of an owner's requests."""
+    """What is traced of a context's requests."""
 
     sampling: float
     """Percent of requests."""
@@ -81,14 +81,14 @@ NO_TRACING = TracingConfig()
 
 
 @derived
-def tracing(view: View, owner: Owner) -> TracingConfig:
-    """The tracing of an owner's HTTP connection managers."""
-    chosen = chosen_tracing(view, owner)
+def tracing(view: View, context: PolicyContext) -> TracingConfig:
+    """The tracing of a context's HTTP connection managers."""
+    chosen = chosen_tracing(view, context)
     if chosen is None:
         return NO_TRACING
     tags = [_tag(name, tag) for name, tag in chosen.tags.items()]
     if chosen.istio_tags:
-        tags += _istio_tags(owner.spans.tags)
+        tags += _istio_tags(context.spans.tags)
     config = hcm_pb2.HttpConnectionManager.Tracing(
         client_sampling=percent(100),
         random_sampling=percent(chosen.sampling),
@@ -98,7 +98,7 @@ def tracing(view: View, owner: Owner) -> TracingConfig:
     length = chosen.tag_length
     child_spans = False
     if chosen.provider:
-        tracer = _tracer(view, owner.namespace, chosen.provider, owner.spans.service)
+        tracer = _tracer(view, context.namespace, chosen.provider, context.spans.service)
         if tracer is None:
             return NO_TRACING
         config.provider.MergeFromString(tracer.config)
@@ -111,15 +111,15 @@ def tracing(view: View, owner: Owner) -> TracingConfig:
 
 
 @derived
-def chosen_tracing(view: View, owner: Owner) -> Tracing | None:
+def chosen_tracing(view: View, context: PolicyContext) -> Tracing | None:
     """What Telemetry and the mesh say together; None for no tracing.
 
     A Telemetry about tracing needs a provider, its own or a default one: as in Istio, without any it ends tracing.
     """
-    base, enabled, providers = _mesh_tracing(view, owner.settings)
+    base, enabled, providers = _mesh_tracing(view, context.settings)
     entries = [
-        next((t for t in spec.tracing if is_for_side(t.match, owner)), None)
-        for spec in telemetry_for(view, owner.namespace, owner.labels)
+        next((t for t in spec.tracing if is_for_side(t.match, context)), None)
+        for spec in telemetry_for(view, context.namespace, context.labels)
     ]
     said = [e for e in entries if e is not None]
     if not said and not providers:

@@ -11,7 +11,7 @@ from mesh_pilot.envoy.core.protobuf import boolean, prefix, secret, transport_so
 from mesh_pilot.envoy.tls.upstream import TLS_SOCKET, tls_parameters
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import IDENTITY_SECRET, TRUST_SECRET, file_certificate, file_roots
-from mesh_pilot.mesh.proxy.scope import Scope
+from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.security.spiffe import SCHEME
 from mesh_pilot.world.view import View
 
@@ -41,7 +41,7 @@ class MeshIdentity:
         return self.certificate != IDENTITY_SECRET and self.roots != TRUST_SECRET
 
 
-def server_identity(scope: Scope) -> MeshIdentity:
+def server_identity(scope: OutboundScope) -> MeshIdentity:
     """The mesh identity, or the files that the node names in its metadata."""
     chain, key, roots = (scope.meta(f"TLS_SERVER_{part}") for part in ("CERT_CHAIN", "KEY", "ROOT_CERT"))
     return MeshIdentity(

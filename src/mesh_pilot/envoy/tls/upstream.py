@@ -50,7 +50,7 @@ SanType = common_pb2.SubjectAltNameMatcher
 
 
 @attrs.frozen(cache_hash=True)
-class CertificateFiles:
+class ProxyCertificateFiles:
     """Files that a node names in its metadata, to be used in place of the mesh identity."""
 
     chain: str
@@ -59,7 +59,7 @@ class CertificateFiles:
 
 
 @attrs.frozen
-class Peer:
+class TlsPeer:
     """The other side of a cluster's connections."""
 
     identities: tuple[str, ...]
@@ -76,9 +76,9 @@ class Peer:
 def apply_tls(
     cluster: cluster_pb2.Cluster,
     tls: api.ClientTlsSettings | None,
-    peer: Peer,
+    peer: TlsPeer,
     defaults: ClusterDefaults,
-    files: CertificateFiles | None,
+    files: ProxyCertificateFiles | None,
 ) -> None:
     """Set how a cluster encrypts: as a rule says; else mesh mTLS towards those endpoints that have it."""
     if tls is None:
@@ -140,7 +140,7 @@ def _san_types(name: str) -> tuple[int, ...]:
 
 
 def _mesh_context(
-    tls: api.ClientTlsSettings, peer: Peer, defaults: ClusterDefaults, files: CertificateFiles | None
+    tls: api.ClientTlsSettings, peer: TlsPeer, defaults: ClusterDefaults, files: ProxyCertificateFiles | None
 ) -> tls_pb2.UpstreamTlsContext:
     """Mesh mTLS; with the node's own certificate files, if it names any, it is plain mutual TLS."""
     automatic = tls.mode != TlsMode.MUTUAL
@@ -161,7 +161,7 @@ def _mesh_context(
     return context
 
 
-def _other_context(tls: api.ClientTlsSettings, peer: Peer, defaults: ClusterDefaults) -> tls_pb2.UpstreamTlsContext:
+def _other_context(tls: api.ClientTlsSettings, peer: TlsPeer, defaults: ClusterDefaults) -> tls_pb2.UpstreamTlsContext:
     """TLS (SIMPLE) or mutual TLS with certificates that the rule names."""
     context = tls_pb2.UpstreamTlsContext(sni=tls.sni)
     common = context.common_tls_context

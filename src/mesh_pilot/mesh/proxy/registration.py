@@ -17,7 +17,7 @@ from mesh_pilot.world.view import Placed, View
 
 
 @attrs.frozen(cache_hash=True)
-class Claim:
+class RegistrationClaim:
     """What a proxy says beside whom it runs. Empty: whoever is at its addresses."""
 
     ip_addresses: tuple[str, ...]
@@ -40,8 +40,8 @@ class Claim:
         )
 
 
-def claim_of(proxy: Proxy) -> Claim:
-    return Claim(
+def registration_claim(proxy: Proxy) -> RegistrationClaim:
+    return RegistrationClaim(
         proxy.ip_addresses,
         proxy.text("NAMESPACE"),
         proxy.text("CONSUL_NODE"),
@@ -50,7 +50,7 @@ def claim_of(proxy: Proxy) -> Claim:
     )
 
 
-def registered(view: View, claim: Claim) -> tuple[Placed, ...]:
+def registered(view: View, claim: RegistrationClaim) -> tuple[Placed, ...]:
     """The endpoints that a proxy runs beside, by service, the oldest first at each address.
 
     An id that several nodes have, none of which has an address of the proxy, says too little: none of them counts.
@@ -63,7 +63,7 @@ def registered(view: View, claim: Claim) -> tuple[Placed, ...]:
     return found if len(nodes) == 1 else ()
 
 
-def _covered(claim: Claim, places: Iterable[Placed]) -> tuple[Placed, ...]:
+def _covered(claim: RegistrationClaim, places: Iterable[Placed]) -> tuple[Placed, ...]:
     found = []
     for service, endpoints in places:
         if claim.namespace in ("", service.namespace):

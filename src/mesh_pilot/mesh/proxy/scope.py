@@ -1,8 +1,10 @@
-"""What of a proxy decides what it is sent, in three parts, so that proxies share as much as can be.
+"""The parts of a proxy that configuration depends on: the keys of translators.
 
-``Scope`` is all that outbound config depends on: most proxies of a namespace have the same. ``Place`` is where a
-proxy runs: endpoints and their priorities depend on it. ``Workload`` is the proxy's own side: its addresses and
-labels, for what comes in. A translator takes the parts it needs and no more.
+- ``OutboundScope``: everything that outbound configuration depends on. Most proxies of a namespace have the same one.
+- ``ProxyLocality``: where the proxy runs. Endpoints and their priorities depend on it.
+- ``Workload``: the proxy's own addresses and labels, for inbound configuration.
+
+A translator takes the parts it needs, never the proxy: proxies that agree in them share its results.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import Query, derived
 from mesh_pilot.mesh.envoy_filter_selection import Described, FilterRef, filters_for
 from mesh_pilot.mesh.proxy.proxy_config import METADATA, own_settings
-from mesh_pilot.mesh.proxy.registration import Claim, claim_of, registered
+from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered, registration_claim
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource, span_needs, workload_tags
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType, Proxy
@@ -26,21 +28,21 @@ from mesh_pilot.world.view import View
 
 Labels = frozenset[tuple[str, str]]
 
-Call = Query[Resource | None]
+ResourceQuery = Query[Resource | None]
 """How to get one resource."""
 
-Plan = Mapping[str, Call]
+Plan = Mapping[str, ResourceQuery]
 """Resource name -> how to get it. Cheap to make and to compare; making one encodes nothing."""
 
-PlanCall = Query[Plan]
+PlanQuery = Query[Plan]
 
-Plans = tuple[PlanCall, ...]
+PlanShards = tuple[PlanQuery, ...]
 """A plan in parts that have no name in common, so that a change costs only the part that it is in."""
 
 
-def joined(view: View, plans: Plans) -> Plan:
+def merged_plan(view: View, plans: PlanShards) -> Plan:
     """A plan in parts as one."""
-    whole: dict[str, Call] = {}
+    whole: dict[str, ResourceQuery] = {}
     for plan in plans:
         whole.update(plan.get(view))
     return whole
@@ -71,7 +73,7 @@ SPLITS_SINCE = (1, 40)
 
 
 @attrs.frozen(cache_hash=True)
-class Scope:
+class OutboundScope:
     """All that a proxy's outbound (or gateway) config depends on, besides the World."""
 
     type: NodeType
@@ -128,7 +130,7 @@ class Scope:
 
 
 @attrs.frozen(cache_hash=True)
-class Place:
+class ProxyLocality:
     """Where a proxy runs."""
 
     locality: Locality
@@ -142,24 +144,24 @@ class Place:
 class Workload:
     """A proxy's own side."""
 
-    scope: Scope
+    scope: OutboundScope
     name: str
     ip_addresses: tuple[str, ...]
     labels: Labels
     service_account: str
-    claim: Claim
+    claim: RegistrationClaim
     """Beside which endpoints it runs; where the node does not say its NAMESPACE, those of every namespace."""
     spans: SpanSource = NO_SOURCE
     """What its spans say of it."""
 
 
 @attrs.frozen(cache_hash=True)
-class Facts:
+class ProxyFacts:
     """What is read of a proxy: hashable, fixed for the life of its stream."""
 
     type: NodeType
     namespace: str
-    claim: Claim
+    claim: RegistrationClaim
     dns_domain: str
     name: str
     ip_addresses: tuple[str, ...]
@@ -185,24 +187,24 @@ class Facts:
 
 
 @attrs.frozen(cache_hash=True)
-class Target:
+class ProxyKeys:
     """A proxy as translators see it."""
 
-    scope: Scope
-    place: Place
+    scope: OutboundScope
+    place: ProxyLocality
     workload: Workload
     filters: tuple[FilterRef, ...] = ()
     """The EnvoyFilters that apply to it, in order; for most proxies there are none."""
 
 
-def facts_of(proxy: Proxy, *, split: bool = False) -> Facts:
+def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
     """What translators may know of a connected proxy; ``split`` is for proxies that do not say how they get virtual
     hosts."""
     metadata = proxy.metadata
-    return Facts(
+    return ProxyFacts(
         type=proxy.type,
         namespace=proxy.namespace,
-        claim=claim_of(proxy),
+        claim=registration_claim(proxy),
         dns_domain=proxy.dns_domain,
         name=proxy.name,
         ip_addresses=proxy.ip_addresses,
@@ -242,7 +244,7 @@ def _scope_metadata(metadata: Mapping[str, Any]) -> Labels:
 
 
 @derived
-def target_of(view: View, facts: Facts) -> Target:
+def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
     """The parts of a proxy; they change when a Sidecar or Gateway begins or ceases to select it."""
     router = facts.type is NodeType.ROUTER
     selected = view.selected_labels()
@@ -250,7 +252,7 @@ def target_of(view: View, facts: Facts) -> Target:
     # What a proxyless client understands of xDS is too little to be patched.
     described = Described(facts.namespace, labels, facts.version, facts.texts)
     filters = () if facts.grpc else filters_for(view, described)
-    scope = Scope(
+    scope = OutboundScope(
         type=facts.type,
         namespace=facts.namespace,
         dns_domain=facts.dns_domain,
@@ -268,7 +270,7 @@ def target_of(view: View, facts: Facts) -> Target:
         on_demand=facts.on_demand and not router and not filters,
     )
     compared = selected | _mesh_failover_labels(view)
-    place = Place(
+    place = ProxyLocality(
         locality=_known(facts.locality) or _locality_at(view, facts.claim),
         network=facts.network,
         cluster_id=facts.cluster_id,
@@ -283,10 +285,10 @@ def target_of(view: View, facts: Facts) -> Target:
         claim=facts.claim,
         spans=_span_source(view, facts, scope, labels),
     )
-    return Target(scope, place, workload, filters)
+    return ProxyKeys(scope, place, workload, filters)
 
 
-def _span_source(view: View, facts: Facts, scope: Scope, labels: Labels) -> SpanSource:
+def _span_source(view: View, facts: ProxyFacts, scope: OutboundScope, labels: Labels) -> SpanSource:
     needs = span_needs(view, facts.namespace, scope.meta(METADATA))
     mesh_id = dict(facts.texts).get("MESH_ID", "")
     return SpanSource(
@@ -296,7 +298,7 @@ def _span_source(view: View, facts: Facts, scope: Scope, labels: Labels) -> Span
 
 
 @derived
-def _labels_at(view: View, claim: Claim) -> Labels:
+def _labels_at(view: View, claim: RegistrationClaim) -> Labels:
     """The labels that a registry gives a proxy's workload: for a node that does not say its own."""
     return next((frozenset(endpoints[0].labels.items()) for _, endpoints in registered(view, claim)), frozenset())
 
@@ -306,7 +308,7 @@ def _known(locality: Locality) -> Locality | None:
 
 
 @derived
-def _locality_at(view: View, claim: Claim) -> Locality:
+def _locality_at(view: View, claim: RegistrationClaim) -> Locality:
     """The locality that a registry gives a proxy's workload: for a node that does not say its own."""
     return next((endpoints[0].locality for _, endpoints in registered(view, claim)), NOWHERE)
 

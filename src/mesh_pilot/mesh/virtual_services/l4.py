@@ -14,9 +14,9 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.config.scalars import read_duration
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import client_policy, rule_ref
+from mesh_pilot.mesh.destination_rules import client_policy, destination_rule_ref
 from mesh_pilot.mesh.names import outbound
-from mesh_pilot.mesh.proxy.scope import Labels, Scope
+from mesh_pilot.mesh.proxy.scope import Labels, OutboundScope
 from mesh_pilot.mesh.stat_names import outbound_stat_name
 from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import Config
@@ -134,7 +134,7 @@ def tcp_routes(view: View, configs: Sequence[Config], conditions: Conditions) ->
                     return
 
 
-def route_target(view: View, scope: Scope, route: L4Route, port: int) -> TcpTarget:
+def route_target(view: View, scope: OutboundScope, route: L4Route, port: int) -> TcpTarget:
     """Where a route sends connections that came to a port."""
     key = route.config.key
     ends = [
@@ -150,7 +150,7 @@ def route_target(view: View, scope: Scope, route: L4Route, port: int) -> TcpTarg
     return _with_policy(view, scope, target, attrs.evolve(first, subset=""))
 
 
-def service_target(view: View, scope: Scope, service: ServiceKey, port: int) -> TcpTarget:
+def service_target(view: View, scope: OutboundScope, service: ServiceKey, port: int) -> TcpTarget:
     """Where connections to a service's port go that no route says anything of."""
     end = _End(outbound(service.host, port), service, port, "")
     return _with_policy(view, scope, _single(view, end), end)
@@ -167,7 +167,7 @@ class _End:
     subset: str
 
 
-def _end(view: View, scope: Scope, destination: api.Destination, namespace: str, listener_port: int) -> _End:
+def _end(view: View, scope: OutboundScope, destination: api.Destination, namespace: str, listener_port: int) -> _End:
     """Without a port in the destination it is the service's only one, else the one that the connection came to."""
     host = view.full_host(destination.host, namespace)
     service = scope_service(view, scope, host)
@@ -195,12 +195,12 @@ def _stat_pattern(view: View) -> str:
     return view.mesh().outbound_cluster_stat_name
 
 
-def _with_policy(view: View, scope: Scope, target: TcpTarget, end: _End) -> TcpTarget:
+def _with_policy(view: View, scope: OutboundScope, target: TcpTarget, end: _End) -> TcpTarget:
     """What the DestinationRule of the (first) destination and the proxy's own settings add."""
     own = idle_timeout(scope)
     if end.service is None:
         return attrs.evolve(target, idle_timeout=own)
-    ref = rule_ref(view, scope.namespace, scope.labels, end.service)
+    ref = destination_rule_ref(view, scope.namespace, scope.labels, end.service)
     policy = client_policy(view, ref, end.port, end.subset)
     hashing = policy.load_balancer.consistent_hash if policy.load_balancer else None
     tcp = policy.connection_pool.tcp if policy.connection_pool else None
@@ -220,7 +220,7 @@ def _is_dynamic(view: View, service: ServiceKey) -> bool:
     return found is not None and found.resolution is Resolution.DYNAMIC_DNS
 
 
-def idle_timeout(scope: Scope) -> timedelta | None:
+def idle_timeout(scope: OutboundScope) -> timedelta | None:
     """How long a TCP connection may be idle, as node metadata says; None where it has nothing that can be read."""
     text = scope.meta("IDLE_TIMEOUT")
     if not text:

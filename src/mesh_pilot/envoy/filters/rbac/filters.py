@@ -19,10 +19,10 @@ from google.protobuf import message
 from mesh_pilot.envoy.core.protobuf import any_of, encode
 from mesh_pilot.envoy.filters.rbac.custom import MARK, NETWORK_RBAC, REFUSE_ALL, NoCheck, check
 from mesh_pilot.envoy.filters.rbac.policies import NONE, Policies, Rules, policies_for, rules_of
-from mesh_pilot.envoy.filters.rbac.rules import Seer
+from mesh_pilot.envoy.filters.rbac.rules import EnforcementPoint
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.names import HTTP_RBAC, TRIED_ALLOW, TRIED_DENY
-from mesh_pilot.mesh.policies import Owner, Side
+from mesh_pilot.mesh.names import DRY_RUN_ALLOW, DRY_RUN_DENY, HTTP_RBAC
+from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.scope import Labels
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world.view import View
@@ -36,7 +36,7 @@ R = TypeVar("R", HttpRbac, NetworkRbac)
 
 
 @attrs.frozen
-class Refusal:
+class MissingProvider:
     """Policies that refuse all they are about, because nobody can be asked."""
 
     policies: tuple[ConfigKey, ...]
@@ -56,18 +56,18 @@ class HttpFilters:
     allow: bytes | None = None
 
 
-def http_authorization(view: View, owner: Owner) -> HttpFilters:
-    """The filters for requests of an owner. What an application sends is not looked at."""
-    policies = _policies(view, owner)
-    return HttpFilters() if policies == NONE else _http_filters(view, owner.namespace, policies)
+def http_authorization(view: View, context: PolicyContext) -> HttpFilters:
+    """The filters for requests of a context. What an application sends is not looked at."""
+    policies = _policies(view, context)
+    return HttpFilters() if policies == NONE else _http_filters(view, context.namespace, policies)
 
 
-def network_authorization(view: View, owner: Owner) -> list[Filter]:
-    """The filters for connections of an owner."""
-    policies = _policies(view, owner)
+def network_authorization(view: View, context: PolicyContext) -> list[Filter]:
+    """The filters for connections of a context."""
+    policies = _policies(view, context)
     if policies == NONE:
         return []
-    return [Filter.FromString(body) for body in _network_filters(view, owner.namespace, policies)]
+    return [Filter.FromString(body) for body in _network_filters(view, context.namespace, policies)]
 
 
 def call_authorization(view: View, namespace: str, labels: Labels) -> list[HttpFilter]:
@@ -78,29 +78,29 @@ def call_authorization(view: View, namespace: str, labels: Labels) -> list[HttpF
     policies = policies_for(view, namespace, labels)
     found: list[HttpFilter] = []
     for keys in (policies.custom, policies.deny, policies.allow):
-        enforced = rules_of(view, keys, Seer.CALLS).enforced
+        enforced = rules_of(view, keys, EnforcementPoint.CALLS).enforced
         if enforced is not None:
             found.append(HttpFilter.FromString(_http(HTTP_RBAC, _ruling(HttpRbac(), Rules(enforced)))))
     return found
 
 
-def refusal(view: View, namespace: str, labels: Labels, *, grpc: bool) -> Refusal | None:
+def refusal(view: View, namespace: str, labels: Labels, *, grpc: bool) -> MissingProvider | None:
     """What a proxy, or a gRPC server, refuses only because nobody can be asked about it."""
     keys = policies_for(view, namespace, labels).custom
-    if not keys or rules_of(view, keys, Seer.REQUESTS).enforced is None:
+    if not keys or rules_of(view, keys, EnforcementPoint.REQUESTS).enforced is None:
         return None
     asked = NoCheck("a gRPC server has no way to ask") if grpc else check(view, namespace, keys)
-    return Refusal(keys, asked.reason) if isinstance(asked, NoCheck) else None
+    return MissingProvider(keys, asked.reason) if isinstance(asked, NoCheck) else None
 
 
-def _policies(view: View, owner: Owner) -> Policies:
-    return NONE if owner.side is Side.OUTBOUND else policies_for(view, owner.namespace, owner.labels)
+def _policies(view: View, context: PolicyContext) -> Policies:
+    return NONE if context.side is TrafficSide.OUTBOUND else policies_for(view, context.namespace, context.labels)
 
 
 @derived
 def _http_filters(view: View, namespace: str, policies: Policies) -> HttpFilters:
     marking = checking = None
-    marked = rules_of(view, policies.custom, Seer.REQUESTS).enforced
+    marked = rules_of(view, policies.custom, EnforcementPoint.REQUESTS).enforced
     if marked is not None:
         asked = check(view, namespace, policies.custom)
         if isinstance(asked, NoCheck):
@@ -108,14 +108,16 @@ def _http_filters(view: View, namespace: str, policies: Policies) -> HttpFilters
         else:
             marking = _http(HTTP_RBAC, _marking(HttpRbac(), marked))
             checking = _http(HTTP_EXT_AUTHZ, asked.http)
-    rules = (rules_of(view, keys, Seer.REQUESTS) for keys in (policies.audit, policies.deny, policies.allow))
+    rules = (
+        rules_of(view, keys, EnforcementPoint.REQUESTS) for keys in (policies.audit, policies.deny, policies.allow)
+    )
     return HttpFilters(marking, checking, *(_http(HTTP_RBAC, _ruling(HttpRbac(), r)) if r else None for r in rules))
 
 
 @derived
 def _network_filters(view: View, namespace: str, policies: Policies) -> tuple[bytes, ...]:
     found: list[bytes] = []
-    marked = rules_of(view, policies.custom, Seer.CONNECTIONS).enforced
+    marked = rules_of(view, policies.custom, EnforcementPoint.CONNECTIONS).enforced
     if marked is not None:
         asked = check(view, namespace, policies.custom)
         if isinstance(asked, NoCheck):
@@ -124,7 +126,7 @@ def _network_filters(view: View, namespace: str, policies: Policies) -> tuple[by
             found.append(_network(NETWORK_RBAC, _marking(NetworkRbac(stat_prefix=STAT_PREFIX), marked)))
             found.append(_network(NETWORK_EXT_AUTHZ, asked.network))
     for keys in (policies.audit, policies.deny, policies.allow):
-        rules = rules_of(view, keys, Seer.CONNECTIONS)
+        rules = rules_of(view, keys, EnforcementPoint.CONNECTIONS)
         if rules:
             found.append(_network(NETWORK_RBAC, _ruling(NetworkRbac(stat_prefix=STAT_PREFIX), rules)))
     return tuple(found)
@@ -141,12 +143,12 @@ def _ruling(rbac: R, rules: Rules) -> R:
     if rules.enforced is not None:
         rbac.rules.ParseFromString(rules.enforced)
         rbac.rules.SetInParent()
-    rbac.shadow_rules_stat_prefix = TRIED_ALLOW
+    rbac.shadow_rules_stat_prefix = DRY_RUN_ALLOW
     if rules.tried is not None:
         rbac.shadow_rules.ParseFromString(rules.tried)
         rbac.shadow_rules.SetInParent()
         if rbac.shadow_rules.action == RBAC.DENY:
-            rbac.shadow_rules_stat_prefix = TRIED_DENY
+            rbac.shadow_rules_stat_prefix = DRY_RUN_DENY
     return rbac
 
 

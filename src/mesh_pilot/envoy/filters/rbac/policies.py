@@ -7,7 +7,7 @@ from envoy.config.rbac.v3.rbac_pb2 import RBAC
 
 from mesh_pilot.api.istio.security import v1beta1 as api
 from mesh_pilot.envoy.core.protobuf import encode
-from mesh_pilot.envoy.filters.rbac.rules import NEVER, Reader, Seer, policy
+from mesh_pilot.envoy.filters.rbac.rules import NEVER, EnforcementPoint, RuleContext, policy
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.scope import Labels
 from mesh_pilot.mesh.selection import selected
@@ -65,7 +65,7 @@ def policies_for(view: View, namespace: str, labels: Labels) -> Policies:
 
 
 @derived
-def rules_of(view: View, keys: tuple[ConfigKey, ...], seer: Seer) -> Rules:
+def rules_of(view: View, keys: tuple[ConfigKey, ...], seer: EnforcementPoint) -> Rules:
     """The rules of policies of one action, for who is to look."""
     found: dict[bool, list[bytes]] = {}
     for key in keys:
@@ -75,7 +75,7 @@ def rules_of(view: View, keys: tuple[ConfigKey, ...], seer: Seer) -> Rules:
 
 
 @derived
-def _rules(view: View, key: ConfigKey, seer: Seer) -> tuple[bool, bytes]:
+def _rules(view: View, key: ConfigKey, seer: EnforcementPoint) -> tuple[bool, bytes]:
     """The rules of one policy, as a part of an encoded ``RBAC``; and whether they are in dry run."""
     config = view.config(key)
     if config is None:
@@ -84,7 +84,7 @@ def _rules(view: View, key: ConfigKey, seer: Seer) -> tuple[bool, bytes]:
     made = RBAC()
     prefix = "istio-ext-authz-" if spec.action == Action.CUSTOM else ""
     name = f"{prefix}ns[{key.namespace}]-policy[{key.name}]-rule"
-    reader = Reader(key.namespace, _trust_domains(view), seer)
+    reader = RuleContext(key.namespace, _trust_domains(view), seer)
     for index, rule in enumerate(spec.rules):
         held = policy(rule, _ACTIONS[spec.action], reader)
         if held is not None:

@@ -23,7 +23,7 @@ from mesh_pilot.envoy.filters.rbac import operations, principals
 M = TypeVar("M", Permission, Principal)
 
 
-class Seer(Enum):
+class EnforcementPoint(Enum):
     """Who looks at what comes in."""
 
     REQUESTS = "Envoy, at HTTP"
@@ -31,20 +31,20 @@ class Seer(Enum):
     CALLS = "a gRPC server"
 
 
-_EVERYBODY: frozenset[Seer] = frozenset()
-_NOT_CONNECTIONS = frozenset((Seer.CONNECTIONS,))
-_NOT_CALLS = frozenset((Seer.CALLS,))
+_EVERYBODY: frozenset[EnforcementPoint] = frozenset()
+_NOT_CONNECTIONS = frozenset((EnforcementPoint.CONNECTIONS,))
+_NOT_CALLS = frozenset((EnforcementPoint.CALLS,))
 
 
 @attrs.frozen(cache_hash=True)
-class Reader:
+class RuleContext:
     """For whom rules are read."""
 
     namespace: str
     """The policy's."""
     trust_domains: tuple[str, ...]
     """The mesh's own, then its aliases."""
-    seer: Seer
+    seer: EnforcementPoint
 
 
 @attrs.frozen
@@ -55,7 +55,7 @@ class _Term(Generic[M]):
     """What compares it with one value."""
     values: Sequence[str]
     not_values: Sequence[str]
-    hidden_from: frozenset[Seer] = _EVERYBODY
+    hidden_from: frozenset[EnforcementPoint] = _EVERYBODY
     """Those that can't look at it."""
 
 
@@ -88,7 +88,7 @@ NEVER = Policy(
 ALWAYS = Policy(permissions=[_OPERATIONS.anything], principals=[_CALLERS.anything])
 
 
-def policy(rule: api.Rule, action: RBAC.Action, reader: Reader) -> Policy | None:
+def policy(rule: api.Rule, action: RBAC.Action, reader: RuleContext) -> Policy | None:
     """A rule in Envoy's words; None where it can never hold."""
     wanted = [_held(terms) for terms in _wanted_operations(rule)]
     callers = [_held(terms) for terms in _wanted_callers(rule, reader)]
@@ -104,11 +104,11 @@ def _held(terms: Iterator[_Term[M]]) -> list[_Term[M]]:
     return [term for term in terms if term.values or term.not_values]
 
 
-def _any_hidden(alternatives: list[list[_Term[M]]], reader: Reader) -> bool:
+def _any_hidden(alternatives: list[list[_Term[M]]], reader: RuleContext) -> bool:
     return any(reader.seer in term.hidden_from for terms in alternatives for term in terms)
 
 
-def _joined(grammar: _Grammar[M], terms: list[_Term[M]], reader: Reader) -> M:
+def _joined(grammar: _Grammar[M], terms: list[_Term[M]], reader: RuleContext) -> M:
     found: list[M] = []
     for term in terms:
         if reader.seer in term.hidden_from:
@@ -148,12 +148,12 @@ def _operation_conditions(rule: api.Rule) -> Iterator[_Term[Permission]]:
 # -- the caller
 
 
-def _wanted_callers(rule: api.Rule, reader: Reader) -> list[Iterator[_Term[Principal]]]:
+def _wanted_callers(rule: api.Rule, reader: RuleContext) -> list[Iterator[_Term[Principal]]]:
     sources = [origin.source for origin in rule.from_ if origin.source is not None]
     return [_source(source, rule, reader) for source in sources] or [_caller_conditions(rule, reader)]
 
 
-def _source(source: api.Source, rule: api.Rule, reader: Reader) -> Iterator[_Term[Principal]]:
+def _source(source: api.Source, rule: api.Rule, reader: RuleContext) -> Iterator[_Term[Principal]]:
     yield _identities(source.principals, source.not_principals, reader)
     yield _Term(
         principals.request_identity,
@@ -169,7 +169,7 @@ def _source(source: api.Source, rule: api.Rule, reader: Reader) -> Iterator[_Ter
     yield from _caller_conditions(rule, reader)
 
 
-def _caller_conditions(rule: api.Rule, reader: Reader) -> Iterator[_Term[Principal]]:
+def _caller_conditions(rule: api.Rule, reader: RuleContext) -> Iterator[_Term[Principal]]:
     for condition in rule.when:
         key, values, not_values = condition.key, condition.values, condition.not_values
         name, _, _ = key.partition("[")
@@ -184,12 +184,12 @@ def _caller_conditions(rule: api.Rule, reader: Reader) -> Iterator[_Term[Princip
             yield _Term(principals.OF_REQUEST[name](key), values, not_values, hidden | _NOT_CONNECTIONS)
 
 
-def _identities(values: Sequence[str], not_values: Sequence[str], reader: Reader) -> _Term[Principal]:
+def _identities(values: Sequence[str], not_values: Sequence[str], reader: RuleContext) -> _Term[Principal]:
     aliases = reader.trust_domains
     return _Term(
         principals.identity, principals.with_aliases(values, aliases), principals.with_aliases(not_values, aliases)
     )
 
 
-def _accounts(values: Sequence[str], not_values: Sequence[str], reader: Reader) -> _Term[Principal]:
+def _accounts(values: Sequence[str], not_values: Sequence[str], reader: RuleContext) -> _Term[Principal]:
     return _Term(lambda value: principals.service_account(value, reader.namespace), values, not_values)
