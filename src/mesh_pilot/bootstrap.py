@@ -35,10 +35,10 @@ from mesh_pilot.ops.state import State
 from mesh_pilot.ops.telemetry import ProviderReports
 from mesh_pilot.rpc import (
     SERVER_LIMITS,
-    Health,
+    HealthService,
     Peer,
+    Servable,
     Server,
-    Service,
     TlsSource,
     open_listeners,
     serve,
@@ -119,7 +119,7 @@ class ControlPlane:
         self.settings = settings
         self.state = state
         self.addresses = addresses
-        self.health = Health()
+        self.health = HealthService()
         """gRPC's own health service, served beside xDS."""
         self._ready = trio.Event()
 
@@ -222,7 +222,7 @@ async def _serve_when_synced(plane: ControlPlane, sockets: _Sockets, nursery: tr
 
 async def _serve_grpc(
     plane: ControlPlane,
-    services: Sequence[Service],
+    services: Sequence[Servable],
     listeners: list[trio.SocketListener],
     tls: TlsSource | None,
     *,

@@ -23,9 +23,9 @@ from mesh_pilot.rpc import (
     GRPCError,
     Handler,
     Limits,
+    Servable,
     Server,
     ServerStream,
-    Service,
     Status,
     TlsSource,
     open_listeners,
@@ -120,7 +120,7 @@ class Echo:
 
 @asynccontextmanager
 async def serving(
-    *services: Service,
+    *services: Servable,
     address: str = "127.0.0.1:0",
     tls: TlsSource | None = None,
     limits: Limits = SERVER_LIMITS,

@@ -17,7 +17,7 @@ from mesh_pilot.api.istio.v1.auth import (
     IstioCertificateServiceBase,
     IstioCertificateServiceStub,
 )
-from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Health, Status, open_channel, with_reflection
+from mesh_pilot.rpc import Cardinality, GRPCError, Handler, HealthService, Status, open_channel, with_reflection
 from tests.rpc.rpc_support import Echo, in_thread, serving
 
 ADS = "envoy.service.discovery.v3.AggregatedDiscoveryService"
@@ -46,7 +46,7 @@ async def test_a_generated_service_answers_its_generated_stub() -> None:
 
 
 async def test_health_is_checked_by_grpcio() -> None:
-    health = Health()
+    health = HealthService()
 
     def check(address: str) -> HealthCheckResponse:
         with grpc.insecure_channel(address) as channel:
@@ -63,7 +63,7 @@ async def test_health_is_checked_by_grpcio() -> None:
 
 
 async def test_health_of_an_unknown_service_is_not_found() -> None:
-    async with serving(Health()) as server, open_channel(server.addresses[0]) as channel:
+    async with serving(HealthService()) as server, open_channel(server.addresses[0]) as channel:
         with pytest.raises(GRPCError) as caught:
             await channel.unary(
                 "/grpc.health.v1.Health/Check", HealthCheckRequest(service="nobody"), HealthCheckResponse
@@ -72,7 +72,7 @@ async def test_health_of_an_unknown_service_is_not_found() -> None:
 
 
 async def test_health_is_watched() -> None:
-    health = Health()
+    health = HealthService()
     async with serving(health) as server, open_channel(server.addresses[0]) as channel:
         call = channel.request(
             "/grpc.health.v1.Health/Watch", Cardinality.UNARY_STREAM, HealthCheckRequest, HealthCheckResponse
@@ -109,7 +109,7 @@ async def test_reflection_lists_services_and_describes_xds() -> None:
             ]
             return list(method(iter(requests), timeout=60))
 
-    async with serving(*with_reflection([Ads(), Health(), Echo()])) as server:
+    async with serving(*with_reflection([Ads(), HealthService(), Echo()])) as server:
         services, described, unknown = await in_thread(ask, server.addresses[0])
         names = [service.name for service in services.list_services_response.service]
         assert names == [ADS, "grpc.health.v1.Health", "test.Echo"]
@@ -119,7 +119,7 @@ async def test_reflection_lists_services_and_describes_xds() -> None:
 
 
 async def test_reflection_answers_the_alpha_protocol_too() -> None:
-    async with serving(*with_reflection([Health()])) as server, open_channel(server.addresses[0]) as channel:
+    async with serving(*with_reflection([HealthService()])) as server, open_channel(server.addresses[0]) as channel:
         path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
         async with channel.request(path, Cardinality.STREAM_STREAM, AlphaRequest, AlphaResponse) as call:
             await call.send_message(AlphaRequest(list_services=""), end=True)

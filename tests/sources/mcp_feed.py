@@ -15,7 +15,7 @@ from mesh_pilot.rpc import (
     GRPCError,
     Handler,
     RpcError,
-    Service,
+    Servable,
     StreamTerminatedError,
     open_channel,
     open_listeners,
@@ -166,7 +166,7 @@ class McpFeed(ShelfFeed):
                 task_status.started()
         self._stopped.set()
 
-    def _service(self) -> Service:
+    def _service(self) -> Servable:
         return _Only(McpService(self.shelf), self._only)
 
 

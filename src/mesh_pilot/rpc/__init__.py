@@ -49,12 +49,11 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from mesh_pilot.rpc.channel import Channel, open_channel
 from mesh_pilot.rpc.client_call import ClientCall
 from mesh_pilot.rpc.errors import AddressError, ConnectionLost, RpcError, TlsError
-from mesh_pilot.rpc.health import Health
 from mesh_pilot.rpc.limits import CLIENT_LIMITS, SERVER_LIMITS, Limits
 from mesh_pilot.rpc.net import open_listeners, parse_address
-from mesh_pilot.rpc.reflection import with_reflection
-from mesh_pilot.rpc.server import Server, Service, serve
+from mesh_pilot.rpc.server import Servable, Server, serve
 from mesh_pilot.rpc.server_stream import Peer, ServerStream
+from mesh_pilot.rpc.services import HealthService, with_reflection
 from mesh_pilot.rpc.statistics import ConnectionStatistics, ServerStatistics
 from mesh_pilot.rpc.tls import CertificateFiles, TlsSource, client_tls, server_tls
 
@@ -70,14 +69,14 @@ __all__ = [
     "ConnectionStatistics",
     "GRPCError",
     "Handler",
-    "Health",
+    "HealthService",
     "Limits",
     "Peer",
     "RpcError",
+    "Servable",
     "Server",
     "ServerStatistics",
     "ServerStream",
-    "Service",
     "Status",
     "StreamTerminatedError",
     "TlsError",

@@ -1,8 +1,8 @@
-"""Fair shares among the connections of one server: who may work, and who may come in.
+"""Fair sharing of the loop among the connections of a server, and rate limits for new streams and connections.
 
-Trio runs every task that is ready once a pass. A peer that sends 7,000 frames in a piece would make one pass as long
-as all of them; a thousand peers that each make a millisecond of work, as long as a second. So a connection does a
-little at once, and more only in its turn: one slice of one connection a pass, whatever their number.
+Trio runs every ready task once per pass. A peer that sends 7,000 frames at once would otherwise hold up one pass until
+all are processed; a thousand peers with a millisecond of work each would hold it up for a second. So a connection
+processes a little at once and the rest in turns: one slice of one connection per pass, however many there are.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from mesh_pilot.rpc.token_bucket import TokenBucket
 __all__ = ["FIRST_WORK", "SLICE_WORK", "Admission", "PacedListener"]
 
 FIRST_WORK = 16.0
-"""Units of about 20 µs that a connection may do each time it has read: the first frames of a client, with its request,
-are 10."""
+"""Units of work (about 20 µs each) that a connection may do after each read; a client's first frames take 10."""
 SLICE_WORK = 32.0
 """Units of work in one turn."""
 
 
 class Admission:
-    """What all connections of a server share.
+    """The turns and rate limits that all connections of a server share.
 
-    State: whose turn it is, who waits for it, and the tokens of new streams and connections.
+    State: the connection whose turn it is, those that wait, and the token buckets of streams and connections.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -43,14 +42,14 @@ class Admission:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """The block is the only one of its kind in a pass of Trio's loop; those who wait come in order."""
+        """Hold the turn for the block: one holder per pass of Trio's loop, waiters in order (FIFO)."""
         async with self._turn:
             yield
 
     async def stream(self, of_connection: trio.Lock) -> None:
-        """Wait until a new stream may start; at once, without a checkpoint, unless there is a crowd.
+        """Wait until a new stream may start. Returns at once, without a checkpoint, below the rate limit.
 
-        A connection has one stream in line, whatever the number that it opened. If cancelled, the place is lost.
+        Each connection has one stream in the queue, however many it opened. If cancelled, its place is lost.
         """
         if not of_connection.locked() and not self._entry.locked() and self._streams.take(1, trio.current_time()):
             return
@@ -58,7 +57,7 @@ class Admission:
             await _wait(self._streams)
 
     async def connection(self) -> None:
-        """Wait until another connection may be accepted; at once, without a checkpoint, unless there is a crowd."""
+        """Wait until a connection may be accepted. Returns at once, without a checkpoint, below the rate limit."""
         await _wait(self._connections)
 
 

@@ -1,10 +1,10 @@
-"""What a peer may make us do without getting anywhere: a token bucket of work, with no clock and no network.
+"""The budget for a peer's control frames: a token bucket of work. Neither clock nor network.
 
 Frames such as PING, SETTINGS or RST_STREAM cost their sender nine bytes and us many microseconds. nghttp2, Envoy and
 Go's ``net/http2`` all bound them, and close a connection that exceeds the bounds with GOAWAY ENHANCE_YOUR_CALM (RFC
 9113, 10.5). Here each such frame has a price in units of about 20 µs of work. A connection may spend a burst and then
-a rate. What we send to it earns units, because a client answers with WINDOW_UPDATEs, with the PINGs and SETTINGS
-by which gRPC measures bandwidth, and with nothing else: a peer that takes what it asked for never exceeds its budget.
+a rate. What we send to it earns units, because a client answers it with WINDOW_UPDATEs and with the PINGs and
+SETTINGS by which gRPC measures bandwidth. A peer that reads what it requested never exceeds its budget.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from h2.exceptions import ProtocolError
 
 from mesh_pilot.rpc.token_bucket import TokenBucket
 
-__all__ = ["EnhanceYourCalm", "FrameBudget", "Kind", "price"]
+__all__ = ["EnhanceYourCalm", "FrameBudget", "FrameKind", "price"]
 
 
 class EnhanceYourCalm(ProtocolError):
-    """The peer makes too much work: its connection is closed. The text says what it sent, and goes to the peer."""
+    """The peer exceeded its budget: its connection is closed. The text lists its frames and is sent to the peer."""
 
     error_code = ErrorCodes.ENHANCE_YOUR_CALM
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """The types of HTTP/2 frames (RFC 9113, 6)."""
 
     DATA = 0
@@ -41,12 +41,12 @@ class Kind(IntEnum):
 
 
 RESET_UNITS = 5
-"""Of a RST_STREAM: the stream was opened, given a task, and cancelled."""
+"""Price of RST_STREAM: the stream was opened, given a task, and cancelled."""
 SETTINGS_UNITS = 5
 STREAMS_PER_UNIT = 4
-"""Each so many open streams add a unit to SETTINGS: a new INITIAL_WINDOW_SIZE touches all of them."""
+"""Open streams that add one unit to the price of SETTINGS: a new INITIAL_WINDOW_SIZE touches all of them."""
 REFUSED_UNITS = 5
-"""Of HEADERS that open a stream which is refused."""
+"""Price of HEADERS that open a stream which is refused."""
 CONTINUATION_UNITS = 5
 FREE_BLOCK = 512
 """Bytes of a header block, compressed, that cost nothing; an ADS client sends less than 200."""
@@ -54,31 +54,31 @@ BLOCK_BYTES_PER_UNIT = 32
 """Header blocks are decompressed header by header, in Python: a block of 2 KB may hold a thousand headers."""
 UNKNOWN_BYTES_PER_UNIT = 4096
 SMALL_DATA = 32
-"""Bytes below which DATA costs a unit, which the message that it completes earns again."""
+"""DATA below this size costs a unit; the message that it completes earns one."""
 UNITS_PER_MESSAGE = 3
-"""Earned by each message that we send: gRPC answers it with a PING and two WINDOW_UPDATEs at most."""
+"""Units earned by each message that we send: gRPC answers with at most a PING and two WINDOW_UPDATEs."""
 BYTES_PER_UNIT = 1024
-"""Bytes that we send and that earn a unit. Go, the most eager, sends two WINDOW_UPDATEs for 4 KB."""
+"""Bytes sent that earn a unit. Go, the most eager client, sends two WINDOW_UPDATEs for 4 KB."""
 
 
 def price(kind: int, size: int, *, ack: bool = False, streams: int = 0) -> float:
-    """Units for a frame of ``size`` bytes, on a connection with so many open ``streams``."""
+    """The price, in units, of a frame of ``size`` bytes on a connection with this number of open ``streams``."""
     match kind:
-        case Kind.DATA:
+        case FrameKind.DATA:
             return 1 if size < SMALL_DATA else 0
-        case Kind.HEADERS:
+        case FrameKind.HEADERS:
             return max(0, size - FREE_BLOCK) // BLOCK_BYTES_PER_UNIT
-        case Kind.SETTINGS if not ack:
+        case FrameKind.SETTINGS if not ack:
             return SETTINGS_UNITS + streams // STREAMS_PER_UNIT
-        case Kind.RST_STREAM:
+        case FrameKind.RST_STREAM:
             return RESET_UNITS
-        case Kind.CONTINUATION:
+        case FrameKind.CONTINUATION:
             return CONTINUATION_UNITS + size // BLOCK_BYTES_PER_UNIT
     return 1 + size // UNKNOWN_BYTES_PER_UNIT
 
 
 class FrameBudget:
-    """The budget of one connection. State: the tokens, and what was charged, for the reason that a GOAWAY gives."""
+    """The budget of one connection. State: the tokens, and the charges by kind, which a GOAWAY lists."""
 
     __slots__ = ("_bucket", "_charged")
 
@@ -90,7 +90,7 @@ class FrameBudget:
         return f"<FrameBudget {self._bucket.tokens:.0f} units left, charged {self._charged}>"
 
     def spend(self, units: float, what: str, now: float) -> None:
-        """Charge ``units`` for ``what``. Raises EnhanceYourCalm when there are not so many."""
+        """Charge ``units`` for ``what``. Raises EnhanceYourCalm when the tokens do not suffice."""
         self._charged[what] = self._charged.get(what, 0) + 1
         if not self._bucket.take(units, now):
             most = sorted(self._charged.items(), key=lambda item: -item[1])[:3]

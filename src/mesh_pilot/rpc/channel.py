@@ -140,7 +140,7 @@ class Channel(RpcHandler):
 
         ``timeout`` in seconds, or a ``deadline``, bound the whole call and are told to the server.
         """
-        return ClientCall(self, path, cardinality, request_type, reply_type, timeout, deadline, metadata)
+        return ClientCall(self._open_stream, path, cardinality, request_type, reply_type, timeout, deadline, metadata)
 
     async def unary(
         self,
@@ -163,7 +163,7 @@ class Channel(RpcHandler):
         assert reply is not None
         return reply
 
-    async def _open_stream(self, path: str, more: Headers, *, end_stream: bool) -> tuple[RpcStream, Callable[[], None]]:
+    async def _open_stream(self, path: str, more: Headers, end_stream: bool) -> tuple[RpcStream, Callable[[], None]]:
         if self._lost is not None:
             raise ConnectionLost(f"{self._address}: {self._lost}")
         headers = [

@@ -1,12 +1,12 @@
-"""One call, as the client sees it."""
+"""One call on the client's side."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import Generic, Self, TypeVar
 
 import trio
 from grpclib.const import Cardinality, Status
@@ -20,10 +20,11 @@ from mesh_pilot.rpc.codec import decoder, encoder, frame
 from mesh_pilot.rpc.errors import StreamReset
 from mesh_pilot.rpc.protocol import Headers, RpcStream
 
-if TYPE_CHECKING:
-    from mesh_pilot.rpc.channel import Channel
+__all__ = ["ClientCall", "OpenStream"]
 
-__all__ = ["ClientCall"]
+OpenStream = Callable[[str, Headers, bool], Awaitable[tuple[RpcStream, Callable[[], None]]]]
+"""Opens a stream on a channel's connection: (path, further headers, whether the request is only headers) to the stream
+and the function that releases it. Raises ConnectionLost."""
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -59,7 +60,7 @@ class ClientCall(Generic[Request, Reply]):
 
     def __init__(
         self,
-        channel: Channel,
+        open_stream: OpenStream,
         path: str,
         cardinality: Cardinality,
         request_type: type[Request],
@@ -73,7 +74,7 @@ class ClientCall(Generic[Request, Reply]):
         """The server's headers, once they came."""
         self.trailing_metadata: Metadata | None = None
         """The server's trailers, once the call has ended."""
-        self._channel = channel
+        self._open_stream = open_stream
         self._cardinality = cardinality
         self._encode = encoder(request_type)
         self._decode = decoder(reply_type)
@@ -123,7 +124,7 @@ class ClientCall(Generic[Request, Reply]):
             if self._timeout is not None:
                 more.append(("grpc-timeout", encode_timeout(max(0.0, self._deadline - trio.current_time()))))
             more.extend(encode_metadata(self._metadata or ()))
-            self._stream, self._release = await self._channel._open_stream(self.path, more, end_stream=end_stream)
+            self._stream, self._release = await self._open_stream(self.path, more, end_stream)
         return self._stream
 
     async def send_message(self, message: Request, *, end: bool = False) -> None:

@@ -9,11 +9,11 @@ from typing import Any, Protocol, Self, cast
 __all__ = ["PREFIX", "MessageClass", "decoder", "encoder", "frame"]
 
 PREFIX = struct.Struct(">BI")
-"""What precedes each message: whether it is compressed, and its length (gRPC over HTTP/2, Length-Prefixed-Message)."""
+"""The prefix of each message: compressed flag, length (gRPC over HTTP/2, Length-Prefixed-Message)."""
 
 
 class MessageClass(Protocol):
-    """What protobuf and betterproto2 classes have in common."""
+    """The methods that protobuf and betterproto2 classes share."""
 
     @classmethod
     def FromString(cls, data: bytes, /) -> Self: ...
@@ -22,14 +22,14 @@ class MessageClass(Protocol):
 
 
 def decoder(message_type: type[Any]) -> Callable[[bytes], Any]:
-    """How messages of this type are read; ``bytes`` are left as they are."""
+    """The function that decodes messages of this type; for ``bytes`` the identity."""
     if message_type is bytes:
         return _same
     return cast(Callable[[bytes], Any], message_type.FromString)
 
 
 def encoder(message_type: type[Any]) -> Callable[[Any], bytes]:
-    """How messages of this type are written; ``bytes`` are encoded already."""
+    """The function that encodes messages of this type; for ``bytes`` the identity."""
     return _same if message_type is bytes else _serialize
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import cast
 
 import structlog
 import trio
+from attrs import frozen
 from grpclib.const import Handler, Status
-from grpclib.exceptions import StreamTerminatedError
+from grpclib.exceptions import GRPCError, StreamTerminatedError
 from grpclib.metadata import Deadline
 from grpclib.protocol import Stream
 from h2.errors import ErrorCodes
@@ -20,7 +21,6 @@ from mesh_pilot.rpc.admission import FIRST_WORK, SLICE_WORK, Admission
 from mesh_pilot.rpc.budget import REFUSED_UNITS
 from mesh_pilot.rpc.keepalive import keep_alive
 from mesh_pilot.rpc.limits import Limits
-from mesh_pilot.rpc.outcome import OK, Outcome, outcome_of
 from mesh_pilot.rpc.protocol import Headers, RpcHandler, RpcProtocol, RpcStream
 from mesh_pilot.rpc.server_stream import RESPONSE_HEADERS, Peer, ServerStream, status_headers
 from mesh_pilot.rpc.statistics import ConnectionStatistics
@@ -32,10 +32,43 @@ __all__ = ["ServerConnection"]
 log = structlog.get_logger(scope="rpc")
 
 _ANSWER_TURNS = 4
-"""How often other tasks run before what the protocol itself has to say is sent alone: a new stream with a request that
-is there already is answered within so many."""
+"""Passes of the loop after which the protocol's own frames are sent alone. A stream whose request has arrived with
+them answers within that number, and its answer shares their packet."""
 _SETTINGS_AFTER_SECONDS = 0.5
-"""How long our settings wait for the client to begin, over plaintext."""
+"""Delay of our SETTINGS over plaintext, in which an HTTP/1.1 client shows itself."""
+
+
+@frozen
+class Outcome:
+    """The end of a call."""
+
+    status: Status
+    message: str | None = None
+    expected: bool = True
+    """False for an error of ours, which belongs in the log with its traceback."""
+
+
+OK = Outcome(Status.OK)
+
+
+def outcome_of(error: Exception) -> Outcome:
+    """The status for an exception of a handler. Of exception groups (nurseries raise them) the members count."""
+    errors = list(_leaves(error))
+    unexpected = [each for each in errors if not isinstance(each, GRPCError | StreamTerminatedError)]
+    if unexpected:
+        return Outcome(Status.INTERNAL, "internal error of the server", expected=False)
+    for each in errors:
+        if isinstance(each, GRPCError):
+            return Outcome(each.status, each.message)
+    return Outcome(Status.CANCELLED, "the stream is gone")
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
 
 
 class ServerConnection(RpcHandler):
@@ -70,9 +103,8 @@ class ServerConnection(RpcHandler):
         self._transport = SocketTransport(sock, nursery, tls=tls, write_buffer=limits.write_buffer)
         self._protocol = RpcProtocol(self, limits, client_side=False)
         self._protocol.connection_made(self._transport)
-        if (
-            tls is not None
-        ):  # its handshake may have brought the client's first bytes: waiting for more could be for ever
+        if tls is not None:
+            # The handshake may have brought the client's first bytes: the socket may never become readable again.
             self._protocol.connection.flush()
 
     def __repr__(self) -> str:
@@ -117,7 +149,7 @@ class ServerConnection(RpcHandler):
             self._nursery.cancel_scope.cancel()
 
     async def _take_in(self, data: bytes) -> None:
-        """Hand on what the client sent, a little at once and more in turns, and answer."""
+        """Process what the client sent, a little at once and the rest in turns, and answer."""
         self._protocol.feed(data)
         more = self._protocol.take_in(FIRST_WORK)
         while more:
@@ -126,14 +158,14 @@ class ServerConnection(RpcHandler):
         await self._answer()
 
     async def _first_bytes(self) -> bytes:
-        """What the client begins with. Some begin when they have our settings, which an HTTP/1 client must not get."""
+        """The client's first bytes. Some clients wait for our SETTINGS, which an HTTP/1 client must not get."""
         with trio.move_on_after(_SETTINGS_AFTER_SECONDS):
             return await self._transport.read()
         self._protocol.connection.flush()
         return await self._transport.read()
 
     async def _answer(self) -> None:
-        """Send what the protocol has to answer; together with what streams answer, if they do so at once."""
+        """Send the protocol's own frames, together with the answers of streams that are ready at once."""
         connection = self._protocol.connection
         for _ in range(_ANSWER_TURNS):
             if not connection.has_unsent:
@@ -143,14 +175,14 @@ class ServerConnection(RpcHandler):
 
     @property
     def fault(self) -> str:
-        """What the peer did for which it was cut off; empty where it was not."""
+        """The reason why the peer was cut off; empty if it was not."""
         return self._transport.fault
 
     def close(self) -> None:
         """Nothing: grpclib calls this before it terminates the streams, which is what ends their tasks."""
 
     def abort(self) -> None:
-        """Close the socket, whatever state things are in."""
+        """Close the socket, in any state."""
         self._transport.abort()
 
     async def _retire(self) -> None:
@@ -196,7 +228,7 @@ class ServerConnection(RpcHandler):
         self._nursery.start_soon(self._serve, stream, scope, headers, release_stream, name="rpc stream")
 
     def _is_full(self) -> bool:
-        """Whether the client has as many streams as it may, or resets them faster than their handlers can end."""
+        """True at the limit of open streams, or of reset streams whose handlers still run."""
         limit = self._limits.max_concurrent_streams
         return len(self._streams) - self._abandoned >= limit or self._abandoned >= limit
 

@@ -1,4 +1,4 @@
-"""What can go wrong around a call, besides the gRPC statuses themselves."""
+"""Errors of connections and calls that are not gRPC statuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 where HTTP/2 is expected: most likely a wrong address, and the client has to be told in its own protocol."""
+"""Detection of HTTP/1.1 where HTTP/2 is expected (most likely a wrong port), and an answer in HTTP/1.1."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _METHODS = frozenset((b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b
 
 
 def is_request(data: bytes) -> bool:
-    """Whether a client that begins like this speaks HTTP/1."""
+    """True if a client's first bytes are HTTP/1."""
     return data[:8].partition(b" ")[0] in _METHODS
 
 
 def is_response(data: bytes) -> bool:
-    """Whether a server that begins like this speaks HTTP/1. HTTP/2 begins with the length of a small frame."""
+    """True if a server's first bytes are HTTP/1. HTTP/2 begins with the length of a small frame."""
     return data.startswith(b"HTTP/")
 
 

@@ -1,4 +1,4 @@
-"""h2's connection as gRPC needs it: it goes on after a GOAWAY, and takes in plain DATA frames by itself.
+"""h2's connection, adapted to gRPC: it continues after a GOAWAY and parses plain DATA frames itself.
 
 h2 makes an object of each frame, and a hexadecimal picture of it for a log that nobody reads. Nearly all that a gRPC
 peer sends are DATA frames without flags on open streams: those are cut out here, and the windows that h2 keeps are
@@ -18,7 +18,7 @@ from h2.exceptions import FrameTooLargeError, ProtocolError
 from h2.stream import StreamState
 from hyperframe.frame import Frame, GoAwayFrame
 
-from mesh_pilot.rpc.budget import SMALL_DATA, EnhanceYourCalm, FrameBudget, Kind, price
+from mesh_pilot.rpc.budget import SMALL_DATA, EnhanceYourCalm, FrameBudget, FrameKind, price
 
 __all__ = ["GrpcH2Connection"]
 
@@ -26,7 +26,7 @@ _HEADER = 9
 _KIND_AND_FLAGS = b"\0\0"
 """Of a DATA frame that neither is padded nor ends its stream."""
 _ACK = _END_STREAM = 0x1
-_NAMES = {kind.value: kind.name for kind in Kind}
+_NAMES = {kind.value: kind.name for kind in FrameKind}
 _OPEN = (ConnectionState.CLIENT_OPEN, ConnectionState.SERVER_OPEN)
 _RECEIVING = (StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL)
 
@@ -52,7 +52,7 @@ class GrpcH2Connection(H2Connection):
         super().__init__(config)
         self._budget = budget
         self._waiting: bytes | bytearray = b""
-        """What was fed and not taken in: frames from ``_at`` on, and the beginning of one."""
+        """Bytes fed and not processed: frames from ``_at`` on, the last of them perhaps incomplete."""
         self._at = 0
         self._block_size = 0
         """Of the header block that has begun."""
@@ -113,12 +113,12 @@ class GrpcH2Connection(H2Connection):
         if len(data) < at + _HEADER:
             return
         size, kind = _frame_end(data, at) - at - _HEADER, data[at + 3]
-        if kind == Kind.DATA:
+        if kind == FrameKind.DATA:
             most = self.max_inbound_frame_size
-        elif kind in (Kind.HEADERS, Kind.CONTINUATION):
+        elif kind in (FrameKind.HEADERS, FrameKind.CONTINUATION):
             most = _MAX_BLOCK
         else:
-            most = _MAX_SETTINGS if kind == Kind.SETTINGS else _MAX_OTHER
+            most = _MAX_SETTINGS if kind == FrameKind.SETTINGS else _MAX_OTHER
         if size > most:
             self._refuse(FrameTooLargeError(f"Received overlong frame: length {size}, max {most}"))
 
@@ -145,11 +145,11 @@ class GrpcH2Connection(H2Connection):
         """Have the budget pay for the frame that stands here; return how much work it is."""
         self._refuse_too_large(data, at)
         kind, flags, size = data[at + 3], data[at + 4], end - at - _HEADER
-        if kind in (Kind.HEADERS, Kind.CONTINUATION):
-            self._block_size = size if kind == Kind.HEADERS else self._block_size + size
+        if kind in (FrameKind.HEADERS, FrameKind.CONTINUATION):
+            self._block_size = size if kind == FrameKind.HEADERS else self._block_size + size
             if self._block_size > _MAX_BLOCK:
                 self._refuse(EnhanceYourCalm(f"a header block of more than {_MAX_BLOCK} bytes"))
-        if kind == Kind.DATA:
+        if kind == FrameKind.DATA:
             stream = self.streams.get(_stream_id(data, at))
             ends = flags == _END_STREAM and stream is not None and stream.state_machine.state in _RECEIVING
             units = 0.0 if ends else 1.0
@@ -157,7 +157,7 @@ class GrpcH2Connection(H2Connection):
             units = price(kind, size, ack=bool(flags & _ACK), streams=len(self.streams))
         if units:
             self.spend(units, _NAMES.get(kind, "unknown"), now)
-        return (_HEADERS_WORK if kind == Kind.HEADERS else 1.0) + units
+        return (_HEADERS_WORK if kind == FrameKind.HEADERS else 1.0) + units
 
     def _plain_data(self, data: bytes | bytearray, at: int, end: int) -> h2.events.DataReceived | None:
         """The frame that stands here, if it is one to be taken in without h2, and as it should be."""

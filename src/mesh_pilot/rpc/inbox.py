@@ -1,4 +1,6 @@
-"""What a stream received, and how a Trio task waits for more: stand-ins for grpclib's Buffer and asyncio's Event."""
+"""The receive buffer of a stream and the event to wait on, on Trio: replacements for grpclib's Buffer and asyncio's
+Event.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ class Signal:
 
 
 class Inbox:
-    """The bytes received on one stream, cut into messages; stands where grpclib has its Buffer.
+    """The bytes received on one stream, cut into messages; replaces grpclib's Buffer.
 
     ``credit`` hands flow-control bytes back to the peer. Bytes are handed back when their message is taken, or when a
     reader waits for the rest of it: a peer is never ahead of the reader by more than the window.
@@ -63,7 +65,7 @@ class Inbox:
         self._owed = 0
         self._ahead = 0
         self.ended = False
-        """Whether the peer said that it sends no more."""
+        """True once the peer has half-closed."""
         self._error: Exception | None = None
         self._arrived = Signal()
         self._reads = 0
@@ -79,7 +81,7 @@ class Inbox:
         self._arrived.set()
 
     def eof(self) -> None:
-        """The peer sends no more."""
+        """The peer has half-closed."""
         self.ended = True
         self._arrived.set()
 
@@ -90,7 +92,7 @@ class Inbox:
         self._arrived.set()
 
     def unacked_size(self) -> int:
-        """Bytes that the peer must still be credited with, called by grpclib when the stream is released."""
+        """Bytes that the peer must still be credited with. grpclib calls this when the stream is released."""
         size = self._owed + self._size - self._ahead
         self._owed = 0
         self._ahead = self._size
@@ -155,7 +157,7 @@ class Inbox:
         return self._chunks[0][: PREFIX.size]
 
     async def _wait_for(self, size: int) -> bool:
-        """Wait until ``size`` bytes are here; False at a proper end."""
+        """Wait until ``size`` bytes have arrived; False if the stream ended between messages."""
         while self._size < size:
             if self._error is not None:
                 raise self._error

@@ -1,4 +1,4 @@
-"""Finding out that the other side of a connection is gone."""
+"""Keepalive: detection of dead peers."""
 
 from __future__ import annotations
 

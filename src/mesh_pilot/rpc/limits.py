@@ -1,4 +1,4 @@
-"""The bounds a server or channel holds its peers to."""
+"""Bounds that servers and channels enforce on their peers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Limits:
     """Units a second of the budget for frames that make work and carry nothing; see :mod:`mesh_pilot.rpc.budget`."""
 
     frame_burst: float = field(default=1000.0, validator=_positive_seconds)
-    """Units of that budget which a connection may spend at once. Who exceeds it gets GOAWAY ENHANCE_YOUR_CALM."""
+    """Units that a connection may spend at once. A peer that exceeds its budget gets GOAWAY ENHANCE_YOUR_CALM."""
 
     stream_rate: float = field(default=1000.0, validator=_positive_seconds)
     """Streams a second that a server admits over all connections; more wait, the connections in turn."""
@@ -72,9 +72,9 @@ class Limits:
 
 
 SERVER_LIMITS = Limits(stream_window=1024 * 1024, connection_window=4 * 1024 * 1024)
-"""What a server has unless told otherwise."""
+"""The default of servers."""
 
 CLIENT_LIMITS = Limits(keepalive_interval_seconds=330.0, frame_burst=math.inf)
-"""What a channel has unless told otherwise: gRPC servers hang up on clients that ping more than every 5 minutes.
+"""The default of channels. gRPC servers disconnect clients that ping more often than every 5 minutes.
 
-A channel is to a server that somebody chose: its frames are not counted."""
+The operator chose the server, so its frames are not counted."""

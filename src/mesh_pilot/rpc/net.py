@@ -21,7 +21,7 @@ _BACKLOG = 1024
 _HOW = "write host:port, [::1]:port, :port or unix:///path"
 
 DEAD_AFTER_SECONDS = 30
-"""How long a host may not answer TCP before a connection that we opened to it is broken off."""
+"""A connection that we opened fails after its host has not answered TCP for this long."""
 _PROBE_AFTER_SECONDS, _PROBE_EVERY_SECONDS = 10, 5
 
 

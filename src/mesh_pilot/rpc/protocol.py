@@ -51,7 +51,7 @@ _SEND_CHUNK = 256 * 1024
 _USEFUL_WINDOW = 1024
 """A window smaller than this and than what is to be sent is not used at once (RFC 9113, 10.5: tiny windows)."""
 _TINY_WINDOW_SECONDS = 0.1
-"""How long a stream waits for a window of use before it sends as much as it may."""
+"""How long a stream waits for a useful window before it sends as much as a tiny one allows."""
 
 _MAX_HEADER_LIST_SIZE = 16 * 1024
 """Bytes of the headers of one request, uncompressed, with 32 for each of them; gRPC's own default is 8 KB."""
@@ -79,7 +79,7 @@ class RpcStream(Stream):
         self.terminated: StreamTerminatedError | None = None
         self.on_terminated: Callable[[], None] | None = None
         self.mid_message = False
-        """Whether a part of a message was sent and the rest was not: only a reset can follow."""
+        """True while a message is sent in part: only a reset can follow."""
         self._sends = 0
         self._awaited_window = 1
 
@@ -92,11 +92,11 @@ class RpcStream(Stream):
 
     @property
     def answered(self) -> bool:
-        """Whether the peer has sent its last: as a client, whether the status is here."""
+        """True once the peer has half-closed; for a client, once the status has arrived."""
         return self.buffer.ended
 
     def terminate(self, error: StreamTerminatedError) -> None:
-        """Wake whoever waits for this stream with ``error``."""
+        """Raise ``error`` in the tasks that wait for this stream."""
         if self.terminated is not None:
             return
         self.terminated = error
@@ -199,7 +199,7 @@ class RpcStream(Stream):
         return patience.cancelled_caught
 
     def window_changed(self) -> None:
-        """Wake whoever waits for the window, if it is now of use."""
+        """Wake the task that waits for the window, if the window is now useful."""
         if not self.window_updated.is_set() and self._window() >= self._awaited_window:
             self.window_updated.set()
 
@@ -297,7 +297,7 @@ class RpcConnection(Connection):
             self._transport.write(data)
 
     def ping(self) -> None:
-        """Ask the peer for a sign of life."""
+        """Send a PING."""
         self._connection.ping(b"mesh-ppl")
         self.flush()
 
@@ -311,7 +311,7 @@ class RpcConnection(Connection):
 
 
 class RpcEvents(EventsProcessor):
-    """Hands h2's events to the streams; frames of no meaning to gRPC are ignored."""
+    """Dispatches h2's events to the streams; frames without meaning for gRPC are ignored."""
 
     handler: RpcHandler
     connection: RpcConnection
@@ -363,7 +363,7 @@ class RpcEvents(EventsProcessor):
 
 
 class RpcHandler(AbstractHandler):
-    """What a connection's owner does with its events."""
+    """Callbacks of the connection's owner."""
 
     @abstractmethod
     def goaway(self, last_stream_id: int) -> None:

@@ -21,26 +21,26 @@ from mesh_pilot.rpc.server_stream import Peer
 from mesh_pilot.rpc.statistics import ConnectionStatistics, ServerStatistics
 from mesh_pilot.rpc.tls import TlsSession, TlsSource, handshake
 
-__all__ = ["Server", "Service", "serve"]
+__all__ = ["Servable", "Server", "serve"]
 
 log = structlog.get_logger(scope="rpc")
 
 _CUT_GRACE_SECONDS = 1.0
-"""What streams that a drain cuts have to send their status, and sockets to take it."""
+"""Time for streams cut by a drain to send their status."""
 
 
 NOT_GRPC = "this port speaks gRPC, which is HTTP/2"
-"""What an HTTP/1.1 client reads unless ``serve`` is told more."""
+"""The default answer to an HTTP/1.1 client."""
 
 
-class Service(Protocol):
-    """Method paths (``/package.Service/Method``) and who handles them; grpclib's IServable."""
+class Servable(Protocol):
+    """Method paths (``/package.Service/Method``) and their handlers; grpclib's IServable."""
 
     def __mapping__(self) -> Mapping[str, Handler]: ...
 
 
 async def serve(
-    services: Sequence[Service],
+    services: Sequence[Servable],
     listeners: Sequence[trio.SocketListener],
     *,
     tls: TlsSource | None = None,
@@ -64,7 +64,7 @@ class Server:
 
     def __init__(
         self,
-        services: Sequence[Service],
+        services: Sequence[Servable],
         listeners: Sequence[trio.SocketListener],
         tls: TlsSource | None,
         limits: Limits,
@@ -170,7 +170,7 @@ class Server:
             sock.close()
 
     def _log_some(self, event: str, peer: Peer, reason: str, *, kind: str) -> None:
-        """Log what may befall a thousand connections at once: the first of its kind, then one every ten seconds."""
+        """Log the first event of a kind, then one every ten seconds: a thousand connections may have it at once."""
         left_out = self._logged.due(kind, trio.current_time())
         if left_out is not None:
             log.info(event, peer=peer.address, reason=reason, **({"more_since_last": left_out} if left_out else {}))

@@ -1,4 +1,4 @@
-"""What a handler holds: one call, as the server sees it."""
+"""One call on the server's side: the object that a handler gets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def status_headers(status: Status, message: str | None) -> list[tuple[str, str]]
 
 @frozen(kw_only=True)
 class Peer:
-    """Who is on the other side of a connection."""
+    """The other side of a connection: address and verified identity."""
 
     address: str
     """``host:port`` or ``unix:///path``."""

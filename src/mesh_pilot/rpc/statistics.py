@@ -1,4 +1,4 @@
-"""What servers, channels and connections say about themselves."""
+"""Statistics of servers, channels and connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ConnectionStatistics:
     messages_received: int
     """Whole messages that handlers or callers took."""
     messages_sent: int
-    """Messages that the socket, or the buffer before it, took."""
+    """Messages handed to the socket or the buffer before it."""
     bytes_received: int
     """Bytes read from the socket, TLS and HTTP/2 framing included."""
     bytes_sent: int

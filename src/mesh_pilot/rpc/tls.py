@@ -26,7 +26,7 @@ log = structlog.get_logger(scope="rpc")
 
 
 class TlsSource(Protocol):
-    """Where the context of the next connection comes from."""
+    """The source of the TLS context for the next connection."""
 
     def context(self) -> ssl.SSLContext:
         """The context to use now. Raises TlsError when there is none."""
@@ -44,10 +44,10 @@ class CertificateFiles:
     """The private key of the leaf; None when it is in the certificate's file."""
 
     trusted: Path | None = None
-    """What a peer's chain must lead to; None trusts the system's roots (client) or asks for no certificate (server)."""
+    """Trust anchors for the peer's chain; None: the system's roots (client) or no client certificate (server)."""
 
     def stamp(self) -> tuple[tuple[int, int, int] | None, ...]:
-        """What changes whenever one of the files is replaced or written: inode, time and size of each."""
+        """A value that differs after any file was replaced or written: inode, mtime and size of each."""
         return tuple(_stamp(path) for path in (self.certificate, self.key, self.trusted) if path is not None)
 
 
@@ -154,7 +154,7 @@ class TlsSession:
             self._incoming, self._outgoing, server_side=server_side, server_hostname=server_hostname
         )
         self.ended = False
-        """Whether the peer said that it sends no more."""
+        """True once the peer has sent close_notify."""
 
     def handshake(self, data: bytes) -> tuple[bool, bytes]:
         """Take ``data`` from the peer (b"" at first); return whether the handshake is done, and bytes to send.
@@ -225,7 +225,7 @@ class TlsSession:
         return self._ssl.getpeercert(binary_form=True)
 
     def application_protocol(self) -> str | None:
-        """What ALPN agreed on."""
+        """The protocol that ALPN negotiated."""
         return self._ssl.selected_alpn_protocol()
 
 

@@ -1,4 +1,4 @@
-"""A token bucket: whether somebody is too fast, and how long they have to wait. No clock and no I/O of its own."""
+"""A token bucket for rate limits. The caller brings the time; no I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["TokenBucket"]
 
 @define
 class TokenBucket:
-    """``burst`` tokens, refilled at ``rate`` a second; a rate of 0 is no limit. Times are monotonic seconds."""
+    """``burst`` tokens, refilled at ``rate`` per second. A rate of 0 means no limit. Times are monotonic seconds."""
 
     rate: float
     burst: float
@@ -25,7 +25,7 @@ class TokenBucket:
         self._at = now
 
     def take(self, tokens: float, now: float) -> bool:
-        """Take ``tokens`` if there are so many."""
+        """Take ``tokens`` if available; False otherwise."""
         if not self.rate:
             return True
         if self.tokens < tokens or self._at is None:
@@ -36,7 +36,7 @@ class TokenBucket:
         return True
 
     def reserve(self, tokens: float, now: float) -> float:
-        """Take ``tokens`` in any case; return how many seconds to wait before they are there, 0 when they are."""
+        """Take ``tokens``, into debt if necessary; returns the seconds until the debt is paid, 0 without one."""
         if not self.rate:
             return 0.0
         self._refill(now)

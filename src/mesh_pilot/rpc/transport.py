@@ -67,7 +67,7 @@ class SocketTransport(asyncio.Transport):
         self.bytes_received = 0
         self.close_reason = ""
         self.fault = ""
-        """What the peer did for which it was cut off; empty where it was not."""
+        """The reason why the peer was cut off; empty if it was not."""
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "closing" if self._closing else "paused" if self._paused else "open"

@@ -21,7 +21,7 @@ import trio
 from mesh_pilot.model.bounds import BoundError, check, check_labels
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
-from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, ServerStream, Service, Status
+from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, Servable, ServerStream, Status
 from mesh_pilot.rpc.token_bucket import TokenBucket
 from mesh_pilot.security.authentication import AuthenticationError
 from mesh_pilot.xds import held, kept
@@ -112,7 +112,7 @@ class XdsServer:
     def __repr__(self) -> str:
         return f"<XdsServer {len(self._sessions)} streams{' draining' if self._is_draining else ''}>"
 
-    def services(self) -> list[Service]:
+    def services(self) -> list[Servable]:
         """What to hand to ``rpc.serve``; may be served at several addresses."""
         return [self]
 

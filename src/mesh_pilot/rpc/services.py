@@ -1,31 +1,38 @@
-"""The health service of gRPC (grpc.health.v1), for load balancers and probes.
+"""gRPC's own services: health (grpc.health.v1), for load balancers and probes, and server reflection, for grpcurl.
 
-grpclib has the messages and the method table; its own service waits on asyncio, so this is one that waits on Trio.
+grpclib has their messages and method tables. Its health service waits on asyncio, so this one waits on Trio; its
+reflection services answer from protobuf's default descriptor pool, which does not hold betterproto2's messages.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
 
 import trio
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 from grpclib.health.v1.health_grpc import HealthBase
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpclib.reflection._deprecated import ServerReflection as ServerReflectionV1Alpha
+from grpclib.reflection.service import ServerReflection
 
+from mesh_pilot.rpc.server import Servable
 from mesh_pilot.rpc.server_stream import ServerStream
 
-__all__ = ["Health"]
+__all__ = ["HealthService", "with_reflection"]
 
-HealthStream = ServerStream[HealthCheckRequest, HealthCheckResponse]
+_HealthStream = ServerStream[HealthCheckRequest, HealthCheckResponse]
 
 _SERVING = HealthCheckResponse.SERVING
 _NOT_SERVING = HealthCheckResponse.NOT_SERVING
 _UNKNOWN = HealthCheckResponse.SERVICE_UNKNOWN
 
 
-class Health(HealthBase):
-    """A service that answers what it was told: ``health.set("", True)`` for the whole server, or for a service's name.
+class HealthService(HealthBase):
+    """grpc.health.v1: serving states set by ``set("", True)``, for the whole server (the empty name) or one service.
 
-    Until told otherwise the whole server, whose name is empty, is serving.
+    The whole server is serving until set otherwise.
     """
 
     def __init__(self) -> None:
@@ -36,7 +43,7 @@ class Health(HealthBase):
         return f"<Health {self._serving}>"
 
     def set(self, service: str, serving: bool) -> None:
-        """Answer so from now on, and tell those who watch."""
+        """Set a serving state and notify watchers."""
         if self._serving.get(service) is not serving:
             self._serving[service] = serving
             self._changed.set()
@@ -46,7 +53,7 @@ class Health(HealthBase):
         serving = self._serving.get(service)
         return _UNKNOWN if serving is None else _SERVING if serving else _NOT_SERVING
 
-    async def Check(self, stream: HealthStream) -> None:  # type: ignore[override]
+    async def Check(self, stream: _HealthStream) -> None:  # type: ignore[override]
         """The status now; NOT_FOUND for a service that was never set."""
         request = await stream.recv_message()
         assert request is not None
@@ -55,7 +62,7 @@ class Health(HealthBase):
             raise GRPCError(Status.NOT_FOUND, f"nothing is known of service {request.service!r}")
         await stream.send_message(HealthCheckResponse(status=status))
 
-    async def Watch(self, stream: HealthStream) -> None:  # type: ignore[override]
+    async def Watch(self, stream: _HealthStream) -> None:  # type: ignore[override]
         """The status now, and whenever it changes; SERVICE_UNKNOWN while the service was never set."""
         request = await stream.recv_message()
         assert request is not None
@@ -68,3 +75,10 @@ class Health(HealthBase):
                 sent = status
             else:
                 await changed.wait()
+
+
+def with_reflection(services: Sequence[Servable]) -> list[Servable]:
+    """``services``, and the two reflection services that list every service their tables name."""
+    names = sorted({path.split("/")[1] for service in services for path in service.__mapping__()})
+    reflections = (ServerReflection(_service_names=names), ServerReflectionV1Alpha(_service_names=names))
+    return [*services, *(cast(Servable, reflection) for reflection in reflections)]
