@@ -68,9 +68,15 @@ class Picture:
                 self.rejected.pop(item_key(item), None)
             case Delete(_, key):
                 del self.items[key]
+                self.rejected.pop(key, None)
             case Replace(_, collection, items):
                 kept = {key: item for key, item in self.items.items() if key[: len(collection)] != collection}
                 self.items = kept | {item_key(item): item for item in items}
+                self.rejected = {
+                    where: rejected
+                    for where, rejected in self.rejected.items()
+                    if collection and not (isinstance(where, tuple) and where[: len(collection)] == collection)
+                }
             case Rejected():
                 self.rejected[event.key or event.origin.location] = event
             case Accepted(_, location):

@@ -109,7 +109,7 @@ class Delete:
 
 @attrs.frozen
 class Replace:
-    """The whole of a collection of this source; what is not in it is gone.
+    """The whole of a collection of this source; what is not in it is gone, and so is every rejection in it.
 
     ``collection`` is a prefix of item keys: ``("config", "VirtualService")``, ``("service",)``, or ``()`` for all
     that the source ever sent.

@@ -202,7 +202,10 @@ class World:
                 for key, item in new.items():
                     held[key] = item
                     touched[key] = None
-                    self._rejected.pop((event.source, key), None)
+                for source, where in list(self._rejected):
+                    is_in_it = not collection or (isinstance(where, tuple) and where[: len(collection)] == collection)
+                    if source == event.source and is_in_it:
+                        del self._rejected[source, where]
             case Synced(source=source):
                 self._synced.add(source)
             case Rejected():
