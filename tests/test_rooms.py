@@ -25,6 +25,7 @@ ORDER = (
     "incremental",
     "rpc",
     "config",
+    "protowire",
     "model",
     "api",
 )
@@ -49,7 +50,7 @@ PACKAGES = (
 PURE = {
     "incremental.memo": ({"incremental"}, {"declared", "reports"}),
     "xds.stream": (
-        {"model", "xds"},
+        {"model", "protowire", "xds"},
         {"stream", "subscription", "plan", "phase", "messages", "journal", "held", "sets", "encode"},
     ),
     "sources.mcp.sink": ({"model", "sources"}, {"messages"}),

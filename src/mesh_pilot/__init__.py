@@ -3,7 +3,7 @@
 The rooms, from the top down; each imports only from those below it:
 
 ``cli`` > ``bootstrap`` > ``ops`` > ``xds`` > ``envoy`` > ``mesh`` > ``security`` > ``source_list`` > ``settings`` >
-``sources`` > ``world`` > ``incremental`` > ``rpc`` > ``config`` > ``model`` > ``api``
+``sources`` > ``world`` > ``incremental`` > ``rpc`` > ``config`` > ``protowire`` > ``model`` > ``api``
 """
 
 __version__ = "0.1.0"

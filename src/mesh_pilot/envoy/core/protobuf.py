@@ -24,8 +24,6 @@ SECRET_PATIENCE = timedelta(seconds=3)
 UNLIMITED = 4294967295
 """Istio's "no limit" for circuit breakers: the largest uint32."""
 
-_BYTES = tuple(bytes((value,)) for value in range(128))
-
 
 def encode(msg: message.Message) -> bytes:
     """The bytes of a message: the same for equal messages."""
@@ -36,25 +34,6 @@ def encode(msg: message.Message) -> bytes:
 def any_of(msg: message.Message) -> any_pb2.Any:
     """A message wrapped in an Any, encoded deterministically."""
     return any_pb2.Any(type_url=PREFIX + msg.DESCRIPTOR.full_name, value=encode(msg))
-
-
-def field(number: int, body: bytes) -> bytes:
-    """An embedded message (or string) as a field: appended to an encoded message, it adds to a repeated field."""
-    return varint(number << 3 | 2) + varint(len(body)) + body
-
-
-def field_header(number: int, body: bytes) -> bytes:
-    """What comes before an embedded message."""
-    return varint(number << 3 | 2) + varint(len(body))
-
-
-def varint(value: int) -> bytes:
-    """A number of 0 or more as protobuf writes it."""
-    if value <= 0x7F:
-        return _BYTES[value]
-    if value <= 0x3FFF:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    return bytes((value & 0x7F | 0x80,)) + varint(value >> 7)
 
 
 def resource_of(name: str, msg: message.Message, configs: tuple[ConfigKey, ...] = ()) -> Resource:

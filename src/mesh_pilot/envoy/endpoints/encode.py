@@ -15,14 +15,15 @@ from envoy.config.endpoint.v3.endpoint_components_pb2 import Endpoint as Endpoin
 from envoy.config.endpoint.v3.endpoint_components_pb2 import LbEndpoint, LocalityLbEndpoints
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 
-from mesh_pilot.envoy.core.protobuf import UNLIMITED, encode, field, varint
+from mesh_pilot.envoy.core.protobuf import UNLIMITED, encode
 from mesh_pilot.envoy.tls.upstream import ISTIO_MODE, TLS_MODE_KEY
 from mesh_pilot.model.service import Endpoint, Health, Locality
+from mesh_pilot.protowire import VARINT, field, tag, varint
 
 SOCKET_MATCH = "envoy.transport_socket_match"
 
 _ADDRESS = SocketAddress.ADDRESS_FIELD_NUMBER
-_PORT = varint(SocketAddress.PORT_VALUE_FIELD_NUMBER << 3)
+_PORT = tag(SocketAddress.PORT_VALUE_FIELD_NUMBER, VARINT)
 _SOCKET = Address.SOCKET_ADDRESS_FIELD_NUMBER
 _PIPE = Address.PIPE_FIELD_NUMBER
 _PATH = Pipe.PATH_FIELD_NUMBER
@@ -33,7 +34,7 @@ _REGION, _ZONE, _SUBZONE = (LocalityMessage.DESCRIPTOR.fields_by_name[n].number 
 _LOCALITY = LocalityLbEndpoints.LOCALITY_FIELD_NUMBER
 _MEMBERS = LocalityLbEndpoints.LB_ENDPOINTS_FIELD_NUMBER
 _LOCALITY_WEIGHT = LocalityLbEndpoints.LOAD_BALANCING_WEIGHT_FIELD_NUMBER
-_PRIORITY = varint(LocalityLbEndpoints.PRIORITY_FIELD_NUMBER << 3)
+_PRIORITY = tag(LocalityLbEndpoints.PRIORITY_FIELD_NUMBER, VARINT)
 _CLUSTER = ClusterLoadAssignment.CLUSTER_NAME_FIELD_NUMBER
 _GROUPS = ClusterLoadAssignment.ENDPOINTS_FIELD_NUMBER
 

@@ -15,7 +15,7 @@ from envoy.type.v3 import hash_policy_pb2
 from google.protobuf import any_pb2
 
 from mesh_pilot.envoy.clusters.dns import dns_cache
-from mesh_pilot.envoy.core.protobuf import any_of, duration, encode, field
+from mesh_pilot.envoy.core.protobuf import any_of, duration, encode
 from mesh_pilot.envoy.filters.rbac.filters import network_authorization
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
@@ -23,6 +23,7 @@ from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.virtual_services.l4 import TcpTarget
 from mesh_pilot.model.resource import PREFIX
 from mesh_pilot.model.service import Protocol
+from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
 
 TCP_PROXY = "envoy.filters.network.tcp_proxy"

@@ -15,12 +15,13 @@ from envoy.config.core.v3 import address_pb2, base_pb2
 from envoy.config.listener.v3.listener_components_pb2 import Filter, FilterChain, FilterChainMatch
 from envoy.config.listener.v3.listener_pb2 import Listener
 
-from mesh_pilot.envoy.core.protobuf import address, encode, field, pipe, uint32
+from mesh_pilot.envoy.core.protobuf import address, encode, pipe, uint32
 from mesh_pilot.envoy.telemetry.access_logs import AccessLogs
 from mesh_pilot.mesh.conflicts import Conflict
 from mesh_pilot.mesh.names import UNIX_PREFIX
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import LISTENER, Resource, make_resource
+from mesh_pilot.protowire import field
 
 RAW = "raw_buffer"
 TLS = "tls"

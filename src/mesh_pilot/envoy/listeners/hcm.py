@@ -18,7 +18,7 @@ from google.protobuf import any_pb2, duration_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.envoy.core.pieces import optional_piece
-from mesh_pilot.envoy.core.protobuf import ads, any_of, boolean, encode, field
+from mesh_pilot.envoy.core.protobuf import ads, any_of, boolean, encode
 from mesh_pilot.envoy.filters import http_filters
 from mesh_pilot.envoy.listeners.hcm_settings import FORWARD, apply_headers, apply_limits
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
@@ -28,6 +28,7 @@ from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.proxy_config import connections, headers, proxy_settings
 from mesh_pilot.model.resource import PREFIX
 from mesh_pilot.model.service import Protocol
+from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
 
 Normalization = mesh_api.MeshConfigProxyPathNormalizationNormalizationType

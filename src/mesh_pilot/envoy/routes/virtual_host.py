@@ -16,13 +16,14 @@ import attrs
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.config.route.v3 import route_pb2
 
-from mesh_pilot.envoy.core.protobuf import boolean, encode, field, field_header
+from mesh_pilot.envoy.core.protobuf import boolean, encode
 from mesh_pilot.envoy.routes.build import Encoded, service_routes
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import DestinationRuleRef
 from mesh_pilot.mesh.proxy.proxy_config import counts_attempts
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ROUTE, JoinedKeys, Resource, make_resource
+from mesh_pilot.protowire import field, field_header
 from mesh_pilot.world import View
 
 
@@ -122,7 +123,7 @@ def encode_shard(view: View, hosts: Iterable[PlannedHost]) -> EncodedShard:
     configs: dict[ConfigKey, None] = {}
     for planned in hosts:
         host = virtual_host(view, planned)
-        fields += (field_header(TABLE_HOSTS, host), host)
+        fields += (field_header(TABLE_HOSTS, len(host)), host)
         digests.append(_digest(host))
         configs.update(dict.fromkeys(planned.configs))
     return EncodedShard(tuple(fields), b"".join(digests), tuple(configs))

@@ -19,7 +19,7 @@ from envoy.type.tracing.v3.custom_tag_pb2 import CustomTag
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
-from mesh_pilot.envoy.core.protobuf import encode, percent, uint32, varint
+from mesh_pilot.envoy.core.protobuf import encode, percent, uint32
 from mesh_pilot.envoy.telemetry.tracers import provider_tracer
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.extension_providers import extension_provider
@@ -28,12 +28,13 @@ from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.proxy.proxy_config import proxy_settings
 from mesh_pilot.mesh.proxy.span_source import Tags
 from mesh_pilot.mesh.telemetry import is_for_side, provider_names, telemetry_for
+from mesh_pilot.protowire import VARINT, tag, varint
 from mesh_pilot.world.view import View
 
 DEFAULT_SAMPLING = 1.0
 """Percent of requests that start a trace where nobody says."""
 
-_NO_CONTEXT_PROPAGATION = varint(13 << 3) + varint(1)
+_NO_CONTEXT_PROPAGATION = tag(13, VARINT) + varint(1)
 """``Tracing.no_context_propagation: true``, encoded: Envoy 1.40 has the field, xds-protos 1.85 lacks it."""
 
 _TRIED = tuple(
