@@ -12,7 +12,7 @@ import trio
 from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.rpc import CertificateFiles
-from mesh_pilot.sources.mcp.source import McpStatistics
+from mesh_pilot.sources.mcp.statistics import McpSourceStatistics
 from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane, settings
@@ -52,8 +52,8 @@ def knows(plane: ControlPlane, host: str) -> bool:
     return plane.state.world.services.peek(ServiceKey(host, "shop")) is not None
 
 
-def statistics(plane: ControlPlane) -> McpStatistics:
-    return next(s for x in plane.state.supervisors if isinstance(s := x.source.statistics(), McpStatistics))
+def statistics(plane: ControlPlane) -> McpSourceStatistics:
+    return next(s for x in plane.state.supervisors if isinstance(s := x.source.statistics(), McpSourceStatistics))
 
 
 @pytest.mark.parametrize("path", PATHS)

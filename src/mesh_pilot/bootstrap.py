@@ -20,7 +20,11 @@ import structlog
 import trio
 
 from mesh_pilot import __version__
+from mesh_pilot.config_api.served_collections import WorldCollections
+from mesh_pilot.config_api.server import McpService
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.mcp.identity import plane_id_of
+from mesh_pilot.mcp.wire import API_GENERATOR
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.events import Event
 from mesh_pilot.model.proxy import Proxy
@@ -54,10 +58,6 @@ from mesh_pilot.settings import Settings, StartError, start_errors
 from mesh_pilot.source_list import ConfigSourcesWatch, check_settings, short_names_in, source_list
 from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.jwks import KeySource
-from mesh_pilot.sources.mcp.here import plane_mark
-from mesh_pilot.sources.mcp.server import McpService
-from mesh_pilot.sources.mcp.shelf import WorldShelf
-from mesh_pilot.sources.mcp.xds import GENERATOR, decode_delta, decode_sotw, encode_delta, encode_sotw
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.xds.generators import Replayed
@@ -163,15 +163,15 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         reducer.on_publish(lambda _: key_source.published())
         issuer = Issuer(_authority(settings), now=_now, advance=world.memo.advance)
         catalog = WorldCatalog(world, issuer, split=settings.split_virtual_hosts)
-        shelf = WorldShelf(world, plane_mark(sockets.addresses().grpc))
-        mcp = McpService(shelf, partial(_may_read, settings, world))
+        collections = WorldCollections(world, plane_id_of(sockets.addresses().grpc))
+        mcp = McpService(collections, partial(_may_read, settings, world))
         if settings.serve_config is not False:
-            reducer.on_publish(lambda published: shelf.published(published.revision))
+            reducer.on_publish(lambda published: collections.published(published.revision))
         xds = XdsServer(
             catalog,
             identifier=f"mesh-pilot {__version__}",
             admit=partial(_admit, world, Authentication(settings.trust_local)),
-            generators={GENERATOR: partial(_serve_api, mcp)} if settings.serve_config is not False else {},
+            generators={API_GENERATOR: partial(_serve_api, mcp)} if settings.serve_config is not False else {},
             options=XdsOptions(bounds=settings.client_bounds),
             scope_of=catalog.scope_of,
         )
@@ -340,11 +340,7 @@ def _may_read(settings: Settings, world: World, peer: Peer) -> bool:
 
 async def _serve_api(mcp: McpService, call: Replayed, peer: str, variant: Variant) -> None:
     """A stream on ADS for configuration."""
-    mcp.admit(call.call.peer)
-    if variant is Variant.SOTW:
-        await mcp.serve_stream(call, peer, decode_sotw, encode_sotw)
-    else:
-        await mcp.serve_stream(call, peer, decode_delta, encode_delta)
+    await mcp.serve_xds(call, call.call.peer, delta=variant is Variant.DELTA)
 
 
 async def _open_sockets(settings: Settings) -> _Sockets:

@@ -11,8 +11,8 @@ import attrs
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, RpcError
+from mesh_pilot.sources.config_sources import ConfigSourceError
 from mesh_pilot.sources.consul import ConsulError, ConsulSettings
-from mesh_pilot.sources.mcp.config_sources import ConfigSourceError
 
 
 class StartError(Exception):

@@ -10,14 +10,14 @@ import structlog
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTlsSettingsTlSmode
+from mesh_pilot.mcp.identity import PlaneIdentity, plane_id_of
 from mesh_pilot.rpc import CertificateFiles, server_tls
 from mesh_pilot.settings import Settings, StartError, start_errors
 from mesh_pilot.sources.base import Source
+from mesh_pilot.sources.config_sources import source_of
 from mesh_pilot.sources.consul import check_files, consul_sources
 from mesh_pilot.sources.files import file_source
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
-from mesh_pilot.sources.mcp.config_sources import SinkIdentity, source_of
-from mesh_pilot.sources.mcp.here import Here, plane_mark
 from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.world import World
 
@@ -43,10 +43,12 @@ def _config_sources(settings: Settings, address: str) -> list[Source]:
     named = mesh.config_sources if mesh else []
     configs = [*named, *(_config_source(address, settings.mcp_tls) for address in settings.mcp_servers)]
     trust_domain = mesh.trust_domain if mesh else "cluster.local"
-    here = Here(
-        root_namespace=settings.namespace, domain=settings.domain, trust_domain=trust_domain, plane=plane_mark(address)
+    identity = PlaneIdentity(
+        root_namespace=settings.namespace,
+        domain=settings.domain,
+        trust_domain=trust_domain,
+        plane_id=plane_id_of(address),
     )
-    identity = SinkIdentity(here=here)
     with start_errors():
         sources = [source_of(config, identity) for config in configs]
         if settings.mcp_sink_addr:
@@ -55,7 +57,7 @@ def _config_sources(settings: Settings, address: str) -> list[Source]:
                     settings.mcp_sink_addr,
                     identity.mcp_node(),
                     tls=server_tls(settings.tls) if settings.tls is not None else None,
-                    here=here,
+                    identity=identity,
                 )
             )
     twice = [name for name, count in Counter(source.name for source in sources).items() if count > 1]

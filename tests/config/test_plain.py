@@ -11,12 +11,12 @@ from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.config.plain import plain
 from mesh_pilot.config.reader import read
 from mesh_pilot.config.shapes import shape_of
+from mesh_pilot.mcp.collections import MESH_CONFIG
+from mesh_pilot.mcp.messages import McpResource
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.events import MeshConfigValue
 from mesh_pilot.ops.world_pages import show_config
-from mesh_pilot.sources.mcp.collections import MESH_CONFIG
-from mesh_pilot.sources.mcp.items import read_item
-from mesh_pilot.sources.mcp.messages import Resource
+from mesh_pilot.sources.mcp.translate import decode_item
 from tests.support.protos import compiled, message_classes, our_class, variants
 
 ORIGIN = Origin("test")
@@ -63,8 +63,8 @@ def test_a_dumped_object_decodes_to_the_same_object() -> None:
 
 def test_mesh_settings_with_odd_names_are_taken_from_a_server_of_configuration() -> None:
     sent = MeshConfig(mesh_mTLS=MeshConfigTlsConfig(cipher_suites=["ECDHE-RSA-AES256-GCM-SHA384"]))
-    resource = Resource("mesh", type_url=MESH_CONFIG.type_url, body=bytes(sent))
-    value = read_item(MESH_CONFIG, resource, ORIGIN)
+    resource = McpResource("mesh", type_url=MESH_CONFIG.type_url, body=bytes(sent))
+    value = decode_item(MESH_CONFIG, resource, ORIGIN)
     assert isinstance(value, MeshConfigValue)
     assert value.config.mesh_mTLS == sent.mesh_mTLS
 

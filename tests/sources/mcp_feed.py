@@ -9,6 +9,21 @@ import attrs
 import trio
 
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
+from mesh_pilot.config_api.server import McpService
+from mesh_pilot.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
+from mesh_pilot.mcp.identity import SinkNode
+from mesh_pilot.mcp.messages import McpResource
+from mesh_pilot.mcp.wire import (
+    SINK_PATH,
+    DeltaDialect,
+    SotwDialect,
+    decode_delta,
+    decode_request,
+    decode_sotw,
+    encode_delta,
+    encode_response,
+    encode_sotw,
+)
 from mesh_pilot.model.events import Item
 from mesh_pilot.rpc import (
     Cardinality,
@@ -22,20 +37,8 @@ from mesh_pilot.rpc import (
 )
 from mesh_pilot.rpc import serve as serve_rpc
 from mesh_pilot.sources.base import Backoff, Source
-from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
-from mesh_pilot.sources.mcp.messages import Resource
-from mesh_pilot.sources.mcp.server import McpService
 from mesh_pilot.sources.mcp.sink_server import SinkServer
-from mesh_pilot.sources.mcp.source import McpSource, Server, mcp_source, xds_source
-from mesh_pilot.sources.mcp.wire import SINK_PATH, SinkNode, decode_request, encode_response
-from mesh_pilot.sources.mcp.xds import (
-    DeltaDialect,
-    SotwDialect,
-    decode_delta,
-    decode_sotw,
-    encode_delta,
-    encode_sotw,
-)
+from mesh_pilot.sources.mcp.source import McpServer, McpSource, mcp_source, xds_source
 
 SERVICES = "istio/networking/v1alpha3/virtualservices"
 NODE = SinkNode("test", {"where": "here"})
@@ -43,18 +46,18 @@ NODE = SinkNode("test", {"where": "here"})
 SOTW_PATH, DELTA_PATH = SotwDialect(NODE).path, DeltaDialect(NODE).path
 
 
-def virtual_service(name: str, version: int) -> Resource:
+def virtual_service(name: str, version: int) -> McpResource:
     """A VirtualService; its version is a time-out."""
     spec = networking.VirtualService.from_dict(
         {"hosts": [name], "http": [{"route": [{"destination": {"host": name}}], "timeout": f"{version}s"}]}
     )
-    return Resource(f"default/{name}", f"v{version}", COLLECTIONS[SERVICES].type_url, bytes(spec))
+    return McpResource(f"default/{name}", f"v{version}", COLLECTIONS[SERVICES].type_url, bytes(spec))
 
 
-def bad_service(name: str) -> Resource:
+def bad_service(name: str) -> McpResource:
     """One with nowhere to go."""
     spec = networking.VirtualService(hosts=[name])
-    return Resource(f"default/{name}", "bad", COLLECTIONS[SERVICES].type_url, bytes(spec))
+    return McpResource(f"default/{name}", "bad", COLLECTIONS[SERVICES].type_url, bytes(spec))
 
 
 @attrs.define
@@ -63,11 +66,11 @@ class TestShelf:
 
     __test__ = False
 
-    collections: dict[str, dict[str, Resource]] = attrs.field(factory=dict)
+    collections: dict[str, dict[str, McpResource]] = attrs.field(factory=dict)
     log: dict[str, list[str]] = attrs.field(factory=dict)
     watchers: dict[object, Callable[[], None]] = attrs.field(factory=dict)
 
-    def put(self, collection: str, resource: Resource) -> None:
+    def put(self, collection: str, resource: McpResource) -> None:
         self.collections.setdefault(collection, {})[resource.name] = resource
         self._changed(collection, resource.name)
 
@@ -83,7 +86,7 @@ class TestShelf:
     def revision(self, collection: str) -> int:
         return len(self.log.get(collection, ()))
 
-    def resources(self, collection: str) -> Mapping[str, Resource]:
+    def resources(self, collection: str) -> Mapping[str, McpResource]:
         return self.collections.get(collection, {})
 
     def changed_since(self, collection: str, revision: int) -> tuple[str, ...]:
@@ -139,7 +142,7 @@ class McpFeed(ShelfFeed):
         self._nursery = nursery
         self._only = only
         self.address = f"127.0.0.1:{port}"
-        self.source: McpSource = mcp_source(Server(address=self.address), NODE, incremental=incremental)
+        self.source: McpSource = mcp_source(McpServer(address=self.address), NODE, incremental=incremental)
         self.source._backoff = Backoff(first_seconds=0.01, limit_seconds=0.05)
         self._scope = trio.CancelScope()
         self._stopped = trio.Event()
@@ -201,7 +204,7 @@ class _XdsShelf:
     def revision(self, collection: str) -> int:
         return self.shelf.revision(self._name(collection))
 
-    def resources(self, collection: str) -> Mapping[str, Resource]:
+    def resources(self, collection: str) -> Mapping[str, McpResource]:
         return self.shelf.resources(self._name(collection))
 
     def changed_since(self, collection: str, revision: int) -> tuple[str, ...]:
@@ -220,7 +223,7 @@ class XdsFeed(McpFeed):
     def __init__(self, nursery: trio.Nursery, port: int, *, delta: bool) -> None:
         super().__init__(nursery, port, incremental=True, only="")
         self._delta = delta
-        self.source = xds_source(Server(address=self.address), NODE)
+        self.source = xds_source(McpServer(address=self.address), NODE)
         self.source._backoff = Backoff(first_seconds=0.01, limit_seconds=0.05)
 
     @classmethod

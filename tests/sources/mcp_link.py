@@ -7,23 +7,23 @@ from collections.abc import Mapping
 
 import attrs
 
-from mesh_pilot.sources.mcp.messages import Request, Resource, Response
-from mesh_pilot.sources.mcp.serving import SourceStream
-from mesh_pilot.sources.mcp.sink import Bad, Outcome, Sink
+from mesh_pilot.config_api.stream import CollectionStream
+from mesh_pilot.mcp.messages import McpRequest, McpResource, McpResponse
+from mesh_pilot.sources.mcp.sink import AppliedResponse, RejectedResource, Sink
 
 BAD = b"bad"
 
 
-def resource(name: str, content: str, version: str = "") -> Resource:
+def resource(name: str, content: str, version: str = "") -> McpResource:
     """A resource with a version that follows from its content, unless another is given."""
-    return Resource(name, version or f"v-{content}", "type", content.encode())
+    return McpResource(name, version or f"v-{content}", "type", content.encode())
 
 
 @attrs.define
 class FakeShelf:
     """Collections in a test's hand."""
 
-    collections: dict[str, dict[str, Resource]] = attrs.field(factory=dict)
+    collections: dict[str, dict[str, McpResource]] = attrs.field(factory=dict)
     log: dict[str, list[str]] = attrs.field(factory=dict)
 
     def put(self, collection: str, name: str, content: str) -> None:
@@ -37,7 +37,7 @@ class FakeShelf:
     def revision(self, collection: str) -> int:
         return len(self.log.get(collection, ()))
 
-    def resources(self, collection: str) -> Mapping[str, Resource]:
+    def resources(self, collection: str) -> Mapping[str, McpResource]:
         return dict(self.collections.get(collection, {}))
 
     def changed_since(self, collection: str, revision: int) -> tuple[str, ...]:
@@ -52,10 +52,10 @@ class Link:
     sink: Sink[bytes]
     ignores_versions: bool = False
     only_whole: bool = False
-    stream: SourceStream = attrs.field(init=False)
-    to_source: deque[Request] = attrs.field(factory=deque)
-    to_sink: deque[Response] = attrs.field(factory=deque)
-    outcomes: list[Outcome[bytes]] = attrs.field(factory=list)
+    stream: CollectionStream = attrs.field(init=False)
+    to_source: deque[McpRequest] = attrs.field(factory=deque)
+    to_sink: deque[McpResponse] = attrs.field(factory=deque)
+    outcomes: list[AppliedResponse[bytes]] = attrs.field(factory=list)
     values: dict[str, dict[str, bytes]] = attrs.field(factory=dict)
     """What someone who follows the outcomes believes."""
     judged: int = 0
@@ -65,7 +65,7 @@ class Link:
 
     def connect(self) -> None:
         """A new stream; what was under way on the one before is lost."""
-        self.stream = SourceStream(self.shelf)
+        self.stream = CollectionStream(self.shelf)
         self.to_source = deque(self.sink.open())
         self.to_sink.clear()
 
@@ -100,21 +100,23 @@ class Link:
         if not self.to_sink:
             return False
         review = self.sink.receive(self.to_sink.popleft())
-        self.judged += len(review.fresh)
-        outcome = self.sink.settle(review, {r.name: judge(r) for r in review.fresh})
+        self.judged += len(review.changed)
+        outcome = self.sink.apply(review, {r.name: judge(r) for r in review.changed})
         for resource in review.response.resources:
-            held = self.sink.held(outcome.collection).get(resource.name)
-            assert isinstance(judge(resource), Bad) or (held and held.value == resource.body), "a good one was lost"
+            held = self.sink.accepted(outcome.collection).get(resource.name)
+            assert isinstance(judge(resource), RejectedResource) or (held and held.value == resource.body), (
+                "a good one was lost"
+            )
         self.follow(outcome)
         self.to_source.append(outcome.answer)
         return True
 
-    def follow(self, outcome: Outcome[bytes]) -> None:
+    def follow(self, outcome: AppliedResponse[bytes]) -> None:
         self.outcomes.append(outcome)
         values = self.values.setdefault(outcome.collection, {})
-        for name, value in outcome.dropped:
+        for name, value in outcome.removed:
             assert values.pop(name) == value
-        values.update(outcome.put)
+        values.update(outcome.upserted)
 
     def settle(self) -> None:
         """Until nobody has anything to say."""
@@ -122,5 +124,5 @@ class Link:
             pass
 
 
-def judge(resource: Resource) -> bytes | Bad:
-    return Bad(resource, "is bad") if resource.body.startswith(BAD) else resource.body
+def judge(resource: McpResource) -> bytes | RejectedResource:
+    return RejectedResource(resource, "is bad") if resource.body.startswith(BAD) else resource.body

@@ -10,11 +10,11 @@ from typing import Any
 import attrs
 import pytest
 
+from mesh_pilot.mcp.collections import McpCollection
+from mesh_pilot.mcp.messages import McpResource
 from mesh_pilot.model.events import Upsert
 from mesh_pilot.sources.beside import LARGE_BYTES
-from mesh_pilot.sources.mcp.collections import Collection
-from mesh_pilot.sources.mcp.items import Value, read_item
-from mesh_pilot.sources.mcp.messages import Resource
+from mesh_pilot.sources.mcp.translate import DecodedItem, decode_item
 from tests.sources.conformance import running
 from tests.sources.files_feed import FilesFeed
 from tests.sources.mcp_feed import SERVICES, McpFeed, XdsFeed, virtual_service
@@ -67,11 +67,11 @@ async def test_a_large_object_is_decoded_beside_the_loop(  # type: ignore[no-unt
 ) -> None:
     where: dict[str, bool] = {}
 
-    def read(collection: Collection, resource: Resource, *arguments: Any) -> Value:
+    def read(collection: McpCollection, resource: McpResource, *arguments: Any) -> DecodedItem:
         where[resource.name] = threading.current_thread() is threading.main_thread()
-        return read_item(collection, resource, *arguments)
+        return decode_item(collection, resource, *arguments)
 
-    monkeypatch.setattr("mesh_pilot.sources.mcp.intake.read_item", read)
+    monkeypatch.setattr("mesh_pilot.sources.mcp.receiver.decode_item", read)
     feed = await McpFeed.open(nursery, free_ports(1)[0])
     large = virtual_service("large", 1)
     feed.shelf.put(SERVICES, attrs.evolve(large, body=large.body * (2 * LARGE_BYTES // len(large.body))))

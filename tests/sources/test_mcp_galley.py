@@ -12,6 +12,20 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from mesh_pilot.config_api.server import McpService
+from mesh_pilot.mcp.collections import COLLECTIONS
+from mesh_pilot.mcp.identity import SinkNode
+from mesh_pilot.mcp.messages import McpRequest, McpResource
+from mesh_pilot.mcp.wire import (
+    AGGREGATED_PATH,
+    SINK_PATH,
+    SOURCE_PATH,
+    SourceDialect,
+    decode_aggregated_request,
+    decode_request,
+    encode_aggregated_response,
+    encode_response,
+)
 from mesh_pilot.rpc import (
     Cardinality,
     Channel,
@@ -26,24 +40,10 @@ from mesh_pilot.rpc import (
     open_listeners,
 )
 from mesh_pilot.rpc import serve as serve_rpc
-from mesh_pilot.sources.mcp.collections import COLLECTIONS
 from mesh_pilot.sources.mcp.dump import read_once
-from mesh_pilot.sources.mcp.intake import Intake
-from mesh_pilot.sources.mcp.messages import Request, Resource
-from mesh_pilot.sources.mcp.server import McpService
-from mesh_pilot.sources.mcp.sink_server import GIVEN_UP, SinkServer
-from mesh_pilot.sources.mcp.source import Server, mcp_dialects, mcp_source
-from mesh_pilot.sources.mcp.wire import (
-    AGGREGATED_PATH,
-    SINK_PATH,
-    SOURCE_PATH,
-    SinkNode,
-    SourceDialect,
-    decode_aggregated_request,
-    decode_request,
-    encode_aggregated_response,
-    encode_response,
-)
+from mesh_pilot.sources.mcp.receiver import McpReceiver
+from mesh_pilot.sources.mcp.sink_server import MAX_GIVE_UPS, SinkServer
+from mesh_pilot.sources.mcp.source import McpServer, mcp_dialects, mcp_source
 from tests.sources.conformance import running
 from tests.sources.mcp_feed import NODE, SERVICES, TestShelf, virtual_service
 
@@ -60,7 +60,7 @@ class GalleyLike:
     """What a Galley says to those who ask it."""
 
     shelf: TestShelf = attrs.field(factory=TestShelf)
-    seen: list[Request] = attrs.field(factory=list)
+    seen: list[McpRequest] = attrs.field(factory=list)
     paths: tuple[str, ...] = (SOURCE_PATH,)
     silent: frozenset[str] = frozenset()
     by_type: bool = False
@@ -76,11 +76,11 @@ class GalleyLike:
     async def _aggregated(self, call: ServerStream[bytes, bytes]) -> None:
         await McpService(self.shelf).serve_stream(call, "", self._decode_aggregated, self._encode_aggregated)
 
-    def decode(self, data: bytes) -> tuple[Request, SinkNode | None]:
+    def decode(self, data: bytes) -> tuple[McpRequest, SinkNode | None]:
         request, node = decode_request(data)
         return self._checked(request), node
 
-    def _decode_aggregated(self, data: bytes) -> tuple[Request, SinkNode | None]:
+    def _decode_aggregated(self, data: bytes) -> tuple[McpRequest, SinkNode | None]:
         request, node = decode_aggregated_request(data)
         if self.by_type:
             named = {COLLECTIONS[name].type_url: name for name in sorted(OFFERED, reverse=True)}
@@ -91,7 +91,7 @@ class GalleyLike:
         name = COLLECTIONS[response.collection].type_url if self.by_type else response.collection
         return encode_aggregated_response(attrs.evolve(response, collection=name))
 
-    def _checked(self, request: Request) -> Request:
+    def _checked(self, request: McpRequest) -> McpRequest:
         self.seen.append(request)
         if request.collection not in OFFERED and request.error is None:
             raise GRPCError(Status.INVALID_ARGUMENT, f'unsupported collection "{request.collection}"')
@@ -114,7 +114,7 @@ async def test_collections_that_a_galley_does_not_have_are_left_out() -> None:
     galley = GalleyLike()
     galley.shelf.put(SERVICES, virtual_service("one", 1))
     async with serving(galley) as address:
-        source = mcp_source(Server(address=address), NODE)
+        source = mcp_source(McpServer(address=address), NODE)
         async with running(source) as follower:
             await follower.until_synced()
             assert list(follower.picture.items) == [("config", "VirtualService", "default", "one")]
@@ -128,7 +128,7 @@ async def test_a_collection_that_is_never_answered_holds_up_the_start_only_so_lo
     galley = GalleyLike(silent=frozenset((GATEWAYS,)))
     galley.shelf.put(SERVICES, virtual_service("one", 1))
     async with serving(galley) as address:
-        source = mcp_source(Server(address=address), NODE, silence_seconds=0.3)
+        source = mcp_source(McpServer(address=address), NODE, answer_timeout_seconds=0.3)
         send, receive = trio.open_memory_channel(100)
         async with trio.open_nursery() as nursery:
             await nursery.start(source.run, send)
@@ -144,7 +144,7 @@ async def test_a_collection_that_is_never_answered_holds_up_the_start_only_so_lo
 async def test_an_older_server_is_asked_as_it_understands(by_type: bool) -> None:
     galley = GalleyLike(paths=(AGGREGATED_PATH,), by_type=by_type)
     galley.shelf.put(SERVICES, virtual_service("one", 1))
-    async with serving(galley) as address, running(mcp_source(Server(address=address), NODE)) as follower:
+    async with serving(galley) as address, running(mcp_source(McpServer(address=address), NODE)) as follower:
         await follower.until_synced()
         assert list(follower.picture.items) == [("config", "VirtualService", "default", "one")]
         galley.shelf.put(SERVICES, virtual_service("two", 1))
@@ -153,8 +153,8 @@ async def test_an_older_server_is_asked_as_it_understands(by_type: bool) -> None
 
 async def test_legacy_policies_are_kept_and_come_with_a_warning() -> None:
     galley = GalleyLike()
-    galley.shelf.put(POLICIES, Resource("default/strict", "1", COLLECTIONS[POLICIES].type_url, b""))
-    async with serving(galley) as address, running(mcp_source(Server(address=address), NODE)) as follower:
+    galley.shelf.put(POLICIES, McpResource("default/strict", "1", COLLECTIONS[POLICIES].type_url, b""))
+    async with serving(galley) as address, running(mcp_source(McpServer(address=address), NODE)) as follower:
         await follower.until_synced()
         (item,) = follower.picture.items.values()
         assert "nothing in a current Envoy carries it out" in item.warnings[0].reason  # type: ignore[union-attr]
@@ -165,9 +165,9 @@ async def test_a_dump_has_what_is_there_and_says_what_is_not() -> None:
     galley.shelf.put(SERVICES, virtual_service("one", 1))
     names = (SERVICES, GATEWAYS, "k8s/core/v1/pods")
     async with serving(galley) as address:
-        found = await read_once(Server(address=address), mcp_dialects(NODE, names), names, 5)
+        found = await read_once(McpServer(address=address), mcp_dialects(NODE, names), names, 5)
     assert {name: len(held) for name, held in found.collections.items()} == {SERVICES: 1, GATEWAYS: 0}
-    assert (found.silent, found.not_offered) == ((), ("k8s/core/v1/pods",))
+    assert (found.unanswered, found.not_offered) == ((), ("k8s/core/v1/pods",))
 
 
 async def test_a_galley_that_dials_and_gives_up_over_a_collection_is_not_asked_for_it_again(
@@ -206,7 +206,7 @@ async def test_a_source_whose_streams_end_is_asked_for_everything_again(
     address = f"127.0.0.1:{free_ports(1)[0]}"
     async with running(SinkServer(address, NODE)) as follower:
         asked = []
-        for _ in range(2 * GIVEN_UP):  # killed while it is asked for the first collection
+        for _ in range(2 * MAX_GIVE_UPS):  # killed while it is asked for the first collection
             async with open_channel(address) as channel, stream_to_sink(channel) as call:
                 await call.send_message(b"")
                 await call.recv_message()
@@ -229,7 +229,7 @@ async def test_sources_that_take_each_others_place_are_not_taken_to_lack_anythin
     async with running(SinkServer(address, NODE)), AsyncExitStack() as stack:
         channels = [await stack.enter_async_context(open_channel(address)) for _ in range(2)]
         asked = []
-        for number in range(3 * GIVEN_UP):
+        for number in range(3 * MAX_GIVE_UPS):
             call = await stack.enter_async_context(stream_to_sink(channels[number % 2]))
             await call.send_message(b"")
             await call.recv_message()
@@ -245,7 +245,7 @@ async def test_a_source_that_was_asked_before_it_greeted_is_not_taken_to_lack_wh
     async with running(SinkServer(address, NODE)), AsyncExitStack() as stack:
         channel = await stack.enter_async_context(open_channel(address))
         asked = []
-        for _ in range(2 * GIVEN_UP):
+        for _ in range(2 * MAX_GIVE_UPS):
             call = await stack.enter_async_context(stream_to_sink(channel))
             await call.send_request()
             asked.append(await first_request(call))
@@ -278,9 +278,9 @@ async def test_a_source_is_asked_once_it_has_greeted_or_said_nothing_for_a_momen
             async def send_message(self, message: bytes, /) -> None:
                 said.append(decode_request(message)[0].collection)  # noqa: B023
 
-        intake = Intake("sink", "sink", {"a": COLLECTIONS[GATEWAYS]})
+        receiver = McpReceiver("sink", "sink", {"a": COLLECTIONS[GATEWAYS]})
         async with trio.open_nursery() as nursery:
-            talk = partial(intake.converse, one_by_one=True, greeting_seconds=1.0)
+            talk = partial(receiver.run_stream, one_by_one=True, greeting_seconds=1.0)
             nursery.start_soon(talk, Call(), SourceDialect(NODE, SINK_PATH))
             await trio.testing.wait_all_tasks_blocked()
             assert said == []

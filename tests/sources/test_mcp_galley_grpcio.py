@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import trio
 
+from mesh_pilot.mcp.collections import COLLECTIONS
+from mesh_pilot.mcp.identity import SinkNode
 from mesh_pilot.model.events import Endpoints
 from mesh_pilot.model.service import Locality, Protocol, Resolution, Service
-from mesh_pilot.sources.mcp import late
-from mesh_pilot.sources.mcp.collections import COLLECTIONS
+from mesh_pilot.sources.mcp.pacing import NACK_BACKOFF_SECONDS
 from mesh_pilot.sources.mcp.sink_server import SinkServer
-from mesh_pilot.sources.mcp.source import Server, mcp_source
-from mesh_pilot.sources.mcp.wire import SinkNode
+from mesh_pilot.sources.mcp.source import McpServer, mcp_source
 from tests.sources.conformance import running
 from tests.support.envoy import eventually
 from tests.support.galley import COLLECTIONS as OFFERED
@@ -55,7 +55,7 @@ async def test_all_collections_that_it_has_are_read_and_those_that_it_lacks_left
     galley = Galley(classes)
     route(galley, "one", "one.test")
     with galley.serving(free_ports(1)[0]) as address:
-        source = mcp_source(Server(address=address), NODE)
+        source = mcp_source(McpServer(address=address), NODE)
         async with running(source) as follower:
             await follower.until_synced()
             assert hosts(follower.picture) == {"one": ["one.test"]}
@@ -76,7 +76,7 @@ async def test_nothing_but_small_requests_is_spent_on_collections_that_it_lacks(
     galley = Galley(classes)
     route(galley, "one", "one.test")
     with galley.serving(free_ports(1)[0]) as address:
-        async with running(mcp_source(Server(address=address), NODE)) as follower:
+        async with running(mcp_source(McpServer(address=address), NODE)) as follower:
             await follower.until_synced()
     assert galley.streams == len(set(COLLECTIONS) - set(OFFERED)) + 1
     assert sum(response.collection == ROUTES for response in galley.sent) == 1
@@ -87,7 +87,7 @@ async def test_a_bad_object_is_refused_by_name_once_and_costs_no_other(classes: 
     route(galley, "good", "good.test")
     bad_route(galley, "bad")
     with galley.serving(free_ports(1)[0]) as address:
-        async with running(mcp_source(Server(address=address), NODE)) as follower:
+        async with running(mcp_source(McpServer(address=address), NODE)) as follower:
             await follower.until(lambda picture: picture.synced > 0 and bool(picture.rejected))
             assert hosts(follower.picture) == {"good": ["good.test"]}
             route(galley, "later", "later.test")
@@ -106,7 +106,7 @@ async def test_a_galley_that_has_no_snapshot_yet_is_waited_for_however_long(
     galley = Galley(classes, has_snapshot=False)
     route(galley, "one", "one.test")
     with galley.serving(free_ports(1)[0]) as address:
-        source = mcp_source(Server(address=address), NODE, silence_seconds=0.05)
+        source = mcp_source(McpServer(address=address), NODE, answer_timeout_seconds=0.05)
         async with running(source) as follower:
             asked = set(COLLECTIONS) & set(OFFERED)
             await eventually(lambda: asked <= {r.collection for r in galley.said}, what="it asks for all there is")
@@ -125,7 +125,7 @@ async def test_a_galley_that_comes_back_changes_only_what_changed(classes: Class
     for name in ("one", "two", "three"):
         route(galley, name, f"{name}.test")
     with galley.serving(port) as address:
-        source = mcp_source(Server(address=address), NODE)
+        source = mcp_source(McpServer(address=address), NODE)
         async with running(source) as follower:
             await follower.until_synced()
             follower.take_events()
@@ -162,7 +162,7 @@ async def test_the_oldest_service_that_sends_again_what_is_refused_is_not_answer
     route(galley, "good", "good.test")
     bad_route(galley, "bad")
     with galley.serving(free_ports(1)[0], aggregated=True) as address:
-        source = mcp_source(Server(address=address), NODE)
+        source = mcp_source(McpServer(address=address), NODE)
         async with running(source) as follower:
             await follower.until(lambda picture: picture.synced > 0 and bool(picture.rejected))
             assert hosts(follower.picture) == {"good": ["good.test"]}
@@ -177,7 +177,7 @@ async def test_the_oldest_service_that_sends_again_what_is_refused_is_not_answer
                 await trio.sleep(0.1)
             refused = [request for request in galley.said if request.error_detail.code]
             # At once, and then after waits that double.
-            assert 2 <= len(refused) <= 3 + math.log2(1 + (trio.current_time() - began) / late.FIRST_SECONDS)
+            assert 2 <= len(refused) <= 3 + math.log2(1 + (trio.current_time() - began) / NACK_BACKOFF_SECONDS)
             assert source.statistics().judged == judged + 10
             route(galley, "bad", "bad.test")
             await follower.until(lambda picture: not picture.rejected)
@@ -217,7 +217,7 @@ async def test_a_galley_that_dials_and_has_no_snapshot_is_waited_for_too(classes
     galley = Galley(classes, has_snapshot=False)
     route(galley, "one", "one.test")
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    source = SinkServer(address, NODE, silence_seconds=0.05)
+    source = SinkServer(address, NODE, answer_timeout_seconds=0.05)
     async with running(source) as follower:
         with galley.dialling(address, again_seconds=0.01):
             await eventually(lambda: len(galley.said) > 1, what="it is asked")
@@ -269,7 +269,7 @@ async def test_services_of_kubernetes_come_with_their_endpoints(classes: Classes
     galley = Galley(classes)
     kubernetes(galley)
     with galley.serving(free_ports(1)[0]) as address:
-        async with running(mcp_source(Server(address=address), NODE)) as follower:
+        async with running(mcp_source(McpServer(address=address), NODE)) as follower:
             await follower.until_synced()
             service = follower.picture.items["service", *WEB]
             assert isinstance(service, Service)
@@ -302,7 +302,7 @@ async def test_a_body_of_kubernetes_that_can_not_be_read_is_refused_and_the_othe
     kubernetes(galley)
     galley.put("k8s/core/v1/services", "shop/broken", f"{CORE}.ServiceSpec", b"\x0a\x7fcut")
     with galley.serving(free_ports(1)[0]) as address:
-        async with running(mcp_source(Server(address=address), NODE)) as follower:
+        async with running(mcp_source(McpServer(address=address), NODE)) as follower:
             await follower.until(lambda picture: picture.synced > 0 and bool(picture.rejected))
             assert ("service", *WEB) in follower.picture.items
             (rejected,) = follower.picture.rejected.values()

@@ -7,17 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.api.k8s.io.api.core import v1 as core
+from mesh_pilot.config.decode import Metadata
+from mesh_pilot.kubernetes.objects import KubernetesObject, PodObject, ServiceObject, read_object
+from mesh_pilot.kubernetes.services import KubernetesServices
 from mesh_pilot.model.events import Endpoints, Item, item_key
 from mesh_pilot.model.service import Locality, Protocol, Resolution, Service
-from mesh_pilot.sources.mcp.cluster import Cluster
-from mesh_pilot.sources.mcp.here import Here
-from mesh_pilot.sources.mcp.kubernetes import KubernetesService, KubernetesValue, Pod, read_kubernetes
-from mesh_pilot.sources.mcp.messages import Resource
 
 
 def service(spec: core.ServiceSpec, **resource: object) -> Service:
-    read = read_kubernetes(spec, Resource("shop/web", **resource), "mesh.test")  # type: ignore[arg-type]
-    assert isinstance(read, KubernetesService)
+    read = read_object(spec, Metadata("web", "shop", **resource), "mesh.test")  # type: ignore[arg-type]
+    assert isinstance(read, ServiceObject)
     return read.service
 
 
@@ -54,10 +53,10 @@ def test_a_service_has_the_host_that_kubernetes_gives_it() -> None:
 def test_a_headless_service_passes_through_and_an_external_name_is_resolved() -> None:
     headless = service(core.ServiceSpec(cluster_ip="None"))
     assert (headless.addresses, headless.resolution) == ((), Resolution.PASSTHROUGH)
-    cluster = Cluster(Here())
+    cluster = KubernetesServices()
     spec = core.ServiceSpec(type="ExternalName", external_name="db.test", ports=[core.ServicePort(name="tcp", port=5)])
-    value = read_kubernetes(spec, Resource("shop/db"), "mesh.test")
-    told = list(cluster.change({"shop/db": value}, {}))
+    value = read_object(spec, Metadata("db", "shop"), "mesh.test")
+    told = list(cluster.apply({"shop/db": value}, {}))
     assert [type(item) for item in told] == [Service, Endpoints]
     assert isinstance(told[0], Service) and isinstance(told[1], Endpoints)
     assert (told[0].resolution, told[0].external) == (Resolution.DNS, True)
@@ -65,26 +64,26 @@ def test_a_headless_service_passes_through_and_an_external_name_is_resolved() ->
 
 
 def test_a_service_that_has_a_synthetic_service_entry_is_told_by_that_alone() -> None:
-    cluster = Cluster(Here())
-    value = read_kubernetes(core.ServiceSpec(cluster_ip="10.0.0.1"), Resource("shop/web"), "mesh.test")
-    assert len(list(cluster.change({"shop/web": value}, {}))) == 2
+    cluster = KubernetesServices()
+    value = read_object(core.ServiceSpec(cluster_ip="10.0.0.1"), Metadata("web", "shop"), "mesh.test")
+    assert len(list(cluster.apply({"shop/web": value}, {}))) == 2
     key = ("web.shop.svc.mesh.test", "shop")
-    assert list(cluster.change_synthetic(["shop/web"], [])) == [("service", *key), ("endpoints", *key)]
-    assert len(list(cluster.change_synthetic([], ["shop/web"]))) == 2
+    assert list(cluster.apply_synthetic(["shop/web"], [])) == [("service", *key), ("endpoints", *key)]
+    assert len(list(cluster.apply_synthetic([], ["shop/web"]))) == 2
     assert len(cluster) == 2
 
 
 def test_a_pod_may_say_its_own_locality_and_a_status_that_changes_nothing_is_not_told() -> None:
-    cluster = Cluster(Here())
+    cluster = KubernetesServices()
     spec = core.ServiceSpec(ports=[core.ServicePort(name="http", port=80)])
-    cluster_of = {"shop/web": read_kubernetes(spec, Resource("shop/web"), "mesh.test")}
-    list(cluster.change(cluster_of, {}))
-    list(cluster.change({"shop/web": read_kubernetes(body("10.0.0.1", "a"), Resource("shop/web"), "")}, {}))
-    pod = Pod("web", {"istio-locality": "eu.eu-1.rack-7"})
-    (told,) = cluster.change({"shop/a": pod}, {})
+    cluster_of = {"shop/web": read_object(spec, Metadata("web", "shop"), "mesh.test")}
+    list(cluster.apply(cluster_of, {}))
+    list(cluster.apply({"shop/web": read_object(body("10.0.0.1", "a"), Metadata("web", "shop"), "")}, {}))
+    pod = PodObject("web", {"istio-locality": "eu.eu-1.rack-7"})
+    (told,) = cluster.apply({"shop/a": pod}, {})
     assert isinstance(told, Endpoints)
     assert told.endpoints[0].locality == Locality("eu", "eu-1", "rack-7")
-    assert list(cluster.change({"shop/a": Pod("web", {"istio-locality": "eu.eu-1.rack-7"})}, {})) == []
+    assert list(cluster.apply({"shop/a": PodObject("web", {"istio-locality": "eu.eu-1.rack-7"})}, {})) == []
 
 
 def body(ip: str, pod: str, *, ready: bool = True, node: str = "") -> core.Endpoints:
@@ -131,16 +130,18 @@ OBJECTS = st.one_of(
 def test_whatever_changes_in_whatever_order_the_items_are_those_of_the_last_state(
     steps: list[tuple[tuple[str, str, core.ServiceSpec | core.Endpoints | core.Pod | core.NodeSpec], bool, str]],
 ) -> None:
-    cluster, items = Cluster(Here()), dict[tuple[str, ...], Item]()
-    state: dict[tuple[str, str], KubernetesValue] = {}
+    cluster, items = KubernetesServices(), dict[tuple[str, ...], Item]()
+    state: dict[tuple[str, str], KubernetesObject] = {}
     for (collection, name, spec), there, label in steps:
         labels = {"topology.kubernetes.io/region": label}
-        value = read_kubernetes(spec, Resource(name, labels=labels), "mesh.test")
+        value = read_object(
+            spec, Metadata(name.rpartition("/")[2], name.rpartition("/")[0], labels=labels), "mesh.test"
+        )
         if there:
             state[collection, name] = value
-            changes = cluster.change({name: value}, {})
+            changes = cluster.apply({name: value}, {})
         elif (collection, name) in state:
-            changes = cluster.change({}, {name: state.pop((collection, name))})
+            changes = cluster.apply({}, {name: state.pop((collection, name))})
         else:
             continue
         for change in changes:
@@ -148,10 +149,10 @@ def test_whatever_changes_in_whatever_order_the_items_are_those_of_the_last_stat
                 del items[change]
             else:
                 items[item_key(change)] = change
-    fresh = Cluster(Here())
+    fresh = KubernetesServices()
     for (_, name), value in state.items():
-        list(fresh.change({name: value}, {}))
+        list(fresh.apply({name: value}, {}))
     assert items == {item_key(item): item for item in fresh.items}
     assert items == {item_key(item): item for item in cluster.items}
     assert len(cluster) == len(items)
-    assert not (set(cluster._served_by) - set(fresh._served_by)), "nothing is left behind"
+    assert not (set(cluster._services_of_pod) - set(fresh._services_of_pod)), "nothing is left behind"

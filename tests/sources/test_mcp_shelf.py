@@ -10,15 +10,16 @@ import pytest
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.config.decode import decode
 from mesh_pilot.config.mesh import decode_mesh
+from mesh_pilot.config_api.served_collections import WorldCollections
+from mesh_pilot.config_api.stream import CollectionStream
+from mesh_pilot.mcp.collections import COLLECTIONS, MESH_CONFIG, SYNTHETIC_ENTRIES, is_same_message
+from mesh_pilot.mcp.identity import SinkNode
+from mesh_pilot.mcp.messages import McpRequest, McpResponse
+from mesh_pilot.mcp.wire import SourceDialect, decode_request, encode_response
 from mesh_pilot.model.config import Config, Origin
 from mesh_pilot.model.events import Delete, Endpoints, Item, MeshConfigValue, Upsert, item_key
 from mesh_pilot.model.service import Endpoint, Health, Locality, Port, Protocol, Service
-from mesh_pilot.sources.mcp.collections import COLLECTIONS, MESH_CONFIG, SYNTHETIC, same_message
-from mesh_pilot.sources.mcp.items import read_item
-from mesh_pilot.sources.mcp.messages import Request, Response
-from mesh_pilot.sources.mcp.serving import SourceStream
-from mesh_pilot.sources.mcp.shelf import WorldShelf
-from mesh_pilot.sources.mcp.wire import SinkNode, SourceDialect, decode_request, encode_response
+from mesh_pilot.sources.mcp.translate import decode_item
 from mesh_pilot.world import World
 
 ORIGIN = Origin("test", "here")
@@ -50,10 +51,10 @@ class Served:
     """A World and its shelf."""
 
     world: World = attrs.field(factory=World)
-    shelf: WorldShelf = attrs.field(init=False)
+    shelf: WorldCollections = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.shelf = WorldShelf(self.world)
+        self.shelf = WorldCollections(self.world)
 
     def put(self, *items: Item) -> None:
         self.shelf.published(self.world.apply([Upsert("test", item) for item in items]))
@@ -68,7 +69,7 @@ def test_a_config_comes_out_as_it_went_in() -> None:
     served.put(config)
     (resource,) = served.shelf.resources(SERVICES).values()
     assert (resource.name, resource.created) == ("shop/one", datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC))
-    assert read_item(COLLECTIONS[SERVICES], resource, ORIGIN) == config
+    assert decode_item(COLLECTIONS[SERVICES], resource, ORIGIN) == config
     assert served.shelf.resources("networking.istio.io/v1alpha3/VirtualService") == {"shop/one": resource}
 
 
@@ -98,11 +99,11 @@ def test_nothing_is_encoded_until_somebody_asks_and_then_all_there_is() -> None:
 def test_one_change_among_three_thousand_is_encoded_sent_and_judged_alone() -> None:
     served = Served()
     served.put(*(virtual_service(f"vs-{n}") for n in range(3000)))
-    stream = SourceStream(served.shelf)
-    stream.on_request(Request(SERVICES, incremental=True))
+    stream = CollectionStream(served.shelf)
+    stream.on_request(McpRequest(SERVICES, incremental=True))
     first = stream.next_response()
     assert first is not None
-    stream.on_request(Request(SERVICES, first.nonce, incremental=True))
+    stream.on_request(McpRequest(SERVICES, first.nonce, incremental=True))
     assert stream.next_response() is None
     before = served.shelf.encoded
     served.put(virtual_service("vs-7", seconds=5))
@@ -140,8 +141,8 @@ def test_a_registry_service_is_a_synthetic_entry_that_another_plane_can_read(hos
     second = attrs.evolve(good, port=8081)
     ill = attrs.evolve(good, address="10.0.0.2", health=Health.UNHEALTHY)
     served.put(service, Endpoints(service.key, (good, second, ill)))
-    (resource,) = served.shelf.resources(SYNTHETIC.name).values()
-    read = read_item(SYNTHETIC, resource, ORIGIN)
+    (resource,) = served.shelf.resources(SYNTHETIC_ENTRIES.name).values()
+    read = decode_item(SYNTHETIC_ENTRIES, resource, ORIGIN)
     other = World()
     other.apply([Upsert("mcp", read)])
     (found,) = other.services_named.peek(host)
@@ -157,7 +158,7 @@ def test_a_registry_service_is_a_synthetic_entry_that_another_plane_can_read(hos
 def test_a_service_whose_host_can_not_be_declared_is_not_served() -> None:
     served = Served()
     served.put(Service("odd_name.service.consul", "shop", (Port(80, "http", Protocol.HTTP),)))
-    assert dict(served.shelf.resources(SYNTHETIC.name)) == {}
+    assert dict(served.shelf.resources(SYNTHETIC_ENTRIES.name)) == {}
 
 
 def test_mesh_config_comes_out_as_it_went_in_with_what_is_switched_off() -> None:
@@ -165,7 +166,7 @@ def test_mesh_config_comes_out_as_it_went_in_with_what_is_switched_off() -> None
     mesh = decode_mesh({"enableTracing": False, "trustDomain": "x.test", "enableAutoMtls": False}, origin=ORIGIN)
     served.put(MeshConfigValue(mesh))
     (resource,) = served.shelf.resources(MESH_CONFIG.name).values()
-    read = read_item(MESH_CONFIG, resource, ORIGIN)
+    read = decode_item(MESH_CONFIG, resource, ORIGIN)
     assert isinstance(read, MeshConfigValue)
     assert isinstance(read.config, MeshConfig)
     assert read.config == mesh
@@ -175,15 +176,15 @@ def test_requests_and_responses_survive_their_encoding() -> None:
     served = Served()
     served.put(virtual_service("one"))
     dialect = SourceDialect(SinkNode("me", {"a": "b"}))
-    request = Request(SERVICES, "7", {"shop/one": "v"}, incremental=True)
+    request = McpRequest(SERVICES, "7", {"shop/one": "v"}, incremental=True)
     assert decode_request(dialect.request(request)) == (request, SinkNode("me", {"a": "b"}))
     resources = tuple(served.shelf.resources(SERVICES).values())
-    response = Response(SERVICES, resources, ("shop/two",), "1", "2", incremental=True)
+    response = McpResponse(SERVICES, resources, ("shop/two",), "1", "2", incremental=True)
     assert dialect.response(encode_response(response)) == response
 
 
 def test_any_version_of_a_message_is_that_message() -> None:
     name = "istio.networking.v1alpha3.Gateway"
-    assert same_message(name, "type.googleapis.com/istio.networking.v1beta1.Gateway")
-    assert not same_message(name, "type.googleapis.com/istio.networking.v1alpha3.Sidecar")
-    assert not same_message(name, "")
+    assert is_same_message(name, "type.googleapis.com/istio.networking.v1beta1.Gateway")
+    assert not is_same_message(name, "type.googleapis.com/istio.networking.v1alpha3.Sidecar")
+    assert not is_same_message(name, "")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.sources.mcp.messages import Code, Request, Response
-from mesh_pilot.sources.mcp.serving import SourceStream
+from mesh_pilot.config_api.stream import CollectionStream
+from mesh_pilot.mcp.messages import ErrorCode, McpRequest, McpResponse
 from mesh_pilot.sources.mcp.sink import Sink
 from tests.sources.mcp_link import FakeShelf, Link, judge, resource
 
@@ -49,7 +49,7 @@ def play(link: Link, steps: list[Step]) -> None:
             case "reconnect":
                 link.connect()
             case "stale":
-                link.to_source.append(Request(ONE, "a nonce that never was"))
+                link.to_source.append(McpRequest(ONE, "a nonce that never was"))
             case "again" if link.to_source:
                 link.to_source.append(link.to_source[-1])
             case "overtake":
@@ -60,11 +60,11 @@ def assert_agree(link: Link) -> None:
     """The sink holds every good resource of the source as it is, and nothing that the source has not."""
     for collection in (ONE, TWO):
         there = link.shelf.resources(collection)
-        held = {name: accepted.value for name, accepted in link.sink.held(collection).items()}
+        held = {name: accepted.value for name, accepted in link.sink.accepted(collection).items()}
         good = {name: r.body for name, r in there.items() if not r.body.startswith(b"bad")}
         assert {name: held.get(name) for name in good} == good
         assert held.keys() <= there.keys()
-        assert link.sink.bad(collection).keys() == there.keys() - good.keys()
+        assert link.sink.rejected(collection).keys() == there.keys() - good.keys()
         assert link.values.get(collection, {}) == held
 
 
@@ -77,7 +77,7 @@ def test_whatever_happens_the_sink_ends_with_what_the_source_holds(
     play(link, steps)
     link.settle()
     assert_agree(link)
-    assert link.sink.silent() == ()
+    assert link.sink.unanswered() == ()
 
 
 @settings(max_examples=300, deadline=None)
@@ -105,7 +105,7 @@ def test_a_bad_resource_is_named_and_costs_no_good_one() -> None:
     assert link.values[ONE] == {"a/x": b"1", "a/y": b"1"}
     error = link.outcomes[-1].answer.error
     assert error is not None
-    assert (error.code, error.message) == (Code.INVALID_ARGUMENT, "istio/one a/x: is bad")
+    assert (error.code, error.message) == (ErrorCode.INVALID_ARGUMENT, "istio/one a/x: is bad")
 
 
 def test_after_a_refusal_the_whole_collection_is_asked_for_and_then_increments_again() -> None:
@@ -156,31 +156,31 @@ def test_what_is_in_force_already_is_not_judged_again() -> None:
     link.shelf.put(ONE, "a/7", "2")
     link.settle()
     assert link.judged == 101
-    assert list(link.outcomes[-1].put) == ["a/7"]
+    assert list(link.outcomes[-1].upserted) == ["a/7"]
 
 
 def test_a_collection_that_was_not_asked_for_is_refused_as_unknown_and_answered_under_its_name() -> None:
     sink: Sink[bytes] = Sink((ONE,))
     sink.open()
-    outcome = sink.settle(sink.receive(Response("", nonce="")), {})
+    outcome = sink.apply(sink.receive(McpResponse("", nonce="")), {})
     assert outcome.answer.collection == ""
     assert outcome.answer.error is not None
-    assert outcome.answer.error.code is Code.UNIMPLEMENTED
+    assert outcome.answer.error.code is ErrorCode.UNIMPLEMENTED
 
 
 def test_collections_that_the_source_does_not_have_are_left_out_and_keep_what_they_had() -> None:
     sink: Sink[bytes] = Sink((ONE, TWO))
     sink.open()
-    review = sink.receive(Response(TWO, (resource("a", "1"),)))
-    sink.settle(review, {r.name: judge(r) for r in review.fresh})
+    review = sink.receive(McpResponse(TWO, (resource("a", "1"),)))
+    sink.apply(review, {r.name: judge(r) for r in review.changed})
     assert [request.collection for request in sink.open(without=[TWO])] == [ONE]
-    assert sink.silent() == (ONE,)
-    assert list(sink.held(TWO)) == ["a"]
+    assert sink.unanswered() == (ONE,)
+    assert list(sink.accepted(TWO)) == ["a"]
 
 
 def test_a_response_is_sent_even_if_the_collection_is_empty() -> None:
-    stream = SourceStream(FakeShelf())
-    stream.on_request(Request(ONE))
+    stream = CollectionStream(FakeShelf())
+    stream.on_request(McpRequest(ONE))
     response = stream.next_response()
     assert response is not None
     assert (response.collection, response.resources) == (ONE, ())

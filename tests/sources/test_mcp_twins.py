@@ -11,11 +11,12 @@ import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mesh_pilot.mcp.collections import COLLECTIONS
+from mesh_pilot.mcp.messages import McpResource, McpResponse
+from mesh_pilot.mcp.wire import SourceDialect, encode_response
 from mesh_pilot.model.events import Delete, Event, Rejected, Upsert
-from mesh_pilot.sources.mcp.collections import COLLECTIONS
-from mesh_pilot.sources.mcp.intake import Intake, IntakeStatistics, StreamEnded
-from mesh_pilot.sources.mcp.messages import Resource, Response
-from mesh_pilot.sources.mcp.wire import SourceDialect, encode_response
+from mesh_pilot.sources.mcp.receiver import McpReceiver, StreamEnded
+from mesh_pilot.sources.mcp.statistics import ReceiverStatistics
 from tests.sources.conformance import Picture
 from tests.sources.mcp_feed import NODE, SERVICES, bad_service, virtual_service
 
@@ -27,7 +28,7 @@ BOTH = {OLD: COLLECTIONS[SERVICES], NEW: COLLECTIONS[SERVICES]}
 class Script:
     """A call that brings responses, and then ends."""
 
-    responses: list[Response]
+    responses: list[McpResponse]
     answers: list[bytes] = attrs.field(factory=list)
 
     async def recv_message(self) -> bytes | None:
@@ -37,24 +38,26 @@ class Script:
         self.answers.append(message)
 
 
-async def told(intake: Intake, responses: Iterable[Response]) -> list[Event]:
+async def told(receiver: McpReceiver, responses: Iterable[McpResponse]) -> list[Event]:
     """The events that a stream of responses comes to."""
     send, receive = trio.open_memory_channel[Event](10_000)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(intake.run, send)
+        nursery.start_soon(receiver.run, send)
         await trio.testing.wait_all_tasks_blocked()
         with contextlib.suppress(StreamEnded):
-            await intake.converse(Script(list(responses)), SourceDialect(NODE))
+            await receiver.run_stream(Script(list(responses)), SourceDialect(NODE))
         nursery.cancel_scope.cancel()
     return [receive.receive_nowait() for _ in range(receive.statistics().current_buffer_used)]
 
 
-async def told_with_statistics(intake: Intake, responses: Iterable[Response]) -> tuple[list[Event], IntakeStatistics]:
-    return await told(intake, responses), intake.statistics()
+async def told_with_statistics(
+    receiver: McpReceiver, responses: Iterable[McpResponse]
+) -> tuple[list[Event], ReceiverStatistics]:
+    return await told(receiver, responses), receiver.statistics()
 
 
-def whole(name: str, resources: Iterable[Resource]) -> Response:
-    return Response(name, tuple(resources), nonce="n")
+def whole(name: str, resources: Iterable[McpResource]) -> McpResponse:
+    return McpResponse(name, tuple(resources), nonce="n")
 
 
 STATES = st.lists(
@@ -76,8 +79,8 @@ def test_whatever_comes_first_the_end_is_the_last_state_and_nothing_is_told_twic
         sent[name] = min(sent[name] + ahead, len(states) - 1)
         responses.append(content(name, states[sent[name]]))
     responses += [content(OLD, states[-1]), content(NEW, states[-1])]
-    intake = Intake("xds", "istiod", BOTH, incremental=False)
-    events, statistics = trio.run(told_with_statistics, intake, responses)
+    receiver = McpReceiver("xds", "istiod", BOTH, incremental=False)
+    events, statistics = trio.run(told_with_statistics, receiver, responses)
     picture = Picture()
     for event in events:
         picture.apply(event)
@@ -88,7 +91,7 @@ def test_whatever_comes_first_the_end_is_the_last_state_and_nothing_is_told_twic
     assert (statistics.items, statistics.rejected) == (len(picture.items), len(picture.rejected))
 
 
-def content(name: str, state: dict[str, int | str]) -> Response:
+def content(name: str, state: dict[str, int | str]) -> McpResponse:
     return whole(
         name,
         (bad_service(n) if v == "bad" else virtual_service(n, int(v)) for n, v in state.items()),
@@ -101,19 +104,19 @@ def version(picture: Picture, name: str) -> int:
 
 
 async def test_what_comes_in_both_is_judged_refused_and_told_once() -> None:
-    intake = Intake("xds", "istiod", BOTH, incremental=False)
+    receiver = McpReceiver("xds", "istiod", BOTH, incremental=False)
     state = [virtual_service("a", 1), bad_service("b")]
-    first = await told(intake, [whole(OLD, ()), whole(NEW, ()), whole(OLD, state), whole(NEW, state)])
+    first = await told(receiver, [whole(OLD, ()), whole(NEW, ()), whole(OLD, state), whole(NEW, state)])
     assert [type(event) for event in first[-2:]] == [Upsert, Rejected]
     assert sum(isinstance(event, Upsert | Rejected) for event in first) == 2
-    statistics = intake.statistics()
+    statistics = receiver.statistics()
     assert (statistics.judged, statistics.items, statistics.rejected) == (2, 1, 1)
 
 
 async def test_a_server_that_no_longer_has_the_old_name_takes_nothing_away() -> None:
-    intake = Intake("xds", "istiod", BOTH, incremental=False)
+    receiver = McpReceiver("xds", "istiod", BOTH, incremental=False)
     state = [virtual_service("a", 1), bad_service("b")]
-    await told(intake, [whole(OLD, state), whole(NEW, state)])
-    events = await told(intake, [whole(OLD, ()), whole(NEW, state), whole(OLD, ())])
+    await told(receiver, [whole(OLD, state), whole(NEW, state)])
+    events = await told(receiver, [whole(OLD, ()), whole(NEW, state), whole(OLD, ())])
     assert not any(isinstance(event, Delete) for event in events)
-    assert (intake.statistics().items, intake.statistics().rejected) == (1, 1)
+    assert (receiver.statistics().items, receiver.statistics().rejected) == (1, 1)

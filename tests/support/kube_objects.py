@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 import yaml
 
 from mesh_pilot.api.k8s.io.api.core import v1 as core
+from mesh_pilot.config.decode import Metadata
+from mesh_pilot.kubernetes.objects import KubernetesBody, KubernetesObject, read_object
+from mesh_pilot.kubernetes.services import KubernetesServices
 from mesh_pilot.model.events import Synced, Upsert
-from mesh_pilot.sources.mcp.cluster import Cluster
-from mesh_pilot.sources.mcp.here import Here
-from mesh_pilot.sources.mcp.kubernetes import Body, KubernetesValue, read_kubernetes
-from mesh_pilot.sources.mcp.messages import Resource
 from mesh_pilot.world import World
 
 SOURCE = "kubernetes"
@@ -24,26 +23,27 @@ B = TypeVar("B", core.ServiceSpec, core.Pod, core.Endpoints)
 
 def add_kubernetes(world: World, text: str, domain: str = "cluster.local") -> None:
     """Put the Services, Endpoints, Pods and Nodes of a YAML text into the World, as one revision."""
-    values: dict[str, dict[str, KubernetesValue]] = {"Node": {}, "Pod": {}, "Endpoints": {}, "Service": {}}
+    values: dict[str, dict[str, KubernetesObject]] = {"Node": {}, "Pod": {}, "Endpoints": {}, "Service": {}}
     for document in yaml.load_all(text, LOADER):
         meta = document["metadata"]
         name = "/".join(filter(None, (meta.get("namespace", ""), meta["name"])))
-        resource = Resource(
-            name,
+        metadata = Metadata(
+            meta["name"],
+            meta.get("namespace", ""),
             created=datetime.fromisoformat(meta["creationTimestamp"]),
             labels=meta.get("labels") or {},
             annotations=meta.get("annotations") or {},
         )
-        values[document["kind"]][name] = read_kubernetes(_body(document), resource, domain)
-    cluster = Cluster(Here())
+        values[document["kind"]][name] = read_object(_body(document), metadata, domain)
+    cluster = KubernetesServices()
     for of_kind in values.values():
-        for _ in cluster.change(of_kind, {}):
+        for _ in cluster.apply(of_kind, {}):
             pass
     world.expect(SOURCE)
     world.apply([*(Upsert(SOURCE, item) for item in cluster.items), Synced(SOURCE)])
 
 
-def _body(document: dict[str, Any]) -> Body:
+def _body(document: dict[str, Any]) -> KubernetesBody:
     """What a Galley sends of an object: the spec of Services and Nodes, the whole of the others."""
     match document["kind"]:
         case "Service":

@@ -18,10 +18,10 @@ import pytest
 import trio
 
 from mesh_pilot.bootstrap import control_plane
-from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
-from mesh_pilot.sources.mcp.config_sources import SinkIdentity
-from mesh_pilot.sources.mcp.source import McpSource, Server, mcp_dialects
-from mesh_pilot.sources.mcp.xds import SotwDialect
+from mesh_pilot.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
+from mesh_pilot.mcp.identity import PlaneIdentity
+from mesh_pilot.mcp.wire import SotwDialect
+from mesh_pilot.sources.mcp.source import McpServer, McpSource, mcp_dialects
 from tests.support.echo import http_backend
 from tests.support.envoy import RealEnvoy, eventually, http_client, real_envoy
 from tests.support.manifests import at, manifest, service
@@ -134,9 +134,9 @@ async def row(folder: Path, ports: Ports, path: str, *, delta: bool) -> AsyncIte
     config.mkdir()
     port, *others = ports(8)
     first = Process(folder / "first.log", others[:3], f"--config-dir={config}")
-    identity = SinkIdentity()
+    identity = PlaneIdentity()
     aggregated = mcp_dialects(identity.mcp_node(), COLLECTIONS)[1:]
-    server = Server(address=first.grpc)
+    server = McpServer(address=first.grpc)
     async with (
         http_backend("one") as one,
         http_backend("two") as two,

@@ -10,7 +10,7 @@ import click
 from mesh_pilot.cli.options import duration
 
 if TYPE_CHECKING:
-    from mesh_pilot.sources.mcp.dump import Holdings
+    from mesh_pilot.sources.mcp.dump import CollectionDump
 
 PATH = click.Path(path_type=Path)
 _WHICH_PORT = "SERVER is a gRPC port, such as 15010 of a mesh-pilot or an istiod, not that of a web page"
@@ -44,6 +44,8 @@ def dump(
     """
     import trio
 
+    from mesh_pilot.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
+    from mesh_pilot.mcp.identity import PlaneIdentity
     from mesh_pilot.rpc import (
         AddressError,
         CertificateFiles,
@@ -53,11 +55,8 @@ def dump(
         client_tls,
         parse_address,
     )
-    from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
-    from mesh_pilot.sources.mcp.config_sources import SinkIdentity
-    from mesh_pilot.sources.mcp.dump import OTHERS, read_once
-    from mesh_pilot.sources.mcp.source import Server, mcp_dialects
-    from mesh_pilot.sources.mcp.xds import DeltaDialect, SotwDialect
+    from mesh_pilot.sources.mcp.dump import UNREAD_COLLECTIONS, read_once
+    from mesh_pilot.sources.mcp.source import McpServer, mcp_dialects, xds_dialects
 
     over_xds = server.startswith("xds://")
     address = server.removeprefix("xds://").removeprefix("mcp://")
@@ -72,25 +71,25 @@ def dump(
         raise click.UsageError(str(error)) from None
     except RpcError as error:
         raise click.ClickException(str(error)) from None
-    names = collections or tuple(XDS_COLLECTIONS if over_xds else (*COLLECTIONS, *OTHERS))
-    identity = SinkIdentity()
+    names = collections or tuple(XDS_COLLECTIONS if over_xds else (*COLLECTIONS, *UNREAD_COLLECTIONS))
+    identity = PlaneIdentity()
     node = identity.xds_node() if over_xds else identity.mcp_node()
-    dialects = (DeltaDialect(node), SotwDialect(node)) if over_xds else mcp_dialects(node, names)
+    dialects = xds_dialects(node) if over_xds else mcp_dialects(node, names)
     try:
-        holdings = trio.run(read_once, Server(address=address, tls=tls), dialects, names, wait)
+        found = trio.run(read_once, McpServer(address=address, tls=tls), dialects, names, wait)
     except GRPCError as error:
         raise click.ClickException(f"{server}: {error.status.name}: {error.message}; {_WHICH_PORT}") from None
     except ConnectionLost as error:
         raise click.ClickException(f"{server}: {error}; {_WHICH_PORT}") from None
     except RpcError as error:
         raise click.ClickException(str(error)) from None
-    _print(holdings)
+    _print(found)
 
 
-def _print(holdings: Holdings) -> None:
+def _print(dump: CollectionDump) -> None:
     import yaml
 
-    from mesh_pilot.sources.mcp.dump import shown
+    from mesh_pilot.sources.mcp.dump import as_document
 
     class Dumper(yaml.SafeDumper):
         """Texts of several lines are written as such."""
@@ -100,8 +99,8 @@ def _print(holdings: Holdings) -> None:
 
     Dumper.add_representer(str, Dumper.represent_str)
     printed: set[str] = set()
-    for name, resources in holdings.collections.items():
-        objects = [dict(shown(name, resource)) for resource in resources]
+    for name, resources in dump.collections.items():
+        objects = [dict(as_document(name, resource)) for resource in resources]
         texts = [yaml.dump(one, Dumper=Dumper, sort_keys=False, allow_unicode=True) for one in objects]
         fresh = [text for text in texts if text not in printed]
         printed.update(fresh)
@@ -111,9 +110,9 @@ def _print(holdings: Holdings) -> None:
         for text in fresh:
             click.echo(f"---\n{text}", nl=False)
     for names, what in (
-        (tuple(name for name, resources in holdings.collections.items() if not resources), "empty"),
-        (holdings.silent, "not answered in time"),
-        (holdings.not_offered, "not offered by the server"),
+        (tuple(name for name, resources in dump.collections.items() if not resources), "empty"),
+        (dump.unanswered, "not answered in time"),
+        (dump.not_offered, "not offered by the server"),
     ):
         if names:
             click.echo(f"# {what}: {', '.join(names)}")

@@ -14,6 +14,9 @@ from mesh_pilot.model.config import EPOCH, ConfigKey
 UNSPECIFIED = "0.0.0.0"
 """The address of a service that has none of its own (a headless or host-only service)."""
 
+TLS_MODE_LABEL = "security.istio.io/tlsMode"
+"""Label of a workload; ``istio``: its proxy accepts mesh mTLS."""
+
 
 class Protocol(StrEnum):
     """What a port speaks, spelled as in the Istio API."""

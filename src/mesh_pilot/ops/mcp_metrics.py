@@ -6,10 +6,8 @@ from collections.abc import Iterable, Iterator
 
 from prometheus_client.core import Metric
 
-from mesh_pilot.sources.mcp.server import McpServiceStatistics
-from mesh_pilot.sources.mcp.sink_server import SinkServerStatistics
-from mesh_pilot.sources.mcp.source import McpStatistics
-from mesh_pilot.sources.mcp.traffic import SIZES
+from mesh_pilot.config_api.server import McpServiceStatistics
+from mesh_pilot.sources.mcp.statistics import SIZE_BOUNDS, McpSourceStatistics, SinkServerStatistics
 from mesh_pilot.sources.supervisor import SupervisorStatistics
 
 COMPONENT = {"component": "pilot"}
@@ -30,7 +28,7 @@ def mcp_metrics(sources: Iterable[SupervisorStatistics], served: McpServiceStati
     age = Metric("mesh_pilot_mcp_last_response_age_seconds", "How long ago a response came last", "gauge")
     for own in sources:
         said = own.source
-        if not isinstance(said, (McpStatistics, SinkServerStatistics)):
+        if not isinstance(said, (McpSourceStatistics, SinkServerStatistics)):
             continue
         labels = {"source": own.name}
         for metric, counts, label in (
@@ -48,7 +46,7 @@ def mcp_metrics(sources: Iterable[SupervisorStatistics], served: McpServiceStati
         if said.traffic.last_response_seconds is not None:
             age.add_sample(age.name, labels, said.traffic.last_response_seconds)
         total = 0
-        for bound, count in zip((*map(str, SIZES), "+Inf"), said.traffic.sizes, strict=True):
+        for bound, count in zip((*map(str, SIZE_BOUNDS), "+Inf"), said.traffic.sizes, strict=True):
             total += count
             sizes.add_sample(f"{sizes.name}_bucket", COMPONENT | labels | {"le": bound}, total)
         sizes.add_sample(f"{sizes.name}_sum", COMPONENT | labels, said.traffic.bytes_received)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import attrs
 
+from mesh_pilot.config_api.server import McpService
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.failures import StandingFailure
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.rpc.server import Server
 from mesh_pilot.sources.base import THE_OTHERS, Staleness
-from mesh_pilot.sources.mcp.server import McpService
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.xds.server import XdsServer

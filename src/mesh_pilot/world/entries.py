@@ -13,9 +13,18 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.service import NOWHERE, Endpoint, Locality, Port, Protocol, Resolution, Service, ServiceKey
+from mesh_pilot.model.service import (
+    NOWHERE,
+    TLS_MODE_LABEL,
+    Endpoint,
+    Locality,
+    Port,
+    Protocol,
+    Resolution,
+    Service,
+    ServiceKey,
+)
 
-TLS_MODE_LABEL = "security.istio.io/tlsMode"
 UNIX_PREFIX = "unix://"
 
 GROUP_ANNOTATION = "istio.io/autoRegistrationGroup"

@@ -1,4 +1,4 @@
-"""What a server of configuration holds just now, as it sends it: read once, judged by nobody."""
+"""The current content of a configuration server, for ``mcp dump``: read once, not validated."""
 
 from __future__ import annotations
 
@@ -13,68 +13,68 @@ import yaml
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.config.plain import plain
 from mesh_pilot.config.wire import parse
+from mesh_pilot.mcp.collections import COLLECTIONS, XDS_COLLECTIONS, McpCollection
+from mesh_pilot.mcp.messages import McpResource, MessageStream
+from mesh_pilot.mcp.wire import Dialect
 from mesh_pilot.model.config import EPOCH
 from mesh_pilot.rpc import open_channel
-from mesh_pilot.sources.mcp.asking import Asking
-from mesh_pilot.sources.mcp.collections import COLLECTIONS, XDS_COLLECTIONS, Collection
-from mesh_pilot.sources.mcp.intake import Call
-from mesh_pilot.sources.mcp.messages import Resource
+from mesh_pilot.sources.mcp.negotiation import Negotiation
 from mesh_pilot.sources.mcp.sink import Sink
-from mesh_pilot.sources.mcp.source import Server
-from mesh_pilot.sources.mcp.wire import Dialect
+from mesh_pilot.sources.mcp.source import McpServer
 
-OTHERS = (
+UNREAD_COLLECTIONS = (
     "k8s/core/v1/namespaces",
     "k8s/extensions/v1beta1/ingresses",
 )
-"""Collections of a Galley that mean nothing here (it makes Gateways and VirtualServices of ingresses itself), and are
-shown as bytes."""
-
+"""Collections of a Galley that are not read, shown as bytes. It makes Gateways and VirtualServices of ingresses."""
 
 _SETTINGS: Mapping[type[betterproto2.Message], str] = {MeshConfig: "mesh", MeshNetworks: "meshNetworks"}
-"""Mesh-wide settings, and the key of a ConfigMap under which they stand."""
+"""Mesh-wide settings, by their keys in Istio's ConfigMap."""
 
 
 @attrs.frozen
-class Holdings:
-    """What a server said that it holds."""
+class CollectionDump:
+    """A server's collections."""
 
-    collections: Mapping[str, tuple[Resource, ...]]
-    """Those that were answered, the empty ones too."""
-    silent: tuple[str, ...]
-    """Those that were asked for and not answered in time."""
+    collections: Mapping[str, tuple[McpResource, ...]]
+    """The answered ones, including empty ones."""
+    unanswered: tuple[str, ...]
+    """Those without an answer in time."""
     not_offered: tuple[str, ...]
-    """Those that the server said it does not have."""
+    """Those that the server said it lacks."""
 
 
-async def read_once(server: Server, dialects: tuple[Dialect, ...], names: tuple[str, ...], seconds: float) -> Holdings:
-    """Ask for collections, and wait for answers at most so long.
+async def read_once(
+    server: McpServer, dialects: tuple[Dialect, ...], names: tuple[str, ...], seconds: float
+) -> CollectionDump:
+    """Request collections, and wait for answers for at most ``seconds``.
 
-    Raises RpcError where there is no server, GRPCError where it does not let itself be asked.
+    Raises RpcError if there is no server, GRPCError if it rejects the requests.
     """
-    asking = Asking("dump", names, dialects)
-    sink: Sink[Resource] = Sink(names, incremental=False)
+    negotiation = Negotiation("dump", names, dialects)
+    sink: Sink[McpResource] = Sink(names, incremental=False)
+
+    async def run_stream(stream: MessageStream, dialect: Dialect, missing: frozenset[str]) -> None:
+        for request in sink.open(without=missing):
+            await stream.send_message(dialect.request(request))
+        while sink.unanswered() and (data := await stream.recv_message()) is not None:
+            review = sink.receive(dialect.response(data))
+            answer = sink.apply(review, {resource.name: resource for resource in review.changed}).answer
+            await stream.send_message(dialect.request(answer))
+
     with trio.move_on_after(seconds):
         async with open_channel(server.address, tls=server.tls, server_hostname=server.server_hostname) as channel:
-
-            async def converse(call: Call, dialect: Dialect, missing: frozenset[str]) -> None:
-                for request in sink.open(without=missing):
-                    await call.send_message(dialect.request(request))
-                while sink.silent() and (data := await call.recv_message()) is not None:
-                    review = sink.receive(dialect.response(data))
-                    answer = sink.settle(review, {resource.name: resource for resource in review.fresh}).answer
-                    await call.send_message(dialect.request(answer))
-
-            await asking.read(channel, converse)
-    answered = [name for name in names if name not in (*asking.not_offered, *sink.silent())]
-    held = {name: tuple(a.resource for _, a in sorted(sink.held(name).items())) for name in answered}
-    return Holdings(held, tuple(sink.silent()), asking.not_offered)
+            await negotiation.run(channel, run_stream)
+    unanswered, not_offered = sink.unanswered(), negotiation.not_offered
+    answered = [name for name in names if name not in (*not_offered, *unanswered)]
+    collections = {name: tuple(a.resource for _, a in sorted(sink.accepted(name).items())) for name in answered}
+    return CollectionDump(collections, unanswered, not_offered)
 
 
-def shown(collection: str, resource: Resource) -> Iterator[tuple[str, object]]:
-    """A resource as an object of YAML, top fields first; bytes in base64 where the body can't be read.
+def as_document(collection: str, resource: McpResource) -> Iterator[tuple[str, object]]:
+    """The top fields of a resource as a YAML document, in order, as files have them.
 
-    What can be read has the form in which files have it; mesh-wide settings are those of Istio's ConfigMap.
+    Mesh-wide settings become Istio's ConfigMap. A body that cannot be decoded is shown in base64.
     """
     found = COLLECTIONS.get(collection) or XDS_COLLECTIONS.get(collection)
     settings = _SETTINGS.get(found.message) if found is not None else None
@@ -104,7 +104,7 @@ def shown(collection: str, resource: Resource) -> Iterator[tuple[str, object]]:
             yield field, body
 
 
-def _body(found: Collection | None, resource: Resource) -> Iterator[tuple[str, object]]:
+def _body(found: McpCollection | None, resource: McpResource) -> Iterator[tuple[str, object]]:
     reason = "the type is not known here"
     if found is not None:
         try:

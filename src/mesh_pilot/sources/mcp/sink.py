@@ -1,17 +1,19 @@
-"""The sink's side of MCP as a pure state machine: responses in; what to judge, to change and to answer out.
+"""The client's side of MCP (its sink) as a pure state machine: responses in, changes and requests out.
 
     sink = Sink(["istio/networking/v1alpha3/gateways"])
-    for request in sink.open(): ...                            # a stream begins
-    review = sink.receive(response)                            # what of it is new
-    outcome = sink.settle(review, {name: accepted, ...})       # its changes, and the request that answers it
+    for request in sink.open(): ...                           # a stream begins
+    review = sink.receive(response)                           # which resources have to be validated
+    applied = sink.apply(review, {name: value, ...})          # the changes, and the request that answers
 
-Every response is answered once. One bad resource costs itself only: the response is refused (NACK) with its name and
-the reason, what was accepted of that name before stays, and the rest of the response holds.
+Theory of operation:
 
-A source counts a refused response as not taken at all, so after one its idea of what the sink has is wrong: an
-increment on top could forget to remove something. The sink therefore asks for the whole collection next time after a
-refusal, and for increments again once it has accepted it. It does the same where a source sends again what the sink
-said it has when the stream began: that source does not read what it is told, and does not know what to remove.
+- Every response is answered once. An invalid resource affects only itself: the response is refused (NACK) with its name
+  and the reason, its last accepted version stays, and the rest of the response is applied.
+- A server counts a NACKed response as not applied at all, so its view of the client is wrong from then on: an increment
+  on top could omit a removal. After a NACK the sink therefore requests the whole collection next, and increments again
+  once it has accepted that.
+- It does the same if a server's first response repeats resources at the versions which the sink declared when it opened
+  the stream. That server ignores declared versions, so it does not know what to remove.
 """
 
 from __future__ import annotations
@@ -21,194 +23,199 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from mesh_pilot.sources.mcp.messages import Code, Refusal, Request, Resource, Response
+from mesh_pilot.mcp.messages import ErrorCode, ErrorDetail, McpRequest, McpResource, McpResponse
+from mesh_pilot.model.config import Problem
 
 V = TypeVar("V")
 
-NAMES_TOLD = 20
-"""Bad resources that a refusal names; it says how many more there are."""
+MAX_NAMES_IN_NACK = 20
+"""Invalid resources named in a NACK; of further ones it gives the number."""
 
 
 @attrs.frozen
-class Bad:
-    """A resource that can't be accepted."""
+class RejectedResource:
+    """An invalid resource."""
 
-    resource: Resource
+    resource: McpResource
     reason: str
+    """The errors, for the server."""
+    problems: tuple[Problem, ...] = ()
+    """The same with warnings, for our own users."""
 
 
 @attrs.frozen
-class Accepted(Generic[V]):
-    """A resource in force, and what the judge made of it."""
+class AcceptedResource(Generic[V]):
+    """A resource in force, and its validated value."""
 
-    resource: Resource
+    resource: McpResource
     value: V
 
 
 @attrs.frozen
 class Review:
-    """A response that was taken in, and what of it has to be judged."""
+    """A received response, and the resources in it that have to be validated."""
 
-    response: Response
+    response: McpResponse
     unknown: bool
-    """The collection was not asked for: the answer says so, and nothing changes."""
-    fresh: tuple[Resource, ...] = ()
-    """Resources whose content is not what is in force, or stands refused, already."""
-    same: frozenset[str] = frozenset()
-    """Names of resources that are in force just as they came."""
+    """The collection was not requested: the answer says so, and nothing changes."""
+    changed: tuple[McpResource, ...] = ()
+    """Resources that differ from both the accepted and the rejected one of their name."""
+    unchanged: frozenset[str] = frozenset()
+    """Names of resources that are in force exactly as received."""
 
 
 @attrs.frozen
-class Outcome(Generic[V]):
-    """What a response came to."""
+class AppliedResponse(Generic[V]):
+    """The changes that a response made, and the request that answers it."""
 
     collection: str
-    answer: Request
-    put: Mapping[str, V] = attrs.field(factory=dict)
-    """New and changed, by name."""
-    dropped: tuple[tuple[str, V], ...] = ()
-    """What is gone, with the value it had."""
-    refused: tuple[Bad, ...] = ()
-    """Resources that are refused from now on, or for another reason."""
+    answer: McpRequest
+    upserted: Mapping[str, V] = attrs.field(factory=dict)
+    """New and changed values, by name."""
+    removed: tuple[tuple[str, V], ...] = ()
+    """Removed names with their last values."""
+    rejected: tuple[RejectedResource, ...] = ()
+    """Newly rejected resources, or for a new reason."""
     recovered: tuple[str, ...] = ()
-    """Names that stood refused, and do not any more."""
-    first: bool = False
-    """Whether it is the first response of this collection on this stream."""
+    """Names that were rejected and no longer are."""
+    is_first: bool = False
+    """The first response of this collection on this stream."""
 
     @property
     def is_repetition(self) -> bool:
-        """Whether it is refused for what stood refused already, and brought nothing else."""
-        changes = self.put or self.dropped or self.refused or self.recovered
-        return self.answer.error is not None and bool(self.answer.nonce) and not self.first and not changes
+        """True for a NACK of resources that were rejected before, if nothing else changed."""
+        changes = self.upserted or self.removed or self.rejected or self.recovered
+        return self.answer.error is not None and bool(self.answer.nonce) and not self.is_first and not changes
 
 
 @attrs.define
-class _Collection(Generic[V]):
-    """What is known of one collection. ``held`` and ``bad`` outlive streams, the rest is of the current one."""
-
-    held: dict[str, Accepted[V]] = attrs.field(factory=dict)
-    bad: dict[str, Bad] = attrs.field(factory=dict)
-    answered: bool = False
+class _SinkCollection(Generic[V]):
+    may_increment: bool
+    accepted: dict[str, AcceptedResource[V]] = attrs.field(factory=dict)
+    rejected: dict[str, RejectedResource] = attrs.field(factory=dict)
+    # Of the current stream:
+    is_answered: bool = False
     declared: Mapping[str, str] = attrs.field(factory=dict)
-    may_increment: bool = True
+    """The versions that the first request declared."""
 
 
 class Sink(Generic[V]):
-    """The state of one sink over all its streams, of which one at a time is open.
+    """One client over all its streams, of which one at a time is open.
 
-    State: for each collection what is in force and what stands refused, and how far the current stream has come.
+    State: each collection's accepted and rejected resources, which outlive streams; how far the current stream is.
     """
 
     def __init__(self, collections: Iterable[str], *, incremental: bool = True) -> None:
-        """``incremental``: ask for increments where the source can send them."""
-        self._collections: dict[str, _Collection[V]] = {name: _Collection() for name in collections}
+        """``incremental``: request increments from servers that support them."""
+        self._collections: dict[str, _SinkCollection[V]] = {
+            name: _SinkCollection(may_increment=incremental) for name in collections
+        }
         self._incremental = incremental
-        self._left_out: frozenset[str] = frozenset()
+        self._not_offered: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:
-        held = sum(len(c.held) for c in self._collections.values())
-        bad = sum(len(c.bad) for c in self._collections.values())
-        return f"<Sink {len(self._collections)} collections, {held} held, {bad} refused, {len(self.silent())} silent>"
+        states = self._collections.values()
+        accepted, rejected = (sum(map(len, by)) for by in ([c.accepted for c in states], [c.rejected for c in states]))
+        unanswered = len(self.unanswered())
+        return f"<Sink {len(states)} collections ({unanswered} unanswered), {accepted} accepted, {rejected} rejected>"
 
-    @property
-    def collections(self) -> tuple[str, ...]:
-        return tuple(self._collections)
+    def accepted(self, collection: str) -> Mapping[str, AcceptedResource[V]]:
+        """The resources in force, by name."""
+        return self._collections[collection].accepted
 
-    def held(self, collection: str) -> Mapping[str, Accepted[V]]:
-        """What is in force, by name."""
-        return self._collections[collection].held
+    def rejected(self, collection: str) -> Mapping[str, RejectedResource]:
+        """The latest versions of invalid resources, by name. An older version may be in force."""
+        return self._collections[collection].rejected
 
-    def bad(self, collection: str) -> Mapping[str, Bad]:
-        """What stands refused, by name."""
-        return self._collections[collection].bad
+    def unanswered(self) -> tuple[str, ...]:
+        """Collections requested on this stream, without a response so far."""
+        states = self._collections.items()
+        return tuple(name for name, state in states if not state.is_answered and name not in self._not_offered)
 
-    def silent(self) -> tuple[str, ...]:
-        """Collections that were asked for on this stream and have not been answered yet."""
-        return tuple(name for name, c in self._collections.items() if not c.answered and name not in self._left_out)
+    def open(self, *, without: Iterable[str] = ()) -> tuple[McpRequest, ...]:
+        """Begin a stream: the first request of each collection, except those that the server lacks.
 
-    def open(self, *, without: Iterable[str] = ()) -> tuple[Request, ...]:
-        """A stream begins: the first requests, for all collections but those the source is known not to have.
-
-        What is held of those stays in force.
+        The resources of those stay in force.
         """
-        self._left_out = frozenset(without)
+        self._not_offered = frozenset(without)
         requests = []
         for name, state in self._collections.items():
-            state.answered = False
+            state.is_answered = False
             state.may_increment = self._incremental
             state.declared = {}
-            if name in self._left_out:
+            if name in self._not_offered:
                 continue
             if self._incremental:
-                state.declared = {n: a.resource.version for n, a in state.held.items() if a.resource.version}
-            requests.append(Request(name, versions=state.declared, incremental=self._incremental))
+                state.declared = {n: a.resource.version for n, a in state.accepted.items() if a.resource.version}
+            requests.append(McpRequest(name, versions=state.declared, incremental=self._incremental))
         return tuple(requests)
 
-    def receive(self, response: Response) -> Review:
-        """Take a response in. Nothing has changed yet: settle it before the next one is received."""
+    def receive(self, response: McpResponse) -> Review:
+        """Compare a response with the state, which stays as it is. `apply` it before the next one is received."""
         state = self._collections.get(response.collection)
         if state is None:
             return Review(response, unknown=True)
         latest = {resource.name: resource for resource in response.resources}
-        same = {n for n, r in latest.items() if n in state.held and state.held[n].resource == r}
-        fresh = tuple(
-            r for n, r in latest.items() if n not in same and (n not in state.bad or state.bad[n].resource != r)
+        unchanged = {n for n, r in latest.items() if n in state.accepted and state.accepted[n].resource == r}
+        changed = tuple(
+            r
+            for n, r in latest.items()
+            if n not in unchanged and (n not in state.rejected or state.rejected[n].resource != r)
         )
-        return Review(response, unknown=False, fresh=fresh, same=frozenset(same))
+        return Review(response, unknown=False, changed=changed, unchanged=frozenset(unchanged))
 
-    def settle(self, review: Review, verdicts: Mapping[str, V | Bad]) -> Outcome[V]:
-        """Apply a response: ``verdicts`` has the value of each fresh resource, or why there is none."""
+    def apply(self, review: Review, verdicts: Mapping[str, V | RejectedResource]) -> AppliedResponse[V]:
+        """Apply a response. ``verdicts``: for each changed resource its value, or its rejection."""
         response = review.response
+        collection = response.collection
         if review.unknown:
-            refusal = Refusal(Code.UNIMPLEMENTED, f"unsupported collection {response.collection}")
-            return Outcome(response.collection, Request(response.collection, response.nonce, error=refusal), first=True)
-        state = self._collections[response.collection]
-        first = not state.answered
-        if (
-            first
-            and response.incremental
-            and any(state.declared.get(r.name) == r.version for r in response.resources if r.version)
-        ):
+            error = ErrorDetail(ErrorCode.UNIMPLEMENTED, f"unsupported collection {collection}")
+            return AppliedResponse(collection, McpRequest(collection, response.nonce, error=error), is_first=True)
+        state = self._collections[collection]
+        is_first = not state.is_answered
+        if is_first and response.incremental and _repeats(response, state.declared):
             state.may_increment = False
-        state.answered = True
-        put: dict[str, V] = {}
-        refused: list[Bad] = []
+        state.is_answered = True
+        upserted: dict[str, V] = {}
+        rejected: list[RejectedResource] = []
         recovered: list[str] = []
-        for resource in review.fresh:
+        for resource in review.changed:
             verdict = verdicts[resource.name]
-            if isinstance(verdict, Bad):
-                state.bad[resource.name] = verdict
-                refused.append(verdict)
+            if isinstance(verdict, RejectedResource):
+                state.rejected[resource.name] = verdict
+                rejected.append(verdict)
                 continue
-            state.held[resource.name] = Accepted(resource, verdict)
-            put[resource.name] = verdict
-            if state.bad.pop(resource.name, None):
+            state.accepted[resource.name] = AcceptedResource(resource, verdict)
+            upserted[resource.name] = verdict
+            if state.rejected.pop(resource.name, None):
                 recovered.append(resource.name)
-        recovered += [name for name in review.same if state.bad.pop(name, None)]
-        dropped = self._drop(state, response, recovered)
+        # A rejected version was withdrawn: the accepted one came again.
+        recovered += [name for name in review.unchanged if state.rejected.pop(name, None)]
+        gone = self._gone(state, response)
+        recovered += [name for name in gone if state.rejected.pop(name, None)]
+        removed = tuple((name, state.accepted.pop(name).value) for name in gone if name in state.accepted)
         answer = self._answer(state, response)
-        return Outcome(response.collection, answer, put, dropped, tuple(refused), tuple(recovered), first)
+        return AppliedResponse(collection, answer, upserted, removed, tuple(rejected), tuple(recovered), is_first)
 
-    def _drop(self, state: _Collection[V], response: Response, recovered: list[str]) -> tuple[tuple[str, V], ...]:
-        came = {resource.name for resource in response.resources}
-        if response.incremental:
-            gone = [name for name in response.removed if name not in came]
-        else:
-            gone = [name for name in {**state.held, **state.bad} if name not in came]
-        recovered += [name for name in gone if state.bad.pop(name, None)]
-        return tuple((name, state.held.pop(name).value) for name in gone if name in state.held)
+    def _gone(self, state: _SinkCollection[V], response: McpResponse) -> list[str]:
+        received = {resource.name for resource in response.resources}
+        candidates = response.removed if response.incremental else {**state.accepted, **state.rejected}
+        return [name for name in candidates if name not in received]
 
-    def _answer(self, state: _Collection[V], response: Response) -> Request:
-        bad = [state.bad[r.name] for r in response.resources if r.name in state.bad]
-        if not bad:
-            ask = self._incremental and state.may_increment
+    def _answer(self, state: _SinkCollection[V], response: McpResponse) -> McpRequest:
+        rejected = [state.rejected[r.name] for r in response.resources if r.name in state.rejected]
+        if not rejected:
             if not response.incremental:
                 state.may_increment = self._incremental
-                ask = self._incremental
-            return Request(response.collection, response.nonce, incremental=ask)
-        told = [f"{response.collection} {b.resource.name}: {b.reason}" for b in bad[:NAMES_TOLD]]
-        if len(bad) > NAMES_TOLD:
-            told.append(f"and {len(bad) - NAMES_TOLD} more")
-        refusal = Refusal(Code.INVALID_ARGUMENT, "; ".join(told))
+            return McpRequest(response.collection, response.nonce, incremental=state.may_increment)
+        reasons = [f"{response.collection} {r.resource.name}: {r.reason}" for r in rejected[:MAX_NAMES_IN_NACK]]
+        if len(rejected) > MAX_NAMES_IN_NACK:
+            reasons.append(f"and {len(rejected) - MAX_NAMES_IN_NACK} more")
+        error = ErrorDetail(ErrorCode.INVALID_ARGUMENT, "; ".join(reasons))
         state.may_increment = False
-        return Request(response.collection, response.nonce, error=refusal)
+        return McpRequest(response.collection, response.nonce, error=error)
+
+
+def _repeats(response: McpResponse, declared: Mapping[str, str]) -> bool:
+    """True if a response contains a resource at its declared version."""
+    return any(declared.get(resource.name) == resource.version for resource in response.resources if resource.version)

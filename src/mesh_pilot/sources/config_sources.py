@@ -1,53 +1,35 @@
-"""Where configuration comes from, as mesh config ``configSources`` and ``--mcp-server`` write it, made into sources.
+"""The sources that mesh config ``configSources`` and ``--mcp-server`` name by address.
 
-``host:port`` (or ``mcp://host:port``) is a server of MCP, ``xds://host:port`` one of MCP over xDS, ``fs:///folder`` a
-folder of YAML, ``k8s://`` or ``k8s:///path/of/a/kubeconfig`` the API server of a Kubernetes.
+- ``host:port`` or ``mcp://host:port``: an MCP server.
+- ``xds://host:port``: a server of MCP over xDS.
+- ``fs:///folder``: a folder of YAML.
+- ``k8s://`` or ``k8s:///path/of/a/kubeconfig``: a Kubernetes API server.
 """
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
-
-import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettingsTlSmode as Mode
+from mesh_pilot.mcp.identity import PlaneIdentity
 from mesh_pilot.rpc import AddressError, CertificateFiles, TlsError, TlsSource, client_tls, parse_address
 from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.files import file_source
 from mesh_pilot.sources.kubernetes import KubernetesError, kubernetes_source, load_access
-from mesh_pilot.sources.mcp.here import DEFAULT_HERE, Here
-from mesh_pilot.sources.mcp.source import Server, mcp_source, xds_source
-from mesh_pilot.sources.mcp.wire import SinkNode
+from mesh_pilot.sources.mcp.source import McpServer, mcp_source, xds_source
 
 ISTIO_CERTIFICATES = Path("/etc/certs")
-"""Where Istio puts a control plane's own certificate: what ISTIO_MUTUAL means here."""
+"""The folder of a control plane's own certificate in Istio: TLS mode ISTIO_MUTUAL uses it."""
 
 
 class ConfigSourceError(Exception):
-    """An address or its TLS settings that can't be used: which, why, and what can be."""
+    """An unusable address or its TLS settings: which, why, and what is possible instead."""
 
 
-@attrs.frozen(kw_only=True)
-class SinkIdentity:
-    """Who we are to those we read from."""
-
-    here: Here = DEFAULT_HERE
-    host: str = attrs.field(factory=lambda: socket.gethostname().split(".")[0] or "mesh-pilot")
-
-    def mcp_node(self) -> SinkNode:
-        return SinkNode(f"{self.host}.{self.here.root_namespace}", {"agent": "mesh-pilot"})
-
-    def xds_node(self) -> SinkNode:
-        namespace = self.here.root_namespace
-        domain = f"{namespace}.svc.{self.here.domain}"
-        return SinkNode(f"sidecar~127.0.0.1~{self.host}.{namespace}~{domain}", {"NAMESPACE": namespace})
-
-
-def source_of(config: ConfigSource, identity: SinkIdentity) -> Source:
-    """The source that an address and its TLS settings mean. Raises ConfigSourceError."""
+def source_of(config: ConfigSource, identity: PlaneIdentity) -> Source:
+    """The source of an address with its TLS settings. Raises ConfigSourceError."""
     scheme, separator, rest = config.address.partition("://")
     if not separator or scheme == "unix":
         scheme, rest = "mcp", config.address
@@ -59,8 +41,8 @@ def source_of(config: ConfigSource, identity: SinkIdentity) -> Source:
         case "mcp" | "xds":
             server = _server(config, rest)
             if scheme == "xds":
-                return xds_source(server, identity.xds_node(), here=identity.here)
-            return mcp_source(server, identity.mcp_node(), here=identity.here)
+                return xds_source(server, identity.xds_node(), identity=identity)
+            return mcp_source(server, identity.mcp_node(), identity=identity)
         case "k8s":
             if rest and not rest.startswith("/"):
                 raise ConfigSourceError(
@@ -81,22 +63,19 @@ def source_of(config: ConfigSource, identity: SinkIdentity) -> Source:
             )
 
 
-def _server(config: ConfigSource, address: str) -> Server:
+def _server(config: ConfigSource, address: str) -> McpServer:
+    settings = config.tls_settings
     try:
         parse_address(address)
-    except AddressError as error:
+        tls = _tls(settings)
+    except (AddressError, TlsError, ValueError) as error:
         raise ConfigSourceError(f"config source {config.address}: {error}") from None
-    try:
-        tls = _tls(config.tls_settings)
-    except (TlsError, ValueError) as error:
-        raise ConfigSourceError(f"config source {config.address}: {error}") from None
-    settings = config.tls_settings
     names = [settings.sni, *settings.subject_alt_names] if settings and tls else []
-    return Server(address=address, tls=tls, server_hostname=next(filter(None, names), None))
+    return McpServer(address=address, tls=tls, server_hostname=next(filter(None, names), None))
 
 
 def _tls(settings: ClientTlsSettings | None) -> TlsSource | None:
-    """How to connect, None for plaintext. Raises TlsError when files do not load, ValueError for what can't be done."""
+    """Client TLS; None for plaintext. Raises TlsError if files do not load, ValueError for unsupported settings."""
     if settings is None or settings.mode == Mode.DISABLE:
         return None
     if settings.credential_name:

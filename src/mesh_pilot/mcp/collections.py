@@ -1,8 +1,8 @@
-"""The table of collections: what each is called in MCP and over xDS, and what its resources are.
+"""The table of collections: the name of each over MCP and over xDS, and the type of its resources.
 
-Names are those that Galley offers (its table of types, Istio 1.1 to 1.4) and, for kinds that came later, those of
-Istio's own collection schemas: ``istio/<group>/<version>/<plural>``. Over xDS they are called
-``<group>.istio.io/<version>/<kind>``, as istiod's ``api`` generator names them.
+MCP names are those of Galley's table of types (Istio 1.1 to 1.4) and, for later kinds, those of Istio's collection
+schemas: ``istio/<group>/<version>/<plural>``. The xDS names ``<group>.istio.io/<version>/<kind>`` are those of istiod's
+``api`` generator.
 """
 
 from __future__ import annotations
@@ -22,43 +22,45 @@ from mesh_pilot.config.kinds import KINDS, Kind
 from mesh_pilot.config.validation.context import Context
 from mesh_pilot.model.config import Problem, Severity
 
-PREFIX = "type.googleapis.com/"
+TYPE_URL_PREFIX = "type.googleapis.com/"
 
 LEGACY_REASON = "this kind is kept and listed, but nothing in a current Envoy carries it out"
 
 
 @attrs.frozen
-class Collection:
-    """What the resources of one name are."""
+class McpCollection:
+    """A collection: its names and the type of its resources."""
 
     name: str
     message: type[betterproto2.Message]
     message_name: str
     """The full protobuf name of the bodies' message."""
     xds_name: str = ""
-    """What it is called over xDS; empty where it is not served there."""
+    """Type name over xDS; empty if it is not served there."""
     kind: Kind | None = None
-    """The kind of its configs; None for the settings of the mesh, and for objects of Kubernetes."""
+    """The kind of its configs; None for mesh-wide settings and Kubernetes objects."""
     synthetic: bool = False
-    """Made of a registry's services: kept apart from what people wrote under the same name."""
+    """Made from a registry's services. Users' ServiceEntries may have the same names."""
     kubernetes: bool = False
-    """Objects of Kubernetes itself, of which several make up a service."""
+    """Core Kubernetes objects, several of which form a service."""
 
     @property
     def type_url(self) -> str:
-        return PREFIX + self.message_name
+        return TYPE_URL_PREFIX + self.message_name
 
 
-MESH_CONFIG = Collection(
-    "istio/mesh/v1alpha1/MeshConfig", mesh.MeshConfig, "istio.mesh.v1alpha1.MeshConfig", "core/v1alpha1/MeshConfig"
+SYNTHETIC_SUFFIX = ".synthetic"
+"""Suffix of the names of synthetic ServiceEntries, because a user's ServiceEntry may have the same name."""
+
+_MESH = "istio.mesh.v1alpha1"
+
+MESH_CONFIG = McpCollection(
+    "istio/mesh/v1alpha1/MeshConfig", mesh.MeshConfig, f"{_MESH}.MeshConfig", "core/v1alpha1/MeshConfig"
 )
-MESH_NETWORKS = Collection(
-    "istio/mesh/v1alpha1/MeshNetworks",
-    mesh.MeshNetworks,
-    "istio.mesh.v1alpha1.MeshNetworks",
-    "core/v1alpha1/MeshNetworks",
+MESH_NETWORKS = McpCollection(
+    "istio/mesh/v1alpha1/MeshNetworks", mesh.MeshNetworks, f"{_MESH}.MeshNetworks", "core/v1alpha1/MeshNetworks"
 )
-SYNTHETIC = Collection(
+SYNTHETIC_ENTRIES = McpCollection(
     "istio/networking/v1alpha3/synthetic/serviceentries",
     KINDS["ServiceEntry"].message,
     KINDS["ServiceEntry"].message_name,
@@ -67,13 +69,13 @@ SYNTHETIC = Collection(
 )
 
 
-def _current(kind: Kind) -> Collection:
+def _current(kind: Kind) -> McpCollection:
     group, version = kind.group.removesuffix(".istio.io"), kind.versions[0]
     name = f"istio/{group}/{version}/{kind.plural}"
-    return Collection(name, kind.message, kind.message_name, f"{kind.group}/{version}/{kind.name}", kind)
+    return McpCollection(name, kind.message, kind.message_name, f"{kind.group}/{version}/{kind.name}", kind)
 
 
-def _is_legacy(spec: betterproto2.Message, context: Context) -> Iterator[Problem]:
+def _warn_legacy(spec: betterproto2.Message, context: Context) -> Iterator[Problem]:
     yield Problem("", LEGACY_REASON, Severity.WARNING)
 
 
@@ -96,18 +98,19 @@ _LEGACY_TABLE: tuple[tuple[str, str, type[betterproto2.Message], str, str], ...]
     ("QuotaSpec", _CONFIG, mixer.QuotaSpec, f"{_MIXER}.QuotaSpec", "quotaspecs"),
     ("QuotaSpecBinding", _CONFIG, mixer.QuotaSpecBinding, f"{_MIXER}.QuotaSpecBinding", "quotaspecbindings"),
 )
-"""Kind, API group, message and its name, plural; of Istio 1.1 to 1.4."""
+"""Kinds of Istio 1.1 to 1.4: kind, API group, message, message name, plural."""
 
 
-def _legacy(name: str, group: str, message: type[betterproto2.Message], message_name: str, plural: str) -> Collection:
+def _legacy(
+    name: str, group: str, message: type[betterproto2.Message], message_name: str, plural: str
+) -> McpCollection:
     version = "v1alpha2" if group == _CONFIG else "v1alpha1"
-    kind = Kind(name, group, (version,), plural, message, _is_legacy, name in ("MeshPolicy", "ClusterRbacConfig"))
+    kind = Kind(name, group, (version,), plural, message, _warn_legacy, name in ("MeshPolicy", "ClusterRbacConfig"))
     folder = "mixer/v1/config/client" if name.startswith("Quota") else f"{group.removesuffix('.istio.io')}/{version}"
-    return Collection(f"istio/{folder}/{plural}", message, message_name, kind=kind)
+    return McpCollection(f"istio/{folder}/{plural}", message, message_name, kind=kind)
 
 
-_ALWAYS = frozenset(("DestinationRule", "EnvoyFilter", "Gateway", "ServiceEntry", "Sidecar", "VirtualService"))
-"""Kinds that every Galley has."""
+_IN_EVERY_GALLEY = frozenset(("DestinationRule", "EnvoyFilter", "Gateway", "ServiceEntry", "Sidecar", "VirtualService"))
 
 _KUBERNETES_TABLE: tuple[tuple[str, type[betterproto2.Message], str], ...] = (
     ("nodes", core.NodeSpec, "NodeSpec"),
@@ -115,57 +118,57 @@ _KUBERNETES_TABLE: tuple[tuple[str, type[betterproto2.Message], str], ...] = (
     ("endpoints", core.Endpoints, "Endpoints"),
     ("services", core.ServiceSpec, "ServiceSpec"),
 )
-"""Plural, body and its name, in an order in which what is needed comes before what needs it."""
+"""Plural, body, message name. Referenced objects come before the ones that refer to them."""
 
 _CURRENT = tuple(_current(kind) for kind in KINDS.values())
 _LEGACY = tuple(_legacy(*row) for row in _LEGACY_TABLE)
 _KUBERNETES = tuple(
-    Collection(f"k8s/core/v1/{plural}", message, f"k8s.io.api.core.v1.{name}", kubernetes=True)
+    McpCollection(f"k8s/core/v1/{plural}", message, f"k8s.io.api.core.v1.{name}", kubernetes=True)
     for plural, message, name in _KUBERNETES_TABLE
 )
 
-COLLECTIONS: Mapping[str, Collection] = MappingProxyType(
+COLLECTIONS: Mapping[str, McpCollection] = MappingProxyType(
     {
         c.name: c
         for c in (
             MESH_CONFIG,
             MESH_NETWORKS,
-            SYNTHETIC,
-            *sorted(_CURRENT, key=lambda c: c.kind is not None and c.kind.name in _ALWAYS),
+            SYNTHETIC_ENTRIES,
+            *sorted(_CURRENT, key=lambda c: c.kind is not None and c.kind.name in _IN_EVERY_GALLEY),
             *_LEGACY,
             *_KUBERNETES,
         )
     }
 )
-"""Every collection that a sink of ours asks for, by name.
+"""Every collection that our MCP client requests, by name.
 
-Those that not every Galley has come first: it ends the stream over the first one that it lacks, before it has sent
-anything else.
+Collections that some Galleys lack come first: Galley ends the stream at the first one that it lacks, so this way it has
+not sent anything else in vain.
 """
 
 
-def _xds_names(collection: Collection) -> Iterator[str]:
+def _xds_names(collection: McpCollection) -> Iterator[str]:
     yield collection.xds_name
     if collection.kind is not None and len(collection.kind.versions) > 1:
         yield f"{collection.kind.group}/{collection.kind.versions[-1]}/{collection.kind.name}"
 
 
-XDS_COLLECTIONS: Mapping[str, Collection] = MappingProxyType(
+XDS_COLLECTIONS: Mapping[str, McpCollection] = MappingProxyType(
     {name: c for c in COLLECTIONS.values() if c.xds_name for name in _xds_names(c)}
 )
-"""By the names over xDS: in the oldest version, which older istiods know, and in the newest, which current ones know.
+"""The collections served over xDS, by xDS name: in the oldest version, for older istiods, and in the newest.
 
-One server may answer under both; that is the same twice.
+A server may answer under both names (aliases), with the same content.
 """
 
-BY_KIND: Mapping[str, Collection] = MappingProxyType(
+COLLECTION_OF_KIND: Mapping[str, McpCollection] = MappingProxyType(
     {c.kind.name: c for c in (*_CURRENT, *_LEGACY) if c.kind is not None}
 )
-"""The collection of configs that people write, by kind."""
+"""The collection of users' configs of each kind."""
 
 
-def same_message(wanted: str, type_url: str) -> bool:
-    """Whether a type URL names a message, in any version of its API: all versions of a message are the same."""
+def is_same_message(wanted: str, type_url: str) -> bool:
+    """True if a type URL names the message in any API version: Istio's messages are the same in all versions."""
     return _unversioned(wanted) == _unversioned(type_url.rpartition("/")[2])
 
 

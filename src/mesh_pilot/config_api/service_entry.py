@@ -1,7 +1,7 @@
-"""A registry's service as a ServiceEntry, so that another control plane can read it from us.
+"""A registry's service as a synthetic ServiceEntry, for control planes that read from this one.
 
-What a ServiceEntry can't say is lost: endpoints that are not healthy are left out, and an endpoint that lacks one of
-the service's ports is said to have it.
+A ServiceEntry cannot express everything: unhealthy endpoints are left out, and an endpoint that lacks one of the
+service's ports seems to have it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.model.service import UNSPECIFIED, Endpoint, Health, Resolution, Service
-from mesh_pilot.world.entries import TLS_MODE_LABEL, UNIX_PREFIX
+from mesh_pilot.config.validation.names import UNIX_PREFIX
+from mesh_pilot.model.service import TLS_MODE_LABEL, UNSPECIFIED, Endpoint, Health, Resolution, Service
 
 _RESOLUTION = {
     Resolution.PASSTHROUGH: api.ServiceEntryResolution.NONE,
@@ -42,12 +42,15 @@ def synthetic_entry(service: Service, endpoints: Iterable[Endpoint]) -> api.Serv
 
 
 def _workloads(endpoints: Iterable[Endpoint]) -> list[api.WorkloadEntry]:
-    """Endpoints that agree in all but the port they serve are one workload."""
+    """One workload for the endpoints that differ in nothing but the service port.
+
+    An endpoint with a second address port for the same service port needs a second workload (``rank``).
+    """
     found: dict[object, api.WorkloadEntry] = {}
     for endpoint in endpoints:
         if endpoint.health is not Health.HEALTHY:
             continue
-        same = (
+        attributes = (
             endpoint.address,
             tuple(sorted(endpoint.labels.items())),
             endpoint.locality,
@@ -57,9 +60,9 @@ def _workloads(endpoints: Iterable[Endpoint]) -> list[api.WorkloadEntry]:
             endpoint.tls_mode,
         )
         rank = 0
-        while (same, rank) in found and endpoint.service_port in found[same, rank].ports:
+        while (attributes, rank) in found and endpoint.service_port in found[attributes, rank].ports:
             rank += 1
-        entry = found.setdefault((same, rank), _workload(endpoint))
+        entry = found.setdefault((attributes, rank), _workload(endpoint))
         if not endpoint.is_unix:
             entry.ports[endpoint.service_port] = endpoint.port
     return list(found.values())
