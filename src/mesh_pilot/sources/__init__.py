@@ -9,5 +9,5 @@
     nursery.start_soon(supervisor.run)
 
 What every source keeps to is written down as tests, in `tests/sources/conformance.py`.
-May import: ``rpc``, ``config``, ``model``, ``api``; what ``mcp`` serves reads the ``world``.
+May import: ``rpc``, ``mcp``, ``kubernetes``, ``config``, ``model``, ``api``.
 """
