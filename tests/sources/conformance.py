@@ -68,7 +68,6 @@ class Picture:
                 self.rejected.pop(item_key(item), None)
             case Delete(_, key):
                 del self.items[key]
-                self.rejected.pop(key, None)
             case Replace(_, collection, items):
                 kept = {key: item for key, item in self.items.items() if key[: len(collection)] != collection}
                 self.items = kept | {item_key(item): item for item in items}
@@ -256,3 +255,18 @@ class SourceConformance:
 
     def _versions(self, feed: Feed, follower: Follower) -> dict[Key, int]:
         return {key: feed.version(item) for key, item in follower.picture.items.items()}
+
+
+class RereadingSourceConformance(SourceConformance):
+    """The suite for a source that reads everything anew in each run."""
+
+    async def test_a_rejection_that_ends_between_two_runs_is_over(self, feed: Feed) -> None:
+        await feed.put("one", 1)
+        await feed.put_bad("two")
+        async with running(feed.source) as first:
+            await first.until(lambda picture: picture.synced > 0 and bool(picture.rejected))
+        await feed.remove("two")
+        async with running(feed.source) as follower:
+            follower.picture = attrs.evolve(first.picture, synced=0)
+            await follower.until(lambda picture: picture.synced > 0 and not picture.rejected)
+            assert self._versions(feed, follower) == {feed.key("one"): 1}

@@ -10,7 +10,7 @@ import pytest
 from mesh_pilot.model.events import Item
 from mesh_pilot.sources.consul import Agent, ConsulSettings, ConsulSource
 from mesh_pilot.sources.consul.settings import Timing
-from tests.sources.conformance import Feed, SourceConformance
+from tests.sources.conformance import Feed, RereadingSourceConformance
 from tests.sources.files_feed import bad_text, text, version
 from tests.support.consul import Cable, Consul, cable, real_consul
 
@@ -55,7 +55,7 @@ class ConsulFeed:
         return f"{PREFIX}/VirtualService/default/{name}"
 
 
-class TestConsul(SourceConformance):
+class TestConsul(RereadingSourceConformance):
     @pytest.fixture
     async def feed(self, tmp_path: Path, free_ports: Callable[[int], list[int]]) -> AsyncIterator[Feed]:
         async with real_consul(tmp_path, free_ports(4)) as consul, cable(consul.port) as line:

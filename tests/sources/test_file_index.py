@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Accepted, Delete, Item, Rejected, Upsert, item_key
-from mesh_pilot.sources.files.content import Content, Entry, Faulty, Found, Gone, Place, Reading, Unreadable
+from mesh_pilot.sources.files.content import Content, Entry, Gone, Place, Reading, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
+from mesh_pilot.sources.published import InvalidObject, ValidObject
 from tests.sources.conformance import Picture
 
 A, B, C = Place(0, "a.yaml"), Place(0, "b.yaml"), Place(1, "more/a.yaml")
@@ -20,17 +21,17 @@ def config(name: str, version: int = 1, place: Place = A, line: int = 1) -> Conf
     return Config(ConfigKey("VirtualService", "default", name), version, origin=Origin("files", place.path, line))
 
 
-def good(name: str, version: int = 1, place: Place = A, line: int = 1) -> Found:
+def good(name: str, version: int = 1, place: Place = A, line: int = 1) -> ValidObject:
     item = config(name, version, place, line)
-    return Found(item_key(item), item, line)
+    return ValidObject(item_key(item), item, line)
 
 
-def bad(name: str, reason: str = "weights are wrong", line: int = 1) -> Faulty:
-    return Faulty((Problem("spec.http", reason, line=line + 1),), key(name), line)
+def bad(name: str, reason: str = "weights are wrong", line: int = 1) -> InvalidObject:
+    return InvalidObject((Problem("spec.http", reason, line=line + 1),), key(name), line)
 
 
-def broken(line: int = 1) -> Faulty:
-    return Faulty((Problem("", "not valid YAML", line=line),), None, line)
+def broken(line: int = 1) -> InvalidObject:
+    return InvalidObject((Problem("", "not valid YAML", line=line),), None, line)
 
 
 def key(name: str) -> tuple[str, ...]:
@@ -41,30 +42,36 @@ def content(*entries: Entry) -> Content:
     return Content(entries)
 
 
+def new_index() -> FileIndex:
+    index = FileIndex("files")
+    index.state.announce()
+    return index
+
+
 def versions(index: FileIndex) -> dict[str, int]:
     return {item.name: item.spec for item in index.items() if isinstance(item, Config)}
 
 
 def test_objects_that_come_change_and_go_are_told_one_by_one() -> None:
-    index = FileIndex("files")
-    assert index.update({A: content(good("x"), good("y"))}) == (
+    index = new_index()
+    assert index.update({A: content(good("x"), good("y"))}) == [
         Upsert("files", config("x")),
         Upsert("files", config("y")),
-    )
-    assert index.update({A: content(good("x"), good("y", 2))}) == (Upsert("files", config("y", 2)),)
-    assert index.update({A: content(good("y", 2))}) == (Delete("files", key("x")),)
-    assert index.update({A: Gone()}) == (Delete("files", key("y")),)
+    ]
+    assert index.update({A: content(good("x"), good("y", 2))}) == [Upsert("files", config("y", 2))]
+    assert index.update({A: content(good("y", 2))}) == [Delete("files", key("x"))]
+    assert index.update({A: Gone()}) == [Delete("files", key("y"))]
     assert repr(index) == "<FileIndex: 0 files, 0 items, 0 rejected>"
 
 
 def test_an_object_that_only_moves_to_another_line_is_no_change() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({A: content(good("x", line=1))})
-    assert index.update({A: content(good("x", line=7))}) == ()
+    assert index.update({A: content(good("x", line=7))}) == []
 
 
 def test_an_object_that_moves_between_files_is_upserted_and_never_deleted() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({A: content(good("x"))})
     (event,) = index.update({A: Gone(), B: content(good("x", place=B))})
     assert isinstance(event, Upsert)
@@ -73,40 +80,40 @@ def test_an_object_that_moves_between_files_is_upserted_and_never_deleted() -> N
 
 
 def test_a_bad_object_is_rejected_while_its_last_good_version_and_its_neighbours_stay_in_force() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({A: content(good("x"), good("y"))})
     events = index.update({A: content(bad("x", line=3), good("y", 2))})
-    assert events == (
+    assert events == [
         Upsert("files", config("y", 2)),
         Rejected("files", Origin("files", "a.yaml", 3), (Problem("spec.http", "weights are wrong", line=4),), key("x")),
-    )
+    ]
     assert versions(index) == {"x": 1, "y": 2}
 
 
 def test_a_bad_object_that_becomes_good_is_upserted_and_accepted() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({A: content(good("x"))})
     index.update({A: content(bad("x"))})
-    assert index.update({A: content(good("x", 2))}) == (Upsert("files", config("x", 2)), Accepted("files", "a.yaml"))
+    assert index.update({A: content(good("x", 2))}) == [Upsert("files", config("x", 2)), Accepted("files", "a.yaml")]
     assert index.rejections() == ()
 
 
 def test_a_bad_object_that_is_removed_takes_its_last_good_version_along() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({A: content(good("x"))})
     index.update({A: content(bad("x"))})
-    assert index.update({A: content()}) == (Delete("files", key("x")), Accepted("files", "a.yaml"))
+    assert index.update({A: content()}) == [Delete("files", key("x")), Accepted("files", "a.yaml")]
 
 
 def test_what_still_stands_at_a_location_is_told_again_after_something_there_is_accepted() -> None:
-    index = FileIndex("files")
+    index = new_index()
     _, stands = index.update({A: content(bad("x"), bad("y", line=9))})
     events = index.update({A: content(good("x"), bad("y", line=9))})
-    assert events == (Upsert("files", config("x")), Accepted("files", "a.yaml"), stands)
+    assert events == [Upsert("files", config("x")), Accepted("files", "a.yaml"), stands]
 
 
 def test_a_file_that_is_broken_in_part_keeps_the_objects_that_can_not_be_found_in_it() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({A: content(good("x"), good("y"), good("z"))})
     (rejected,) = index.update({A: content(good("x"), broken(5), good("z"))})
     assert isinstance(rejected, Rejected)
@@ -120,11 +127,11 @@ def test_a_file_that_is_broken_in_part_keeps_the_objects_that_can_not_be_found_i
         ),
     ]
     assert versions(index) == {"x": 1, "y": 1, "z": 1}
-    assert index.update({A: content(good("x"), good("z"))}) == (Delete("files", key("y")), Accepted("files", "a.yaml"))
+    assert index.update({A: content(good("x"), good("z"))}) == [Delete("files", key("y")), Accepted("files", "a.yaml")]
 
 
 def test_a_bad_object_under_a_name_that_the_file_did_not_have_holds_what_is_missing() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({A: content(good("web"), good("y"))})
     for _ in range(2):
         index.update({A: content(bad("we", line=3))})  # cut in the middle of its name
@@ -137,14 +144,14 @@ def test_a_bad_object_under_a_name_that_the_file_did_not_have_holds_what_is_miss
 
 
 def test_beside_an_object_that_was_bad_all_along_others_can_be_removed() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({A: content(good("x"), bad("y"))})
     index.update({A: content(bad("y"))})
     assert versions(index) == {}
 
 
 def test_only_some_of_many_missing_objects_are_named() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({A: content(*(good(f"o{number}") for number in range(9)))})
     (rejected,) = index.update({A: content(broken())})
     assert isinstance(rejected, Rejected)
@@ -152,16 +159,16 @@ def test_only_some_of_many_missing_objects_are_named() -> None:
 
 
 def test_a_file_that_can_not_be_read_keeps_all_its_objects() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({A: content(good("x"))})
-    assert index.update({A: Unreadable("permission denied")}) == (
+    assert index.update({A: Unreadable("permission denied")}) == [
         Rejected("files", Origin("files", "a.yaml"), (Problem("", "permission denied"),)),
-    )
-    assert index.update({A: content(good("x"))}) == (Accepted("files", "a.yaml"),)
+    ]
+    assert index.update({A: content(good("x"))}) == [Accepted("files", "a.yaml")]
 
 
 def test_the_second_of_two_files_with_the_same_object_is_refused_until_the_first_goes() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({A: content(good("x", 1, A, 4))})
     (rejected,) = index.update({B: content(good("x", 2, B, 8))})
     assert isinstance(rejected, Rejected)
@@ -169,11 +176,11 @@ def test_the_second_of_two_files_with_the_same_object_is_refused_until_the_first
     assert rejected.problems[0].reason == (
         "VirtualService/default/x is already defined at a.yaml:4; this one is ignored until that one goes"
     )
-    assert index.update({A: Gone()}) == (Upsert("files", config("x", 2)), Accepted("files", "b.yaml"))
+    assert index.update({A: Gone()}) == [Upsert("files", config("x", 2)), Accepted("files", "b.yaml")]
 
 
 def test_an_object_that_goes_bad_does_not_give_way_to_a_second_definition_of_it() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({A: content(good("x", 1)), B: content(good("x", 2, B))})
     index.update({A: content(bad("x"))})
     assert versions(index) == {"x": 1}
@@ -182,21 +189,21 @@ def test_an_object_that_goes_bad_does_not_give_way_to_a_second_definition_of_it(
 
 
 def test_the_first_file_wins_even_when_it_comes_later() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({C: content(good("x", 2, C))})
     index.update({A: content(good("x", 1, A))})
     assert versions(index) == {"x": 1}
 
 
 def test_a_rejection_of_an_object_is_told_again_after_an_upsert_of_it() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({B: content(good("x"))})
     _, rejected = index.update({A: content(bad("x"))}), index.rejections()[0]
-    assert index.update({B: content(good("x", 2))}) == (Upsert("files", config("x", 2)), rejected)
+    assert index.update({B: content(good("x", 2))}) == [Upsert("files", config("x", 2)), rejected]
 
 
 def test_an_object_that_is_given_twice_in_a_file_counts_the_first_time() -> None:
-    index = FileIndex("files")
+    index = new_index()
     upsert, rejected = index.update({A: content(good("x", 1, A, 1), good("x", 2, A, 9))})
     assert upsert == Upsert("files", config("x", 1))
     assert isinstance(rejected, Rejected)
@@ -204,7 +211,7 @@ def test_an_object_that_is_given_twice_in_a_file_counts_the_first_time() -> None
 
 
 def test_an_object_that_is_broken_where_it_moves_to_stays_as_it_was() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({A: content(good("x"))})
     events = index.update({A: Gone(), B: content(bad("x"))})
     assert [type(event) for event in events] == [Rejected]
@@ -212,7 +219,7 @@ def test_an_object_that_is_broken_where_it_moves_to_stays_as_it_was() -> None:
 
 
 def test_only_additions_and_changes_are_harmless() -> None:
-    index = FileIndex("files")
+    index = new_index()
     index.update({A: content(good("x"))})
     assert index.is_harmless(A, content(good("x", 2), good("y")))
     assert index.is_harmless(B, content(good("y")))
@@ -244,14 +251,14 @@ _good_contents = st.lists(st.builds(good, _names, st.integers(1, 3)), max_size=4
 
 
 def fresh(files: Mapping[Place, Reading]) -> FileIndex:
-    index = FileIndex("files")
+    index = new_index()
     index.update(files)
     return index
 
 
 @given(_edits)
 def test_events_lead_to_what_the_index_holds(edits: list[dict[Place, Reading]]) -> None:
-    index, picture = FileIndex("files"), Picture()
+    index, picture = new_index(), Picture()
     for edit in edits:
         for event in index.update(edit):
             picture.apply(event)
@@ -263,7 +270,7 @@ def test_events_lead_to_what_the_index_holds(edits: list[dict[Place, Reading]]) 
 def test_any_edits_that_end_well_end_as_a_fresh_scan_does(
     edits: list[dict[Place, Reading]], final: dict[Place, Reading]
 ) -> None:
-    index = FileIndex("files")
+    index = new_index()
     for edit in edits:
         index.update(edit)
     index.update({place: Gone() for place in (A, B, C)} | final)
@@ -273,7 +280,7 @@ def test_any_edits_that_end_well_end_as_a_fresh_scan_does(
 
 @given(_edits)
 def test_broken_files_hold_on_to_what_was_good_and_to_nothing_else(edits: list[dict[Place, Reading]]) -> None:
-    index = FileIndex("files")
+    index = new_index()
     files: dict[Place, Content] = {}
     unreadable: set[Place] = set()
     ever_good: set[Item] = set()
@@ -291,36 +298,36 @@ def test_broken_files_hold_on_to_what_was_good_and_to_nothing_else(edits: list[d
                 case Unreadable():
                     unreadable.add(place)
         entries = [entry for reading in files.values() for entry in reading.entries]
-        ever_good |= {entry.item for entry in entries if isinstance(entry, Found)}
+        ever_good |= {entry.item for entry in entries if isinstance(entry, ValidObject)}
         after = {item_key(item): item for item in index.items()}
         assert set(after.values()) <= ever_good
-        all_readable = not unreadable and all(isinstance(entry, Found) for entry in entries)
+        all_readable = not unreadable and all(isinstance(entry, ValidObject) for entry in entries)
         for name in "xyz":
             mentioned = [entry for entry in entries if entry.key == key(name)]
             if not mentioned and all_readable:
                 assert key(name) not in after
             elif mentioned and key(name) in before:
                 assert key(name) in after
-            if mentioned and all_readable and all(isinstance(entry, Found) for entry in mentioned):
+            if mentioned and all_readable and all(isinstance(entry, ValidObject) for entry in mentioned):
                 first = min(place for place, reading in files.items() if any(e in mentioned for e in reading.entries))
                 wins = next(entry for entry in files[first].entries if entry in mentioned)
-                assert isinstance(wins, Found)
+                assert isinstance(wins, ValidObject)
                 assert after[key(name)] == wins.item
 
 
 @given(_edits)
 def test_saying_the_same_again_says_nothing(edits: list[dict[Place, Reading]]) -> None:
-    index = FileIndex("files")
+    index = new_index()
     for edit in edits:
         index.update(edit)
-        assert index.update(edit) == ()
+        assert index.update(edit) == []
 
 
 @given(_edits, st.sampled_from([A, B, C]), _readings)
 def test_what_is_harmless_deletes_and_refuses_nothing(
     edits: list[dict[Place, Reading]], place: Place, reading: Reading
 ) -> None:
-    index = FileIndex("files")
+    index = new_index()
     for edit in edits:
         index.update(edit)
     before = set(index.rejections())

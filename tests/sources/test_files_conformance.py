@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources.conformance import Feed, SourceConformance
+from tests.sources.conformance import Feed, RereadingSourceConformance
 from tests.sources.files_feed import FilesFeed
 
 
-class TestFiles(SourceConformance):
+class TestFiles(RereadingSourceConformance):
     @pytest.fixture
     def feed(self, tmp_path: Path) -> Feed:
         return FilesFeed(tmp_path)

@@ -46,6 +46,7 @@ class Looker:
     def __init__(self, folder: Path) -> None:
         self.root = ConfigRoot(str(folder), "files")
         self.index = FileIndex("files")
+        self.index.state.announce()
         self._last = Look()
 
     def look(self) -> None:

@@ -12,9 +12,9 @@ from trio.testing import MockClock
 from mesh_pilot.model.config import ConfigError, Origin
 from mesh_pilot.model.events import Delete, MeshConfigValue, MeshNetworksValue
 from mesh_pilot.sources.files import Timing
-from mesh_pilot.sources.files.content import Faulty
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_config, mesh_networks, mesh_source
 from mesh_pilot.sources.files.roots import FileRoot
+from mesh_pilot.sources.published import InvalidObject
 from tests.sources.conformance import Follower, running
 
 NETWORKS = """\
@@ -136,6 +136,6 @@ def test_an_internal_error_is_a_rejection_of_the_file() -> None:
         raise ZeroDivisionError("oops")
 
     (entry,) = FileRoot("mesh.yaml", "mesh", decode, ("mesh",)).parse("mesh.yaml", {"": b""})
-    assert isinstance(entry, Faulty)
+    assert isinstance(entry, InvalidObject)
     assert entry.key == ("mesh",)
     assert "ZeroDivisionError: oops" in entry.problems[0].reason

@@ -13,7 +13,7 @@ from mesh_pilot.model.events import Item, Replace, Synced, Upsert
 from mesh_pilot.sources.kubernetes import Access, KubernetesError, KubernetesSource, load_access
 from mesh_pilot.sources.kubernetes.access import Pem
 from mesh_pilot.world.entries import HEALTH_ANNOTATION, is_healthy
-from tests.sources.conformance import Feed, SourceConformance, running
+from tests.sources.conformance import Feed, RereadingSourceConformance, running
 from tests.sources.kube_feed import ROUTES, TOKEN, KubeFeed
 from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually
@@ -27,7 +27,7 @@ async def kube(nursery, free_ports: Ports) -> KubeFeed:  # type: ignore[no-untyp
     return await KubeFeed.open(nursery, free_ports(1)[0])
 
 
-class TestKubernetes(SourceConformance):
+class TestKubernetes(RereadingSourceConformance):
     @pytest.fixture
     def feed(self, kube: KubeFeed) -> Feed:
         return kube

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from conformance import Picture
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -22,6 +21,7 @@ from mesh_pilot.sources.published import (
     ValidObject,
 )
 from mesh_pilot.world import World
+from tests.sources.conformance import Picture
 
 PROBLEM = Problem("spec", "is wrong")
 

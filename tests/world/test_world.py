@@ -275,6 +275,20 @@ def test_a_rejection_stands_until_the_object_is_good_gone_or_its_place_is() -> N
         assert world.rejections() == ()
 
 
+def test_replacing_a_collection_ends_the_rejections_in_it_and_no_others() -> None:
+    world = World()
+    (good,) = configs(virtual_service("v", "a"))
+    problem = (Problem("spec.hosts", "is empty"),)
+    of_object = Rejected(SOURCE, Origin(SOURCE, "v.yaml", 3), problem, item_key(good))
+    of_file = Rejected(SOURCE, Origin(SOURCE, "v.yaml"), problem)
+    of_other = Rejected("consul", Origin("consul", "v.yaml"), problem)
+    world.apply([of_object, of_file, of_other])
+    world.apply([Replace(SOURCE, ("config", "VirtualService"), ())])
+    assert world.rejections() == (of_other, of_file)
+    world.apply([Replace(SOURCE, (), ())])
+    assert world.rejections() == (of_other,)
+
+
 def test_it_knows_which_sources_have_not_synced() -> None:
     world = World()
     world.expect("files")

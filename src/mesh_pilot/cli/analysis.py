@@ -12,7 +12,7 @@ import attrs
 from mesh_pilot.cli.recognised import Role, role_of
 from mesh_pilot.config.groups import reason_ignored
 from mesh_pilot.model.config import ConfigError, Origin, Severity
-from mesh_pilot.model.events import Event, MeshConfigValue, MeshNetworksValue, Rejected, Replace
+from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected
 from mesh_pilot.ops.changes import WITHOUT_EFFECT, describe, warnings_of
 from mesh_pilot.ops.patches import in_configs
 from mesh_pilot.ops.world_pages import configs, warnings
@@ -166,8 +166,7 @@ class _Reading:
         index = FileIndex(SOURCE)
         index.update(self._content)
         world = World()
-        events: list[Event] = [Replace(SOURCE, (), index.items()), *index.rejections()]
-        world.apply(events)
+        world.apply(index.state.announce())
         found = [*self._errors, *(f for rejected in world.rejections() for f in _of_rejected(rejected))]
         doubts = [line for settings in self._settings for line in warnings_of(settings)]
         found += (Finding(Severity.WARNING, **line) for line in [*doubts, *warnings(world), *_without_effect(world)])

@@ -202,10 +202,12 @@ class World:
                 for key, item in new.items():
                     held[key] = item
                     touched[key] = None
-                for source, where in list(self._rejected):
-                    is_in_it = not collection or (isinstance(where, tuple) and where[: len(collection)] == collection)
-                    if source == event.source and is_in_it:
-                        del self._rejected[source, where]
+                for slot in list(self._rejected):
+                    is_in_it = not collection or (
+                        isinstance(slot[1], tuple) and slot[1][: len(collection)] == collection
+                    )
+                    if slot[0] == event.source and is_in_it:
+                        del self._rejected[slot]
             case Synced(source=source):
                 self._synced.add(source)
             case Rejected():

@@ -10,7 +10,7 @@ import structlog
 import trio
 
 from mesh_pilot.model.config import Config, ConfigError, Origin, Problem
-from mesh_pilot.model.events import Event, Replace, Synced
+from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.consul.api import Answer, ConsulApi, open_api
@@ -21,10 +21,10 @@ from mesh_pilot.sources.consul.instance import Instance, is_entry, read_instance
 from mesh_pilot.sources.consul.line import Line
 from mesh_pilot.sources.consul.mapping import no_name, read_service
 from mesh_pilot.sources.consul.narrowing import narrowing
-from mesh_pilot.sources.consul.picture import Picture
 from mesh_pilot.sources.consul.settings import ConsulSettings
 from mesh_pilot.sources.consul.sweeper import Sweeper
 from mesh_pilot.sources.consul.triggers import Triggers
+from mesh_pilot.sources.published import Precedence, PublishedState
 
 log = structlog.get_logger(scope="sources")
 
@@ -86,22 +86,20 @@ class _Run:
 class ConsulSource:
     """Sends the services of a Consul datacenter and how they change.
 
-    State: `_picture`, `_instances` and `_values`, what is known, survive a restart; `_doubted_since`, what misses
-    something that is not believed to be gone yet; `_announced`, whether this run's first picture was sent; `_run`,
-    what lives as long as a run.
+    State: `_state`, `_instances` and `_values`, what is known, survive a restart; `_doubted_since`, what misses
+    something that is not believed to be gone yet; `_run`, what lives as long as a run.
     """
 
     def __init__(self, name: str, settings: ConsulSettings) -> None:
         self.name = name
         self.settings = settings
         self._narrowing = narrowing(settings.service_filter, settings.service_tag)
-        self._picture = Picture(name)
+        self._state = PublishedState[str](name, Precedence.FIRST)
         self._values: dict[str, Value] = {}
         """What stands in KV, as it was last read."""
         self._instances: dict[str, tuple[Instance, ...]] = {}
         """Of each service, as they are served."""
         self._doubted_since: dict[str, float] = {}
-        self._announced = False
         self._run: _Run | None = None
         self._queries = self._failures = self._outages = 0
         """Of runs before this one."""
@@ -114,9 +112,9 @@ class ConsulSource:
         run = self._run
         down_since = run.line.down_since if run else None
         return ConsulStatistics(
-            items=len(self._picture.items()),
-            rejected=len(self._picture.rejections()),
-            synced=self._announced,
+            items=len(self._state),
+            rejected=len(self._state.rejections()),
+            synced=self._state.is_announced,
             waiting_for=self._waiting_for(),
             services=len(run.followed) if run else 0,
             queries=self._queries + (run.api.http.requests if run else 0),
@@ -139,7 +137,7 @@ class ConsulSource:
 
         Raises ConsulError for TLS files that can't be used.
         """
-        self._announced = False
+        self._state.restart()
         timing = self.settings.timing
         async with open_api(self.settings) as api, trio.open_nursery() as nursery:
             backoff = Backoff(timing.retry_seconds, timing.retry_limit_seconds)
@@ -197,7 +195,7 @@ class ConsulSource:
         wanted = self._wanted(answer.data)
         names = frozenset(name for name in wanted if _can_be_asked_for(name))
         async with run.telling:
-            known = run.followed.keys() | {name for name in map(_service_at, self._picture.locations()) if name}
+            known = run.followed.keys() | {name for name in map(_service_at, self._state.locations) if name}
             gone = known - wanted
             seconds = self._doubt(CATALOG, is_lost or not names, bool(gone))
             new = sorted(names - run.followed.keys())
@@ -209,7 +207,7 @@ class ConsulSource:
                 run.nursery.start_soon(self._follow_service, run, name, run.followed[name])
             events = [] if seconds else [event for name in sorted(gone) for event in self._let_go(run, name)]
             for name in sorted(wanted - names):
-                events += self._picture.refuse(_service(name), (no_name(name),))
+                events += self._state.refuse(_service(name), (no_name(name),))
             await self._say(run, CATALOG, events)
             return seconds or None
 
@@ -220,7 +218,7 @@ class ConsulSource:
         run.unanswered.discard(_service(name))
         self._doubted_since.pop(_service(name), None)
         self._instances.pop(name, None)
-        return self._picture.drop(_service(name))
+        return self._state.drop(_service(name))
 
     def _wanted(self, data: object) -> frozenset[str]:
         """The services of a catalog that the mesh is to have."""
@@ -261,10 +259,10 @@ class ConsulSource:
             reading = read_service(name, instances, self.settings)
         except Exception as error:
             log.error("internal error over a service", source=self.name, service=name, exc_info=error)
-            return self._picture.refuse(where, (_mistake_of_ours(error),))
+            return self._state.refuse(where, (_mistake_of_ours(error),))
         if reading.service is None and reading.problems:
-            return self._picture.refuse(where, (*reading.problems, *odd))
-        return self._picture.put(where, reading.items(), (*reading.problems, *odd))
+            return self._state.refuse(where, (*reading.problems, *odd))
+        return self._state.put(where, reading.items(), (*reading.problems, *odd))
 
     async def _take_configs(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
         """All objects in the KV store; only those that differ are parsed."""
@@ -273,10 +271,10 @@ class ConsulSource:
         async with run.telling:
             gone = sorted(self._values.keys() - values.keys())
             seconds = self._doubt(CONFIGS, is_lost or not values, bool(gone))
-            events = list(self._picture.put(prefix, (), problems))
+            events = list(self._state.put(prefix, (), problems))
             for key in () if seconds else gone:
                 del self._values[key]
-                events += self._picture.drop(location_of(key))
+                events += self._state.drop(location_of(key))
             for key, value in sorted(values.items()):
                 if self._values.get(key) != value:
                     is_large = isinstance(value, bytes) and len(value) > LARGE_BYTES
@@ -298,8 +296,8 @@ class ConsulSource:
 
     def _taken(self, where: str, config: Config | ConfigError) -> Sequence[Event]:
         if isinstance(config, ConfigError):
-            return self._picture.refuse(where, config.problems, config.origin.line)
-        return self._picture.put(where, (config,))
+            return self._state.refuse(where, config.problems, line=config.origin.line)
+        return self._state.put(where, (config,))
 
     # -- doubt
 
@@ -334,18 +332,17 @@ class ConsulSource:
     async def _say(self, run: _Run, what: str, events: Sequence[Event]) -> None:
         """Send what has changed; before the first picture, send that once everything has been answered."""
         run.unanswered.discard(what)
-        if not self._announced:
+        if not self._state.is_announced:
             if run.unanswered:
                 return
-            self._announced = True
-            rejections = self._picture.rejections()
+            rejections = self._state.rejections()
             log.info("initial sync complete", source=self.name, services=len(run.followed), rejected=len(rejections))
-            events = (Replace(self.name, (), self._picture.items()), *rejections, Synced(self.name))
+            events = [*self._state.announce(), Synced(self.name)]
         for event in events:
             await run.events.send(event)
 
     def _waiting_for(self) -> str:
-        if self._announced:
+        if self._state.is_announced:
             return ""
         if self._run is None:
             return "not started"

@@ -7,11 +7,7 @@ from typing import NamedTuple
 
 import attrs
 
-from mesh_pilot.model.config import Problem
-from mesh_pilot.model.events import Item
-
-Key = tuple[str, ...]
-"""The key of an item, as `model.events.item_key` gives it."""
+from mesh_pilot.sources.published import InvalidObject, ValidObject
 
 
 class Place(NamedTuple):
@@ -37,26 +33,6 @@ def printable(path: str) -> str:
 
 
 @attrs.frozen
-class Found:
-    """A good object."""
-
-    key: Key
-    item: Item
-    line: int = 0
-    """1-based line it starts on; 0 where there are no lines."""
-
-
-@attrs.frozen
-class Faulty:
-    """An object that can't be accepted."""
-
-    problems: tuple[Problem, ...]
-    key: Key | None = None
-    """None: so broken that it can't be told which object it is."""
-    line: int = 0
-
-
-@attrs.frozen
 class Ignored:
     """An object of a kind that is not ours, such as a Deployment."""
 
@@ -67,7 +43,7 @@ class Ignored:
     """False: it has no name, so it may be an object of ours that was overwritten."""
 
 
-Entry = Found | Faulty
+Entry = ValidObject | InvalidObject
 
 
 @attrs.frozen

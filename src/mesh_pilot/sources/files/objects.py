@@ -13,8 +13,9 @@ from mesh_pilot.config.kinds import KindError, lookup
 from mesh_pilot.config.yaml import Document, load_part, split
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import item_key
-from mesh_pilot.sources.files.content import Entry, Faulty, Found, Ignored, Key
+from mesh_pilot.sources.files.content import Entry, Ignored
 from mesh_pilot.sources.files.secrets import read_secret_object
+from mesh_pilot.sources.published import InvalidObject, Key, ValidObject
 
 log = structlog.get_logger(scope="sources")
 
@@ -39,7 +40,7 @@ def read_objects(
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         reason = f"is not UTF-8 text: byte 0x{data[error.start]:02x} at offset {error.start}"
-        yield Faulty((Problem("", reason, line=line),), line=line)
+        yield InvalidObject((Problem("", reason, line=line),), line=line)
         return
     if origin.location.lower().endswith(".json"):
         # JSON may be indented with tabs, YAML may not; inside JSON strings there can be none.
@@ -81,7 +82,7 @@ def _read(document: Document, origin: Origin, default_namespace: str) -> Entry |
         return _faulty(error)
     except Exception as error:
         return internal_error(error, attrs.evolve(origin, line=document.line))
-    return Found(item_key(config), config, config.origin.line)
+    return ValidObject(item_key(config), config, config.origin.line)
 
 
 def _has_name(document: Document) -> bool:
@@ -89,14 +90,14 @@ def _has_name(document: Document) -> bool:
     return isinstance(metadata, Mapping) and bool(metadata.get("name") or metadata.get("generateName"))
 
 
-def internal_error(error: Exception, origin: Origin, key: Key | None = None) -> Faulty:
+def internal_error(error: Exception, origin: Origin, key: Key | None = None) -> InvalidObject:
     """What a mistake of ours while decoding costs: this object and no other. Logs it."""
     log.error("internal error while decoding an object", file=origin.location, line=origin.line, exc_info=error)
     reason = f"internal error of mesh-pilot while decoding it ({type(error).__name__}: {error}); please report it"
-    return Faulty((Problem("", reason, line=origin.line),), key, origin.line)
+    return InvalidObject((Problem("", reason, line=origin.line),), key, origin.line)
 
 
-def _faulty(error: ConfigError) -> Faulty:
+def _faulty(error: ConfigError) -> InvalidObject:
     certain = error.key is not None and not any(problem.path in _IDENTITY for problem in error.problems)
     key = ("config", *error.key) if error.key is not None and certain else None
-    return Faulty(error.problems, key, error.origin.line)
+    return InvalidObject(error.problems, key, error.origin.line)

@@ -17,9 +17,10 @@ import attrs
 
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import Item, item_key
-from mesh_pilot.sources.files.content import Entry, Faulty, Found, Ignored, printable
+from mesh_pilot.sources.files.content import Entry, Ignored, printable
 from mesh_pilot.sources.files.objects import Known, internal_error, read_objects
 from mesh_pilot.sources.files.secrets import PART_NAMES, make_credential
+from mesh_pilot.sources.published import InvalidObject, ValidObject
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 """Larger files are refused: they are not configuration."""
@@ -113,7 +114,7 @@ class CredentialsRoot:
     def parse(self, unit: str, parts: Parts, known: Known | None = None) -> Iterator[Entry | Ignored]:
         secret, problems = make_credential(printable(Path(unit).name), "", parts)
         key = item_key(secret)
-        yield Faulty(problems, key) if problems else Found(key, secret)
+        yield InvalidObject(problems, key) if problems else ValidObject(key, secret)
 
 
 @attrs.frozen
@@ -143,13 +144,13 @@ class FileRoot:
         try:
             item = self.decode(parts[""].decode("utf-8-sig"), Origin(self.source, printable(unit)))
         except UnicodeDecodeError:
-            yield Faulty((Problem("", "is not UTF-8 text"),), self.key)
+            yield InvalidObject((Problem("", "is not UTF-8 text"),), self.key)
         except ConfigError as error:
-            yield Faulty(error.problems, self.key, error.origin.line)
+            yield InvalidObject(error.problems, self.key, error.origin.line)
         except Exception as error:
             yield internal_error(error, Origin(self.source, printable(unit)), self.key)
         else:
-            yield Found(self.key, item)
+            yield ValidObject(self.key, item)
 
 
 class _Walk:

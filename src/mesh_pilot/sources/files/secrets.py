@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from mesh_pilot.config.yaml import Document
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Secret, item_key
-from mesh_pilot.sources.files.content import Entry, Faulty, Found, Ignored
+from mesh_pilot.sources.files.content import Entry, Ignored
+from mesh_pilot.sources.published import InvalidObject, ValidObject
 
 _PARTS = {
     "tls.crt": "certificate_chain",
@@ -64,7 +65,9 @@ def read_secret_object(document: Document, default_namespace: str) -> Entry | Ig
     metadata = data.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     if not isinstance(metadata, Mapping) or not isinstance(name, str) or not name:
-        return Faulty((Problem("metadata.name", "is missing", line=document.line_of("metadata")),), line=document.line)
+        return InvalidObject(
+            (Problem("metadata.name", "is missing", line=document.line_of("metadata")),), line=document.line
+        )
     namespace = str(metadata.get("namespace") or default_namespace)
     problems: list[Problem] = []
     parts = {part: value for part, value in _decoded(document, problems).items() if part in _PARTS}
@@ -76,8 +79,8 @@ def read_secret_object(document: Document, default_namespace: str) -> Entry | Ig
         problems += (attrs.evolve(p, path=f"{where[p.path]}[{p.path}]" if p.path else "data") for p in wrong)
     if problems:
         lined = tuple(attrs.evolve(p, line=document.line_of(p.path)) for p in problems)
-        return Faulty(lined, item_key(secret), document.line)
-    return Found(item_key(secret), secret, document.line)
+        return InvalidObject(lined, item_key(secret), document.line)
+    return ValidObject(item_key(secret), secret, document.line)
 
 
 def _decoded(document: Document, problems: list[Problem]) -> dict[str, bytes]:

@@ -12,7 +12,7 @@ import structlog
 import trio
 
 from mesh_pilot.config.groups import reason_ignored
-from mesh_pilot.model.events import Accepted, Event, Replace, Synced
+from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.sources.base import IgnoredKind
 from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.files.content import Content, Entry, Gone, Ignored, Place, Reading, Unreadable
@@ -62,8 +62,7 @@ class FileSource:
 
     State: `_last` and `_index`, what is known, survive a restart; `_waiting`, changes that do not count yet; `_recent`,
     units that changed since all was quiet; `_writers`, paths that are being written, and `_written`, which files those
-    are; `_known`, what stood in the parts of files that hold several objects; `_ignored`, objects that are not ours;
-    `_over`, what became good before the first picture was sent.
+    are; `_known`, what stood in the parts of files that hold several objects; `_ignored`, objects that are not ours.
     """
 
     def __init__(self, name: str, roots: Sequence[Root], *, timing: Timing | None = None, poll: bool = False) -> None:
@@ -83,8 +82,6 @@ class FileSource:
         self._ignored: dict[Place, tuple[Ignored, ...]] = {}
         self._ignored_told: tuple[IgnoredKind, ...] | None = ()
         self._known: dict[Place, Known] = {}
-        self._over: list[Accepted] = []
-        self._announced = False
         self._synced = False
         self._looks = 0
         self._reads = 0
@@ -117,7 +114,8 @@ class FileSource:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Send everything, then every change, until cancelled. What is known is kept for the next run."""
-        self._announced = self._synced = False
+        self._index.state.restart()
+        self._synced = False
         self._writers.forget()
         async with trio.open_nursery() as nursery:
             watcher = Watcher(nursery, self._wake_up, self._timing.rescan_seconds, self._writers)
@@ -217,15 +215,11 @@ class FileSource:
     def _take(self) -> Sequence[Event]:
         """What is to be sent now."""
         events = self._index.update(self._due())
-        if self._announced:
-            return [*events, *self._sync()]
-        self._over += (event for event in events if isinstance(event, Accepted))
-        if self._waiting.untold:
-            return []
-        over, self._over, self._announced = self._over, [], True
-        rejections = self._index.rejections()
-        picture: list[Event] = [Replace(self.name, (), self._index.items()), *over, *rejections]
-        return [*picture, *self._sync()]
+        if not self._index.state.is_announced:
+            if self._waiting.untold:
+                return []
+            events = self._index.state.announce()
+        return [*events, *self._sync()]
 
     def _due(self) -> Mapping[Place, Reading]:
         """The changes that need not wait any longer."""
@@ -252,7 +246,7 @@ class FileSource:
     def _waiting_for(self) -> str:
         if self._synced:
             return ""
-        if not self._announced:
+        if not self._index.state.is_announced:
             return "files being read"
         unread = (root.path for rank, root in enumerate(self._roots) if rank not in self._last.identities)
         return "; ".join(f"{path} can't be read" for path in unread)

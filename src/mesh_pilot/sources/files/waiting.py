@@ -145,4 +145,4 @@ class Waiting:
 
 def _empties(index: FileIndex, place: Place, reading: Reading) -> bool:
     """Whether a file that has objects holds no document any more."""
-    return isinstance(reading, Content) and reading.is_empty and index.claims(place) > 0
+    return isinstance(reading, Content) and reading.is_empty and index.count_objects(place) > 0

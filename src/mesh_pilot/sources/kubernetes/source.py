@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -12,16 +13,15 @@ import trio
 
 from mesh_pilot.config.decode import decode
 from mesh_pilot.config.kinds import KINDS, Kind
-from mesh_pilot.model.config import Config, ConfigError, Origin
-from mesh_pilot.model.events import Accepted, Delete, Event, Rejected, Replace, Synced, Upsert
+from mesh_pilot.model.config import ConfigError, Origin
+from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.beside import beside, has_many_values
 from mesh_pilot.sources.kubernetes.access import Access
 from mesh_pilot.sources.kubernetes.follow import Object, follow
+from mesh_pilot.sources.published import Key, Precedence, PublishedState
 
 log = structlog.get_logger(scope="sources")
-
-Key = tuple[str, ...]
 
 
 @attrs.frozen
@@ -39,7 +39,12 @@ class KubernetesStatistics:
 
 
 class KubernetesSource:
-    """State: what is in force and what stands refused, by key; which kinds this run has listed, and what is wrong."""
+    """Sends the Istio objects of a Kubernetes and how they change.
+
+    State: `_state`, what was published, by key; `_versions`, of every object that was read, its version in Kubernetes;
+    `_paths`, where each kind was last read; `_unlisted`, the kinds that this run has not listed yet; `_trouble`, since
+    when and why a kind can't be read.
+    """
 
     def __init__(
         self,
@@ -54,35 +59,34 @@ class KubernetesSource:
         self._access = access
         self._kinds = kinds
         self._backoff = backoff
-        self._items: dict[Key, Config] = {}
-        self._standing: dict[Key, Rejected] = {}
+        self._state = PublishedState[Key](name, Precedence.FIRST, describe=self._location)
         self._versions: dict[Key, str] = {}
-        """Of every object that was judged, its version in Kubernetes."""
+        self._paths: dict[str, str] = {}
         self._unlisted: set[str] = set(kinds)
-        self._announced = False
         self._trouble: dict[str, tuple[float, str]] = {}
         self._events: trio.MemorySendChannel[Event] | None = None
         self._turn = trio.Lock()
-        """Held while the first picture is told: what changes meanwhile comes after it."""
+        """Held while events are sent: what changes while the first picture is sent comes after it."""
 
     def __repr__(self) -> str:
-        return f"<KubernetesSource {self.name}: {len(self._items)} objects, {len(self._standing)} refused>"
+        return f"<KubernetesSource {self.name}: {len(self._state)} objects, {len(self._state.rejections())} refused>"
 
     def statistics(self) -> KubernetesStatistics:
         since, reason = min(self._trouble.values(), default=(0.0, ""))
         waiting = ""
-        if not self._announced:
+        is_announced = self._state.is_announced
+        if not is_announced:
             waiting = reason or f"listing {', '.join(sorted(self._unlisted))}"
-        counts = {kind: sum(key[1] == kind for key in self._items) for kind in self._kinds}
+        counts = Counter(key[1] for key in self._state.keys)
         return KubernetesStatistics(
-            items=len(self._items),
-            rejected=len(self._standing),
-            synced=self._announced,
+            items=len(self._state),
+            rejected=len(self._state.rejections()),
+            synced=is_announced,
             waiting_for=waiting,
-            stale_seconds=trio.current_time() - since if self._trouble and self._announced else 0.0,
+            stale_seconds=trio.current_time() - since if self._trouble and is_announced else 0.0,
             trouble=reason,
             server=self._access.server,
-            kinds={kind: count for kind, count in counts.items() if count},
+            kinds={kind: counts[kind] for kind in self._kinds if counts[kind]},
         )
 
     async def run(
@@ -92,7 +96,8 @@ class KubernetesSource:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Read until cancelled. What is known is kept for the next run."""
-        self._events, self._announced, self._unlisted = events, False, set(self._kinds)
+        self._events, self._unlisted = events, set(self._kinds)
+        self._state.restart()
         async with trio.open_nursery() as nursery:
             for kind in self._kinds.values():
                 nursery.start_soon(partial(follow, self._access, kind, self, self._backoff()))
@@ -105,16 +110,22 @@ class KubernetesSource:
         there = set()
         for found in objects:
             there.add(_key(kind, found))
-            await self._look(kind, version, found)
+            await self._read(kind, version, found)
         for key in [key for key in self._versions if key[1] == kind.name and key not in there]:
             await self._drop(key)
         self._unlisted.discard(kind.name)
-        if not self._unlisted and not self._announced:
-            await self._announce()
+        if not self._unlisted and not self._state.is_announced:
+            log.info(
+                "initial sync complete",
+                source=self.name,
+                objects=len(self._state),
+                rejected=len(self._state.rejections()),
+            )
+            await self._send([*self._state.announce(), Synced(self.name)])
 
     async def changed(self, kind: Kind, version: str, found: Object, *, there: bool) -> None:
         if there:
-            await self._look(kind, version, found)
+            await self._read(kind, version, found)
         else:
             await self._drop(_key(kind, found))
 
@@ -129,55 +140,39 @@ class KubernetesSource:
 
     # -- what becomes of it
 
-    async def _look(self, kind: Kind, version: str, found: Object) -> None:
-        """Judge an object, unless it is known in just this version."""
+    async def _read(self, kind: Kind, version: str, found: Object) -> None:
+        """Decode an object, unless it was read in this very version."""
         key, at = _key(kind, found), found["metadata"].get("resourceVersion", "")
         if at and self._versions.get(key) == at:
             return
-        path = f"{self._access.server}/apis/{kind.group}/{version}/{kind.plural}"
-        origin = Origin(self.name, f"{path} {key[2]}/{key[3]}" if key[2] else f"{path} {key[3]}")
+        self._paths[kind.name] = f"{self._access.server}/apis/{kind.group}/{version}/{kind.plural}"
         document = {"apiVersion": f"{kind.group}/{version}", "kind": kind.name, "metadata": found["metadata"]}
         document |= {part: found[part] for part in ("spec", "status") if part in found}
+        origin = Origin(self.name, self._location(key))
         try:
             config = await beside(has_many_values(document), partial(decode, document, origin=origin))
         except ConfigError as error:
-            self._versions[key] = at
-            self._standing[key] = Rejected(self.name, origin, error.problems, key)
-            await self._tell(self._standing[key])
-            return
-        before = self._items.get(key)
+            events = self._state.refuse(key, error.problems, key=key)
+        else:
+            events = self._state.put(key, [config])
         self._versions[key] = at
-        self._items[key] = config
-        if before != config:
-            await self._tell(Upsert(self.name, config))
-        await self._recover(key)
+        await self._send(events)
 
     async def _drop(self, key: Key) -> None:
         self._versions.pop(key, None)
-        if self._items.pop(key, None) is not None:
-            await self._tell(Delete(self.name, key))
-        await self._recover(key)
+        await self._send(self._state.drop(key))
 
-    async def _recover(self, key: Key) -> None:
-        rejected = self._standing.pop(key, None)
-        if rejected is not None:
-            await self._tell(Accepted(self.name, rejected.origin.location))
+    def _location(self, key: Key) -> str:
+        _, kind, namespace, name = key
+        return f"{self._paths[kind]} {namespace}/{name}" if namespace else f"{self._paths[kind]} {name}"
 
-    async def _tell(self, event: Event) -> None:
-        """Pass an event on, once the first picture of this run is."""
-        if self._announced and self._events is not None:
-            async with self._turn:
-                await self._events.send(event)
-
-    async def _announce(self) -> None:
+    async def _send(self, events: Sequence[Event]) -> None:
+        if not events:
+            return
         assert self._events is not None
-        items, rejections = tuple(self._items.values()), tuple(self._standing.values())
-        picture: list[Event] = [Replace(self.name, (), items), *rejections, Synced(self.name)]
         async with self._turn:
-            self._announced = True
-            for event in picture:
+            for event in events:
                 await self._events.send(event)
-        log.info("initial sync complete", source=self.name, objects=len(items), rejected=len(rejections))
 
 
 def _key(kind: Kind, found: Object) -> Key:
