@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.envoy.routes.tables import Table, planned_hosts, route_configuration
+from mesh_pilot.envoy.routes.tables import route_configuration
 from mesh_pilot.incremental import Watch
 from mesh_pilot.mesh.outbound import outbound_listeners
 from mesh_pilot.mesh.overlap_index import OverlapIndex
 from mesh_pilot.mesh.proxy.scope import OutboundScope, proxy_facts, proxy_keys
 from mesh_pilot.mesh.sidecar_scope import all_services, scope_buckets, scope_services
+from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, planned_hosts
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.events import Delete, Item, Synced, Upsert, item_key
 from mesh_pilot.model.service import Port, Protocol, Resolution, Service
@@ -134,7 +135,7 @@ def check(world: World, watch: Watch) -> None:
         check_services(watch, scope, world)
         check_listeners(watch, scope, world)
         names = [f"{host}:{port}" for host in HOSTS for port in (80, 81)]
-        for table in (Table(80), Table(81), Table(), *(Table(int(name[-2:]), name) for name in names)):
+        for table in (TableName(80), TableName(81), TableName(), *(TableName(int(name[-2:]), name) for name in names)):
             check_table(watch, scope, table, world)
 
 
@@ -153,7 +154,7 @@ def check_listeners(watch: Watch, scope: OutboundScope, world: World) -> None:
     assert tuple(conflict for _, conflict in found.conflicts) == conflicts
 
 
-def check_table(watch: Watch, scope: OutboundScope, table: Table, world: World) -> None:
+def check_table(watch: Watch, scope: OutboundScope, table: TableName, world: World) -> None:
     wanted = plain_plans.planned_hosts(world.view, scope, table)
     found = watch.get(planned_hosts.query(scope, table))
     assert sorted(found, key=lambda host: host.name) == list(wanted)

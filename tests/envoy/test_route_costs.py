@@ -62,7 +62,7 @@ def test_an_edit_of_a_virtual_service_costs_the_same_in_a_mesh_of_100_and_of_100
         costs.append(tables.cost(rule(7, seconds=2)))
         assert all(new != old for new, old in zip(tables.get(), before, strict=True))
     assert costs[0] == costs[1]
-    assert "_group" not in costs[0], "an edit of routes leaves the plan alone"
+    assert "_lone_shard" not in costs[0], "an edit of routes leaves the plan alone"
 
 
 def test_sidecars_of_all_namespaces_share_the_routes_of_a_virtual_service() -> None:

@@ -6,8 +6,8 @@ import attrs
 import pytest
 from envoy.config.route.v3 import route_pb2
 
-from mesh_pilot.envoy.routes.tables import Table, parse_table
-from mesh_pilot.mesh.domains import service_names
+from mesh_pilot.mesh.virtual_hosts.planned import service_names
+from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, parse_table
 from mesh_pilot.model.service import Resolution, Service
 from tests.support.listeners import listeners, tcp
 from tests.support.plans import outbound_clusters
@@ -218,17 +218,17 @@ def test_a_table_whose_listener_is_gone_is_empty_but_for_everything_else() -> No
 @pytest.mark.parametrize(
     ("name", "meaning"),
     [
-        ("8080", Table(8080)),
-        ("a.example.com:80", Table(80, "a.example.com:80")),
-        ("http_proxy", Table()),
-        ("unix:///a", Table(bind="unix:///a")),
+        ("8080", TableName(8080)),
+        ("a.example.com:80", TableName(80, "a.example.com:80")),
+        ("http_proxy", TableName()),
+        ("unix:///a", TableName(bind="unix:///a")),
         ("http.80", None),
         ("", None),
         (":80", None),
         ("0", None),
     ],
 )
-def test_names_of_tables(name: str, meaning: Table | None) -> None:
+def test_names_of_tables(name: str, meaning: TableName | None) -> None:
     assert parse_table(name) == meaning
 
 

@@ -9,13 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
-from mesh_pilot.envoy.routes.build import virtual_service_routes
-from mesh_pilot.envoy.routes.planned import HTTP_PORT
-from mesh_pilot.envoy.routes.tables import Table, _egress_for
-from mesh_pilot.envoy.routes.virtual_host import PlannedHost, RouteSource, ServiceRoutes
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
 from mesh_pilot.mesh.destination_rules import destination_rule_ref
-from mesh_pilot.mesh.domains import Claims, host_port, service_addresses, service_names
 from mesh_pilot.mesh.listener_candidates import TcpMember, _endpoint_addresses, _RouteHeads
 from mesh_pilot.mesh.names import UNIX_PREFIX, listener_name
 from mesh_pilot.mesh.outbound import SERVER_FIRST, OutboundListener
@@ -30,6 +25,18 @@ from mesh_pilot.mesh.sidecar_scope import (
     destinations,
     egress_listeners,
 )
+from mesh_pilot.mesh.virtual_hosts.host_candidates import HTTP_PORT
+from mesh_pilot.mesh.virtual_hosts.planned import (
+    DomainTable,
+    PlannedHost,
+    RouteSource,
+    ServiceRoutes,
+    VirtualServiceRoutes,
+    host_port,
+    service_addresses,
+    service_names,
+)
+from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, egress_for
 from mesh_pilot.mesh.virtual_services.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
@@ -98,9 +105,9 @@ def scope_services(view: View, scope: OutboundScope) -> tuple[Service, ...]:
     return tuple(found.values())
 
 
-def planned_hosts(view: View, scope: OutboundScope, table: Table) -> tuple[PlannedHost, ...]:
+def planned_hosts(view: View, scope: OutboundScope, table: TableName) -> tuple[PlannedHost, ...]:
     """The virtual hosts of a table by name, without the one for everything else."""
-    egress = _egress_for(egress_listeners(view, scope), table)
+    egress = egress_for(egress_listeners(view, scope), table)
     if egress is None:
         return ()
     port = 0 if egress.protocol is Protocol.HTTP_PROXY else table.port
@@ -170,7 +177,7 @@ class _HostPlanner:
         client = route_client(self._view, self._scope, MESH_GATEWAY, head.key, infer_ports=not self._port)
         for number, served in sorted(by_port.items()):
             if has_routes(self._view, head.key, client, number):
-                routes = virtual_service_routes.query(head.key, client, number)
+                routes = VirtualServiceRoutes(head.key, client, number)
                 configs = sources(self._view, head.key)
                 self._drafts.append(_Draft(number, tuple(hosts), tuple(served), routes, configs))
                 self._routed.update(service.host for service in served)
@@ -190,7 +197,7 @@ class _HostPlanner:
     def result(self) -> tuple[PlannedHost, ...]:
         services = [(s, d.port) for d in self._drafts for s in d.services]
         known = {name for s, port in services for name in (s.host, host_port(s.host, port))}
-        claims = Claims(known)
+        claims = DomainTable(known)
         planned: dict[str, PlannedHost] = {}
         for draft in self._drafts:
             for name, domains in self._claimed(draft, claims, planned):
@@ -198,14 +205,14 @@ class _HostPlanner:
         return tuple(host for _, host in sorted(planned.items()))
 
     def _claimed(
-        self, draft: _Draft, claims: Claims, planned: Mapping[str, PlannedHost]
+        self, draft: _Draft, claims: DomainTable, planned: Mapping[str, PlannedHost]
     ) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Name and domains of each host of a draft that still gets any."""
         # Where a table is for all ports, hosts without one are on the port that they imply.
         bare = bool(self._port) or draft.port == HTTP_PORT
         for host in draft.hosts:
             name = host_port(host, draft.port)
-            if name not in planned and (domains := claims.take((host,), (), draft.port, bare=bare)):
+            if name not in planned and (domains := claims.take((host,), (), draft.port, without_port=bare)):
                 yield name, domains
         for service in draft.services:
             name = host_port(service.host, draft.port)
@@ -213,7 +220,7 @@ class _HostPlanner:
                 continue
             names, short = service_names(service, self._scope.dns_domain)
             names += service_addresses(service, self._scope)
-            if domains := claims.take(names, short, draft.port, bare=bare):
+            if domains := claims.take(names, short, draft.port, without_port=bare):
                 yield name, domains
 
     def _ports(self, service: Service) -> Iterator[Port]:

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterator
+from datetime import timedelta
 
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
-from mesh_pilot.mesh.names import listener_name
+from mesh_pilot.mesh.names import IDENTITY_SECRET, TRUST_SECRET, file_certificate, file_roots, listener_name
+from mesh_pilot.mesh.peer_authentication import PeerModes, peer_modes
+from mesh_pilot.mesh.policies import PolicyContext, inbound_context
 from mesh_pilot.mesh.proxy.instances import instances
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.stat_names import inbound_stat_name
+from mesh_pilot.mesh.virtual_services.l4 import idle_timeout
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Protocol
@@ -54,6 +58,46 @@ class InboundPort:
         return listener_name(self.bind, self.number)
 
 
+@attrs.frozen(cache_hash=True)
+class MeshIdentity:
+    """The names of the secrets with a sidecar's certificate and the roots that it trusts."""
+
+    certificate: str = IDENTITY_SECRET
+    roots: str = TRUST_SECRET
+
+    @property
+    def in_files(self) -> bool:
+        """True if the certificate and the roots are files of the proxy: it does not wait for secrets then."""
+        return self.certificate != IDENTITY_SECRET and self.roots != TRUST_SECRET
+
+
+def server_identity(scope: OutboundScope) -> MeshIdentity:
+    """The secrets of the mesh identity, or those for the files that the node's metadata names."""
+    chain, key, roots = (scope.meta(f"TLS_SERVER_{part}") for part in ("CERT_CHAIN", "KEY", "ROOT_CERT"))
+    return MeshIdentity(
+        certificate=file_certificate(chain, key) if chain and key else IDENTITY_SECRET,
+        roots=file_roots(roots) if roots else TRUST_SECRET,
+    )
+
+
+@attrs.frozen(cache_hash=True)
+class InboundSettings:
+    """Everything that inbound filter chains depend on except the ports. Replicas of a workload share it."""
+
+    context: PolicyContext
+    modes: PeerModes
+    identity: MeshIdentity
+    interception: Interception
+    ipv4: bool
+    ipv6: bool
+    idle_timeout: timedelta | None = None
+    """For TCP connections."""
+
+    @property
+    def wildcard(self) -> str:
+        return "0.0.0.0" if self.ipv4 else "::"
+
+
 @attrs.frozen
 class InboundPlan:
     ports: tuple[InboundPort, ...]
@@ -80,6 +124,23 @@ def inbound_plan(view: View, workload: Workload) -> InboundPlan:
             reason = f"both serve port {port.number} of the workload; {other.protocol} of the older counts"
             conflicts.append(Conflict(port.name, other.host, port.host, reason, ConflictKind.INBOUND))
     return InboundPlan(tuple(held.values()), tuple(conflicts))
+
+
+@derived
+def inbound_settings(view: View, workload: Workload) -> InboundSettings:
+    """The settings of a workload's inbound filter chains."""
+    scope = workload.scope
+    modes = peer_modes(view, scope.namespace, workload.labels)
+    identity = server_identity(scope)
+    return InboundSettings(
+        context=inbound_context(view, workload),
+        modes=modes if scope.certified or identity.in_files else modes.uncertified(),
+        identity=identity,
+        interception=scope.interception,
+        ipv4=scope.ipv4,
+        ipv6=scope.ipv6,
+        idle_timeout=idle_timeout(scope),
+    )
 
 
 def _instances(view: View, workload: Workload) -> Iterator[InboundPort]:

@@ -14,8 +14,10 @@ from datetime import datetime
 
 import attrs
 
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMode as MeshMode
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.names import PASSTHROUGH, outbound
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Port, Protocol, Service
@@ -148,6 +150,23 @@ def all_services(view: View, scope: OutboundScope) -> tuple[Service, ...]:
     """Every service that a scope needs a cluster for, in order."""
     found = (s for bucket in scope_buckets(view, scope) for s in scope_services(view, scope, bucket))
     return tuple(sorted(found, key=lambda service: precedence(view, service)))
+
+
+@derived
+def unknown_destination(view: View, sidecar: ConfigKey | None) -> str:
+    """The cluster for traffic to undeclared hosts; empty where the policy is REGISTRY_ONLY."""
+    config = view.config(sidecar) if sidecar is not None else None
+    policy = config.spec.outbound_traffic_policy if config is not None else None
+    if config is None or policy is None:
+        mesh = view.mesh().outbound_traffic_policy
+        return "" if mesh is not None and mesh.mode is MeshMode.REGISTRY_ONLY else PASSTHROUGH
+    if policy.mode is not api.OutboundTrafficPolicyMode.ALLOW_ANY:
+        return ""
+    proxy = policy.egress_proxy
+    if proxy is None:
+        return PASSTHROUGH
+    port = proxy.port.number if proxy.port is not None else 0
+    return outbound(view.full_host(proxy.host, config.namespace), port, proxy.subset)
 
 
 @derived

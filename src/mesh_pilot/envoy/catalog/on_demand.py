@@ -12,7 +12,6 @@ import dataclasses
 from collections.abc import Iterator
 
 from mesh_pilot.envoy.clusters.outbound import other_clusters, service_clusters
-from mesh_pilot.envoy.routes.catch_all import unknown_destination
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import Direction, parse_cluster
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyLocality, ResourceQuery
@@ -23,6 +22,7 @@ from mesh_pilot.mesh.sidecar_scope import (
     scope_bits,
     scope_buckets,
     scope_services,
+    unknown_destination,
 )
 from mesh_pilot.mesh.virtual_services.rules import http_rules
 from mesh_pilot.model.config import ConfigKey

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from mesh_pilot.envoy.gateway.generators import gateway_table_hosts
-from mesh_pilot.envoy.routes.planned import TableShard, share_hosts
 from mesh_pilot.envoy.routes.split import catch_all_plan, host_plan
-from mesh_pilot.envoy.routes.tables import parse_table, table_shares
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, Workload
+from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableShard, parse_table, shard_hosts, table_shards
 from mesh_pilot.world import View
 
 
@@ -17,13 +16,13 @@ def sidecar_hosts(view: View, scope: OutboundScope, table: str) -> PlanShards:
     parsed = parse_table(table)
     if parsed is None or parsed.sniffed:
         return ()
-    shares = (_share_plan.query(table, share) for share in table_shares(view, scope, parsed))
-    return (*shares, catch_all_plan.query(table, scope.sidecar))
+    shards = (_shard_plan.query(table, shard) for shard in table_shards(view, scope, parsed))
+    return (*shards, catch_all_plan.query(table, scope.sidecar))
 
 
 @derived
-def _share_plan(view: View, table: str, share: TableShard) -> Plan:
-    return host_plan(table, share_hosts(view, share))
+def _shard_plan(view: View, table: str, shard: TableShard) -> Plan:
+    return host_plan(table, shard_hosts(view, shard))
 
 
 @derived

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from mesh_pilot.envoy.gateway.listener import listener, listener_conflicts
-from mesh_pilot.envoy.gateway.planned import planned_hosts
 from mesh_pilot.envoy.routes.split import split_table
-from mesh_pilot.envoy.routes.virtual_host import PlannedHost, route_table
+from mesh_pilot.envoy.routes.virtual_host import route_table
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
 from mesh_pilot.mesh.gateway_servers import (
@@ -19,6 +18,8 @@ from mesh_pilot.mesh.gateway_servers import (
 from mesh_pilot.mesh.names import listener_name
 from mesh_pilot.mesh.policies import gateway_context
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, Workload
+from mesh_pilot.mesh.virtual_hosts.gateway_tables import planned_gateway_hosts
+from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import View
 
@@ -56,7 +57,7 @@ def gateway_route(view: View, workload: Workload, name: str) -> Resource | None:
 def gateway_table_hosts(view: View, workload: Workload, name: str) -> tuple[PlannedHost, ...]:
     """The virtual hosts of the route table of this name; none where no server has it."""
     servers = _servers_of(view, workload.scope, target_ports(view, workload), name)
-    return planned_hosts(view, workload.scope, servers) if servers else ()
+    return planned_gateway_hosts(view, workload.scope, servers) if servers else ()
 
 
 def _conflict(skipped: SkippedServer) -> Conflict:
@@ -70,7 +71,7 @@ def _table(view: View, scope: OutboundScope, ports: Ports, name: str) -> Resourc
     servers = _servers_of(view, scope, ports, name)
     if scope.split and servers:
         return split_table(view, name)
-    return route_table(view, name, planned_hosts(view, scope, servers)) if servers else None
+    return route_table(view, name, planned_gateway_hosts(view, scope, servers)) if servers else None
 
 
 @derived

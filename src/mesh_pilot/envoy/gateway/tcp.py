@@ -8,7 +8,6 @@ import attrs
 from envoy.config.core.v3 import base_pb2
 
 from mesh_pilot.envoy.filters.tcp import tcp_filters
-from mesh_pilot.envoy.gateway.planned import common_hosts
 from mesh_pilot.envoy.listeners.chains import ANY, MESH, Chain, Match, chain, sni_match
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import destination_rule_ref, subset_names
@@ -17,6 +16,7 @@ from mesh_pilot.mesh.names import outbound_sni
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import all_services, visible_virtual_services
+from mesh_pilot.mesh.virtual_hosts.gateway_tables import common_hosts
 from mesh_pilot.mesh.virtual_services.l4 import (
     Conditions,
     L4Route,

@@ -13,7 +13,6 @@ import itertools
 import re
 from collections.abc import Iterator
 
-import attrs
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.type.matcher.v3 import string_pb2
 
@@ -22,12 +21,18 @@ from mesh_pilot.envoy.grpc.clusters import outbound_name
 from mesh_pilot.envoy.routes.build import Encoded
 from mesh_pilot.envoy.routes.fault import FILTER as FAULT
 from mesh_pilot.envoy.routes.retry import STATUS_CODES
-from mesh_pilot.envoy.routes.tables import Table, planned_hosts
-from mesh_pilot.envoy.routes.virtual_host import PlannedHost, RouteSource, ServiceRoutes, route_table
+from mesh_pilot.envoy.routes.virtual_host import encode_host, route_table, routes_of
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import destination_rule_ref
-from mesh_pilot.mesh.domains import host_port, service_names
 from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.virtual_hosts.planned import (
+    PlannedHost,
+    RouteSource,
+    ServiceRoutes,
+    host_port,
+    service_names,
+)
+from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, planned_hosts
 from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Service
@@ -61,11 +66,17 @@ def grpc_route_table(view: View, scope: OutboundScope, name: str) -> Resource | 
     service = scope_service(view, scope, target.host)
     if service is None or service.port(target.port) is None:
         return None
-    hosts = planned_hosts(view, scope, Table(target.port))
+    hosts = planned_hosts(view, scope, TableName(target.port))
     own = host_port(target.host, target.port)
     if not any(host.name == own for host in hosts):
         hosts = (*hosts, _undeclared(view, scope, service, target.port))
-    return route_table(view, name, map(_for_grpc, hosts), grpc=True)
+    return route_table(view, name, hosts, render=grpc_virtual_host, grpc=True)
+
+
+@derived
+def grpc_virtual_host(view: View, planned: PlannedHost) -> bytes:
+    """A VirtualHost for gRPC clients, encoded."""
+    return encode_host(view, planned, [grpc_routes(view, source) for source in planned.routes])
 
 
 @derived
@@ -73,13 +84,9 @@ def grpc_routes(view: View, source: RouteSource) -> tuple[Encoded, ...]:
     """Routes as gRPC understands them; those that no gRPC call can take are left out."""
     return tuple(
         Encoded(encode(put), route.takes_all)
-        for route in source.get(view)
+        for route in routes_of(view, source)
         for put in _put(rc.Route.FromString(route.data))
     )
-
-
-def _for_grpc(host: PlannedHost) -> PlannedHost:
-    return attrs.evolve(host, routes=tuple(grpc_routes.query(source) for source in host.routes))
 
 
 @derived

@@ -15,21 +15,17 @@ from mesh_pilot.envoy.listeners.chains import Chain, assemble, balance_exactly, 
 from mesh_pilot.envoy.listeners.guards import guards
 from mesh_pilot.envoy.listeners.inbound_chains import (
     VIRTUAL_INBOUND,
-    InboundSide,
     black_hole_chain,
     passthrough_chains,
     port_chains,
 )
 from mesh_pilot.envoy.listeners.inspectors import inbound_filters, wait_for_client
 from mesh_pilot.envoy.telemetry.access_logs import listener_access_logs
-from mesh_pilot.envoy.tls.mesh import server_identity
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.inbound import InboundPort, inbound_ports
-from mesh_pilot.mesh.peer_authentication import peer_modes
-from mesh_pilot.mesh.policies import PolicyContext, inbound_context
+from mesh_pilot.mesh.inbound import InboundPort, InboundSettings, inbound_ports, inbound_settings
+from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.proxy.proxy_config import listener_buffer
 from mesh_pilot.mesh.proxy.scope import Plan, ResourceQuery, Workload
-from mesh_pilot.mesh.virtual_services.l4 import idle_timeout
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world.view import View
@@ -38,7 +34,7 @@ from mesh_pilot.world.view import View
 @derived
 def inbound_listeners(view: View, workload: Workload) -> Plan:
     """The inbound listeners of a workload."""
-    side = inbound_side(view, workload)
+    side = inbound_settings(view, workload)
     ports = inbound_ports(view, workload)
     balanced = workload.scope.is_on("INBOUND_LISTENER_EXACT_BALANCE")
     plan: dict[str, ResourceQuery] = {p.name: port_listener.query(side, p, balanced) for p in ports if p.listen}
@@ -49,24 +45,7 @@ def inbound_listeners(view: View, workload: Workload) -> Plan:
 
 
 @derived
-def inbound_side(view: View, workload: Workload) -> InboundSide:
-    """What of a workload its inbound chains depend on."""
-    scope = workload.scope
-    modes = peer_modes(view, scope.namespace, workload.labels)
-    identity = server_identity(scope)
-    return InboundSide(
-        context=inbound_context(view, workload),
-        modes=modes if scope.certified or identity.in_files else modes.uncertified(),
-        identity=identity,
-        interception=scope.interception,
-        ipv4=scope.ipv4,
-        ipv6=scope.ipv6,
-        idle_timeout=idle_timeout(scope),
-    )
-
-
-@derived
-def virtual_inbound(view: View, side: InboundSide, ports: tuple[InboundPort, ...], balanced: bool) -> Resource:
+def virtual_inbound(view: View, side: InboundSettings, ports: tuple[InboundPort, ...], balanced: bool) -> Resource:
     """The listener to which the host's rules send what comes in; ``balanced``: evenly to Envoy's workers."""
     number = _listen_port(view)
     tproxy = side.interception is Interception.TPROXY
@@ -90,7 +69,7 @@ def virtual_inbound(view: View, side: InboundSide, ports: tuple[InboundPort, ...
 
 
 @derived
-def port_listener(view: View, side: InboundSide, port: InboundPort, balanced: bool) -> Resource:
+def port_listener(view: View, side: InboundSettings, port: InboundPort, balanced: bool) -> Resource:
     """The listener of one port where nothing is captured: clients connect to it, the application is behind it."""
     header = Listener(
         name=port.name, address=bind_address(port.listen, port.number), traffic_direction=base_pb2.INBOUND

@@ -6,7 +6,6 @@ inspector; the rest is bytes. Rules: Istio's PeerAuthentication and protocol sel
 
 from __future__ import annotations
 
-from datetime import timedelta
 from enum import Enum
 
 import attrs
@@ -19,38 +18,18 @@ from mesh_pilot.envoy.listeners.chains import MESH, MESH_BYTES, MESH_HTTP, PLAIN
 from mesh_pilot.envoy.listeners.hcm import HttpManager, http_manager
 from mesh_pilot.envoy.listeners.inbound_routes import inbound_routes
 from mesh_pilot.envoy.tls.downstream import downstream_tls
-from mesh_pilot.envoy.tls.mesh import MeshIdentity, mesh_server_socket
+from mesh_pilot.envoy.tls.mesh import mesh_server_socket
 from mesh_pilot.envoy.tls.upstream import TLS_SOCKET
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.inbound import InboundPort
+from mesh_pilot.mesh.inbound import InboundPort, InboundSettings
 from mesh_pilot.mesh.names import BLACK_HOLE, INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound
-from mesh_pilot.mesh.peer_authentication import PeerMode, PeerModes
-from mesh_pilot.mesh.policies import PolicyContext
+from mesh_pilot.mesh.peer_authentication import PeerMode
 from mesh_pilot.mesh.virtual_services.l4 import TcpTarget, to_cluster
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
 VIRTUAL_INBOUND = "virtualInbound"
-
-
-@attrs.frozen(cache_hash=True)
-class InboundSide:
-    """All that inbound chains depend on besides the ports: replicas of a workload have the same."""
-
-    context: PolicyContext
-    modes: PeerModes
-    identity: MeshIdentity
-    interception: Interception
-    ipv4: bool
-    ipv6: bool
-    idle_timeout: timedelta | None = None
-    """For TCP connections."""
-
-    @property
-    def wildcard(self) -> str:
-        return "0.0.0.0" if self.ipv4 else "::"
 
 
 class Inside(Enum):
@@ -122,7 +101,7 @@ class _Way:
 
 
 @derived
-def port_chains(view: View, side: InboundSide, port: InboundPort) -> tuple[Chain, ...]:
+def port_chains(view: View, side: InboundSettings, port: InboundPort) -> tuple[Chain, ...]:
     """The chains of one port.
 
     TLS of an ingress listener's own is used where the mesh's is off: one port can't end both.
@@ -159,7 +138,7 @@ def port_chains(view: View, side: InboundSide, port: InboundPort) -> tuple[Chain
 
 
 @derived
-def passthrough_chains(view: View, side: InboundSide, others: tuple[int, ...]) -> tuple[Chain, ...]:
+def passthrough_chains(view: View, side: InboundSettings, others: tuple[int, ...]) -> tuple[Chain, ...]:
     """The chains for what comes to ports that nobody declares.
 
     ``others`` are such ports that have an mTLS mode of their own.
@@ -190,7 +169,7 @@ def black_hole_chain(view: View, port: int) -> Chain:
     return chain(Match(port=port), [tcp_proxy(view, None, to_cluster(BLACK_HOLE))], name=f"{VIRTUAL_INBOUND}-blackhole")
 
 
-def _chains(view: View, side: InboundSide, way: _Way) -> tuple[Chain, ...]:
+def _chains(view: View, side: InboundSettings, way: _Way) -> tuple[Chain, ...]:
     takes = _TAKES[_inside(way.protocol), way.mode]
     return tuple(
         chain(
@@ -219,7 +198,7 @@ def _inside(protocol: Protocol) -> Inside:
     return Inside.BYTES if protocol.is_tcp else Inside.EITHER
 
 
-def _filters(view: View, side: InboundSide, way: _Way, http: bool) -> list[Filter]:
+def _filters(view: View, side: InboundSettings, way: _Way, http: bool) -> list[Filter]:
     if not http:
         target = TcpTarget(way.tcp_stats, ((way.cluster, 1),), idle_timeout=side.idle_timeout)
         return tcp_filters(view, side.context, target, way.protocol)

@@ -29,7 +29,6 @@ from mesh_pilot.envoy.listeners.chains import (
 )
 from mesh_pilot.envoy.listeners.hcm import HttpManager, http_manager
 from mesh_pilot.envoy.listeners.inspectors import inspectors, wait_for_client
-from mesh_pilot.envoy.routes.catch_all import unknown_destination
 from mesh_pilot.envoy.telemetry.access_logs import listener_access_logs
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict
@@ -40,6 +39,7 @@ from mesh_pilot.mesh.policies import PolicyContext, outbound_context
 from mesh_pilot.mesh.proxy.proxy_config import listener_buffer
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ResourceQuery
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
+from mesh_pilot.mesh.sidecar_scope import unknown_destination
 from mesh_pilot.mesh.virtual_services.l4 import (
     Conditions,
     L4Route,

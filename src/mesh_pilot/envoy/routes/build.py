@@ -48,7 +48,7 @@ def virtual_service_routes(view: View, key: ConfigKey, client: RouteClient, port
 def service_routes(view: View, host: str, port: int, rule: DestinationRuleRef) -> tuple[Encoded, ...]:
     """The one route to a service that no VirtualService is for; ``rule`` is its DestinationRule.
 
-    To remember it would cost more than to make it.
+    Not derived: most services have no other routes, and to remember this one would cost more than to make it.
     """
     cluster, operation = outbound(host, port), f"{host}:{port}/*"
     hashed = hash_policy(view, rule, port)

@@ -14,10 +14,12 @@ from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.config.route.v3 import route_pb2
 
 from mesh_pilot.envoy.core.protobuf import ads, boolean, encode
-from mesh_pilot.envoy.routes.catch_all import ALLOW_ANY, BLOCK_ALL, catch_all, unknown_destination
-from mesh_pilot.envoy.routes.virtual_host import PlannedHost, virtual_host
+from mesh_pilot.envoy.routes.catch_all import ALLOW_ANY, BLOCK_ALL, catch_all
+from mesh_pilot.envoy.routes.virtual_host import virtual_host
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.scope import Plan, ResourceQuery
+from mesh_pilot.mesh.sidecar_scope import unknown_destination
+from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ROUTE, VIRTUAL_HOST, Resource, host_name, make_resource
 from mesh_pilot.world import View

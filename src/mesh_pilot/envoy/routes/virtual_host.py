@@ -1,8 +1,7 @@
-"""Route tables from planned virtual hosts: what a table holds is planned apart from the bytes it is made of.
+"""Virtual hosts and route tables, encoded from what ``mesh.virtual_hosts`` plans.
 
-A plan names its virtual hosts and says which translator gives the routes of each. An edit of one VirtualService
-leaves plans alone; it costs its own routes, their virtual hosts, and putting the table together again. A large table
-is put together from pieces of many virtual hosts, so that those that stayed are not looked at one by one.
+An edit of one VirtualService leaves plans alone: it costs its own routes, their virtual hosts, and joining the table's
+encoded shards again. Virtual hosts of other shards are not looked at one by one.
 """
 
 from __future__ import annotations
@@ -10,41 +9,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Protocol
 
 import attrs
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.config.route.v3 import route_pb2
 
 from mesh_pilot.envoy.core.protobuf import boolean, encode
-from mesh_pilot.envoy.routes.build import Encoded, service_routes
-from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import DestinationRuleRef
+from mesh_pilot.envoy.routes.build import Encoded, service_routes, virtual_service_routes
+from mesh_pilot.incremental import Derived, derived
 from mesh_pilot.mesh.proxy.proxy_config import counts_attempts
+from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost, RouteSource, ServiceRoutes
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ROUTE, JoinedKeys, Resource, make_resource
 from mesh_pilot.protowire import field, field_header
 from mesh_pilot.world import View
-
-
-class RouteSource(Protocol):
-    """Where routes come from; compared and hashed by value."""
-
-    def get(self, view: View) -> tuple[Encoded, ...]: ...
-
-
-@attrs.frozen(cache_hash=True)
-class ServiceRoutes:
-    """The routes of a service that no VirtualService is for. They are not derived: to make them anew costs less than
-    to remember them, and most services have nothing else."""
-
-    host: str
-    port: int
-    rule: DestinationRuleRef
-
-    def get(self, view: View) -> tuple[Encoded, ...]:
-        return service_routes(view, self.host, self.port, self.rule)
-
 
 NAME = 1
 HOST_DOMAINS, HOST_ROUTES = 2, 3
@@ -52,25 +30,23 @@ TABLE_HOSTS = 2
 """Field numbers of VirtualHost and RouteConfiguration."""
 
 
-@attrs.frozen(cache_hash=True)
-class PlannedHost:
-    """One virtual host of a table."""
-
-    name: str
-    domains: tuple[str, ...]
-    routes: tuple[RouteSource, ...] = ()
-    """Where its routes come from, in order."""
-    https_only: bool = False
-    """Plaintext requests are redirected to HTTPS."""
-    configs: tuple[ConfigKey, ...] = ()
-    """What its routes were written in."""
-
-
 @derived
 def virtual_host(view: View, planned: PlannedHost) -> bytes:
-    """A VirtualHost, encoded. Of routes from several sources those that take everything go last."""
-    routes = [route for source in planned.routes for route in source.get(view)]
-    if len(planned.routes) > 1:
+    """A VirtualHost, encoded."""
+    return encode_host(view, planned, [routes_of(view, source) for source in planned.routes])
+
+
+def routes_of(view: View, source: RouteSource) -> tuple[Encoded, ...]:
+    """The routes of a source, in order."""
+    if isinstance(source, ServiceRoutes):
+        return service_routes(view, source.host, source.port, source.rule)
+    return virtual_service_routes(view, source.virtual_service, source.client, source.port)
+
+
+def encode_host(view: View, planned: PlannedHost, sources: Sequence[Iterable[Encoded]]) -> bytes:
+    """A VirtualHost, encoded, with the routes of its sources. Of several sources, routes that match all go last."""
+    routes = [route for source in sources for route in source]
+    if len(sources) > 1:
         routes.sort(key=lambda route: route.takes_all)
     parts = [field(NAME, planned.name.encode())]
     parts += [field(HOST_DOMAINS, domain.encode()) for domain in planned.domains]
@@ -89,18 +65,22 @@ def _host_settings(view: View, https_only: bool) -> bytes:
 
 
 def route_table(
-    view: View, name: str, hosts: Iterable[PlannedHost], last: Iterable[bytes] = (), *, grpc: bool = False
+    view: View,
+    name: str,
+    hosts: Iterable[PlannedHost],
+    *,
+    render: Derived[[PlannedHost], bytes] = virtual_host,
+    grpc: bool = False,
 ) -> Resource:
-    """A RouteConfiguration; ``last`` are encoded virtual hosts to put at its end.
+    """A RouteConfiguration, whose virtual hosts ``render`` encodes.
 
     Envoy is told not to check its clusters, for routes may come before the clusters they name; ``grpc`` clients
     never check.
     """
     planned = tuple(hosts)
-    encoded = [virtual_host(view, host) for host in planned]
-    encoded += last
     rest = b"" if grpc else encode(route_pb2.RouteConfiguration(validate_clusters=boolean(False)))
-    body = b"".join((field(NAME, name.encode()), *(field(TABLE_HOSTS, host) for host in encoded), rest))
+    encoded = (field(TABLE_HOSTS, render(view, host)) for host in planned)
+    body = b"".join((field(NAME, name.encode()), *encoded, rest))
     configs = tuple(dict.fromkeys(key for host in planned for key in host.configs))
     return make_resource(name, ROUTE, body, configs)
 

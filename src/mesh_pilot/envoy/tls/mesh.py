@@ -10,8 +10,7 @@ from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.envoy.core.protobuf import boolean, prefix, secret, transport_socket
 from mesh_pilot.envoy.tls.upstream import TLS_SOCKET, tls_parameters
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.names import IDENTITY_SECRET, TRUST_SECRET, file_certificate, file_roots
-from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.inbound import MeshIdentity
 from mesh_pilot.security.spiffe import SCHEME
 from mesh_pilot.world.view import View
 
@@ -26,28 +25,6 @@ CIPHERS = (
 """TLS 1.2 ciphers that sidecars take where the mesh says nothing: those of FIPS."""
 
 HTTP_ALPN = ("h2", "http/1.1")
-
-
-@attrs.frozen(cache_hash=True)
-class MeshIdentity:
-    """The secrets with a sidecar's own certificate and the roots that it trusts."""
-
-    certificate: str = IDENTITY_SECRET
-    roots: str = TRUST_SECRET
-
-    @property
-    def in_files(self) -> bool:
-        """Whether the certificate and the roots are files that the proxy has, so that it waits for nothing of ours."""
-        return self.certificate != IDENTITY_SECRET and self.roots != TRUST_SECRET
-
-
-def server_identity(scope: OutboundScope) -> MeshIdentity:
-    """The mesh identity, or the files that the node names in its metadata."""
-    chain, key, roots = (scope.meta(f"TLS_SERVER_{part}") for part in ("CERT_CHAIN", "KEY", "ROOT_CERT"))
-    return MeshIdentity(
-        certificate=file_certificate(chain, key) if chain and key else IDENTITY_SECRET,
-        roots=file_roots(roots) if roots else TRUST_SECRET,
-    )
 
 
 @derived

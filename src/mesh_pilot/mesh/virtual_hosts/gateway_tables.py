@@ -1,7 +1,7 @@
-"""Route tables of routers: the hosts that servers and VirtualServices have in common.
+"""Which virtual hosts a router's route table has: the hosts that its servers and VirtualServices have in common.
 
-Rules as in Pilot: unlike on sidecars, all VirtualServices for one host count, the oldest first and what takes every
-request last; hosts with the same routes share a virtual host.
+Rules are Pilot's. Unlike on sidecars, all VirtualServices for one host count, the oldest first, and routes that match
+every request go last. Hosts with the same routes share a virtual host.
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from mesh_pilot.envoy.routes.build import virtual_service_routes
-from mesh_pilot.envoy.routes.virtual_host import PlannedHost, RouteSource
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.domains import host_port, in_brackets
 from mesh_pilot.mesh.gateway_servers import GatewayServer
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import visible_virtual_services
+from mesh_pilot.mesh.virtual_hosts.planned import (
+    PlannedHost,
+    RouteSource,
+    VirtualServiceRoutes,
+    host_port,
+    in_brackets,
+)
 from mesh_pilot.mesh.virtual_services.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
@@ -29,7 +33,7 @@ ANY_PORT = "*"
 
 @attrs.define
 class _Draft:
-    """A host with what is known of it so far."""
+    """A host, with what the servers and VirtualServices seen so far add to it."""
 
     port: int
     routes: dict[RouteSource, None] = attrs.Factory(dict)
@@ -38,8 +42,10 @@ class _Draft:
 
 
 @derived
-def planned_hosts(view: View, scope: OutboundScope, servers: tuple[GatewayServer, ...]) -> tuple[PlannedHost, ...]:
-    """The virtual hosts of the table that these servers share. Without any host it answers 404 to everything."""
+def planned_gateway_hosts(
+    view: View, scope: OutboundScope, servers: tuple[GatewayServer, ...]
+) -> tuple[PlannedHost, ...]:
+    """The virtual hosts of the table that these servers share. One without hosts answers 404 to every request."""
     drafts: dict[str, _Draft] = {}
     for server in servers:
         for head in visible_virtual_services(view, scope.namespace, server.gateway_name):
@@ -51,7 +57,7 @@ def planned_hosts(view: View, scope: OutboundScope, servers: tuple[GatewayServer
                 continue
             for host in hosts:
                 draft = drafts.setdefault(host, _Draft(server.port))
-                draft.routes[virtual_service_routes.query(head.key, client, server.port)] = None
+                draft.routes[VirtualServiceRoutes(head.key, client, server.port)] = None
                 draft.configs.update(dict.fromkeys((server.gateway, *sources(view, head.key))))
                 draft.redirects |= server.redirects
         for host in server.server_names if server.redirects else ():
@@ -64,7 +70,7 @@ def planned_hosts(view: View, scope: OutboundScope, servers: tuple[GatewayServer
 
 
 def common_hosts(servers: Iterable[str], hosts: Iterable[str]) -> Iterator[str]:
-    """What two lists of hosts have in common: of two that overlap the narrower."""
+    """The hosts that two lists have in common; of two that overlap, the narrower."""
     patterns = tuple(hosts)
     seen: set[str] = set()
     for server in servers:
@@ -76,12 +82,12 @@ def common_hosts(servers: Iterable[str], hosts: Iterable[str]) -> Iterator[str]:
 
 
 def _collapsed(drafts: dict[str, _Draft]) -> Iterator[PlannedHost]:
-    """Virtual hosts, one for all hosts with the same routes; it has the name of the longest."""
-    alike: dict[tuple[tuple[RouteSource, ...], bool], list[str]] = {}
+    """Virtual hosts: one for all hosts with the same routes, named after the longest."""
+    by_routes: dict[tuple[tuple[RouteSource, ...], bool], list[str]] = {}
     for host in sorted(drafts, key=lambda h: (h.startswith(ANY_HOST), -len(h), h)):
         draft = drafts[host]
-        alike.setdefault((tuple(draft.routes), draft.redirects), []).append(host)
-    for (routes, redirects), hosts in alike.items():
+        by_routes.setdefault((tuple(draft.routes), draft.redirects), []).append(host)
+    for (routes, redirects), hosts in by_routes.items():
         first = drafts[hosts[0]]
         yield PlannedHost(
             name=host_port(hosts[0], first.port),
@@ -93,7 +99,7 @@ def _collapsed(drafts: dict[str, _Draft]) -> Iterator[PlannedHost]:
 
 
 def _domains(host: str, port: int) -> tuple[str, ...]:
-    """A host with whatever port, for there may be others before this one; a wildcard can only have this one."""
+    """A host with any port, because a load balancer may listen on another port; a wildcard only with its own port."""
     if host == ANY_HOST:
         return (host,)
     return (in_brackets(host), host_port(host, port if host.startswith(ANY_HOST) else ANY_PORT))

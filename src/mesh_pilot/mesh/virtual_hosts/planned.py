@@ -1,0 +1,139 @@
+"""Virtual hosts as data: names, domains, and the sources of their routes. ``envoy.routes`` renders them.
+
+Rules for domains are Pilot's: the full name, the short forms that resolve for the client (in the namespaces of a
+cluster's DNS, or by the labels shared with the client's own domain), and the service's addresses; each with and
+without the port.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+
+import attrs
+
+from mesh_pilot.mesh.destination_rules import DestinationRuleRef
+from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.virtual_services.client import RouteClient
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.service import UNSPECIFIED, Resolution, Service
+
+CLUSTER_SERVICES = ".svc."
+"""Separates the namespace from the mesh's domain in names of cluster services."""
+
+
+@attrs.frozen(cache_hash=True)
+class VirtualServiceRoutes:
+    """The routes of a VirtualService for a client that connects to a port."""
+
+    virtual_service: ConfigKey
+    client: RouteClient
+    port: int
+
+
+@attrs.frozen(cache_hash=True)
+class ServiceRoutes:
+    """The route to a service that no VirtualService applies to."""
+
+    host: str
+    port: int
+    rule: DestinationRuleRef
+
+
+RouteSource = VirtualServiceRoutes | ServiceRoutes
+
+
+@attrs.frozen(cache_hash=True)
+class PlannedHost:
+    """One virtual host of a route table."""
+
+    name: str
+    domains: tuple[str, ...]
+    routes: tuple[RouteSource, ...] = ()
+    """The sources of its routes, in order."""
+    https_only: bool = False
+    """Plaintext requests are redirected to HTTPS."""
+    configs: tuple[ConfigKey, ...] = ()
+    """The objects that define its routes."""
+
+
+def host_port(host: str, port: int | str) -> str:
+    """``host:port``; IPv6 addresses in brackets."""
+    return f"{in_brackets(host)}:{port}"
+
+
+def in_brackets(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def service_names(service: Service, dns_domain: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(all names, those of them that are short forms) of a service, without its addresses."""
+    short = tuple(_short_forms(service.host, dns_domain))
+    names = (service.host, *short)
+    if service.resolution is Resolution.PASSTHROUGH and service.registry == "Kubernetes":
+        # A headless service: each of its pods has a name below the service's.
+        names += tuple(f"*.{name}" for name in names)
+    return names, short
+
+
+def service_addresses(service: Service, scope: OutboundScope) -> tuple[str, ...]:
+    """The service's virtual addresses that a request can name as its host."""
+    found = [a for a in service.addresses if a != UNSPECIFIED and "/" not in a]
+    if not service.addresses and scope.auto_addresses and service.auto_address:
+        found.append(service.auto_address)
+    return tuple(found)
+
+
+class DomainTable:
+    """Assigns domains: in a route table each may occur once, regardless of case."""
+
+    def __init__(self, reserved: Collection[str]) -> None:
+        """``reserved``: names of services, which no other service may have as a short form, regardless of case."""
+        self._reserved = frozenset(name.lower() for name in reserved)
+        self._taken: set[str] = set()
+
+    def take(self, names: Iterable[str], short: Collection[str], port: int, *, without_port: bool) -> tuple[str, ...]:
+        """Take the free domains for these names: with the port, and if ``without_port`` also without it.
+
+        ``short`` are those of the names that are short forms.
+        """
+        free: list[str] = []
+        for name in names:
+            wanted = (in_brackets(name), host_port(name, port)) if without_port else (host_port(name, port),)
+            for domain in wanted:
+                lower = domain.lower()
+                if lower in self._taken or (name in short and lower in self._reserved):
+                    continue
+                self._taken.add(lower)
+                free.append(domain)
+        return tuple(free)
+
+
+def _short_forms(host: str, dns_domain: str) -> Iterator[str]:
+    proxy_namespace, in_cluster, _ = dns_domain.partition(CLUSTER_SERVICES)
+    if in_cluster:
+        name, dot, rest = host.partition(".")
+        namespace, found, _ = rest.partition(CLUSTER_SERVICES)
+        if not dot or not found:
+            return
+        if namespace == proxy_namespace:
+            yield name
+            yield f"{name}.{namespace}.svc"
+            yield f"{name}.{namespace}"
+        else:
+            yield f"{name}.{namespace}"
+            yield f"{name}.{namespace}.svc"
+        return
+    own, shared = _split_labels(host.split("."), dns_domain.split("."))
+    if own and shared:
+        yield ".".join(own)
+        if len(own) == 2:
+            yield ".".join((*own, shared[0]))
+
+
+def _split_labels(host: list[str], domain: list[str]) -> tuple[list[str], list[str]]:
+    """A host's labels: those that only it has, and those at its end that it shares with the domain."""
+    common = 0
+    while common < min(len(host), len(domain)) and host[-1 - common] == domain[-1 - common]:
+        common += 1
+    start = len(host) - common
+    return host[:start], host[start:]
