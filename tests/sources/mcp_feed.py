@@ -1,4 +1,4 @@
-"""A server of MCP in a test's hand: our own service, on a shelf that the test fills; and a source that dials."""
+"""A server of MCP in a test's hand: our own service, with collections that the test fills; and a source that dials."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def bad_service(name: str) -> McpResource:
 
 
 @attrs.define
-class TestShelf:
+class TestCollections:
     """Collections of resources, with whoever is to be woken."""
 
     __test__ = False
@@ -110,22 +110,22 @@ class _Only:
         return {path: handler for path, handler in self.service.__mapping__().items() if path.startswith(self.prefix)}
 
 
-class ShelfFeed:
+class CollectionsFeed:
     """A resource an object, whichever way it travels."""
 
     source: Source
 
     def __init__(self) -> None:
-        self.shelf = TestShelf()
+        self.served = TestCollections()
 
     async def put(self, name: str, version: int) -> None:
-        self.shelf.put(SERVICES, virtual_service(name, version))
+        self.served.put(SERVICES, virtual_service(name, version))
 
     async def put_bad(self, name: str) -> None:
-        self.shelf.put(SERVICES, bad_service(name))
+        self.served.put(SERVICES, bad_service(name))
 
     async def remove(self, name: str) -> None:
-        self.shelf.remove(SERVICES, f"default/{name}")
+        self.served.remove(SERVICES, f"default/{name}")
 
     def key(self, name: str) -> tuple[str, ...]:
         return ("config", "VirtualService", "default", name)
@@ -134,7 +134,7 @@ class ShelfFeed:
         return int(item.spec.http[0].timeout.total_seconds())  # type: ignore[union-attr]
 
 
-class McpFeed(ShelfFeed):
+class McpFeed(CollectionsFeed):
     """A server that can be stopped and started on its port."""
 
     def __init__(self, nursery: trio.Nursery, port: int, *, incremental: bool, only: str) -> None:
@@ -170,14 +170,14 @@ class McpFeed(ShelfFeed):
         self._stopped.set()
 
     def _service(self) -> Servable:
-        return _Only(McpService(self.shelf), self._only)
+        return _Only(McpService(self.served), self._only)
 
 
 class _XdsService:
-    """A shelf over ADS, which answers in every version of a type, as istiods do."""
+    """Served collections over ADS, which answers in every version of a type, as istiods do."""
 
-    def __init__(self, shelf: TestShelf, *, delta: bool) -> None:
-        self._service = McpService(_XdsShelf(shelf))
+    def __init__(self, served: TestCollections, *, delta: bool) -> None:
+        self._service = McpService(_XdsCollections(served))
         self._delta = delta
 
     def __mapping__(self) -> Mapping[str, Handler]:
@@ -193,28 +193,28 @@ class _XdsService:
 
 
 @attrs.define
-class _XdsShelf:
-    """A shelf under the names that collections have over xDS."""
+class _XdsCollections:
+    """The same under the names that collections have over xDS."""
 
-    shelf: TestShelf
+    served: TestCollections
 
     def _name(self, collection: str) -> str:
         return XDS_COLLECTIONS[collection].name
 
     def revision(self, collection: str) -> int:
-        return self.shelf.revision(self._name(collection))
+        return self.served.revision(self._name(collection))
 
     def resources(self, collection: str) -> Mapping[str, McpResource]:
-        return self.shelf.resources(self._name(collection))
+        return self.served.resources(self._name(collection))
 
     def changed_since(self, collection: str, revision: int) -> tuple[str, ...]:
-        return self.shelf.changed_since(self._name(collection), revision)
+        return self.served.changed_since(self._name(collection), revision)
 
     def watch(self, who: object, wake: Callable[[], None]) -> None:
-        self.shelf.watch(who, wake)
+        self.served.watch(who, wake)
 
     def unwatch(self, who: object) -> None:
-        self.shelf.unwatch(who)
+        self.served.unwatch(who)
 
 
 class XdsFeed(McpFeed):
@@ -233,10 +233,10 @@ class XdsFeed(McpFeed):
         return feed
 
     def _service(self) -> _XdsService:
-        return _XdsService(self.shelf, delta=self._delta)
+        return _XdsService(self.served, delta=self._delta)
 
 
-class SinkFeed(ShelfFeed):
+class SinkFeed(CollectionsFeed):
     """A source that dials, as Galley does: with a trigger first, and again whenever the stream ends."""
 
     def __init__(self, nursery: trio.Nursery, port: int) -> None:
@@ -267,7 +267,7 @@ class SinkFeed(ShelfFeed):
                         call = channel.request(SINK_PATH, Cardinality.STREAM_STREAM, bytes, bytes)
                         async with call:
                             await call.send_message(b"")  # the trigger: a response for no collection
-                            service = McpService(self.shelf)
+                            service = McpService(self.served)
                             await service.serve_stream(call, self.address, decode_request, encode_response)
                 except (RpcError, StreamTerminatedError, GRPCError):
                     pass

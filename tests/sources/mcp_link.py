@@ -20,7 +20,7 @@ def resource(name: str, content: str, version: str = "") -> McpResource:
 
 
 @attrs.define
-class FakeShelf:
+class FakeCollections:
     """Collections in a test's hand."""
 
     collections: dict[str, dict[str, McpResource]] = attrs.field(factory=dict)
@@ -48,16 +48,16 @@ class FakeShelf:
 class Link:
     """One sink, and the streams of a source to it, one after the other."""
 
-    shelf: FakeShelf
+    served: FakeCollections
     sink: Sink[bytes]
     ignores_versions: bool = False
     only_whole: bool = False
     stream: CollectionStream = attrs.field(init=False)
     to_source: deque[McpRequest] = attrs.field(factory=deque)
     to_sink: deque[McpResponse] = attrs.field(factory=deque)
-    outcomes: list[AppliedResponse[bytes]] = attrs.field(factory=list)
+    responses: list[AppliedResponse[bytes]] = attrs.field(factory=list)
     values: dict[str, dict[str, bytes]] = attrs.field(factory=dict)
-    """What someone who follows the outcomes believes."""
+    """The values that the changes lead to."""
     judged: int = 0
 
     def __attrs_post_init__(self) -> None:
@@ -65,7 +65,7 @@ class Link:
 
     def connect(self) -> None:
         """A new stream; what was under way on the one before is lost."""
-        self.stream = CollectionStream(self.shelf)
+        self.stream = CollectionStream(self.served)
         self.to_source = deque(self.sink.open())
         self.to_sink.clear()
 
@@ -101,22 +101,22 @@ class Link:
             return False
         review = self.sink.receive(self.to_sink.popleft())
         self.judged += len(review.changed)
-        outcome = self.sink.apply(review, {r.name: judge(r) for r in review.changed})
+        applied = self.sink.apply(review, {r.name: judge(r) for r in review.changed})
         for resource in review.response.resources:
-            held = self.sink.accepted(outcome.collection).get(resource.name)
+            held = self.sink.accepted(applied.collection).get(resource.name)
             assert isinstance(judge(resource), RejectedResource) or (held and held.value == resource.body), (
                 "a good one was lost"
             )
-        self.follow(outcome)
-        self.to_source.append(outcome.answer)
+        self.follow(applied)
+        self.to_source.append(applied.answer)
         return True
 
-    def follow(self, outcome: AppliedResponse[bytes]) -> None:
-        self.outcomes.append(outcome)
-        values = self.values.setdefault(outcome.collection, {})
-        for name, value in outcome.removed:
+    def follow(self, applied: AppliedResponse[bytes]) -> None:
+        self.responses.append(applied)
+        values = self.values.setdefault(applied.collection, {})
+        for name, value in applied.removed:
             assert values.pop(name) == value
-        values.update(outcome.upserted)
+        values.update(applied.upserted)
 
     def settle(self) -> None:
         """Until nobody has anything to say."""

@@ -74,8 +74,8 @@ async def test_a_large_object_is_decoded_beside_the_loop(  # type: ignore[no-unt
     monkeypatch.setattr("mesh_pilot.sources.mcp.receiver.decode_item", read)
     feed = await McpFeed.open(nursery, free_ports(1)[0])
     large = virtual_service("large", 1)
-    feed.shelf.put(SERVICES, attrs.evolve(large, body=large.body * (2 * LARGE_BYTES // len(large.body))))
-    feed.shelf.put(SERVICES, virtual_service("small", 1))
+    feed.served.put(SERVICES, attrs.evolve(large, body=large.body * (2 * LARGE_BYTES // len(large.body))))
+    feed.served.put(SERVICES, virtual_service("small", 1))
     async with running(feed.source, room=100) as follower:
         await follower.until_synced()
     assert where == {"default/large": False, "default/small": True}

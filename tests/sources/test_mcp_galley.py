@@ -45,7 +45,7 @@ from mesh_pilot.sources.mcp.receiver import McpReceiver
 from mesh_pilot.sources.mcp.sink_server import MAX_GIVE_UPS, SinkServer
 from mesh_pilot.sources.mcp.source import McpServer, mcp_dialects, mcp_source
 from tests.sources.conformance import running
-from tests.sources.mcp_feed import NODE, SERVICES, TestShelf, virtual_service
+from tests.sources.mcp_feed import NODE, SERVICES, TestCollections, virtual_service
 
 OFFERED = frozenset(
     name for name in COLLECTIONS if name.startswith(("istio/networking/v1alpha3", "istio/rbac", "istio/auth"))
@@ -59,7 +59,7 @@ POLICIES = "istio/authentication/v1alpha1/policies"
 class GalleyLike:
     """What a Galley says to those who ask it."""
 
-    shelf: TestShelf = attrs.field(factory=TestShelf)
+    served: TestCollections = attrs.field(factory=TestCollections)
     seen: list[McpRequest] = attrs.field(factory=list)
     paths: tuple[str, ...] = (SOURCE_PATH,)
     silent: frozenset[str] = frozenset()
@@ -71,10 +71,10 @@ class GalleyLike:
         return {path: Handler(handlers[path], Cardinality.STREAM_STREAM, bytes, bytes) for path in self.paths}
 
     async def _source(self, call: ServerStream[bytes, bytes]) -> None:
-        await McpService(self.shelf).serve_stream(call, "", self.decode, encode_response)
+        await McpService(self.served).serve_stream(call, "", self.decode, encode_response)
 
     async def _aggregated(self, call: ServerStream[bytes, bytes]) -> None:
-        await McpService(self.shelf).serve_stream(call, "", self._decode_aggregated, self._encode_aggregated)
+        await McpService(self.served).serve_stream(call, "", self._decode_aggregated, self._encode_aggregated)
 
     def decode(self, data: bytes) -> tuple[McpRequest, SinkNode | None]:
         request, node = decode_request(data)
@@ -112,21 +112,21 @@ async def serving(galley: GalleyLike) -> AsyncIterator[str]:
 
 async def test_collections_that_a_galley_does_not_have_are_left_out() -> None:
     galley = GalleyLike()
-    galley.shelf.put(SERVICES, virtual_service("one", 1))
+    galley.served.put(SERVICES, virtual_service("one", 1))
     async with serving(galley) as address:
         source = mcp_source(McpServer(address=address), NODE)
         async with running(source) as follower:
             await follower.until_synced()
             assert list(follower.picture.items) == [("config", "VirtualService", "default", "one")]
             assert set(source.statistics().not_offered) == set(COLLECTIONS) - OFFERED
-            galley.shelf.put(SERVICES, virtual_service("two", 1))
+            galley.served.put(SERVICES, virtual_service("two", 1))
             await follower.until(lambda picture: len(picture.items) == 2)
 
 
 async def test_a_collection_that_is_never_answered_holds_up_the_start_only_so_long(autojump_clock: MockClock) -> None:
     autojump_clock.rate = 1.0  # servers admit streams at a rate; the test's own loop keeps the clock from jumping
     galley = GalleyLike(silent=frozenset((GATEWAYS,)))
-    galley.shelf.put(SERVICES, virtual_service("one", 1))
+    galley.served.put(SERVICES, virtual_service("one", 1))
     async with serving(galley) as address:
         source = mcp_source(McpServer(address=address), NODE, answer_timeout_seconds=0.3)
         send, receive = trio.open_memory_channel(100)
@@ -143,17 +143,17 @@ async def test_a_collection_that_is_never_answered_holds_up_the_start_only_so_lo
 @pytest.mark.parametrize("by_type", [False, True])
 async def test_an_older_server_is_asked_as_it_understands(by_type: bool) -> None:
     galley = GalleyLike(paths=(AGGREGATED_PATH,), by_type=by_type)
-    galley.shelf.put(SERVICES, virtual_service("one", 1))
+    galley.served.put(SERVICES, virtual_service("one", 1))
     async with serving(galley) as address, running(mcp_source(McpServer(address=address), NODE)) as follower:
         await follower.until_synced()
         assert list(follower.picture.items) == [("config", "VirtualService", "default", "one")]
-        galley.shelf.put(SERVICES, virtual_service("two", 1))
+        galley.served.put(SERVICES, virtual_service("two", 1))
         await follower.until(lambda picture: len(picture.items) == 2)
 
 
 async def test_legacy_policies_are_kept_and_come_with_a_warning() -> None:
     galley = GalleyLike()
-    galley.shelf.put(POLICIES, McpResource("default/strict", "1", COLLECTIONS[POLICIES].type_url, b""))
+    galley.served.put(POLICIES, McpResource("default/strict", "1", COLLECTIONS[POLICIES].type_url, b""))
     async with serving(galley) as address, running(mcp_source(McpServer(address=address), NODE)) as follower:
         await follower.until_synced()
         (item,) = follower.picture.items.values()
@@ -162,7 +162,7 @@ async def test_legacy_policies_are_kept_and_come_with_a_warning() -> None:
 
 async def test_a_dump_has_what_is_there_and_says_what_is_not() -> None:
     galley = GalleyLike()
-    galley.shelf.put(SERVICES, virtual_service("one", 1))
+    galley.served.put(SERVICES, virtual_service("one", 1))
     names = (SERVICES, GATEWAYS, "k8s/core/v1/pods")
     async with serving(galley) as address:
         found = await read_once(McpServer(address=address), mcp_dialects(NODE, names), names, 5)
@@ -174,14 +174,14 @@ async def test_a_galley_that_dials_and_gives_up_over_a_collection_is_not_asked_f
     free_ports: Callable[[int], list[int]],
 ) -> None:
     galley = GalleyLike()
-    galley.shelf.put(SERVICES, virtual_service("one", 1))
+    galley.served.put(SERVICES, virtual_service("one", 1))
     address = f"127.0.0.1:{free_ports(1)[0]}"
     source = SinkServer(address, NODE)
     async with running(source) as follower, trio.open_nursery() as nursery:
         nursery.start_soon(dial_for_ever, galley, address)
         await follower.until_synced()
         assert list(follower.picture.items) == [("config", "VirtualService", "default", "one")]
-        galley.shelf.put(SERVICES, virtual_service("two", 1))
+        galley.served.put(SERVICES, virtual_service("two", 1))
         await follower.until(lambda picture: len(picture.items) == 2)
         nursery.cancel_scope.cancel()
 
@@ -193,7 +193,7 @@ async def dial_for_ever(galley: GalleyLike, address: str) -> None:
             call = channel.request(SINK_PATH, Cardinality.STREAM_STREAM, bytes, bytes)
             try:
                 await call.send_message(b"")
-                await McpService(galley.shelf).serve_stream(call, address, galley.decode, encode_response)
+                await McpService(galley.served).serve_stream(call, address, galley.decode, encode_response)
             except (GRPCError, RpcError, StreamTerminatedError):
                 await trio.sleep(0.005)
 
@@ -202,7 +202,7 @@ async def test_a_source_whose_streams_end_is_asked_for_everything_again(
     free_ports: Callable[[int], list[int]],
 ) -> None:
     galley = GalleyLike()
-    galley.shelf.put(SERVICES, virtual_service("one", 1))
+    galley.served.put(SERVICES, virtual_service("one", 1))
     address = f"127.0.0.1:{free_ports(1)[0]}"
     async with running(SinkServer(address, NODE)) as follower:
         asked = []

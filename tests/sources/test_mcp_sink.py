@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from mesh_pilot.config_api.stream import CollectionStream
 from mesh_pilot.mcp.messages import ErrorCode, McpRequest, McpResponse
 from mesh_pilot.sources.mcp.sink import Sink
-from tests.sources.mcp_link import FakeShelf, Link, judge, resource
+from tests.sources.mcp_link import FakeCollections, Link, judge, resource
 
 ONE, TWO = "istio/one", "istio/two"
 
@@ -37,9 +37,9 @@ def play(link: Link, steps: list[Step]) -> None:
     for action, collection, name, content in steps:
         match action:
             case "put":
-                link.shelf.put(collection, name, content)
+                link.served.put(collection, name, content)
             case "remove":
-                link.shelf.remove(collection, name)
+                link.served.remove(collection, name)
             case "source reads":
                 link.source_reads()
             case "source sends":
@@ -59,7 +59,7 @@ def play(link: Link, steps: list[Step]) -> None:
 def assert_agree(link: Link) -> None:
     """The sink holds every good resource of the source as it is, and nothing that the source has not."""
     for collection in (ONE, TWO):
-        there = link.shelf.resources(collection)
+        there = link.served.resources(collection)
         held = {name: accepted.value for name, accepted in link.sink.accepted(collection).items()}
         good = {name: r.body for name, r in there.items() if not r.body.startswith(b"bad")}
         assert {name: held.get(name) for name in good} == good
@@ -73,7 +73,7 @@ def assert_agree(link: Link) -> None:
 def test_whatever_happens_the_sink_ends_with_what_the_source_holds(
     steps: list[Step], incremental: bool, only_whole: bool
 ) -> None:
-    link = Link(FakeShelf(), Sink((ONE, TWO), incremental=incremental), only_whole=only_whole)
+    link = Link(FakeCollections(), Sink((ONE, TWO), incremental=incremental), only_whole=only_whole)
     play(link, steps)
     link.settle()
     assert_agree(link)
@@ -83,63 +83,63 @@ def test_whatever_happens_the_sink_ends_with_what_the_source_holds(
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
 def test_a_source_that_does_not_read_what_the_sink_has_is_found_out_where_that_can_be_seen(steps: list[Step]) -> None:
-    link = Link(FakeShelf(), Sink((ONE, TWO)), ignores_versions=True)
+    link = Link(FakeCollections(), Sink((ONE, TWO)), ignores_versions=True)
     for collection in (ONE, TWO):
-        link.shelf.put(collection, "always/there", "1")
+        link.served.put(collection, "always/there", "1")
     link.settle()
     play(link, steps)
     link.settle()
     for collection in (ONE, TWO):
-        link.shelf.put(collection, "new/one", "1")
+        link.served.put(collection, "new/one", "1")
     link.settle()
     assert_agree(link)
 
 
 def test_a_bad_resource_is_named_and_costs_no_good_one() -> None:
-    link = Link(FakeShelf(), Sink((ONE,)))
-    link.shelf.put(ONE, "a/x", "1")
+    link = Link(FakeCollections(), Sink((ONE,)))
+    link.served.put(ONE, "a/x", "1")
     link.settle()
-    link.shelf.put(ONE, "a/x", "bad")
-    link.shelf.put(ONE, "a/y", "1")
+    link.served.put(ONE, "a/x", "bad")
+    link.served.put(ONE, "a/y", "1")
     link.settle()
     assert link.values[ONE] == {"a/x": b"1", "a/y": b"1"}
-    error = link.outcomes[-1].answer.error
+    error = link.responses[-1].answer.error
     assert error is not None
     assert (error.code, error.message) == (ErrorCode.INVALID_ARGUMENT, "istio/one a/x: is bad")
 
 
 def test_after_a_refusal_the_whole_collection_is_asked_for_and_then_increments_again() -> None:
-    link = Link(FakeShelf(), Sink((ONE,)))
-    link.shelf.put(ONE, "a/x", "bad")
+    link = Link(FakeCollections(), Sink((ONE,)))
+    link.served.put(ONE, "a/x", "bad")
     link.settle()
-    assert not link.outcomes[-1].answer.incremental
-    link.shelf.put(ONE, "a/x", "1")
+    assert not link.responses[-1].answer.incremental
+    link.served.put(ONE, "a/x", "1")
     link.settle()
-    assert link.outcomes[-1].answer.incremental
-    link.shelf.put(ONE, "a/y", "1")
+    assert link.responses[-1].answer.incremental
+    link.served.put(ONE, "a/y", "1")
     link.source_sends()
     assert [r.name for r in link.to_sink[0].resources] == ["a/y"]
 
 
 def test_something_that_came_in_a_refused_response_and_went_before_the_next_is_dropped() -> None:
-    link = Link(FakeShelf(), Sink((ONE,)))
+    link = Link(FakeCollections(), Sink((ONE,)))
     link.settle()
-    link.shelf.put(ONE, "a/good", "1")
-    link.shelf.put(ONE, "a/bad", "bad")
+    link.served.put(ONE, "a/good", "1")
+    link.served.put(ONE, "a/bad", "bad")
     link.settle()
     assert link.values[ONE] == {"a/good": b"1"}
-    link.shelf.remove(ONE, "a/good")
+    link.served.remove(ONE, "a/good")
     link.settle()
     assert link.values[ONE] == {}
 
 
 def test_a_reconnecting_sink_says_what_it_has_and_is_sent_only_what_differs() -> None:
-    link = Link(FakeShelf(), Sink((ONE,)))
+    link = Link(FakeCollections(), Sink((ONE,)))
     for name in "abc":
-        link.shelf.put(ONE, name, "1")
+        link.served.put(ONE, name, "1")
     link.settle()
-    link.shelf.put(ONE, "b", "2")
-    link.shelf.remove(ONE, "c")
+    link.served.put(ONE, "b", "2")
+    link.served.remove(ONE, "c")
     link.connect()
     assert link.to_source[0].versions == {"a": "v-1", "b": "v-1", "c": "v-1"}
     link.source_reads()
@@ -149,23 +149,23 @@ def test_a_reconnecting_sink_says_what_it_has_and_is_sent_only_what_differs() ->
 
 
 def test_what_is_in_force_already_is_not_judged_again() -> None:
-    link = Link(FakeShelf(), Sink((ONE,), incremental=False))
+    link = Link(FakeCollections(), Sink((ONE,), incremental=False))
     for number in range(100):
-        link.shelf.put(ONE, f"a/{number}", "1")
+        link.served.put(ONE, f"a/{number}", "1")
     link.settle()
-    link.shelf.put(ONE, "a/7", "2")
+    link.served.put(ONE, "a/7", "2")
     link.settle()
     assert link.judged == 101
-    assert list(link.outcomes[-1].upserted) == ["a/7"]
+    assert list(link.responses[-1].upserted) == ["a/7"]
 
 
 def test_a_collection_that_was_not_asked_for_is_refused_as_unknown_and_answered_under_its_name() -> None:
     sink: Sink[bytes] = Sink((ONE,))
     sink.open()
-    outcome = sink.apply(sink.receive(McpResponse("", nonce="")), {})
-    assert outcome.answer.collection == ""
-    assert outcome.answer.error is not None
-    assert outcome.answer.error.code is ErrorCode.UNIMPLEMENTED
+    applied = sink.apply(sink.receive(McpResponse("", nonce="")), {})
+    assert applied.answer.collection == ""
+    assert applied.answer.error is not None
+    assert applied.answer.error.code is ErrorCode.UNIMPLEMENTED
 
 
 def test_collections_that_the_source_does_not_have_are_left_out_and_keep_what_they_had() -> None:
@@ -179,7 +179,7 @@ def test_collections_that_the_source_does_not_have_are_left_out_and_keep_what_th
 
 
 def test_a_response_is_sent_even_if_the_collection_is_empty() -> None:
-    stream = CollectionStream(FakeShelf())
+    stream = CollectionStream(FakeCollections())
     stream.on_request(McpRequest(ONE))
     response = stream.next_response()
     assert response is not None
@@ -188,12 +188,12 @@ def test_a_response_is_sent_even_if_the_collection_is_empty() -> None:
 
 
 def test_a_refused_response_is_not_sent_again_before_something_changes() -> None:
-    shelf = FakeShelf()
-    shelf.put(ONE, "a", "bad")
-    link = Link(shelf, Sink((ONE,)))
+    served = FakeCollections()
+    served.put(ONE, "a", "bad")
+    link = Link(served, Sink((ONE,)))
     link.settle()
-    assert len(link.outcomes) == 1
-    shelf.put(ONE, "a", "1")
+    assert len(link.responses) == 1
+    served.put(ONE, "a", "1")
     link.settle()
-    assert len(link.outcomes) == 2
-    assert link.outcomes[-1].recovered == ("a",)
+    assert len(link.responses) == 2
+    assert link.responses[-1].recovered == ("a",)

@@ -1,4 +1,4 @@
-"""What Kubernetes' objects come to, and that following their changes ends where reading them anew does."""
+"""The services that Kubernetes objects form: following their changes ends where reading them anew does."""
 
 from __future__ import annotations
 

@@ -48,29 +48,29 @@ def virtual_service(name: str, seconds: int = 1) -> Config:
 
 @attrs.define
 class Served:
-    """A World and its shelf."""
+    """A World, and its collections as they are served."""
 
     world: World = attrs.field(factory=World)
-    shelf: WorldCollections = attrs.field(init=False)
+    collections: WorldCollections = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.shelf = WorldCollections(self.world)
+        self.collections = WorldCollections(self.world)
 
     def put(self, *items: Item) -> None:
-        self.shelf.published(self.world.apply([Upsert("test", item) for item in items]))
+        self.collections.published(self.world.apply([Upsert("test", item) for item in items]))
 
     def remove(self, item: Item) -> None:
-        self.shelf.published(self.world.apply([Delete("test", item_key(item))]))
+        self.collections.published(self.world.apply([Delete("test", item_key(item))]))
 
 
 def test_a_config_comes_out_as_it_went_in() -> None:
     served = Served()
     config = virtual_service("one")
     served.put(config)
-    (resource,) = served.shelf.resources(SERVICES).values()
+    (resource,) = served.collections.resources(SERVICES).values()
     assert (resource.name, resource.created) == ("shop/one", datetime(2024, 1, 2, 3, 4, 5, tzinfo=UTC))
     assert decode_item(COLLECTIONS[SERVICES], resource, ORIGIN) == config
-    assert served.shelf.resources("networking.istio.io/v1alpha3/VirtualService") == {"shop/one": resource}
+    assert served.collections.resources("networking.istio.io/v1alpha3/VirtualService") == {"shop/one": resource}
 
 
 def test_versions_follow_from_content_in_any_process() -> None:
@@ -79,7 +79,7 @@ def test_versions_follow_from_content_in_any_process() -> None:
     other.put(virtual_service("two"))
     other.put(virtual_service("one", 1))
     other.put(virtual_service("one", 2))
-    assert one.shelf.resources(SERVICES) == other.shelf.resources(SERVICES)
+    assert one.collections.resources(SERVICES) == other.collections.resources(SERVICES)
 
 
 def test_nothing_is_encoded_until_somebody_asks_and_then_all_there_is() -> None:
@@ -87,27 +87,27 @@ def test_nothing_is_encoded_until_somebody_asks_and_then_all_there_is() -> None:
     mesh = MeshConfigValue(decode_mesh({"trustDomain": "shop"}, origin=ORIGIN))
     served.put(mesh, *(virtual_service(f"vs-{number}") for number in range(100)))
     served.remove(virtual_service("vs-7"))
-    assert served.shelf.encoded == 0
-    assert len(served.shelf.resources(SERVICES)) == 99
-    assert list(served.shelf.resources(MESH_CONFIG.name)) == ["mesh"]
-    assert served.shelf.encoded == 100
-    before = served.shelf.revision(SERVICES)
+    assert served.collections.encoded == 0
+    assert len(served.collections.resources(SERVICES)) == 99
+    assert list(served.collections.resources(MESH_CONFIG.name)) == ["mesh"]
+    assert served.collections.encoded == 100
+    before = served.collections.revision(SERVICES)
     served.put(virtual_service("vs-7"), virtual_service("vs-8"))
-    assert served.shelf.changed_since(SERVICES, before) == ("shop/vs-7",)
+    assert served.collections.changed_since(SERVICES, before) == ("shop/vs-7",)
 
 
 def test_one_change_among_three_thousand_is_encoded_sent_and_judged_alone() -> None:
     served = Served()
     served.put(*(virtual_service(f"vs-{n}") for n in range(3000)))
-    stream = CollectionStream(served.shelf)
+    stream = CollectionStream(served.collections)
     stream.on_request(McpRequest(SERVICES, incremental=True))
     first = stream.next_response()
     assert first is not None
     stream.on_request(McpRequest(SERVICES, first.nonce, incremental=True))
     assert stream.next_response() is None
-    before = served.shelf.encoded
+    before = served.collections.encoded
     served.put(virtual_service("vs-7", seconds=5))
-    assert served.shelf.encoded == before + 1
+    assert served.collections.encoded == before + 1
     response = stream.next_response()
     assert response is not None
     assert [resource.name for resource in response.resources] == ["shop/vs-7"]
@@ -117,11 +117,11 @@ def test_one_change_among_three_thousand_is_encoded_sent_and_judged_alone() -> N
 def test_what_is_removed_is_gone_from_both_names() -> None:
     served = Served()
     served.put(virtual_service("one"))
-    assert list(served.shelf.resources(SERVICES)) == ["shop/one"]
+    assert list(served.collections.resources(SERVICES)) == ["shop/one"]
     served.remove(virtual_service("one"))
-    assert dict(served.shelf.resources(SERVICES)) == {}
-    assert dict(served.shelf.resources("networking.istio.io/v1alpha3/VirtualService")) == {}
-    assert served.shelf.changed_since(SERVICES, 1) == ("shop/one",)
+    assert dict(served.collections.resources(SERVICES)) == {}
+    assert dict(served.collections.resources("networking.istio.io/v1alpha3/VirtualService")) == {}
+    assert served.collections.changed_since(SERVICES, 1) == ("shop/one",)
 
 
 @pytest.mark.parametrize("host", ["reviews.service.consul", "*.service.consul"])
@@ -141,7 +141,7 @@ def test_a_registry_service_is_a_synthetic_entry_that_another_plane_can_read(hos
     second = attrs.evolve(good, port=8081)
     ill = attrs.evolve(good, address="10.0.0.2", health=Health.UNHEALTHY)
     served.put(service, Endpoints(service.key, (good, second, ill)))
-    (resource,) = served.shelf.resources(SYNTHETIC_ENTRIES.name).values()
+    (resource,) = served.collections.resources(SYNTHETIC_ENTRIES.name).values()
     read = decode_item(SYNTHETIC_ENTRIES, resource, ORIGIN)
     other = World()
     other.apply([Upsert("mcp", read)])
@@ -158,14 +158,14 @@ def test_a_registry_service_is_a_synthetic_entry_that_another_plane_can_read(hos
 def test_a_service_whose_host_can_not_be_declared_is_not_served() -> None:
     served = Served()
     served.put(Service("odd_name.service.consul", "shop", (Port(80, "http", Protocol.HTTP),)))
-    assert dict(served.shelf.resources(SYNTHETIC_ENTRIES.name)) == {}
+    assert dict(served.collections.resources(SYNTHETIC_ENTRIES.name)) == {}
 
 
 def test_mesh_config_comes_out_as_it_went_in_with_what_is_switched_off() -> None:
     served = Served()
     mesh = decode_mesh({"enableTracing": False, "trustDomain": "x.test", "enableAutoMtls": False}, origin=ORIGIN)
     served.put(MeshConfigValue(mesh))
-    (resource,) = served.shelf.resources(MESH_CONFIG.name).values()
+    (resource,) = served.collections.resources(MESH_CONFIG.name).values()
     read = decode_item(MESH_CONFIG, resource, ORIGIN)
     assert isinstance(read, MeshConfigValue)
     assert isinstance(read.config, MeshConfig)
@@ -178,7 +178,7 @@ def test_requests_and_responses_survive_their_encoding() -> None:
     dialect = SourceDialect(SinkNode("me", {"a": "b"}))
     request = McpRequest(SERVICES, "7", {"shop/one": "v"}, incremental=True)
     assert decode_request(dialect.request(request)) == (request, SinkNode("me", {"a": "b"}))
-    resources = tuple(served.shelf.resources(SERVICES).values())
+    resources = tuple(served.collections.resources(SERVICES).values())
     response = McpResponse(SERVICES, resources, ("shop/two",), "1", "2", incremental=True)
     assert dialect.response(encode_response(response)) == response
 
