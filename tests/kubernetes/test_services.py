@@ -10,7 +10,7 @@ from mesh_pilot.api.k8s.io.api.core import v1 as core
 from mesh_pilot.config.decode import Metadata
 from mesh_pilot.kubernetes.objects import KubernetesObject, PodObject, ServiceObject, read_object
 from mesh_pilot.kubernetes.services import KubernetesServices
-from mesh_pilot.model.events import Endpoints, Item, item_key
+from mesh_pilot.model.events import Endpoints, Item
 from mesh_pilot.model.service import Locality, Protocol, Resolution, Service
 
 
@@ -53,37 +53,37 @@ def test_a_service_has_the_host_that_kubernetes_gives_it() -> None:
 def test_a_headless_service_passes_through_and_an_external_name_is_resolved() -> None:
     headless = service(core.ServiceSpec(cluster_ip="None"))
     assert (headless.addresses, headless.resolution) == ((), Resolution.PASSTHROUGH)
-    cluster = KubernetesServices()
+    services = KubernetesServices()
     spec = core.ServiceSpec(type="ExternalName", external_name="db.test", ports=[core.ServicePort(name="tcp", port=5)])
-    value = read_object(spec, Metadata("db", "shop"), "mesh.test")
-    told = list(cluster.apply({"shop/db": value}, {}))
-    assert [type(item) for item in told] == [Service, Endpoints]
-    assert isinstance(told[0], Service) and isinstance(told[1], Endpoints)
-    assert (told[0].resolution, told[0].external) == (Resolution.DNS, True)
-    assert [(e.address, e.port) for e in told[1].endpoints] == [("db.test", 5)]
+    assert list(services.apply({"shop/db": read_object(spec, Metadata("db", "shop"), "mesh.test")}, {})) == ["shop/db"]
+    external, endpoints = services.items("shop/db")
+    assert isinstance(external, Service) and isinstance(endpoints, Endpoints)
+    assert (external.resolution, external.external) == (Resolution.DNS, True)
+    assert [(e.address, e.port) for e in endpoints.endpoints] == [("db.test", 5)]
 
 
-def test_a_service_that_has_a_synthetic_service_entry_is_told_by_that_alone() -> None:
-    cluster = KubernetesServices()
+def test_a_service_that_has_a_synthetic_service_entry_is_left_out() -> None:
+    services = KubernetesServices()
     value = read_object(core.ServiceSpec(cluster_ip="10.0.0.1"), Metadata("web", "shop"), "mesh.test")
-    assert len(list(cluster.apply({"shop/web": value}, {}))) == 2
-    key = ("web.shop.svc.mesh.test", "shop")
-    assert list(cluster.apply_synthetic(["shop/web"], [])) == [("service", *key), ("endpoints", *key)]
-    assert len(list(cluster.apply_synthetic([], ["shop/web"]))) == 2
-    assert len(cluster) == 2
+    services.apply({"shop/web": value}, {})
+    assert list(services.apply_synthetic(["shop/web"], [])) == ["shop/web"]
+    assert services.items("shop/web") == ()
+    assert list(services.apply_synthetic(["shop/web"], [])) == []
+    assert list(services.apply_synthetic([], ["shop/web"])) == ["shop/web"]
+    assert len(services.items("shop/web")) == 2
 
 
-def test_a_pod_may_say_its_own_locality_and_a_status_that_changes_nothing_is_not_told() -> None:
-    cluster = KubernetesServices()
+def test_a_pod_may_say_its_own_locality_and_a_status_that_changes_nothing_affects_no_service() -> None:
+    services = KubernetesServices()
     spec = core.ServiceSpec(ports=[core.ServicePort(name="http", port=80)])
-    cluster_of = {"shop/web": read_object(spec, Metadata("web", "shop"), "mesh.test")}
-    list(cluster.apply(cluster_of, {}))
-    list(cluster.apply({"shop/web": read_object(body("10.0.0.1", "a"), Metadata("web", "shop"), "")}, {}))
+    services.apply({"shop/web": read_object(spec, Metadata("web", "shop"), "mesh.test")}, {})
+    services.apply({"shop/web": read_object(body("10.0.0.1", "a"), Metadata("web", "shop"), "")}, {})
     pod = PodObject("web", {"istio-locality": "eu.eu-1.rack-7"})
-    (told,) = cluster.apply({"shop/a": pod}, {})
-    assert isinstance(told, Endpoints)
-    assert told.endpoints[0].locality == Locality("eu", "eu-1", "rack-7")
-    assert list(cluster.apply({"shop/a": PodObject("web", {"istio-locality": "eu.eu-1.rack-7"})}, {})) == []
+    assert list(services.apply({"shop/a": pod}, {})) == ["shop/web"]
+    _, endpoints = services.items("shop/web")
+    assert isinstance(endpoints, Endpoints)
+    assert endpoints.endpoints[0].locality == Locality("eu", "eu-1", "rack-7")
+    assert list(services.apply({"shop/a": PodObject("web", {"istio-locality": "eu.eu-1.rack-7"})}, {})) == []
 
 
 def body(ip: str, pod: str, *, ready: bool = True, node: str = "") -> core.Endpoints:
@@ -130,29 +130,23 @@ OBJECTS = st.one_of(
 def test_whatever_changes_in_whatever_order_the_items_are_those_of_the_last_state(
     steps: list[tuple[tuple[str, str, core.ServiceSpec | core.Endpoints | core.Pod | core.NodeSpec], bool, str]],
 ) -> None:
-    cluster, items = KubernetesServices(), dict[tuple[str, ...], Item]()
+    services, items = KubernetesServices(), dict[str, tuple[Item, ...]]()
     state: dict[tuple[str, str], KubernetesObject] = {}
     for (collection, name, spec), there, label in steps:
         labels = {"topology.kubernetes.io/region": label}
-        value = read_object(
-            spec, Metadata(name.rpartition("/")[2], name.rpartition("/")[0], labels=labels), "mesh.test"
-        )
+        namespace, _, short = name.rpartition("/")
+        value = read_object(spec, Metadata(short, namespace, labels=labels), "mesh.test")
         if there:
             state[collection, name] = value
-            changes = cluster.apply({name: value}, {})
+            affected = services.apply({name: value}, {})
         elif (collection, name) in state:
-            changes = cluster.apply({}, {name: state.pop((collection, name))})
+            affected = services.apply({}, {name: state.pop((collection, name))})
         else:
             continue
-        for change in changes:
-            if isinstance(change, tuple):
-                del items[change]
-            else:
-                items[item_key(change)] = change
+        items |= {service: services.items(service) for service in affected}
     fresh = KubernetesServices()
     for (_, name), value in state.items():
-        list(fresh.apply({name: value}, {}))
-    assert items == {item_key(item): item for item in fresh.items}
-    assert items == {item_key(item): item for item in cluster.items}
-    assert len(cluster) == len(items)
-    assert not (set(cluster._services_of_pod) - set(fresh._services_of_pod)), "nothing is left behind"
+        fresh.apply({name: value}, {})
+    assert items == {service: fresh.items(service) for service in items}
+    assert {name for collection, name in state if collection == "services"} <= items.keys()
+    assert not (set(services._services_of_pod) - set(fresh._services_of_pod)), "nothing is left behind"

@@ -35,12 +35,12 @@ def add_kubernetes(world: World, text: str, domain: str = "cluster.local") -> No
             annotations=meta.get("annotations") or {},
         )
         values[document["kind"]][name] = read_object(_body(document), metadata, domain)
-    cluster = KubernetesServices()
+    services = KubernetesServices()
     for of_kind in values.values():
-        for _ in cluster.apply(of_kind, {}):
-            pass
+        services.apply(of_kind, {})
+    items = (item for name in values["Service"] for item in services.items(name))
     world.expect(SOURCE)
-    world.apply([*(Upsert(SOURCE, item) for item in cluster.items), Synced(SOURCE)])
+    world.apply([*(Upsert(SOURCE, item) for item in items), Synced(SOURCE)])
 
 
 def _body(document: dict[str, Any]) -> KubernetesBody:

@@ -7,7 +7,7 @@ is left out: the entry says the same.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from mesh_pilot.kubernetes.objects import (
@@ -20,18 +20,16 @@ from mesh_pilot.kubernetes.objects import (
     PodObject,
     ServiceObject,
 )
-from mesh_pilot.model.events import Endpoints, Item, item_key
+from mesh_pilot.model.events import Endpoints, Item
 from mesh_pilot.model.service import NOWHERE, TLS_MODE_LABEL, Endpoint, Locality, ServiceKey
 
 T = TypeVar("T")
-
-Key = tuple[str, ...]
 
 
 class KubernetesServices:
     """The services of one Kubernetes cluster. Names are ``namespace/name``, of nodes ``name``.
 
-    State: the objects by name; for each pod and node, the services that depend on it; each service's current items.
+    State: the objects by name; for each pod and node, the services that depend on it; synthetic ServiceEntries.
     """
 
     def __init__(self, trust_domain: str = "cluster.local") -> None:
@@ -43,41 +41,43 @@ class KubernetesServices:
         self._services_of_pod: defaultdict[str, set[str]] = defaultdict(set)
         self._services_of_node: defaultdict[str, set[str]] = defaultdict(set)
         self._synthetic: set[str] = set()
-        self._items: dict[str, tuple[Item, ...]] = {}
 
     def __repr__(self) -> str:
         counts = f"{len(self._services)} services, {len(self._pods)} pods, {len(self._nodes)} nodes"
         return f"<KubernetesServices {counts}>"
 
-    def __len__(self) -> int:
-        """The number of items."""
-        return sum(map(len, self._items.values()))
-
-    @property
-    def items(self) -> tuple[Item, ...]:
-        """The services and their endpoints."""
-        return tuple(item for items in self._items.values() for item in items)
-
-    def apply(
-        self, upserted: Mapping[str, KubernetesObject], removed: Mapping[str, KubernetesObject]
-    ) -> Iterator[Item | Key]:
-        """Apply changed objects: yields new and changed items, and the keys of items that are gone."""
+    def apply(self, upserted: Mapping[str, KubernetesObject], removed: Mapping[str, KubernetesObject]) -> Iterable[str]:
+        """Apply changed objects. Returns the names of the services whose items may differ."""
         affected: dict[str, None] = {}
         for name, value in removed.items():
             if name not in upserted:
                 affected |= dict.fromkeys(self._store(name, value, present=False))
         for name, value in upserted.items():
             affected |= dict.fromkeys(self._store(name, value, present=True))
-        for name in affected:
-            yield from self._refresh(name)
+        return affected
 
-    def apply_synthetic(self, upserted: Iterable[str], removed: Iterable[str]) -> Iterator[Item | Key]:
+    def apply_synthetic(self, upserted: Iterable[str], removed: Iterable[str]) -> Iterable[str]:
         """The same for synthetic ServiceEntries, by name: those services are left out."""
         before = set(self._synthetic)
         self._synthetic.difference_update(removed)
         self._synthetic.update(upserted)
-        for name in sorted(before ^ self._synthetic):
-            yield from self._refresh(name)
+        return sorted(before ^ self._synthetic)
+
+    def items(self, name: str) -> tuple[Item, ...]:
+        """A service and its endpoints; empty if there is no such service."""
+        found = self._services.get(name)
+        if found is None or name in self._synthetic:
+            return ()
+        service = found.service
+        if found.external_name:
+            ports = service.ports
+            endpoints = [Endpoint(found.external_name, port.target_port or port.number, port.name) for port in ports]
+        else:
+            names = {port.name for port in service.ports}
+            addresses = self._endpoints.get(name, EndpointsObject(())).addresses
+            serving = (a for a in addresses if a.service_port in names and (a.ready or found.with_unready))
+            endpoints = [self._endpoint(address, service.key) for address in serving]
+        return (service, Endpoints(service.key, tuple(endpoints)))
 
     def _store(self, name: str, value: KubernetesObject, *, present: bool) -> Iterable[str]:
         """Store or remove an object; returns the services that it affects."""
@@ -127,32 +127,6 @@ class KubernetesServices:
     def _node_of(self, address: AddressPort) -> str:
         pod = self._pods.get(address.pod)
         return address.node or (pod.node if pod else "")
-
-    def _refresh(self, name: str) -> Iterator[Item | Key]:
-        before = {item_key(item): item for item in self._items.get(name, ())}
-        now = {item_key(item): item for item in self._joined(name)}
-        if now:
-            self._items[name] = tuple(now.values())
-        else:
-            self._items.pop(name, None)
-        yield from (key for key in before if key not in now)
-        yield from (item for key, item in now.items() if before.get(key) != item)
-
-    def _joined(self, name: str) -> tuple[Item, ...]:
-        """The items of a service."""
-        found = self._services.get(name)
-        if found is None or name in self._synthetic:
-            return ()
-        service = found.service
-        if found.external_name:
-            ports = service.ports
-            endpoints = [Endpoint(found.external_name, port.target_port or port.number, port.name) for port in ports]
-        else:
-            names = {port.name for port in service.ports}
-            addresses = self._endpoints.get(name, EndpointsObject(())).addresses
-            serving = (a for a in addresses if a.service_port in names and (a.ready or found.with_unready))
-            endpoints = [self._endpoint(address, service.key) for address in serving]
-        return (service, Endpoints(service.key, tuple(endpoints)))
 
     def _endpoint(self, address: AddressPort, service: ServiceKey) -> Endpoint:
         pod = self._pods.get(address.pod)

@@ -19,7 +19,7 @@ from mesh_pilot.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity, planes_pass
 from mesh_pilot.mcp.messages import McpResource, McpResponse, MessageStream
 from mesh_pilot.mcp.wire import Dialect
 from mesh_pilot.model.config import ConfigError, Severity
-from mesh_pilot.model.events import Accepted, Event, Replace, Synced
+from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.mcp.pacing import FirstRequests, NackBackoff
 from mesh_pilot.sources.mcp.sink import AppliedResponse, RejectedResource, Sink
@@ -46,8 +46,7 @@ class McpReceiver:
     A collection may have two names (aliases) and is then received twice: equal content is validated and sent once.
 
     State: the sink and the translator, which survive a restart; the stream's first requests; connected or lost since
-    when; `_outbox`, events being sent; `_synced`, if this run has sent its first snapshot; `_early_accepted`, events
-    that have to follow it.
+    when; `_outbox`, events being sent.
     """
 
     def __init__(
@@ -79,13 +78,16 @@ class McpReceiver:
         self._outbox: deque[Event] = deque()
         self._filled = trio.Event()
         self._emptied = trio.Event()
-        self._synced = False
-        self._early_accepted: list[Accepted] = []
         self._has_logged_own = False
         self._judged = 0
 
     def __repr__(self) -> str:
-        return f"<McpReceiver of {self._source}{'' if self._synced else ' not synced'}: {self.sink!r}>"
+        return f"<McpReceiver of {self._source}{'' if self._is_synced else ' not synced'}: {self.sink!r}>"
+
+    @property
+    def _is_synced(self) -> bool:
+        """This run has sent its first snapshot."""
+        return self._translator.published.is_announced
 
     @property
     def is_stale(self) -> bool:
@@ -94,11 +96,12 @@ class McpReceiver:
 
     def statistics(self) -> ReceiverStatistics:
         unanswered = self.sink.unanswered()
+        published = self._translator.published
         return ReceiverStatistics(
-            items=len(self._translator),
-            rejected=len(self._translator.rejections),
-            synced=self._synced,
-            waiting_for="" if self._synced else f"no answer yet for {', '.join(unanswered)}",
+            items=len(published),
+            rejected=len(published.rejections()),
+            synced=self._is_synced,
+            waiting_for="" if self._is_synced else f"no answer yet for {', '.join(unanswered)}",
             connected=self._connected,
             stale_seconds=0.0 if self._lost_at is None else trio.current_time() - self._lost_at,
             collections={name: n for name in self._collections if (n := len(self.sink.accepted(name)))},
@@ -112,7 +115,7 @@ class McpReceiver:
 
         Events outlive the stream that brought them: none is lost if it breaks.
         """
-        self._synced = False
+        self._translator.published.restart()
         self._outbox.clear()
         while True:
             while self._outbox:
@@ -156,7 +159,7 @@ class McpReceiver:
             await self._run_stream(stream, dialect, self.first_requests, on_message)
         finally:
             self._connected = False
-            self._lost_at = trio.current_time() if self._synced else None
+            self._lost_at = trio.current_time() if self._is_synced else None
 
     async def _run_stream(
         self,
@@ -171,9 +174,9 @@ class McpReceiver:
             if (request := nacks.take_due() or first_requests.take_due()) is not None:
                 await stream.send_message(dialect.request(request))
                 continue
-            if not self._synced and not self.sink.unanswered():
+            if not self._is_synced and not self.sink.unanswered():
                 await self._send_snapshot()
-            sync_at = math.inf if self._synced else answer_until
+            sync_at = math.inf if self._is_synced else answer_until
             with trio.move_on_at(min(sync_at, nacks.due_at, first_requests.due_at)) as timeout:
                 data = await stream.recv_message()
             if timeout.cancelled_caught:
@@ -207,10 +210,14 @@ class McpReceiver:
 
     async def _send_snapshot(self) -> None:
         """Send everything in force, as the first events of this run."""
-        early, self._early_accepted, self._synced = self._early_accepted, [], True
-        items, rejections = self._translator.items, self._translator.rejections
-        await self._send([Replace(self._source, (), items), *early, *rejections, Synced(self._source)])
-        log.info("initial sync complete", source=self._source, objects=len(items), rejected=len(rejections))
+        published = self._translator.published
+        await self._send([*published.announce(), Synced(self._source)])
+        log.info(
+            "initial sync complete",
+            source=self._source,
+            objects=len(published),
+            rejected=len(published.rejections()),
+        )
 
     async def _apply(self, response: McpResponse) -> AppliedResponse[DecodedItem]:
         """Validate and apply a response, and send its events."""
@@ -240,12 +247,7 @@ class McpReceiver:
                 collection=applied.collection,
                 reason=error.message,
             )
-        events = list(self._translator.events(applied))
-        if self._synced:
-            await self._send(events)
-        else:
-            # The snapshot to come has all else.
-            self._early_accepted += (event for event in events if isinstance(event, Accepted))
+        await self._send(self._translator.events(applied))
         return applied
 
     def _without_own(self, response: McpResponse) -> McpResponse:

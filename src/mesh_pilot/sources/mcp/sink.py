@@ -71,13 +71,13 @@ class AppliedResponse(Generic[V]):
     collection: str
     answer: McpRequest
     upserted: Mapping[str, V] = attrs.field(factory=dict)
-    """New and changed values, by name."""
+    """New and changed values, and those of accepted resources that came again after a rejected one; by name."""
     removed: tuple[tuple[str, V], ...] = ()
     """Removed names with their last values."""
     rejected: tuple[RejectedResource, ...] = ()
     """Newly rejected resources, or for a new reason."""
     recovered: tuple[str, ...] = ()
-    """Names that were rejected and no longer are."""
+    """Names that were rejected and no longer are: they are in ``upserted``, or gone."""
     is_first: bool = False
     """The first response of this collection on this stream."""
 
@@ -190,7 +190,9 @@ class Sink(Generic[V]):
             if state.rejected.pop(resource.name, None):
                 recovered.append(resource.name)
         # A rejected version was withdrawn: the accepted one came again.
-        recovered += [name for name in review.unchanged if state.rejected.pop(name, None)]
+        restored = [name for name in review.unchanged if state.rejected.pop(name, None)]
+        upserted |= {name: state.accepted[name].value for name in restored}
+        recovered += restored
         gone = self._gone(state, response)
         recovered += [name for name in gone if state.rejected.pop(name, None)]
         removed = tuple((name, state.accepted.pop(name).value) for name in gone if name in state.accepted)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
 
 import betterproto2
 
@@ -20,27 +19,16 @@ from mesh_pilot.mcp.collections import MESH_CONFIG, SYNTHETIC_SUFFIX, McpCollect
 from mesh_pilot.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity, planes_passed
 from mesh_pilot.mcp.messages import McpResource
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
-from mesh_pilot.model.events import (
-    Accepted,
-    Delete,
-    Event,
-    Item,
-    MeshConfigValue,
-    MeshNetworksValue,
-    Rejected,
-    Upsert,
-    item_key,
-)
+from mesh_pilot.model.events import Event, Item, MeshConfigValue, MeshNetworksValue, item_key
 from mesh_pilot.sources.mcp.sink import AppliedResponse
+from mesh_pilot.sources.published import InvalidObject, LocationContent, Precedence, PublishedState, ValidObject
 
 Key = tuple[str, ...]
 
-T = TypeVar("T")
-
 DecodedItem = Item | KubernetesObject
 
-_ResourceId = tuple[str, str]
-"""The requested name of a collection, and the name of a resource in it."""
+_Location = tuple[str, str]
+"""The requested name of a collection, empty for joined Kubernetes services, and the name of a resource in it."""
 
 
 def decode_item(
@@ -117,9 +105,6 @@ class EventTranslator:
 
     Several resources, of one collection or two, may be the same item: the latest is in force, and the item is deleted
     with the last of them. For users, the aliases of a collection are one location. Kubernetes objects are joined.
-
-    State: the resources of each item, oldest first; the rejections of each location; the rejections sent last, by item
-    key if known, else by location.
     """
 
     def __init__(
@@ -129,110 +114,78 @@ class EventTranslator:
         collections: Mapping[str, McpCollection],
         identity: PlaneIdentity = DEFAULT_IDENTITY,
     ) -> None:
+        self.published = PublishedState[_Location](source, Precedence.LATEST, describe=self._describe)
         self._source = source
         self._peer = peer
         self._collections = collections
         self._first_name: dict[McpCollection, str] = {}
         for name, collection in collections.items():
             self._first_name.setdefault(collection, name)
-        self._resources: dict[Key, dict[_ResourceId, Item]] = {}
-        self._rejections: dict[str, dict[_ResourceId, Rejected]] = {}
-        self._sent: dict[Key | str, Rejected] = {}
         self._kubernetes = KubernetesServices(identity.trust_domain)
 
-    def __len__(self) -> int:
-        """The number of items in force."""
-        return len(self._resources) + len(self._kubernetes)
-
-    @property
-    def items(self) -> tuple[Item, ...]:
-        """The items in force."""
-        return (*map(_latest, self._resources.values()), *self._kubernetes.items)
-
-    @property
-    def rejections(self) -> tuple[Rejected, ...]:
-        """The rejections that hold, one for each location."""
-        return tuple(map(_latest, self._rejections.values()))
+    def __repr__(self) -> str:
+        return f"<EventTranslator {self.published!r}, {self._kubernetes!r}>"
 
     def origin(self, collection: str, name: str) -> Origin:
-        """Where a resource is, for users: ``galley:9901 istio/networking/v1alpha3/gateways shop/web``."""
-        shown = self._first_name[self._collections[collection]]
-        return Origin(self._source, f"{self._peer} {shown} {name}")
+        return Origin(self._source, self._describe((collection, name)))
 
-    def events(self, applied: AppliedResponse[DecodedItem]) -> Iterator[Event]:
-        """The events of an applied response."""
-        for change in self._changes(applied):
-            if isinstance(change, tuple):
-                yield Delete(self._source, change)
-            else:
-                self._sent.pop(item_key(change), None)  # an Upsert ends the rejection of its item
-                yield Upsert(self._source, change)
-        yield from self._rejection_events(applied)
+    def _describe(self, location: _Location) -> str:
+        """A location as users see it: ``galley:9901 istio/networking/v1alpha3/gateways shop/web``."""
+        collection, name = location
+        shown = self._first_name[self._collections[collection]] if collection else "kubernetes"
+        return f"{self._peer} {shown} {name}"
 
-    def _changes(self, applied: AppliedResponse[DecodedItem]) -> Iterator[Item | Key]:
-        """New and changed items, and the keys of items that are gone."""
+    def events(self, applied: AppliedResponse[DecodedItem]) -> list[Event]:
+        """The events of an applied response; none before the state is announced."""
         collection = self._collections.get(applied.collection)
-        if collection is None:
-            return
+        return self.published.update(dict(self._readings(collection, applied))) if collection is not None else []
+
+    def _readings(
+        self, collection: McpCollection, applied: AppliedResponse[DecodedItem]
+    ) -> Iterator[tuple[_Location, LocationContent | None]]:
+        removed = dict(applied.removed)
+        for name in (*applied.recovered, *removed):
+            yield (applied.collection, name), None
+        for name, value in applied.upserted.items():
+            # A Kubernetes object is no item itself: only the services that it is part of are.
+            content = None if isinstance(value, KubernetesObject) else _content((value,))
+            yield (applied.collection, name), content
+        for rejected in applied.rejected:
+            location = (applied.collection, rejected.resource.name)
+            yield location, self._rejected_content(collection, location, rejected.problems)
+        services: Iterable[str] = ()
         if collection.kubernetes:
-            upserted = {name: value for name, value in applied.upserted.items() if isinstance(value, KubernetesObject)}
-            removed = {name: value for name, value in applied.removed if isinstance(value, KubernetesObject)}
-            yield from self._kubernetes.apply(upserted, removed)
-            return
-        yield from self._item_changes(applied)
-        if collection.synthetic:
-            yield from self._kubernetes.apply_synthetic(applied.upserted, (name for name, _ in applied.removed))
+            services = self._kubernetes.apply(_kubernetes_objects(applied.upserted), _kubernetes_objects(removed))
+        elif collection.synthetic:
+            services = self._kubernetes.apply_synthetic(applied.upserted, removed)
+        for service in services:
+            items = self._kubernetes.items(service)
+            yield ("", service), _content(items) if items else None
 
-    def _item_changes(self, applied: AppliedResponse[DecodedItem]) -> Iterator[Item | Key]:
-        before: dict[Key, Item | None] = {}
-        for name, item in applied.removed:
-            assert not isinstance(item, KubernetesObject)
-            key = item_key(item)
-            resources = self._resources[key]
-            before.setdefault(key, _latest(resources))
-            del resources[applied.collection, name]
-        for name, item in applied.upserted.items():
-            assert not isinstance(item, KubernetesObject)
-            key = item_key(item)
-            resources = self._resources.setdefault(key, {})
-            before.setdefault(key, _latest(resources) if resources else None)
-            resources.pop((applied.collection, name), None)
-            resources[applied.collection, name] = item
-        for key, old in before.items():
-            if not self._resources[key]:
-                del self._resources[key]
-                yield key
-            elif (new := _latest(self._resources[key])) is not old:
-                yield new
-
-    def _rejection_events(self, applied: AppliedResponse[DecodedItem]) -> Iterator[Event]:
-        collection = applied.collection
-        for name in applied.recovered:
-            location = self.origin(collection, name).location
-            rejections = self._rejections.get(location, {})
-            rejected = rejections.pop((collection, name), None)
-            if rejected is not None and not rejections:
-                del self._rejections[location]
-                self._sent.pop(rejected.key or location, None)
-                yield Accepted(self._source, location)
-        for invalid in applied.rejected:
-            name = invalid.resource.name
-            origin = self.origin(collection, name)
-            rejected = Rejected(self._source, origin, invalid.problems, self._key(collection, name))
-            self._rejections.setdefault(origin.location, {})[collection, name] = rejected
-            if self._sent.get(rejected.key or origin.location) != rejected:
-                self._sent[rejected.key or origin.location] = rejected
-                yield rejected
-
-    def _key(self, collection: str, name: str) -> Key | None:
-        """The item key of a resource; None if its name does not determine it."""
-        found = self._collections[collection]
-        if found.kind is None or not name:
-            return None
-        namespace, _, short = name.rpartition("/")
-        suffix = SYNTHETIC_SUFFIX if found.synthetic else ""
-        return ("config", found.kind.name, "" if found.kind.cluster_scoped else namespace, short + suffix)
+    def _rejected_content(
+        self, collection: McpCollection, location: _Location, problems: tuple[Problem, ...]
+    ) -> LocationContent:
+        """The content of a location whose resource is invalid: its last valid item stays."""
+        objects = self.published.content(location).objects
+        key = _key_of(collection, location[1])
+        if key is None:
+            return LocationContent(objects, problems)
+        return LocationContent({**objects, key: InvalidObject(problems, key)})
 
 
-def _latest(resources: dict[_ResourceId, T]) -> T:
-    return resources[next(reversed(resources))]
+def _content(items: Iterable[Item]) -> LocationContent:
+    keyed = ((item_key(item), item) for item in items)
+    return LocationContent({key: ValidObject(key, item) for key, item in keyed})
+
+
+def _kubernetes_objects(values: Mapping[str, DecodedItem]) -> dict[str, KubernetesObject]:
+    return {name: value for name, value in values.items() if isinstance(value, KubernetesObject)}
+
+
+def _key_of(collection: McpCollection, name: str) -> Key | None:
+    """The item key of a resource; None if its name does not determine it."""
+    if collection.kind is None or not name:
+        return None
+    namespace, _, short = name.rpartition("/")
+    suffix = SYNTHETIC_SUFFIX if collection.synthetic else ""
+    return ("config", collection.kind.name, "" if collection.kind.cluster_scoped else namespace, short + suffix)
