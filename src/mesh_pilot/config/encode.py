@@ -14,14 +14,14 @@ from typing import Any
 
 import betterproto2
 
+from mesh_pilot.protowire import FIXED32, FIXED64, LEN, VARINT, tag, varint
+
 _Write = Callable[[Any], bytes]
 """A field with its tag, of a value that is there."""
 
 _VARINTS = frozenset(("enum", "bool", "int32", "int64", "uint32", "uint64"))
 _ZIGZAG = frozenset(("sint32", "sint64"))
 _FIXED = {"double": "<d", "float": "<f", "fixed32": "<I", "fixed64": "<Q", "sfixed32": "<i", "sfixed64": "<q"}
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_SMALL = tuple(bytes((number,)) for number in range(128))
 
 
 def encode(message: betterproto2.Message) -> bytes:
@@ -58,22 +58,22 @@ def _field_writer(field: betterproto2.FieldMetadata) -> _Write:
 
 
 def _map_writer(number: int, key: betterproto2.FieldMetadata, value: betterproto2.FieldMetadata) -> _Write:
-    tag = _tag(number, _BYTES)
+    entry_tag = tag(number, LEN)
     write_key, write_value = _writer(1, key), _writer(2, value)
 
     def write(items: Mapping[object, object]) -> bytes:
         entries = [write_key(key) + write_value(item) for key, item in items.items()]
-        return b"".join([tag + _varint(len(entry)) + entry for entry in entries])
+        return b"".join([entry_tag + varint(len(entry)) + entry for entry in entries])
 
     return write
 
 
 def _packed_writer(number: int, write: _Write) -> _Write:
-    tag = _tag(number, _BYTES)
+    field_tag = tag(number, LEN)
 
     def write_all(values: Sequence[object]) -> bytes:
         body = b"".join([write(value) for value in values])
-        return tag + _varint(len(body)) + body
+        return field_tag + varint(len(body)) + body
 
     return write_all
 
@@ -82,16 +82,16 @@ def _writer(number: int, field: betterproto2.FieldMetadata) -> _Write:
     """One value with its tag."""
     write = _bare_writer(field)
     if field.proto_type in _VARINTS or field.proto_type in _ZIGZAG:
-        tag = _tag(number, _VARINT)
-        return lambda value: tag + write(value)
+        field_tag = tag(number, VARINT)
+        return lambda value: field_tag + write(value)
     if field.proto_type in _FIXED:
-        tag = _tag(number, _FIXED64 if struct.calcsize(_FIXED[field.proto_type]) == 8 else _FIXED32)
-        return lambda value: tag + write(value)
-    tag = _tag(number, _BYTES)
+        field_tag = tag(number, FIXED64 if struct.calcsize(_FIXED[field.proto_type]) == 8 else FIXED32)
+        return lambda value: field_tag + write(value)
+    field_tag = tag(number, LEN)
 
     def write_delimited(value: object) -> bytes:
         body = write(value)
-        return tag + _varint(len(body)) + body
+        return field_tag + varint(len(body)) + body
 
     return write_delimited
 
@@ -99,9 +99,9 @@ def _writer(number: int, field: betterproto2.FieldMetadata) -> _Write:
 def _bare_writer(field: betterproto2.FieldMetadata) -> _Write:
     """One value without its tag."""
     if field.proto_type in _VARINTS:
-        return _varint
+        return varint
     if field.proto_type in _ZIGZAG:
-        return lambda value: _varint(value << 1 if value >= 0 else ~(value << 1))
+        return lambda value: varint(value << 1 if value >= 0 else ~(value << 1))
     if field.proto_type in _FIXED:
         return struct.Struct(_FIXED[field.proto_type]).pack
     if field.proto_type == betterproto2.TYPE_STRING:
@@ -112,19 +112,3 @@ def _bare_writer(field: betterproto2.FieldMetadata) -> _Write:
         return encode
     wrapper: Any = field.unwrap()  # of a Duration, a BoolValue, ...: in Python a plain value
     return lambda value: encode(wrapper.from_wrapped(value))
-
-
-def _tag(number: int, wire_type: int) -> bytes:
-    return _varint(number << 3 | wire_type)
-
-
-def _varint(value: int) -> bytes:
-    if 0 <= value < 128:
-        return _SMALL[value]
-    rest = value & 0xFFFF_FFFF_FFFF_FFFF  # negative numbers take all 64 bits
-    written = bytearray()
-    while rest > 127:
-        written.append(rest & 127 | 128)
-        rest >>= 7
-    written.append(rest)
-    return bytes(written)

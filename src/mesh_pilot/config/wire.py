@@ -6,6 +6,7 @@ are walked first. Fields that the message does not have are warnings: a newer se
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeVar
 
 import betterproto2
@@ -13,13 +14,13 @@ import betterproto2
 from mesh_pilot.config.shapes import FieldShape, MessageShape, shape_of
 from mesh_pilot.config.told import told
 from mesh_pilot.model.config import Problem, Severity
+from mesh_pilot.protowire import FIXED32, FIXED64, LEN, VARINT, WireError, fields, read_varint, value_span
 
 M = TypeVar("M", bound=betterproto2.Message)
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _VARINTS = frozenset(("enum", "bool", "int32", "int64", "uint32", "uint64", "sint32", "sint64"))
-_FIXED = {"double": _FIXED64, "fixed64": _FIXED64, "sfixed64": _FIXED64}
-_FIXED |= {"float": _FIXED32, "fixed32": _FIXED32, "sfixed32": _FIXED32}
+_FIXED = {"double": FIXED64, "fixed64": FIXED64, "sfixed64": FIXED64}
+_FIXED |= {"float": FIXED32, "fixed32": FIXED32, "sfixed32": FIXED32}
 _MAX_DEPTH = 100
 
 
@@ -39,14 +40,10 @@ def parse(message: type[M], body: bytes, path: str, problems: list[Problem]) -> 
 def _walk(shape: MessageShape, body: memoryview, path: str, problems: list[Problem], depth: int) -> None:
     if depth > _MAX_DEPTH:
         raise ValueError(f"{path} is nested too deeply")
-    position = 0
     counts: dict[int, int] = {}
     members: dict[str, str] = {}
     seen: set[int] = set()
-    while position < len(body):
-        tag, position = _varint(body, position, path)
-        number, wire_type = tag >> 3, tag & 7
-        start, position = _skip(body, position, wire_type, path)
+    for number, wire_type, start, end in _fields(body, path):
         field = shape.by_number.get(number)
         if field is None:
             reason = f"unknown field number {number}, ignored"
@@ -62,7 +59,15 @@ def _walk(shape: MessageShape, body: memoryview, path: str, problems: list[Probl
             here = f"{here}[{index}]"
         if field.group is not None and members.setdefault(field.group, field.json_name) != field.json_name:
             problems.append(Problem(here, f"only one of {members[field.group]} and {field.json_name} may be set"))
-        _check(field, wire_type, body[start:position], here, problems, depth)
+        _check(field, wire_type, body[start:end], here, problems, depth)
+
+
+def _fields(body: memoryview, path: str) -> Iterator[tuple[int, int, int, int]]:
+    """The fields of a message; what is wrong with one is a ValueError that names the message's path."""
+    try:
+        yield from fields(body)
+    except WireError as error:
+        raise ValueError(f"{path} {error}") from None
 
 
 def _check(
@@ -71,7 +76,7 @@ def _check(
     """One occurrence of a field."""
     wanted = _wire_type(field)
     if wire_type != wanted:
-        if field.repeated and wire_type == _BYTES and wanted != _BYTES:
+        if field.repeated and wire_type == LEN and wanted != LEN:
             return _check_packed(wanted, value, path)
         raise ValueError(f"{path} has wire type {wire_type}, not {wanted}")
     if field.carrier is not None:
@@ -81,7 +86,7 @@ def _check(
     elif field.proto_type == "string":
         _utf8(value, path)
     elif field.enum is not None:
-        number, _ = _varint(value, 0, path)
+        number, _ = read_varint(value, 0)
         if number not in {member.value for member in field.enum}:
             allowed = ", ".join(member.proto_name or member.name for member in field.enum)
             problems.append(Problem(path, f"unknown value {number}; allowed: {allowed}"))
@@ -92,27 +97,27 @@ def _check_entry(
     key: FieldShape, value: FieldShape, body: memoryview, path: str, problems: list[Problem], depth: int
 ) -> None:
     """A map's entry: a message of field 1, the key, and field 2, the value."""
-    position = 0
-    while position < len(body):
-        tag, position = _varint(body, position, path)
-        start, position = _skip(body, position, tag & 7, path)
-        if tag >> 3 in (1, 2):
-            part = key if tag >> 3 == 1 else value
-            _check(part, tag & 7, body[start:position], f"{path}.{part.json_name}", problems, depth)
+    for number, wire_type, start, end in _fields(body, path):
+        if number in (1, 2):
+            part = key if number == 1 else value
+            _check(part, wire_type, body[start:end], f"{path}.{part.json_name}", problems, depth)
 
 
 def _check_packed(wanted: int, value: memoryview, path: str) -> None:
     position = 0
-    while position < len(value):
-        _, position = _skip(value, position, wanted, path)
+    try:
+        while position < len(value):
+            _, position = value_span(value, position, wanted)
+    except WireError as error:
+        raise ValueError(f"{path} {error}") from None
 
 
 def _wire_type(field: FieldShape) -> int:
     if field.carrier is not None:
-        return _BYTES
+        return LEN
     if field.proto_type in _VARINTS:
-        return _VARINT
-    return _FIXED.get(field.proto_type, _BYTES)
+        return VARINT
+    return _FIXED.get(field.proto_type, LEN)
 
 
 def _utf8(value: memoryview, path: str) -> None:
@@ -120,32 +125,3 @@ def _utf8(value: memoryview, path: str) -> None:
         str(value, "utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is not UTF-8") from None
-
-
-def _varint(body: memoryview, position: int, path: str) -> tuple[int, int]:
-    """The number at a position, and the position after it."""
-    result = 0
-    for shift in range(0, 70, 7):
-        if position >= len(body):
-            raise ValueError(f"{path} is cut short")
-        byte = body[position]
-        position += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return result, position
-    raise ValueError(f"{path} holds a number of more than 64 bits")
-
-
-def _skip(body: memoryview, position: int, wire_type: int, path: str) -> tuple[int, int]:
-    """Where the content of the value at a position starts and ends."""
-    if wire_type == _VARINT:
-        return position, _varint(body, position, path)[1]
-    if wire_type == _BYTES:
-        length, position = _varint(body, position, path)
-    elif wire_type in (_FIXED64, _FIXED32):
-        length = 8 if wire_type == _FIXED64 else 4
-    else:
-        raise ValueError(f"{path} has a field of wire type {wire_type}")
-    if position + length > len(body):
-        raise ValueError(f"{path} is cut short")
-    return position, position + length
