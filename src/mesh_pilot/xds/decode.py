@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, BoundError, Bounds, check
 from mesh_pilot.model.resource import TYPES
 from mesh_pilot.model.service import Locality
+from mesh_pilot.protowire import LEN, WireError, value_span
 from mesh_pilot.xds.kept import kept
 from mesh_pilot.xds.messages import DeltaRequest, Node, SotwRequest
 
@@ -36,8 +37,6 @@ _DELTA_NODE = 0x0A
 """The first field of ``DeltaDiscoveryRequest``."""
 _DELTA_NAMES = (0x1A, 0x22, 0x2A)
 """Fields of ``DeltaDiscoveryRequest`` that are there once a name: subscribed, unsubscribed, and what the client has."""
-_LENGTH_DELIMITED = 2
-"""The wire type of every field of both requests."""
 TAIL = 256
 """Bytes at the end of a ``DiscoveryRequest`` within which type and nonce are, unless it is a refusal."""
 
@@ -67,7 +66,7 @@ def check_fields(data: bytes, names: tuple[int, ...], bounds: Bounds) -> None:
     found = others = at = 0
     while at < len(data):
         tag, end = data[at], _after(data, at, data[at])
-        if tag & 7 != _LENGTH_DELIMITED or end == at:
+        if tag & 7 != LEN or end == at:
             raise DecodeError("it has a field that no request has")
         if tag in names:
             found += 1
@@ -132,14 +131,10 @@ def _after(data: bytes, at: int, tag: int) -> int:
     """Where a field ends that begins here with this tag, of one byte; here, where there is none."""
     if at >= len(data) or data[at] != tag:
         return at
-    size = shift = 0
-    for place in range(at + 1, min(at + 6, len(data))):
-        size |= (data[place] & 0x7F) << shift
-        shift += 7
-        if data[place] < 0x80:
-            end = place + 1 + size
-            return end if end <= len(data) else at
-    return at
+    try:
+        return value_span(data, at + 1, LEN)[1]
+    except WireError:
+        return at
 
 
 def _delta_request(data: bytes, bounds: Bounds) -> DeltaRequest:

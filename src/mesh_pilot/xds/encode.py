@@ -12,6 +12,7 @@ from functools import lru_cache
 import attrs
 
 from mesh_pilot.model.resource import ENDPOINT, Resource, make_resource
+from mesh_pilot.protowire import field, field_header
 from mesh_pilot.xds.messages import Response, Variant
 
 _VERSION = 1
@@ -115,12 +116,11 @@ class Encoder:
             body = _any_prefix(_RESOURCE_BODY, resource.type_url, len(resource.body))
             after = _field(_RESOURCE_NAME, resource.name.encode())
             size = len(before) + len(body) + len(resource.body) + len(after)
-            parts += [_tag(_RESOURCES), _varint(size), before, body, resource.body, after]
+            parts += [field_header(_RESOURCES, size), before, body, resource.body, after]
         parts.append(_field(_TYPE_URL, response.type_url.encode()))
         parts.append(_field(_NONCE, response.nonce.encode()))
         for name in response.removed:
-            removed = name.encode()
-            parts += [_tag(_DELTA_REMOVED), _varint(len(removed)), removed]
+            parts.append(field(_DELTA_REMOVED, name.encode()))
         parts.append(_field(_DELTA_CONTROL_PLANE, self._control_plane))
         return b"".join(parts)
 
@@ -132,20 +132,7 @@ def no_endpoints(cluster: str) -> Resource:
 
 def _field(number: int, value: bytes) -> bytes:
     """A string or message field; nothing when it is empty, as proto3 has it for strings."""
-    return b"%b%b%b" % (_tag(number), _varint(len(value)), value) if value else b""
-
-
-def _tag(number: int) -> bytes:
-    return bytes([number << 3 | 2])
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+    return field(number, value) if value else b""
 
 
 @lru_cache(maxsize=8192)
@@ -153,5 +140,5 @@ def _any_prefix(number: int, type_url: str, size: int) -> bytes:
     """All of a field that holds an Any up to the value, whose size is given."""
     inner = _field(_ANY_TYPE_URL, type_url.encode())
     if size:
-        inner += _tag(_ANY_VALUE) + _varint(size)
-    return _tag(number) + _varint(len(inner) + size) + inner
+        inner += field_header(_ANY_VALUE, size)
+    return field_header(number, len(inner) + size) + inner
