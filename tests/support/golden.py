@@ -61,19 +61,8 @@ def proxies(scenario: str) -> list[dict[str, Any]]:
     return found
 
 
-@attrs.frozen
-class Node:
-    """What a proxy says of itself, as in Envoy's ``core.v3.Node``."""
-
-    id: str
-    cluster: str
-    metadata: dict[str, Any]
-    locality: str
-    """``region/zone/subzone``, or empty."""
-
-
-def node_of(entry: dict[str, Any]) -> Node:
-    """The node of a proxy of ``proxies.yaml``, as its agent would present it."""
+def proxy_of(entry: dict[str, Any]) -> Proxy:
+    """A proxy of ``proxies.yaml`` as its node would present it."""
     namespace, ip = entry.get("namespace", "default"), entry["ip"]
     name = entry.get("id-name", entry["name"])
     kind = entry.get("node_type", "sidecar")
@@ -96,19 +85,13 @@ def node_of(entry: dict[str, Any]) -> Node:
             metadata.pop(key, None)
         else:
             metadata[key] = value
-    return Node(
+    proxy = parse_proxy(
         f"{kind}~{ip}~{name}.{namespace}~{domain}",
-        entry.get("cluster", f"{metadata.get('LABELS', {}).get('app', name)}.{namespace}"),
         metadata,
-        entry.get("locality", ""),
+        locality=Locality.parse(entry.get("locality", "")),
+        cluster=entry.get("cluster", f"{metadata.get('LABELS', {}).get('app', name)}.{namespace}"),
     )
-
-
-def proxy_of(entry: dict[str, Any]) -> Proxy:
-    """A proxy of ``proxies.yaml`` whose certificate proves its namespace."""
-    node = node_of(entry)
-    proxy = parse_proxy(node.id, node.metadata, locality=Locality.parse(node.locality), cluster=node.cluster)
-    return attrs.evolve(proxy, identity=f"spiffe://cluster.local/ns/{entry.get('namespace', 'default')}/sa/default")
+    return attrs.evolve(proxy, identity=f"spiffe://cluster.local/ns/{namespace}/sa/default")
 
 
 class Dump:
@@ -130,7 +113,7 @@ class Dump:
         if self.asked:
             self._type("listeners", self.asked)
             self._type("routes", sorted(self.expander.routes))
-            self._type("clusters", sorted(set(clusters_of(self.document["routes"]))))
+            self._type("clusters", sorted(set(_clusters_of(self.document["routes"]))))
             self._type("endpoints", self._eds())
         else:
             self._type("clusters")
@@ -182,7 +165,7 @@ class Dump:
             self.failures.append(f"{section} {name}: {traceback.format_exc()}")
 
 
-def clusters_of(routes: Any) -> Iterator[str]:
+def _clusters_of(routes: Any) -> Iterator[str]:
     """The clusters that a document of route tables names."""
     if isinstance(routes, dict):
         if isinstance(routes.get("cluster"), str):
@@ -191,7 +174,7 @@ def clusters_of(routes: Any) -> Iterator[str]:
         routes = list(routes.values())
     if isinstance(routes, list):
         for part in routes:
-            yield from clusters_of(part)
+            yield from _clusters_of(part)
 
 
 @attrs.frozen
