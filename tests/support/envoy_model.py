@@ -49,23 +49,26 @@ class Names:
     """For a table: its virtual hosts come by themselves."""
 
 
-@lru_cache(maxsize=20_000)
 def names_in(resource: Resource) -> Names:
+    return names_in_encoded(resource.type_url, resource.body)
+
+
+@lru_cache(maxsize=100_000)
+def names_in_encoded(type_url: str, body: bytes) -> Names:
     adsdump.load_all_protos()
-    message = adsdump.find_class(resource.type_url).FromString(resource.body)
     expander = adsdump.Expander()
-    document = expander.msg(message)
+    document = expander.msg(adsdump.find_class(type_url).FromString(body))
     endpoints = set()
-    if resource.type_url == CLUSTER and document.get("type") == "EDS":
-        endpoints.add(document.get("eds_cluster_config", {}).get("service_name") or resource.name)
-    clusters = frozenset(_clusters(document)) if resource.type_url in REFERRERS else frozenset()
+    if type_url == CLUSTER and document.get("type") == "EDS":
+        endpoints.add(document.get("eds_cluster_config", {}).get("service_name") or document["name"])
+    clusters = frozenset(_clusters(document)) if type_url in REFERRERS else frozenset()
     return Names(
         frozenset(endpoints),
         clusters,
         frozenset(expander.routes),
         frozenset(expander.secrets),
         frozenset(expander.ext),
-        resource.type_url == ROUTE and "vhds" in document,
+        type_url == ROUTE and "vhds" in document,
     )
 
 

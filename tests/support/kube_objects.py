@@ -34,7 +34,7 @@ def add_kubernetes(world: World, text: str, domain: str = "cluster.local") -> No
             labels=meta.get("labels") or {},
             annotations=meta.get("annotations") or {},
         )
-        values[document["kind"]][name] = read_object(_body(document), metadata, domain)
+        values[document["kind"]][name] = read_object(body_of(document), metadata, domain)
     services = KubernetesServices()
     for of_kind in values.values():
         services.apply(of_kind, {})
@@ -43,7 +43,7 @@ def add_kubernetes(world: World, text: str, domain: str = "cluster.local") -> No
     world.apply([*(Upsert(SOURCE, item) for item in items), Synced(SOURCE)])
 
 
-def _body(document: dict[str, Any]) -> KubernetesBody:
+def body_of(document: dict[str, Any]) -> KubernetesBody:
     """What a Galley sends of an object: the spec of Services and Nodes, the whole of the others."""
     match document["kind"]:
         case "Service":

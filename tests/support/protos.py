@@ -24,7 +24,7 @@ Files = dict[str, descriptor_pb2.FileDescriptorProto]
 
 
 @cache
-def _compile(into: Path) -> Files:
+def compile_protos(into: Path) -> Files:
     from grpc_tools import protoc
 
     includes = Path(protoc.__file__).parent / "_proto"
@@ -43,7 +43,7 @@ def compiled(into: Path) -> Files:
     """
     if not os.environ.get("CI"):
         pytest.importorskip("grpc_tools", reason="the proto extra is not installed")
-    return _compile(into)
+    return compile_protos(into)
 
 
 def message_classes(files: Files) -> dict[str, type[Message]]:
