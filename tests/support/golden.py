@@ -61,8 +61,19 @@ def proxies(scenario: str) -> list[dict[str, Any]]:
     return found
 
 
-def proxy_of(entry: dict[str, Any]) -> Proxy:
-    """A proxy of ``proxies.yaml`` as its node would present it."""
+@attrs.frozen
+class Node:
+    """What a proxy says of itself, as in Envoy's ``core.v3.Node``."""
+
+    id: str
+    cluster: str
+    metadata: dict[str, Any]
+    locality: str
+    """``region/zone/subzone``, or empty."""
+
+
+def node_of(entry: dict[str, Any]) -> Node:
+    """The node of a proxy of ``proxies.yaml``, as its agent would present it."""
     namespace, ip = entry.get("namespace", "default"), entry["ip"]
     name = entry.get("id-name", entry["name"])
     kind = entry.get("node_type", "sidecar")
@@ -85,13 +96,19 @@ def proxy_of(entry: dict[str, Any]) -> Proxy:
             metadata.pop(key, None)
         else:
             metadata[key] = value
-    proxy = parse_proxy(
+    return Node(
         f"{kind}~{ip}~{name}.{namespace}~{domain}",
+        entry.get("cluster", f"{metadata.get('LABELS', {}).get('app', name)}.{namespace}"),
         metadata,
-        locality=Locality.parse(entry.get("locality", "")),
-        cluster=entry.get("cluster", f"{metadata.get('LABELS', {}).get('app', name)}.{namespace}"),
+        entry.get("locality", ""),
     )
-    return attrs.evolve(proxy, identity=f"spiffe://cluster.local/ns/{namespace}/sa/default")
+
+
+def proxy_of(entry: dict[str, Any]) -> Proxy:
+    """A proxy of ``proxies.yaml`` whose certificate proves its namespace."""
+    node = node_of(entry)
+    proxy = parse_proxy(node.id, node.metadata, locality=Locality.parse(node.locality), cluster=node.cluster)
+    return attrs.evolve(proxy, identity=f"spiffe://cluster.local/ns/{entry.get('namespace', 'default')}/sa/default")
 
 
 class Dump:
