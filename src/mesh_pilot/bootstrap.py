@@ -30,13 +30,10 @@ from mesh_pilot.model.events import Event
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
-from mesh_pilot.ops.credentials import CredentialReports
 from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.ops.memory import MemoryRelease
-from mesh_pilot.ops.patches import PatchReports
-from mesh_pilot.ops.refusals import RefusalReports
+from mesh_pilot.ops.reports import ProblemLog
 from mesh_pilot.ops.state import State
-from mesh_pilot.ops.telemetry import ProviderReports
 from mesh_pilot.rpc import (
     SERVER_LIMITS,
     HealthService,
@@ -317,15 +314,11 @@ def connections_ended(servers: Sequence[Server]) -> int:
 
 
 async def _report(world: World, catalog: WorldCatalog) -> None:
-    """Tell what fails in proxies, and which providers can't be used."""
-    reports = (PatchReports(catalog), RefusalReports(catalog), CredentialReports(catalog), ProviderReports(world))
+    """Log problems of connected proxies, and providers that cannot be used."""
+    problems = ProblemLog(catalog, world)
     while True:
         await trio.sleep(REPORT_SECONDS)
-        for report in reports:
-            try:
-                report.tell()
-            except Exception as error:
-                log.error("cannot report on what proxies have; it is in force", exc_info=error)
+        problems.log_new()
 
 
 def _may_read(settings: Settings, world: World, peer: Peer) -> bool:

@@ -9,7 +9,7 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Delete, Secret, Upsert, item_key
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import SECRET
-from mesh_pilot.ops.credentials import CredentialReports, listed
+from mesh_pilot.ops.reports import ProblemLog, credential_entries
 from mesh_pilot.world import World
 from tests.support.worlds import SOURCE, configs, sidecar, update, world_of
 
@@ -111,11 +111,14 @@ def test_a_change_elsewhere_does_not_make_a_credential_anew() -> None:
 
 
 def test_what_is_not_given_is_told_with_the_reason_and_the_proxies(capsys: pytest.CaptureFixture[str]) -> None:
-    catalog = WorldCatalog(world(GATEWAY))
+    gateway_world = world(GATEWAY)
+    catalog = WorldCatalog(gateway_world)
     asked = {SECRET: frozenset((EDGE, "kubernetes://lost", "default", "file-root:/ca.pem"))}
     for proxy in (router("other"), router(name="nobody", certified=False), router()):
         catalog.open(proxy).watch(lambda: None, lambda type_url: asked.get(type_url, frozenset()))
-    found = {(entry["credential"], entry["reason"]): entry["proxies"] for entry in listed(catalog)}
+    found = {
+        (entry["credential"], entry["reason"]): entry["proxies"] for entry in credential_entries(catalog.diagnostics())
+    }
     nobody = "nothing vouches for who the proxy is; let it connect with a client certificate of its own"
     unnamed = "it is of no namespace, and no Gateway or DestinationRule in namespace other names it"
     assert found == {
@@ -125,7 +128,7 @@ def test_what_is_not_given_is_told_with_the_reason_and_the_proxies(capsys: pytes
         ("kubernetes://lost", nobody): ["nobody.shop"],
         ("kubernetes://lost", "there is none in namespace shop"): ["edge.shop"],
     }
-    reports = CredentialReports(catalog)
-    reports.tell()
-    reports.tell()
+    problems = ProblemLog(catalog, gateway_world)
+    problems.log_new()
+    problems.log_new()
     assert capsys.readouterr().out.count("credential not given") == len(found)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.envoy.catalog.conflicts import listener_conflicts
+from mesh_pilot.envoy.catalog.diagnostics import listener_conflicts
 from mesh_pilot.envoy.clusters.inbound import inbound_clusters
 from mesh_pilot.model.proxy import NodeType
 from tests.support import golden

@@ -18,7 +18,8 @@ from mesh_pilot.config.mesh import default_mesh
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, MeshConfigValue, Rejected, Upsert, item_key
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
-from mesh_pilot.ops.changes import WITHOUT_EFFECT, Changes, describe
+from mesh_pilot.ops.changes import WITHOUT_EFFECT, Changes
+from mesh_pilot.ops.problems import rejected_lines
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
 
@@ -134,7 +135,7 @@ def test_a_kind_without_effect_is_warned_of_once(logged: list[Any]) -> None:
 
 def test_each_problem_of_an_object_has_its_own_line() -> None:
     twice = Rejected("files", ORIGIN, (Problem("spec.a", "x", line=4), Problem("spec.b", "y")))
-    assert [line["where"] for line in describe(twice)] == ["config/a.yaml:4", "config/a.yaml:3"]
+    assert [line["where"] for line in rejected_lines(twice)] == ["config/a.yaml:4", "config/a.yaml:3"]
 
 
 def test_the_kinds_without_effect_are_those_that_nothing_generates_from() -> None:
@@ -147,10 +148,10 @@ def test_the_kinds_without_effect_are_those_that_nothing_generates_from() -> Non
 
 
 def test_an_object_that_cannot_be_reported_on_costs_itself(monkeypatch: pytest.MonkeyPatch, logged: list[Any]) -> None:
-    def fails(world: World, key: ConfigKey) -> None:
+    def fails(world: World, config: Config) -> None:
         raise RecursionError("nested")
 
-    monkeypatch.setattr("mesh_pilot.ops.changes.tell_config", fails)
+    monkeypatch.setattr("mesh_pilot.ops.changes.patch_problem_lines", fails)
     told = Told()
     patch = Config(ConfigKey("EnvoyFilter", "shop", "deep"), ServiceEntry(), origin=ORIGIN)
     told.publish(Upsert("files", patch), Upsert("files", entry("a.test")), REFUSED)

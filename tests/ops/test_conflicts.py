@@ -8,7 +8,7 @@ import httpx
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.mesh.conflicts import ConflictKind
-from mesh_pilot.ops import conflicts
+from mesh_pilot.ops import reports
 from tests.support.planes import running_plane
 from tests.support.routing import config, router, service, virtual_service
 from tests.support.worlds import sidecar, world_of
@@ -34,7 +34,7 @@ TWO_GATEWAYS = "".join(
 def kinds(text: str) -> dict[ConflictKind, int]:
     catalog = WorldCatalog(world_of(text))
     catalog.open(sidecar(namespace="shop"))
-    return {kind: count for kind, count in conflicts.counts(catalog).items() if count}
+    return {kind: count for kind, count in reports.conflict_counts(catalog.diagnostics()).items() if count}
 
 
 def test_conflicts_have_istios_names() -> None:
@@ -52,7 +52,7 @@ def test_a_conflict_of_many_proxies_is_one_entry_that_names_them() -> None:
     catalog = WorldCatalog(world_of(TWO_TCP))
     catalog.open(sidecar(name="one"))
     catalog.open(sidecar("10.1.1.2", name="two"))
-    (entry,) = conflicts.listed(catalog)
+    (entry,) = reports.conflict_entries(catalog.diagnostics())
     assert entry == {
         "listener": "0.0.0.0_9000",
         "dropped": "b.example",
@@ -62,13 +62,13 @@ def test_a_conflict_of_many_proxies_is_one_entry_that_names_them() -> None:
         "proxies": ["one.default", "two.default"],
         "proxies_in_all": 2,
     }
-    assert "one.default and 1 more" in conflicts.conflict_table(catalog)
+    assert "one.default and 1 more" in reports.conflict_table(catalog.diagnostics())
 
 
 def test_the_server_that_a_router_can_not_have_is_named_with_its_gateway() -> None:
     catalog = WorldCatalog(world_of(TWO_GATEWAYS))
     catalog.open(router())
-    (entry,) = conflicts.listed(catalog)
+    (entry,) = reports.conflict_entries(catalog.diagnostics())
     assert (entry["listener"], entry["dropped"]) == ("0.0.0.0_443", "server 0 of Gateway edge/young")
     assert "port 443 of Gateway edge/old has the same hosts" in str(entry["reason"])
 
@@ -86,7 +86,7 @@ def test_of_two_routes_for_one_server_name_the_second_is_named() -> None:
     )
     catalog = WorldCatalog(world_of(TWO_GATEWAYS.partition("---\n")[2].partition("---\n")[0] + routes))
     catalog.open(router())
-    (entry,) = conflicts.listed(catalog)
+    (entry,) = reports.conflict_entries(catalog.diagnostics())
     assert entry["dropped"] == "VirtualService/edge/second.example"
     assert entry["kept"] == "VirtualService/edge/first.example"
     assert entry["reason"] == "both claim server name a.example"
@@ -95,7 +95,7 @@ def test_of_two_routes_for_one_server_name_the_second_is_named() -> None:
 def test_a_world_without_conflicts_has_none() -> None:
     catalog = WorldCatalog(world_of(service("a.example", ports="9000 tcp TCP")))
     catalog.open(sidecar())
-    assert conflicts.listed(catalog) == []
+    assert reports.conflict_entries(catalog.diagnostics()) == []
 
 
 async def test_pages_and_metrics_show_them(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from mesh_pilot.bootstrap import ControlPlane
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.envoy.catalog import catalog as catalog_module
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
+from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failures import StandingFailure
 from mesh_pilot.incremental import NAME, by_name, derived
 from mesh_pilot.mesh.proxy.scope import Plan
@@ -225,10 +226,10 @@ async def test_readiness_the_debug_page_the_web_page_and_metrics_show_it(web: We
 async def test_a_part_that_fails_while_it_is_looked_at_costs_its_section(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken() -> dict[str, Any]:
+    def broken(diagnostics: Diagnostics) -> dict[str, Any]:
         raise IndexError("boom")
 
-    monkeypatch.setattr(web.plane.state.catalog, "conflicts", broken)
+    monkeypatch.setattr(Diagnostics, "conflicts", broken)
     with structlog.testing.capture_logs() as logs:
         for _ in range(3):
             page = await web.get("/")

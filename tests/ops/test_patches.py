@@ -12,8 +12,9 @@ import structlog
 
 from mesh_pilot.model.config import ConfigKey, Severity
 from mesh_pilot.model.events import Delete, Upsert, item_key
-from mesh_pilot.ops import patches
+from mesh_pilot.ops import reports
 from mesh_pilot.ops.changes import Changes
+from mesh_pilot.ops.problems import all_patch_problem_lines
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
 from tests.support.patching import API, OTHER, SHOP, Shop, envoy_filter, patch
@@ -34,7 +35,7 @@ def logged() -> Iterator[list[Any]]:
 
 def test_what_is_wrong_with_a_patch_itself_is_listed_with_place_field_and_reason() -> None:
     shop = Shop(envoy_filter(BROKEN, DOUBTFUL, RENAMING))
-    (error, first), (warning, second) = patches.in_configs(shop.world)
+    (error, first), (warning, second) = all_patch_problem_lines(shop.world)
     assert (error, warning) == (Severity.ERROR, Severity.WARNING)
     assert first["where"].startswith("test.yaml:")
     assert first["object"] == "EnvoyFilter/shop/f"
@@ -59,17 +60,17 @@ def test_it_is_logged_when_the_object_comes_and_not_when_it_goes(logged: list[An
 def test_what_could_not_be_done_to_proxies_is_logged_once_while_it_is_so(logged: list[Any]) -> None:
     shop = Shop(envoy_filter(RENAMING))
     shop.catalog.open(OTHER)
-    reports = patches.PatchReports(shop.catalog)
-    reports.tell()
-    reports.tell()
+    problems = reports.ProblemLog(shop.catalog, shop.world)
+    problems.log_new()
+    problems.log_new()
     (entry,) = logged
     assert entry["object"] == "EnvoyFilter/shop/f"
     assert entry["resource"] == "cluster PassthroughCluster"
     assert entry["proxies"] == "api.shop, other.shop"
     update(shop.world, envoy_filter(patch("CLUSTER", "MERGE", {})))
-    reports.tell()
+    problems.log_new()
     update(shop.world, envoy_filter(RENAMING))
-    reports.tell()
+    problems.log_new()
     assert len(logged) == 2
 
 
@@ -77,11 +78,11 @@ def test_a_problem_of_many_proxies_is_one_entry_that_names_some() -> None:
     shop = Shop(envoy_filter(RENAMING))
     for _ in range(3):
         shop.catalog.open(OTHER)
-    (entry,) = patches.failed(shop.catalog)
+    (entry,) = reports.patch_entries(shop.catalog.diagnostics())
     assert entry["proxies"] == ["api.shop", "other.shop"]
     assert entry["proxies_in_all"] == 2
-    assert patches.counts(shop.catalog) == {"shop/f": 2}
-    assert "api.shop, other.shop" in patches.failed_table(shop.catalog)
+    assert reports.patch_counts(shop.catalog.diagnostics()) == {"shop/f": 2}
+    assert "api.shop, other.shop" in reports.patch_table(shop.catalog.diagnostics())
 
 
 async def test_pages_and_metrics_show_it(tmp_path: Path) -> None:

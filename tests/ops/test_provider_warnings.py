@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.ops.telemetry import ProviderReports, provider_warnings
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.ops.problems import provider_lines
+from mesh_pilot.ops.reports import ProblemLog
 from mesh_pilot.ops.world_pages import count_warnings, warnings
 from mesh_pilot.world import World
 from tests.support.telemetry import PROVIDERS, SERVICES, telemetry
@@ -12,7 +14,7 @@ from tests.support.worlds import update, world_of
 
 
 def told(world: World) -> list[tuple[str, str, str]]:
-    return [(line["object"], line["field"], line["reason"]) for line in provider_warnings(world)]
+    return [(line["object"], line["field"], line["reason"]) for line in provider_lines(world)]
 
 
 @pytest.mark.parametrize(
@@ -70,12 +72,12 @@ def test_it_is_among_the_warnings_with_the_place_where_it_is_written() -> None:
 def test_it_is_logged_once_and_again_when_it_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
     wrong = telemetry("t", "shop", "tracing: [{providers: [{name: typo}]}]")
     world = world_of(wrong)
-    reports = ProviderReports(world)
+    problems = ProblemLog(WorldCatalog(world), world)
     for _ in range(2):
-        reports.tell()
-    assert capsys.readouterr().out.count("a provider can't be used") == 1
+        problems.log_new()
+    assert capsys.readouterr().out.count("a provider cannot be used") == 1
     update(world, telemetry("t", "shop", ""))
-    reports.tell()
+    problems.log_new()
     update(world, wrong)
-    reports.tell()
-    assert capsys.readouterr().out.count("a provider can't be used") == 1
+    problems.log_new()
+    assert capsys.readouterr().out.count("a provider cannot be used") == 1

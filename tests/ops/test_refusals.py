@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.ops.refusals import RefusalReports, listed
+from mesh_pilot.ops.reports import ProblemLog, denied_entries
 from tests.support.worlds import sidecar, world_of
 
 SERVICE = """
@@ -55,7 +55,7 @@ def catalog(*policies: str) -> WorldCatalog:
     ],
 )
 def test_the_reason_is_told_with_the_policies_and_the_proxies(policies: tuple[str, ...], reason: str) -> None:
-    found = listed(catalog(*policies))
+    found = denied_entries(catalog(*policies).diagnostics())
     assert [(entry["reason"], entry["proxies"], entry["proxies_in_all"]) for entry in found] == (
         [(reason, ["web.shop"], 1)] if reason else []
     )
@@ -64,11 +64,14 @@ def test_the_reason_is_told_with_the_policies_and_the_proxies(policies: tuple[st
 def test_a_grpc_server_can_ask_nobody() -> None:
     found = WorldCatalog(world_of(SERVICE + custom("a", "opa"), mesh=MESH))
     found.open(sidecar(name="grpc", namespace="shop", GENERATOR="grpc"))
-    assert [entry["reason"] for entry in listed(found)] == ["a gRPC server has no way to ask"]
+    assert [entry["reason"] for entry in denied_entries(found.diagnostics())] == ["a gRPC server has no way to ask"]
 
 
 def test_it_is_logged_once(capsys: pytest.CaptureFixture[str]) -> None:
-    reports = RefusalReports(catalog(custom("a", "lost")))
-    reports.tell()
-    reports.tell()
+    world = world_of(SERVICE + custom("a", "lost"), mesh=MESH)
+    opened = WorldCatalog(world)
+    opened.open(sidecar(name="web", namespace="shop"))
+    problems = ProblemLog(opened, world)
+    problems.log_new()
+    problems.log_new()
     assert capsys.readouterr().out.count("CUSTOM authorization provider unavailable") == 1

@@ -95,8 +95,8 @@ async def test_filters_routes_and_listeners_are_patched(tmp_path: Path, free_por
         await answers(mesh, f"http://127.0.0.1:{extra}/", 202)
         await mesh.apply(patches.replace("x-fetched", "x-again"), "filter.yaml")
         await answers(mesh, url, 200, x_written="yes", x_fetched="none", x_again="yes")
-        (problem,) = mesh.plane.state.catalog.patch_problems()["web.shop"]
-        assert problem.patch == 5
+        ((problem, proxies),) = mesh.plane.state.catalog.diagnostics().patches().items()
+        assert (problem.field, proxies) == ("spec.configPatches[5]", ["web.shop"])
         (tmp_path / "config" / "filter.yaml").unlink()
         await answers(mesh, url, 200, x_written="none", x_again="none")
         await mesh.assert_all_taken()

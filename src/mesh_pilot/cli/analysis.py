@@ -13,8 +13,8 @@ from mesh_pilot.cli.recognised import Role, role_of
 from mesh_pilot.config.groups import reason_ignored
 from mesh_pilot.model.config import ConfigError, Origin, Severity
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected
-from mesh_pilot.ops.changes import WITHOUT_EFFECT, describe, warnings_of
-from mesh_pilot.ops.patches import in_configs
+from mesh_pilot.ops.changes import WITHOUT_EFFECT
+from mesh_pilot.ops.problems import all_patch_problem_lines, rejected_lines, warning_lines
 from mesh_pilot.ops.world_pages import configs, warnings
 from mesh_pilot.sources.files.content import Content, Entry, Ignored, Place, Reading
 from mesh_pilot.sources.files.index import FileIndex
@@ -168,9 +168,9 @@ class _Reading:
         world = World()
         world.apply(index.state.announce())
         found = [*self._errors, *(f for rejected in world.rejections() for f in _of_rejected(rejected))]
-        doubts = [line for settings in self._settings for line in warnings_of(settings)]
+        doubts = [line for settings in self._settings for line in warning_lines(settings)]
         found += (Finding(Severity.WARNING, **line) for line in [*doubts, *warnings(world), *_without_effect(world)])
-        found += (Finding(severity, **line) for severity, line in in_configs(world))
+        found += (Finding(severity, **line) for severity, line in all_patch_problem_lines(world))
         ignored = []
         for (api_version, kind), places in sorted(self._ignored.items()):
             if reason := reason_ignored(api_version, kind):
@@ -199,7 +199,7 @@ def _other_files(folder: str, units: Iterable[str]) -> Iterator[str]:
 
 
 def _of_rejected(rejected: Rejected) -> Iterator[Finding]:
-    for problem, line in zip(rejected.problems, describe(rejected), strict=True):
+    for problem, line in zip(rejected.problems, rejected_lines(rejected), strict=True):
         yield Finding(problem.severity, **line)
 
 

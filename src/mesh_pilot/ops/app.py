@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from itertools import chain, islice
 
@@ -14,12 +15,12 @@ from starlette.routing import Route
 
 from mesh_pilot import __version__
 from mesh_pilot.model.config import Config
-from mesh_pilot.ops import conflicts, credentials, internal, overview, patches, proxy_pages, refusals, world_pages
+from mesh_pilot.ops import overview, proxy_pages, reports, world_pages
 from mesh_pilot.ops.answers import Json, html, json_answer, text
 from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
-from mesh_pilot.ops.seldom import Seldom
 from mesh_pilot.ops.state import State
+from mesh_pilot.xds.log_limiter import LogLimiter
 
 log = structlog.get_logger(scope="ops")
 
@@ -120,7 +121,7 @@ def _ready(state: State, *, verbose: bool) -> Response:
     if reasons:
         return text("".join(f"{who}: {why}\n" for who, why in reasons.items()), status=503)
     stale = [f"{who}: {why}" for who, why in state.stale().items()]
-    return text("\n".join(["ready", *stale, *internal.lines(state.failures(), verbose=verbose), ""]))
+    return text("\n".join(["ready", *stale, *reports.ready_lines(state.failures(), verbose=verbose), ""]))
 
 
 class Rejections:
@@ -128,22 +129,23 @@ class Rejections:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._seldom = Seldom()
+        self._limiter = LogLimiter()
 
     def listed(self, limit: int) -> Json:
         """By list; ``more`` says how many entries are left out of which."""
         state = self._state
+        diagnostics = state.catalog.diagnostics()
         lists: dict[str, Callable[[], Iterable[Json]]] = {
             "configs": lambda: world_pages.rejections(state.world),
             "warnings": lambda: chain(
                 world_pages.warnings(state.world), world_pages.ignored(s.statistics() for s in state.supervisors)
             ),
-            "internal": lambda: internal.listed(state.failures()),
+            "internal": lambda: reports.failure_entries(state.failures()),
             "proxies": lambda: proxy_pages.rejections(state),
-            "patches": lambda: patches.failed(state.catalog),
-            "listeners": lambda: conflicts.listed(state.catalog),
-            "authorization": lambda: refusals.listed(state.catalog),
-            "credentials": lambda: credentials.listed(state.catalog),
+            "patches": lambda: reports.patch_entries(diagnostics),
+            "listeners": lambda: reports.conflict_entries(diagnostics),
+            "authorization": lambda: reports.denied_entries(diagnostics),
+            "credentials": lambda: reports.credential_entries(diagnostics),
         }
         found: dict[str, Json] = {}
         more: dict[str, Json] = {}
@@ -154,7 +156,7 @@ class Rejections:
                 rest = sum(1 for _ in left)
             except Exception as error:
                 found[name], rest = [{"error": f"cannot be listed: {type(error).__name__}: {error}"}], 0
-                if self._seldom.due(name):
+                if self._limiter.admit(name, time.monotonic()) is not None:
                     log.error("cannot list what is refused", list=name, exc_info=error)
             if rest:
                 more[name] = rest

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import islice
 
 import attrs
 import structlog
 
 from mesh_pilot.config.told import NO_EFFECT
-from mesh_pilot.mesh.envoy_filter_selection import KIND
-from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
+from mesh_pilot.model.config import Config, ConfigKey, Problem, Severity
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected, item_key
 from mesh_pilot.model.service import ServiceKey
-from mesh_pilot.ops.histogram import Histogram
-from mesh_pilot.ops.patches import tell_config
+from mesh_pilot.ops.problems import item_name, patch_problem_lines, rejected_lines, rejected_name, warning_lines
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
 from mesh_pilot.xds.status import Durations
 
 log = structlog.get_logger(scope="config")
+patch_log = structlog.get_logger(scope="envoy")
 
 PROBLEMS_LOGGED = 20
 """Problems of one object that are logged; the pages show more."""
@@ -111,9 +111,17 @@ class Changes:
         match key:
             case ("config", kind, namespace, name):
                 self._tell_without_effect(kind)
-                self._take_warnings(key, kind, self._world.config.peek(ConfigKey(kind, namespace, name)))
-                if kind == KIND:
-                    tell_config(self._world, ConfigKey(kind, namespace, name))
+                config = self._world.config.peek(ConfigKey(kind, namespace, name))
+                self._take_warnings(key, kind, config)
+                if kind == "EnvoyFilter" and config is not None:
+                    self._log_patch_problems(config)
+
+    def _log_patch_problems(self, config: Config) -> None:
+        for severity, line in patch_problem_lines(self._world, config):
+            if severity is Severity.ERROR:
+                patch_log.warning("EnvoyFilter patch cannot be applied; other patches are", **line)
+            else:
+                patch_log.warning("part of an EnvoyFilter patch has no effect", **line)
 
     def _event(self, key: Key, there: bool) -> str:
         known = key in self._present
@@ -147,11 +155,11 @@ class Changes:
             return
         idle = sum(NO_EFFECT in problem.reason for problem in item.warnings)
         self._doubts[key] = _Doubts(kind, len(item.warnings), idle)
-        for line in islice(warnings_of(item), PROBLEMS_LOGGED):
+        for line in islice(warning_lines(item), PROBLEMS_LOGGED):
             log.warning("config accepted with a warning", **line)
         if len(item.warnings) > PROBLEMS_LOGGED:
             log.warning(
-                "more problems of the same object", object=name_of_item(item), more=len(item.warnings) - PROBLEMS_LOGGED
+                "more problems of the same object", object=item_name(item), more=len(item.warnings) - PROBLEMS_LOGGED
             )
 
     def _tell_rejections(self) -> None:
@@ -161,18 +169,18 @@ class Changes:
             told = self._told.get(identity)
             if told is rejected or told == rejected:
                 continue
-            for line in islice(describe(rejected), PROBLEMS_LOGGED):
+            for line in islice(rejected_lines(rejected), PROBLEMS_LOGGED):
                 log.warning("config refused; its last good version stays in force", source=rejected.source, **line)
             if len(rejected.problems) > PROBLEMS_LOGGED:
                 more = len(rejected.problems) - PROBLEMS_LOGGED
-                log.warning("more problems of the same object", object=name_of(rejected), more=more)
+                log.warning("more problems of the same object", object=rejected_name(rejected), more=more)
         for identity, rejected in self._told.items():
             if identity not in standing:
                 log.info(
                     "config accepted again",
                     source=rejected.source,
                     where=str(rejected.origin),
-                    object=name_of(rejected),
+                    object=rejected_name(rejected),
                 )
         self._told = standing
 
@@ -199,36 +207,24 @@ _TRIGGERS = {
 }
 
 
-def name_of(rejected: Rejected) -> str:
-    """The refused object as people call it, ``VirtualService/shop/reviews``; empty where that can't be told."""
-    return "/".join(rejected.key[1:] if rejected.key and len(rejected.key) > 1 else rejected.key or ())
-
-
-def describe(rejected: Rejected) -> Iterator[dict[str, str]]:
-    """For each problem: ``where`` (file and line), ``object``, ``field`` and ``reason``, the empty ones left out."""
-    for problem in rejected.problems:
-        origin = attrs.evolve(rejected.origin, line=problem.line or rejected.origin.line)
-        line = {"where": str(origin), "object": name_of(rejected), "field": problem.path, "reason": problem.reason}
-        yield {key: value for key, value in line.items() if value}
-
-
-def warnings_of(item: Config | MeshConfigValue | MeshNetworksValue) -> Iterator[dict[str, str]]:
-    """For each warning: ``where`` (file and line), ``object``, ``field`` and ``reason``."""
-    name = name_of_item(item)
-    for problem in item.warnings:
-        yield warning_line(item.origin, name, problem)
-
-
-def name_of_item(item: Config | MeshConfigValue | MeshNetworksValue) -> str:
-    """``VirtualService/shop/reviews``, or ``mesh``."""
-    return str(item.key) if isinstance(item, Config) else item_key(item)[0]
-
-
-def warning_line(origin: Origin, name: str, problem: Problem) -> dict[str, str]:
-    """A warning about something in force, as it is logged and shown."""
-    where = str(attrs.evolve(origin, line=problem.line or origin.line))
-    return {"where": where, "object": name, "field": problem.path, "reason": problem.reason}
-
-
 def _identity(rejected: Rejected) -> tuple[str, str]:
     return rejected.source, str(rejected.key or rejected.origin.location)
+
+
+class Histogram:
+    """Counts observations by bucket. State: one counter a bucket (the last one is for all that is larger), the sum."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Histogram of {sum(self._counts)}, sum {self._sum:.3f}>"
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(self._bounds, seconds)] += 1
+        self._sum += seconds
+
+    def durations(self) -> Durations:
+        return Durations(self._bounds, tuple(self._counts), self._sum)

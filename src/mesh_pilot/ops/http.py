@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from mesh_pilot.ops.http_connection import App, HttpConnection, HttpCounts, HttpLimits
-from mesh_pilot.ops.seldom import Seldom
+from mesh_pilot.xds.log_limiter import LogLimiter
 
 log = structlog.get_logger(scope="ops")
 
@@ -56,7 +56,7 @@ class HttpServer:
         self._connections: set[HttpConnection] = set()
         self._counts = HttpCounts()
         self._total = self._failures = self._displaced = self._refused = 0
-        self._seldom = Seldom(trio.current_time)
+        self._limiter = LogLimiter()
 
     def __repr__(self) -> str:
         return f"<HttpServer of the {self.port} port, {len(self._connections)} connections>"
@@ -126,5 +126,5 @@ class HttpServer:
     def _failed(self, error: Exception) -> None:
         """Count an internal error, and log it unless one of its kind was logged a moment ago."""
         self._failures += 1
-        if self._seldom.due(type(error).__name__):
+        if self._limiter.admit(type(error).__name__, trio.current_time()) is not None:
             log.error("internal error in an HTTP request", port=self.port, failures=self._failures, exc_info=error)

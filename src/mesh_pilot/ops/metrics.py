@@ -6,8 +6,9 @@ untyped, which queries do not notice. Source of the names: Istio, "pilot-discove
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import structlog
 from prometheus_client import (
@@ -21,14 +22,15 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from mesh_pilot import __version__
+from mesh_pilot.config_api.server import McpServiceStatistics
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SHORT, TYPES
-from mesh_pilot.ops import conflicts
 from mesh_pilot.ops.answers import printable
-from mesh_pilot.ops.mcp_metrics import mcp_metrics
-from mesh_pilot.ops.patches import counts
-from mesh_pilot.ops.seldom import Seldom
+from mesh_pilot.ops.reports import conflict_counts, patch_counts
 from mesh_pilot.ops.state import State
 from mesh_pilot.sources.base import Staleness
+from mesh_pilot.sources.mcp.statistics import SIZE_BOUNDS, McpSourceStatistics, SinkServerStatistics
+from mesh_pilot.sources.supervisor import SupervisorStatistics
+from mesh_pilot.xds.log_limiter import LogLimiter
 from mesh_pilot.xds.phase import Phase
 from mesh_pilot.xds.status import Durations
 
@@ -37,6 +39,8 @@ log = structlog.get_logger(scope="ops")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Labels = Mapping[str, str]
+
+COMPONENT = {"component": "pilot"}
 
 _TYPE_LABELS = {t: SHORT[t].lower() for t in TYPES}
 
@@ -65,7 +69,7 @@ class _Parts(Collector):
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._seldom = Seldom()
+        self._limiter = LogLimiter()
         self.printable = False
         """Whether there are labels that are no Unicode, so that all have to be looked at."""
 
@@ -92,7 +96,7 @@ class _Parts(Collector):
                 metrics = list(group())
             except Exception as error:
                 missing += 1
-                if self._seldom.due(group.__name__):
+                if self._limiter.admit(group.__name__, time.monotonic()) is not None:
                     log.error("cannot collect a group of metrics", group=group.__name__.strip("_"), exc_info=error)
                 continue
             yield from map(_escaped, metrics) if self.printable else metrics
@@ -104,7 +108,7 @@ class _Parts(Collector):
 
     def _mcp(self) -> Iterator[Metric]:
         supervised = (supervisor.statistics() for supervisor in self._state.supervisors)
-        yield from mcp_metrics(supervised, self._state.mcp.statistics())
+        yield from _mcp_metrics(supervised, self._state.mcp.statistics())
 
     def _failures(self) -> Iterator[Metric]:
         failed = self._state.catalog.failed.total
@@ -187,11 +191,12 @@ class _Parts(Collector):
     def _findings(self) -> Iterator[Metric]:
         """What is not as it should be at the connected proxies."""
         yield from self._rejects()
+        found = self._state.catalog.diagnostics()
         failed = _metric("mesh_pilot_envoy_filter_problems", "Patches that could not be carried out", "gauge")
-        for name, count in sorted(counts(self._state.catalog).items()):
+        for name, count in sorted(patch_counts(found).items()):
             failed.add_sample(failed.name, {"name": name}, count)
         yield failed
-        for kind, count in conflicts.counts(self._state.catalog).items():
+        for kind, count in conflict_counts(found).items():
             yield _one(kind.value, "Services or Gateways that have no place on a listener", "gauge", count)
 
     def _rejects(self) -> Iterator[Metric]:
@@ -293,3 +298,51 @@ def _histogram(name: str, help_text: str, durations: Durations) -> Metric:
     metric.add_sample(f"{name}_sum", {}, durations.sum)
     metric.add_sample(f"{name}_count", {}, total)
     return metric
+
+
+def _mcp_metrics(sources: Iterable[SupervisorStatistics], served: McpServiceStatistics) -> Iterator[Metric]:
+    """Of what is read from each source, and of what is served."""
+    acks = Metric("istio_mcp_request_acks_total", "Responses accepted", "unknown")
+    nacks = Metric(
+        "istio_mcp_request_nacks_total", "Responses refused, for some of their objects or as a whole", "unknown"
+    )
+    failures = Metric("istio_mcp_recv_failures_total", "Streams that ended with an error, by status", "unknown")
+    streams = Metric("istio_mcp_reconnections", "Streams opened", "unknown")
+    sizes = Metric("istio_mcp_message_sizes_bytes", "Sizes of responses", "histogram")
+    connected = Metric("mesh_pilot_mcp_connected", "Whether a stream is open", "gauge")
+    held = Metric("mesh_pilot_mcp_resources", "Resources held", "gauge")
+    waiting = Metric("mesh_pilot_mcp_silent_collections", "Collections asked for and not answered yet", "gauge")
+    age = Metric("mesh_pilot_mcp_last_response_age_seconds", "How long ago a response came last", "gauge")
+    for own in sources:
+        said = own.source
+        if not isinstance(said, (McpSourceStatistics, SinkServerStatistics)):
+            continue
+        labels = {"source": own.name}
+        for metric, counts, label in (
+            (acks, said.traffic.acks, "collection"),
+            (nacks, said.traffic.nacks, "collection"),
+            (failures, said.traffic.failures, "code"),
+        ):
+            for value, count in sorted(counts.items()):
+                metric.add_sample(metric.name, COMPONENT | labels | {label: value}, count)
+        streams.add_sample(streams.name, COMPONENT | labels, said.streams)
+        connected.add_sample(connected.name, labels, said.connected)
+        waiting.add_sample(waiting.name, labels, said.silent)
+        for collection, count in said.collections.items():
+            held.add_sample(held.name, labels | {"collection": collection}, count)
+        if said.traffic.last_response_seconds is not None:
+            age.add_sample(age.name, labels, said.traffic.last_response_seconds)
+        total = 0
+        for bound, count in zip((*map(str, SIZE_BOUNDS), "+Inf"), said.traffic.sizes, strict=True):
+            total += count
+            sizes.add_sample(f"{sizes.name}_bucket", COMPONENT | labels | {"le": bound}, total)
+        sizes.add_sample(f"{sizes.name}_sum", COMPONENT | labels, said.traffic.bytes_received)
+        sizes.add_sample(f"{sizes.name}_count", COMPONENT | labels, total)
+    yield from (acks, nacks, failures, streams, sizes, connected, held, waiting, age)
+    clients = Metric("istio_mcp_clients_total", "Sinks that read from us now", "gauge")
+    clients.add_sample(clients.name, COMPONENT, served.streams)
+    sent = Metric("mesh_pilot_mcp_served", "Responses sent to sinks", "unknown")
+    sent.add_sample(sent.name, {}, served.sent)
+    refused = Metric("mesh_pilot_mcp_served_refused", "Responses that sinks refused", "unknown")
+    refused.add_sample(refused.name, {}, served.refused)
+    yield from (clients, sent, refused)

@@ -11,11 +11,11 @@ import attrs
 import structlog
 
 from mesh_pilot import __version__
-from mesh_pilot.ops import conflicts, internal, patches, proxy_pages, refusals, world_pages
+from mesh_pilot.ops import proxy_pages, reports, world_pages
 from mesh_pilot.ops.answers import Json
 from mesh_pilot.ops.page import Cell, bad, described_links, line, links, page, table
-from mesh_pilot.ops.seldom import Seldom
 from mesh_pilot.ops.state import State
+from mesh_pilot.xds.log_limiter import LogLimiter
 from mesh_pilot.xds.phase import Phase
 
 log = structlog.get_logger(scope="ops")
@@ -46,7 +46,7 @@ class Overview:
 
     def __init__(self, state: State) -> None:
         self._state = state
-        self._seldom = Seldom()
+        self._limiter = LogLimiter()
 
     def html(self) -> str:
         state = self._state
@@ -59,7 +59,7 @@ class Overview:
         try:
             return section(self._state)
         except Exception as error:
-            if self._seldom.due(section):
+            if self._limiter.admit(section, time.monotonic()) is not None:
                 log.error("cannot show a section of the web page", section=repr(section), exc_info=error)
             return False, line(f"A section cannot be shown: {type(error).__name__}: {error}", "bad")
 
@@ -132,11 +132,6 @@ def _sources(state: State) -> tuple[bool, str]:
     return not stale, table("Sources", ("name", "state", "objects", "refused", "restarts"), rows, "none")
 
 
-def _internal(state: State) -> tuple[bool, str]:
-    standing = state.failures()
-    return not standing, internal.failure_table(standing) if standing else ""
-
-
 def _refused(state: State) -> tuple[bool, str]:
     total = world_pages.count_rejections(state.world)
     rows = (
@@ -165,31 +160,26 @@ def _nacks(state: State) -> tuple[bool, str]:
     return not refused, proxy_pages.nack_table(state)
 
 
-def _patches(state: State) -> tuple[bool, str]:
-    shown = patches.failed_table(state.catalog)
-    return not shown, shown
+def _problems(shown: Callable[[State], str]) -> Section:
+    """A section that is shown only if something is in it."""
 
+    def section(state: State) -> tuple[bool, str]:
+        html = shown(state)
+        return not html, html
 
-def _conflicts(state: State) -> tuple[bool, str]:
-    shown = conflicts.conflict_table(state.catalog)
-    return not shown, shown
-
-
-def _authorization(state: State) -> tuple[bool, str]:
-    shown = refusals.refusal_table(state.catalog)
-    return not shown, shown
+    return section
 
 
 SECTIONS: tuple[Section, ...] = (
-    _internal,
+    _problems(lambda state: reports.failure_table(state.failures())),
     _sources,
     _refused,
     _doubtful,
     _proxies,
     _nacks,
-    _patches,
-    _conflicts,
-    _authorization,
+    _problems(lambda state: reports.patch_table(state.catalog.diagnostics())),
+    _problems(lambda state: reports.conflict_table(state.catalog.diagnostics())),
+    _problems(lambda state: reports.denied_table(state.catalog.diagnostics())),
 )
 """In the order of the page."""
 

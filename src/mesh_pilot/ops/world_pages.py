@@ -9,8 +9,7 @@ from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.ops.answers import Json
-from mesh_pilot.ops.changes import describe, warnings_of
-from mesh_pilot.ops.telemetry import provider_warnings
+from mesh_pilot.ops.problems import provider_lines, rejected_lines, warning_lines
 from mesh_pilot.sources.base import Ignoring
 from mesh_pilot.sources.supervisor import SupervisorStatistics
 from mesh_pilot.world import World
@@ -38,7 +37,7 @@ def show_endpoints(key: ServiceKey, held: Iterable[Endpoint]) -> Json:
 def rejections(world: World) -> Iterator[dict[str, str]]:
     """Everything that is refused now: one entry a problem."""
     for rejected in world.rejections():
-        for line in describe(rejected):
+        for line in rejected_lines(rejected):
             yield {"source": rejected.source, **line}
 
 
@@ -50,12 +49,12 @@ def count_rejections(world: World) -> int:
 def warnings(world: World) -> Iterator[dict[str, str]]:
     """What is doubtful, or has no effect, in configs and mesh-wide settings that are in force."""
     for item in _doubtful(world):
-        yield from warnings_of(item)
-    yield from provider_warnings(world)
+        yield from warning_lines(item)
+    yield from provider_lines(world)
 
 
 def count_warnings(world: World) -> int:
-    return sum(len(item.warnings) for item in _doubtful(world)) + sum(1 for _ in provider_warnings(world))
+    return sum(len(item.warnings) for item in _doubtful(world)) + sum(1 for _ in provider_lines(world))
 
 
 def _doubtful(world: World) -> list[Config | MeshConfigValue | MeshNetworksValue]:

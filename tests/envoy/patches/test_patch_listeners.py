@@ -219,4 +219,4 @@ def test_other_proxies_have_the_very_resources_they_had() -> None:
         n: plain.resource(LISTENER, n).version  # type: ignore[union-attr]
         for n in plain.names(LISTENER)
     }
-    assert shop.catalog.patch_problems() == {}
+    assert shop.catalog.diagnostics().patches() == {}

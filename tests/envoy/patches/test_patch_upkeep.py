@@ -146,13 +146,11 @@ def test_a_patch_that_fails_is_reported_with_its_proxy_and_the_rest_stands() -> 
     shop = Shop(envoy_filter(bad, good, rename))
     assert shop.cluster(API_80).per_connection_buffer_limit_bytes.value == 4096
     key = ConfigKey("EnvoyFilter", "shop", "f")
-    found = shop.catalog.patch_problems()
-    assert list(found) == ["api.shop"]
-    assert [(p.config, p.patch, p.resource) for p in found["api.shop"]] == [
-        (key, 0, ""),
-        (key, 2, f"cluster {API_80}"),
+    found = shop.catalog.diagnostics().patches()
+    assert [(p.object, p.field, p.resource, proxies) for p, proxies in found.items()] == [
+        (str(key), "spec.configPatches[0]", "", ["api.shop"]),
+        (str(key), "spec.configPatches[2]", f"cluster {API_80}", ["api.shop"]),
     ]
-    assert str(found["api.shop"][1]).startswith(f"EnvoyFilter/shop/f: spec.configPatches[2] on cluster {API_80}: ")
 
 
 def test_what_is_wrong_with_patches_for_other_proxies_is_not_said_of_this_one() -> None:
@@ -171,9 +169,9 @@ def test_problems_with_route_tables_are_those_of_the_tables_that_are_asked_for()
 
 def test_a_proxy_that_goes_is_no_longer_reported() -> None:
     shop = Shop(envoy_filter(patch("CLUSTER", "MERGE", {"connect_timeout": "soon"})))
-    assert shop.catalog.patch_problems()
+    assert shop.catalog.diagnostics().patches()
     shop.resources.close()
-    assert shop.catalog.patch_problems() == {}
+    assert shop.catalog.diagnostics().patches() == {}
 
 
 def proxies(scenario: str) -> list[tuple[World, Proxy]]:

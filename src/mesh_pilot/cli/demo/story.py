@@ -15,7 +15,7 @@ from mesh_pilot.cli.demo.screen import Screen
 from mesh_pilot.cli.demo.stage import Stage
 from mesh_pilot.cli.demo.traffic import Tally, keep_asking
 from mesh_pilot.cli.envoy_process import EnvoyProcess
-from mesh_pilot.ops.changes import describe
+from mesh_pilot.ops.problems import rejected_lines
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ async def _break(stage: Stage, tally: Tally, screen: Screen) -> None:
     world, asked = stage.plane.state.world, tally.requests
     stage.sample.edit(stage.sample.traffic, ("weight: 50", "weight: half"))
     refused = await _soon(_now(world.rejections), "the error is found")
-    for line in (line for rejected in refused for line in describe(rejected)):
+    for line in (line for rejected in refused for line in rejected_lines(rejected)):
         place = line["where"].removeprefix(f"{stage.sample.config}/")
         screen.good(f"refused: {place}: {line.get('object')}: {line.get('field')}: {line['reason']}")
     await _watch(tally, screen)

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Set
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import attrs
 
-from mesh_pilot.envoy.catalog.conflicts import listener_conflicts
+from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failures import FailingSet, Failure, Failures, StandingFailure
 from mesh_pilot.envoy.catalog.generators import PartKey, Parts, hosts_of, parts_of
 from mesh_pilot.envoy.catalog.resource_sets import AT_ONCE, JoinedSet, LiveSet, Part
 from mesh_pilot.envoy.catalog.table_sets import TableSets
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.envoy.envoy_filter.problems import plan_problems, problems, table_problems
-from mesh_pilot.envoy.filters.rbac.filters import MissingProvider, refusal
-from mesh_pilot.envoy.tls.secrets import withheld
 from mesh_pilot.incremental import ByName, Query, Watch
-from mesh_pilot.mesh.conflicts import Conflict
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
@@ -27,9 +23,6 @@ from mesh_pilot.model.resource import SECRET, VIRTUAL_HOST
 from mesh_pilot.security.secrets import IdentitySet, Issuer
 from mesh_pilot.security.spiffe import parse_identity
 from mesh_pilot.world import World
-
-CREDENTIALS_SHOWN = 100
-"""Credentials of one proxy that are looked at for the debug page and the log."""
 
 _OF_ITS_OWN: Mapping[str, Any] = {
     "claim": RegistrationClaim((), ""),
@@ -74,34 +67,9 @@ class WorldCatalog:
         self._open[resources] = None
         return resources
 
-    def patch_problems(self) -> dict[str, tuple[PatchProblem, ...]]:
-        """What EnvoyFilters could not do to the proxies that are connected, by the name of those where there is
-        any such thing."""
-        found: dict[str, dict[PatchProblem, None]] = {}
-        seen: dict[PartKey, tuple[PatchProblem, ...]] = {}
-        for resources in self._open:
-            for problem in resources.patch_problems(seen):
-                found.setdefault(resources.name, {})[problem] = None
-        return {name: tuple(held) for name, held in found.items()}
-
-    def conflicts(self) -> dict[str, tuple[Conflict, ...]]:
-        """The listener conflicts of the proxies that are connected, by the name of those that have any."""
-        found: dict[str, dict[Conflict, None]] = {}
-        for resources in self._open:
-            for conflict in listener_conflicts(self._world.memo.view, resources.target):
-                found.setdefault(resources.name, {})[conflict] = None
-        return {name: tuple(held) for name, held in found.items()}
-
-    def refusals(self) -> dict[str, MissingProvider]:
-        """What connected proxies refuse because nobody can be asked about it, by the name of those that do."""
-        found: dict[str, MissingProvider] = {}
-        for resources in self._open:
-            workload = resources.target.workload
-            scope = workload.scope
-            held = refusal(self._world.memo.view, scope.namespace, workload.labels, grpc=scope.grpc)
-            if held is not None:
-                found[resources.name] = held
-        return found
+    def diagnostics(self) -> Diagnostics:
+        """Problems of the connected proxies."""
+        return Diagnostics(self._world.memo.view, self._open)
 
     def failures(self) -> list[StandingFailure]:
         """What cannot be generated because of an error of ours, and which connected proxies lack it."""
@@ -113,18 +81,6 @@ class WorldCatalog:
                 if isinstance(reader, WorldResources) and reader.concerns(failing, failure)
             )
         return [StandingFailure(failure, tuple(sorted(names))) for failure, names in found.items() if names]
-
-    def withheld(self) -> dict[str, dict[str, str]]:
-        """The credentials that connected proxies ask for and do not get, by the name of the proxy, each with the
-        reason. Of a proxy that asks for very many, only some are looked at."""
-        found: dict[str, dict[str, str]] = {}
-        for resources in self._open:
-            workload = resources.target.workload
-            for name in islice(resources.wanted(SECRET), CREDENTIALS_SHOWN):
-                reason = withheld(self._world.memo.view, workload, name)
-                if reason:
-                    found.setdefault(resources.name, {})[name] = reason
-        return found
 
     def trim(self) -> None:
         """Let go of sets that nobody has read since the last call, and of names that nobody asks for any more."""

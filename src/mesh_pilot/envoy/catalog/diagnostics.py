@@ -1,0 +1,163 @@
+"""Problems of configuration that only show at a proxy, or beside other objects, as plain values for logs and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from itertools import islice
+from typing import Protocol, TypeAlias, TypeVar
+
+import attrs
+
+from mesh_pilot.envoy.catalog.generators import PartKey
+from mesh_pilot.envoy.envoy_filter.parsed import parsed
+from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
+from mesh_pilot.envoy.filters.rbac.filters import refusal
+from mesh_pilot.envoy.gateway.generators import gateway_conflicts
+from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
+from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telemetry_problems
+from mesh_pilot.envoy.tls.secrets import withheld
+from mesh_pilot.mesh.conflicts import Conflict
+from mesh_pilot.mesh.inbound import inbound_plan
+from mesh_pilot.mesh.proxy.scope import ProxyKeys
+from mesh_pilot.model.config import ConfigKey, Problem, Severity
+from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.model.resource import SECRET
+from mesh_pilot.world.view import View
+
+CREDENTIALS_CHECKED = 100
+"""Credentials checked for each proxy."""
+
+T = TypeVar("T")
+
+ByProxies: TypeAlias = Mapping[T, list[str]]
+"""Problems, each with the sorted names of the connected proxies that have it."""
+
+
+@attrs.frozen(cache_hash=True)
+class PatchFailure:
+    """A patch of an EnvoyFilter that has no effect, or only in part, on a resource of a proxy."""
+
+    object: str
+    """``EnvoyFilter/shop/limits``."""
+    field: str
+    """Path of the patch: ``spec.configPatches[0]``."""
+    resource: str
+    """``cluster outbound|80||a``; empty if the patch is wrong whatever it applies to."""
+    reason: str
+    severity: Severity
+
+    @property
+    def name(self) -> str:
+        """``shop/limits``."""
+        return self.object.partition("/")[2]
+
+
+@attrs.frozen(cache_hash=True)
+class DeniedRequests:
+    """AuthorizationPolicies with action CUSTOM whose provider is unavailable: their requests are denied."""
+
+    objects: tuple[str, ...]
+    reason: str
+
+
+@attrs.frozen(cache_hash=True)
+class WithheldCredential:
+    """A credential that a proxy requests and is not sent."""
+
+    credential: str
+    reason: str
+
+
+class OpenProxy(Protocol):
+    """The resources of a connected proxy."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def target(self) -> ProxyKeys: ...
+
+    def wanted(self, type_url: str) -> Set[str]: ...
+
+    def patch_problems(self, seen: dict[PartKey, tuple[PatchProblem, ...]]) -> Iterable[PatchProblem]: ...
+
+
+class Diagnostics:
+    """Problems at the connected proxies now. Each method looks at all proxies, for one kind of problem."""
+
+    def __init__(self, view: View, proxies: Iterable[OpenProxy]) -> None:
+        self._view = view
+        self._proxies = sorted(proxies, key=lambda proxy: proxy.name)
+
+    def patches(self) -> ByProxies[PatchFailure]:
+        """Patches of EnvoyFilters that could not be applied."""
+        seen: dict[PartKey, tuple[PatchProblem, ...]] = {}
+        return _by_problem((proxy.name, map(_failure, proxy.patch_problems(seen))) for proxy in self._proxies)
+
+    def conflicts(self) -> ByProxies[Conflict]:
+        """Services and Gateways that have no place on a listener."""
+        return _by_problem((proxy.name, listener_conflicts(self._view, proxy.target)) for proxy in self._proxies)
+
+    def denied(self) -> ByProxies[DeniedRequests]:
+        """Requests denied because the provider of a CUSTOM policy is unavailable."""
+        return _by_problem((proxy.name, self._denied(proxy)) for proxy in self._proxies)
+
+    def credentials(self) -> ByProxies[WithheldCredential]:
+        """Credentials requested and not sent; of a proxy that requests more than `CREDENTIALS_CHECKED`, only some."""
+        return _by_problem((proxy.name, self._withheld(proxy)) for proxy in self._proxies)
+
+    def _denied(self, proxy: OpenProxy) -> Iterator[DeniedRequests]:
+        workload = proxy.target.workload
+        scope = workload.scope
+        missing = refusal(self._view, scope.namespace, workload.labels, grpc=scope.grpc)
+        if missing is not None:
+            yield DeniedRequests(tuple(map(str, missing.policies)), missing.reason)
+
+    def _withheld(self, proxy: OpenProxy) -> list[WithheldCredential]:
+        workload = proxy.target.workload
+        reasons = {
+            name: withheld(self._view, workload, name) for name in islice(proxy.wanted(SECRET), CREDENTIALS_CHECKED)
+        }
+        return [WithheldCredential(name, reason) for name, reason in sorted(reasons.items()) if reason]
+
+
+def listener_conflicts(view: View, target: ProxyKeys) -> tuple[Conflict, ...]:
+    """Every conflict on a proxy's listeners; of a sidecar outbound, then inbound. A proxyless client has none."""
+    if target.scope.grpc:
+        return ()
+    if target.scope.type is NodeType.ROUTER:
+        return gateway_conflicts(view, target.workload)
+    return (*outbound_conflicts(view, target.scope), *inbound_plan(view, target.workload).conflicts)
+
+
+def object_problems(view: View, key: ConfigKey) -> tuple[Problem, ...]:
+    """Problems of one object whatever proxy it applies to, which validation does not see.
+
+    Validation knows neither Envoy's messages, which EnvoyFilters patch, nor other objects: the providers that a
+    Telemetry names.
+    """
+    match key.kind:
+        case "EnvoyFilter":
+            return tuple(Problem(p.path, p.reason, p.severity) for p in parsed(view, key).problems)
+        case "Telemetry":
+            return telemetry_problems(view, key)
+    return ()
+
+
+def mesh_config_problems(view: View) -> tuple[Problem, ...]:
+    """The same for the mesh config: its default providers."""
+    return default_provider_problems(view)
+
+
+def _failure(problem: PatchProblem) -> PatchFailure:
+    return PatchFailure(str(problem.config), problem.path, problem.resource, problem.reason, problem.severity)
+
+
+def _by_problem(problems: Iterable[tuple[str, Iterable[T]]]) -> dict[T, list[str]]:
+    found: dict[T, list[str]] = {}
+    for proxy, of_proxy in problems:
+        for problem in of_proxy:
+            names = found.setdefault(problem, [])
+            if names[-1:] != [proxy]:  # a proxy that reconnects is connected twice for a moment
+                names.append(proxy)
+    return found

@@ -1,0 +1,249 @@
+"""Problems of connected proxies for the debug page, the web page, the metrics and the log.
+
+They are reported by problem, with the names of some proxies: what a patch does, or which services meet on a port,
+depends on what a proxy sees.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import structlog
+
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
+from mesh_pilot.envoy.catalog.failures import Failure, StandingFailure
+from mesh_pilot.mesh.conflicts import ConflictKind
+from mesh_pilot.model.resource import SHORT
+from mesh_pilot.ops.answers import Json
+from mesh_pilot.ops.page import bad, moment, table
+from mesh_pilot.ops.problems import provider_lines
+from mesh_pilot.world import World
+
+log = structlog.get_logger(scope="envoy")
+config_log = structlog.get_logger(scope="config")
+
+PROXIES_NAMED = 20
+"""Proxies listed by name with a problem."""
+
+READY_LINES = 20
+"""Failures listed by ``/ready?verbose``."""
+
+LINES_LOGGED = 20
+"""New problems of a kind that are logged at a time."""
+
+MORE = "/debug/rejections"
+
+
+def first_names(names: Sequence[str], shown: int = 1) -> str:
+    """``one.shop and 3 more``."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more
+
+
+def _proxies(names: Sequence[str]) -> dict[str, Json]:
+    return {"proxies": list(names[:PROXIES_NAMED]), "proxies_in_all": len(names)}
+
+
+# -- lists of /debug/rejections
+
+
+def patch_entries(found: Diagnostics) -> list[Json]:
+    """An entry for each patch, resource and reason."""
+    return [{**attrs.asdict(problem), **_proxies(names)} for problem, names in found.patches().items()]
+
+
+def conflict_entries(found: Diagnostics) -> list[Json]:
+    """An entry for each conflict: what was dropped from which listener, in favour of what, and why."""
+    return [
+        {
+            "listener": conflict.listener,
+            "dropped": conflict.dropped,
+            "kept": conflict.kept,
+            "reason": conflict.reason,
+            "kind": conflict.kind.value,
+            **_proxies(names),
+        }
+        for conflict, names in found.conflicts().items()
+    ]
+
+
+def denied_entries(found: Diagnostics) -> list[Json]:
+    """An entry for each group of policies with the same reason."""
+    return [
+        {"objects": list(denied.objects), "reason": denied.reason, **_proxies(names)}
+        for denied, names in found.denied().items()
+    ]
+
+
+def credential_entries(found: Diagnostics) -> list[Json]:
+    """An entry for each credential and reason."""
+    return [{**attrs.asdict(problem), **_proxies(names)} for problem, names in found.credentials().items()]
+
+
+def failure_entries(failures: Sequence[StandingFailure]) -> list[Json]:
+    """An entry for each resource that cannot be generated because of an internal error."""
+    return [
+        {
+            "type": SHORT[failing.failure.type_url],
+            "resource": failing.failure.resource,
+            "error": failing.failure.error,
+            "place": failing.failure.place,
+            "state": state_of(failing.failure),
+            "since": failing.failure.since.isoformat(timespec="seconds"),
+            "objects": list(failing.failure.configs),
+            **_proxies(failing.proxies),
+        }
+        for failing in failures
+    ]
+
+
+# -- metrics
+
+
+def patch_counts(found: Diagnostics) -> Counter[str]:
+    """Failures by EnvoyFilter (``shop/limits``), over all proxies and resources."""
+    counts: Counter[str] = Counter()
+    for problem, names in found.patches().items():
+        counts[problem.name] += len(names)
+    return counts
+
+
+def conflict_counts(found: Diagnostics) -> dict[ConflictKind, int]:
+    """Different conflicts of each kind over all proxies; 0 for kinds without any."""
+    counts = Counter(conflict.kind for conflict in found.conflicts())
+    return {kind: counts[kind] for kind in ConflictKind}
+
+
+# -- tables of the web page; empty if there is nothing to show
+
+
+def patch_table(found: Diagnostics) -> str:
+    rows = [
+        (problem.object, problem.field, problem.resource, bad(problem.reason), first_names(names, 3))
+        for problem, names in found.patches().items()
+    ]
+    headers = ("object", "field", "resource", "reason", "proxies")
+    return table("Patches without effect", headers, rows, "", more=MORE) if rows else ""
+
+
+def conflict_table(found: Diagnostics) -> str:
+    rows = [
+        (c.listener, c.dropped, c.kept, bad(c.reason), first_names(names)) for c, names in found.conflicts().items()
+    ]
+    headers = ("listener", "dropped", "kept", "reason", "proxies")
+    return table("Listener conflicts", headers, rows, "", more=MORE) if rows else ""
+
+
+def denied_table(found: Diagnostics) -> str:
+    rows = [(", ".join(d.objects), bad(d.reason), first_names(names)) for d, names in found.denied().items()]
+    headers = ("objects", "reason", "proxies")
+    return table("Requests denied: authorization provider unavailable", headers, rows, "") if rows else ""
+
+
+def failure_table(failures: Sequence[StandingFailure]) -> str:
+    if not failures:
+        return ""
+    rows = (
+        (
+            SHORT[failing.failure.type_url],
+            failing.failure.resource,
+            bad(f"{failing.failure.error} ({failing.failure.place})"),
+            state_of(failing.failure),
+            moment(failing.failure.since),
+            first_names(failing.proxies),
+        )
+        for failing in failures
+    )
+    headers = ("type", "resource", "error", "state", "since", "proxies")
+    return table("Internal errors", headers, rows, "", total=len(failures), more=MORE)
+
+
+# -- internal errors
+
+
+def state_of(failure: Failure) -> str:
+    """What proxies have in place of a resource that cannot be generated."""
+    if failure.is_plan:
+        return "the list stays as it was" if failure.stays else "all of the list is missing"
+    return "stays at its last good version" if failure.stays else "is missing"
+
+
+def ready_lines(failures: Sequence[StandingFailure], *, verbose: bool) -> Iterator[str]:
+    """Lines of ``/ready``: how many failures there are, and if ``verbose`` which."""
+    if not failures:
+        return
+    yield f"internal errors: {len(failures)} resources could not be generated; see {MORE} on the web port"
+    if verbose:
+        for failing in failures[:READY_LINES]:
+            failure = failing.failure
+            resource = f"{SHORT[failure.type_url]} {failure.resource} {state_of(failure)}"
+            yield f"  {resource} at {first_names(failing.proxies)}: {failure.error}"
+        if len(failures) > READY_LINES:
+            yield f"  and {len(failures) - READY_LINES} more"
+
+
+# -- the log
+
+
+class ProblemLog:
+    """Logs each problem once while it lasts. State: the problems that were there at the last call."""
+
+    def __init__(self, catalog: WorldCatalog, world: World) -> None:
+        self._catalog = catalog
+        self._world = world
+        self._known: dict[str, frozenset[Any]] = {}
+
+    def log_new(self) -> None:
+        """Look at all proxies and log what is new; call it from time to time."""
+        found = self._catalog.diagnostics()
+        for log_kind in (self._log_patches, self._log_denied, self._log_credentials, self._log_providers):
+            try:
+                log_kind(found)
+            except Exception as error:
+                log.error("cannot report on what proxies have; it is in force", exc_info=error)
+
+    def _log_patches(self, found: Diagnostics) -> None:
+        # Those without a resource are logged when the object changes.
+        failures = {problem: names for problem, names in found.patches().items() if problem.resource}
+        for problem, names in self._new("patches", failures):
+            log.warning(
+                "EnvoyFilter patch not applied; the rest of the proxy's config is",
+                object=problem.object,
+                field=problem.field,
+                resource=problem.resource,
+                reason=problem.reason,
+                proxies=first_names(names, 3),
+            )
+
+    def _log_denied(self, found: Diagnostics) -> None:
+        for denied, names in self._new("denied", found.denied()):
+            log.warning(
+                "CUSTOM authorization provider unavailable: requests are denied",
+                objects=", ".join(denied.objects),
+                reason=denied.reason,
+                proxies=len(names),
+            )
+
+    def _log_credentials(self, found: Diagnostics) -> None:
+        for withheld, names in self._new("credentials", found.credentials())[:LINES_LOGGED]:
+            log.warning(
+                "credential not given to proxies that ask for it",
+                credential=withheld.credential,
+                reason=withheld.reason,
+                proxies=len(names),
+                such_as=names[0],
+            )
+
+    def _log_providers(self, _: Diagnostics) -> None:
+        lines = {tuple(line.values()): line for line in provider_lines(self._world)}
+        for _key, line in self._new("providers", lines):
+            config_log.warning("config accepted, but a provider cannot be used", **line)
+
+    def _new(self, kind: str, found: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
+        known = self._known.get(kind, frozenset())
+        self._known[kind] = frozenset(found)
+        return [(problem, names) for problem, names in found.items() if problem not in known]
