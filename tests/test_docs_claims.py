@@ -10,8 +10,8 @@ import pytest
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode, envoy_bootstrap
-from mesh_pilot.config import groups
-from mesh_pilot.config.without_effect import WITHOUT_EFFECT
+from mesh_pilot.config import kinds
+from mesh_pilot.config.field_warnings import WITHOUT_EFFECT
 from mesh_pilot.model.resource import PREFIX, TYPES
 from mesh_pilot.ops.changes import WITHOUT_EFFECT as KINDS_WITHOUT_EFFECT
 from tests.support.golden import xdsdiff
@@ -87,9 +87,9 @@ def test_objects_that_are_ignored_with_a_warning_are_listed() -> None:
         for group in [*names(row[0]), *([""] if "core" in row[0] else [])]
         for kind in names(row[1])
     }
-    assert everything == set(groups._BY_GROUP)
-    assert set(groups._BY_KIND) <= single
-    assert {kind for _, kind in single} == {kind for _, kind in groups._BY_KIND}
+    assert everything == set(kinds._BY_GROUP)
+    assert set(kinds._BY_KIND) <= single
+    assert {kind for _, kind in single} == {kind for _, kind in kinds._BY_KIND}
 
 
 @pytest.mark.parametrize("name", ["istio.networking.nds.v1.NameTable", "istio.mesh.v1alpha1.ProxyConfig"])

@@ -33,7 +33,7 @@ from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.ops.memory import MemoryRelease
 from mesh_pilot.ops.reports import ProblemLog
-from mesh_pilot.ops.state import State
+from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc import (
     SERVER_LIMITS,
     HealthService,
@@ -112,7 +112,7 @@ class _Sockets:
 class ControlPlane:
     """A running control plane. State: that of its parts, and how far its start or end has come."""
 
-    def __init__(self, settings: Settings, state: State, addresses: Addresses) -> None:
+    def __init__(self, settings: Settings, state: PlaneState, addresses: Addresses) -> None:
         self.settings = settings
         self.state = state
         self.addresses = addresses
@@ -174,7 +174,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         )
         reducer.on_publish(lambda published: xds.status.published(published.published_at))
         supervisors = [Supervisor(source, events) for source in sources]
-        state = State(world, reducer, supervisors, catalog, changes, xds, mcp)
+        state = PlaneState(world, reducer, supervisors, catalog, changes, xds, mcp)
         plane = ControlPlane(settings, state, sockets.addresses())
         stop_http = trio.Event()
         async with trio.open_nursery() as nursery:

@@ -10,9 +10,9 @@ import pytest
 
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, ServicePort, VirtualService
 from mesh_pilot.config.decode import Metadata, decode, decode_binary, decode_document
+from mesh_pilot.config.decode_proto import parse_message
+from mesh_pilot.config.descriptors import descriptor_of
 from mesh_pilot.config.kinds import KINDS, KindError, lookup
-from mesh_pilot.config.shapes import shape_of
-from mesh_pilot.config.wire import parse
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import EPOCH, ConfigError, ConfigKey, Origin, Problem, Severity
 from tests.support.protos import compiled, message_classes, variants
@@ -244,6 +244,6 @@ class TestBinary:
                 for message in variants(theirs):
                     problems: list[Problem] = []
                     body = message.SerializeToString()
-                    assert parse(by_name[name], body, "spec", problems) == by_name[name].parse(body)
+                    assert parse_message(by_name[name], body, "spec", problems) == by_name[name].parse(body)
                     assert all(p.reason.startswith(("is deprecated: ", "has no effect: ")) for p in problems)
-                    assert shape_of(by_name[name]).message is by_name[name]
+                    assert descriptor_of(by_name[name]).message is by_name[name]

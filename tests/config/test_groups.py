@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.config.groups import reason_ignored
-from mesh_pilot.config.kinds import KINDS, KindError, lookup
+from mesh_pilot.config.kinds import KINDS, KindError, lookup, reason_ignored
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.config import scalars, yaml_nodes
+from mesh_pilot.config import scalars, yaml_marked
 from mesh_pilot.config.decode import decode
 from mesh_pilot.config.problems import MAX_ERRORS, MAX_REASON, MAX_WARNINGS
 from mesh_pilot.config.validation import names, regex, values
@@ -39,7 +39,7 @@ def parse_duration(text: str) -> object:
 
 def lenient_plain(text: str) -> object:
     try:
-        return yaml_nodes.plain(text)
+        return yaml_marked.scalar_value(text)
     except ValueError as error:
         return error
 
@@ -69,7 +69,7 @@ def test_a_long_text_is_read_in_linear_time(name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(regex, "MAX_REGEX", sys.maxsize)
     monkeypatch.setattr(values, "MAX_HEADER_VALUE", sys.maxsize)
     monkeypatch.setattr(scalars, "MAX_DURATION_TEXT", sys.maxsize)
-    monkeypatch.setattr(yaml_nodes, "MAX_NUMBER", 4000)
+    monkeypatch.setattr(yaml_marked, "MAX_NUMBER", 4000)
 
     def seconds(head: str, unit: str, size: int) -> float:
         text = head + unit * (size // len(unit)) + "!"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshConfigOutboundTrafficPolicyMode
+from mesh_pilot.config.descriptors import descriptor_of
+from mesh_pilot.config.field_warnings import REMOVED
 from mesh_pilot.config.mesh import decode_mesh, decode_networks, default_mesh
-from mesh_pilot.config.removed import REMOVED
-from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from tests.support.rules import changed
@@ -385,7 +385,7 @@ def test_what_never_was_a_field_stays_an_error_without_a_list_of_all_there_are()
 
 def test_removed_fields_are_not_there_any_more() -> None:
     for message, fields in REMOVED.items():
-        assert not set(fields) & set(shape_of(message).by_name), message
+        assert not set(fields) & set(descriptor_of(message).by_name), message
 
 
 @pytest.mark.parametrize("text", ["{bad json", "[]", '"a"', "1", "{" * 5000, '{"a": NaN}', '{"a": "\\ud800"}'])

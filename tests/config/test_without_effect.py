@@ -10,12 +10,11 @@ import pytest
 import mesh_pilot
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.config.decode import Metadata, decode_binary
-from mesh_pilot.config.deprecated import DEPRECATED
+from mesh_pilot.config.decode_json import read_message
+from mesh_pilot.config.descriptors import descriptor_of
+from mesh_pilot.config.field_warnings import DEPRECATED, WITHOUT_EFFECT
 from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
-from mesh_pilot.config.reader import read
-from mesh_pilot.config.shapes import shape_of
-from mesh_pilot.config.without_effect import WITHOUT_EFFECT
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from mesh_pilot.ops.changes import WITHOUT_EFFECT as KINDS_WITHOUT_EFFECT
 from tests.support.rules import problems_of
@@ -33,7 +32,7 @@ def mesh_warnings(document: object) -> dict[str, str]:
 def test_the_tables_name_fields_that_there_are() -> None:
     for table in (WITHOUT_EFFECT, DEPRECATED):
         for message, fields in table.items():
-            assert set(fields) <= {field.proto_name for field in shape_of(message).fields}, message
+            assert set(fields) <= {field.proto_name for field in descriptor_of(message).fields}, message
 
 
 @pytest.mark.parametrize(
@@ -133,7 +132,7 @@ def test_every_field_is_read_somewhere_or_told_to_have_no_effect() -> None:
     messages = [kind.message for name, kind in KINDS.items() if name not in KINDS_WITHOUT_EFFECT]
     messages += [MeshConfig, MeshNetworks]
     for message in messages:  # grows
-        for field in shape_of(message).fields:
+        for field in descriptor_of(message).fields:
             if field.proto_name in {*WITHOUT_EFFECT.get(message, ()), *DEPRECATED.get(message, ())}:
                 continue
             unread = field.python_name not in read
@@ -174,6 +173,6 @@ def test_such_fields_are_named_in_binary_objects_too() -> None:
     ):
         (written,) = problems_of(kind, data)
         spec: list[Problem] = []
-        body = bytes(read(KINDS[kind].message, data, "spec", spec) or b"")
+        body = bytes(read_message(KINDS[kind].message, data, "spec", spec) or b"")
         config = decode_binary(KINDS[kind], body, Metadata("x", "shop"), origin=Origin("test"))
         assert [(p.path, p.reason) for p in config.warnings] == [(path, written.reason)]

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from mesh_pilot.config.yaml import Document, load
-from mesh_pilot.config.yaml_nodes import plain
+from mesh_pilot.config.yaml_marked import scalar_value
 from mesh_pilot.model.config import ConfigError, Origin
 
 ORIGIN = Origin("files", "shop/a.yaml")
@@ -189,15 +189,15 @@ def test_aliases_can_not_explode() -> None:
     ],
 )
 def test_plain_values_mean_what_kubernetes_takes_them_for(text: str, value: object) -> None:
-    assert plain(text) == value
-    assert type(plain(text)) is type(value)
+    assert scalar_value(text) == value
+    assert type(scalar_value(text)) is type(value)
 
 
 def test_quoted_and_tagged_values_are_what_they_say() -> None:
     assert data("a: 'true'\nb: \"5\"\nc: !!str 5\nd: !!float 5\ne: ! 5\nf: |\n  yes\ng: ''\n") == [
         {"a": "true", "b": "5", "c": "5", "d": 5.0, "e": "5", "f": "yes\n", "g": ""}
     ]
-    assert math.isnan(plain(".nan"))  # type: ignore[arg-type]
+    assert math.isnan(scalar_value(".nan"))  # type: ignore[arg-type]
 
 
 def test_keys_become_strings() -> None:

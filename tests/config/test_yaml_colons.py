@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.config.yaml import Document, load
-from mesh_pilot.config.yaml_colons import MAX_MENDED
+from mesh_pilot.config.yaml import MAX_MENDED, Document, load
 from mesh_pilot.model.config import ConfigError, Origin
 
 ORIGIN = Origin("files", "a.yaml")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.config.mesh_defaults import default_mesh
+from mesh_pilot.config.mesh import default_mesh
 from mesh_pilot.model.config import ConfigKey, Origin, Problem
 from mesh_pilot.model.events import (
     Accepted,

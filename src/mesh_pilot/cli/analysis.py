@@ -10,7 +10,7 @@ from typing import BinaryIO
 import attrs
 
 from mesh_pilot.cli.recognised import Role, role_of
-from mesh_pilot.config.groups import reason_ignored
+from mesh_pilot.config.kinds import reason_ignored
 from mesh_pilot.model.config import ConfigError, Origin, Severity
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected
 from mesh_pilot.ops.changes import WITHOUT_EFFECT
@@ -43,7 +43,7 @@ class Finding:
 
 
 @attrs.frozen
-class IgnoredKind:
+class IgnoredObjects:
     """Objects of a kind that mesh-pilot does not read."""
 
     api_version: str
@@ -68,12 +68,12 @@ class Analysis:
     """How many are good."""
     errors: tuple[Finding, ...]
     warnings: tuple[Finding, ...]
-    ignored: tuple[IgnoredKind, ...]
+    ignored: tuple[IgnoredObjects, ...]
     """Those that nobody would expect to have an effect; the others are warnings."""
     notes: tuple[Note, ...]
 
 
-class UnreadableError(Exception):
+class UnreadablePathError(Exception):
     """A path that was named and can't be read; the text is for people."""
 
 
@@ -87,7 +87,7 @@ def analyze(paths: Sequence[str], stdin: BinaryIO) -> Analysis:
         try:
             reading.take(rank, path, stdin)
         except OSError as error:
-            raise UnreadableError(f"cannot read {path}: {error.strerror or error}") from None
+            raise UnreadablePathError(f"cannot read {path}: {error.strerror or error}") from None
     return reading.analysis()
 
 
@@ -177,7 +177,7 @@ class _Reading:
                 what = f"{kind} of {api_version}"
                 found += (Finding(Severity.WARNING, place, f"ignored: {reason}", object=what) for place in places)
             else:
-                ignored.append(IgnoredKind(api_version, kind, tuple(places)))
+                ignored.append(IgnoredObjects(api_version, kind, tuple(places)))
         return Analysis(
             objects=sum(world.statistics().configs.values()),
             errors=tuple(finding for finding in found if finding.severity is Severity.ERROR),

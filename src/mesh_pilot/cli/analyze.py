@@ -30,13 +30,13 @@ def command(paths: tuple[str, ...], output: str) -> int:
     Exits with 0 where there are no errors (there may be warnings), 1 where there are some or something can't be read,
     2 for a wrong flag.
     """
-    from mesh_pilot.cli.analysis import UnreadableError, analyze
+    from mesh_pilot.cli.analysis import UnreadablePathError, analyze
     from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
 
     configure(LogLevels(logging.WARNING), LogFormat.TEXT, sys.stderr)
     try:
         found = analyze(paths, sys.stdin.buffer)
-    except UnreadableError as error:
+    except UnreadablePathError as error:
         raise click.ClickException(str(error)) from None
     if output == "json":
         click.echo(json.dumps(_as_json(found), indent=2, ensure_ascii=False))

@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
-from mesh_pilot.config.shapes import shape_of
+from mesh_pilot.config.descriptors import descriptor_of
 from mesh_pilot.config.yaml import load
 from mesh_pilot.model.config import ConfigError, Origin
 
@@ -63,6 +63,6 @@ def _by_fields(fields: Mapping[str, object], name: str) -> Role:
             return role
     if names == {"networks"}:
         return Role.MESH_NETWORKS
-    if name.split(".")[0].lower() in _MESH_NAMES or names & shape_of(MeshConfig).by_name.keys():
+    if name.split(".")[0].lower() in _MESH_NAMES or names & descriptor_of(MeshConfig).by_name.keys():
         return Role.MESH_CONFIG
     return Role.OBJECTS

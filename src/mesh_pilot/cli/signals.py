@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mesh_pilot.ops.state import State
+    from mesh_pilot.ops.state import PlaneState
 
 OUTLIVED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -22,7 +22,7 @@ def outlive_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-async def answer_signals(signals: AsyncIterator[int], state: State) -> None:
+async def answer_signals(signals: AsyncIterator[int], state: PlaneState) -> None:
     """Log what each signal asks for, until cancelled."""
     import structlog
 
@@ -35,7 +35,7 @@ async def answer_signals(signals: AsyncIterator[int], state: State) -> None:
             log.info("signal without effect: files are read when they change, logs go to standard error", signal=name)
 
 
-def log_statistics(state: State, tell: Callable[..., object]) -> None:
+def log_statistics(state: PlaneState, tell: Callable[..., object]) -> None:
     """One event for each part of the server, with its numbers: those of ``/debug/statistics``."""
     from mesh_pilot.ops.overview import statistics
 

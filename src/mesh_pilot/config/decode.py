@@ -13,13 +13,13 @@ import attrs
 import betterproto2
 
 from mesh_pilot.config import scalars
-from mesh_pilot.config.direct import read_good
+from mesh_pilot.config.decode_fast import read_fast
+from mesh_pilot.config.decode_json import read_message, unknown_reason
+from mesh_pilot.config.decode_proto import parse_message
 from mesh_pilot.config.kinds import Kind, KindError, lookup
-from mesh_pilot.config.problems import MAX_PATH, Problems, TooManyErrorsError, settled
-from mesh_pilot.config.reader import read, unknown
+from mesh_pilot.config.problems import MAX_PATH, Problems, TooManyErrorsError, as_reported
 from mesh_pilot.config.validation.common import check_metadata
 from mesh_pilot.config.validation.context import Context
-from mesh_pilot.config.wire import parse
 from mesh_pilot.config.yaml import Document
 from mesh_pilot.model.config import EPOCH, Config, ConfigError, ConfigKey, Origin, Problem, Severity, worst_first
 
@@ -96,7 +96,7 @@ def decode(
         key = ConfigKey(kind.name, metadata.namespace, metadata.name) if kind and metadata.name else None
         for name in document:
             if name not in _TOP:
-                problems.append(Problem(str(name), unknown("field", name, _TOP)))
+                problems.append(Problem(str(name), unknown_reason("field", name, _TOP)))
         spec = _spec(kind, document.get("spec"), problems) if kind is not None else None
         if kind is not None and spec is not None and key is not None:
             conditions = _conditions(document, problems) if kind.name in _KINDS_WITH_CONDITIONS else {}
@@ -104,14 +104,14 @@ def decode(
             return attrs.evolve(config, conditions=conditions) if conditions else config
     except TooManyErrorsError:
         pass
-    raise ConfigError(origin, key, worst_first(settled(problems, line_of)))
+    raise ConfigError(origin, key, worst_first(as_reported(problems, line_of)))
 
 
 def _spec(kind: Kind, data: object, problems: Problems) -> betterproto2.Message | None:
     """The spec that `data` describes; None where it is no object at all."""
     data = {} if data is None else data
-    spec = read_good(kind.message, data)
-    return read(kind.message, data, "spec", problems) if spec is None else spec
+    spec = read_fast(kind.message, data)
+    return read_message(kind.message, data, "spec", problems) if spec is None else spec
 
 
 def decode_binary(kind: Kind, body: bytes, metadata: Metadata, *, origin: Origin) -> Config:
@@ -124,14 +124,14 @@ def decode_binary(kind: Kind, body: bytes, metadata: Metadata, *, origin: Origin
     try:
         _check_names(metadata, kind, problems)
         try:
-            spec = parse(kind.message, body, "spec", problems)
+            spec = parse_message(kind.message, body, "spec", problems)
         except ValueError as error:
             problems.append(Problem("spec", f"is not an encoded {kind.message_name}: {error}"))
         else:
             return _checked(kind, spec, metadata, key, problems, origin, _no_line)
     except TooManyErrorsError:
         pass
-    raise ConfigError(origin, key, worst_first(settled(problems, _no_line)))
+    raise ConfigError(origin, key, worst_first(as_reported(problems, _no_line)))
 
 
 def _no_line(path: str) -> int:
@@ -153,7 +153,7 @@ def _checked(
     unread = _with_parents(p.path for p in problems if p.severity is Severity.ERROR)
     problems.take(check_metadata(spec, context))
     problems.take(p for p in kind.validate(spec, context) if p.path not in unread)
-    found = settled(problems, line_of)
+    found = as_reported(problems, line_of)
     if problems.errors:
         raise ConfigError(origin, key, worst_first(found))
     return Config(
@@ -208,7 +208,7 @@ def _metadata(
         return Metadata("")
     for name in data:
         if name not in _METADATA:
-            problems.append(Problem(f"metadata.{name}", unknown("field", name, _METADATA[:5])))
+            problems.append(Problem(f"metadata.{name}", unknown_reason("field", name, _METADATA[:5])))
     metadata = Metadata(
         name=_text(data, "name", problems),
         namespace="" if kind and kind.cluster_scoped else _text(data, "namespace", problems) or default_namespace,

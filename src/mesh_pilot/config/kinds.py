@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -11,27 +11,23 @@ from typing import Any
 import attrs
 import betterproto2
 
-from mesh_pilot.api.istio.extensions import v1alpha1 as extensions
+from mesh_pilot.api.istio.extensions import v1alpha1 as extensions_api
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.istio.networking import v1beta1 as networking_v1beta1
 from mesh_pilot.api.istio.security import v1beta1 as security
 from mesh_pilot.api.istio.telemetry import v1alpha1 as telemetry
-from mesh_pilot.config.groups import meant_group
 from mesh_pilot.config.validation import (
+    authentication,
     authorization_policy,
     destination_rule,
     envoy_filter,
+    extensions,
     gateway,
-    peer_authentication,
-    proxy_config,
-    request_authentication,
+    mesh_config,
     service_entry,
     sidecar,
-    traffic_extension,
     virtual_service,
-    wasm_plugin,
-    workload_entry,
-    workload_group,
+    workloads,
 )
 from mesh_pilot.config.validation import telemetry as telemetry_rules
 from mesh_pilot.config.validation.context import Context
@@ -86,19 +82,40 @@ _TABLE = (
         "DestinationRule", _NETWORKING, _ALL, "destinationrules", networking.DestinationRule, destination_rule.validate
     ),
     Kind("ServiceEntry", _NETWORKING, _ALL, "serviceentries", networking.ServiceEntry, service_entry.validate),
-    Kind("WorkloadEntry", _NETWORKING, _ALL, "workloadentries", networking.WorkloadEntry, workload_entry.validate),
-    Kind("WorkloadGroup", _NETWORKING, _ALL, "workloadgroups", networking.WorkloadGroup, workload_group.validate),
+    Kind(
+        "WorkloadEntry",
+        _NETWORKING,
+        _ALL,
+        "workloadentries",
+        networking.WorkloadEntry,
+        workloads.validate_workload_entry,
+    ),
+    Kind(
+        "WorkloadGroup",
+        _NETWORKING,
+        _ALL,
+        "workloadgroups",
+        networking.WorkloadGroup,
+        workloads.validate_workload_group,
+    ),
     Kind("Gateway", _NETWORKING, _ALL, "gateways", networking.Gateway, gateway.validate),
     Kind("Sidecar", _NETWORKING, _ALL, "sidecars", networking.Sidecar, sidecar.validate),
     Kind("EnvoyFilter", _NETWORKING, ("v1alpha3",), "envoyfilters", networking.EnvoyFilter, envoy_filter.validate),
-    Kind("ProxyConfig", _NETWORKING, _BETA, "proxyconfigs", networking_v1beta1.ProxyConfig, proxy_config.validate),
+    Kind(
+        "ProxyConfig",
+        _NETWORKING,
+        _BETA,
+        "proxyconfigs",
+        networking_v1beta1.ProxyConfig,
+        mesh_config.validate_proxy_config,
+    ),
     Kind(
         "PeerAuthentication",
         _SECURITY,
         _BETA,
         "peerauthentications",
         security.PeerAuthentication,
-        peer_authentication.validate,
+        authentication.validate_peer_authentication,
     ),
     Kind(
         "RequestAuthentication",
@@ -106,7 +123,7 @@ _TABLE = (
         _BETA,
         "requestauthentications",
         security.RequestAuthentication,
-        request_authentication.validate,
+        authentication.validate_request_authentication,
     ),
     Kind(
         "AuthorizationPolicy",
@@ -129,16 +146,16 @@ _TABLE = (
         "extensions.istio.io",
         ("v1alpha1",),
         "wasmplugins",
-        extensions.WasmPlugin,
-        wasm_plugin.validate,
+        extensions_api.WasmPlugin,
+        extensions.validate_wasm_plugin,
     ),
     Kind(
         "TrafficExtension",
         "extensions.istio.io",
         ("v1alpha1",),
         "trafficextensions",
-        extensions.TrafficExtension,
-        traffic_extension.validate,
+        extensions_api.TrafficExtension,
+        extensions.validate_traffic_extension,
     ),
 )
 
@@ -186,3 +203,63 @@ def _refuse_misspelled(api_version: str, name: str) -> None:
     else:
         hint = f"known: {', '.join(_GROUPS)}"
     raise KindError(f"there is no {name} in {api_version}; {hint}")
+
+
+_GATEWAY_API = "the Gateway API is not read; write Istio's Gateway and VirtualService"
+_INGRESS = "an Ingress is not read; write Istio's Gateway and VirtualService"
+_SERVICE = "Kubernetes' services are not read from files; write a ServiceEntry with its endpoints"
+_LEGACY = "Istio removed this API"
+
+_BY_GROUP: Mapping[str, str] = {
+    "gateway.networking.k8s.io": _GATEWAY_API,
+    "gateway.networking.x-k8s.io": _GATEWAY_API,
+    "authentication.istio.io": f"{_LEGACY}; write PeerAuthentication and RequestAuthentication",
+    "rbac.istio.io": f"{_LEGACY}; write AuthorizationPolicy",
+    "config.istio.io": f"{_LEGACY}; write EnvoyFilter, Telemetry or AuthorizationPolicy",
+    "install.istio.io": "nothing is installed here; its meshConfig goes into the file of --mesh-config",
+    "operator.istio.io": "nothing is installed here",
+}
+"""Groups that people may expect to have an effect, and why they have none."""
+
+_BY_KIND: Mapping[tuple[str, str], str] = {
+    ("networking.k8s.io", "Ingress"): _INGRESS,
+    ("extensions", "Ingress"): _INGRESS,
+    ("", "Service"): _SERVICE,
+    ("", "Endpoints"): _SERVICE,
+    ("discovery.k8s.io", "EndpointSlice"): _SERVICE,
+}
+"""The same for kinds in groups that hold much else; by group without version, and kind."""
+
+_NEAR = 0.88
+"""How alike two groups must be for one to be a slip of the other."""
+
+
+def group_of(api_version: str) -> str:
+    """The group of an apiVersion such as ``apps/v1``; empty for Kubernetes' core, such as ``v1``."""
+    return api_version.rpartition("/")[0]
+
+
+def reason_ignored(api_version: str, kind: str) -> str:
+    """Why objects of a kind that one may expect to be read are not; empty where nobody would."""
+    group = group_of(api_version)
+    return _BY_GROUP.get(group) or _BY_KIND.get((group, kind), "")
+
+
+def meant_group(api_version: str, kind: str, groups: Mapping[str, Iterable[str]]) -> str | None:
+    """The group of ours that an apiVersion of another group was probably meant to have.
+
+    ``groups``: ours, each with its kinds. Empty: it is written as a group of Istio's, but which one can't be guessed.
+    None: it is a group of somebody else.
+    """
+    group = group_of(api_version)
+    if group in _BY_GROUP or (group, kind) in _BY_KIND:
+        return None
+    if not group and api_version in groups:
+        return api_version  # the version is missing, not the group
+    if not group:
+        return next((ours for ours, kinds in groups.items() if kind in kinds), None)
+    if near := difflib.get_close_matches(group.lower(), groups, n=1, cutoff=_NEAR):
+        return near[0]
+    if group.lower().endswith(".istio.io"):
+        return next((ours for ours, kinds in groups.items() if kind in kinds), "")
+    return None

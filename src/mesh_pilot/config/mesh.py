@@ -1,28 +1,32 @@
-"""The mesh-wide settings: Istio's MeshConfig and MeshNetworks, decoded strictly, over Istio's defaults."""
+"""The mesh-wide settings: Istio's MeshConfig and MeshNetworks, decoded strictly and merged over Istio's defaults."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import TypeVar
 
 import attrs
 import betterproto2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as api
+from mesh_pilot.api.istio.networking.v1alpha3 import LocalityLoadBalancerSetting
 from mesh_pilot.config import scalars, yaml
-from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE, default_mesh, default_proxy
-from mesh_pilot.config.problems import Problems, TooManyErrorsError, settled
-from mesh_pilot.config.reader import read
-from mesh_pilot.config.shapes import shape_of
-from mesh_pilot.config.validation import mesh_config, mesh_networks
+from mesh_pilot.config.decode_json import read_message
+from mesh_pilot.config.descriptors import descriptor_of
+from mesh_pilot.config.problems import Problems, TooManyErrorsError, as_reported
+from mesh_pilot.config.validation import mesh_config
 from mesh_pilot.config.validation.context import warning
 from mesh_pilot.model.config import ConfigError, Origin, Problem, worst_first
 
-__all__ = ["decode_mesh", "decode_networks", "default_mesh", "overlay"]
-
 M = TypeVar("M", bound=betterproto2.Message)
+
+_Provider = api.MeshConfigExtensionProvider
+
+ROOT_NAMESPACE = "istio-system"
+"""Whose objects hold for the whole mesh, unless the operator says otherwise."""
 
 LineOf = Callable[[str], int]
 """The 1-based line of a field path, 0 where there are no lines."""
@@ -46,11 +50,11 @@ def decode_mesh(
     data, line_of = _unwrapped(document, "mesh", origin, line_of)
     problems = Problems()
     with _settling(problems, origin, line_of, warnings):
-        spec = read(api.MeshConfig, data, "", problems)
+        spec = read_message(api.MeshConfig, data, "", problems)
         merged = default_mesh(root_namespace)
         if spec is not None and isinstance(data, Mapping):
             merged = _over_defaults(spec, data, merged)
-            problems.take(mesh_config.validate(merged))
+            problems.take(mesh_config.validate_mesh(merged))
             problems.take(_with_usable_log_format(merged))
     return merged
 
@@ -69,8 +73,8 @@ def decode_networks(
     data, line_of = _unwrapped(document, "meshNetworks", origin, line_of)
     problems = Problems()
     with _settling(problems, origin, line_of, warnings):
-        spec = read(api.MeshNetworks, data, "", problems) or api.MeshNetworks()
-        problems.take(mesh_networks.validate(spec))
+        spec = read_message(api.MeshNetworks, data, "", problems) or api.MeshNetworks()
+        problems.take(mesh_config.validate_networks(spec))
     return spec
 
 
@@ -79,7 +83,7 @@ def _settling(problems: Problems, origin: Origin, line_of: LineOf, warnings: lis
     """What is wrong once the settings are read and checked: raised, or, where all of it is warnings, handed over."""
     with suppress(TooManyErrorsError):
         yield
-    found = settled(problems, line_of)
+    found = as_reported(problems, line_of)
     if problems.errors:
         raise ConfigError(origin, None, worst_first(found))
     if warnings is not None:
@@ -98,7 +102,7 @@ def _unwrapped(document: object, key: str, origin: Origin, line_of: LineOf) -> t
     if not isinstance(text, str):
         if is_map:
             problem = Problem(f"data.{key}", "is missing: the settings are expected there, as text")
-            raise ConfigError(origin, None, settled(Problems([problem]), line_of))
+            raise ConfigError(origin, None, as_reported(Problems([problem]), line_of))
         return document, line_of
     start = line_of(f"data.{key}" if is_map else key)
     inner = list(_inner(text, origin, start))
@@ -156,7 +160,7 @@ def log_format_reason(text: str) -> str:
 
 def overlay(under: M, over: M, data: Mapping[str, object]) -> M:
     """``under`` with every field that ``data`` names taken from ``over``; members of a oneof replace each other."""
-    shape = shape_of(type(under))
+    shape = descriptor_of(type(under))
     values = {field.python_name: getattr(under, field.python_name) for field in shape.fields}
     for name, value in data.items():
         field = shape.by_name.get(name)
@@ -167,3 +171,57 @@ def overlay(under: M, over: M, data: Mapping[str, object]) -> M:
                 values[other.python_name] = None
         values[field.python_name] = getattr(over, field.python_name)
     return type(under)(**values)
+
+
+def default_mesh(root_namespace: str = ROOT_NAMESPACE) -> api.MeshConfig:
+    """A new MeshConfig with every default."""
+    return api.MeshConfig(
+        proxy_listen_port=15001,
+        proxy_inbound_listen_port=15006,
+        connect_timeout=timedelta(seconds=10),
+        protocol_detection_timeout=timedelta(0),
+        ingress_class="istio",
+        ingress_service="istio-ingressgateway",
+        ingress_controller_mode=api.MeshConfigIngressControllerMode.STRICT,
+        enable_tracing=True,
+        trust_domain="cluster.local",
+        root_namespace=root_namespace,
+        enable_auto_mtls=True,
+        outbound_traffic_policy=api.MeshConfigOutboundTrafficPolicy(
+            mode=api.MeshConfigOutboundTrafficPolicyMode.ALLOW_ANY
+        ),
+        locality_lb_setting=LocalityLoadBalancerSetting(enabled=True),
+        default_service_export_to=["*"],
+        default_virtual_service_export_to=["*"],
+        default_destination_rule_export_to=["*"],
+        dns_refresh_rate=timedelta(seconds=60),
+        enable_prometheus_merge=True,
+        default_providers=api.MeshConfigDefaultProviders(),
+        extension_providers=[
+            _Provider(name="prometheus", prometheus=api.MeshConfigExtensionProviderPrometheusMetricsProvider()),
+            _Provider(name="stackdriver", stackdriver=api.MeshConfigExtensionProviderStackdriverProvider()),
+            _Provider(
+                name="envoy",
+                envoy_file_access_log=api.MeshConfigExtensionProviderEnvoyFileAccessLogProvider(path="/dev/stdout"),
+            ),
+        ],
+        default_config=default_proxy(),
+    )
+
+
+def default_proxy() -> api.ProxyConfig:
+    """A new ProxyConfig with every default: what `defaultConfig` is merged over."""
+    return api.ProxyConfig(
+        config_path="./etc/istio/proxy",
+        binary_path="/usr/local/bin/envoy",
+        service_cluster="istio-proxy",
+        drain_duration=timedelta(seconds=45),
+        termination_drain_duration=timedelta(seconds=5),
+        discovery_address="istiod.istio-system.svc:15012",
+        proxy_admin_port=15000,
+        control_plane_auth_policy=api.AuthenticationPolicy.MUTUAL_TLS,
+        stat_name_length=189,
+        concurrency=2,
+        tracing=api.Tracing(zipkin=api.TracingZipkin(address="zipkin.istio-system:9411")),
+        status_port=15020,
+    )

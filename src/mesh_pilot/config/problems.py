@@ -55,7 +55,7 @@ class Problems(list[Problem]):
             self.append(problem)
 
 
-def settled(problems: Problems, line_of: Callable[[str], int]) -> tuple[Problem, ...]:
+def as_reported(problems: Problems, line_of: Callable[[str], int]) -> tuple[Problem, ...]:
     """The problems as they are told: with their lines, shortened, and of warnings not more than anybody reads."""
     told: list[Problem] = []
     warnings = 0

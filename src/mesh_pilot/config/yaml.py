@@ -16,9 +16,8 @@ from functools import cached_property, partial
 import attrs
 import yaml
 
-from mesh_pilot.config.yaml_colons import MAX_MENDED, with_quotes
-from mesh_pilot.config.yaml_data import UncommonError, read_documents
-from mesh_pilot.config.yaml_nodes import Builder, Marks, NumberTooLongError, UnreadableError
+from mesh_pilot.config.yaml_fast import UncommonYamlError, read_documents
+from mesh_pilot.config.yaml_marked import MarkedReader, Marks, NumberTooLongError, UnsupportedYamlError
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 
 _SEGMENT = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
@@ -86,7 +85,7 @@ def load_part(text: str, offset: int, origin: Origin) -> Iterator[Document | Con
         return
     try:
         found = read_documents(text)
-    except (UncommonError, NumberTooLongError, yaml.YAMLError):
+    except (UncommonYamlError, NumberTooLongError, yaml.YAMLError):
         yield from _load_marked(text, offset, origin)
         return
     for index, (data, line) in enumerate(found):
@@ -95,14 +94,14 @@ def load_part(text: str, offset: int, origin: Origin) -> Iterator[Document | Con
 
 def _marks(text: str, offset: int, index: int) -> Marks:
     """The lines of a document that was read without them."""
-    return Builder(text, offset).documents()[index][1]
+    return MarkedReader(text, offset).documents()[index][1]
 
 
 def _load_marked(text: str, offset: int, origin: Origin) -> Iterator[Document | ConfigError]:
     """The long way: for all that is wrong, or not common."""
     try:
         documents = _documents(text, offset)
-    except UnreadableError as error:
+    except UnsupportedYamlError as error:
         yield _error(origin, error.line, f"not valid YAML: {error}")
         return
     except yaml.MarkedYAMLError as error:
@@ -128,13 +127,13 @@ def _documents(text: str, offset: int) -> list[tuple[object, Marks]]:
     raises."""
     for _ in range(MAX_MENDED):
         try:
-            return Builder(text, offset).documents()
+            return MarkedReader(text, offset).documents()
         except yaml.MarkedYAMLError as error:
             mended = with_quotes(text, error)
             if mended is None:
                 raise
             text = mended
-    return Builder(text, offset).documents()
+    return MarkedReader(text, offset).documents()
 
 
 def _objects(data: object, marks: Marks, origin: Origin) -> Iterator[Document | ConfigError]:
@@ -163,3 +162,28 @@ def _respelled(children: Mapping[str, Marks], name: str) -> Marks | None:
         if key.replace("_", "").lower() == plain:
             return child
     return None
+
+
+MAX_MENDED = 64
+"""Values in one text: each costs another reading."""
+
+MAX_TEXT = 64 * 1024
+"""Characters of a text that is read so often."""
+
+_VALUE = re.compile(r"[^,\[\]{}\s'\"]+(?=\s*[,\]}])")
+_ADDRESS = re.compile(r"::[0-9a-fA-F:.]*(?:/[0-9]{1,3})?")
+
+
+def with_quotes(text: str, error: yaml.MarkedYAMLError) -> str | None:
+    """The text with quotes around the value that libyaml stopped at; None where that is not what is wrong."""
+    if len(text) > MAX_TEXT:
+        return None
+    if error.problem == "found unexpected ':'" and error.context_mark is not None:
+        value = _VALUE.match(text, error.context_mark.index)
+    elif error.problem == "did not find expected node content" and error.problem_mark is not None:
+        value = _VALUE.match(text, error.problem_mark.index)
+        if value is not None and not _ADDRESS.fullmatch(value[0]):
+            return None
+    else:
+        return None
+    return f"{text[: value.start()]}'{value[0]}'{text[value.end() :]}" if value is not None else None

@@ -19,7 +19,7 @@ from mesh_pilot.ops import overview, proxy_pages, reports, world_pages
 from mesh_pilot.ops.answers import Json, html, json_answer, text
 from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
-from mesh_pilot.ops.state import State
+from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.xds.log_limiter import LogLimiter
 
 log = structlog.get_logger(scope="ops")
@@ -43,7 +43,7 @@ class NotFound(Exception):
     """An answer of 404 with a text."""
 
 
-def debug_app(state: State) -> Starlette:
+def debug_app(state: PlaneState) -> Starlette:
     """Everything: the web page, readiness, metrics, debug pages."""
     front = overview.Overview(state)
     rejections = Rejections(state)
@@ -70,12 +70,12 @@ def debug_app(state: State) -> Starlette:
     )
 
 
-def monitoring_app(state: State) -> Starlette:
+def monitoring_app(state: PlaneState) -> Starlette:
     """What machines ask: metrics, readiness, version. Nothing that tells of the mesh's content."""
     return Starlette(routes=_common(state, verbose=False))
 
 
-def _common(state: State, *, verbose: bool) -> list[Route]:
+def _common(state: PlaneState, *, verbose: bool) -> list[Route]:
     metrics = Metrics(state)
     return [
         _route("/ready", lambda request: _ready(state, verbose=verbose and "verbose" in request.query_params)),
@@ -116,7 +116,7 @@ def _limit(request: Request) -> int:
     return int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else ENTRIES
 
 
-def _ready(state: State, *, verbose: bool) -> Response:
+def _ready(state: PlaneState, *, verbose: bool) -> Response:
     reasons = state.not_ready()
     if reasons:
         return text("".join(f"{who}: {why}\n" for who, why in reasons.items()), status=503)
@@ -127,7 +127,7 @@ def _ready(state: State, *, verbose: bool) -> Response:
 class Rejections:
     """``/debug/rejections``: lists of what is wrong, each bounded. State: which lists failed and were logged."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: PlaneState) -> None:
         self._state = state
         self._limiter = LogLimiter()
 
@@ -163,7 +163,7 @@ class Rejections:
         return {**found, "more": more} if more else found
 
 
-def _configs(state: State, request: Request) -> Work:
+def _configs(state: PlaneState, request: Request) -> Work:
     query = request.query_params
     found = world_pages.configs(state.world, query.get("kind", ""), query.get("namespace", ""))
     return lambda: [_shown(config) for config in found]
@@ -177,7 +177,7 @@ def _shown(config: Config) -> Json:
         return {"object": str(config.key), "error": f"cannot be shown: {type(error).__name__}: {error}"}
 
 
-def _derived(state: State, request: Request) -> Json:
+def _derived(state: PlaneState, request: Request) -> Json:
     """Without a name, how many values each function has derived, and how often it was called."""
     query = request.query_params
     memo = state.world.memo
@@ -188,12 +188,12 @@ def _derived(state: State, request: Request) -> Json:
     return [overview.jsonable(e) for e in memo.explain(query["name"], query.get("containing", ""), limit)]
 
 
-def _endpoints(state: State) -> Work:
+def _endpoints(state: PlaneState) -> Work:
     found = sorted(state.world.endpoints.items())
     return lambda: [world_pages.show_endpoints(key, held) for key, held in found]
 
 
-def _config_dump(state: State, request: Request) -> Work:
+def _config_dump(state: PlaneState, request: Request) -> Work:
     proxy_id = request.query_params.get("proxyID", "")
     dumps = state.xds.status.config_dump(proxy_id)
     if dumps is not None:

@@ -10,7 +10,7 @@ from itertools import islice
 import attrs
 import structlog
 
-from mesh_pilot.config.told import NO_EFFECT
+from mesh_pilot.config.field_warnings import NO_EFFECT
 from mesh_pilot.model.config import Config, ConfigKey, Problem, Severity
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected, item_key
 from mesh_pilot.model.service import ServiceKey

@@ -26,7 +26,7 @@ from mesh_pilot.config_api.server import McpServiceStatistics
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SHORT, TYPES
 from mesh_pilot.ops.answers import printable
 from mesh_pilot.ops.reports import conflict_counts, patch_counts
-from mesh_pilot.ops.state import State
+from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.sources.base import Staleness
 from mesh_pilot.sources.mcp.statistics import SIZE_BOUNDS, McpSourceStatistics, SinkServerStatistics
 from mesh_pilot.sources.supervisor import SupervisorStatistics
@@ -48,7 +48,7 @@ _TYPE_LABELS = {t: SHORT[t].lower() for t in TYPES}
 class Metrics:
     """A registry of its own over one control plane's state."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: PlaneState) -> None:
         self._registry = CollectorRegistry()
         self._parts = _Parts(state)
         self._registry.register(self._parts)
@@ -67,7 +67,7 @@ class Metrics:
 class _Parts(Collector):
     """Asks every part when it is scraped; holds nothing."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: PlaneState) -> None:
         self._state = state
         self._limiter = LogLimiter()
         self.printable = False

@@ -14,13 +14,13 @@ from mesh_pilot import __version__
 from mesh_pilot.ops import proxy_pages, reports, world_pages
 from mesh_pilot.ops.answers import Json
 from mesh_pilot.ops.page import Cell, bad, described_links, line, links, page, table
-from mesh_pilot.ops.state import State
+from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.xds.log_limiter import LogLimiter
 from mesh_pilot.xds.phase import Phase
 
 log = structlog.get_logger(scope="ops")
 
-Section = Callable[[State], tuple[bool, str]]
+Section = Callable[[PlaneState], tuple[bool, str]]
 """A part of the page: whether nothing is wrong in it, and its HTML."""
 
 PAGES = {
@@ -44,7 +44,7 @@ PAGES = {
 class Overview:
     """The page at ``/``. State: which sections failed and were logged."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: PlaneState) -> None:
         self._state = state
         self._limiter = LogLimiter()
 
@@ -70,7 +70,7 @@ def index() -> str:
     return page("mesh-pilot: pages", [described_links({"/": "overview", **pages})], reload=False)
 
 
-def statistics(state: State) -> Json:
+def statistics(state: PlaneState) -> Json:
     """What every long-lived part says of itself."""
     return {
         "world": jsonable(state.world.statistics()),
@@ -104,7 +104,7 @@ def jsonable(value: object) -> Json:
             return str(value)
 
 
-def _summary(state: State, *, all_well: bool) -> Iterator[str]:
+def _summary(state: PlaneState, *, all_well: bool) -> Iterator[str]:
     """Whether it is ready, what to look at first, and how much there is."""
     reasons = state.not_ready()
     yield line("ready", "good") if not reasons else line("not ready: " + _pairs(reasons), "bad")
@@ -120,7 +120,7 @@ def _summary(state: State, *, all_well: bool) -> Iterator[str]:
     yield line(facts + f"{held.services} services, {held.endpoints} endpoints, {kinds or 'no objects'}")
 
 
-def _sources(state: State) -> tuple[bool, str]:
+def _sources(state: PlaneState) -> tuple[bool, str]:
     stale = state.stale()
     rows: list[tuple[str | Cell, ...]] = []
     for supervisor in state.supervisors:
@@ -132,7 +132,7 @@ def _sources(state: State) -> tuple[bool, str]:
     return not stale, table("Sources", ("name", "state", "objects", "refused", "restarts"), rows, "none")
 
 
-def _refused(state: State) -> tuple[bool, str]:
+def _refused(state: PlaneState) -> tuple[bool, str]:
     total = world_pages.count_rejections(state.world)
     rows = (
         (text.get("where", ""), text.get("object", ""), text.get("field", ""), bad(text["reason"]))
@@ -142,7 +142,7 @@ def _refused(state: State) -> tuple[bool, str]:
     return not total, table("Refused objects", headers, rows, "None.", total=total, more="/debug/rejections")
 
 
-def _doubtful(state: State) -> tuple[bool, str]:
+def _doubtful(state: PlaneState) -> tuple[bool, str]:
     total = world_pages.count_warnings(state.world)
     rows = (
         (text["where"], text["object"], text["field"], text["reason"]) for text in world_pages.warnings(state.world)
@@ -151,19 +151,19 @@ def _doubtful(state: State) -> tuple[bool, str]:
     return not total, table("Warnings", headers, rows, "None.", total=total, more="/debug/rejections")
 
 
-def _proxies(state: State) -> tuple[bool, str]:
+def _proxies(state: PlaneState) -> tuple[bool, str]:
     return True, proxy_pages.proxy_table(state)
 
 
-def _nacks(state: State) -> tuple[bool, str]:
+def _nacks(state: PlaneState) -> tuple[bool, str]:
     refused = any(t.subscription.phase is Phase.NACKED for c in state.xds.status.connections() for t in c.types)
     return not refused, proxy_pages.nack_table(state)
 
 
-def _problems(shown: Callable[[State], str]) -> Section:
+def _problems(shown: Callable[[PlaneState], str]) -> Section:
     """A section that is shown only if something is in it."""
 
-    def section(state: State) -> tuple[bool, str]:
+    def section(state: PlaneState) -> tuple[bool, str]:
         html = shown(state)
         return not html, html
 

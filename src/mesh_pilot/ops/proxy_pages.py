@@ -11,7 +11,7 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, SHORT, TYPES, VIRTUAL_HOST
 from mesh_pilot.ops.answers import Json
 from mesh_pilot.ops.page import ROWS, Cell, bad, moment, table
-from mesh_pilot.ops.state import State
+from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.xds.phase import Phase
 from mesh_pilot.xds.status import ConnectionStatus, NackRecord, TypeStatus
 
@@ -29,12 +29,12 @@ _SYNC_NAMES = {
 }
 
 
-def names(state: State) -> list[str]:
+def names(state: PlaneState) -> list[str]:
     """Names of the connected proxies, each once."""
     return sorted({c.proxy.name for c in state.xds.status.connections() if c.proxy is not None})
 
 
-def sync_status(state: State) -> list[Json]:
+def sync_status(state: PlaneState) -> list[Json]:
     """A connected stream each: the last nonce sent and accepted of each type, what that means, and what is refused."""
     found: list[Json] = []
     for connection in state.xds.status.connections():
@@ -67,17 +67,17 @@ def _standing_nacks(connection: ConnectionStatus) -> list[NackRecord]:
     return [record for type_url, record in latest.items() if type_url in refused]
 
 
-def streams(state: State) -> list[Json]:
+def streams(state: PlaneState) -> list[Json]:
     """Every open stream in full: who, since when, what is subscribed, how much was sent, what it waits for."""
     return [_stream(connection) for connection in state.xds.status.connections()]
 
 
-def rejections(state: State) -> list[Json]:
+def rejections(state: PlaneState) -> list[Json]:
     """The latest refusals of all proxies, the latest first."""
     return [_nack(record) for record in reversed(state.xds.status.recent_nacks())]
 
 
-def proxy_table(state: State) -> str:
+def proxy_table(state: PlaneState) -> str:
     """The proxies, for the web page."""
     connected = [c for c in state.xds.status.connections() if c.proxy is not None]
     headers = ("name", "type", "Envoy", "xDS", "connected since", *(SHORT[t] for t in TYPES))
@@ -94,7 +94,7 @@ def _row(connection: ConnectionStatus) -> tuple[str | Cell, ...]:
     return (name, proxy.type.value, proxy.version, connection.variant.value, moment(connection.connected_at), *cells)
 
 
-def nack_table(state: State) -> str:
+def nack_table(state: PlaneState) -> str:
     """What proxies refused lately, for the web page."""
     headers = ("when", "proxy", "type", "resource", "reason", "made from")
     rows = [

@@ -20,7 +20,7 @@ from mesh_pilot.xds.server import XdsServer
 
 
 @attrs.define
-class State:
+class PlaneState:
     """The parts, and how far the start or the end has come. ``bootstrap`` builds it; ``ops`` only reads it."""
 
     world: World

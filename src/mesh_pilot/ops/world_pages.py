@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mesh_pilot.config.plain import plain
+from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
@@ -91,7 +91,7 @@ def show_config(config: Config) -> Json:
         "apiVersion": config.api_version,
         "kind": config.key.kind,
         "metadata": metadata,
-        "spec": plain(config.spec),
+        "spec": to_json(config.spec),
         "origin": str(config.origin),
     }
 

@@ -9,7 +9,7 @@ import attrs
 import structlog
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
-from mesh_pilot.config.mesh_defaults import ROOT_NAMESPACE, default_mesh
+from mesh_pilot.config.mesh import ROOT_NAMESPACE, default_mesh
 from mesh_pilot.incremental import Index, Memo
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import (

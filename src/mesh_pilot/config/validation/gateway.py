@@ -8,7 +8,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import Gateway, Server, ServerTlsS
 from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.hosts import check_bind, scoped_host_reason
 from mesh_pilot.config.validation.names import check_labels, dns_label_reason
-from mesh_pilot.config.validation.server_tls import PASSING, check_server_tls
+from mesh_pilot.config.validation.tls import PASSING, check_server_tls
 from mesh_pilot.config.validation.values import protocol_reason
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.service import Protocol

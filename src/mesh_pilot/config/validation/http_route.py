@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mesh_pilot.api.istio.networking.v1alpha3 import (
+    Destination,
     Headers,
     HttpDirectResponse,
     HttpMatchRequest,
@@ -14,9 +15,8 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
     StringMatch,
 )
 from mesh_pilot.config.validation.context import check, error, warning
-from mesh_pilot.config.validation.destinations import check_destination, check_weights
 from mesh_pilot.config.validation.http_policies import check_cors, check_fault, check_retries
-from mesh_pilot.config.validation.names import check_labels, dns_label_reason, port_reason
+from mesh_pilot.config.validation.names import check_labels, dns_label_reason, port_reason, wildcard_host_reason
 from mesh_pilot.config.validation.regex import regex_reason
 from mesh_pilot.config.validation.values import (
     changed_header_reason,
@@ -210,3 +210,33 @@ def _check_rewrite(path: str, rewrite: HttpRewrite | None) -> Iterator[Problem]:
         if not value:
             yield error(f"{path}.uriRegexRewrite.{name}", "is missing")
     yield from check(f"{path}.uriRegexRewrite.match", regex_reason(regex.match))
+
+
+MAX_TOTAL_WEIGHT = 2**32 - 1
+"""What Envoy can add up."""
+
+
+def check_destination(path: str, destination: Destination | None) -> Iterator[Problem]:
+    """A destination that must be there."""
+    if destination is None:
+        yield error(path, "is missing")
+        return
+    if destination.host == "*":
+        yield error(f"{path}.host", '"*" is not a host to send traffic to')
+    else:
+        yield from check(f"{path}.host", wildcard_host_reason(destination.host) if destination.host else "is missing")
+    if destination.subset:
+        yield from check(f"{path}.subset", dns_label_reason(destination.subset))
+    if destination.port is not None:
+        yield from check(f"{path}.port.number", port_reason(destination.port.number))
+
+
+def check_weights(path: str, weights: Sequence[int]) -> Iterator[Problem]:
+    """The weights of the destinations listed at `path`."""
+    for index, weight in enumerate(weights):
+        if weight < 0:
+            yield error(f"{path}[{index}].weight", f"{weight} is negative")
+    if len(weights) > 1 and not any(weights):
+        yield error(path, "all weights are 0: of several destinations at least one must have a weight")
+    if sum(weights) > MAX_TOTAL_WEIGHT:
+        yield error(path, f"the weights add up to more than {MAX_TOTAL_WEIGHT}")

@@ -8,27 +8,34 @@ from datetime import timedelta
 from mesh_pilot.api.istio.mesh.v1alpha1 import (
     LabelSelector,
     MeshConfig,
+    MeshNetworks,
+    Network,
     PrivateKeyProvider,
     ProxyConfig,
     Tracing,
 )
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMode as OutboundMode
 from mesh_pilot.api.istio.networking.v1alpha3 import OutlierDetection
-from mesh_pilot.config.validation.client_tls import check_client_tls
-from mesh_pilot.config.validation.context import check, error, warning
+from mesh_pilot.api.istio.networking.v1beta1 import ProxyConfig as ProxyConfigObject
+from mesh_pilot.config.validation.common import check_match_labels
+from mesh_pilot.config.validation.context import Context, check, error, warning
+from mesh_pilot.config.validation.destination_rule import check_connection_pool
 from mesh_pilot.config.validation.extension_providers import check_providers
 from mesh_pilot.config.validation.http_policies import check_retries
 from mesh_pilot.config.validation.load_balancing import check_locality
 from mesh_pilot.config.validation.names import (
     address_and_port_reason,
     dns_label_reason,
+    fqdn_or_ip_reason,
+    fqdn_reason,
+    ip_reason,
     is_dns_label,
     label_key_reason,
     port_reason,
+    subnet_reason,
     wildcard_host_reason,
 )
-from mesh_pilot.config.validation.server_tls import CIPHERS
-from mesh_pilot.config.validation.traffic_policy import check_connection_pool
+from mesh_pilot.config.validation.tls import CIPHERS, check_client_tls
 from mesh_pilot.config.validation.values import duration_or_zero_reason, duration_reason, percent_reason
 from mesh_pilot.model.config import Problem
 
@@ -37,7 +44,7 @@ OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
 CURVES = ("P-256", "P-384", "P-521", "X25519", "X25519MLKEM768")
 
 
-def validate(mesh: MeshConfig) -> Iterator[Problem]:
+def validate_mesh(mesh: MeshConfig) -> Iterator[Problem]:
     """Everything that is wrong with a MeshConfig."""
     yield from _check_ports(mesh)
     yield from _check_timeouts(mesh)
@@ -197,3 +204,45 @@ def _check_key_provider(path: str, provider: PrivateKeyProvider) -> Iterator[Pro
     for name, value in chosen.items():
         if value is not None and not value.poll_delay:
             yield error(f"{path}.{name}.pollDelay", "is missing or zero")
+
+
+def validate_networks(networks: MeshNetworks) -> Iterator[Problem]:
+    """Everything that is wrong with the networks."""
+    for name, network in networks.networks.items():
+        path = f"networks[{name}]"
+        if not name:
+            yield error(path, "a network must have a name")
+        yield from _check_network(path, network)
+
+
+def _check_network(path: str, network: Network) -> Iterator[Problem]:
+    for index, endpoint in enumerate(network.endpoints):
+        here = f"{path}.endpoints[{index}]"
+        if endpoint.from_cidr is not None:
+            yield from check(f"{here}.fromCidr", subnet_reason(endpoint.from_cidr))
+        elif endpoint.from_registry is not None:
+            yield from check(f"{here}.fromRegistry", dns_label_reason(endpoint.from_registry))
+        else:
+            yield error(here, "needs fromCidr or fromRegistry")
+    for index, gateway in enumerate(network.gateways):
+        here = f"{path}.gateways[{index}]"
+        if gateway.registry_service_name is not None:
+            yield from check(f"{here}.registryServiceName", fqdn_reason(gateway.registry_service_name))
+        elif gateway.address is not None:
+            yield from check(f"{here}.address", fqdn_or_ip_reason(gateway.address))
+            if ip_reason(gateway.address):
+                reason = "is not an IP address: the endpoints of the service of this name are used, if there is one"
+                yield warning(f"{here}.address", reason)
+        else:
+            yield error(here, "needs address or registryServiceName")
+        yield from check(f"{here}.port", port_reason(gateway.port))
+
+
+def validate_proxy_config(spec: ProxyConfigObject, context: Context) -> Iterator[Problem]:
+    """Everything that is wrong with a ProxyConfig."""
+    yield from check_match_labels(spec.selector)
+    if spec.concurrency is not None and spec.concurrency < 0:
+        yield error("spec.concurrency", f"{spec.concurrency} is negative")
+    for name in spec.environment_variables:
+        if not name or "=" in name:
+            yield error(f"spec.environmentVariables[{name}]", f'"{name}" is not the name of a variable')

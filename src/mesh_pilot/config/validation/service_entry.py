@@ -18,7 +18,7 @@ from mesh_pilot.config.validation.names import (
     wildcard_host_reason,
 )
 from mesh_pilot.config.validation.values import protocol_reason
-from mesh_pilot.config.validation.workload_entry import check_address, check_details
+from mesh_pilot.config.validation.workloads import check_address, check_details
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.service import Protocol
 

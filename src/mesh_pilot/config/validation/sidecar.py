@@ -17,6 +17,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
 from mesh_pilot.api.istio.networking.v1alpha3 import ServerTlsSettingsTlSmode as Mode
 from mesh_pilot.config.validation.common import check_workload_selector
 from mesh_pilot.config.validation.context import Context, check, error, warning
+from mesh_pilot.config.validation.destination_rule import check_connection_pool
 from mesh_pilot.config.validation.hosts import check_bind, scoped_host_reason
 from mesh_pilot.config.validation.names import (
     UNIX_PREFIX,
@@ -27,8 +28,7 @@ from mesh_pilot.config.validation.names import (
     small_number,
     unix_path_reason,
 )
-from mesh_pilot.config.validation.server_tls import check_server_tls
-from mesh_pilot.config.validation.traffic_policy import check_connection_pool
+from mesh_pilot.config.validation.tls import check_server_tls
 from mesh_pilot.config.validation.values import protocol_reason
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.service import Protocol

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+import betterproto2
+
 from mesh_pilot.api.istio.networking.v1alpha3 import (
     HttpRoute,
     L4MatchAttributes,
@@ -16,8 +18,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
 )
 from mesh_pilot.config.validation.common import check_export_to
 from mesh_pilot.config.validation.context import Context, check, error, warning
-from mesh_pilot.config.validation.destinations import check_destination, check_weights
-from mesh_pilot.config.validation.http_route import check_http_route
+from mesh_pilot.config.validation.http_route import check_destination, check_http_route, check_weights
 from mesh_pilot.config.validation.names import (
     check_labels,
     dns_label_reason,
@@ -28,7 +29,6 @@ from mesh_pilot.config.validation.names import (
     wildcard_host_reason,
 )
 from mesh_pilot.config.validation.overlaps import Cover, overlapping_hosts
-from mesh_pilot.config.validation.unreachable import check_unreachable
 from mesh_pilot.model.config import Problem
 
 MESH = "mesh"
@@ -175,3 +175,42 @@ def _check_l4_destinations(path: str, routes: Sequence[RouteDestination]) -> Ite
     for index, route in enumerate(routes):
         yield from check_destination(f"{path}.route[{index}].destination", route.destination)
     yield from check_weights(f"{path}.route", [route.weight for route in routes])
+
+
+def check_unreachable(spec: VirtualService) -> Iterator[Problem]:
+    """Routes after a catch-all, and matches that an earlier route has already."""
+    yield from _check_routes("spec.http", spec.http)
+    yield from _check_routes("spec.tls", spec.tls)
+    yield from _check_routes("spec.tcp", spec.tcp)
+
+
+def _check_routes(path: str, routes: Sequence[HttpRoute | TlsRoute | TcpRoute]) -> Iterator[Problem]:
+    catch_all: int | None = None
+    seen: dict[object, int] = {}
+    for index, route in enumerate(routes):
+        here = f"{path}[{index}]"
+        if catch_all is not None:
+            yield warning(here, f"is never used: {path.removeprefix('spec.')}[{catch_all}] matches everything")
+            continue
+        if not route.match:
+            catch_all = index
+            continue
+        for number, match in enumerate(route.match):
+            key = _key(match)
+            if seen.setdefault(key, index) != index:
+                where = f"{path.removeprefix('spec.')}[{seen[key]}]"
+                yield warning(f"{here}.match[{number}]", f"is never used: {where} has the same match")
+
+
+def _key(match: betterproto2.Message) -> object:
+    """What a match matches, without its name, as something to compare and hash."""
+    names = ("name", "stat_prefix", "_unknown_fields")
+    return tuple(_frozen(value) for name, value in vars(match).items() if name not in names)
+
+
+def _frozen(value: object) -> object:
+    if isinstance(value, betterproto2.Message):
+        return _key(value)
+    if isinstance(value, dict):
+        return frozenset((name, _frozen(item)) for name, item in value.items())
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -12,9 +12,9 @@ from dataclasses import replace
 from datetime import timedelta
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
+from mesh_pilot.config.decode_json import read_message
+from mesh_pilot.config.descriptors import descriptor_of
 from mesh_pilot.config.mesh import overlay
-from mesh_pilot.config.reader import read
-from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
@@ -66,7 +66,7 @@ def proxy_settings(view: View, own: str) -> mesh_api.ProxyConfig:
     if not own:
         return base
     data = json.loads(own)
-    given = read(mesh_api.ProxyConfig, data, METADATA, [])
+    given = read_message(mesh_api.ProxyConfig, data, METADATA, [])
     return overlay(base, given, data) if given is not None else base
 
 
@@ -77,7 +77,7 @@ def connections(view: View, own: str) -> Connections:
     if given.profile is not mesh_api.ProxyConfigConnectionSettingsProfile.EDGE:
         return given
     unset = Connections()
-    said = {field.python_name: getattr(given, field.python_name) for field in shape_of(Connections).fields}
+    said = {field.python_name: getattr(given, field.python_name) for field in descriptor_of(Connections).fields}
     return replace(EDGE, **{name: value for name, value in said.items() if value != getattr(unset, name)})
 
 

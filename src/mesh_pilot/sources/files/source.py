@@ -11,7 +11,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.config.groups import reason_ignored
+from mesh_pilot.config.kinds import reason_ignored
 from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.sources.base import IgnoredKind
 from mesh_pilot.sources.beside import LARGE_BYTES, beside

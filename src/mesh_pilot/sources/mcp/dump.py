@@ -11,8 +11,8 @@ import trio
 import yaml
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
-from mesh_pilot.config.plain import plain
-from mesh_pilot.config.wire import parse
+from mesh_pilot.config.decode_proto import parse_message
+from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.mcp.collections import COLLECTIONS, XDS_COLLECTIONS, McpCollection
 from mesh_pilot.mcp.messages import McpResource, MessageStream
 from mesh_pilot.mcp.wire import Dialect
@@ -108,7 +108,7 @@ def _body(found: McpCollection | None, resource: McpResource) -> Iterator[tuple[
     reason = "the type is not known here"
     if found is not None:
         try:
-            yield "spec", plain(parse(found.message, resource.body, "", []))
+            yield "spec", to_json(parse_message(found.message, resource.body, "", []))
             return
         except ValueError as error:
             reason = str(error)

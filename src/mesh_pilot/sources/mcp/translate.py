@@ -9,10 +9,10 @@ import betterproto2
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.k8s.io.api.core import v1 as core
 from mesh_pilot.config.decode import Metadata, decode_binary
+from mesh_pilot.config.decode_proto import parse_message
+from mesh_pilot.config.descriptors import descriptor_of
+from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
-from mesh_pilot.config.plain import plain
-from mesh_pilot.config.shapes import shape_of
-from mesh_pilot.config.wire import parse
 from mesh_pilot.kubernetes.objects import KubernetesObject, read_object
 from mesh_pilot.kubernetes.services import KubernetesServices
 from mesh_pilot.mcp.collections import MESH_CONFIG, SYNTHETIC_SUFFIX, McpCollection, is_same_message
@@ -59,7 +59,8 @@ def _kubernetes_object(
     collection: McpCollection, resource: McpResource, metadata: Metadata, origin: Origin, domain: str
 ) -> KubernetesObject:
     try:
-        body = parse(collection.message, resource.body, "", [])  # problems are those of fields without effect here
+        # Its problems are warnings about fields without effect: Kubernetes' objects have more than is read of them.
+        body = parse_message(collection.message, resource.body, "", [])
         if isinstance(body, core.ServiceSpec) and not (metadata.namespace and metadata.name):
             raise ValueError(f"{resource.name!r} is not namespace/name")
         return read_object(body, metadata, domain)  # type: ignore[arg-type]  # its message is a KubernetesBody
@@ -71,14 +72,14 @@ def _kubernetes_object(
 def _mesh_item(collection: McpCollection, resource: McpResource, origin: Origin, root_namespace: str) -> Item:
     problems: list[Problem] = []
     try:
-        message = parse(collection.message, resource.body, "", problems)
+        message = parse_message(collection.message, resource.body, "", problems)
     except ValueError as error:
         reason = f"is not an encoded {collection.message_name}: {error}"
         raise ConfigError(origin, None, (Problem("", reason),)) from None
     errors = tuple(problem for problem in problems if problem.severity is Severity.ERROR)
     if errors:
         raise ConfigError(origin, None, errors)
-    data = plain(message)
+    data = to_json(message)
     passed = planes_passed(resource.annotations)
     if collection is MESH_CONFIG:
         # The server has merged its defaults in: false means false here, and not the default.
@@ -92,7 +93,7 @@ def _flags(message: type[betterproto2.Message]) -> Iterator[str]:
     """The JSON names of a message's plain booleans."""
     return (
         field.json_name
-        for field in shape_of(message).fields
+        for field in descriptor_of(message).fields
         if field.proto_type == "bool" and not (field.repeated or field.optional or field.carrier)
     )
 

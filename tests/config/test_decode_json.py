@@ -13,10 +13,10 @@ from mesh_pilot.api.istio.extensions.v1alpha1 import WasmPlugin
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking.v1alpha3 import HttpRoute, OutlierDetection, VirtualService
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthentication
-from mesh_pilot.config.deprecated import DEPRECATED
-from mesh_pilot.config.reader import read
+from mesh_pilot.config.decode_json import read_message
+from mesh_pilot.config.descriptors import descriptor_of
+from mesh_pilot.config.field_warnings import DEPRECATED
 from mesh_pilot.config.scalars import read_duration, read_timestamp, write_duration
-from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.model.config import Problem, Severity
 from tests.support.protos import compiled, message_classes, our_class, variants
 
@@ -38,13 +38,13 @@ def test_every_message_is_read_as_protobuf_writes_it(
         for message in variants(theirs):
             data = json_format.MessageToDict(message, preserving_proto_field_name=proto_names)
             problems: list[Problem] = []
-            assert read(ours, data, "", problems) == ours.parse(message.SerializeToString()), name
+            assert read_message(ours, data, "", problems) == ours.parse(message.SerializeToString()), name
             assert [p for p in problems if p.severity is Severity.ERROR] == []
 
 
 def test_names_are_those_of_the_protos(tmp_path_factory: pytest.TempPathFactory) -> None:
     for name, theirs in message_classes(compiled(tmp_path_factory.getbasetemp())).items():
-        shape = shape_of(our_class(name))
+        shape = descriptor_of(our_class(name))
         for field in theirs.DESCRIPTOR.fields:
             assert shape.by_name[field.json_name].number == field.number, name
             assert shape.by_name[field.name].number == field.number, name
@@ -61,7 +61,7 @@ def test_every_deprecated_field_has_advice(tmp_path_factory: pytest.TempPathFact
 
 def problems_of(message: type[Any], data: object) -> list[str]:
     problems: list[Problem] = []
-    read(message, data, "spec", problems)
+    read_message(message, data, "spec", problems)
     return [str(problem) for problem in problems]
 
 
@@ -156,7 +156,9 @@ def test_what_is_wrong_is_said_with_its_path(data: object, said: str) -> None:
 
 def test_all_problems_are_found_and_the_rest_is_read() -> None:
     problems: list[Problem] = []
-    route = read(HttpRoute, {"name": "a", "timeout": "x", "rewrite": {"uri": 1}, "unknown": 1}, "http", problems)
+    route = read_message(
+        HttpRoute, {"name": "a", "timeout": "x", "rewrite": {"uri": 1}, "unknown": 1}, "http", problems
+    )
     assert route == HttpRoute(name="a", rewrite=route.rewrite if route else None)
     assert [p.path for p in problems] == ["http.timeout", "http.rewrite.uri", "http.unknown"]
 
@@ -164,21 +166,23 @@ def test_all_problems_are_found_and_the_rest_is_read() -> None:
 def test_null_is_absence() -> None:
     assert problems_of(VirtualService, {"hosts": None, "http": [{"timeout": None, "route": None}]}) == []
     problems: list[Problem] = []
-    detection = read(OutlierDetection, {"consecutive5xxErrors": None, "interval": "0s"}, "", problems)
+    detection = read_message(OutlierDetection, {"consecutive5xxErrors": None, "interval": "0s"}, "", problems)
     assert detection == OutlierDetection(interval=datetime.timedelta(0))
 
 
 def test_numbers_are_read_as_in_protobufs_json() -> None:
     problems: list[Problem] = []
     for value in (5, 5.0, "5"):
-        detection = read(OutlierDetection, {"consecutive5xxErrors": value, "maxEjectionPercent": value}, "", problems)
+        detection = read_message(
+            OutlierDetection, {"consecutive5xxErrors": value, "maxEjectionPercent": value}, "", problems
+        )
         assert detection == OutlierDetection(consecutive_5xx_errors=5, max_ejection_percent=5)
     assert problems == []
 
 
 def test_keys_of_maps_have_their_type() -> None:
     problems: list[Problem] = []
-    peer = read(PeerAuthentication, {"portLevelMtls": {"80": {}}}, "", problems)
+    peer = read_message(PeerAuthentication, {"portLevelMtls": {"80": {}}}, "", problems)
     assert peer is not None
     assert list(peer.port_level_mtls) == [80]
     assert problems_of(PeerAuthentication, {"portLevelMtls": {"http": {}}}) == [
@@ -188,7 +192,7 @@ def test_keys_of_maps_have_their_type() -> None:
 
 def test_structs_keep_their_nulls() -> None:
     problems: list[Problem] = []
-    plugin = read(WasmPlugin, {"pluginConfig": {"a": [1, None, {"b": "c"}]}}, "", problems)
+    plugin = read_message(WasmPlugin, {"pluginConfig": {"a": [1, None, {"b": "c"}]}}, "", problems)
     assert plugin is not None
     assert plugin.plugin_config is not None
     assert plugin.plugin_config.to_dict() == {"a": [1.0, None, {"b": "c"}]}
@@ -199,7 +203,7 @@ def test_structs_keep_their_nulls() -> None:
 
 def test_a_name_of_its_own_is_read() -> None:
     problems: list[Problem] = []
-    mesh = read(MeshConfig, {"meshMTLS": {"minProtocolVersion": "TLSV1_3"}}, "", problems)
+    mesh = read_message(MeshConfig, {"meshMTLS": {"minProtocolVersion": "TLSV1_3"}}, "", problems)
     assert mesh is not None
     assert mesh.mesh_mTLS is not None
     assert problems == []

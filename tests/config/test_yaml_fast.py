@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.config.yaml import Document, load
-from mesh_pilot.config.yaml_data import UncommonError, read_documents
-from mesh_pilot.config.yaml_nodes import MAX_NODES, Builder, UnreadableError
+from mesh_pilot.config.yaml_fast import UncommonYamlError, read_documents
+from mesh_pilot.config.yaml_marked import MAX_NODES, MarkedReader, UnsupportedYamlError
 from mesh_pilot.model.config import Origin
 
 GOLDEN = sorted((Path(__file__).parents[1] / "golden").glob("*/config.yaml"))
@@ -45,9 +45,9 @@ def agrees(text: str) -> bool:
     """Whether both ways read a text, and alike; False where the short way leaves it."""
     try:
         short = read_documents(text)
-    except (UncommonError, yaml.YAMLError):
+    except (UncommonYamlError, yaml.YAMLError):
         return False
-    long = [(data, marks.line - 1) for data, marks in Builder(text, 0).documents()]
+    long = [(data, marks.line - 1) for data, marks in MarkedReader(text, 0).documents()]
     assert repr(short) == repr(long)  # which tells 1 from True and 1.0, and finds nan like nan
     return True
 
@@ -63,7 +63,7 @@ def test_what_pyyaml_writes_is_read_alike(data: object, flow: bool | None, style
 def test_any_text_is_read_alike(text: str) -> None:
     try:
         agrees(text)
-    except (UnreadableError, RecursionError) as error:
+    except (UnsupportedYamlError, RecursionError) as error:
         raise AssertionError("only the short way reads it") from error
 
 
@@ -110,7 +110,7 @@ def test_what_people_write_goes_the_short_way(path: Path) -> None:
     ids=lambda text: text[:20],
 )
 def test_the_uncommon_is_left_to_the_long_way(text: str) -> None:
-    with pytest.raises(UncommonError):
+    with pytest.raises(UncommonYamlError):
         read_documents(text)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from mesh_pilot.api.istio.extensions.v1alpha1 import EnvValueSource, VmConfig, WasmPlugin
+from mesh_pilot.api.istio.extensions.v1alpha1 import EnvValueSource, TrafficExtension, VmConfig, WasmPlugin
 from mesh_pilot.config.validation.common import check_match_labels, check_targets
 from mesh_pilot.config.validation.context import Context, check, error
 from mesh_pilot.config.validation.names import port_reason
@@ -21,7 +21,7 @@ _NOT_IN_URL = re.compile(r"%(?![0-9A-Fa-f]{2})|[\x00-\x20\x7f]")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def validate(spec: WasmPlugin, context: Context) -> Iterator[Problem]:
+def validate_wasm_plugin(spec: WasmPlugin, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a WasmPlugin."""
     yield from check_match_labels(spec.selector)
     yield from check_targets(spec.selector is not None, spec.target_ref, spec.target_refs, context)
@@ -70,3 +70,26 @@ def check_environment(path: str, config: VmConfig) -> Iterator[Problem]:
             yield error(f"{here}.value", "excludes valueFrom HOST")
         if len(variable.value) > MAX_VALUE:
             yield error(f"{here}.value", f"is longer than {MAX_VALUE} characters")
+
+
+MAX_CODE = 65536
+"""Bytes of a script."""
+
+
+def validate_traffic_extension(spec: TrafficExtension, context: Context) -> Iterator[Problem]:
+    """Everything that is wrong with a TrafficExtension."""
+    yield from check_match_labels(spec.selector)
+    yield from check_targets(spec.selector is not None, None, spec.target_refs, context)
+    if spec.wasm is not None:
+        yield from check("spec.wasm.url", url_reason(spec.wasm.url))
+        if spec.wasm.vm_config is not None:
+            yield from check_environment("spec.wasm.vmConfig.env", spec.wasm.vm_config)
+    elif spec.lua is None:
+        yield error("spec", "needs wasm or lua")
+    elif not spec.lua.inline_code:
+        yield error("spec.lua.inlineCode", "is missing")
+    elif len(spec.lua.inline_code.encode()) > MAX_CODE:
+        yield error("spec.lua.inlineCode", f"has more than {MAX_CODE} bytes")
+    for index, selector in enumerate(spec.match):
+        for number, port in enumerate(selector.ports):
+            yield from check(f"spec.match[{index}].ports[{number}].number", port_reason(port.number))

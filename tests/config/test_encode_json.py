@@ -7,10 +7,10 @@ from google.protobuf import json_format
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshConfigTlsConfig
 from mesh_pilot.config.decode import decode
+from mesh_pilot.config.decode_json import read_message
+from mesh_pilot.config.descriptors import descriptor_of
+from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.config.plain import plain
-from mesh_pilot.config.reader import read
-from mesh_pilot.config.shapes import shape_of
 from mesh_pilot.mcp.collections import MESH_CONFIG
 from mesh_pilot.mcp.messages import McpResource
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
@@ -32,13 +32,13 @@ def test_every_field_of_every_message_is_read_back_as_it_was_dumped(tmp_path_fac
         ours = our_class(name)
         for message in variants(theirs):
             original = ours.parse(message.SerializeToString())
-            data = plain(original)
+            data = to_json(original)
             assert json_format.ParseDict(data, theirs()) == message, name
             problems: list[Problem] = []
-            assert read(ours, data, "", problems) == original, name
+            assert read_message(ours, data, "", problems) == original, name
             assert [problem for problem in problems if problem.severity is Severity.ERROR] == [], name
             dumped |= {(name, field) for field in data}
-        expected = {(name, field.json_name) for field in shape_of(ours).fields}
+        expected = {(name, field.json_name) for field in descriptor_of(ours).fields}
         assert expected <= dumped, "a field that no variant sets"
 
 

@@ -22,7 +22,7 @@ from yaml.events import (
     StreamEndEvent,
 )
 
-from mesh_pilot.config.yaml_nodes import MAX_NODES, key_text, plain
+from mesh_pilot.config.yaml_marked import MAX_NODES, key_text, scalar_value
 
 MAX_DEPTH = 100
 """How deep values may be nested to be read here."""
@@ -30,7 +30,7 @@ MAX_DEPTH = 100
 _Next = Callable[[], Event]
 
 
-class UncommonError(Exception):
+class UncommonYamlError(Exception):
     """Not for the short way."""
 
 
@@ -40,7 +40,7 @@ def read_documents(text: str) -> list[tuple[dict[str, object], int]]:
     Raises UncommonError, also for a list of objects, whose items start on lines of their own; or what libyaml raises.
     """
     if "&" in text or "!" in text or _may_have_too_many(text):
-        raise UncommonError  # there may be anchors in it, or tags, or too many values
+        raise UncommonYamlError  # there may be anchors in it, or tags, or too many values
     following = cast(_Next, CParser(text).get_event)
     found = []
     while not isinstance(event := following(), StreamEndEvent):
@@ -48,7 +48,7 @@ def read_documents(text: str) -> list[tuple[dict[str, object], int]]:
             root = following()
             data = _node(root, following, 0)
             if not isinstance(data, dict) or "items" in data:
-                raise UncommonError
+                raise UncommonYamlError
             found.append((data, root.start_mark.line if root.start_mark else 0))
     return found
 
@@ -63,7 +63,7 @@ def _node(event: Event, following: _Next, depth: int) -> object:
     if isinstance(event, ScalarEvent):
         return _plain(event.value) if event.implicit[0] else event.value
     if not isinstance(event, CollectionStartEvent) or depth > MAX_DEPTH:
-        raise UncommonError
+        raise UncommonYamlError
     if isinstance(event, MappingStartEvent):
         return _mapping(following, depth + 1)
     items = []
@@ -74,13 +74,13 @@ def _node(event: Event, following: _Next, depth: int) -> object:
 
 @lru_cache(maxsize=1024)
 def _key(written: str) -> str:
-    meant = plain(written)
+    meant = scalar_value(written)
     if meant is None or written == "<<":
-        raise UncommonError
+        raise UncommonYamlError
     return key_text(meant, 0)
 
 
-_plain = lru_cache(maxsize=4096)(plain)
+_plain = lru_cache(maxsize=4096)(scalar_value)
 """Most values are there many times; those that are equal are one object."""
 
 
@@ -91,12 +91,12 @@ def _mapping(following: _Next, depth: int) -> dict[str, object]:
         if event.implicit[0]:
             key = _key(key)
         if key in data:
-            raise UncommonError
+            raise UncommonYamlError
         event = following()
         if isinstance(event, ScalarEvent):  # nearly all are
             data[key] = _plain(event.value) if event.implicit[0] else event.value
         else:
             data[key] = _node(event, following, depth)
     if not isinstance(event, MappingEndEvent):
-        raise UncommonError
+        raise UncommonYamlError
     return data

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 import betterproto2
 
-from mesh_pilot.config.shapes import FieldShape, MessageShape, shape_of
-from mesh_pilot.config.told import told
+from mesh_pilot.config.descriptors import FieldDescriptor, MessageDescriptor, descriptor_of
+from mesh_pilot.config.field_warnings import use_warnings
 from mesh_pilot.model.config import Problem, Severity
 from mesh_pilot.protowire import FIXED32, FIXED64, LEN, VARINT, WireError, fields, read_varint, value_span
 
@@ -24,20 +24,20 @@ _FIXED |= {"float": FIXED32, "fixed32": FIXED32, "sfixed32": FIXED32}
 _MAX_DEPTH = 100
 
 
-def parse(message: type[M], body: bytes, path: str, problems: list[Problem]) -> M:
+def parse_message(message: type[M], body: bytes, path: str, problems: list[Problem]) -> M:
     """The message that `body` encodes.
 
     Raises ValueError where it encodes none. Adds unknown fields to `problems` as warnings, those without effect and
     deprecated ones likewise, unknown enum values as errors.
     """
-    _walk(shape_of(message), memoryview(body), path, problems, 0)
+    _walk(descriptor_of(message), memoryview(body), path, problems, 0)
     try:
         return message.parse(body)
     except OverflowError as error:
         raise ValueError(f"a duration or time is out of range: {error}") from None
 
 
-def _walk(shape: MessageShape, body: memoryview, path: str, problems: list[Problem], depth: int) -> None:
+def _walk(shape: MessageDescriptor, body: memoryview, path: str, problems: list[Problem], depth: int) -> None:
     if depth > _MAX_DEPTH:
         raise ValueError(f"{path} is nested too deeply")
     counts: dict[int, int] = {}
@@ -52,7 +52,7 @@ def _walk(shape: MessageShape, body: memoryview, path: str, problems: list[Probl
         here = f"{path}.{field.json_name}" if path else field.json_name
         if number not in seen:
             seen.add(number)
-            problems += told(shape.message, field, here)
+            problems += use_warnings(shape.message, field, here)
         if field.repeated:
             index = counts.get(number, 0)
             counts[number] = index + 1
@@ -71,7 +71,7 @@ def _fields(body: memoryview, path: str) -> Iterator[tuple[int, int, int, int]]:
 
 
 def _check(
-    field: FieldShape, wire_type: int, value: memoryview, path: str, problems: list[Problem], depth: int
+    field: FieldDescriptor, wire_type: int, value: memoryview, path: str, problems: list[Problem], depth: int
 ) -> None:
     """One occurrence of a field."""
     wanted = _wire_type(field)
@@ -80,7 +80,7 @@ def _check(
             return _check_packed(wanted, value, path)
         raise ValueError(f"{path} has wire type {wire_type}, not {wanted}")
     if field.carrier is not None:
-        _walk(shape_of(field.carrier), value, path, problems, depth + 1)
+        _walk(descriptor_of(field.carrier), value, path, problems, depth + 1)
     elif field.key is not None and field.value is not None:
         _check_entry(field.key, field.value, value, path, problems, depth)
     elif field.proto_type == "string":
@@ -94,7 +94,7 @@ def _check(
 
 
 def _check_entry(
-    key: FieldShape, value: FieldShape, body: memoryview, path: str, problems: list[Problem], depth: int
+    key: FieldDescriptor, value: FieldDescriptor, body: memoryview, path: str, problems: list[Problem], depth: int
 ) -> None:
     """A map's entry: a message of field 1, the key, and field 2, the value."""
     for number, wire_type, start, end in _fields(body, path):
@@ -112,7 +112,7 @@ def _check_packed(wanted: int, value: memoryview, path: str) -> None:
         raise ValueError(f"{path} {error}") from None
 
 
-def _wire_type(field: FieldShape) -> int:
+def _wire_type(field: FieldDescriptor) -> int:
     if field.carrier is not None:
         return LEN
     if field.proto_type in _VARINTS:

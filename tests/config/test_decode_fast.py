@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, VirtualService, WorkloadEntry
 from mesh_pilot.api.istio.type.v1beta1 import WorkloadSelector
-from mesh_pilot.config.direct import read_good
+from mesh_pilot.config.decode_fast import read_fast
+from mesh_pilot.config.decode_json import read_message
 from mesh_pilot.config.kinds import KINDS
-from mesh_pilot.config.reader import read
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import Origin, Problem
 from tests.support.protos import compiled, message_classes, our_class, variants
@@ -45,12 +45,12 @@ def places(data: Any) -> list[tuple[Any, Any]]:
 
 def agrees(message: type[betterproto2.Message], data: object) -> bool:
     """Whether both ways read the data, and alike; False where the short way leaves it."""
-    short = read_good(message, data)
+    short = read_fast(message, data)
     if short is None:
         return False
     problems: list[Problem] = []
-    assert repr(short) == repr(read(message, data, "spec", problems))
-    assert bytes(short) == bytes(read(message, data, "spec", []) or b"")
+    assert repr(short) == repr(read_message(message, data, "spec", problems))
+    assert bytes(short) == bytes(read_message(message, data, "spec", []) or b"")
     assert problems == []
     return True
 
@@ -81,13 +81,13 @@ def test_anything_in_one_place_is_read_alike(data: st.DataObject) -> None:
 def test_what_people_write_goes_the_short_way() -> None:
     for message, spec in GOLDEN:
         problems: list[Problem] = []
-        read(message, spec, "spec", problems)
+        read_message(message, spec, "spec", problems)
         assert agrees(message, spec) or problems or message is KINDS["PeerAuthentication"].message
 
 
 def test_the_message_has_nothing_of_the_data_in_it() -> None:
     data = {"hosts": ["a"], "endpoints": [{"labels": {"app": "a"}}]}
-    message = read_good(ServiceEntry, data)
+    message = read_fast(ServiceEntry, data)
     assert message is not None
     data["hosts"].append("b")
     data["endpoints"][0]["labels"]["app"] = "b"  # type: ignore[index]
@@ -125,4 +125,4 @@ def test_the_message_has_nothing_of_the_data_in_it() -> None:
     ids=str,
 )
 def test_what_is_wrong_or_to_be_told_is_left_to_the_long_way(message: type[betterproto2.Message], data: object) -> None:
-    assert read_good(message, data) is None
+    assert read_fast(message, data) is None

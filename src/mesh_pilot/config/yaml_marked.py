@@ -33,7 +33,7 @@ _TAG = "tag:yaml.org,2002:"
 _CHILDLESS: Mapping[str, Marks] = {}
 
 
-class UnreadableError(Exception):
+class UnsupportedYamlError(Exception):
     """Well-formed YAML that means nothing to us."""
 
     def __init__(self, reason: str, line: int) -> None:
@@ -56,7 +56,7 @@ class Marks(NamedTuple):
     """Values in it, itself included."""
 
 
-class Builder:
+class MarkedReader:
     """Builds data and marks from the events of one text.
 
     State: the event stream, and of the document at hand the anchors and how many values it has. `offset` is the
@@ -92,7 +92,7 @@ class Builder:
             return self._scalar(event, line), Marks(line)
         if isinstance(event, yaml.AliasEvent):
             if anchor is None or anchor not in self._anchors:
-                raise UnreadableError(f"the alias *{anchor} has no anchor", line)
+                raise UnsupportedYamlError(f"the alias *{anchor} has no anchor", line)
             data, marks = self._anchors[anchor]
             self._count(marks.size, line)
             return data, marks._replace(line=line)
@@ -110,7 +110,7 @@ class Builder:
     def _count(self, nodes: int, line: int) -> None:
         self._nodes += nodes
         if self._nodes > MAX_NODES:
-            raise UnreadableError(f"more than {MAX_NODES} values once aliases are expanded", line)
+            raise UnsupportedYamlError(f"more than {MAX_NODES} values once aliases are expanded", line)
 
     def _sequence(self, line: int) -> tuple[object, Marks]:
         data: list[object] = []
@@ -137,7 +137,7 @@ class Builder:
             key, _ = self._node(event, key_line)
             name = key if type(key) is str else key_text(key, key_line)
             if name in data:
-                raise UnreadableError(f'the key "{name}" is given twice', key_line)
+                raise UnsupportedYamlError(f'the key "{name}" is given twice', key_line)
             data[name], children[name] = self._node(next(self._events), key_line)
             size += children[name].size
         for source, marks in merged:
@@ -148,21 +148,21 @@ class Builder:
         value, marks = self._node(next(self._events), line)
         if isinstance(value, dict) or (isinstance(value, list) and all(isinstance(item, dict) for item in value)):
             return value, marks
-        raise UnreadableError("<< merges objects only", line)
+        raise UnsupportedYamlError("<< merges objects only", line)
 
     def _scalar(self, event: yaml.ScalarEvent, line: int) -> object:
         try:
             return self._meaning(event, line)
         except NumberTooLongError as error:
-            raise UnreadableError(str(error), line) from None
+            raise UnsupportedYamlError(str(error), line) from None
 
     def _meaning(self, event: yaml.ScalarEvent, line: int) -> object:
         value = event.value
         if event.tag is None:
-            return plain(value) if event.implicit[0] else value
+            return scalar_value(value) if event.implicit[0] else value
         if event.tag == "!":
             return value
-        read = plain(value)
+        read = scalar_value(value)
         match event.tag.removeprefix(_TAG), read:
             case (("str" | "timestamp" | "binary"), _):
                 return value
@@ -172,7 +172,7 @@ class Builder:
                 return read
             case "float", int() | float() if not isinstance(read, bool):
                 return float(read)
-        raise UnreadableError(f"{value!r} can't be read as {event.tag}", line)
+        raise UnsupportedYamlError(f"{value!r} can't be read as {event.tag}", line)
 
 
 def _merge(data: dict[str, object], children: dict[str, Marks], source: object, marks: Marks) -> None:
@@ -196,10 +196,10 @@ def key_text(key: object, line: int) -> str:
             return str(key).lower()
         case int() | float():
             return str(key)
-    raise UnreadableError("a key must be a plain value", line)
+    raise UnsupportedYamlError("a key must be a plain value", line)
 
 
-def plain(value: str) -> object:
+def scalar_value(value: str) -> object:
     """What an unquoted scalar means. Raises NumberTooLongError."""
     if not value or value[0] not in _NUMERIC_START:
         if value in _NULLS:

@@ -17,9 +17,8 @@ import betterproto2
 from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthentication
 from mesh_pilot.config import scalars
-from mesh_pilot.config.removed import REMOVED
-from mesh_pilot.config.shapes import FieldShape, MessageShape, shape_of
-from mesh_pilot.config.told import told
+from mesh_pilot.config.descriptors import FieldDescriptor, MessageDescriptor, descriptor_of
+from mesh_pilot.config.field_warnings import REMOVED, use_warnings
 from mesh_pilot.model.config import Problem, Severity
 
 M = TypeVar("M", bound=betterproto2.Message)
@@ -31,7 +30,7 @@ MAX_LISTED = 15
 """Names of fields that are listed where one is unknown: a longer list is of no help."""
 
 
-def read(message: type[M], data: object, path: str, problems: list[Problem]) -> M | None:
+def read_message(message: type[M], data: object, path: str, problems: list[Problem]) -> M | None:
     """The message that `data` describes, or None where it is no object at all.
 
     Adds what is wrong to `problems`; fields with an error are left out of the message. `path` is where `data` stands.
@@ -39,7 +38,7 @@ def read(message: type[M], data: object, path: str, problems: list[Problem]) -> 
     if not isinstance(data, Mapping):
         problems.append(Problem(path, f"expected an object, got {scalars.describe(data)}"))
         return None
-    shape = shape_of(message)
+    shape = descriptor_of(message)
     values: dict[str, object] = {}
     written: dict[str, str] = {}
     groups: dict[str, str] = {}
@@ -60,7 +59,7 @@ def read(message: type[M], data: object, path: str, problems: list[Problem]) -> 
                 problems.append(Problem(here, f"only one of {other} and {name} may be set"))
                 continue
             groups[field.group] = name
-        problems += told(message, field, here)
+        problems += use_warnings(message, field, here)
         count = len(problems)
         value = _read_field(message, field, item, here, problems)
         if value is not None and (len(problems) == count or field.message or field.repeated or field.value):
@@ -68,17 +67,17 @@ def read(message: type[M], data: object, path: str, problems: list[Problem]) -> 
     return message(**values)
 
 
-def _tell_unknown(shape: MessageShape, name: str, item: object, path: str, problems: list[Problem]) -> None:
+def _tell_unknown(shape: MessageDescriptor, name: str, item: object, path: str, problems: list[Problem]) -> None:
     """A field that Istio once had is a warning, unless it is null; any other is an error."""
     removed = REMOVED.get(shape.message, {})
     if (reason := removed.get(name)) is None:
         known = [*(field.json_name for field in shape.fields), *removed]
-        problems.append(Problem(path, unknown("field", name, known)))
+        problems.append(Problem(path, unknown_reason("field", name, known)))
     elif item is not None:
         problems.append(Problem(path, f"has no effect: {reason}", Severity.WARNING))
 
 
-def unknown(what: str, name: object, known: Iterable[str]) -> str:
+def unknown_reason(what: str, name: object, known: Iterable[str]) -> str:
     """`unknown field "rout"; did you mean route?`; else what there is, unless that is long."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
@@ -93,7 +92,7 @@ def unknown(what: str, name: object, known: Iterable[str]) -> str:
 
 
 def _read_field(
-    message: type[betterproto2.Message], field: FieldShape, item: object, path: str, problems: list[Problem]
+    message: type[betterproto2.Message], field: FieldDescriptor, item: object, path: str, problems: list[Problem]
 ) -> object:
     if field.repeated:
         if not isinstance(item, list):
@@ -115,7 +114,7 @@ def _read_field(
 
 
 def _read_map(
-    field: FieldShape, item: Mapping[str, object], path: str, problems: list[Problem]
+    field: FieldDescriptor, item: Mapping[str, object], path: str, problems: list[Problem]
 ) -> dict[object, object]:
     assert field.key is not None
     assert field.value is not None
@@ -133,16 +132,16 @@ def _read_map(
     return values
 
 
-def _read_key(field: FieldShape, written: str) -> object:
+def _read_key(field: FieldDescriptor, written: str) -> object:
     """A map's key, which is always a string in YAML and JSON."""
     if field.proto_type == "bool" and written in ("true", "false"):
         return written == "true"
     return _read_scalar(field, written)
 
 
-def _read_one(field: FieldShape, item: object, path: str, problems: list[Problem]) -> object:
+def _read_one(field: FieldDescriptor, item: object, path: str, problems: list[Problem]) -> object:
     if field.message is not None:
-        return read(field.message, item, path, problems)
+        return read_message(field.message, item, path, problems)
     try:
         return _read_scalar(field, item)
     except ValueError as error:
@@ -150,7 +149,7 @@ def _read_one(field: FieldShape, item: object, path: str, problems: list[Problem
         return None
 
 
-def _read_scalar(field: FieldShape, item: object) -> object:
+def _read_scalar(field: FieldDescriptor, item: object) -> object:
     if field.wellknown is not None:
         if field.wellknown is datetime.timedelta:
             return scalars.read_duration(item)

@@ -14,17 +14,17 @@ from typing import Any
 
 import betterproto2
 
+from mesh_pilot.config.descriptors import FieldDescriptor, descriptor_of
 from mesh_pilot.config.scalars import write_duration
-from mesh_pilot.config.shapes import FieldShape, shape_of
 
 _LONG = frozenset(("int64", "uint64", "sint64", "fixed64", "sfixed64"))
 """Written as strings, as the protobuf JSON mapping has it: a JSON number does not hold 64 bits."""
 
 
-def plain(message: betterproto2.Message) -> dict[str, Any]:
+def to_json(message: betterproto2.Message) -> dict[str, Any]:
     """The message as the protobuf JSON mapping writes it, camelCase; fields at their default are left out."""
     found: dict[str, Any] = {}
-    for field in shape_of(type(message)).fields:
+    for field in descriptor_of(type(message)).fields:
         value = getattr(message, field.python_name)
         if value is None or (_has_default(field) and not value):
             continue
@@ -32,14 +32,14 @@ def plain(message: betterproto2.Message) -> dict[str, Any]:
     return found
 
 
-def _has_default(field: FieldShape) -> bool:
+def _has_default(field: FieldDescriptor) -> bool:
     """Whether the field has a value when it is not set: all but messages, wrappers and members of a oneof."""
     if field.repeated or field.value is not None:
         return True
     return field.carrier is None and not field.optional
 
 
-def _field(field: FieldShape, value: object) -> object:
+def _field(field: FieldDescriptor, value: object) -> object:
     if field.repeated:
         assert isinstance(value, list)
         return [_one(field, item) for item in value]
@@ -53,12 +53,12 @@ def _key(key: object) -> str:
     return str(key).lower() if isinstance(key, bool) else str(key)
 
 
-def _one(field: FieldShape, value: object) -> object:
+def _one(field: FieldDescriptor, value: object) -> object:
     if field.wellknown is not None and isinstance(value, betterproto2.Message):
         return value.to_dict()  # of Struct, Value and ListValue: the JSON value itself
     match value:
         case betterproto2.Message():
-            return plain(value)
+            return to_json(value)
         case datetime.timedelta():
             return write_duration(value)
         case datetime.datetime():

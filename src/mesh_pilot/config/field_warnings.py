@@ -1,12 +1,8 @@
-"""Fields of Istio's API that nothing here carries out, and why: using one is a warning that says so.
-
-A stock Envoy takes over xDS what it can take that way; what stands in its bootstrap, what belongs to Kubernetes, and
-what is another program's to do, is not the control plane's to carry out.
-"""
+"""What there is to say about a field for being used at all, however its object was written."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import betterproto2
 
@@ -14,6 +10,20 @@ from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.istio.networking import v1beta1 as networking_v1beta1
 from mesh_pilot.api.istio.telemetry import v1alpha1 as telemetry
+from mesh_pilot.config.descriptors import FieldDescriptor, camel_case
+from mesh_pilot.model.config import Problem, Severity
+
+NO_EFFECT = "has no effect"
+"""How the reason begins where something that was written is not carried out."""
+
+
+def use_warnings(message: type[betterproto2.Message], field: FieldDescriptor, path: str) -> Iterator[Problem]:
+    """Warnings about a field of a message that stands at a path."""
+    if (idle := WITHOUT_EFFECT.get(message)) and field.proto_name in idle:
+        yield Problem(path, f"{NO_EFFECT}: {idle[field.proto_name]}", Severity.WARNING)
+    elif (deprecated := DEPRECATED.get(message)) and field.proto_name in deprecated:
+        yield Problem(path, f"is deprecated: {deprecated[field.proto_name]}", Severity.WARNING)
+
 
 _BOOTSTRAP = "it is for the proxy's bootstrap: not sent over xDS, and envoy-bootstrap does not write it"
 _AGENT = "it is for the program that starts the proxy; set it there"
@@ -122,3 +132,85 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     networking_v1beta1.ProxyConfig: dict.fromkeys(("concurrency", "environment_variables", "image"), _AGENT),
 }
 """By message, then by proto name: why."""
+
+
+_NO_EFFECT = "it has no effect"
+
+DEPRECATED: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
+    networking.HttpRoute: {"mirror_percent": "use mirrorPercentage"},
+    networking.CorsPolicy: {"allow_origin": "use allowOrigins"},
+    networking.HttpFaultInjectionDelay: {"percent": "use percentage"},
+    networking.LoadBalancerSettingsConsistentHashLb: {"minimum_ring_size": "use ringHash.minimumRingSize"},
+    networking.OutlierDetection: {
+        "consecutive_errors": f"{_NO_EFFECT}; use consecutiveGatewayErrors or consecutive5xxErrors"
+    },
+    networking.Port: {"target_port": _NO_EFFECT},
+    networking.SidecarPort: {"target_port": _NO_EFFECT},
+    mesh.ProxyConfig: {
+        "discovery_refresh_delay": _NO_EFFECT,
+        "zipkin_address": "use tracing.zipkin.address",
+        "envoy_metrics_service_address": "use envoyMetricsService",
+        "availability_zone": "the proxy's locality comes from its node",
+        "sds": _NO_EFFECT,
+    },
+    mesh.MeshConfig: {
+        "certificates": _NO_EFFECT,
+        "verify_certificate_at_client": "set caCertificates or subjectAltNames in DestinationRules",
+    },
+    mesh.MeshConfigExtensionProvider: {
+        "lightstep": "use opentelemetry",
+        "opencensus": "use opentelemetry",
+    },
+    mesh.MeshConfigExtensionProviderEnvoyExternalAuthorizationHttpProvider: {
+        "include_headers_in_check": "use includeRequestHeadersInCheck",
+    },
+    mesh.MeshConfigExtensionProviderStackdriverProvider: dict.fromkeys(
+        ("debug", "max_number_of_attributes", "max_number_of_annotations", "max_number_of_message_events"), _NO_EFFECT
+    ),
+}
+"""By message, then by proto name: what to do instead."""
+
+
+_MIXER = "removed in Istio 1.8 with Mixer"
+_POLICY = f"{_MIXER}: use AuthorizationPolicy, with action CUSTOM for a policy service of your own"
+_REPORTS = f"{_MIXER}: use Telemetry for access logs and metrics"
+_SDS = "removed in Istio 1.8: proxies get certificates over their xDS connection"
+
+_REMOVED: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
+    mesh.MeshConfig: {
+        "mtls_excluded_services": "removed in Istio 1.0: use PeerAuthentication and DestinationRule",
+        "mixer_address": _MIXER,
+        "mixer_check_server": _POLICY,
+        "disable_policy_checks": _POLICY,
+        "policy_check_fail_open": _POLICY,
+        "enable_client_side_policy_check": _POLICY,
+        "mixer_report_server": _REPORTS,
+        "disable_mixer_http_reports": _REPORTS,
+        "disable_report_batch": _REPORTS,
+        "report_batch_max_entries": _REPORTS,
+        "report_batch_max_time": _REPORTS,
+        "sidecar_to_telemetry_session_affinity": _REPORTS,
+        "sds_uds_path": _SDS,
+        "sds_refresh_delay": _SDS,
+        "enable_sds_token_mount": _SDS,
+        "sds_use_k8s_sa_jwt": _SDS,
+        "auth_policy": "removed in Istio 1.9: use PeerAuthentication, and enableAutoMtls",
+        "rds_refresh_delay": "removed in Istio 1.9: changes are sent to proxies as they happen",
+        "thrift_config": "removed in Istio 1.17 with its Thrift support",
+    },
+    mesh.ProxyConfig: {
+        "connect_timeout": "removed in Istio 1.6: use connectTimeout of the MeshConfig, or DestinationRules",
+        "parent_shutdown_duration": "removed in Istio 1.17: use terminationDrainDuration",
+    },
+    mesh.TracingLightstep: {
+        "secure": "removed in Istio 1.6: use tlsSettings of tracing",
+        "cacert_path": "removed in Istio 1.6: use tlsSettings of tracing",
+    },
+}
+"""By message, then by proto name: since when, and what took its place."""
+
+REMOVED: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
+    message: {name: reason for field, reason in fields.items() for name in (field, camel_case(field))}
+    for message, fields in _REMOVED.items()
+}
+"""By message, then by every name that the field may be written with."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mesh_pilot.api.istio.networking.v1alpha3 import ServerTlsSettings
-from mesh_pilot.api.istio.networking.v1alpha3 import ServerTlsSettingsTlSmode as Mode
+from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ServerTlsSettings
+from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettingsTlSmode as ClientMode
+from mesh_pilot.api.istio.networking.v1alpha3 import ServerTlsSettingsTlSmode as ServerMode
 from mesh_pilot.config.validation.context import error, warning
 from mesh_pilot.model.config import Problem
 
@@ -36,7 +37,7 @@ CIPHERS = (
 MAX_CREDENTIALS = 2
 """Certificates that Envoy can choose from: one RSA and one ECDSA."""
 
-PASSING = (Mode.PASSTHROUGH, Mode.AUTO_PASSTHROUGH)
+PASSING = (ServerMode.PASSTHROUGH, ServerMode.AUTO_PASSTHROUGH)
 
 
 def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
@@ -53,7 +54,7 @@ def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
     }
     named = {"credentialName": tls.credential_name, "credentialNames": tls.credential_names}
     lists: dict[str, object] = {"tlsCertificates": tls.tls_certificates}
-    if tls.mode == Mode.ISTIO_MUTUAL:
+    if tls.mode == ServerMode.ISTIO_MUTUAL:
         for name, value in {**files, **named, **lists}.items():
             if value:
                 yield error(f"{path}.{name}", "can't be set in mode ISTIO_MUTUAL, which uses the mesh's certificates")
@@ -67,7 +68,7 @@ def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
 
 def _check_sources(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
     """Certificates come from one place."""
-    if tls.mode == Mode.ISTIO_MUTUAL:
+    if tls.mode == ServerMode.ISTIO_MUTUAL:
         return
     sources = {
         "serverCertificate and privateKey": tls.server_certificate and tls.private_key,
@@ -97,7 +98,7 @@ def _check_certificates(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
     if len(tls.credential_names) > MAX_CREDENTIALS:
         yield error(f"{path}.credentialNames", f"at most {MAX_CREDENTIALS} are possible, one RSA and one ECDSA")
     if tls.credential_name or tls.credential_names:
-        if tls.ca_crl and tls.mode != Mode.SIMPLE:
+        if tls.ca_crl and tls.mode != ServerMode.SIMPLE:
             yield error(f"{path}.caCrl", "can't be combined with credentialName; put the CRL into the credential")
         return
     if tls.tls_certificates:
@@ -106,7 +107,9 @@ def _check_certificates(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
         for name, value in (("serverCertificate", tls.server_certificate), ("privateKey", tls.private_key)):
             if not value:
                 yield error(f"{path}.{name}", f"is missing: mode {mode} needs it, or credentialName")
-    if tls.mode in (Mode.MUTUAL, Mode.OPTIONAL_MUTUAL) and not (tls.ca_certificates or tls.ca_cert_credential_name):
+    if tls.mode in (ServerMode.MUTUAL, ServerMode.OPTIONAL_MUTUAL) and not (
+        tls.ca_certificates or tls.ca_cert_credential_name
+    ):
         yield error(f"{path}.caCertificates", f"is missing: mode {mode} needs it, or credentialName")
 
 
@@ -123,3 +126,42 @@ def _check_certificate_list(path: str, tls: ServerTlsSettings) -> Iterator[Probl
         ):
             if not value:
                 yield error(f"{here}.{name}", "is missing")
+
+
+def check_client_tls(path: str, tls: ClientTlsSettings | None) -> Iterator[Problem]:
+    """A `tls` of a DestinationRule or of a tracer."""
+    if tls is None:
+        return
+    files = {
+        "clientCertificate": tls.client_certificate,
+        "privateKey": tls.private_key,
+        "caCertificates": tls.ca_certificates,
+        "caCrl": tls.ca_crl,
+    }
+    if tls.insecure_skip_verify:
+        yield from _check_unverified(path, tls)
+    if tls.mode in (ClientMode.SIMPLE, ClientMode.MUTUAL) and tls.credential_name:
+        for name, value in files.items():
+            if value:
+                yield error(f"{path}.{name}", f"credentialName and {name} exclude each other")
+        return
+    if tls.mode == ClientMode.MUTUAL:
+        for name in ("clientCertificate", "privateKey"):
+            if not files[name]:
+                yield error(f"{path}.{name}", "is missing: mode MUTUAL needs it, or credentialName")
+    if tls.mode in (ClientMode.ISTIO_MUTUAL, ClientMode.DISABLE):
+        for name, value in {**files, "credentialName": tls.credential_name}.items():
+            if value:
+                yield warning(f"{path}.{name}", f"has no effect in mode {tls.mode.name}")
+
+
+def _check_unverified(path: str, tls: ClientTlsSettings) -> Iterator[Problem]:
+    """What verifies a server makes no sense where verifying is switched off."""
+    verifying: dict[str, object] = {}
+    if tls.mode in (ClientMode.SIMPLE, ClientMode.MUTUAL):
+        verifying = {"caCertificates": tls.ca_certificates, "subjectAltNames": tls.subject_alt_names}
+    if tls.mode == ClientMode.SIMPLE:
+        verifying["credentialName"] = tls.credential_name
+    for name, value in verifying.items():
+        if value:
+            yield error(f"{path}.{name}", f"insecureSkipVerify and {name} exclude each other in mode {tls.mode.name}")

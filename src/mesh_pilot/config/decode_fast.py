@@ -16,9 +16,8 @@ import betterproto2
 
 from mesh_pilot.api.google.protobuf import ListValue, Struct
 from mesh_pilot.config import scalars
-from mesh_pilot.config.deprecated import DEPRECATED
-from mesh_pilot.config.shapes import FieldShape, shape_of
-from mesh_pilot.config.without_effect import WITHOUT_EFFECT
+from mesh_pilot.config.descriptors import FieldDescriptor, descriptor_of
+from mesh_pilot.config.field_warnings import DEPRECATED, WITHOUT_EFFECT
 
 M = TypeVar("M", bound=betterproto2.Message)
 
@@ -26,7 +25,7 @@ _Read = Callable[[object], object]
 """The value that plain data stands for. Raises ValueError for what it leaves to `reader`."""
 
 
-def read_good(message: type[M], data: object) -> M | None:
+def read_fast(message: type[M], data: object) -> M | None:
     """The message that `data` describes; None where there may be something to say about it."""
     reader: Callable[[object], M] = _reader_of(message)
     try:
@@ -65,7 +64,7 @@ def _reader_of(message: type[M]) -> Callable[[object], M]:
 
 def _fields(message: type[betterproto2.Message]) -> dict[str, tuple[str, _Read]]:
     """By name, the fields of which there is nothing to say for being used at all."""
-    shape = shape_of(message)
+    shape = descriptor_of(message)
     told = {*DEPRECATED.get(message, ()), *WITHOUT_EFFECT.get(message, ())}
     return {
         name: (field.python_name, _field(field))
@@ -75,10 +74,10 @@ def _fields(message: type[betterproto2.Message]) -> dict[str, tuple[str, _Read]]
 
 
 def _groups(message: type[betterproto2.Message]) -> dict[str, str]:
-    return {field.python_name: field.group for field in shape_of(message).fields if field.group is not None}
+    return {field.python_name: field.group for field in descriptor_of(message).fields if field.group is not None}
 
 
-def _field(field: FieldShape) -> _Read:
+def _field(field: FieldDescriptor) -> _Read:
     if field.repeated:
         return _strings if _is_string(field) else _list_of(_value(field))
     if field.key is not None and field.value is not None:
@@ -88,11 +87,11 @@ def _field(field: FieldShape) -> _Read:
     return _value(field)
 
 
-def _is_string(field: FieldShape) -> bool:
+def _is_string(field: FieldDescriptor) -> bool:
     return field.proto_type == "string"
 
 
-def _value(field: FieldShape) -> _Read:
+def _value(field: FieldDescriptor) -> _Read:
     if field.message is not None:
         return _reader_of(field.message)
     if field.wellknown is not None:

@@ -7,16 +7,17 @@ import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from mesh_pilot.api.istio.security.v1beta1 import JwtRule, RequestAuthentication
+from mesh_pilot.api.istio.security.v1beta1 import JwtRule, PeerAuthentication, RequestAuthentication
 from mesh_pilot.config.validation.common import check_match_labels, check_targets, warn_of_waypoints
 from mesh_pilot.config.validation.context import Context, check, error, warning
+from mesh_pilot.config.validation.names import port_reason
 from mesh_pilot.config.validation.values import duration_reason
 from mesh_pilot.model.config import Problem
 
 _HEADER = re.compile(r"[-_A-Za-z0-9]+")
 
 
-def validate(spec: RequestAuthentication, context: Context) -> Iterator[Problem]:
+def validate_request_authentication(spec: RequestAuthentication, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a RequestAuthentication."""
     yield from check_match_labels(spec.selector)
     yield from check_targets(spec.selector is not None, spec.target_ref, spec.target_refs, context)
@@ -78,3 +79,12 @@ def _jwks_reason(text: str) -> str:
     if not isinstance(listed, list) or not all(isinstance(key, dict) and "kty" in key for key in listed):
         return 'is not a JSON Web Key Set: an object with a list of "keys", each with a "kty"'
     return ""
+
+
+def validate_peer_authentication(spec: PeerAuthentication, context: Context) -> Iterator[Problem]:
+    """Everything that is wrong with a PeerAuthentication."""
+    yield from check_match_labels(spec.selector)
+    if spec.port_level_mtls and (spec.selector is None or not spec.selector.match_labels):
+        yield error("spec.portLevelMtls", "needs a selector: ports are those of workloads, not of a namespace")
+    for port in spec.port_level_mtls:
+        yield from check(f"spec.portLevelMtls[{port}]", port_reason(port))

@@ -22,7 +22,7 @@ JSON_NAMES = {"mesh_mTLS": "meshMTLS"}
 
 
 @attrs.frozen
-class FieldShape:
+class FieldDescriptor:
     """One field of a message."""
 
     python_name: str
@@ -44,28 +44,28 @@ class FieldShape:
     """A `BoolValue` and the like: a scalar that can be absent."""
     carrier: type[betterproto2.Message] | None = None
     """The message that the field is on the wire, also where Python has a plain value for it."""
-    key: FieldShape | None = None
-    value: FieldShape | None = None
+    key: FieldDescriptor | None = None
+    value: FieldDescriptor | None = None
     """Of a map: what its keys and values are."""
 
 
 @attrs.frozen
-class MessageShape:
+class MessageDescriptor:
     """A message's fields, by every name they may be written with."""
 
     message: type[betterproto2.Message]
-    fields: tuple[FieldShape, ...]
-    by_name: Mapping[str, FieldShape]
-    by_number: Mapping[int, FieldShape]
+    fields: tuple[FieldDescriptor, ...]
+    by_name: Mapping[str, FieldDescriptor]
+    by_number: Mapping[int, FieldDescriptor]
 
 
-def camel(proto_name: str) -> str:
+def camel_case(proto_name: str) -> str:
     """The JSON name that protobuf gives a field."""
     return JSON_NAMES.get(proto_name) or re.sub(r"_(.)", lambda match: match[1].upper(), proto_name)
 
 
 @cache
-def shape_of(message: type[betterproto2.Message]) -> MessageShape:
+def descriptor_of(message: type[betterproto2.Message]) -> MessageDescriptor:
     """The shape of a generated class."""
     meta = _metadata(message)
     fields = []
@@ -82,7 +82,7 @@ def shape_of(message: type[betterproto2.Message]) -> MessageShape:
             )
         fields.append(shape)
     by_name = {field.proto_name: field for field in fields} | {field.json_name: field for field in fields}
-    return MessageShape(message, tuple(fields), by_name, {field.number: field for field in fields})
+    return MessageDescriptor(message, tuple(fields), by_name, {field.number: field for field in fields})
 
 
 def _metadata(message: type[betterproto2.Message]) -> betterproto2.ProtoClassMetadata:
@@ -90,7 +90,7 @@ def _metadata(message: type[betterproto2.Message]) -> betterproto2.ProtoClassMet
     return meta
 
 
-def _field(name: str, proto_name: str, meta: betterproto2.FieldMetadata, python_type: type) -> FieldShape:
+def _field(name: str, proto_name: str, meta: betterproto2.FieldMetadata, python_type: type) -> FieldDescriptor:
     proto_type = meta.proto_type
     message: type[betterproto2.Message] | None = None
     enum: type[betterproto2.Enum] | None = None
@@ -112,10 +112,10 @@ def _field(name: str, proto_name: str, meta: betterproto2.FieldMetadata, python_
             wellknown = carrier = python_type
         else:
             message = carrier = python_type
-    return FieldShape(
+    return FieldDescriptor(
         python_name=name,
         proto_name=proto_name,
-        json_name=camel(proto_name),
+        json_name=camel_case(proto_name),
         proto_type=proto_type,
         repeated=bool(meta.repeated),
         group=meta.group,
