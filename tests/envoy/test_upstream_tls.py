@@ -12,7 +12,7 @@ from envoy.extensions.transport_sockets.proxy_protocol.v3.upstream_proxy_protoco
 from envoy.extensions.transport_sockets.tls.v3.common_pb2 import CertificateValidationContext, TlsParameters
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import UpstreamTlsContext
 
-from mesh_pilot.envoy.tls.upstream import san_matchers
+from mesh_pilot.envoy.tls.common import san_matchers
 from tests.support.upstreams import outbound, tls
 from tests.support.worlds import sidecar, world_of
 

@@ -21,7 +21,7 @@ from mesh_pilot.kubernetes.objects import (
     ServiceObject,
 )
 from mesh_pilot.model.events import Endpoints, Item
-from mesh_pilot.model.service import NOWHERE, TLS_MODE_LABEL, Endpoint, Locality, ServiceKey
+from mesh_pilot.model.service import MESH_TLS_MODE, NOWHERE, TLS_MODE_LABEL, Endpoint, Locality, ServiceKey
 
 T = TypeVar("T")
 
@@ -148,7 +148,7 @@ class KubernetesServices:
             locality=locality,
             network=pod.labels.get(NETWORK_LABEL, ""),
             service_account=account,
-            tls_mode="istio" if pod.labels.get(TLS_MODE_LABEL) == "istio" else "",
+            tls_mode=MESH_TLS_MODE if pod.labels.get(TLS_MODE_LABEL) == MESH_TLS_MODE else "",
             namespace=namespace,
             workload=pod.workload,
         )

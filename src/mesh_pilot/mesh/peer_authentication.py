@@ -15,7 +15,7 @@ import attrs
 from mesh_pilot.api.istio.security import v1beta1 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.scope import Labels
-from mesh_pilot.model.service import ServiceKey
+from mesh_pilot.model.service import MESH_TLS_MODE, ServiceKey
 from mesh_pilot.world.view import View
 
 Mode = api.PeerAuthenticationMutualTlsMode
@@ -91,7 +91,7 @@ def client_mtls(view: View, service: ServiceKey, port: str, passthrough: bool) -
 @derived
 def _any_without_mtls(view: View, service: ServiceKey, port: str) -> bool:
     endpoints = [e for e in view.endpoints(service) if e.service_port == port]
-    return not endpoints or any(e.tls_mode != "istio" for e in endpoints)
+    return not endpoints or any(e.tls_mode != MESH_TLS_MODE for e in endpoints)
 
 
 @derived

@@ -15,7 +15,9 @@ UNSPECIFIED = "0.0.0.0"
 """The address of a service that has none of its own (a headless or host-only service)."""
 
 TLS_MODE_LABEL = "security.istio.io/tlsMode"
-"""Label of a workload; ``istio``: its proxy accepts mesh mTLS."""
+"""Label of a workload: the ``Endpoint.tls_mode`` of its endpoints."""
+MESH_TLS_MODE = "istio"
+"""The TLS mode of an endpoint whose proxy accepts mesh mTLS."""
 
 
 class Protocol(StrEnum):
@@ -192,7 +194,7 @@ class Endpoint:
     """SPIFFE id (``spiffe://cluster.local/ns/shop/sa/reco``) or empty; from a registry also without scheme and trust
     domain (``ns/shop/sa/reco``), which is then the mesh's own."""
     tls_mode: str = ""
-    """``istio`` where the endpoint's proxy accepts mesh mTLS, else empty."""
+    """``MESH_TLS_MODE`` where the endpoint's proxy accepts mesh mTLS, else empty."""
     namespace: str = ""
     workload: str = ""
     health: Health = Health.HEALTHY

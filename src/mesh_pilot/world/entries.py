@@ -14,6 +14,7 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.service import (
+    MESH_TLS_MODE,
     NOWHERE,
     TLS_MODE_LABEL,
     Endpoint,
@@ -144,7 +145,7 @@ def _endpoint(
         network=entry.network,
         weight=entry.weight,
         service_account=_identity(trust_domain, namespace, account) if account else "",
-        tls_mode=entry.labels.get(TLS_MODE_LABEL, "istio" if account else ""),
+        tls_mode=entry.labels.get(TLS_MODE_LABEL, MESH_TLS_MODE if account else ""),
         namespace=namespace if workload else "",
         workload=workload,
     )

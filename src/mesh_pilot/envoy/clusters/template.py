@@ -17,7 +17,8 @@ from mesh_pilot.envoy.clusters.dns import apply_dynamic_dns
 from mesh_pilot.envoy.clusters.load_balancing import apply_load_balancing, apply_outlier_detection
 from mesh_pilot.envoy.core.protobuf import ads, encode
 from mesh_pilot.envoy.core.templates import Template, template
-from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles, TlsPeer, apply_proxy_protocol, apply_tls, san_matchers
+from mesh_pilot.envoy.tls.common import san_matchers
+from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles, TlsPeer, apply_proxy_protocol, apply_tls
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import DestinationRuleRef, client_policy
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults

@@ -16,7 +16,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthenticationMutualTlsMode as PeerAuthenticationMode
 from mesh_pilot.envoy.endpoints import encode as endpoint_bytes
 from mesh_pilot.envoy.endpoints.encode import lb_endpoint, locality_endpoints
-from mesh_pilot.envoy.tls.upstream import ISTIO_MODE, TlsMode
+from mesh_pilot.envoy.tls.upstream import TlsMode
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import (
     DestinationRuleRef,
@@ -50,7 +50,7 @@ from mesh_pilot.mesh.proxy.scope import Labels, OutboundScope, ProxyLocality
 from mesh_pilot.mesh.visibility import Discovery, discovery_of, scope_service
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ENDPOINT, Resource, make_resource
-from mesh_pilot.model.service import NOWHERE, Endpoint, Health, Locality, ServiceKey
+from mesh_pilot.model.service import MESH_TLS_MODE, NOWHERE, Endpoint, Health, Locality, ServiceKey
 from mesh_pilot.world.view import View
 
 _UNHEALTHY = Health.UNHEALTHY
@@ -289,7 +289,7 @@ def _takes_mesh_tls(view: View, endpoint: Endpoint, modes: tuple[tuple[Labels, i
 
     ``home`` is the namespace of endpoints that have none; None where no policy turns mTLS off, so that none is asked.
     """
-    if endpoint.tls_mode != ISTIO_MODE:
+    if endpoint.tls_mode != MESH_TLS_MODE:
         return False
     ruled = _ruled_mode(endpoint, modes) if modes else None
     if ruled == TlsMode.DISABLE:

@@ -16,8 +16,8 @@ from envoy.config.endpoint.v3.endpoint_components_pb2 import LbEndpoint, Localit
 from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 
 from mesh_pilot.envoy.core.protobuf import UNLIMITED, encode
-from mesh_pilot.envoy.tls.upstream import ISTIO_MODE, TLS_MODE_KEY
-from mesh_pilot.model.service import Endpoint, Health, Locality
+from mesh_pilot.envoy.tls.upstream import TLS_MODE_KEY
+from mesh_pilot.model.service import MESH_TLS_MODE, Endpoint, Health, Locality
 from mesh_pilot.protowire import VARINT, field, tag, varint
 
 SOCKET_MATCH = "envoy.transport_socket_match"
@@ -46,7 +46,7 @@ _HEALTH = {
 
 def _mesh_tls() -> bytes:
     message = LbEndpoint()
-    message.metadata.filter_metadata[SOCKET_MATCH].fields[TLS_MODE_KEY].string_value = ISTIO_MODE
+    message.metadata.filter_metadata[SOCKET_MATCH].fields[TLS_MODE_KEY].string_value = MESH_TLS_MODE
     return encode(message)
 
 

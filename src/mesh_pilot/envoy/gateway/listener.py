@@ -8,7 +8,6 @@ import attrs
 from envoy.config.core.v3 import base_pb2
 from envoy.config.listener.v3 import listener_pb2
 
-from mesh_pilot.envoy.core.protobuf import transport_socket
 from mesh_pilot.envoy.gateway.tcp import auto_passthrough_chains, passthrough_chains, tcp_chains
 from mesh_pilot.envoy.listeners.chains import ANY, Chain, assemble, bind_address, chain, merge, sni_match
 from mesh_pilot.envoy.listeners.guards import guards
@@ -16,7 +15,6 @@ from mesh_pilot.envoy.listeners.hcm import HttpManager, http_manager
 from mesh_pilot.envoy.listeners.inspectors import proxy_protocol, tls_inspector
 from mesh_pilot.envoy.telemetry.access_logs import listener_access_logs
 from mesh_pilot.envoy.tls.downstream import downstream_tls
-from mesh_pilot.envoy.tls.upstream import TLS_SOCKET
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
 from mesh_pilot.mesh.gateway_servers import GatewayListener, GatewayServer, ServerKind
@@ -89,4 +87,4 @@ def _socket(view: View, server: GatewayServer) -> base_pb2.TransportSocket | Non
     settings = config.spec.servers[server.index].tls if config is not None else None
     if settings is None or server.kind.is_plain:
         return None
-    return transport_socket(TLS_SOCKET, downstream_tls(view, settings))
+    return downstream_tls(view, settings)

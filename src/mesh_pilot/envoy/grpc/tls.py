@@ -11,7 +11,7 @@ from envoy.config.core.v3 import base_pb2
 from envoy.extensions.transport_sockets.tls.v3 import tls_pb2
 
 from mesh_pilot.envoy.core.protobuf import boolean, exact, transport_socket
-from mesh_pilot.envoy.tls.upstream import TLS_SOCKET
+from mesh_pilot.envoy.tls.common import TLS_SOCKET
 from mesh_pilot.mesh.names import IDENTITY_SECRET, TRUST_SECRET
 
 CERTIFICATE_PROVIDER = "default"

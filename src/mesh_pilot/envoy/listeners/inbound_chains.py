@@ -12,14 +12,11 @@ import attrs
 from envoy.config.listener.v3.listener_components_pb2 import Filter
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.core.protobuf import transport_socket
 from mesh_pilot.envoy.filters.tcp import tcp_filters, tcp_proxy
 from mesh_pilot.envoy.listeners.chains import MESH, MESH_BYTES, MESH_HTTP, PLAIN_HTTP, RAW, TLS, Chain, Match, chain
 from mesh_pilot.envoy.listeners.hcm import HttpManager, http_manager
 from mesh_pilot.envoy.listeners.inbound_routes import inbound_routes
-from mesh_pilot.envoy.tls.downstream import downstream_tls
-from mesh_pilot.envoy.tls.mesh import mesh_server_socket
-from mesh_pilot.envoy.tls.upstream import TLS_SOCKET
+from mesh_pilot.envoy.tls.downstream import downstream_tls, mesh_server_socket
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.inbound import InboundPort, InboundSettings
 from mesh_pilot.mesh.names import BLACK_HOLE, INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound
@@ -130,7 +127,7 @@ def port_chains(view: View, side: InboundSettings, port: InboundPort) -> tuple[C
             Match(port=port.number, transport=TLS),
             _filters(view, side, way, http),
             name=port.name,
-            transport_socket=transport_socket(TLS_SOCKET, downstream_tls(view, own_tls)),
+            transport_socket=downstream_tls(view, own_tls),
             host=port.host,
             configs=(port.config,) if port.config else (),
         ),

@@ -1,20 +1,23 @@
-"""TLS that ends at a router: a server's ``tls`` block as Envoy's DownstreamTlsContext.
+"""TLS that a proxy terminates (Envoy's DownstreamTlsContext): a server's ``tls`` block, and mesh mTLS of sidecars.
 
-Rules: Istio's ServerTLSSettings reference. Certificates are never part of a listener: they are secrets, fetched by
-name, whether they lie in a credential, in files beside the proxy, or are the mesh's own.
+Rules: Istio's ServerTLSSettings reference. A listener never contains certificates: Envoy fetches them as secrets by
+name, from a credential, from files beside the proxy, or from the mesh's CA.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import attrs
+from envoy.config.core.v3 import base_pb2
 from envoy.extensions.transport_sockets.tls.v3 import common_pb2, tls_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.core.protobuf import boolean, secret
-from mesh_pilot.envoy.tls.upstream import san_matchers
+from mesh_pilot.envoy.core.protobuf import boolean, prefix, secret, transport_socket
+from mesh_pilot.envoy.tls.common import HTTP_ALPN, TLS_SOCKET, mesh_tls_parameters, san_matchers, server_tls_parameters
 from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.inbound import MeshIdentity
 from mesh_pilot.mesh.names import (
     IDENTITY_SECRET,
     TRUST_SECRET,
@@ -23,49 +26,34 @@ from mesh_pilot.mesh.names import (
     file_certificate,
     file_roots,
 )
+from mesh_pilot.security.spiffe import SCHEME
 from mesh_pilot.world import View
 
 Mode = api.ServerTlsSettingsTlSmode
-Version = api.ServerTlsSettingsTlsProtocol
-MeshVersion = mesh_api.MeshConfigTlsConfigTlsProtocol
-TlsParameters = common_pb2.TlsParameters
 
-ALPN = ("h2", "http/1.1")
-VERSIONS = {
-    Version.TLS_AUTO: TlsParameters.TLS_AUTO,
-    Version.TLSV1_0: TlsParameters.TLSv1_0,
-    Version.TLSV1_1: TlsParameters.TLSv1_1,
-    Version.TLSV1_2: TlsParameters.TLSv1_2,
-    Version.TLSV1_3: TlsParameters.TLSv1_3,
-}
-MESH_VERSIONS = {
-    MeshVersion.TLS_AUTO: TlsParameters.TLS_AUTO,
-    MeshVersion.TLSV1_2: TlsParameters.TLSv1_2,
-    MeshVersion.TLSV1_3: TlsParameters.TLSv1_3,
-}
-MUTUAL = (Mode.MUTUAL, Mode.ISTIO_MUTUAL)
-"""The client must show a certificate."""
-ASKS = (*MUTUAL, Mode.OPTIONAL_MUTUAL)
-"""The client is asked for one."""
+_REQUIRE_CLIENT_CERTIFICATE = (Mode.MUTUAL, Mode.ISTIO_MUTUAL)
+_REQUEST_CLIENT_CERTIFICATE = (*_REQUIRE_CLIENT_CERTIFICATE, Mode.OPTIONAL_MUTUAL)
 
 
-def downstream_tls(view: View, settings: api.ServerTlsSettings) -> tls_pb2.DownstreamTlsContext:
-    """How a server takes TLS."""
-    context = tls_pb2.DownstreamTlsContext(require_client_certificate=boolean(settings.mode in MUTUAL))
+def downstream_tls(view: View, settings: api.ServerTlsSettings) -> base_pb2.TransportSocket:
+    """The transport socket of a server that terminates TLS."""
+    required = settings.mode in _REQUIRE_CLIENT_CERTIFICATE
+    context = tls_pb2.DownstreamTlsContext(require_client_certificate=boolean(required))
     common = context.common_tls_context
-    common.alpn_protocols.extend(ALPN)
+    common.alpn_protocols.extend(HTTP_ALPN)
     common.tls_certificate_sds_secret_configs.extend(secret(name) for name in _certificates(settings))
-    if settings.mode in ASKS:
+    if settings.mode in _REQUEST_CLIENT_CERTIFICATE:
         _validate(common, settings)
-    defaults = _defaults(view) if settings.mode is not Mode.ISTIO_MUTUAL else None
-    parameters = _parameters(settings, defaults)
-    if parameters != TlsParameters():
+    # tlsDefaults are for TLS other than the mesh's own.
+    defaults = _tls_defaults(view) if settings.mode is not Mode.ISTIO_MUTUAL else None
+    parameters = server_tls_parameters(settings, defaults)
+    if parameters != common_pb2.TlsParameters():
         common.tls_params.CopyFrom(parameters)
-    return context
+    return transport_socket(TLS_SOCKET, context)
 
 
 def _certificates(settings: api.ServerTlsSettings) -> Iterator[str]:
-    """The secrets with the server's certificates."""
+    """Names of the secrets with the server's certificates."""
     if settings.credential_name or settings.credential_names:
         yield from map(credential, settings.credential_names or (settings.credential_name,))
     elif settings.mode is Mode.ISTIO_MUTUAL:
@@ -77,7 +65,7 @@ def _certificates(settings: api.ServerTlsSettings) -> Iterator[str]:
 
 
 def _roots(settings: api.ServerTlsSettings) -> str:
-    """The secret with the roots that client certificates are checked against; empty where there are none."""
+    """Name of the secret with the roots that client certificates are verified against; empty: there is none."""
     if settings.ca_cert_credential_name:
         return credential_roots(settings.ca_cert_credential_name)
     if settings.credential_name or settings.credential_names:
@@ -88,44 +76,77 @@ def _roots(settings: api.ServerTlsSettings) -> str:
 
 
 def _validate(common: tls_pb2.CommonTlsContext, settings: api.ServerTlsSettings) -> None:
-    """Set what client certificates are checked for."""
+    """Set how client certificates are validated."""
     roots = _roots(settings)
     if not roots or settings.insecure_skip_verify:
-        _require(common.validation_context, settings)
+        _pin_certificates(common.validation_context, settings)
         common.validation_context.trust_chain_verification = common_pb2.CertificateValidationContext.ACCEPT_UNTRUSTED
         return
     combined = common.combined_validation_context
     combined.default_validation_context.SetInParent()
-    _require(combined.default_validation_context, settings)
+    _pin_certificates(combined.default_validation_context, settings)
     combined.default_validation_context.match_typed_subject_alt_names.extend(san_matchers(settings.subject_alt_names))
     if settings.ca_crl:
         combined.default_validation_context.crl.filename = settings.ca_crl
     combined.validation_context_sds_secret_config.CopyFrom(secret(roots))
 
 
-def _require(context: common_pb2.CertificateValidationContext, settings: api.ServerTlsSettings) -> None:
-    """The certificates themselves, where the server pins them."""
+def _pin_certificates(context: common_pb2.CertificateValidationContext, settings: api.ServerTlsSettings) -> None:
+    """Require one of the certificates that the server pins, by hash or public key."""
     context.verify_certificate_spki.extend(settings.verify_certificate_spki)
     context.verify_certificate_hash.extend(settings.verify_certificate_hash)
 
 
-def _parameters(
-    settings: api.ServerTlsSettings, defaults: mesh_api.MeshConfigTlsConfig | None
-) -> common_pb2.TlsParameters:
-    """Versions, ciphers and curves: the server's own, else the mesh's for TLS that is not its own."""
-    parameters = TlsParameters(
-        tls_minimum_protocol_version=VERSIONS[settings.min_protocol_version],
-        tls_maximum_protocol_version=VERSIONS[settings.max_protocol_version],
-        cipher_suites=settings.cipher_suites,
-    )
-    if defaults is not None:
-        parameters.ecdh_curves.extend(defaults.ecdh_curves)
-        parameters.cipher_suites.extend(() if settings.cipher_suites else defaults.cipher_suites)
-        if settings.min_protocol_version is Version.TLS_AUTO:
-            parameters.tls_minimum_protocol_version = MESH_VERSIONS[defaults.min_protocol_version]
-    return parameters
+@derived
+def _tls_defaults(view: View) -> mesh_api.MeshConfigTlsConfig | None:
+    return view.mesh().tls_defaults
+
+
+# -- mesh mTLS
+
+DEFAULT_CIPHERS = (
+    "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "ECDHE-RSA-AES256-GCM-SHA384",
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "ECDHE-RSA-AES128-GCM-SHA256",
+    "AES256-GCM-SHA384",
+    "AES128-GCM-SHA256",
+)
+"""TLS 1.2 ciphers that sidecars accept unless ``meshMTLS`` sets others: those of FIPS."""
 
 
 @derived
-def _defaults(view: View) -> mesh_api.MeshConfigTlsConfig | None:
-    return view.mesh().tls_defaults
+def mesh_server_socket(view: View, identity: MeshIdentity) -> base_pb2.TransportSocket:
+    """The transport socket that terminates mesh mTLS: any workload of the trust domain or its aliases may connect."""
+    settings = _mesh_tls(view)
+    parameters = mesh_tls_parameters(settings.tls)
+    if not parameters.cipher_suites:
+        parameters.cipher_suites.extend(DEFAULT_CIPHERS)
+    san = common_pb2.SubjectAltNameMatcher
+    prefixes = (prefix(f"{SCHEME}{domain}/") for domain in settings.trust_domains)
+    validation = common_pb2.CertificateValidationContext(
+        match_typed_subject_alt_names=[san(san_type=san.URI, matcher=matcher) for matcher in prefixes]
+    )
+    common = tls_pb2.CommonTlsContext(
+        tls_params=parameters,
+        alpn_protocols=HTTP_ALPN,
+        tls_certificate_sds_secret_configs=[secret(identity.certificate)],
+        combined_validation_context=tls_pb2.CommonTlsContext.CombinedCertificateValidationContext(
+            default_validation_context=validation,
+            validation_context_sds_secret_config=secret(identity.roots),
+        ),
+    )
+    context = tls_pb2.DownstreamTlsContext(common_tls_context=common, require_client_certificate=boolean(True))
+    return transport_socket(TLS_SOCKET, context)
+
+
+@attrs.frozen
+class _MeshTls:
+    tls: mesh_api.MeshConfigTlsConfig | None
+    trust_domains: tuple[str, ...]
+
+
+@derived
+def _mesh_tls(view: View) -> _MeshTls:
+    mesh = view.mesh()
+    return _MeshTls(mesh.mesh_mTLS, tuple(dict.fromkeys((mesh.trust_domain, *mesh.trust_domain_aliases))))

@@ -16,6 +16,7 @@ from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Endpoints
 from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.service import (
+    MESH_TLS_MODE,
     Endpoint,
     Health,
     Locality,
@@ -253,7 +254,7 @@ def _endpoints(
                 network=facts.get("network", ""),
                 weight=instance.weight,
                 service_account=_identity(facts.get("service_account", ""), namespace),
-                tls_mode="istio" if facts.get("tls_mode") == "istio" else "",
+                tls_mode=MESH_TLS_MODE if facts.get("tls_mode") == MESH_TLS_MODE else "",
                 namespace=namespace,
                 workload=facts.get("workload", ""),
                 health=health,
