@@ -26,7 +26,7 @@ Received = dict[tuple[str, str], bytes]
 
 
 class Client:
-    """One Delta ADS stream. State: the resources that came; None for those that are not there."""
+    """One Delta ADS stream. State: the resources that came; None for those that there are not."""
 
     def __init__(self, channel: grpc.Channel, node: base_pb2.Node) -> None:
         self._node = node
@@ -35,7 +35,7 @@ class Client:
         self.has: dict[tuple[str, str], bytes | None] = {}
 
     def ask(self, type_url: str, names: Iterable[str] = (), *, wildcard: bool = False) -> None:
-        """Subscribe, and wait for the answer: each name comes, or comes as not there."""
+        """Subscribe, and wait for the answer: each name comes, or comes as removed. Raises EOFError."""
         asked = sorted(set(names))
         if not asked and not wildcard:
             return
@@ -47,6 +47,7 @@ class Client:
             self.has |= {(response.type_url, name): None for name in response.removed_resources}
             if response.type_url == type_url and all((type_url, name) in self.has for name in asked):
                 return
+        raise EOFError(f"the stream ended before {type_url} was answered")
 
     def close(self) -> None:
         self._requests.put(None)
@@ -62,7 +63,7 @@ class Client:
 
 
 def receive(channel: grpc.Channel, entry: dict[str, Any]) -> Received:
-    """Everything that a proxy of ``proxies.yaml`` is sent. Raises grpc.RpcError."""
+    """Everything that a proxy of ``proxies.yaml`` is sent. Raises grpc.RpcError and EOFError."""
     client = Client(channel, _node(golden.node_of(entry)))
     try:
         if entry.get("grpc"):

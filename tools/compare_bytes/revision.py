@@ -118,5 +118,5 @@ class Revision:
         with self.running(case.arguments, authority) as channel:
             try:
                 return {entry["name"]: receive(channel, entry) for entry in case.proxies}
-            except grpc.RpcError as error:
-                raise RevisionError(f"{error.code()}: {error.details()}\n{self._log_end()}") from None  # type: ignore[attr-defined]
+            except (grpc.RpcError, EOFError) as error:
+                raise RevisionError(f"{error!r}\n{self._log_end()}") from None
