@@ -14,8 +14,8 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Delete, Item, Replace, Synced, Upsert
 from mesh_pilot.security.ca import CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
+from mesh_pilot.snapshots import EMPTY
 from mesh_pilot.world import World
-from mesh_pilot.xds import held, kept
 from mesh_pilot.xds.messages import Variant
 from tests.support import golden
 from tests.support.envoy_model import EnvoyModel
@@ -33,7 +33,7 @@ class Process:
         self.world = World()
         self.world.expect(SOURCE)
         self.world.apply([Synced(SOURCE)])
-        self.issuer = Issuer(AUTHORITY, now=lambda: NOW, advance=self.world.memo.advance)
+        self.issuer = Issuer(AUTHORITY, now=lambda: NOW)
         self.catalog = WorldCatalog(self.world, self.issuer)
         self.clients = [
             self.client(*resident, variant) for resident in RESIDENTS for variant in (Variant.SOTW, Variant.DELTA)
@@ -108,8 +108,9 @@ def test_nothing_is_held_for_clients_that_are_gone() -> None:
     process.clients.clear()
     process.settle()
     assert process.sizes() == (Counter(), 0, 0, 0)
-    held._recent.clear()
-    kept.forget()
+    snapshots = process.catalog.snapshots
+    snapshots.clear()
     del client
     gc.collect()
-    assert not [state for state in held._states.values() if state is not held.EMPTY]
+    assert list(snapshots._snapshots.values()) == [EMPTY]
+    assert not snapshots._names

@@ -30,6 +30,7 @@ from mesh_pilot.model.events import (
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
 from mesh_pilot.ops.changes import WITHOUT_EFFECT
+from mesh_pilot.snapshots import EMPTY, Snapshot, snapshot_of
 from mesh_pilot.world import World
 from tests.support import golden
 from tests.support.pool import ENTRY, HOSTS, KINDS, ROUTES, SECRETS, THEMES, items
@@ -53,11 +54,11 @@ def asked_for(resources: WorldResources) -> dict[str, list[str]]:
     """The names that Envoy would ask EDS and RDS for, given its clusters and listeners."""
     expander = golden.adsdump.Expander()
     eds = []
-    for name, resource in resources.set(CLUSTER).all().items():  # type: ignore[union-attr]
+    for name, resource in resources.set(CLUSTER).snapshot().entries.items():  # type: ignore[union-attr]
         message = golden.adsdump.find_class(CLUSTER).FromString(resource.body)
         if message.WhichOneof("cluster_discovery_type") == "type" and message.type == 3:
             eds.append(name)
-    for resource in resources.set(LISTENER).all().values():  # type: ignore[union-attr]
+    for resource in resources.set(LISTENER).snapshot().entries.values():  # type: ignore[union-attr]
         expander.msg(golden.adsdump.find_class(LISTENER).FromString(resource.body))
     return {ENDPOINT: sorted(eds), ROUTE: sorted(expander.routes)}
 
@@ -79,13 +80,15 @@ def everything(resources: WorldResources, hosts: Iterable[str] = HOSTS[:3]) -> d
         for type_url in (CLUSTER, LISTENER):
             held = resources.set(type_url)
             assert held is not None
-            found[type_url] = {n: r.version for n, r in held.all().items()}
+            found[type_url] = {n: r.version for n, r in held.snapshot().entries.items()}
         asked = asked_for(resources)
         asked[SECRET] = [f"{CREDENTIAL_PREFIX}{name}" for name in SECRETS]
     for type_url, names in asked.items():
         held = resources.set(type_url)
         assert held is not None
-        found[type_url] = {n: r.version for n in names if (r := held.get(n)) is not None}
+        selected = held.select(frozenset(names)).entries
+        assert dict(selected) == {n: r for n in names if (r := held.get(n)) is not None}
+        found[type_url] = {n: r.version for n, r in selected.items()}
     return found
 
 
@@ -111,7 +114,7 @@ class Fleet(RuleBasedStateMachine):
         self.catalog = WorldCatalog(self.world)
         self.items: dict[Any, Item] = {}
         self.open: dict[int, WorldResources] = {}
-        self.cursors: dict[tuple[int, str], tuple[Any, int, dict[str, str]]] = {}
+        self.seen: dict[tuple[int, str], Snapshot] = {}
 
     def opened(self, which: int) -> WorldResources:
         if which not in self.open:
@@ -138,25 +141,22 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, len(PROXIES) - 1), type_url=st.sampled_from((CLUSTER, LISTENER)))
     def follow(self, which: int, type_url: str) -> None:
-        """A reader that takes only what was touched since it last looked ends with the same."""
+        """What differs since a reader last looked is exactly what two snapshots say."""
         held = self.opened(which).set(type_url)
         assert held is not None
-        revision = held.refresh()
-        now = {n: r.version for n, r in held.all().items()}
-        _, cursor, before = self.cursors.get((which, type_url), (None, -1, {}))
-        touched = held.touched_since(cursor)
-        names = set(now) | set(before) if touched is None else touched
-        patched = {n: v for n, v in before.items() if n not in names} | {n: now[n] for n in names if n in now}
-        assert patched == now
-        self.cursors[(which, type_url)] = (held, revision, now)
+        now, before = held.snapshot(), self.seen.get((which, type_url), EMPTY)
+        names = now.names | before.names
+        assert self.catalog.snapshots.diff(before, now) == {
+            n for n in names if now.entries.get(n) != before.entries.get(n)
+        }
+        assert now.digest == snapshot_of(now.entries.values()).digest
+        self.seen[(which, type_url)] = now
 
     @precondition(lambda self: self.open)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         which = data.draw(st.sampled_from(sorted(self.open)))
         self.open.pop(which).close()
-        for key in [k for k in self.cursors if k[0] == which]:
-            del self.cursors[key]
         self.catalog.trim()
 
     @invariant()
@@ -251,5 +251,9 @@ def test_two_proxies_of_a_scope_share_the_very_same_resources() -> None:
     one, two = (catalog.open(sidecar(f"10.1.7.{n}", name=f"p{n}", namespace="shop")) for n in (1, 2))
     first, second = (r.set(CLUSTER) for r in (one, two))
     assert first is not None and second is not None
-    shared = [(a, b) for a, b in itertools.product(first.all().values(), second.all().values()) if a.name == b.name]
+    shared = [
+        (a, b)
+        for a, b in itertools.product(first.snapshot().entries.values(), second.snapshot().entries.values())
+        if a.name == b.name
+    ]
     assert shared and all(a is b for a, b in shared)

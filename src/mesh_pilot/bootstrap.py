@@ -57,9 +57,8 @@ from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.world import Reducer, World
-from mesh_pilot.xds.generators import Replayed
 from mesh_pilot.xds.messages import Variant
-from mesh_pilot.xds.server import XdsServer
+from mesh_pilot.xds.server import ReplayedCall, XdsServer
 from mesh_pilot.xds.session import XdsOptions
 
 log = structlog.get_logger(scope="bootstrap")
@@ -158,7 +157,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         changes = Changes(world)
         reducer.on_publish(changes.published)
         reducer.on_publish(lambda _: key_source.published())
-        issuer = Issuer(_authority(settings), now=_now, advance=world.memo.advance)
+        issuer = Issuer(_authority(settings), now=_now)
         catalog = WorldCatalog(world, issuer, split=settings.split_virtual_hosts)
         collections = WorldCollections(world, plane_id_of(sockets.addresses().grpc))
         mcp = McpService(collections, partial(_may_read, settings, world))
@@ -168,7 +167,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             catalog,
             identifier=f"mesh-pilot {__version__}",
             admit=partial(_admit, world, Authentication(settings.trust_local)),
-            generators={API_GENERATOR: partial(_serve_api, mcp)} if settings.serve_config is not False else {},
+            handlers={API_GENERATOR: partial(_serve_api, mcp)} if settings.serve_config is not False else {},
             options=XdsOptions(bounds=settings.client_bounds),
             scope_of=catalog.scope_of,
         )
@@ -331,7 +330,7 @@ def _may_read(settings: Settings, world: World, peer: Peer) -> bool:
     return peer.certificate is not None or is_local(peer.address)
 
 
-async def _serve_api(mcp: McpService, call: Replayed, peer: str, variant: Variant) -> None:
+async def _serve_api(mcp: McpService, call: ReplayedCall, peer: str, variant: Variant) -> None:
     """A stream on ADS for configuration."""
     await mcp.serve_xds(call, call.call.peer, delta=variant is Variant.DELTA)
 

@@ -11,7 +11,6 @@ from mesh_pilot.envoy.catalog.resource_sets import AT_ONCE
 from mesh_pilot.envoy.routes.tables import parse_table
 from mesh_pilot.model.resource import ENDPOINT, ROUTE, SECRET
 from mesh_pilot.world import World
-from mesh_pilot.xds import kept
 from mesh_pilot.xds.messages import DeltaRequest, Node, Variant
 from mesh_pilot.xds.stream import Stream
 from tests.support import golden
@@ -65,7 +64,7 @@ def test_names_of_nothing_leave_nothing_although_nothing_changes(world: World, t
 def test_what_was_asked_for_does_not_wait_for_the_garbage_collector(world: World, type_url: str) -> None:
     catalog = WorldCatalog(world)
     ask(catalog, type_url, names(type_url, 3)).close()
-    kept.forget()
+    catalog.snapshots.clear()
     gc.collect()
     gc.disable()
     try:
@@ -73,7 +72,7 @@ def test_what_was_asked_for_does_not_wait_for_the_garbage_collector(world: World
         ask(catalog, type_url, names(type_url)).close()
         for _ in range(2):
             catalog.trim()
-        kept.forget()
+        catalog.snapshots.clear()
         assert len(gc.get_objects()) - before < MANY // 2
     finally:
         gc.enable()

@@ -95,7 +95,7 @@ def test_who_is_given_a_credential_follows_the_config_that_names_it() -> None:
     for text in (GATEWAY, RULE):
         assert resources.get(EDGE) is not None
         found.apply([Delete(SOURCE, item_key(configs(text)[0]))])
-    resources.refresh()
+    resources.snapshot()
     assert resources.get(EDGE) is None
 
 
@@ -106,7 +106,7 @@ def test_a_change_elsewhere_does_not_make_a_credential_anew() -> None:
     calls = found.memo.statistics().calls["secret"]
     update(found, RULE.replace("credentialName: edge", "credentialName: other"))
     update(found, GATEWAY.replace("a.test", "b.test"))
-    resources.refresh()
+    resources.snapshot()
     assert found.memo.statistics().calls["secret"] == calls
 
 
@@ -115,7 +115,7 @@ def test_what_is_not_given_is_told_with_the_reason_and_the_proxies(capsys: pytes
     catalog = WorldCatalog(gateway_world)
     asked = {SECRET: frozenset((EDGE, "kubernetes://lost", "default", "file-root:/ca.pem"))}
     for proxy in (router("other"), router(name="nobody", certified=False), router()):
-        catalog.open(proxy).watch(lambda: None, lambda type_url: asked.get(type_url, frozenset()))
+        catalog.open(proxy, requested=lambda type_url: asked.get(type_url, frozenset()))
     found = {
         (entry["credential"], entry["reason"]): entry["proxies"] for entry in credential_entries(catalog.diagnostics())
     }

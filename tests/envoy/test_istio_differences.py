@@ -68,7 +68,7 @@ class Sent:
     def names(self, type_url: str) -> set[str]:
         held = self._resources.set(type_url)
         assert held is not None
-        return set(held.all())
+        return set(held.snapshot().entries)
 
     def get(self, type_url: str, name: str) -> Any:
         held = self._resources.set(type_url)

@@ -26,7 +26,7 @@ def on_demand(proxy: Proxy) -> Proxy:
 def clusters(resources: WorldResources) -> dict[str, Any]:
     held = resources.set(CLUSTER)
     assert held is not None
-    return dict(held.all())
+    return dict(held.snapshot().entries)
 
 
 def mirrors(node: object) -> Iterator[str]:
@@ -54,7 +54,7 @@ def test_clusters_that_more_than_requests_go_to_are_there_beforehand(scenario: s
             assert all(name.startswith("outbound|") for name in every.keys() - needed.keys())
         elif not entry.get("grpc"):
             assert needed == every
-        named = {name for listener in listeners.all().values() for name in names_in(listener).clusters}
+        named = {name for listener in listeners.snapshot().entries.values() for name in names_in(listener).clusters}
         for name in ("80", "8080", "9080", "http_proxy"):
             table = tables.get(name)
             if table is not None:

@@ -47,13 +47,14 @@ class Client:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.resources = WorldCatalog(world).open(sidecar(namespace="shop"))
+        self.catalog = WorldCatalog(world)
+        self.resources = self.catalog.open(sidecar(namespace="shop"))
         self.look()
 
     def look(self) -> None:
         for type_url in (CLUSTER, LISTENER, ROUTE):
             held = self.resources.set(type_url)
-            assert held is not None and (held.refresh() if type_url != ROUTE else held.get("80"))
+            assert held is not None and (held.snapshot() if type_url != ROUTE else held.get("80"))
 
     def cost(self, reads: Reads, text: str) -> tuple[int, dict[str, int]]:
         """Reads, and calls by translator, of a change and of the change back."""
@@ -106,16 +107,20 @@ def test_the_number_of_buckets_follows_the_mesh_and_costs_nobody_anything() -> N
     client = Client(world)
     held = client.resources.set(CLUSTER)
     assert held is not None
-    before, revision, bits = dict(held.all()), held.refresh(), world.bits.peek(())
+    before, bits = held.snapshot(), world.bits.peek(())
     update(world, "".join(service(f"more{n}") for n in range(200)))
     assert world.bits.peek(()) > bits
     client.look()
-    assert all(held.all()[name] is resource for name, resource in before.items())
-    assert len(held.touched_since(revision) or ()) == 200
+    assert all(held.snapshot().entries[name] is resource for name, resource in before.entries.items())
+    assert len(client.catalog.snapshots.diff(before, held.snapshot())) == 200
     world.apply([Delete(SOURCE, item_key(c)) for n in range(200) for c in configs(service(f"more{n}"))])
     world.apply([Delete(SOURCE, item_key(c)) for n in range(4, 60) for c in configs(web(n) if n % 2 else database(n))])
     update(world, service("last"))
     assert world.bits.peek(()) == bits
     client.look()
-    left = {name for name in before if "|" not in name or any(f"{kind}{n}." in name for kind in "sd" for n in range(4))}
-    assert held.all().keys() == left | {"outbound|80||last.shop.svc.cluster.local"}
+    left = {
+        name
+        for name in before.entries
+        if "|" not in name or any(f"{kind}{n}." in name for kind in "sd" for n in range(4))
+    }
+    assert held.snapshot().names == left | {"outbound|80||last.shop.svc.cluster.local"}

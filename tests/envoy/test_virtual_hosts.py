@@ -25,17 +25,14 @@ def hosts_apart(proxy: Proxy) -> Proxy:
 
 def opened(catalog: WorldCatalog, proxy: Proxy, *tables: str) -> WorldResources:
     """The resources of a client that asks for these tables."""
-    resources = catalog.open(proxy)
     names = frozenset(tables)
-    resources.watch(lambda: None, lambda type_url: names)
-    return resources
+    return catalog.open(proxy, requested=lambda type_url: names)
 
 
 def hosts(resources: WorldResources) -> dict[str, Resource]:
     held = resources.set(VIRTUAL_HOST)
     assert held is not None
-    held.refresh()
-    return dict(held.all())
+    return dict(held.snapshot().entries)
 
 
 def table(resources: WorldResources, name: str) -> RouteConfiguration | None:
@@ -84,7 +81,7 @@ def test_tables_put_together_again_are_the_whole_tables(scenario: str) -> None:
             assert by_name(whole_again(apart, name)) == by_name(table(whole, name)), name
         listeners = [resources.set(LISTENER) for resources in (whole, apart)]
         assert listeners[0] is not None and listeners[1] is not None
-        assert listeners[0].all() == listeners[1].all()
+        assert listeners[0].snapshot() is listeners[1].snapshot()
 
 
 ON_80 = {"routeConfiguration": {"name": "80"}}
@@ -155,22 +152,18 @@ def test_a_patch_that_fails_at_a_virtual_host_is_told() -> None:
 
 def test_tables_that_come_and_go_are_told_as_touched() -> None:
     catalog = WorldCatalog(world_of(service("a") + service("b", ports="81 http HTTP")))
-    resources = catalog.open(hosts_apart(sidecar()))
     wanted = [frozenset({"80"})]
-    resources.watch(lambda: None, lambda type_url: wanted[0])
+    resources = catalog.open(hosts_apart(sidecar()), requested=lambda type_url: wanted[0])
+    diff = catalog.snapshots.diff
     held = resources.set(VIRTUAL_HOST)
     assert held is not None
-    first = held.refresh()
-    before = set(held.all())
-    assert held.refresh() == first
+    first = held.snapshot()
+    assert held.snapshot() is first
     wanted[0] = frozenset({"80", "81"})
-    second = held.refresh()
-    assert second > first
-    assert held.touched_since(first) == set(held.all()) - before == {n for n in held.all() if n.startswith("81/")}
+    second = held.snapshot()
+    assert diff(first, second) == second.names - first.names == {n for n in second.names if n.startswith("81/")}
     wanted[0] = frozenset({"81"})
-    assert held.refresh() > second
-    assert held.touched_since(second) == before
-    assert held.touched_since(0) is None
+    assert diff(second, held.snapshot()) == first.names
     assert catalog.statistics().sets == 2
     resources.close()
     assert catalog.statistics().idle_sets == catalog.statistics().sets
@@ -187,17 +180,16 @@ def rule(number: int, seconds: int = 1) -> str:
 def cost_of_an_edit(services: int) -> tuple[int, int]:
     """Translator calls and bytes."""
     world: World = world_of("".join(service(f"s{n}") + rule(n) for n in range(services)))
-    resources = opened(WorldCatalog(world), hosts_apart(sidecar()), "80")
+    catalog = WorldCatalog(world)
+    resources = opened(catalog, hosts_apart(sidecar()), "80")
     held = resources.set(VIRTUAL_HOST)
-    assert held is not None and len(held.all()) == services + 1
-    revision = held.refresh()
+    assert held is not None and len(held.snapshot()) == services + 1
+    first = held.snapshot()
     before = world.memo.statistics().computed
     update(world, rule(7, seconds=2))
-    held.refresh()
-    touched = held.touched_since(revision)
-    assert touched is not None
+    changed = catalog.snapshots.diff(first, held.snapshot())
     calls = world.memo.statistics().computed - before
-    return calls, sum(len(resource.body) for name in touched if (resource := held.get(name)) is not None)
+    return calls, sum(len(resource.body) for name in changed if (resource := held.get(name)) is not None)
 
 
 def test_an_edit_costs_the_same_calls_and_bytes_in_a_mesh_of_10_and_of_1000_services() -> None:

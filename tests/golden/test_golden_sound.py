@@ -80,7 +80,7 @@ def bodies(type_url: str) -> tuple[bytes, ...]:
             held = resources.set(type_url)
             assert held is not None
             if type_url in (CLUSTER, LISTENER):
-                found.update((r.body, None) for r in held.all().values())
+                found.update((r.body, None) for r in held.snapshot().entries.values())
             else:
                 dump = golden.Dump(world, golden.proxy_of(entry))
                 names = dump.run()[{ENDPOINT: "endpoints", ROUTE: "routes"}[type_url]]

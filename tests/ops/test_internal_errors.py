@@ -84,8 +84,7 @@ class Opened:
     def names(self, proxy: int = 0) -> set[str]:
         clusters = self.proxies[proxy].set(CLUSTER)
         assert clusters is not None
-        clusters.refresh()
-        return set(clusters.all())
+        return set(clusters.snapshot().entries)
 
     def failure(self) -> StandingFailure:
         (standing,) = self.catalog.failures()
@@ -136,7 +135,7 @@ def test_a_plan_that_fails_is_listed_too_and_logged_once(monkeypatch: pytest.Mon
 def test_of_resources_by_name_only_those_who_ask_are_concerned(monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Opened(monkeypatch, BAD)
     for number, proxy in enumerate(opened.proxies):
-        proxy.watch(lambda: None, lambda _, number=number: frozenset({f"secret-{number}"}))
+        proxy.requested = lambda _, number=number: frozenset({f"secret-{number}"})
         secrets = proxy.set(SECRET)
         assert secrets is not None
         assert secrets.get(f"secret-{number}") is None

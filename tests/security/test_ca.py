@@ -12,6 +12,7 @@ from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
 from mesh_pilot.security.secrets import CERTIFICATE, ROOT, Issuer
 from mesh_pilot.security.spiffe import Identity, parse_identity
+from mesh_pilot.snapshots import SnapshotStore
 
 NOW = datetime(2024, 3, 1, tzinfo=UTC)
 RECO = Identity("cluster.local", "shop", "reco")
@@ -78,31 +79,26 @@ def test_a_key_of_another_root_is_refused(tmp_path: Path) -> None:
 class Clock:
     def __init__(self) -> None:
         self.now = NOW
-        self.tick = 0
-
-    def advance(self) -> int:
-        self.tick += 1
-        return self.tick
 
 
 def test_proxies_of_one_identity_share_a_certificate_that_is_renewed_at_half_its_life() -> None:
     clock = Clock()
     authority = CertificateAuthority.ephemeral("cluster.local", NOW)
-    issuer = Issuer(authority, now=lambda: clock.now, advance=clock.advance)
+    issuer = Issuer(authority, now=lambda: clock.now)
     woken: list[str] = []
     held = issuer.secrets_of(RECO)
     held.attach("one", lambda: woken.append("one"))
     assert issuer.secrets_of(RECO) is held
-    revision = held.refresh()
+    before = held.snapshot()
     first = held.get(CERTIFICATE)
-    assert held.touched_since(revision) == frozenset()
+    assert held.snapshot() is before
     due = issuer.renew()
     assert due == NOW + timedelta(hours=12)
     assert woken == []
     clock.now = due
     issuer.renew()
     assert woken == ["one"]
-    assert held.touched_since(revision) == {CERTIFICATE}
+    assert SnapshotStore().diff(before, held.snapshot()) == {CERTIFICATE}
     assert held.get(CERTIFICATE) != first
     assert issuer.statistics().issued == 2
 
@@ -110,8 +106,8 @@ def test_proxies_of_one_identity_share_a_certificate_that_is_renewed_at_half_its
 def test_secrets_carry_the_certificate_its_key_and_the_root() -> None:
     clock = Clock()
     authority = CertificateAuthority.ephemeral("cluster.local", NOW)
-    held = Issuer(authority, now=lambda: clock.now, advance=clock.advance).secrets_of(RECO)
-    resources = held.all()
+    held = Issuer(authority, now=lambda: clock.now).secrets_of(RECO)
+    resources = held.snapshot().entries
     own = secret_pb2.Secret.FromString(resources[CERTIFICATE].body).tls_certificate
     root = secret_pb2.Secret.FromString(resources[ROOT].body).validation_context
     assert b"BEGIN PRIVATE KEY" in own.private_key.inline_bytes
@@ -122,7 +118,7 @@ def test_secrets_carry_the_certificate_its_key_and_the_root() -> None:
 def test_an_identity_that_nobody_holds_is_forgotten() -> None:
     clock = Clock()
     authority = CertificateAuthority.ephemeral("cluster.local", NOW)
-    issuer = Issuer(authority, now=lambda: clock.now, advance=clock.advance)
+    issuer = Issuer(authority, now=lambda: clock.now)
     held = issuer.secrets_of(RECO)
     held.attach("one", lambda: None)
     held.detach("one")

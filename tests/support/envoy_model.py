@@ -21,15 +21,15 @@ from mesh_pilot.model.resource import (
     ENDPOINT,
     EXTENSION,
     LISTENER,
+    RESOURCE_TYPES,
     ROUTE,
     SECRET,
-    TYPES,
     VIRTUAL_HOST,
     Resource,
     table_of,
 )
 from mesh_pilot.xds.messages import DeltaRequest, Node, Request, Response, SotwRequest, Variant
-from mesh_pilot.xds.sets import Catalog
+from mesh_pilot.xds.resources import Catalog
 from mesh_pilot.xds.stream import Stream
 from tests.support.golden import adsdump
 
@@ -95,7 +95,7 @@ class EnvoyModel:
         """``listeners``: those that a proxyless gRPC client asks for; Envoy asks for all."""
         self.proxy = proxy
         self.variant = variant
-        self.has: dict[str, dict[str, Resource]] = {t: {} for t in TYPES}
+        self.has: dict[str, dict[str, Resource]] = {t: {} for t in RESOURCE_TYPES}
         self.warming: set[str] = set()
         self._catalog = catalog
         self._listeners = listeners
@@ -145,7 +145,7 @@ class EnvoyModel:
             self.run()
             if not self.stream.waiting_for().referrers:
                 break
-            self.stream.stop_rejoining()
+            self.stream.end_reconnect_grace()
         assert self.stream.next_response() is None, f"never quiet: {self!r}"
         waiting = self.stream.waiting_for()
         assert not (waiting.acks or waiting.endpoints or waiting.referrers), (self, waiting)
@@ -243,7 +243,7 @@ class EnvoyModel:
         assert self.stream._resources is not None
         source = self.stream._resources.set(type_url)
         assert source is not None
-        return source.all()
+        return source.snapshot().entries
 
     def _check_named(self, response: Response) -> None:
         there = self._now(CLUSTER)
@@ -261,7 +261,7 @@ class EnvoyModel:
                 assert type_url == VIRTUAL_HOST
                 continue
             for name, resource in self.has[type_url].items():
-                now = source.get(name) or source.all().get(name)
+                now = source.get(name) or source.snapshot().entries.get(name)
                 if now is not None and now.version == resource.version:
                     continue
                 gone = names_in(resource).clusters & removed

@@ -138,7 +138,7 @@ class Shop:
     def names(self, type_url: str) -> list[str]:
         held = self.resources.set(type_url)
         assert held is not None
-        return list(held.all())
+        return list(held.snapshot().entries)
 
     def cluster(self, name: str) -> Cluster:
         return Cluster.FromString(self._body(CLUSTER, name))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.xds.messages import DeltaRequest, Nack, Node, Response, SotwRequest, Variant
-from mesh_pilot.xds.sets import Catalog
+from mesh_pilot.xds.resources import Catalog
 from mesh_pilot.xds.stream import Stream
 from tests.xds.fake_world import NODE
 
@@ -47,9 +47,9 @@ class Driver:
     """A client's hand on a stream: it answers only when told to."""
 
     def __init__(self, world: Catalog, variant: Variant, *, only: str | None = None, node: Node = NODE) -> None:
-        self.journal = Recorder()
+        self.observer = Recorder()
         self.wakes = 0
-        self.stream = Stream(world, variant, only=only, journal=self.journal, wake=self._wake)
+        self.stream = Stream(world, variant, only=only, observer=self.observer, wake=self._wake)
         self._node: Node | None = node
 
     def _wake(self) -> None:

@@ -1,12 +1,14 @@
-"""An engine small enough to trust: sets of resources in memory, with the contract of ``xds.sets``."""
+"""An engine small enough to trust: sets of resources in memory, with the contract of ``xds.resources``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Set, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 
+from mesh_pilot.envoy.clusters.placeholders import no_endpoints, placeholder
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import TYPES, VIRTUAL_HOST, Resource, make_resource
+from mesh_pilot.model.resource import RESOURCE_TYPES, VIRTUAL_HOST, Resource, make_resource
+from mesh_pilot.snapshots import EMPTY, Selection, Snapshot, SnapshotStore, snapshot_of
 from mesh_pilot.xds.messages import Node
 
 NODE = Node("sidecar~10.1.1.1~web-1.shop~shop.svc.cluster.local", {"GENERATOR": "test"}, version="1.40.0")
@@ -39,66 +41,58 @@ class Walked(dict[str, Resource]):
 
 
 class FakeSet:
-    """The resources of one type, a log of what was touched, and a count of what readers cost."""
+    """The resources of one type, and a count of what readers cost."""
 
     def __init__(self, type_url: str, world: FakeWorld) -> None:
         self.type_url = type_url
         self._world = world
-        self._resources = Walked()
+        self._snapshot = EMPTY
         self.on_demand: dict[str, Resource] = {}
         """By name only: no wildcard gives them."""
-        self._log: list[tuple[int, str]] = []
-        self._log_from = world.revision
-        self._revision = world.revision
+        self._selections: dict[frozenset[str], Selection] = {}
+        self.ever_written = False
         self.gets = 0
 
-    @property
-    def parts(self) -> tuple[FakeSet, ...]:
-        return (self,)
-
-    def refresh(self) -> int:
+    def snapshot(self) -> Snapshot:
         self._world.fresh()
-        return self._revision
+        return self._snapshot
+
+    def select(self, names: frozenset[str]) -> Snapshot:
+        store, table = self._world.snapshots, self.snapshot()
+        if self.on_demand:
+            table = store.edit(table, [r for name, r in self.on_demand.items() if name not in table.entries])
+        return self._selections.setdefault(names, Selection(store)).of(table, names)
 
     def work(self, names: frozenset[str]) -> Iterator[None]:
         return iter(())
 
     def all(self) -> Mapping[str, Resource]:
-        return self._resources
+        return self._snapshot.entries
 
     def get(self, name: str) -> Resource | None:
         self.gets += 1
-        return self._resources.get(name) or self.on_demand.get(name)
-
-    def touched_since(self, revision: int) -> Set[str] | None:
-        if revision < self._log_from:
-            return None
-        return {name for at, name in self._log if at > revision}
+        return self._snapshot.entries.get(name) or self.on_demand.get(name)
 
     def write(self, name: str, resource: Resource | None, *, on_demand: bool = False) -> None:
-        target = self.on_demand if on_demand else Walked(self._resources)
+        self.ever_written = True
+        target = self.on_demand if on_demand else Walked(self._snapshot.entries)
         if resource is None:
             target.pop(name, None)
         else:
             target[name] = resource
         if isinstance(target, Walked):
-            self._resources = target
-        self._revision = self._world.advance()
-        self._log.append((self._revision, name))
+            digest = snapshot_of(target.values()).digest
+            history = self._snapshot.history_with(frozenset((name,)))
+            self._snapshot = self._world.snapshots.add(Snapshot(digest, target, history))
 
-    def forget_log(self) -> None:
-        self._log_from = self._revision + 1
-        self._log.clear()
-
-    @property
-    def ever_written(self) -> bool:
-        return self._revision > 1
+    def forget_history(self) -> None:
+        self._snapshot = Snapshot(self._snapshot.digest, self._snapshot.entries)
 
     def copy(self) -> FakeSet:
         """The same resources as another set, as after a change of scope."""
         twin = FakeSet(self.type_url, self._world)
-        twin._resources, twin.on_demand = self._resources, self.on_demand
-        twin._revision = twin._log_from = self._world.advance()
+        twin._snapshot, twin.on_demand, twin.ever_written = self._snapshot, self.on_demand, self.ever_written
+        twin.forget_history()
         return twin
 
 
@@ -106,18 +100,20 @@ class FakeWorld:
     """The world and its catalog. All proxies share its sets."""
 
     def __init__(self) -> None:
-        self.revision = 1
-        self.sets = {type_url: FakeSet(type_url, self) for type_url in TYPES}
+        self.snapshots = SnapshotStore()
+        self.sets = {type_url: FakeSet(type_url, self) for type_url in RESOURCE_TYPES}
         self.open_resources: list[FakeResources] = []
 
-    def open(self, proxy: Proxy) -> FakeResources:
-        opened = FakeResources(self)
+    def open(self, proxy: Proxy, wake: Callable[[], None], requested: Callable[[str], frozenset[str]]) -> FakeResources:
+        opened = FakeResources(self, wake)
         self.open_resources.append(opened)
         return opened
 
-    def advance(self) -> int:
-        self.revision += 1
-        return self.revision
+    def placeholder_cluster(self, name: str) -> Resource:
+        return placeholder(name)
+
+    def no_endpoints(self, cluster: str) -> Resource:
+        return no_endpoints(cluster)
 
     def put(
         self, type_url: str, name: str, text: str = "", *, configs: tuple[ConfigKey, ...] = (), on_demand: bool = False
@@ -146,9 +142,9 @@ class FakeWorld:
 
 
 class FakeResources:
-    def __init__(self, world: FakeWorld) -> None:
+    def __init__(self, world: FakeWorld, wake: Callable[[], None]) -> None:
         self._world = world
-        self._waker: Callable[[], None] = lambda: None
+        self._wake = wake
         self.woken = False
         self.closed = False
 
@@ -157,13 +153,10 @@ class FakeResources:
         found = self._world.sets.get(type_url)
         return None if found is None or (type_url == VIRTUAL_HOST and not found.ever_written) else found
 
-    def watch(self, wake: Callable[[], None], wanted: Callable[[str], Set[str]]) -> None:
-        self._waker = wake
-
     def wake_once(self) -> None:
         if not self.woken:
             self.woken = True
-            self._waker()
+            self._wake()
 
     def close(self) -> None:
         self.closed = True

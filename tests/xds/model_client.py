@@ -197,9 +197,9 @@ class ModelClient:
             elif self.to_client:
                 self.client_reads()
             elif self.stream.waiting_for().endpoints:
-                self.stream.stop_warming()
+                self.stream.end_warming()
             elif self.stream.waiting_for().referrers:
-                self.stream.stop_rejoining()
+                self.stream.end_reconnect_grace()
             else:
                 return
         raise AssertionError(f"never quiet: {self.stream!r}")

@@ -13,10 +13,9 @@ from trio.testing import MockClock
 from mesh_pilot.model.bounds import BoundError, Bounds, check_labels
 from mesh_pilot.model.proxy import parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
-from mesh_pilot.xds import decode, kept
-from mesh_pilot.xds.log_limiter import LogLimiter
+from mesh_pilot.xds.decode import Decoder
+from mesh_pilot.xds.limits import LogLimiter, PeerScopes, host_of
 from mesh_pilot.xds.messages import Code, DeltaRequest, SotwRequest, Variant
-from mesh_pilot.xds.peer_scopes import PeerScopes, host_of
 from mesh_pilot.xds.session import stream_error
 from mesh_pilot.xds.stream import Stream
 from tests.xds.fake_world import NODE, FakeWorld
@@ -36,9 +35,9 @@ def encoded(message: DiscoveryRequest | DeltaDiscoveryRequest) -> bytes:
 def test_a_request_that_is_too_large_is_refused() -> None:
     data = encoded(DiscoveryRequest(resource_names=["x" * 60_000] * 2))
     with pytest.raises(BoundError, match=r"bytes in a request: 120,008, .* 100,000 \(--max-request-bytes\)"):
-        decode.sotw_request(data, FEW)
+        Decoder(FEW).sotw(data)
     with pytest.raises(BoundError, match=r"--max-request-bytes"):
-        decode.delta_request(data, FEW)
+        Decoder(FEW).delta(data)
 
 
 @pytest.mark.parametrize("kind", [DiscoveryRequest, DeltaDiscoveryRequest])
@@ -46,7 +45,7 @@ def test_a_node_that_is_too_large_is_refused(kind: type) -> None:
     message = kind(type_url=CLUSTER)
     message.node.metadata["x"] = "x" * 3000
     with pytest.raises(BoundError, match=r"--max-node-bytes"):
-        (decode.sotw_request if kind is DiscoveryRequest else decode.delta_request)(encoded(message), FEW)
+        Decoder(FEW).decode(encoded(message), Variant.SOTW if kind is DiscoveryRequest else Variant.DELTA)
 
 
 @pytest.mark.parametrize("kind", [DiscoveryRequest, DeltaDiscoveryRequest])
@@ -55,7 +54,7 @@ def test_a_node_in_many_pieces_is_refused_by_their_sum(kind: type) -> None:
     piece.node.metadata["x"] = "x" * 500
     data = encoded(piece) * 6 + encoded(kind(type_url=CLUSTER))
     with pytest.raises(BoundError, match=r"--max-node-bytes"):
-        (decode.sotw_request if kind is DiscoveryRequest else decode.delta_request)(data, FEW)
+        Decoder(FEW).decode(data, Variant.SOTW if kind is DiscoveryRequest else Variant.DELTA)
 
 
 @pytest.mark.parametrize("shape", ["list", "struct"])
@@ -63,27 +62,27 @@ def test_a_node_with_too_many_values_is_refused(shape: str) -> None:
     message = DiscoveryRequest(type_url=CLUSTER)
     message.node.metadata["x"] = [1] * 21 if shape == "list" else {str(n): 1 for n in range(21)}
     with pytest.raises(BoundError, match=r"values in the node's metadata: more than the limit of 20 \(--max-node-val"):
-        decode.sotw_request(encoded(message), FEW)
+        Decoder(FEW).sotw(encoded(message))
     message.node.metadata["x"] = [1] * 10
-    assert decode.sotw_request(encoded(message), FEW).node is not None
+    assert Decoder(FEW).sotw(encoded(message)).node is not None
 
 
 def test_names_are_counted_before_they_are_decoded() -> None:
     sotw = encoded(DiscoveryRequest(resource_names=["name"] * 500, type_url=ENDPOINT))
     with pytest.raises(BoundError, match=r"--max-names"):
-        decode.sotw_request(sotw, FEW)
+        Decoder(FEW).sotw(sotw)
     for field in ("resource_names_subscribe", "resource_names_unsubscribe"):
         delta = encoded(DeltaDiscoveryRequest(type_url=ENDPOINT, **{field: ["name"] * 500}))
         with pytest.raises(BoundError, match=r"--max-names"):
-            decode.delta_request(delta, FEW)
+            Decoder(FEW).delta(delta)
     versions = {f"name-{number}": "1" for number in range(500)}
     with pytest.raises(BoundError, match=r"--max-names"):
-        decode.delta_request(encoded(DeltaDiscoveryRequest(initial_resource_versions=versions)), FEW)
+        Decoder(FEW).delta(encoded(DeltaDiscoveryRequest(initial_resource_versions=versions)))
 
 
 def test_a_large_request_with_a_field_that_none_has_is_no_request() -> None:
     with pytest.raises(DecodeError):
-        decode.sotw_request(b"\xf8\x01\x01" * 1000, FEW)
+        Decoder(FEW).sotw(b"\xf8\x01\x01" * 1000)
 
 
 def test_metadata_that_is_nested_too_deeply_is_no_request() -> None:
@@ -93,14 +92,14 @@ def test_metadata_that_is_nested_too_deeply_is_no_request() -> None:
         value = value.struct_value.fields["x"]
     value.bool_value = True
     with pytest.raises(DecodeError):
-        decode.sotw_request(encoded(message))
+        Decoder().sotw(encoded(message))
 
 
 def test_a_bound_of_zero_is_none() -> None:
     none = Bounds(**dict.fromkeys(attrs.asdict(FEW), 0))
     message = DiscoveryRequest(resource_names=["x" * 2000] * 1000, type_url=ENDPOINT)
     message.node.metadata["x"] = [1] * 20_000
-    assert len(decode.sotw_request(encoded(message), none).names) == 1000
+    assert len(Decoder(none).sotw(encoded(message)).names) == 1000
 
 
 # -- subscriptions
@@ -247,20 +246,3 @@ async def test_a_client_that_refuses_for_ever_writes_a_line_a_minute(autojump_cl
     assert len(lines) == 3
     assert "suppressed" not in lines[0]
     assert sum(line.get("suppressed", 0) for line in lines[1:]) >= 10
-
-
-def test_kept_results_are_forgotten_unless_they_are_used() -> None:
-    @kept.kept(lambda text: len(text))
-    def upper(text: str) -> str:
-        calls.append(text)
-        return text.upper()
-
-    calls: list[str] = []
-    assert [upper("a"), upper("b")] == ["A", "B"]
-    assert upper.trim() == 0
-    upper("a")
-    assert upper.trim() == 2
-    upper("a")
-    upper("b")
-    assert calls == ["a", "b", "b"]
-    assert repr(upper) == "<Kept upper: 2 results, 4 names>"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
-from mesh_pilot.xds import decode
+from mesh_pilot.xds.decode import Decoder
 from mesh_pilot.xds.messages import DeltaRequest, Node, SotwRequest
 
 NAMES = [f"outbound|80||service-{number}.shop.svc.cluster.local" for number in range(100)]
@@ -90,9 +90,9 @@ def test_a_sotw_request_in_parts_is_the_whole(data: bytes) -> None:
         expected = plain_sotw(data)
     except DecodeError:
         with pytest.raises(DecodeError):
-            decode.sotw_request(data)
+            Decoder().sotw(data)
         return
-    assert decode.sotw_request(data) == expected
+    assert Decoder().sotw(data) == expected
 
 
 @given(data=delta_bytes())
@@ -101,9 +101,9 @@ def test_a_delta_request_in_parts_is_the_whole(data: bytes) -> None:
         expected = plain_delta(data)
     except DecodeError:
         with pytest.raises(DecodeError):
-            decode.delta_request(data)
+            Decoder().delta(data)
         return
-    assert decode.delta_request(data) == expected
+    assert Decoder().delta(data) == expected
 
 
 def test_acks_that_differ_in_version_and_nonce_only_are_decoded_once() -> None:
@@ -111,8 +111,9 @@ def test_acks_that_differ_in_version_and_nonce_only_are_decoded_once() -> None:
         found = sotw(version_info=f"v{number}", response_nonce=f"n{number}", type_url=ENDPOINT, resource_names=NAMES)
         return found.SerializeToString()
 
-    first = decode.sotw_request(ack(1))
-    assert all(decode.sotw_request(ack(number)).names is first.names for number in range(2, 20))
+    decoder = Decoder()
+    first = decoder.sotw(ack(1))
+    assert all(decoder.sotw(ack(number)).names is first.names for number in range(2, 20))
 
 
 def test_clients_that_come_back_with_the_same_versions_are_decoded_once() -> None:
@@ -121,6 +122,7 @@ def test_clients_that_come_back_with_the_same_versions_are_decoded_once() -> Non
         rest = message.SerializeToString()
         return delta(node={"id": f"sidecar~10.0.0.{number}~web.shop~x"}).SerializeToString() + rest
 
-    one, other = (decode.delta_request(first_request(number)) for number in (1, 2))
+    decoder = Decoder()
+    one, other = (decoder.delta(first_request(number)) for number in (1, 2))
     assert one.initial_versions is other.initial_versions
     assert (one.node, other.node) == (Node("sidecar~10.0.0.1~web.shop~x"), Node("sidecar~10.0.0.2~web.shop~x"))

@@ -7,7 +7,7 @@ from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryResponse, Dis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, TYPES, Resource, make_resource
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, RESOURCE_TYPES, Resource, make_resource
 from mesh_pilot.xds.encode import Encoder
 from mesh_pilot.xds.messages import Response, Variant
 from tests.xds.driver import Delta, Sotw
@@ -16,7 +16,7 @@ from tests.xds.fake_world import FakeWorld
 resources = st.builds(
     make_resource,
     st.text(max_size=300),
-    st.sampled_from(TYPES),
+    st.sampled_from(tuple(RESOURCE_TYPES)),
     st.one_of(st.binary(max_size=20), st.integers(100, 20_000).map(bytes)),
 )
 
@@ -25,7 +25,7 @@ def responses(variant: Variant) -> st.SearchStrategy[Response]:
     text = st.text(max_size=200)
     removed = st.lists(text, max_size=3).map(tuple) if variant is Variant.DELTA else st.just(())
     found = st.lists(resources, max_size=5).map(tuple)
-    return st.builds(Response, st.just(variant), st.sampled_from(TYPES), text, text, found, removed)
+    return st.builds(Response, st.just(variant), st.sampled_from(tuple(RESOURCE_TYPES)), text, text, found, removed)
 
 
 @given(response=responses(Variant.SOTW), identifier=st.text(min_size=1, max_size=200))
@@ -73,16 +73,16 @@ def test_two_hundred_streams_in_the_same_state_are_sent_the_same_bytes_object(ma
 
 
 def test_what_is_kept_is_bounded() -> None:
-    encoder = Encoder("test", keep_bytes=5000)
+    encoder = Encoder("test", max_cached_bytes=5000)
     sent = [Response(Variant.SOTW, CLUSTER, str(n), str(n), (Resource("a", CLUSTER, bytes(2000)),)) for n in range(10)]
     encoded = [encoder.encode(response) for response in sent]
-    assert encoder.statistics().kept_bytes <= 5000
+    assert encoder.statistics().cached_bytes <= 5000
     assert encoder.encode(sent[-1]) is encoded[-1]
     assert encoder.encode(sent[0]) == encoded[0]
     assert encoder.encode(sent[0]) is not encoded[0]
 
 
 def test_a_response_larger_than_what_is_kept_is_still_sent() -> None:
-    encoder = Encoder("test", keep_bytes=10)
+    encoder = Encoder("test", max_cached_bytes=10)
     response = Response(Variant.SOTW, CLUSTER, "1", "1", (Resource("a", CLUSTER, bytes(2000)),))
     assert encoder.encode(response) is encoder.encode(response)

@@ -41,14 +41,14 @@ def connect(world: FakeWorld, make: type[Client]) -> Client:
 def test_only_a_client_that_asks_for_something_else_makes_work_ahead(make: type[Client]) -> None:
     world = world_of(5)
     client = connect(world, make)
-    assert client.stream.is_newly_asked
+    assert client.stream.has_work
     assert list(client.stream.work()) == []
-    assert not client.stream.is_newly_asked
+    assert not client.stream.has_work
     world.put(ENDPOINT, "outbound|80||service-3.shop.svc.cluster.local", "new")
     assert len(client.settle()) == 1
-    assert not client.stream.is_newly_asked
+    assert not client.stream.has_work
     client.ask(ROUTE, "80")
-    assert client.stream.is_newly_asked
+    assert client.stream.has_work
 
 
 @pytest.mark.parametrize("make", [Sotw, Delta])
@@ -93,7 +93,7 @@ def test_idle_clients_of_one_state_share_it(make: type[Client]) -> None:
         client.ask(ENDPOINT, *map(fresh, names))
         client.ask(LISTENER)
         client.settle()
-        client.journal.responses.clear()
+        client.observer.responses.clear()
         if isinstance(client, Sotw):
             client._names.clear()
         clients.append(client)
@@ -101,8 +101,8 @@ def test_idle_clients_of_one_state_share_it(make: type[Client]) -> None:
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert used / 20 < 20_000
-    assert clients[3].stream.held(CLUSTER) is first.stream.held(CLUSTER)
-    assert clients[3].stream.held(ENDPOINT) is first.stream.held(ENDPOINT)
+    assert clients[3].stream.client_state(CLUSTER) is first.stream.client_state(CLUSTER)
+    assert clients[3].stream.client_state(ENDPOINT) is first.stream.client_state(ENDPOINT)
 
 
 @pytest.mark.parametrize("make", [Sotw, Delta])
@@ -164,8 +164,8 @@ def test_a_client_that_arrives_after_others_of_its_state_looks_at_nothing_itself
     second = arrive(world, make, names)
     assert (world.sets[ENDPOINT].gets, Walked.walks) == (0, 0)
     for type_url in (CLUSTER, ENDPOINT, LISTENER):
-        assert second.stream.held(type_url) is first.stream.held(type_url)
-    for one, other in zip(first.journal.responses, second.journal.responses, strict=True):
+        assert second.stream.client_state(type_url) is first.stream.client_state(type_url)
+    for one, other in zip(first.observer.responses, second.observer.responses, strict=True):
         assert other.resources is one.resources
 
 
@@ -175,7 +175,7 @@ def test_a_delta_client_that_comes_back_after_others_of_its_state_looks_at_nothi
     before = arrive(world, Delta, names)
     had = {
         response.type_url: dict(zip((r.name for r in response.resources), response.versions(), strict=True))
-        for response in before.journal.responses
+        for response in before.observer.responses
     }
 
     def come_back() -> Delta:
@@ -191,7 +191,7 @@ def test_a_delta_client_that_comes_back_after_others_of_its_state_looks_at_nothi
     Walked.walks = 0
     client = come_back()
     assert (world.sets[ENDPOINT].gets, Walked.walks) == (0, 0)
-    assert client.stream.held(ENDPOINT) is before.stream.held(ENDPOINT)
+    assert client.stream.client_state(ENDPOINT) is before.stream.client_state(ENDPOINT)
 
 
 @pytest.mark.parametrize("make", [Sotw, Delta])
@@ -203,4 +203,4 @@ def test_a_change_is_put_together_once_for_all_clients_of_a_state(make: type[Cli
     sent = [client.settle() for client in clients]
     assert all(len(responses) == 1 for responses in sent)
     assert len({id(responses[0].resources) for responses in sent}) == 1
-    assert len({id(client.stream.held(ENDPOINT)) for client in clients}) == 1
+    assert len({id(client.stream.client_state(ENDPOINT)) for client in clients}) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, TYPES, make_resource
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE, make_resource
 from tests.xds.driver import Delta, Sotw, names
 from tests.xds.fake_world import FakeWorld
 
@@ -13,7 +13,7 @@ from tests.xds.fake_world import FakeWorld
 def world() -> FakeWorld:
     world = FakeWorld()
     for name in ("a", "b"):
-        for type_url in TYPES:
+        for type_url in RESOURCE_TYPES:
             world.put(type_url, name)
     return world
 
@@ -23,13 +23,13 @@ def client(world: FakeWorld) -> Delta:
     return Delta(world)
 
 
-@pytest.mark.parametrize("type_url", TYPES)
+@pytest.mark.parametrize("type_url", RESOURCE_TYPES)
 def test_a_first_request_without_names_is_for_everything(client: Delta, type_url: str) -> None:
     client.ask(type_url)
     assert names(client.next()) == ["a", "b"]
 
 
-@pytest.mark.parametrize("type_url", TYPES)
+@pytest.mark.parametrize("type_url", RESOURCE_TYPES)
 def test_a_star_is_for_everything(client: Delta, type_url: str) -> None:
     client.ask(type_url, "*")
     assert names(client.next()) == ["a", "b"]
@@ -47,7 +47,7 @@ def test_a_first_wildcard_request_is_answered_even_with_nothing() -> None:
     assert (response.resources, response.removed) == ((), ())
 
 
-@pytest.mark.parametrize("type_url", TYPES)
+@pytest.mark.parametrize("type_url", RESOURCE_TYPES)
 def test_only_what_changed_is_sent(client: Delta, world: FakeWorld, type_url: str) -> None:
     client.ask(type_url)
     client.settle()
@@ -241,7 +241,7 @@ def test_a_client_that_lags_behind_the_log_is_compared(client: Delta, world: Fak
     client.ask(ENDPOINT, "a", "b")
     (response,) = client.responses()
     world.put(ENDPOINT, "b", "new")
-    world.sets[ENDPOINT].forget_log()
+    world.sets[ENDPOINT].forget_history()
     client.ack(response)
     assert names(client.next()) == ["b"]
 

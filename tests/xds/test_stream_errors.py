@@ -72,7 +72,7 @@ def test_the_proxy_is_who_its_node_says() -> None:
     proxy = client.stream.proxy
     assert proxy is not None
     assert (proxy.name, proxy.namespace, proxy.version) == ("web-1.shop", "shop", "1.40.0")
-    assert client.journal.proxies == [proxy]
+    assert client.observer.proxies == [proxy]
     assert client.stream.waiting_for() == Waiting()
 
 
@@ -107,7 +107,7 @@ def test_the_stream_shows_its_state() -> None:
     assert "<EDS 1 names un-ACKed" in shown
     client.ack(clusters)
     first, second = client.stream.statistics()
-    assert (first.type_url, first.phase.value, first.wildcard, first.held) == (CLUSTER, "ACKed", True, 1)
+    assert (first.type_url, first.phase.value, first.wildcard, first.resources) == (CLUSTER, "ACKed", True, 1)
     assert (first.nonce, first.acked_nonce, first.acked_version) == (clusters.nonce, clusters.nonce, clusters.version)
     assert (second.names, second.phase.value, second.acked_nonce) == (1, "un-ACKed", "")
 

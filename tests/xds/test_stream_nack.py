@@ -32,7 +32,7 @@ def test_a_refusal_names_the_resources_and_the_configs_behind_them(client: Sotw 
     client.ask(CLUSTER)
     (response,) = client.responses()
     client.nack(response, "Error adding/updating cluster(s) reviews-v1: no such thing")
-    (nack,) = client.journal.nacks
+    (nack,) = client.observer.nacks
     assert nack.proxy is client.stream.proxy
     assert (nack.type_url, nack.nonce, nack.version) == (CLUSTER, response.nonce, response.version)
     assert (nack.names, nack.configs) == (("reviews-v1",), (RULE,))
@@ -43,7 +43,7 @@ def test_all_the_resources_of_the_reason_are_named(client: Sotw | Delta) -> None
     client.ask(CLUSTER)
     (response,) = client.responses()
     client.nack(response, "Error adding/updating cluster(s) reviews: bad, ratings: worse")
-    (nack,) = client.journal.nacks
+    (nack,) = client.observer.nacks
     assert set(nack.names) == {"reviews", "ratings"}
     assert nack.configs == (RULE, SERVICE)
 
@@ -53,15 +53,15 @@ def test_the_only_resource_of_a_response_is_to_blame(client: Sotw | Delta, world
     client.ask(ENDPOINT, "reviews")
     (response,) = client.responses()
     client.nack(response, "malformed")
-    assert client.journal.nacks[0].names == ("reviews",)
-    assert client.journal.nacks[0].configs == (SERVICE,)
+    assert client.observer.nacks[0].names == ("reviews",)
+    assert client.observer.nacks[0].configs == (SERVICE,)
 
 
 def test_a_reason_that_names_nothing_leaves_the_names_open(client: Sotw | Delta) -> None:
     client.ask(CLUSTER)
     (response,) = client.responses()
     client.nack(response, "malformed")
-    assert client.journal.nacks[0].names == ()
+    assert client.observer.nacks[0].names == ()
 
 
 def test_a_refusal_is_known_by_its_error_even_when_the_version_agrees(world: FakeWorld) -> None:
@@ -69,8 +69,8 @@ def test_a_refusal_is_known_by_its_error_even_when_the_version_agrees(world: Fak
     client.ask(CLUSTER)
     (response,) = client.responses()
     client.ask(CLUSTER, nonce=response.nonce, version=response.version, error="no")
-    assert len(client.journal.nacks) == 1
-    assert client.journal.acks == []
+    assert len(client.observer.nacks) == 1
+    assert client.observer.acks == []
 
 
 def test_an_older_version_without_an_error_is_no_refusal(world: FakeWorld) -> None:
@@ -78,8 +78,8 @@ def test_an_older_version_without_an_error_is_no_refusal(world: FakeWorld) -> No
     client.ask(CLUSTER)
     (response,) = client.responses()
     client.ask(CLUSTER, nonce=response.nonce, version="something old")
-    assert client.journal.nacks == []
-    assert client.journal.acks == [(CLUSTER, response.nonce, response.version)]
+    assert client.observer.nacks == []
+    assert client.observer.acks == [(CLUSTER, response.nonce, response.version)]
 
 
 def test_after_a_refusal_nothing_is_sent_until_something_changes(client: Sotw | Delta, world: FakeWorld) -> None:
@@ -102,7 +102,7 @@ def test_other_types_go_on_after_a_refusal(client: Sotw | Delta, world: FakeWorl
     client.ask(LISTENER)
     clusters, _ = client.responses()
     client.nack(clusters)
-    client.ack(client.journal.responses[1])
+    client.ack(client.observer.responses[1])
     world.put(LISTENER, "web", "new")
     assert [r.type_url for r in client.settle()] == [LISTENER]
 
@@ -198,4 +198,4 @@ def test_a_refusal_that_also_changes_the_names_does_both(world: FakeWorld) -> No
     (response,) = client.responses()
     client.ask(ENDPOINT, "a", "b", nonce=response.nonce, error="no")
     assert names(client.next()) == ["b"]
-    assert len(client.journal.nacks) == 1
+    assert len(client.observer.nacks) == 1

@@ -37,8 +37,8 @@ def replace_set(type_url: str) -> Step:
     return lambda client: client.world.replace_set(type_url)
 
 
-def forget_log(type_url: str) -> Step:
-    return lambda client: client.world.sets[type_url].forget_log()
+def forget_history(type_url: str) -> Step:
+    return lambda client: client.world.sets[type_url].forget_history()
 
 
 def subscribe(type_url: str, wanted: list[str], wildcard: bool) -> Step:
@@ -67,7 +67,7 @@ changes = st.one_of(
     st.builds(put, types, names, contents),
     st.builds(remove, types, st.sampled_from(NAMES)),
     st.builds(replace_set, types),
-    st.builds(forget_log, types),
+    st.builds(forget_history, types),
 )
 wishes = st.one_of(
     st.builds(subscribe, asked_types, some_names, st.booleans()),

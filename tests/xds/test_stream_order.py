@@ -6,7 +6,16 @@ from collections.abc import Iterable
 
 import pytest
 
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, TYPES, VIRTUAL_HOST
+from mesh_pilot.model.resource import (
+    CLUSTER,
+    ENDPOINT,
+    EXTENSION,
+    LISTENER,
+    RESOURCE_TYPES,
+    ROUTE,
+    SECRET,
+    VIRTUAL_HOST,
+)
 from mesh_pilot.xds.messages import Response, Variant
 from tests.xds.driver import Delta, Sotw, names
 from tests.xds.fake_world import FakeWorld
@@ -55,7 +64,7 @@ def kinds(responses: list[Response]) -> list[str]:
 def test_types_are_sent_in_order(make: type[Client]) -> None:
     world = FakeWorld()
     client = make(world)
-    for type_url in reversed(TYPES):
+    for type_url in reversed(RESOURCE_TYPES):
         world.put(type_url, "a")
         client.ask(type_url, *([] if type_url in (CLUSTER, LISTENER) else ["a"]))
     assert kinds(client.responses()) == [CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, SECRET, EXTENSION]
@@ -130,7 +139,7 @@ def test_a_new_cluster_that_is_gone_before_its_endpoints_were_asked_for_has_none
     client.ack(clusters)
     last = client.settle()
     assert CLUSTER in kinds(last)
-    assert "c" not in client.stream.held(CLUSTER)
+    assert "c" not in client.stream.client_state(CLUSTER)
 
 
 def test_a_reconnecting_client_that_waits_for_the_endpoints_of_a_cluster_that_is_gone_is_told_of_none(
@@ -141,7 +150,7 @@ def test_a_reconnecting_client_that_waits_for_the_endpoints_of_a_cluster_that_is
     client.ask(ENDPOINT, "a", "gone")
     assert [names(r) for r in client.settle()] == [["a"]]
     assert client.stream.waiting_for().clusters
-    client.stream.stop_rejoining()
+    client.stream.end_reconnect_grace()
     assert not client.stream.waiting_for().clusters
     assert [(r.name, r.body) for response in client.settle() for r in response.resources] == [("gone", b"\n\x04gone")]
     client.ask(CLUSTER, version="of another replica")
@@ -153,7 +162,7 @@ def test_a_reconnecting_client_that_asks_for_its_clusters_too_is_told_of_no_endp
     client.ask(CLUSTER, version="of another replica")
     client.ask(ENDPOINT, "a", "gone")
     assert not client.stream.waiting_for().clusters
-    client.stream.stop_rejoining()
+    client.stream.end_reconnect_grace()
     assert [n for r in client.settle() for n in names(r)] == ["a", "b", "a"]
 
 
@@ -238,7 +247,7 @@ def test_a_client_that_never_asks_for_those_endpoints_can_be_given_up_on(client:
     world.put(ENDPOINT, "c")
     world.put(ROUTE, "web", "to c")
     client.settle()
-    client.stream.stop_warming()
+    client.stream.end_warming()
     assert kinds(client.responses()) == [ROUTE]
 
 
@@ -418,7 +427,7 @@ def test_a_reconnecting_delta_client_without_routes_is_given_up_on(world: FakeWo
     client = Delta(world)
     client.ask(CLUSTER, has={"gone": "1"})
     assert kinds(client.settle()) == [CLUSTER]
-    client.stream.stop_rejoining()
+    client.stream.end_reconnect_grace()
     assert [r.removed for r in client.settle()] == [("gone",)]
 
 
@@ -456,7 +465,7 @@ def test_a_sotw_client_that_comes_back_soon_is_known(world: FakeWorld) -> None:
     client.ask(LISTENER)
     client.ask(ROUTE, "web")
     assert kinds(client.responses()) == [ROUTE, LISTENER]
-    for response in client.journal.responses[-2:]:
+    for response in client.observer.responses[-2:]:
         client.ack(response)
     assert names(client.next()) == ["a", "c"]
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mesh_pilot.envoy.clusters.placeholders import no_endpoints
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, Resource
-from mesh_pilot.xds.encode import no_endpoints
 from mesh_pilot.xds.messages import Response, Variant
 from tests.xds.fake_world import FakeWorld
 from tests.xds.model_client import ModelClient
@@ -100,7 +100,7 @@ class StrictEnvoy(ModelClient):
                 for resource in self.resources(type_url).values():
                     assert not clusters_of(resource) & emptied & self.known, "a cluster is emptied that is still named"
         if response.type_url == LISTENER and not sent <= self.resources(LISTENER).keys():
-            table, due = self.stream.held(ROUTE).get("r"), self.world.sets[ROUTE].get("r")
+            table, due = self.stream.client_state(ROUTE).get("r"), self.world.sets[ROUTE].get("r")
             assert ROUTE not in self.sent_types or table == due, "a new listener comes before its table is up to date"
         self.sent_types.add(response.type_url)
         if response.type_url in (LISTENER, ROUTE):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
+from mesh_pilot.envoy.clusters.placeholders import INITIAL_FETCH_TIMEOUT_SECONDS, placeholder
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from mesh_pilot.xds.messages import Response
-from mesh_pilot.xds.placeholders import MAX_PLACEHOLDERS, PATIENCE_SECONDS, placeholder
+from mesh_pilot.xds.ordering import MAX_PLACEHOLDERS
 from tests.xds.driver import Sotw, names
 from tests.xds.fake_world import FakeWorld
 
@@ -68,7 +69,7 @@ def test_what_stands_for_it_waits_for_its_endpoints_but_not_for_ever() -> None:
     cluster = Cluster.FromString(placeholder("old").body)
     source = cluster.eds_cluster_config.eds_config
     assert (cluster.name, cluster.type, source.HasField("ads")) == ("old", Cluster.EDS, True)
-    assert source.initial_fetch_timeout.seconds == PATIENCE_SECONDS > 0
+    assert source.initial_fetch_timeout.seconds == INITIAL_FETCH_TIMEOUT_SECONDS > 0
 
 
 def test_clusters_wait_for_the_client_to_ask_for_endpoints(client: Sotw) -> None:
@@ -80,7 +81,7 @@ def test_clusters_wait_for_the_client_to_ask_for_endpoints(client: Sotw) -> None
 
 def test_a_client_that_asks_for_no_endpoints_is_given_up_on(client: Sotw) -> None:
     client.ask(CLUSTER, version=FORGOTTEN)
-    client.stream.stop_rejoining()
+    client.stream.end_reconnect_grace()
     assert shown(client.settle()) == [(CLUSTER, ["dns", "kept", "new"])]
 
 
@@ -106,7 +107,7 @@ def test_a_cluster_that_is_there_again_is_itself(client: Sotw, world: FakeWorld)
     world.put(ENDPOINT, "old")
     again = world.put(CLUSTER, "old")
     sent = client.settle()
-    client.ack(next(r for r in client.journal.responses if r.type_url == CLUSTER))
+    client.ack(next(r for r in client.observer.responses if r.type_url == CLUSTER))
     sent += client.settle()
     clusters = [r for r in sent if r.type_url == CLUSTER]
     assert again in clusters[-1].resources
@@ -119,8 +120,8 @@ def test_while_the_new_routes_are_refused_the_old_cluster_stays(client: Sotw, wo
     for type_url in (ENDPOINT, LISTENER, CLUSTER):
         client.ack(sent[type_url])
     assert client.responses() == []
-    assert "old" in client.stream.held(CLUSTER)
+    assert "old" in client.stream.client_state(CLUSTER)
     world.put(ROUTE, "web", "mended")
     sent_then = client.settle()
     assert shown(sent_then)[0] == (ROUTE, ["web"])
-    assert "old" not in client.stream.held(CLUSTER)
+    assert "old" not in client.stream.client_state(CLUSTER)

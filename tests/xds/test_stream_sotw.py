@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET, TYPES
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE, SECRET
 from tests.xds.driver import Sotw, names
 from tests.xds.fake_world import FakeWorld
 
@@ -13,7 +13,7 @@ from tests.xds.fake_world import FakeWorld
 def world() -> FakeWorld:
     world = FakeWorld()
     for name in ("a", "b"):
-        for type_url in TYPES:
+        for type_url in RESOURCE_TYPES:
             world.put(type_url, name)
     return world
 
@@ -23,19 +23,19 @@ def client(world: FakeWorld) -> Sotw:
     return Sotw(world)
 
 
-@pytest.mark.parametrize("type_url", TYPES)
+@pytest.mark.parametrize("type_url", RESOURCE_TYPES)
 def test_a_first_request_without_names_is_for_everything(client: Sotw, type_url: str) -> None:
     client.ask(type_url)
     assert names(client.next()) == ["a", "b"]
 
 
-@pytest.mark.parametrize("type_url", TYPES)
+@pytest.mark.parametrize("type_url", RESOURCE_TYPES)
 def test_a_star_is_for_everything(client: Sotw, type_url: str) -> None:
     client.ask(type_url, "*")
     assert names(client.next()) == ["a", "b"]
 
 
-@pytest.mark.parametrize("type_url", TYPES)
+@pytest.mark.parametrize("type_url", RESOURCE_TYPES)
 def test_only_what_is_named_is_sent(client: Sotw, type_url: str) -> None:
     client.ask(type_url, "b")
     assert names(client.next()) == ["b"]
@@ -63,7 +63,7 @@ def test_no_names_after_some_names_mean_nothing(client: Sotw, world: FakeWorld) 
     client.ask(LISTENER, nonce=response.nonce)
     world.put(LISTENER, "a", "new")
     assert client.responses() == []
-    assert client.stream.held(LISTENER) == {}
+    assert client.stream.client_state(LISTENER) == {}
 
 
 def test_no_names_after_no_names_still_mean_everything(client: Sotw, world: FakeWorld) -> None:
@@ -203,7 +203,7 @@ def test_a_stale_nonce_is_ignored(client: Sotw, world: FakeWorld) -> None:
     client.ask(CLUSTER, nonce=first.nonce, error="too late")
     client.ask(CLUSTER, nonce="never sent")
     assert client.stream.waiting_for().acks == (CLUSTER,)
-    assert client.journal.nacks == []
+    assert client.observer.nacks == []
     client.ack(second)
     assert client.stream.waiting_for().acks == ()
 
@@ -234,7 +234,7 @@ def test_a_repeated_ack_is_noted_once(client: Sotw) -> None:
     (response,) = client.responses()
     client.ack(response)
     client.ack(response)
-    assert client.journal.acks == [(CLUSTER, response.nonce, response.version)]
+    assert client.observer.acks == [(CLUSTER, response.nonce, response.version)]
     assert client.responses() == []
 
 

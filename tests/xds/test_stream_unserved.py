@@ -36,8 +36,8 @@ def test_an_unknown_type_is_answered_with_nothing_and_costs_the_stream_nothing(
     ]
     world.put(CLUSTER, "b")
     assert [names(r) for r in client.settle()] == [["a", "b"] if make is Sotw else ["b"]]
-    assert client.journal.unserved_types == [NAMES, DEBUG]
-    assert {r.type_url for r in client.journal.responses} == {CLUSTER}
+    assert client.observer.unserved_types == [NAMES, DEBUG]
+    assert {r.type_url for r in client.observer.responses} == {CLUSTER}
     assert [each.type_url for each in client.stream.statistics()] == [CLUSTER]
 
 
@@ -101,6 +101,6 @@ def test_a_stream_is_answered_about_so_many_unknown_types(world: FakeWorld) -> N
     client = Sotw(world)
     for number in range(2 * MAX_TYPES):
         client.ask(f"{NAMES}{number}")
-    assert len(client.settle()) == len(client.journal.unserved_types) == MAX_TYPES
+    assert len(client.settle()) == len(client.observer.unserved_types) == MAX_TYPES
     client.ask(CLUSTER)
     assert [r.type_url for r in client.settle()] == [CLUSTER]

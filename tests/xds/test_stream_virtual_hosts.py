@@ -72,7 +72,7 @@ def start(client: Delta, *tables: str) -> dict[str, Response]:
     """An Envoy that has everything; the last response of each type."""
     client.ask(CLUSTER)
     found = client.settle()
-    client.ask(ENDPOINT, *(n for n in client.stream.held(CLUSTER) if n.startswith("outbound|")))
+    client.ask(ENDPOINT, *(n for n in client.stream.client_state(CLUSTER) if n.startswith("outbound|")))
     client.ask(LISTENER)
     client.ask(ROUTE, *tables)
     found += client.settle()
@@ -213,7 +213,7 @@ def test_a_refusal_names_the_virtual_host_and_what_it_was_made_from(client: Delt
     update(world, routes("a", 218))
     (response,) = client.responses()
     client.nack(response, "no such thing")
-    (nack,) = client.journal.nacks
+    (nack,) = client.observer.nacks
     assert (nack.type_url, nack.names) == (VIRTUAL_HOST, (A,))
     assert ConfigKey("VirtualService", "shop", "a") in nack.configs
     assert client.responses() == [], "what was refused is not sent again as it is"

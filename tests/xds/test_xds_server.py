@@ -25,7 +25,7 @@ from structlog.testing import capture_logs
 
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, TYPES
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, RESOURCE_TYPES, ROUTE, SECRET
 from mesh_pilot.rpc import Cardinality, ClientCall, Server, open_channel, open_listeners, serve
 from mesh_pilot.xds import server as xds_server
 from mesh_pilot.xds.server import XdsServer
@@ -57,7 +57,7 @@ class Plane:
 @asynccontextmanager
 async def plane(options: XdsOptions | None = None) -> AsyncIterator[Plane]:
     world = FakeWorld()
-    for type_url in TYPES:
+    for type_url in RESOURCE_TYPES:
         for name in ("a", "b"):
             world.put(type_url, name)
     xds = XdsServer(world, identifier="mesh-pilot test", options=options or XdsOptions())
@@ -335,7 +335,10 @@ async def test_the_status_tells_what_each_proxy_has(channels: Any) -> None:
     (line,) = [entry for entry in logs if entry["event"].startswith("NACK")]
     assert (line["type"], line["resources"], line["configs"]) == ("EDS", ["a"], ["DestinationRule/shop/a"])
     assert (line["proxy"], line["reason"], line["log_level"]) == (NODE.id, "no such address", "warning")
-    assert [entry["event"] for entry in logs if entry["log_level"] == "info"] == ["connected", "gone"]
+    assert [entry["event"] for entry in logs if entry["log_level"] == "info"] == [
+        "proxy connected",
+        "proxy disconnected",
+    ]
 
 
 async def test_a_crowd_that_comes_and_goes_does_not_fill_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,10 +351,11 @@ async def test_a_crowd_that_comes_and_goes_does_not_fill_the_log(monkeypatch: py
                     await call.recv_message()
                 await here.until_idle()
             assert here.xds.statistics().suppressed_log_lines == 29
-    written = [(entry["event"], entry["log_level"]) for entry in logs if entry["event"] in ("connected", "gone")]
-    assert written[:11] == ([("connected", "info"), ("gone", "info")] * 6)[:11]
-    assert written[11:] == ([("connected", "debug"), ("gone", "debug")] * 15)[-29:]
-    assert all(entry["proxy"] == NODE.id for entry in logs if entry["event"] == "gone")
+    events = ("proxy connected", "proxy disconnected")
+    written = [(entry["event"], entry["log_level"]) for entry in logs if entry["event"] in events]
+    assert written[:11] == ([(event, "info") for event in events] * 6)[:11]
+    assert written[11:] == ([(event, "debug") for event in events] * 15)[-29:]
+    assert all(entry["proxy"] == NODE.id for entry in logs if entry["event"] in events)
 
 
 async def test_streams_that_wait_for_admission_and_give_up_take_nothing_from_others() -> None:

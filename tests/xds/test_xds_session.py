@@ -18,13 +18,14 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
+from mesh_pilot.xds.decode import Decoder
 from mesh_pilot.xds.encode import Encoder
 from mesh_pilot.xds.messages import Code, StreamError, Variant
 from mesh_pilot.xds.session import Session, XdsOptions
 from mesh_pilot.xds.status import StatusRegistry
 from tests.xds.fake_world import NODE, FakeWorld
 
-OPTIONS = XdsOptions(warming_seconds=3, rejoining_seconds=0.2, refusal_backoff_seconds=1, max_refusal_backoff_seconds=5)
+OPTIONS = XdsOptions(warming_seconds=3, reconnect_grace_seconds=0.2, nack_backoff_seconds=1, max_nack_backoff_seconds=5)
 
 
 class Client:
@@ -42,6 +43,7 @@ class Client:
             world,
             variant,
             only=None,
+            decoder=Decoder(options.bounds),
             encoder=Encoder("test"),
             registry=self.registry,
             connection=self.registry.connect(variant, "test"),
@@ -268,7 +270,7 @@ async def test_the_log_tells_of_connecting_and_refusing(autojump_clock: MockCloc
             client.refuse(await client.receive())
             await wait_all_tasks_blocked()
     shown = [(entry["event"].split(":")[0], entry["log_level"]) for entry in logs if entry["log_level"] != "debug"]
-    assert shown == [("connected", "info"), ("NACK", "warning")]
+    assert shown == [("proxy connected", "info"), ("NACK", "warning")]
     assert {entry["proxy"] for entry in logs} == {NODE.id}
 
 

@@ -11,9 +11,10 @@ import click
 
 from mesh_pilot.cli.options import address
 from mesh_pilot.cli.terminal import coloured, width
+from mesh_pilot.model.resource import RESOURCE_TYPES
 
-TYPES = ("CDS", "EDS", "LDS", "RDS", "VHDS", "SDS", "ECDS")
-COLUMNS = ("NAME", "TYPE", "ENVOY", "XDS", *TYPES)
+SHORT_TYPES = tuple(resource_type.short for resource_type in RESOURCE_TYPES.values())
+COLUMNS = ("NAME", "TYPE", "ENVOY", "XDS", *SHORT_TYPES)
 _NONE = "-"
 """What stands in a column where there is nothing: every line of a pipe has as many words."""
 
@@ -89,7 +90,7 @@ def _as_json(entry: Entry) -> Mapping[str, object]:
         "envoy": entry["proxy_version"],
         "xds": entry["xds"],
         "connected_at": entry["connected_at"],
-        "status": {name: entry["status"][name] for name in TYPES if name in entry["status"]},
+        "status": {name: entry["status"][name] for name in SHORT_TYPES if name in entry["status"]},
         "refused": [{key: record[key] for key in refused} for record in entry.get("refused", ())],
     }
 
@@ -101,7 +102,9 @@ def _print(entries: Sequence[Entry]) -> None:
         lines = _table([COLUMNS, *([cell.replace(" ", "_") for cell in row] for row in rows)])
     else:
         used = [
-            index for index, name in enumerate(COLUMNS) if name not in TYPES or any(r[index] != _NONE for r in rows)
+            index
+            for index, name in enumerate(COLUMNS)
+            if name not in SHORT_TYPES or any(r[index] != _NONE for r in rows)
         ]
         lines = _table([[row[index] for index in used] for row in (COLUMNS, *rows)])
         if max(map(len, lines)) > columns:
@@ -118,7 +121,7 @@ def _print(entries: Sequence[Entry]) -> None:
 def _row(entry: Entry) -> list[str]:
     status = entry["status"]
     cells = [entry["proxy"], entry["proxy_type"], entry["proxy_version"], entry["xds"]]
-    cells += [status.get(name, "") for name in TYPES]
+    cells += [status.get(name, "") for name in SHORT_TYPES]
     return [cell or _NONE for cell in cells]
 
 
@@ -130,7 +133,7 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 def _stacked(entry: Entry) -> list[str]:
     """A proxy in two lines, for a terminal that is too narrow for the table: who, and the types by their state."""
     by_state: dict[str, list[str]] = {}
-    for name in TYPES:
+    for name in SHORT_TYPES:
         if name in entry["status"]:
             by_state.setdefault(entry["status"][name], []).append(name)
     states = ", ".join(f"{state} {' '.join(names)}" for state, names in by_state.items())

@@ -21,18 +21,58 @@ VIRTUAL_HOST = PREFIX + "envoy.config.route.v3.VirtualHost"
 SECRET = PREFIX + "envoy.extensions.transport_sockets.tls.v3.Secret"
 EXTENSION = PREFIX + "envoy.config.core.v3.TypedExtensionConfig"
 
-TYPES = (CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, SECRET, EXTENSION)
-"""Every type served, in the order in which they are sent: make before break."""
 
-SHORT = {
-    CLUSTER: "CDS",
-    ENDPOINT: "EDS",
-    LISTENER: "LDS",
-    ROUTE: "RDS",
-    VIRTUAL_HOST: "VHDS",
-    SECRET: "SDS",
-    EXTENSION: "ECDS",
-}
+@attrs.frozen
+class ResourceType:
+    """A type of resource that is served: all that other rooms need to know of it besides its generator."""
+
+    url: str
+    short: str
+    """The abbreviation in logs, metrics and tables, such as ``CDS``."""
+    sync_name: str
+    """How ``/debug/syncz`` calls it."""
+    dump: tuple[str, str, str]
+    """Its section of ``/config_dump``: the message, the field with all resources, the field with one."""
+    service: str = ""
+    """The gRPC service for this type alone, and the name of its methods after ``Stream`` and ``Delta``."""
+    method: str = ""
+    refers_to_clusters: bool = False
+    """Its resources name clusters, so clusters come before it and are removed after it."""
+
+
+_TYPES = (
+    ResourceType(
+        CLUSTER, "CDS", "cluster", ("ClustersConfigDump", "dynamic_active_clusters", "cluster"),
+        "envoy.service.cluster.v3.ClusterDiscoveryService", "Clusters",
+    ),
+    ResourceType(
+        ENDPOINT, "EDS", "endpoint", ("EndpointsConfigDump", "dynamic_endpoint_configs", "endpoint_config"),
+        "envoy.service.endpoint.v3.EndpointDiscoveryService", "Endpoints",
+    ),
+    ResourceType(
+        LISTENER, "LDS", "listener", ("ListenersConfigDump", "dynamic_listeners", "listener"),
+        "envoy.service.listener.v3.ListenerDiscoveryService", "Listeners", refers_to_clusters=True,
+    ),
+    ResourceType(
+        ROUTE, "RDS", "route", ("RoutesConfigDump", "dynamic_route_configs", "route_config"),
+        "envoy.service.route.v3.RouteDiscoveryService", "Routes", refers_to_clusters=True,
+    ),
+    ResourceType(
+        VIRTUAL_HOST, "VHDS", "virtualhost", ("VirtualHostsConfigDump", "dynamic_virtual_hosts", "virtual_host"),
+        refers_to_clusters=True,
+    ),
+    ResourceType(
+        SECRET, "SDS", "secret", ("SecretsConfigDump", "dynamic_active_secrets", "secret"),
+        "envoy.service.secret.v3.SecretDiscoveryService", "Secrets",
+    ),
+    ResourceType(
+        EXTENSION, "ECDS", "extensionconfig", ("EcdsConfigDump", "ecds_filters", "ecds_filter"),
+        "envoy.service.extension.v3.ExtensionConfigDiscoveryService", "ExtensionConfigs", refers_to_clusters=True,
+    ),
+)  # fmt: skip
+
+RESOURCE_TYPES = {resource_type.url: resource_type for resource_type in _TYPES}
+"""Every type served by its URL, in the order in which they are sent: make before break."""
 
 
 def host_name(table: str, host: str) -> str:

@@ -20,7 +20,7 @@ from mesh_pilot.ops.answers import Json, html, json_answer, text
 from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.xds.log_limiter import LogLimiter
+from mesh_pilot.xds.limits import LogLimiter
 
 log = structlog.get_logger(scope="ops")
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
 
-from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.config.core.v3.base_pb2 import DataSource
-from envoy.config.core.v3.extension_pb2 import TypedExtensionConfig
-from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
-from envoy.config.listener.v3.listener_pb2 import Listener
-from envoy.config.route.v3.route_components_pb2 import VirtualHost
-from envoy.config.route.v3.route_pb2 import RouteConfiguration
 from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
+from google.protobuf import descriptor_pool
 from google.protobuf.json_format import MessageToDict
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
 
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, VIRTUAL_HOST, Resource
+from mesh_pilot.model.resource import LISTENER, PREFIX, RESOURCE_TYPES, SECRET, Resource
 from mesh_pilot.ops.answers import Json
 from mesh_pilot.xds.status import TypeDump
 
@@ -34,13 +29,13 @@ def config_dump(dumps: tuple[TypeDump, ...]) -> Json:
 
 
 def _section(dump: TypeDump) -> Json:
-    name, field, entry = _SECTIONS[dump.type_url]
+    name, field, _ = RESOURCE_TYPES[dump.type_url].dump
     return {
         "@type": f"type.googleapis.com/envoy.admin.v3.{name}",
         "version_info": dump.version,
         "accepted": dump.is_acked,
         field: [
-            {**entry(resource, _message(resource)), "made_from": [str(key) for key in resource.configs]}
+            {**_entry(resource, _message(resource)), "made_from": [str(key) for key in resource.configs]}
             for resource in dump.resources
         ],
     }
@@ -51,7 +46,8 @@ def _message(resource: Resource) -> Json:
     if not resource.body:
         return {"name": resource.name, "unknown": "the proxy brought it from an earlier connection"}
     try:
-        message = _MESSAGES[resource.type_url].FromString(resource.body)
+        name = resource.type_url.removeprefix(PREFIX)
+        message = GetMessageClass(descriptor_pool.Default().FindMessageTypeByName(name)).FromString(resource.body)
         if isinstance(message, Secret):
             _blank(message)
         shown: dict[str, Json] = MessageToDict(message, preserving_proto_field_name=True)
@@ -70,34 +66,10 @@ def _blank(secret: Secret) -> None:
         key.CopyFrom(DataSource(inline_bytes=BLANK))
 
 
-def _named(field: str) -> Callable[[Resource, Json], Entry]:
-    return lambda resource, message: {"version_info": resource.version, field: message}
-
-
-def _listener(resource: Resource, message: Json) -> Entry:
-    return {"name": resource.name, "active_state": {"version_info": resource.version, "listener": message}}
-
-
-def _secret(resource: Resource, message: Json) -> Entry:
-    return {"name": resource.name, "version_info": resource.version, "secret": message}
-
-
-_MESSAGES: dict[str, type[Message]] = {
-    CLUSTER: Cluster,
-    ENDPOINT: ClusterLoadAssignment,
-    LISTENER: Listener,
-    ROUTE: RouteConfiguration,
-    VIRTUAL_HOST: VirtualHost,
-    SECRET: Secret,
-    EXTENSION: TypedExtensionConfig,
-}
-
-_SECTIONS: dict[str, tuple[str, str, Callable[[Resource, Json], Entry]]] = {
-    CLUSTER: ("ClustersConfigDump", "dynamic_active_clusters", _named("cluster")),
-    ENDPOINT: ("EndpointsConfigDump", "dynamic_endpoint_configs", _named("endpoint_config")),
-    LISTENER: ("ListenersConfigDump", "dynamic_listeners", _listener),
-    ROUTE: ("RoutesConfigDump", "dynamic_route_configs", _named("route_config")),
-    VIRTUAL_HOST: ("VirtualHostsConfigDump", "dynamic_virtual_hosts", _named("virtual_host")),
-    SECRET: ("SecretsConfigDump", "dynamic_active_secrets", _secret),
-    EXTENSION: ("EcdsConfigDump", "ecds_filters", _named("ecds_filter")),
-}
+def _entry(resource: Resource, message: Json) -> Entry:
+    """One resource of a section."""
+    _, _, field = RESOURCE_TYPES[resource.type_url].dump
+    entry = {"version_info": resource.version, field: message}
+    if resource.type_url == LISTENER:
+        return {"name": resource.name, "active_state": entry}
+    return {"name": resource.name, **entry} if resource.type_url == SECRET else entry

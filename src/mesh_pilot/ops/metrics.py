@@ -23,16 +23,16 @@ from prometheus_client.registry import Collector
 
 from mesh_pilot import __version__
 from mesh_pilot.config_api.server import McpServiceStatistics
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SHORT, TYPES
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE
 from mesh_pilot.ops.answers import printable
 from mesh_pilot.ops.reports import conflict_counts, patch_counts
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.sources.base import Staleness
 from mesh_pilot.sources.mcp.statistics import SIZE_BOUNDS, McpSourceStatistics, SinkServerStatistics
 from mesh_pilot.sources.supervisor import SupervisorStatistics
-from mesh_pilot.xds.log_limiter import LogLimiter
-from mesh_pilot.xds.phase import Phase
+from mesh_pilot.xds.limits import LogLimiter
 from mesh_pilot.xds.status import Durations
+from mesh_pilot.xds.subscription import Phase
 
 log = structlog.get_logger(scope="ops")
 
@@ -42,7 +42,7 @@ Labels = Mapping[str, str]
 
 COMPONENT = {"component": "pilot"}
 
-_TYPE_LABELS = {t: SHORT[t].lower() for t in TYPES}
+_TYPE_LABELS = {url: t.short.lower() for url, t in RESOURCE_TYPES.items()}
 
 
 class Metrics:
@@ -114,7 +114,7 @@ class _Parts(Collector):
         failed = self._state.catalog.failed.total
         name, text = "pilot_total_xds_internal_errors", "Resources that could not be generated, since the start"
         yield _one(name, text, "counter", failed.total())
-        standing = Counter(SHORT[held.failure.type_url].lower() for held in self._state.failures())
+        standing = Counter(RESOURCE_TYPES[held.failure.type_url].short.lower() for held in self._state.failures())
         now = _metric("mesh_pilot_failing_resources", "Resources that cannot be generated now", "gauge")
         for label in _TYPE_LABELS.values():
             now.add_sample(now.name, {"type": label}, standing[label])

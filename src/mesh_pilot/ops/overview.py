@@ -15,8 +15,8 @@ from mesh_pilot.ops import proxy_pages, reports, world_pages
 from mesh_pilot.ops.answers import Json
 from mesh_pilot.ops.page import Cell, bad, described_links, line, links, page, table
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.xds.log_limiter import LogLimiter
-from mesh_pilot.xds.phase import Phase
+from mesh_pilot.xds.limits import LogLimiter
+from mesh_pilot.xds.subscription import Phase
 
 log = structlog.get_logger(scope="ops")
 

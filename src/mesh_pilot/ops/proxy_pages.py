@@ -8,25 +8,15 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, SHORT, TYPES, VIRTUAL_HOST
+from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.ops.answers import Json
 from mesh_pilot.ops.page import ROWS, Cell, bad, moment, table
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.xds.phase import Phase
 from mesh_pilot.xds.status import ConnectionStatus, NackRecord, TypeStatus
+from mesh_pilot.xds.subscription import Phase
 
 STATES = {Phase.IDLE: "NOT SENT", Phase.UNACKED: "STALE", Phase.ACKED: "SYNCED", Phase.NACKED: "NACK"}
 """What ``proxy-status`` shows for where the conversation about a type stands."""
-
-_SYNC_NAMES = {
-    CLUSTER: "cluster",
-    ENDPOINT: "endpoint",
-    LISTENER: "listener",
-    ROUTE: "route",
-    VIRTUAL_HOST: "virtualhost",
-    SECRET: "secret",
-    EXTENSION: "extensionconfig",
-}
 
 
 def names(state: PlaneState) -> list[str]:
@@ -49,10 +39,10 @@ def sync_status(state: PlaneState) -> list[Json]:
             "cluster_id": proxy.text("CLUSTER_ID"),
             "xds": connection.variant.value,
             "connected_at": connection.connected_at.isoformat(),
-            "status": {SHORT[t.type_url]: STATES[t.subscription.phase] for t in connection.types},
+            "status": {RESOURCE_TYPES[t.type_url].short: STATES[t.subscription.phase] for t in connection.types},
         }
         for each in connection.types:
-            name = _SYNC_NAMES[each.type_url]
+            name = RESOURCE_TYPES[each.type_url].sync_name
             entry[f"{name}_sent"] = each.subscription.nonce
             entry[f"{name}_acked"] = each.subscription.acked_nonce
         entry["refused"] = [_nack(record) for record in _standing_nacks(connection)]
@@ -80,7 +70,7 @@ def rejections(state: PlaneState) -> list[Json]:
 def proxy_table(state: PlaneState) -> str:
     """The proxies, for the web page."""
     connected = [c for c in state.xds.status.connections() if c.proxy is not None]
-    headers = ("name", "type", "Envoy", "xDS", "connected since", *(SHORT[t] for t in TYPES))
+    headers = ("name", "type", "Envoy", "xDS", "connected since", *(t.short for t in RESOURCE_TYPES.values()))
     rows = map(_row, connected[:ROWS])
     return table("Proxies", headers, rows, "None is connected.", total=len(connected), more="/debug/syncz")
 
@@ -90,7 +80,7 @@ def _row(connection: ConnectionStatus) -> tuple[str | Cell, ...]:
     assert proxy is not None
     phases = {t.type_url: t.subscription.phase for t in connection.types}
     name = Cell(proxy.name, link=f"/debug/config_dump?proxyID={quote(proxy.id, errors='replace')}")
-    cells = (_cell(phases.get(type_url)) for type_url in TYPES)
+    cells = (_cell(phases.get(type_url)) for type_url in RESOURCE_TYPES)
     return (name, proxy.type.value, proxy.version, connection.variant.value, moment(connection.connected_at), *cells)
 
 
@@ -101,7 +91,7 @@ def nack_table(state: PlaneState) -> str:
         (
             moment(record.at),
             record.nack.proxy.name,
-            SHORT[record.nack.type_url],
+            RESOURCE_TYPES[record.nack.type_url].short,
             ", ".join(record.nack.names),
             bad(record.nack.reason),
             ", ".join(map(str, record.nack.configs)),
@@ -126,10 +116,10 @@ def _stream(connection: ConnectionStatus) -> Json:
         "xds": connection.variant.value,
         "connected_at": connection.connected_at.isoformat(),
         "node": _node(proxy) if proxy else None,
-        "types": {SHORT[t.type_url]: _type(t) for t in connection.types},
+        "types": {RESOURCE_TYPES[t.type_url].short: _type(t) for t in connection.types},
         "waiting_for": {
             "node": waiting.node,
-            "acks": [SHORT[t] for t in waiting.acks],
+            "acks": [RESOURCE_TYPES[t].short for t in waiting.acks],
             "endpoints": sorted(waiting.endpoints),
         },
         "refused": [_nack(record) for record in connection.nacks],
@@ -152,8 +142,8 @@ def _type(status: TypeStatus) -> Json:
         "state": STATES[own.phase],
         "wildcard": own.wildcard,
         "names": own.names,
-        "held": own.held,
-        "in_doubt": own.in_doubt,
+        "held": own.resources,
+        "in_doubt": own.nacked,
         "version": own.version,
         "acked_version": own.acked_version,
         "sent_at": status.sent_at.isoformat() if status.sent_at else None,
@@ -169,7 +159,7 @@ def _nack(record: NackRecord) -> Json:
     return {
         "at": record.at.isoformat(),
         "proxy": nack.proxy.name,
-        "type": SHORT[nack.type_url],
+        "type": RESOURCE_TYPES[nack.type_url].short,
         "resources": list(nack.names),
         "reason": nack.reason,
         "configs": [str(key) for key in nack.configs],

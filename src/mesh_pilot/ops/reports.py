@@ -17,7 +17,7 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failures import Failure, StandingFailure
 from mesh_pilot.mesh.conflicts import ConflictKind
-from mesh_pilot.model.resource import SHORT
+from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.ops.answers import Json
 from mesh_pilot.ops.page import bad, moment, table
 from mesh_pilot.ops.problems import provider_lines
@@ -88,7 +88,7 @@ def failure_entries(failures: Sequence[StandingFailure]) -> list[Json]:
     """An entry for each resource that cannot be generated because of an internal error."""
     return [
         {
-            "type": SHORT[failing.failure.type_url],
+            "type": RESOURCE_TYPES[failing.failure.type_url].short,
             "resource": failing.failure.resource,
             "error": failing.failure.error,
             "place": failing.failure.place,
@@ -149,7 +149,7 @@ def failure_table(failures: Sequence[StandingFailure]) -> str:
         return ""
     rows = (
         (
-            SHORT[failing.failure.type_url],
+            RESOURCE_TYPES[failing.failure.type_url].short,
             failing.failure.resource,
             bad(f"{failing.failure.error} ({failing.failure.place})"),
             state_of(failing.failure),
@@ -180,7 +180,7 @@ def ready_lines(failures: Sequence[StandingFailure], *, verbose: bool) -> Iterat
     if verbose:
         for failing in failures[:READY_LINES]:
             failure = failing.failure
-            resource = f"{SHORT[failure.type_url]} {failure.resource} {state_of(failure)}"
+            resource = f"{RESOURCE_TYPES[failure.type_url].short} {failure.resource} {state_of(failure)}"
             yield f"  {resource} at {first_names(failing.proxies)}: {failure.error}"
         if len(failures) > READY_LINES:
             yield f"  and {len(failures) - READY_LINES} more"

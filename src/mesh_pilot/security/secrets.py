@@ -6,7 +6,7 @@ where the stream is accepted, and stands in ``Proxy.identity``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Set
+from collections.abc import Callable, Hashable
 from datetime import datetime
 
 import attrs
@@ -15,6 +15,7 @@ from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 from mesh_pilot.model.resource import SECRET, Resource, make_resource
 from mesh_pilot.security.ca import Certificate, CertificateAuthority
 from mesh_pilot.security.spiffe import Identity
+from mesh_pilot.snapshots import Snapshot, snapshot_of
 
 CERTIFICATE = "default"
 ROOT = "ROOTCA"
@@ -31,15 +32,12 @@ class IssuerStatistics:
 class Issuer:
     """Keeps one set of secrets an identity, shared by the proxies that have it, and renews them in time.
 
-    ``advance`` gives the next number of the clock that orders changes; ``now`` the wall clock.
+    ``now`` gives the wall clock.
     """
 
-    def __init__(
-        self, authority: CertificateAuthority, *, now: Callable[[], datetime], advance: Callable[[], int]
-    ) -> None:
+    def __init__(self, authority: CertificateAuthority, *, now: Callable[[], datetime]) -> None:
         self.authority = authority
         self.now = now
-        self.advance = advance
         self.issued = 0
         self._sets: dict[Identity, IdentitySet] = {}
 
@@ -65,13 +63,14 @@ class IdentitySet:
     """The two secrets of one identity: a live set like those over the World."""
 
     type_url = SECRET
+    is_plan = True
+    """A wildcard subscription gets them."""
 
     def __init__(self, issuer: Issuer, identity: Identity) -> None:
         self._issuer = issuer
         self._identity = identity
         self._wakers: dict[Hashable, Callable[[], None]] = {}
         self._root = _resource(ROOT, trusted=issuer.authority.root)
-        self._since = issuer.advance()
         self._issue()
 
     def __repr__(self) -> str:
@@ -91,19 +90,15 @@ class IdentitySet:
             for wake in self._wakers.values():
                 wake()
 
-    def refresh(self) -> int:
-        return self._revision
+    def snapshot(self) -> Snapshot:
+        return self._snapshot
 
-    def all(self) -> Mapping[str, Resource]:
-        return self._resources
+    def ask(self, names: frozenset[str]) -> Snapshot:
+        """As ``snapshot``: what there is does not depend on the names."""
+        return self._snapshot
 
     def get(self, name: str) -> Resource | None:
-        return self._resources.get(name)
-
-    def touched_since(self, revision: int) -> Set[str] | None:
-        if revision < self._since:
-            return None
-        return frozenset() if revision >= self._revision else frozenset((CERTIFICATE,))
+        return self._snapshot.entries.get(name)
 
     def attach(self, reader: Hashable, wake: Callable[[], None]) -> None:
         self._wakers[reader] = wake
@@ -117,8 +112,7 @@ class IdentitySet:
         self._certificate: Certificate = issuer.authority.issue(self._identity, issuer.now())
         issuer.issued += 1
         own = _resource(CERTIFICATE, certificate=self._certificate)
-        self._resources = {CERTIFICATE: own, ROOT: self._root}
-        self._revision = issuer.advance()
+        self._snapshot = snapshot_of((own, self._root))
 
 
 def _resource(name: str, *, certificate: Certificate | None = None, trusted: bytes = b"") -> Resource:

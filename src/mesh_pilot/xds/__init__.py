@@ -1,8 +1,13 @@
 """xDS, State of the World and Delta: the protocol as a pure state machine, its gRPC binding, the status registry.
 
-``stream`` decides (with ``subscription`` for each type and ``held`` for what clients have), ``encode`` and ``decode``
-turn its values to bytes and back, ``session`` runs it over a call, ``server`` is what ``rpc`` serves, ``status`` is
-what metrics and people read. ``sets`` is what the engine implements.
+From the inside out:
 
-May import: everything below (``envoy`` and down); the state machine itself imports only ``model``.
+* ``messages`` (requests and responses as values), ``resources`` (what a stream reads: protocols that the catalog
+  implements), ``pending_response``.
+* ``subscription``: one type of one stream. Its "Theory of operation" is where to begin.
+* ``ordering`` (make before break between types), ``unserved``, ``stream``: one stream. Pure up to here.
+* ``decode``, ``encode``: protobuf. ``limits``: log lines and scopes per peer.
+* ``session`` runs a stream over a call, ``server`` is what ``rpc`` serves, ``status`` is what metrics and people read.
+
+May import: everything below; the state machine itself imports only ``model`` and ``snapshots``.
 """

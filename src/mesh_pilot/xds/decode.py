@@ -1,8 +1,8 @@
 """Requests from their protobuf messages.
 
-A request that names all there is, is large, and mostly the same as that of another client, or as the last one of the
-same client, but for a few bytes: node, version, nonce. A message is the concatenation of its fields (Protocol Buffers,
-"Encoding"), so the large part is cut out, and decoded once for all who send it.
+A request that names everything is large. It mostly equals that of another client, or the last one of the same client,
+except for a few bytes: node, version, nonce. A message is the concatenation of its fields (Protocol Buffers,
+"Encoding"), so the large part is cut out and decoded once for all clients that send it.
 """
 
 from __future__ import annotations
@@ -16,19 +16,16 @@ from google.protobuf import struct_pb2
 from google.protobuf.message import DecodeError
 
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, BoundError, Bounds, check
-from mesh_pilot.model.resource import TYPES
+from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.model.service import Locality
 from mesh_pilot.protowire import LEN, WireError, value_span
-from mesh_pilot.xds.kept import kept
-from mesh_pilot.xds.messages import DeltaRequest, Node, SotwRequest
+from mesh_pilot.snapshots import WeightedLru
+from mesh_pilot.xds.messages import DeltaRequest, Node, Request, SotwRequest, Variant
 
-LARGE = 1024
-"""Bytes of a request from which on it is looked at in parts."""
+LARGE_REQUEST = 1024
+"""Bytes from which on a request is decoded in parts."""
 
-BYTES_A_NAME = 50
-"""What keeping the decoded form of a large part counts as, in names: one for so many bytes."""
-
-_MANY = 2
+_NAME_LISTS = 2
 """Lists of names that a request may have, each as long as a subscription: names, and the versions a client has."""
 
 _SOTW_VERSION, _SOTW_NODE, _SOTW_NAMES = 0x0A, 0x12, 0x1A
@@ -36,36 +33,73 @@ _SOTW_VERSION, _SOTW_NODE, _SOTW_NAMES = 0x0A, 0x12, 0x1A
 _DELTA_NODE = 0x0A
 """The first field of ``DeltaDiscoveryRequest``."""
 _DELTA_NAMES = (0x1A, 0x22, 0x2A)
-"""Fields of ``DeltaDiscoveryRequest`` that are there once a name: subscribed, unsubscribed, and what the client has."""
-TAIL = 256
+"""Fields of ``DeltaDiscoveryRequest`` with one name each: subscribed, unsubscribed, and what the client has."""
+_TAIL = 256
 """Bytes at the end of a ``DiscoveryRequest`` within which type and nonce are, unless it is a refusal."""
 
 
-def sotw_request(data: bytes, bounds: Bounds = DEFAULT_BOUNDS) -> SotwRequest:
-    """A ``DiscoveryRequest``. Raises google.protobuf.message.DecodeError, or BoundError."""
-    check(bounds, "max_request_bytes", "bytes in a request", len(data))
-    if len(data) >= LARGE:
-        start = _after(data, _after(data, 0, _SOTW_VERSION), _SOTW_NODE)
-        end = _names_end(data)
-        if start < end and data[start] == _SOTW_NAMES and (names := _only_names(data[start:end], bounds)) is not None:
-            rest = data[:start] + data[end:]
-            check_fields(rest, (_SOTW_NAMES,), bounds)
-            message = discovery_pb2.DiscoveryRequest.FromString(rest)
-            return _sotw(message, (*names, *message.resource_names) if message.resource_names else names, bounds)
-    check_fields(data, (_SOTW_NAMES,), bounds)
-    message = discovery_pb2.DiscoveryRequest.FromString(data)
-    return _sotw(message, tuple(message.resource_names), bounds)
+class Decoder:
+    """Decodes the requests of all streams. Mutable state: the decoded large parts of the latest ones."""
+
+    def __init__(self, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+        self._bounds = bounds
+        self._cache = WeightedLru()
+
+    def __repr__(self) -> str:
+        return f"<Decoder {self._cache!r}>"
+
+    def trim(self) -> int:
+        """Forget parts that no client has sent since the last call; returns their size in names."""
+        return self._cache.trim()
+
+    def decode(self, data: bytes, variant: Variant) -> Request:
+        """Raises google.protobuf.message.DecodeError, UnicodeDecodeError, or BoundError."""
+        return self.sotw(data) if variant is Variant.SOTW else self.delta(data)
+
+    def sotw(self, data: bytes) -> SotwRequest:
+        """A ``DiscoveryRequest``."""
+        bounds = self._bounds
+        check(bounds, "max_request_bytes", "bytes in a request", len(data))
+        if len(data) >= LARGE_REQUEST:
+            start = _field_end(data, _field_end(data, 0, _SOTW_VERSION), _SOTW_NODE)
+            end = _names_end(data)
+            names = None
+            if start < end and data[start] == _SOTW_NAMES:
+                names = self._cache.call(_only_names, data[start:end], bounds)
+            if names is not None:
+                rest = data[:start] + data[end:]
+                check_fields(rest, (_SOTW_NAMES,), bounds)
+                message = discovery_pb2.DiscoveryRequest.FromString(rest)
+                return _sotw(message, (*names, *message.resource_names) if message.resource_names else names, bounds)
+        check_fields(data, (_SOTW_NAMES,), bounds)
+        message = discovery_pb2.DiscoveryRequest.FromString(data)
+        return _sotw(message, tuple(message.resource_names), bounds)
+
+    def delta(self, data: bytes) -> DeltaRequest:
+        """A ``DeltaDiscoveryRequest``."""
+        bounds = self._bounds
+        check(bounds, "max_request_bytes", "bytes in a request", len(data))
+        if len(data) < LARGE_REQUEST:
+            return _delta(data, bounds)
+        start = _field_end(data, 0, _DELTA_NODE)
+        check(bounds, "max_node_bytes", "bytes of the node in a request", start)
+        rest = self._cache.call(_delta, data[start:], bounds)
+        if not start:
+            return rest
+        if rest.node is not None:  # the node is in several pieces, which only all together are one
+            return _delta(data, bounds)
+        return attrs.evolve(rest, node=_delta(data[:start], bounds).node)
 
 
 def check_fields(data: bytes, names: tuple[int, ...], bounds: Bounds) -> None:
     """Raises BoundError for a request with too many names, or too large without them, before it costs more than a
-    look at its fields; a DecodeError where those can't be told. A small request is not looked at."""
+    look at its fields; DecodeError where those are unreadable. A small request is not looked at."""
     most = bounds.max_node_bytes
     if not most or len(data) <= most:
         return
     found = others = at = 0
     while at < len(data):
-        tag, end = data[at], _after(data, at, data[at])
+        tag, end = data[at], _field_end(data, at, data[at])
         if tag & 7 != LEN or end == at:
             raise DecodeError("it has a field that no request has")
         if tag in names:
@@ -73,8 +107,8 @@ def check_fields(data: bytes, names: tuple[int, ...], bounds: Bounds) -> None:
         else:
             others += end - at
         at = end
-        if bounds.max_names and found > _MANY * bounds.max_names:
-            raise BoundError("max_names", "names in a request", _MANY * bounds.max_names)
+        if bounds.max_names and found > _NAME_LISTS * bounds.max_names:
+            raise BoundError("max_names", "names in a request", _NAME_LISTS * bounds.max_names)
         if others > most:
             raise BoundError("max_node_bytes", "bytes of a request besides the names in it", most)
 
@@ -91,9 +125,9 @@ def _sotw(message: discovery_pb2.DiscoveryRequest, names: tuple[str, ...], bound
 
 
 def _names_end(data: bytes) -> int:
-    """Where the type begins in a request whose last fields are that and perhaps a short nonce; 0: it is no such."""
-    tail = data[-TAIL:]
-    for type_url in TYPES:
+    """The offset of the type in a request whose last fields are that and perhaps a short nonce; 0 for others."""
+    tail = data[-_TAIL:]
+    for type_url in RESOURCE_TYPES:
         field = b'"%c%b' % (len(type_url), type_url.encode())
         at = tail.rfind(field)
         if at >= 0:
@@ -101,9 +135,8 @@ def _names_end(data: bytes) -> int:
     return 0
 
 
-@kept(lambda part, bounds: len(part) // BYTES_A_NAME)
 def _only_names(part: bytes, bounds: Bounds) -> tuple[str, ...] | None:
-    """The names in a part of a ``DiscoveryRequest``; None where it is not whole fields, or also holds others."""
+    """The names in a part of a ``DiscoveryRequest``; None where it is not whole fields, or also holds other fields."""
     try:
         check_fields(part, (_SOTW_NAMES,), bounds)
         message = discovery_pb2.DiscoveryRequest.FromString(part)
@@ -114,21 +147,8 @@ def _only_names(part: bytes, bounds: Bounds) -> tuple[str, ...] | None:
     return None if message.ByteSize() else names
 
 
-def delta_request(data: bytes, bounds: Bounds = DEFAULT_BOUNDS) -> DeltaRequest:
-    """A ``DeltaDiscoveryRequest``. Raises google.protobuf.message.DecodeError, or BoundError."""
-    check(bounds, "max_request_bytes", "bytes in a request", len(data))
-    if len(data) < LARGE:
-        return _delta_request(data, bounds)
-    start = _after(data, 0, _DELTA_NODE)
-    check(bounds, "max_node_bytes", "bytes of the node in a request", start)
-    rest = _large_delta_request(data[start:], bounds)
-    if not start or rest.node is not None:
-        return rest if not start else _delta_request(data, bounds)
-    return attrs.evolve(rest, node=_delta_request(data[:start], bounds).node)
-
-
-def _after(data: bytes, at: int, tag: int) -> int:
-    """Where a field ends that begins here with this tag, of one byte; here, where there is none."""
+def _field_end(data: bytes, at: int, tag: int) -> int:
+    """The offset after the field with this tag, of one byte, that begins at ``at``; ``at`` where there is none."""
     if at >= len(data) or data[at] != tag:
         return at
     try:
@@ -137,7 +157,7 @@ def _after(data: bytes, at: int, tag: int) -> int:
         return at
 
 
-def _delta_request(data: bytes, bounds: Bounds) -> DeltaRequest:
+def _delta(data: bytes, bounds: Bounds) -> DeltaRequest:
     check_fields(data, _DELTA_NAMES, bounds)
     message = discovery_pb2.DeltaDiscoveryRequest.FromString(data)
     return DeltaRequest(
@@ -151,11 +171,6 @@ def _delta_request(data: bytes, bounds: Bounds) -> DeltaRequest:
     )
 
 
-@kept(lambda data, bounds: len(data) // BYTES_A_NAME)
-def _large_delta_request(data: bytes, bounds: Bounds) -> DeltaRequest:
-    return _delta_request(data, bounds)
-
-
 def _error(message: discovery_pb2.DiscoveryRequest | discovery_pb2.DeltaDiscoveryRequest) -> str | None:
     if not message.HasField("error_detail"):
         return None
@@ -163,13 +178,13 @@ def _error(message: discovery_pb2.DiscoveryRequest | discovery_pb2.DeltaDiscover
 
 
 def _node(message: base_pb2.Node, bounds: Bounds) -> Node:
-    place = message.locality
-    texts = (message.id, message.cluster, place.region, place.zone, place.sub_zone)
+    locality = message.locality
+    texts = (message.id, message.cluster, locality.region, locality.zone, locality.sub_zone)
     check(bounds, "max_name_length", "characters in a text of the node", max(map(len, texts)))
     return Node(
         id=message.id,
         metadata=plain_struct(message.metadata, bounds.max_node_values),
-        locality=Locality(place.region, place.zone, place.sub_zone),
+        locality=Locality(locality.region, locality.zone, locality.sub_zone),
         cluster=message.cluster,
         version=_version(message),
     )
@@ -183,12 +198,12 @@ def _version(message: base_pb2.Node) -> str:
 
 
 def plain_struct(message: struct_pb2.Struct, most: int = 0) -> dict[str, Any]:
-    """A Struct as a dict of plain Python values, of which there may be at most so many; 0: any number."""
+    """A Struct as a dict of plain Python values, at most ``most`` of them; 0: any number. Raises BoundError."""
     return _Plain(most).struct(message)
 
 
 class _Plain:
-    """Makes plain values, and counts them. State: how many so far."""
+    """Converts values and counts them. State: how many so far."""
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -11,7 +11,6 @@ from functools import lru_cache
 
 import attrs
 
-from mesh_pilot.model.resource import ENDPOINT, Resource, make_resource
 from mesh_pilot.protowire import field, field_header
 from mesh_pilot.xds.messages import Response, Variant
 
@@ -32,8 +31,6 @@ _RESOURCE_VERSION = 1
 """``Resource.version`` and so on: the wrapper of a Delta resource."""
 _RESOURCE_BODY = 2
 _RESOURCE_NAME = 3
-_CLUSTER_NAME = 1
-"""``ClusterLoadAssignment.cluster_name``."""
 
 
 @attrs.frozen
@@ -43,60 +40,60 @@ class EncoderStatistics:
     encoded: int
     """Responses put together."""
     shared: int
-    """Responses that were there already."""
-    kept_bytes: int
-    """Size of those kept for the next stream in the same state."""
+    """Responses found in the cache."""
+    cached_bytes: int
+    """Size of the cache."""
 
 
 class Encoder:
-    """Encodes responses and keeps the latest for the next stream in the same state, up to ``keep_bytes``.
+    """Encodes responses and caches the latest for the next stream in the same state, up to ``max_cached_bytes``.
 
-    Mutable state: the kept responses, least recently used first, their size, which were used since the last
+    Mutable state: the cached responses, least recently used first, their size, which were used since the last
     ``trim``, and the counts.
     """
 
-    def __init__(self, identifier: str, *, keep_bytes: int = 32 * 1024 * 1024) -> None:
+    def __init__(self, identifier: str, *, max_cached_bytes: int = 32 * 1024 * 1024) -> None:
         """``identifier`` names this control plane to its clients."""
         self._control_plane = _field(_IDENTIFIER, identifier.encode())
-        self._keep_bytes = keep_bytes
-        self._kept: OrderedDict[tuple[Variant, str, str, str], bytes] = OrderedDict()
-        self._kept_bytes = 0
+        self._max_cached_bytes = max_cached_bytes
+        self._cached: OrderedDict[tuple[Variant, str, str, str], bytes] = OrderedDict()
+        self._cached_bytes = 0
         self._used: set[tuple[Variant, str, str, str]] = set()
         self._encoded = 0
         self._shared = 0
 
     def __repr__(self) -> str:
-        return f"<Encoder {len(self._kept)} kept, {self._kept_bytes} bytes>"
+        return f"<Encoder {len(self._cached)} cached, {self._cached_bytes} bytes>"
 
     def statistics(self) -> EncoderStatistics:
-        return EncoderStatistics(self._encoded, self._shared, self._kept_bytes)
+        return EncoderStatistics(self._encoded, self._shared, self._cached_bytes)
 
     def trim(self) -> int:
         """Drop responses that no stream was sent since the last call; returns their size in bytes."""
-        old = [key for key in self._kept if key not in self._used]
-        before = self._kept_bytes
+        old = [key for key in self._cached if key not in self._used]
+        before = self._cached_bytes
         for key in old:
-            self._kept_bytes -= len(self._kept.pop(key))
+            self._cached_bytes -= len(self._cached.pop(key))
         self._used.clear()
-        return before - self._kept_bytes
+        return before - self._cached_bytes
 
     def encode(self, response: Response) -> bytes:
-        """The encoded response; the same object for the same content while it is kept."""
+        """The encoded response; the same object for the same content while it is cached."""
         key = (response.variant, response.type_url, response.version, response.nonce)
         self._used.add(key)
-        found = self._kept.get(key)
+        found = self._cached.get(key)
         if found is not None:
-            self._kept.move_to_end(key)
+            self._cached.move_to_end(key)
             self._shared += 1
             return found
         self._encoded += 1
         encoded = self._sotw(response) if response.variant is Variant.SOTW else self._delta(response)
-        self._kept[key] = encoded
-        self._kept_bytes += len(encoded)
-        while self._kept_bytes > self._keep_bytes and len(self._kept) > 1:
-            gone, dropped = self._kept.popitem(last=False)
-            self._used.discard(gone)
-            self._kept_bytes -= len(dropped)
+        self._cached[key] = encoded
+        self._cached_bytes += len(encoded)
+        while self._cached_bytes > self._max_cached_bytes and len(self._cached) > 1:
+            oldest, dropped = self._cached.popitem(last=False)
+            self._used.discard(oldest)
+            self._cached_bytes -= len(dropped)
         return encoded
 
     def _sotw(self, response: Response) -> bytes:
@@ -123,11 +120,6 @@ class Encoder:
             parts.append(field(_DELTA_REMOVED, name.encode()))
         parts.append(_field(_DELTA_CONTROL_PLANE, self._control_plane))
         return b"".join(parts)
-
-
-def no_endpoints(cluster: str) -> Resource:
-    """The ClusterLoadAssignment of a cluster that has none."""
-    return make_resource(cluster, ENDPOINT, _field(_CLUSTER_NAME, cluster.encode()))
 
 
 def _field(number: int, value: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""What a stream takes and gives, as values: requests, responses, rejections and errors, free of protobuf and gRPC."""
+"""The input and output of a stream as values: requests, responses, NACKs and errors, free of protobuf and gRPC."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Variant(StrEnum):
     """The two dialects of xDS."""
 
     SOTW = "sotw"
-    """State of the World: each request names everything wanted; CDS and LDS responses hold everything."""
+    """State of the World: each request names everything requested; CDS and LDS responses hold everything."""
     DELTA = "delta"
     """Incremental: requests and responses hold what changed."""
 
@@ -36,7 +36,7 @@ class StreamError(Exception):
     """A request that ends its stream: the gRPC status, and what was wrong for the client's operator."""
 
     def __init__(self, code: Code, message: str, *, bound: str = "") -> None:
-        """``bound`` names the field of ``model.bounds.Bounds`` that the client exceeds, if it is that."""
+        """``bound`` names the field of ``model.bounds.Bounds`` that the client exceeds, if any."""
         super().__init__(message)
         self.code = code
         self.message = message
@@ -45,7 +45,7 @@ class StreamError(Exception):
 
 @attrs.frozen
 class Node:
-    """Who a client says it is (Envoy's ``core.v3.Node``), in plain Python."""
+    """The identity that a client claims (Envoy's ``core.v3.Node``), in plain Python."""
 
     id: str
     metadata: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
@@ -99,20 +99,20 @@ class Response:
     version: str
     """Hash of all that the client holds of this type once it has applied this."""
     nonce: str
-    """Hash of the content, marked when the response before it had the same."""
+    """Hash of the content, with ``+`` appended when the response before it had the same."""
     resources: tuple[Resource, ...] = attrs.field(repr=lambda found: str(len(found)))
     removed: tuple[str, ...] = ()
     """Delta only: names that the client must drop, or that do not exist."""
-    marks: tuple[str, ...] = attrs.field(default=(), repr=False)
-    """Delta only: what the client gets behind the version of each resource, and gives back when it reconnects. Empty
-    where there is no such thing."""
+    version_suffixes: tuple[str, ...] = attrs.field(default=(), repr=False)
+    """Delta only: appended to the version of each resource, and presented by the client when it reconnects. Empty for
+    plain versions."""
     touched: tuple[str, ...] = attrs.field(default=(), repr=False)
     """Names whose content is new to the client: in a State of the World response not all of its resources."""
 
     def versions(self) -> tuple[str, ...]:
         """The version of each resource as it goes to a Delta client."""
-        marks = self.marks or ("",) * len(self.resources)
-        return tuple(r.version + mark for r, mark in zip(self.resources, marks, strict=True))
+        suffixes = self.version_suffixes or ("",) * len(self.resources)
+        return tuple(r.version + suffix for r, suffix in zip(self.resources, suffixes, strict=True))
 
 
 @attrs.frozen
@@ -128,4 +128,4 @@ class Nack:
     names: tuple[str, ...] = ()
     """The resources that the reason names, or the only one in the response; empty when it is unknown which."""
     configs: tuple[ConfigKey, ...] = ()
-    """What those resources were made from."""
+    """The objects that those resources were made from."""

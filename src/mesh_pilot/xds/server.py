@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from types import MappingProxyType
@@ -17,21 +17,20 @@ from types import MappingProxyType
 import attrs
 import structlog
 import trio
+from google.protobuf.message import DecodeError
 
 from mesh_pilot.model.bounds import BoundError, check, check_labels
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET
+from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, Servable, ServerStream, Status
 from mesh_pilot.rpc.token_bucket import TokenBucket
 from mesh_pilot.security.authentication import AuthenticationError
-from mesh_pilot.xds import held, kept
+from mesh_pilot.xds.decode import Decoder
 from mesh_pilot.xds.encode import Encoder, EncoderStatistics
-from mesh_pilot.xds.generators import Generator, Replayed, generator_of
-from mesh_pilot.xds.log_limiter import LogLimiter
+from mesh_pilot.xds.limits import LogLimiter, PeerScopes, host_of
 from mesh_pilot.xds.messages import Code, StreamError, Variant
-from mesh_pilot.xds.peer_scopes import PeerScopes, host_of
-from mesh_pilot.xds.session import DEFAULT_OPTIONS, REASON_LOGGED, Call, Session, XdsOptions, stream_error
-from mesh_pilot.xds.sets import Catalog
+from mesh_pilot.xds.resources import Catalog
+from mesh_pilot.xds.session import DEFAULT_OPTIONS, MAX_REASON_LOGGED, Call, Session, XdsOptions, stream_error
 from mesh_pilot.xds.status import Connection, StatusRegistry, XdsStatistics
 
 log = structlog.get_logger(scope="xds")
@@ -41,22 +40,37 @@ RawStream = ServerStream[bytes, bytes]
 Admit = Callable[[Proxy, Peer], Proxy]
 """Notes the identity of a proxy, given its connection; raises AuthenticationError to refuse it."""
 
-METHODS: Mapping[str, tuple[str, str | None]] = {
+SERVICES: Mapping[str, tuple[str, str | None]] = {
     "envoy.service.discovery.v3.AggregatedDiscoveryService": ("AggregatedResources", None),
-    "envoy.service.cluster.v3.ClusterDiscoveryService": ("Clusters", CLUSTER),
-    "envoy.service.endpoint.v3.EndpointDiscoveryService": ("Endpoints", ENDPOINT),
-    "envoy.service.listener.v3.ListenerDiscoveryService": ("Listeners", LISTENER),
-    "envoy.service.route.v3.RouteDiscoveryService": ("Routes", ROUTE),
-    "envoy.service.secret.v3.SecretDiscoveryService": ("Secrets", SECRET),
-    "envoy.service.extension.v3.ExtensionConfigDiscoveryService": ("ExtensionConfigs", EXTENSION),
+    **{t.service: (t.method, url) for url, t in RESOURCE_TYPES.items() if t.service},
 }
-"""Services, each with what ``Stream...`` and ``Delta...`` are followed by, and its type (None: all)."""
+"""Services, each with the name of its methods after ``Stream`` and ``Delta``, and its type (None: all)."""
 
 PRESENCE_RATE, PRESENCE_BURST = 20.0, 400.0
-"""Lines ``connected`` and ``gone`` a second, and at once: a fleet that reconnects, or a flood of streams."""
+"""Log lines about proxies that connect and disconnect, per second and at once: a fleet that reconnects, or a flood of
+streams."""
 
-BYTES_A_RESOURCE = 1000
-"""What a resource takes in an encoded response, roughly."""
+BYTES_PER_RESOURCE = 1000
+"""Rough size of a resource in an encoded response."""
+
+
+@attrs.define
+class ReplayedCall:
+    """A stream whose first message was read already, and is given again."""
+
+    call: RawStream
+    first: bytes | None
+
+    async def recv_message(self) -> bytes | None:
+        first, self.first = self.first, None
+        return first if first is not None else await self.call.recv_message()
+
+    async def send_message(self, message: bytes, /) -> None:
+        await self.call.send_message(message)
+
+
+StreamHandler = Callable[[ReplayedCall, str, Variant], Awaitable[None]]
+"""Serves one stream until it ends, given also its peer's address. Raises GRPCError."""
 
 
 @attrs.frozen
@@ -73,8 +87,8 @@ class XdsServerStatistics:
 class XdsServer:
     """All discovery services over one catalog.
 
-    Mutable state: the open sessions, whether it is draining, the scopes of each peer, and what bounds the rates of new
-    streams and of log lines.
+    Mutable state: the open sessions, whether it is draining, the caches of requests and responses, the scopes of each
+    peer, and the limits on new streams and log lines.
     """
 
     def __init__(
@@ -84,20 +98,22 @@ class XdsServer:
         identifier: str,
         options: XdsOptions = DEFAULT_OPTIONS,
         admit: Admit = lambda proxy, peer: proxy,
-        generators: Mapping[str, Generator] = MappingProxyType({}),
+        handlers: Mapping[str, StreamHandler] = MappingProxyType({}),
         scope_of: Callable[[Proxy], Hashable] = lambda proxy: proxy.namespace,
     ) -> None:
-        """``identifier`` names this control plane to its clients; ``admit`` says who each of them is.
+        """``identifier`` names this control plane to its clients; ``admit`` authenticates them.
 
-        ``generators`` serve the streams on ADS whose node metadata ``GENERATOR`` names them. ``scope_of`` gives what
-        decides which resources are made for a proxy besides its own: of such scopes a peer may have so many.
+        ``handlers`` serve the streams on ADS that want something else than Envoy's resources: node metadata
+        ``GENERATOR`` names the handler. ``scope_of`` gives the scope that a proxy shares resources with; the number of
+        scopes per peer is limited.
         """
         self.status = StatusRegistry()
         self._catalog = catalog
         self._options = options
         self._admit = admit
+        self._decoder = Decoder(options.bounds)
         self._encoder = Encoder(identifier)
-        self._generators = generators
+        self._handlers = handlers
         self._sessions: set[Session] = set()
         self._new: set[trio.CancelScope] = set()
         self._is_draining = False
@@ -118,10 +134,10 @@ class XdsServer:
 
     def __mapping__(self) -> Mapping[str, Handler]:
         handlers = {}
-        for service, (what, only) in METHODS.items():
+        for service, (method, only) in SERVICES.items():
             for prefix, variant in (("Stream", Variant.SOTW), ("Delta", Variant.DELTA)):
                 handle = partial(self._handle, variant=variant, only=only)
-                handlers[f"/{service}/{prefix}{what}"] = Handler(handle, Cardinality.STREAM_STREAM, bytes, bytes)
+                handlers[f"/{service}/{prefix}{method}"] = Handler(handle, Cardinality.STREAM_STREAM, bytes, bytes)
         return handlers
 
     def statistics(self) -> XdsServerStatistics:
@@ -134,14 +150,14 @@ class XdsServer:
         )
 
     def trim(self) -> int:
-        """Let go of what was kept for the next stream in the same state and not used since the last call. Returns how
-        much that was, roughly in resources. Call it every half a minute or so."""
-        return kept.trim() + held.trim() + self._encoder.trim() // BYTES_A_RESOURCE
+        """Drop what was cached for the next stream in the same state and not used since the last call. Returns its
+        size, roughly in resources. Call it every half a minute or so."""
+        return self._catalog.snapshots.trim() + self._decoder.trim() + self._encoder.trim() // BYTES_PER_RESOURCE
 
     def drain(self) -> None:
         """End every stream with UNAVAILABLE once what there is to send is sent, and refuse new ones likewise.
 
-        Clients then connect to another replica. Call it beside ``Server.drain``, which waits for the streams.
+        Clients then connect to another replica. Call it together with ``Server.drain``, which waits for the streams.
         """
         self._is_draining = True
         for scope in self._new:
@@ -156,16 +172,16 @@ class XdsServer:
         try:
             check(self._options.bounds, "max_streams", "streams", len(self._sessions) + len(self._new) + 1)
             await self._wait_for_admission()
-            await self._serve_what_is_asked(call, variant, only)
+            await self._dispatch(call, variant, only)
         except (StreamError, BoundError) as raised:
             error = stream_error(raised)
             self._note_refused(call, error)
             raise _grpc_error(error) from error
 
     async def _wait_for_admission(self) -> None:
-        """Let so many new streams begin in a second, and no more: a first request may cost much. The others wait.
+        """Limit the rate of new streams: a first request may cost much.
 
-        They wait in line, so that a stream that gives up delays nobody behind it.
+        The others wait in line, so that a stream that gives up delays none behind it.
         """
         if not self._entry.locked() and self._new_streams.take(1, trio.current_time()):
             return
@@ -176,21 +192,34 @@ class XdsServer:
             return
         raise _shutting_down()
 
-    async def _serve_what_is_asked(self, call: RawStream, variant: Variant, only: str | None) -> None:
-        if only is not None or not self._generators:
+    async def _dispatch(self, call: RawStream, variant: Variant, only: str | None) -> None:
+        """Serve Envoy's resources, or what the node metadata of the first request names."""
+        if only is not None or not self._handlers:
             await self._serve(call, call, variant, only)
             return
         first = await self._first_request(call)
-        serve = self._generators.get(generator_of(first or b"", variant, self._options.bounds))
-        replayed = Replayed(call, first)
-        if serve is not None:
-            await serve(replayed, call.peer.address, variant)
+        handler = self._handlers.get(self._generator_in(first or b"", variant))
+        replayed = ReplayedCall(call, first)
+        if handler is not None:
+            await handler(replayed, call.peer.address, variant)
         else:
             await self._serve(replayed, call, variant, only)
 
+    def _generator_in(self, first: bytes, variant: Variant) -> str:
+        """The node metadata ``GENERATOR`` of a request; empty without, and for bytes that are no request.
+
+        Raises BoundError.
+        """
+        try:
+            request = self._decoder.decode(first, variant)
+        except (DecodeError, UnicodeDecodeError):
+            return ""
+        value = request.node.metadata.get("GENERATOR") if request.node else None
+        return value if isinstance(value, str) else ""
+
     @contextmanager
     def _interrupted_by_drain(self) -> Iterator[None]:
-        """A stream that is not a session yet. The block is left early when the server begins to drain."""
+        """For a stream that is not a session yet: the block is left early when the server begins to drain."""
         with trio.CancelScope() as scope:
             self._new.add(scope)
             try:
@@ -199,7 +228,6 @@ class XdsServer:
                 self._new.discard(scope)
 
     async def _first_request(self, call: RawStream) -> bytes | None:
-        """Wait for a request, which says what the stream is for."""
         with self._interrupted_by_drain():
             return await call.recv_message()
         raise _shutting_down()
@@ -212,6 +240,7 @@ class XdsServer:
             self._catalog,
             variant,
             only=only,
+            decoder=self._decoder,
             encoder=self._encoder,
             registry=self.status,
             connection=connection,
@@ -229,7 +258,7 @@ class XdsServer:
             self._scopes.leave(connection)
             self.status.disconnect(connection)
             session.stream.close()
-            session.gone()
+            session.disconnected()
 
     def _admit_from(self, peer: Peer, connection: Connection, proxy: Proxy) -> Proxy:
         check_labels(self._options.bounds, proxy.labels)
@@ -253,7 +282,7 @@ class XdsServer:
                 peer=call.peer.address,
                 path=call.path,
                 status=error.code.name,
-                reason=str(error)[:REASON_LOGGED],
+                reason=str(error)[:MAX_REASON_LOGGED],
                 **({"suppressed": suppressed} if suppressed else {}),
             )
 

@@ -1,4 +1,4 @@
-"""One stream on the wire: a task that reads requests, a task that sends what the state machine gives.
+"""One stream on the wire: a task that reads requests, a task that sends the responses of the state machine.
 
 The sending task sleeps until a request comes or the proxy's resources wake it. A client that does not read holds up
 that task only: what changes meanwhile is merged in the state machine.
@@ -19,54 +19,53 @@ from google.protobuf.message import DecodeError
 
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, BoundError, Bounds
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import SHORT
+from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.rpc import StreamTerminatedError
 from mesh_pilot.rpc.token_bucket import TokenBucket
-from mesh_pilot.xds.decode import delta_request, sotw_request
+from mesh_pilot.xds.decode import Decoder
 from mesh_pilot.xds.encode import Encoder
-from mesh_pilot.xds.log_limiter import LogLimiter
+from mesh_pilot.xds.limits import LogLimiter
 from mesh_pilot.xds.messages import Code, Nack, Request, Response, StreamError, Variant
-from mesh_pilot.xds.sets import Catalog
+from mesh_pilot.xds.resources import Catalog
 from mesh_pilot.xds.status import Connection, StatusRegistry
 from mesh_pilot.xds.stream import Stream
 
 log = structlog.get_logger(scope="xds")
 
-NAMES_LOGGED = 10
-"""Resources and configs in a log line about a refusal."""
+MAX_NAMES_LOGGED = 10
+"""Resources and configs in a log line about a NACK."""
 
-REASON_LOGGED = 2000
+MAX_REASON_LOGGED = 2000
 """Characters of the client's reason in it."""
 
 SLICE_SECONDS = 0.005
-"""For how long a session makes resources before others get their turn."""
+"""Time for which a session generates resources before others get their turn."""
 
-BYTES_A_REQUEST = 64 * 1024
-"""A request that is larger counts as one more for each so many bytes."""
+BYTES_PER_REQUEST = 64 * 1024
+"""A larger request counts as one more for each so many bytes."""
 
 
 @attrs.frozen(kw_only=True)
 class XdsOptions:
-    """Bounds of the server, and how its streams treat their clients."""
+    """Bounds of the server, and the times that its streams allow."""
 
     bounds: Bounds = DEFAULT_BOUNDS
-    """What clients may ask for, and how fast."""
+    """Limits on the number, size and rate of requests."""
     warming_seconds: float = 3.0
-    """How long listeners and routes wait for a client to ask for the endpoints of new clusters."""
-    rejoining_seconds: float = 0.2
-    """How long a reconnecting client has to ask for all that it has, before clusters are taken from it, or it is told
-    that clusters which it does not ask for have no endpoints."""
-    refusal_backoff_seconds: float = 0.25
-    """How long a type waits after the second refusal in a row; doubled at each further one."""
-    max_refusal_backoff_seconds: float = 30.0
+    """How long listeners and routes wait for a client to request the endpoints of new clusters."""
+    reconnect_grace_seconds: float = 0.2
+    """How long a reconnecting client has to request all that it has, before clusters are taken from it, or it is told
+    that clusters which it does not subscribe to have no endpoints."""
+    nack_backoff_seconds: float = 0.25
+    """How long a type waits after the second NACK in a row; doubled at each further one."""
+    max_nack_backoff_seconds: float = 30.0
     request_burst: float = 1000.0
-    """Requests that a stream may send at once after a rest, if its rate is bounded."""
+    """Requests that a stream may send at once after a pause, if its rate is bounded."""
     stream_burst: float = 1000.0
-    """New streams that may come at once after a rest, if their rate is bounded."""
+    """New streams that may begin at once after a pause, if their rate is bounded."""
 
 
 DEFAULT_OPTIONS = XdsOptions()
-"""What a server has unless told otherwise."""
 
 
 class Call(Protocol):
@@ -78,10 +77,10 @@ class Call(Protocol):
 
 
 class Session:
-    """One stream with its tasks. Also the stream's journal: writes the log, and passes everything on to the registry.
+    """One stream with its tasks. Observes the stream: writes the log, and passes everything on to the registry.
 
     Mutable state: the state machine; the event that the sender sleeps on; how often each type was refused in a row
-    and until when it rests; when the change being sent was published.
+    and until when it is on hold; when the change being sent was published.
     """
 
     def __init__(
@@ -91,6 +90,7 @@ class Session:
         variant: Variant,
         *,
         only: str | None,
+        decoder: Decoder,
         encoder: Encoder,
         registry: StatusRegistry,
         connection: Connection,
@@ -100,16 +100,16 @@ class Session:
         nack_log: LogLimiter | None = None,
         presence_log: LogLimiter | None = None,
     ) -> None:
-        """``turn`` is what sessions share that may work for long: one does so at a time, for a slice.
+        """``turn`` is shared by sessions that may work for long: one does so at a time, for a slice.
 
-        ``nack_log`` bounds what NACKs write to the log, over all sessions that share it; ``presence_log`` the lines
-        ``connected`` and ``gone``.
+        ``nack_log`` bounds the log lines about NACKs of all sessions that share it; ``presence_log`` those about
+        proxies that connect and disconnect.
         """
         bounds = options.bounds
-        self.stream = Stream(catalog, variant, only=only, journal=self, wake=self._wake, admit=admit, bounds=bounds)
+        self.stream = Stream(catalog, variant, only=only, observer=self, wake=self._wake, admit=admit, bounds=bounds)
         connection.stream = self.stream
         self._call = call
-        self._decode: Callable[[bytes, Bounds], Request] = sotw_request if variant is Variant.SOTW else delta_request
+        self._decoder = decoder
         self._turn = turn or trio.Lock()
         self._nack_log = nack_log or LogLimiter()
         self._presence_log = presence_log or LogLimiter(seconds=0)
@@ -127,10 +127,10 @@ class Session:
         self._is_woken = False
         self._is_ending = False
         self._error: StreamError | None = None
-        self._refusals: dict[str, int] = {}
-        self._rest_until: dict[str, float] = {}
+        self._nacks_in_a_row: dict[str, int] = {}
+        self._on_hold_until: dict[str, float] = {}
         self._warming_until: float | None = None
-        self._rejoining_until: float | None = None
+        self._grace_until: float | None = None
         self._changed_at: float | None = None
         self._has_sent_change = False
 
@@ -177,7 +177,7 @@ class Session:
                     self._registry.delayed_requests += 1
                     await trio.sleep(wait)
                 if self._is_new:
-                    # The first ones work out who the client is, and what it may have.
+                    # The first ones determine the proxy and its resources.
                     async with self._turn:
                         await trio.lowlevel.checkpoint()
                         self.stream.on_request(request)
@@ -192,30 +192,30 @@ class Session:
 
     def _parse(self, data: bytes) -> Request:
         try:
-            return self._decode(data, self._options.bounds)
+            return self._decoder.decode(data, self._variant)
         except (DecodeError, UnicodeDecodeError) as error:
             raise StreamError(Code.INVALID_ARGUMENT, f"the request cannot be decoded: {error}") from error
 
     def _seconds_to_wait(self, request: Request, size: int) -> float:
         """How long a request has to wait: a client that is too fast is read slower, it is not refused.
 
-        What answers a response never waits. Of others a large one counts as several, for it costs as much.
+        An ACK or NACK never waits. Other large requests count as several, for they cost as much.
         """
         if self.stream.answers(request):
             return 0.0
-        return self._bucket.reserve(1 + size // BYTES_A_REQUEST, trio.current_time())
+        return self._bucket.reserve(1 + size // BYTES_PER_REQUEST, trio.current_time())
 
     async def _send_all(self) -> None:
         """Send what there is to send, then sleep until there is more."""
         while True:
             news = self._news = trio.Event()
             self._note_change()
-            if self.stream.is_newly_asked:
+            if self.stream.has_work:
                 await self._work()
             if self._is_new:
                 response = await self._first_response()
             else:
-                response = self.stream.next_response(self._resting())
+                response = self.stream.next_response(self._on_hold())
             if response is not None:
                 await self._send(response)
                 continue
@@ -233,12 +233,12 @@ class Session:
             self._stop_waiting_in_time()
 
     async def _work(self) -> None:
-        """Make what the client asks for in slices, between which all others get their turn.
+        """Generate what the client requests in slices, between which all others get their turn.
 
         However many sessions have such work: in each round of the event loop one of them has one slice. If cancelled,
-        what was made stays for others.
+        what was generated stays for others.
         """
-        # Each time it is this session's turn the world may be another, and with it what is to be done.
+        # The world may change between two turns of this session, and with it the work.
         while any(True for _ in self.stream.work()):
             async with self._turn:
                 await trio.lowlevel.checkpoint()
@@ -251,44 +251,44 @@ class Session:
         """The next response of a stream that was not up to date yet: many such at once have to take turns."""
         async with self._turn:
             await trio.lowlevel.checkpoint()
-            return self.stream.next_response(self._resting())
+            return self.stream.next_response(self._on_hold())
 
     async def _send(self, response: Response) -> None:
         encoded = self._encoder.encode(response)
         self._has_sent_change = self._changed_at is not None
         await self._call.send_message(encoded)
-        if response.type_url in SHORT:
+        if response.type_url in RESOURCE_TYPES:
             self._connection.written(response, len(encoded))
 
     # -- time
 
-    def _resting(self) -> set[str]:
+    def _on_hold(self) -> set[str]:
         """Types that wait before they are sent again, because the client keeps refusing them."""
-        if not self._rest_until:
+        if not self._on_hold_until:
             return set()
         now = trio.current_time()
-        self._rest_until = {type_url: until for type_url, until in self._rest_until.items() if until > now}
-        return set(self._rest_until)
+        self._on_hold_until = {type_url: until for type_url, until in self._on_hold_until.items() if until > now}
+        return set(self._on_hold_until)
 
     def _next_deadline(self) -> float:
         """When to wake up without news."""
         waiting = self.stream.waiting_for()
-        is_rejoining = waiting.referrers or waiting.clusters
-        if not (waiting.endpoints or is_rejoining or self._rest_until):
-            self._warming_until = self._rejoining_until = None
+        in_grace = waiting.referrers or waiting.clusters
+        if not (waiting.endpoints or in_grace or self._on_hold_until):
+            self._warming_until = self._grace_until = None
             return inf
-        now = trio.current_time()
-        self._warming_until = self._warming_until or now + self._options.warming_seconds if waiting.endpoints else None
-        self._rejoining_until = self._rejoining_until or now + self._options.rejoining_seconds if is_rejoining else None
-        return min(self._warming_until or inf, self._rejoining_until or inf, *self._rest_until.values())
+        now, options = trio.current_time(), self._options
+        self._warming_until = self._warming_until or now + options.warming_seconds if waiting.endpoints else None
+        self._grace_until = self._grace_until or now + options.reconnect_grace_seconds if in_grace else None
+        return min(self._warming_until or inf, self._grace_until or inf, *self._on_hold_until.values())
 
     def _stop_waiting_in_time(self) -> None:
         now = trio.current_time()
         if self._warming_until is not None and now >= self._warming_until:
             self._log.debug("client did not request endpoints of new clusters; continuing without")
-            self.stream.stop_warming()
-        if self._rejoining_until is not None and now >= self._rejoining_until:
-            self.stream.stop_rejoining()
+            self.stream.end_warming()
+        if self._grace_until is not None and now >= self._grace_until:
+            self.stream.end_reconnect_grace()
 
     def _note_change(self) -> None:
         if self._is_woken:
@@ -305,20 +305,20 @@ class Session:
         self._changed_at = None
         self._has_sent_change = False
 
-    # -- the journal
+    # -- observing the stream
 
     def connected(self, proxy: Proxy) -> None:
         self._log = self._log.bind(proxy=proxy.id)
         self._connection.connected(proxy)
-        self._log_presence("connected", version=proxy.version, variant=str(self._variant))
+        self._log_presence("proxy connected", version=proxy.version, variant=str(self._variant))
 
-    def gone(self) -> None:
+    def disconnected(self) -> None:
         """The stream has ended: write it to the log, if there ever was a proxy."""
         if self._connection.proxy is not None:
-            self._log_presence("gone", after=round(trio.current_time() - self._began, 3))
+            self._log_presence("proxy disconnected", after=round(trio.current_time() - self._began, 3))
 
     def _log_presence(self, event: str, **fields: object) -> None:
-        """The first of a crowd at ``info``, and those that are too many at ``debug``."""
+        """Write a line at ``info``, or at ``debug`` if there are too many."""
         suppressed = self._presence_log.admit(event, trio.current_time())
         if suppressed is None:
             self._log.debug(event, **fields)
@@ -329,39 +329,39 @@ class Session:
         self._connection.sent(response)
         self._log.debug(
             "push",
-            type=SHORT[response.type_url],
+            type=RESOURCE_TYPES[response.type_url].short,
             resources=len(response.resources),
             removed=len(response.removed),
             version=response.version,
         )
 
     def acked(self, type_url: str, nonce: str, version: str) -> None:
-        self._refusals.pop(type_url, None)
+        self._nacks_in_a_row.pop(type_url, None)
         self._connection.acked(type_url, nonce, version)
-        self._log.debug("ACK", type=SHORT[type_url], version=version)
+        self._log.debug("ACK", type=RESOURCE_TYPES[type_url].short, version=version)
 
     def unserved(self, type_url: str) -> None:
-        tell = self._log.info if self._registry.unserved(type_url) else self._log.debug
-        tell("type not served: answered with no resources, the stream goes on", type=type_url)
+        write = self._log.info if self._registry.unserved(type_url) else self._log.debug
+        write("type not served: answered with no resources, the stream goes on", type=type_url)
 
     def rejected(self, nack: Nack) -> None:
         self._connection.rejected(nack)
-        self._changed_at = None  # it will not be accepted, so it has no time of being so
-        count = self._refusals[nack.type_url] = self._refusals.get(nack.type_url, 0) + 1
+        self._changed_at = None  # the change will not be accepted, so it never converges
+        count = self._nacks_in_a_row[nack.type_url] = self._nacks_in_a_row.get(nack.type_url, 0) + 1
         if count > 1:
-            longest = self._options.refusal_backoff_seconds * 2 ** min(count - 2, 30)
-            longest = min(longest, self._options.max_refusal_backoff_seconds)
-            self._rest_until[nack.type_url] = trio.current_time() + longest * random.uniform(0.5, 1)
+            longest = self._options.nack_backoff_seconds * 2 ** min(count - 2, 30)
+            longest = min(longest, self._options.max_nack_backoff_seconds)
+            self._on_hold_until[nack.type_url] = trio.current_time() + longest * random.uniform(0.5, 1)
         suppressed = self._nack_log.admit((nack.proxy.id, nack.type_url, nack.names[:1]), trio.current_time())
         if suppressed is None:
             return
         more = {"suppressed": suppressed} if suppressed else {}
         self._log.warning(
             "NACK: what the proxy had before stays in force",
-            type=SHORT[nack.type_url],
-            resources=list(nack.names[:NAMES_LOGGED]),
-            reason=nack.reason[:REASON_LOGGED],
-            configs=[str(key) for key in nack.configs[:NAMES_LOGGED]],
+            type=RESOURCE_TYPES[nack.type_url].short,
+            resources=list(nack.names[:MAX_NAMES_LOGGED]),
+            reason=nack.reason[:MAX_REASON_LOGGED],
+            configs=[str(key) for key in nack.configs[:MAX_NAMES_LOGGED]],
             in_a_row=count,
             **more,
         )

@@ -1,4 +1,4 @@
-"""What every connected proxy was sent, accepted and refused: read by metrics, the CLI and the debug pages.
+"""The record of what connected proxies were sent, accepted and refused, for metrics, the CLI and the debug pages.
 
 Nothing here decides anything. Times are added here because streams have no clock.
 """
@@ -13,27 +13,27 @@ from datetime import UTC, datetime
 import attrs
 
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import TYPES, Resource
+from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
 from mesh_pilot.xds.messages import Nack, Response, Variant
-from mesh_pilot.xds.phase import SubscriptionStatistics
 from mesh_pilot.xds.stream import Stream, Waiting
+from mesh_pilot.xds.subscription import SubscriptionStatistics
 
 CONVERGENCE_BOUNDS = (0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0)
 """Seconds: the buckets of Istio's ``pilot_proxy_convergence_time``."""
 
-NACKS_KEPT = 20
-"""Refusals remembered for each stream."""
+MAX_NACKS_PER_STREAM = 20
+"""The latest NACKs of each stream that are recorded."""
 
-RECENT_NACKS_KEPT = 200
-"""Refusals remembered of all streams, those that are gone included."""
+MAX_RECENT_NACKS = 200
+"""The latest NACKs of all streams that are recorded, including streams that have ended."""
 
-UNSERVED_TYPES_KEPT = 100
+MAX_UNSERVED_TYPES = 100
 """Types not served that are remembered, so that each is logged once."""
 
 
 @attrs.frozen
 class NackRecord:
-    """A refusal and when it came."""
+    """A NACK and when it came."""
 
     at: datetime
     nack: Nack
@@ -47,7 +47,7 @@ class TypeStatus:
     """What is subscribed, sent and accepted, with versions and nonces."""
     sent_at: datetime | None = None
     acked_at: datetime | None = None
-    """When the last response that was accepted, was."""
+    """When a response was last accepted."""
     pushes: int = 0
     rejects: int = 0
     bytes_sent: int = 0
@@ -58,7 +58,7 @@ class TypeStatus:
 
     @property
     def is_synced(self) -> bool:
-        """Whether the client has accepted the last response."""
+        """True if the client has accepted the last response."""
         return self.subscription.nonce == self.subscription.acked_nonce
 
 
@@ -82,13 +82,13 @@ class ConnectionStatus:
 
 @attrs.frozen
 class TypeDump:
-    """What a proxy was sent of a type."""
+    """The resources of a type that a proxy was sent."""
 
     type_url: str
     version: str
     """Of the last response."""
     is_acked: bool
-    """Whether that response was accepted."""
+    """True if that response was accepted."""
     resources: tuple[Resource, ...]
     """By name. Empty bytes mean that the proxy brought a version that this server has never seen."""
 
@@ -109,7 +109,7 @@ class XdsStatistics:
 
     connected: int
     connected_by_version: Mapping[str, int]
-    """By the version that the proxies told, ``unknown`` for none."""
+    """By the version in the node of each proxy, ``unknown`` for none."""
     streams_total: int
     pushes: Mapping[str, int]
     acks: Mapping[str, int]
@@ -118,18 +118,18 @@ class XdsStatistics:
     refused_streams: Mapping[str, int]
     """Streams ended by an error of ours, by gRPC status name."""
     unserved: int
-    """Types not served that streams asked for; one a stream and type."""
+    """Types not served that streams requested; one per stream and type."""
     exceeded_bounds: Mapping[str, int]
-    """Streams ended because a client asked for more than it may, by the bound (a field of ``model.bounds.Bounds``)."""
+    """Streams ended because a client exceeded a bound, by that (a field of ``model.bounds.Bounds``)."""
     delayed_requests: int
     delayed_streams: int
     """Requests, and new streams, that had to wait because there were too many."""
     convergence_seconds: Durations
-    """From the publishing of a change to the last ACK of what it made us send, a stream each."""
+    """From the publishing of a change to the last ACK of the responses that it caused, one per stream."""
 
 
 class Connection:
-    """The journal of one stream: what it was sent and answered, with times."""
+    """The record of one stream: responses and answers, with times."""
 
     def __init__(self, registry: StatusRegistry, number: int, variant: Variant, peer: str) -> None:
         self._registry = registry
@@ -139,7 +139,7 @@ class Connection:
         self.connected_at = registry.now()
         self.stream: Stream | None = None
         self.proxy: Proxy | None = None
-        self.nacks: deque[NackRecord] = deque(maxlen=NACKS_KEPT)
+        self.nacks: deque[NackRecord] = deque(maxlen=MAX_NACKS_PER_STREAM)
         self._sent_at: dict[str, datetime] = {}
         self._acked_at: dict[str, datetime] = {}
         self._pushes: Counter[str] = Counter()
@@ -222,15 +222,15 @@ class StatusRegistry:
         self._streams_total = 0
         self._unserved = 0
         self._unserved_types: set[str] = set()
-        """Those that were asked for, as many as are kept."""
-        self._recent: deque[NackRecord] = deque(maxlen=RECENT_NACKS_KEPT)
+        """The types not served that were requested."""
+        self._recent: deque[NackRecord] = deque(maxlen=MAX_RECENT_NACKS)
         self._converged = [0] * (len(CONVERGENCE_BOUNDS) + 1)
         self._converged_sum = 0.0
 
     def __repr__(self) -> str:
         return f"<StatusRegistry {len(self._connections)} connected, {self.rejects.total()} rejects>"
 
-    # -- told by others
+    # -- recording
 
     def published(self, at: float) -> None:
         """The world changed at this time (``trio.current_time()``): convergence is counted from here."""
@@ -253,19 +253,19 @@ class StatusRegistry:
         self._recent.append(record)
 
     def unserved(self, type_url: str) -> bool:
-        """A stream asks for a type that is not served; returns whether it is the first known to."""
+        """A stream requests a type that is not served; returns True for the first one that is known to."""
         self._unserved += 1
-        is_new = type_url not in self._unserved_types and len(self._unserved_types) < UNSERVED_TYPES_KEPT
+        is_new = type_url not in self._unserved_types and len(self._unserved_types) < MAX_UNSERVED_TYPES
         if is_new:
             self._unserved_types.add(type_url)
         return is_new
 
     def converged(self, seconds: float) -> None:
-        """A stream's client has accepted everything that followed from a change, so long after it was published."""
+        """A client has accepted everything that followed from a change, this long after it was published."""
         self._converged[bisect_left(CONVERGENCE_BOUNDS, seconds)] += 1
         self._converged_sum += seconds
 
-    # -- asked by others
+    # -- reading
 
     def statistics(self) -> XdsStatistics:
         versions = Counter(c.proxy.version or "unknown" for c in self._connections.values() if c.proxy)
@@ -290,11 +290,11 @@ class StatusRegistry:
         return tuple(connection.status() for connection in self._connections.values())
 
     def recent_nacks(self) -> tuple[NackRecord, ...]:
-        """The latest refusals of all proxies, the latest last."""
+        """The latest NACKs of all proxies, the latest last."""
         return tuple(self._recent)
 
     def config_dump(self, proxy_id: str) -> tuple[TypeDump, ...] | None:
-        """What a proxy holds, a type each, from all its streams; None when it is not connected.
+        """The resources that a proxy holds, by type, from all its streams; None when it is not connected.
 
         ``proxy_id`` is its node id or its name (``web-1.shop``).
         """
@@ -302,7 +302,8 @@ class StatusRegistry:
         if not found:
             return None
         dumps = [dump for connection in found for dump in _dumps(connection)]
-        return tuple(sorted(dumps, key=lambda dump: TYPES.index(dump.type_url)))
+        types = [*RESOURCE_TYPES]
+        return tuple(sorted(dumps, key=lambda dump: types.index(dump.type_url)))
 
 
 def _dumps(connection: Connection) -> list[TypeDump]:
@@ -314,7 +315,7 @@ def _dumps(connection: Connection) -> list[TypeDump]:
             type_url=each.type_url,
             version=each.version,
             is_acked=each.nonce == each.acked_nonce,
-            resources=tuple(resource for _, resource in sorted(stream.held(each.type_url).items())),
+            resources=tuple(resource for _, resource in sorted(stream.client_state(each.type_url).items())),
         )
         for each in stream.statistics()
     ]

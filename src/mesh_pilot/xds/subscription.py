@@ -1,88 +1,144 @@
-"""One type on one stream: what the client asked for, what it was sent, and what it should be sent next.
+"""One type on one stream: what the client requests, what it holds, and what to send it next.
 
-The rules are those of Envoy's "xDS REST and gRPC protocol" document. What differs between the variants is how names
-are asked for (``want`` and ``change``) and what a response holds: only what changed, or, for CDS and LDS of the State
-of the World, everything.
+Theory of operation
+===================
+
+A subscription keeps two snapshots (see ``mesh_pilot.snapshots``): ``client_state``, the resources that the client holds
+once it has applied everything it was sent, and ``_desired``, the resources that it should hold. To serve a client is to
+make the first equal the second. There is no queue: whatever changes while a response waits for its ACK is merged,
+because the next response is again the difference between the two.
+
+What decides what is sent:
+
+* *Changed* names: ``diff(client_state, _desired)``.
+* *Requested* names: the client waits for them, changed or not. It just subscribed to them, or Envoy needs them anew
+  (the endpoints of a cluster that was sent again). A requested name that does not exist is answered in Delta
+  ("removed"); State of the World has no way to say so.
+* *Nacked* names: they were in a response that the client refused, so it may hold them or not. Envoy applies parts of a
+  refused Delta or EDS response. A nacked name is sent again once it has another version. What was refused is never
+  repeated as it was, or client and server would be busy for ever.
+* An *answer due*: a wildcard subscription that matches nothing must be told so.
+
+One response of a type is un-ACKed at a time. The client counts as holding a response from the moment it is sent; a NACK
+takes that back by making its names doubtful.
+
+The variants differ in two ways only.
+
+* How names are requested. State of the World requests list all names that are wanted (``request``); a stale request,
+  one that answers an earlier response, is dropped, but the names that it lacks must be sent again when they come back
+  (``note_stale_request``). Delta requests subscribe and unsubscribe (``change``).
+* What a response holds. In State of the World, CDS and LDS responses hold everything, and what is not in them is gone
+  (``is_full_state``); other types hold changes and cannot remove anything. Delta responses hold changes and removals.
+
+*Reconnect.* Nothing is remembered per client. A Delta client presents the versions of what it has
+(``seed_from_versions``). A State of the World client presents the version of its last response, which is the digest of
+all that it holds: if any snapshot with that digest is still around, that is its state (``restore``). Otherwise the
+stream has to guess (decision 011: ``assume``).
+
+*Sharing.* Whatever grows with the mesh is immutable, and the same object for all streams in the same state. A change
+costs each stream the names that it touches.
+
+The order between types is not decided here but in ``ordering``. The rules are those of Envoy's "xDS REST and gRPC
+protocol" document.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from enum import Enum
+
+import attrs
 
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds, check
-from mesh_pilot.model.resource import CLUSTER, LISTENER, SHORT, Resource
-from mesh_pilot.xds.held import EMPTY, State, content_digest, recall
+from mesh_pilot.model.resource import CLUSTER, LISTENER, RESOURCE_TYPES, Resource
+from mesh_pilot.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore, union, without
 from mesh_pilot.xds.messages import Response, Variant
-from mesh_pilot.xds.phase import Phase, SubscriptionStatistics
-from mesh_pilot.xds.plan import Draft, Plan, Refusal
-from mesh_pilot.xds.sets import ResourceSet
-from mesh_pilot.xds.shared import (
-    NO_NAMES,
-    WILDCARD,
+from mesh_pilot.xds.pending_response import (
     Content,
-    after,
-    believed,
-    content,
-    differing,
-    goal,
-    joined,
-    moved,
+    NackedVersion,
+    PendingResponse,
+    ResponseBuilder,
+    content_digest,
+    content_of,
     offer,
-    renamed,
-    wanted,
-    without,
+    presented_versions,
 )
+from mesh_pilot.xds.resources import TypeResources
 
-FEW = 8
-"""Names so many that come or go are looked up one by one; more are looked at with all the others, which is shared."""
+WILDCARD = "*"
 
-MANY = 8
-"""Or the share of all names, 1/8, up to which that is still less than to look at all of them."""
+
+class Phase(Enum):
+    """How far the last response of a type has come."""
+
+    IDLE = "idle"
+    """None was sent on this stream yet."""
+    UNACKED = "un-ACKed"
+    ACKED = "ACKed"
+    NACKED = "NACKed"
+
+
+@attrs.frozen
+class SubscriptionStatistics:
+    """One type of one stream, for people."""
+
+    type_url: str
+    phase: Phase
+    wildcard: bool
+    names: int
+    """Names subscribed to besides the wildcard."""
+    resources: int
+    """Resources that the client was sent and should still have."""
+    version: str
+    """Last version sent."""
+    nonce: str
+    """Last nonce sent."""
+    acked_version: str
+    acked_nonce: str
+    nacked: int
+    """Resources of refused responses that the client may or may not have."""
 
 
 class Subscription:
     """One type of one stream.
 
-    Mutable state: what is wanted (``wildcard``, ``names``), what there is of that (``_aim``), what the client was sent
-    (``held``), which names differ between the two (``_dirty``), must be answered (``_asked``) or were refused
-    (``_doubt``), and the response that waits for its ACK (``outstanding``). Whatever grows with the mesh is immutable,
-    and the same object for all streams in the same state.
+    Mutable state: what the client subscribes to (``wildcard``, ``names``), the two snapshots, the names to send besides
+    those that differ (``_requested``, ``_nacked``, ``_answer_due``), and the last response with its answer.
     """
 
-    def __init__(self, type_url: str, variant: Variant, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+    def __init__(self, type_url: str, variant: Variant, store: SnapshotStore, bounds: Bounds = DEFAULT_BOUNDS) -> None:
         self.type_url = type_url
         self.variant = variant
+        self._store = store
         self._bounds = bounds
-        self.whole_state = variant is Variant.SOTW and type_url in (CLUSTER, LISTENER)
-        """Whether each response holds everything, so that what is not in it is gone."""
-        self._removes = variant is Variant.DELTA
-        """Whether responses name what is gone."""
+        self.is_full_state = variant is Variant.SOTW and type_url in (CLUSTER, LISTENER)
+        """Each response holds everything, so that what is not in it is gone."""
+        self._can_remove = variant is Variant.DELTA
+        """Responses name what is gone."""
         self.wildcard = False
-        self.names: frozenset[str] = frozenset()
-        self.held: State = EMPTY
+        self.names = NO_NAMES
+        self.client_state = EMPTY
+        self._desired = EMPTY
+        self._requested = NO_NAMES
+        self._nacked: dict[str, NackedVersion] = {}
+        self._answer_due = False
+        self._has_named = False
+        """State of the World: the client has ever subscribed by name, so that no names now mean nothing."""
+        self._unnamed_by_stale = NO_NAMES
+        """State of the World: names that a stale request lacked."""
         self.outstanding: Response | None = None
+        """The response that waits for its ACK."""
         self.nonce = ""
         self.version = ""
         self.acked_nonce = ""
         self.acked_version = ""
         self.phase = Phase.IDLE
-        self._explicit = False
-        self._answer_due = False
-        self._dirty = NO_NAMES
-        self._asked = NO_NAMES
-        self._doubt: dict[str, Refusal] = {}
-        self._dropped_by_stale = NO_NAMES
-        self._source: ResourceSet | None = None
-        """What ``_aim`` was taken from; None: look at everything."""
-        self._revision = -1
-        self._aim: State = EMPTY
-        self._aimed: frozenset[str] = NO_NAMES
-        """The names that ``_aim`` was taken for."""
 
     def __repr__(self) -> str:
-        wanted = "*" if self.wildcard else f"{len(self.names)} names"
+        subscribed = "*" if self.wildcard else f"{len(self.names)} names"
         version = f" {self.version[:8]}" if self.version else ""
-        return f"<{SHORT[self.type_url]} {wanted} {self.phase.value}{version} {len(self._dirty)} dirty>"
+        short = RESOURCE_TYPES[self.type_url].short
+        return f"<{short} {subscribed} {self.phase.value}{version} {len(self._changed())} changed>"
 
     def statistics(self) -> SubscriptionStatistics:
         return SubscriptionStatistics(
@@ -90,294 +146,306 @@ class Subscription:
             phase=self.phase,
             wildcard=self.wildcard,
             names=len(self.names),
-            held=len(self.held.entries),
+            resources=len(self.client_state),
             version=self.version,
             nonce=self.nonce,
             acked_version=self.acked_version,
             acked_nonce=self.acked_nonce,
-            in_doubt=len(self._doubt),
+            nacked=len(self._nacked),
         )
 
-    # -- what the client asks for
+    # -- what the client subscribes to
 
-    def want(self, names: tuple[str, ...]) -> None:
-        """State of the World: these names are all that is wanted now.
+    def request(self, names: tuple[str, ...]) -> None:
+        """State of the World: these names are all that the client subscribes to now.
 
         No names at all mean everything as long as there never were any; later they mean nothing. Raises BoundError.
         """
         if names:
-            self._explicit = True
-        now = wanted(names)
-        wildcard = now.wildcard or not self._explicit
-        if wildcard == self.wildcard and now.names == self.names and not self._dropped_by_stale:
+            self._has_named = True
+        now, has_wildcard = self._parse(names)
+        wildcard = has_wildcard or not self._has_named
+        if wildcard == self.wildcard and now == self.names and not self._unnamed_by_stale:
             return
-        new, lost = without(now.names, self.names), without(self.names, now.names)
-        self._check(len(now.names), new)
-        self.names = now.names
-        self._asked = joined(self._asked, new)
+        new, lost = without(now, self.names), without(self.names, now)
+        self._check(len(now), new)
+        self.names = now
+        self._requested = union(self._requested, new)
         self._set_wildcard(wildcard)
-        self._lose(lost)
-        self._asked = joined(self._asked, frozenset(filter(self.is_wanted, self._dropped_by_stale)))
-        self._dropped_by_stale = NO_NAMES
+        self._unsubscribe(lost)
+        self._requested = union(self._requested, frozenset(filter(self.is_subscribed, self._unnamed_by_stale)))
+        self._unnamed_by_stale = NO_NAMES
 
-    def _check(self, count: int, names: Collection[str]) -> None:
-        """Raises BoundError for too many names together, or for one that is too long."""
-        check(self._bounds, "max_names", f"names in the subscription to {SHORT[self.type_url]}", count)
-        if names:
-            check(self._bounds, "max_name_length", "characters in a resource name", max(map(len, names)))
-
-    def drop_by_stale(self, names: tuple[str, ...]) -> None:
+    def note_stale_request(self, names: tuple[str, ...]) -> None:
         """State of the World: a stale request did not name everything, so the client has let go of some.
 
         If it names them in its next request, it has to be sent them again.
         """
-        self._explicit = self._explicit or bool(names)
-        now = wanted(names)
-        self._dropped_by_stale = joined(self._dropped_by_stale, without(self.names, now.names))
-        if self._explicit and not now.wildcard and self.wildcard:
-            self._dropped_by_stale = joined(self._dropped_by_stale, self._aim.names)
+        self._has_named = self._has_named or bool(names)
+        now, has_wildcard = self._parse(names)
+        self._unnamed_by_stale = union(self._unnamed_by_stale, without(self.names, now))
+        if self._has_named and not has_wildcard and self.wildcard:
+            self._unnamed_by_stale = union(self._unnamed_by_stale, self._desired.names)
 
     def change(self, subscribe: Collection[str], unsubscribe: Collection[str], *, first: bool) -> None:
-        """Delta: start and stop wanting names; one in both lists is asked for again.
+        """Delta: subscribe to names and unsubscribe from others; one in both lists is requested again.
 
         The ``first`` request of a type means everything when it has no names at all. Raises BoundError.
         """
-        if first and not subscribe and not unsubscribe:
-            self._set_wildcard(True)
         if not subscribe and not unsubscribe:
+            if first:
+                self._set_wildcard(True)
             return
-        new = wanted(tuple(subscribe))
+        new, has_wildcard = self._parse(tuple(subscribe))
         stopped = frozenset(unsubscribe).difference(subscribe)
         if WILDCARD in stopped:
             self._set_wildcard(False)
-        if new.wildcard:
+        if has_wildcard:
             if self.wildcard:
-                self._asked = joined(self._asked, self._aim.names | self.held.names)
+                self._requested = union(self._requested, self._desired.names | self.client_state.names)
             elif self.outstanding is not None:  # the client may take what is under way for an answer to this
-                self._asked = joined(self._asked, frozenset(r.name for r in self.outstanding.resources))
+                self._requested = union(self._requested, frozenset(r.name for r in self.outstanding.resources))
             self._set_wildcard(True)
         lost = stopped & self.names
-        if lost or not new.names <= self.names:
-            self.names = renamed(self.names, new.names, lost)
-            self._check(len(self.names), new.names)
-        self._asked = joined(self._asked, new.names)
+        if lost or not new <= self.names:
+            self.names = self._store.shared(_renamed, self._store, self.names, new, lost)
+            self._check(len(self.names), new)
+        self._requested = union(self._requested, new)
         if self.wildcard:
-            self._asked = joined(self._asked, lost)
+            # What was also subscribed to by name stays wanted, and the client may have dropped it.
+            self._requested = union(self._requested, lost)
         else:
-            self._lose(lost)
+            self._unsubscribe(lost)
 
-    def believe(self, has: Mapping[str, str], clusters: State | None) -> None:
-        """Delta, first request: the client has these versions already, so only what differs from them is sent, and
-        what has another mark than it would be sent with now (see ``send``): the client waits for it. Call ``refresh``
-        before.
-        """
-        if not self.wildcard and not self.names.issuperset(has):
-            has = {name: version for name, version in has.items() if name in self.names}
-        if has:
-            self._answer_due = False
-        self.held = believed(has, self._aim, clusters, self.type_url)
-        self._dirty = differing(self.held, self._aim)
-        self._asked = without(self._asked, without(self.held.names, self._dirty))
+    def _parse(self, names: tuple[str, ...]) -> tuple[frozenset[str], bool]:
+        """The names of a request without the wildcard, and whether it has that."""
+        return self._store.shared(_parsed, self._store, names)
 
-    def is_wanted(self, name: str) -> bool:
+    def _check(self, count: int, names: Collection[str]) -> None:
+        """Raises BoundError for too many names together, or for one that is too long."""
+        short = RESOURCE_TYPES[self.type_url].short
+        check(self._bounds, "max_names", f"names in the subscription to {short}", count)
+        if names:
+            check(self._bounds, "max_name_length", "characters in a resource name", max(map(len, names)))
+
+    def is_subscribed(self, name: str) -> bool:
         return self.wildcard or name in self.names
 
     def _set_wildcard(self, wildcard: bool) -> None:
         if wildcard == self.wildcard:
             return
         self.wildcard = wildcard
-        self._source, self._aim, self._aimed = None, EMPTY, NO_NAMES
+        self._desired = EMPTY
         self._answer_due = wildcard
         if not wildcard:
-            self.held = self.held.only(self.names)
-            self._dirty &= self.names
-            self._asked &= self.names
-            self._doubt = {name: refusal for name, refusal in self._doubt.items() if name in self.names}
+            drops = [name for name in self.client_state.entries if name not in self.names]
+            self.client_state = self._store.edit(self.client_state, drops=drops)
+            self._requested &= self.names
+            self._nacked = {name: nacked for name, nacked in self._nacked.items() if name in self.names}
 
-    def _lose(self, names: frozenset[str]) -> None:
-        """The client has let go of names that it asked for."""
+    def _unsubscribe(self, names: frozenset[str]) -> None:
+        """The client has let go of names that it had subscribed to."""
         if not names:
             return
-        self._asked = without(self._asked, names)
+        self._requested = without(self._requested, names)
         if self.wildcard:
             return
-        self.held = self.held.changed((), names)
-        self._dirty = without(self._dirty, names)
+        self.client_state = self._store.edit(self.client_state, drops=names)
         for name in names:
-            self._doubt.pop(name, None)
+            self._nacked.pop(name, None)
 
-    # -- what the world has
+    # -- what the client has when it comes back
 
-    def refresh(self, source: ResourceSet | None) -> None:
-        """Note what differs between the client and the set; costs what was touched since the last time."""
-        revision = 0 if source is None else source.refresh()
-        if source is self._source and revision == self._revision and self.names is self._aimed:
-            return
-        news = source.touched_since(self._revision) if source is not None and source is self._source else None
-        asked_anew = moved(self.names, self._aimed) if self.names is not self._aimed else NO_NAMES
-        self._source, self._revision, self._aimed = source, revision, self.names
-        if source is None or news is None or len(asked_anew) > max(FEW, len(self.names) // MANY):
-            self._aim = EMPTY if source is None else goal(source, wildcard=self.wildcard, names=self.names)
-            self._dirty = differing(self.held, self._aim)
-            return
-        touched = [name for name in {*news, *asked_anew} if self.is_wanted(name) or name in self._aim.entries]
-        if self.wildcard:
-            self._aim = goal(source, wildcard=True, names=self.names)
+    def seed_from_versions(self, versions: Mapping[str, str], clusters: Snapshot | None) -> None:
+        """Delta, first request: the client has these versions, so only what differs from them is sent.
+
+        Endpoints with another suffix than they would be sent with now (see ``send``) are sent too: the client waits
+        for them. Call ``refresh`` before.
+        """
+        if not self.wildcard and not self.names.issuperset(versions):
+            versions = {name: version for name, version in versions.items() if name in self.names}
+        if versions:
+            self._answer_due = False
+        expected = self._store.shared(presented_versions, self._desired, clusters)
+        if versions == expected:
+            self.client_state = self._desired
         else:
-            new = {name: source.get(name) if name in self.names else None for name in touched}
-            drops = [name for name, resource in new.items() if resource is None and name in self._aim.entries]
-            self._aim = self._aim.changed([resource for resource in new.values() if resource is not None], drops)
-        dirty = frozenset(filter(self._differs, touched))
-        self._dirty = joined(without(self._dirty, frozenset(touched) - dirty), without(dirty, self._dirty))
+            other = [
+                Resource(name, self.type_url, b"", f"{version} at the client")
+                for name, version in versions.items()
+                if expected.get(name) != version
+            ]
+            self.client_state = self._store.edit(self._desired, other, self._desired.names - versions.keys())
+        self._requested = without(self._requested, without(self.client_state.names, self._changed()))
+
+    def restore(self, version: str) -> bool:
+        """A wildcard client comes back with this version: if its snapshot is known, only what differs is sent.
+
+        Returns False if it is not known.
+        """
+        snapshot = self._store.lookup(version)
+        if snapshot is None:
+            return False
+        self.client_state = snapshot
+        self.acked_version = self.version = version
+        self._answer_due = False
+        return True
+
+    def assume(self, resources: Iterable[Resource]) -> None:
+        """A wildcard client comes back with a version that is not known: it has at least these names."""
+        self.client_state = self._store.edit(self.client_state, resources)
+
+    # -- what there is
+
+    def refresh(self, source: TypeResources | None) -> None:
+        """Bring what the client should hold up to date; costs what changed since the last time."""
+        desired = source.snapshot() if source is not None and self.wildcard else EMPTY
+        if source is not None and self.names:
+            named = source.select(self.names)
+            desired = self._store.overlay(desired, named) if self.wildcard else named
+        self._desired = desired
+
+    def _changed(self) -> frozenset[str]:
+        """The names by which the client's state differs from the desired one."""
+        return self._store.diff(self.client_state, self._desired)
 
     def lacks(self, name: str) -> bool:
-        """Whether the set has a name that the client should be sent and was not yet, as far as it asked for it."""
-        exists = self._source is not None and self._source.get(name) is not None
-        sent = self.is_wanted(name) and name in self.held.entries and name not in self._asked
-        return exists and not sent
+        """True for a name that the client was not sent since it requested it last."""
+        return not (self.is_subscribed(name) and name in self.client_state.entries and name not in self._requested)
 
-    def adds(self, plan: Plan) -> bool:
-        """Whether a plan gives the client anything that it does not have."""
-        return not plan.put_names <= self.held.names
+    def adds(self, pending: PendingResponse) -> bool:
+        """True if a response gives the client a name that it does not have."""
+        return not pending.put_names <= self.client_state.names
 
     def is_new(self, name: str) -> bool:
-        """Whether a name that is about to be sent is asked for, or the client may not have it."""
-        return name in self._asked or name not in self.held.entries or name in self._doubt
+        """True for a name, about to be sent, that is requested or that the client may not have."""
+        return name in self._requested or name not in self.client_state.entries or name in self._nacked
 
     def absent(self, names: frozenset[str]) -> frozenset[str]:
-        """Those of some names that the set does not have. Call ``refresh`` before."""
-        return without(names, self._aim.names)
+        """The names that do not exist. Call ``refresh`` before."""
+        return without(names, self._desired.names)
 
     def is_current(self, name: str) -> bool:
-        """Whether the client was sent a name that the set still has."""
-        return name in self.held.entries and self._current(name) is not None
+        """True for a name that the client was sent and that still exists."""
+        return name in self.client_state.entries and name in self._desired.entries
 
     def is_retiring(self, name: str) -> bool:
-        """Whether the client still has a name that the set no longer has."""
-        return name in self.held.entries and self._current(name) is None
+        """True for a name that the client still has and that no longer exists."""
+        return name in self.client_state.entries and name not in self._desired.entries
 
-    def _current(self, name: str) -> Resource | None:
-        found = self._aim.entries.get(name)
-        if found is None and name in self.names and name not in self._aimed and self._source is not None:
-            found = self._source.get(name)
-        return found
-
-    def _differs(self, name: str) -> bool:
-        current, held = self._current(name), self.held.entries.get(name)
-        if current is None or held is None:
-            return current is not held
-        return current.version != held.version
+    @property
+    def is_missing_any(self) -> bool:
+        """True if the client requests a name that does not exist, and was told nothing about it."""
+        return any(name not in self._desired.entries for name in self._requested)
 
     # -- what to send
 
-    def ask_again(self, names: Iterable[str]) -> None:
-        """The client waits for these, whether they changed or not, as far as it ever had them."""
-        again = self.held.names.intersection(names)
-        self._asked = joined(self._asked, again if self.wildcard else again & self.names)
+    def request_again(self, names: Iterable[str]) -> None:
+        """The client waits for those of these names that it ever had, changed or not."""
+        again = self.client_state.names.intersection(names)
+        self._requested = union(self._requested, again if self.wildcard else again & self.names)
 
-    def take_back(self, version: str) -> bool:
-        """A wildcard client comes back with this version: take it at its word, if it is known what that was.
+    def pending(
+        self,
+        must_stay: Callable[[str], bool] | None = None,
+        stand_in: Callable[[str], Resource | None] | None = None,
+    ) -> PendingResponse | None:
+        """What to send now, None for nothing. Call ``refresh`` before.
 
-        Returns whether it is; only what differs from it is then new to the client. Call ``refresh`` before.
+        ``must_stay`` tells which removals have to wait. ``stand_in`` gives what to send for a name that is requested
+        and does not exist, where the client cannot be told so.
         """
-        state = recall(version)
-        if state is None:
-            return False
-        self.held = state
-        self.acked_version = self.version = version
-        self._answer_due = False
-        self._dirty = differing(state, self._aim)
-        return True
-
-    def presume(self, resources: Iterable[Resource]) -> None:
-        """A wildcard client comes back with a version that is not known: it has at least what stands for these."""
-        self.held = self.held.changed(resources, ())
-        self._dirty = differing(self.held, self._aim)
-
-    def plan(
-        self, keep: Callable[[str], bool] | None = None, stand_in: Callable[[str], Resource | None] | None = None
-    ) -> Plan | None:
-        """What to send now, None for nothing. ``keep`` says which removals must wait; ``stand_in`` gives what to send
-        for a name that is asked for and not there, where the client cannot be told so."""
-        if not (self._dirty or self._asked or self._doubt or self._answer_due):
+        changed = self._changed()
+        if not (changed or self._requested or self._nacked or self._answer_due):
             return None
-        names = joined(self._dirty, self._asked)
-        if not self._doubt:
-            offered = offer(names, self._aim)
-            if not offered.missing:
-                return self._choose(offered.plan, {})
-        elif not self.whole_state:
-            names |= self._doubt.keys()
-        clean = Draft()
-        tainted: dict[int, Draft] = {}
+        names = union(changed, self._requested)
+        if not self._nacked:
+            # The common case, the same for all streams in this state: nothing is gone, nothing is in doubt.
+            response, missing = self._store.shared(offer, names, self._desired)
+            if not missing:
+                return self._choose(response, {})
+        elif not self.is_full_state:
+            names |= self._nacked.keys()
+        fresh = ResponseBuilder()
+        refused: dict[int, ResponseBuilder] = {}
         for name in sorted(names):
-            current = self._current(name)
-            if current is None and stand_in is not None and name in self._asked and not self._removes:
-                current = stand_in(name)
-            if current is None and not self._may_drop(name, keep):
+            resource = self._desired.entries.get(name)
+            is_stand_in = False
+            if resource is None and stand_in is not None and name in self._requested and not self._can_remove:
+                resource = stand_in(name)
+                is_stand_in = resource is not None
+            if resource is None and not self._may_drop(name, must_stay):
                 continue
-            refusal = self._doubt.get(name) if self._doubt else None
-            if refusal is not None and self._is_as_refused(name, current, refusal):
-                tainted.setdefault(refusal.group, Draft()).add(name, current)
+            nacked = self._nacked.get(name)
+            if nacked is not None and self._is_as_refused(name, resource, nacked):
+                refused.setdefault(nacked.group, ResponseBuilder()).add(name, resource)
             else:
-                clean.add(name, current)
-        return self._choose(clean.plan(), tainted)
+                fresh.add(name, resource, is_stand_in=is_stand_in)
+        return self._choose(fresh.build(), refused)
 
-    def _choose(self, clean: Plan, tainted: Mapping[int, Draft]) -> Plan | None:
-        """Fresh content first. What was refused is tried again only without what has changed meanwhile, never as is."""
-        if self.whole_state:
-            return clean if clean.puts or clean.drops or self._asked or self._answer_due else None
-        if clean.puts or (clean.drops and self._removes) or self._answer_due:
-            return clean
-        for group, draft in tainted.items():
-            if content_digest(draft.puts, draft.drops) != group:
-                return draft.plan()
+    def _choose(self, fresh: PendingResponse, refused: Mapping[int, ResponseBuilder]) -> PendingResponse | None:
+        """Fresh content goes first. What was refused is tried again only without what has changed meanwhile."""
+        if self.is_full_state:
+            return fresh if fresh.puts or fresh.drops or self._requested or self._answer_due else None
+        if fresh.puts or (fresh.drops and self._can_remove) or self._answer_due:
+            return fresh
+        for group, builder in refused.items():
+            if content_digest(builder.puts, builder.drops) != group:
+                return builder.build()
         return None
 
-    def _may_drop(self, name: str, keep: Callable[[str], bool] | None) -> bool:
-        """Whether to tell the client now that a name is gone."""
-        if name in self._asked and self._removes:
+    def _may_drop(self, name: str, must_stay: Callable[[str], bool] | None) -> bool:
+        """True if the client may be told now that a name is gone."""
+        if name in self._requested and self._can_remove:
             return True
-        known = name in self.held.entries or name in self._doubt
-        return known and not (keep is not None and keep(name))
+        is_known = name in self.client_state.entries or name in self._nacked
+        return is_known and not (must_stay is not None and must_stay(name))
 
-    def _is_as_refused(self, name: str, current: Resource | None, refusal: Refusal) -> bool:
-        if self.whole_state or name in self._asked:
+    def _is_as_refused(self, name: str, resource: Resource | None, nacked: NackedVersion) -> bool:
+        if self.is_full_state or name in self._requested:
             return False
-        return refusal.version == ("" if current is None else current.version)
+        return nacked.version == ("" if resource is None else resource.version)
 
-    def send(self, plan: Plan, clusters: State | None) -> Response:
-        """The response of a plan; from now on the client counts as having it.
+    def send(self, pending: PendingResponse, clusters: Snapshot | None) -> Response:
+        """The response; from now on the client counts as having it.
 
-        With ``clusters``, those that the client holds, endpoints are marked with the versions of theirs.
+        With ``clusters``, those that the client holds, the versions of endpoints are suffixed with those of theirs.
         """
-        removed = plan.drops if self._removes else ()
-        self.held = after(self.held, plan)
-        if self.whole_state:
-            self._doubt.clear()
-            self._asked = NO_NAMES
-        elif self._doubt:
-            for name in plan.touched:
-                self._doubt.pop(name, None)
-        self._dirty = without(self._dirty, plan.names)
-        self._asked = without(self._asked, plan.names)
-        self._answer_due = False
-        if self.whole_state:
-            resources, made = self.held.listing(), Content(self.held.digest)
+        removed = pending.drops if self._can_remove else ()
+        self.client_state = self._state_with(pending)
+        if self.is_full_state:
+            self._nacked.clear()
+            self._requested = NO_NAMES
+            resources, content = self.client_state.listing, Content(self.client_state.digest)
         else:
-            resources, made = plan.puts, content(plan, removed, clusters)
-        nonce = f"{made.digest:032x}"
+            for name in pending.touched if self._nacked else ():
+                self._nacked.pop(name, None)
+            self._requested = without(self._requested, pending.names)
+            resources, content = pending.puts, self._store.shared(content_of, pending, removed, clusters)
+        self._answer_due = False
+        nonce = f"{content.digest:032x}"
         self.nonce = nonce if nonce != self.nonce else nonce + "+"
-        self.version = self.held.version
+        self.version = self.client_state.version
         self.phase = Phase.UNACKED
-        what = (self.variant, self.type_url, self.version, self.nonce)
-        self.outstanding = Response(*what, resources, removed, made.marks, plan.touched)
+        identity = (self.variant, self.type_url, self.version, self.nonce)
+        self.outstanding = Response(*identity, resources, removed, content.version_suffixes, pending.touched)
         return self.outstanding
+
+    def _state_with(self, pending: PendingResponse) -> Snapshot:
+        """The client's state once it has a response: the desired one, but for what is still held back.
+
+        Written down from the desired state, so that the next comparison finds that among its ancestors.
+        """
+        before = self.client_state.entries
+        held_back = without(self._changed(), pending.names)
+        puts = [before[name] for name in held_back if name in before]
+        drops = [name for name in held_back if name not in before]
+        return self._store.edit(self._desired, [*puts, *pending.stand_ins], drops)
 
     # -- what the client answers
 
     def ack(self) -> bool:
-        """The last response was accepted; False when that was known."""
+        """The last response was accepted; False if that was known."""
         if self.outstanding is None:
             return False
         self.acked_nonce, self.acked_version = self.nonce, self.version
@@ -386,7 +454,7 @@ class Subscription:
         return True
 
     def nack(self) -> Response | None:
-        """The last response was refused: what the client has of it is unknown. Returns it, if it was still un-ACKed."""
+        """The last response was refused: what the client has of it is unknown. Returns it if it was still un-ACKed."""
         refused, self.outstanding = self.outstanding, None
         if refused is None:
             return None
@@ -394,21 +462,25 @@ class Subscription:
         group = content_digest(refused.resources, refused.removed)
         versions = {resource.name: resource.version for resource in refused.resources}
         for name in refused.touched:
-            if self.is_wanted(name) and (name in versions or name in refused.removed or self.whole_state):
-                self._doubt[name] = Refusal(group, versions.get(name, ""))
+            if self.is_subscribed(name) and (name in versions or name in refused.removed or self.is_full_state):
+                self._nacked[name] = NackedVersion(group, versions.get(name, ""))
         return refused
 
     @property
-    def in_doubt(self) -> Collection[str]:
+    def nacked_names(self) -> Collection[str]:
         """Names that the client may or may not have as they were sent."""
-        return self._doubt.keys()
-
-    @property
-    def is_missing_any(self) -> bool:
-        """Whether the client asks for anything that is not there, and was told nothing about it."""
-        return any(self._current(name) is None for name in self._asked)
+        return self._nacked.keys()
 
     @property
     def is_settled(self) -> bool:
-        """Whether the client has accepted all that it was sent."""
-        return self.outstanding is None and self.phase is not Phase.NACKED and not self._doubt
+        """True if the client has accepted all that it was sent."""
+        return self.outstanding is None and self.phase is not Phase.NACKED and not self._nacked
+
+
+def _parsed(store: SnapshotStore, names: tuple[str, ...]) -> tuple[frozenset[str], bool]:
+    found = frozenset(names)
+    return store.names(found - {WILDCARD}), WILDCARD in found
+
+
+def _renamed(store: SnapshotStore, names: frozenset[str], new: frozenset[str], lost: frozenset[str]) -> frozenset[str]:
+    return store.names(without(union(names, new), lost))

@@ -215,7 +215,7 @@ def test_other_proxies_have_the_very_resources_they_had() -> None:
     held = other.set(LISTENER)
     assert held is not None
     plain = Shop(proxy=OTHER)
-    assert {n: r.version for n, r in held.all().items()} == {
+    assert {n: r.version for n, r in held.snapshot().entries.items()} == {
         n: plain.resource(LISTENER, n).version  # type: ignore[union-attr]
         for n in plain.names(LISTENER)
     }

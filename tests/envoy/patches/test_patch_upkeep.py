@@ -34,7 +34,7 @@ ROUTER_MERGE = patch(
 def held(resources: WorldResources, type_url: str) -> dict[str, Resource]:
     found = resources.set(type_url)
     assert found is not None
-    return dict(found.all())
+    return dict(found.snapshot().entries)
 
 
 def everything(resources: WorldResources) -> dict[tuple[str, str], str]:
@@ -80,11 +80,11 @@ def test_an_edit_reaches_what_it_patches_and_nothing_else() -> None:
     found = shop.resources.set(CLUSTER)
     listeners = shop.resources.set(LISTENER)
     assert found is not None and listeners is not None
-    at, listeners_at = found.refresh(), listeners.refresh()
+    clusters_before, listeners_before = found.snapshot(), listeners.snapshot()
     calls = shop.world.memo.statistics().calls
     update(shop.world, clusters(4))
-    assert found.touched_since(at) == {API_80}
-    assert listeners.touched_since(listeners_at) == set()
+    assert shop.catalog.snapshots.diff(clusters_before, found.snapshot()) == {API_80}
+    assert listeners.snapshot() is listeners_before
     after = shop.world.memo.statistics().calls
     called = {name for name in after if after[name] != calls.get(name, 0)}
     ours = {"_heads", "parsed", "patches_for", "cluster_membership", "edited_cluster", "patched_cluster"}

@@ -22,8 +22,8 @@ from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.resource import ROUTE
 from mesh_pilot.settings import Settings
 from mesh_pilot.sources.consul import Agent, ConsulSettings
-from mesh_pilot.xds.phase import Phase
 from mesh_pilot.xds.status import TypeStatus
+from mesh_pilot.xds.subscription import Phase
 
 SIDECAR = EnvoyNode("shop-1", "shop", "127.0.0.2", labels={"app": "shop"}, interception=Interception.NONE)
 GATEWAY = EnvoyNode("edge-1", "shop", "127.0.0.3", NodeType.ROUTER, labels={"istio": "edge"})

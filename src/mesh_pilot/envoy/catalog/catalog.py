@@ -13,15 +13,17 @@ from mesh_pilot.envoy.catalog.failures import FailingSet, Failure, Failures, Sta
 from mesh_pilot.envoy.catalog.generators import PartKey, Parts, hosts_of, parts_of
 from mesh_pilot.envoy.catalog.resource_sets import AT_ONCE, JoinedSet, LiveSet, Part
 from mesh_pilot.envoy.catalog.table_sets import TableSets
+from mesh_pilot.envoy.clusters.placeholders import no_endpoints, placeholder
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.envoy.envoy_filter.problems import plan_problems, problems, table_problems
 from mesh_pilot.incremental import ByName, Query, Watch
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import SECRET, VIRTUAL_HOST
+from mesh_pilot.model.resource import SECRET, VIRTUAL_HOST, Resource
 from mesh_pilot.security.secrets import IdentitySet, Issuer
 from mesh_pilot.security.spiffe import parse_identity
+from mesh_pilot.snapshots import NO_NAMES, SnapshotStore
 from mesh_pilot.world import World
 
 _OF_ITS_OWN: Mapping[str, Any] = {
@@ -59,13 +61,26 @@ class WorldCatalog:
         """Sets without readers; True once a ``trim`` has seen them so."""
         self._open: dict[WorldResources, None] = {}
         self.failed = Failures()
+        self.snapshots = SnapshotStore()
 
-    def open(self, proxy: Proxy) -> WorldResources:
+    def open(
+        self,
+        proxy: Proxy,
+        wake: Callable[[], None] = lambda: None,
+        requested: Callable[[str], frozenset[str]] = lambda _: NO_NAMES,
+    ) -> WorldResources:
+        """See ``xds.resources.Catalog``."""
         identity = parse_identity(proxy.identity)
         own = self._issuer.secrets_of(identity) if self._issuer and identity else None
-        resources = WorldResources(self, proxy_facts(proxy, split=self._split), own)
+        resources = WorldResources(self, proxy_facts(proxy, split=self._split), own, wake, requested)
         self._open[resources] = None
         return resources
+
+    def placeholder_cluster(self, name: str) -> Resource:
+        return placeholder(name)
+
+    def no_endpoints(self, cluster: str) -> Resource:
+        return no_endpoints(cluster)
 
     def diagnostics(self) -> Diagnostics:
         """Problems of the connected proxies."""
@@ -99,7 +114,7 @@ class WorldCatalog:
             if self._idle.pop(part, None) is not None:
                 yield from self._forget(self._sets.pop(part).close())
         for part, live in list(self._sets.items()):
-            yield from self._forget(live.keep(partial(_wanted_of, live, part[0])))
+            yield from self._forget(live.keep(partial(_requested_of, live, part[0])))
         yield from self._forget(iter(()))
 
     def _forget(self, dropping: Iterator[None]) -> Iterator[int]:
@@ -118,12 +133,12 @@ class WorldCatalog:
     def statistics(self) -> CatalogStatistics:
         return CatalogStatistics(len(self._open), len(self._sets), len(self._idle))
 
-    def _attach(self, part: PartKey, reader: WorldResources, wake: Callable[[], None]) -> LiveSet:
+    def _attach(self, part: PartKey, reader: WorldResources) -> LiveSet:
         live = self._sets.get(part)
         if live is None:
-            live = self._sets[part] = LiveSet(self._world.memo, *part, self.failed)
+            live = self._sets[part] = LiveSet(self._world.memo, *part, self.snapshots, self.failed)
         self._idle.pop(part, None)
-        live.attach(reader, wake)
+        live.attach(reader, reader.wake)
         return live
 
     def _detach(self, part: PartKey, reader: WorldResources) -> None:
@@ -132,9 +147,20 @@ class WorldCatalog:
 
 
 class WorldResources:
-    """One proxy's resources: implements ``xds.sets.ProxyResources``."""
+    """One proxy's resources: implements ``xds.resources.ProxyResources``."""
 
-    def __init__(self, catalog: WorldCatalog, facts: ProxyFacts, own: IdentitySet | None) -> None:
+    def __init__(
+        self,
+        catalog: WorldCatalog,
+        facts: ProxyFacts,
+        own: IdentitySet | None,
+        wake: Callable[[], None],
+        requested: Callable[[str], frozenset[str]],
+    ) -> None:
+        self.wake = wake
+        """Called by every set that may have changed. Nothing stands between a set and the session that it wakes."""
+        self.requested = requested
+        """The names of a type that the proxy requests now."""
         self._catalog = catalog
         self._own = own
         self._world = catalog._world
@@ -146,8 +172,6 @@ class WorldResources:
         self._sets: dict[str, JoinedSet] = {}
         self._hosts: ByName[Plan | PlanShards] | None = None
         self._host_sets: TableSets | None = None
-        self._waker: Callable[[], None] = _nothing
-        self._wanted: Callable[[str], Set[str]] = _no_names
 
     def __repr__(self) -> str:
         return f"<WorldResources of {self._facts.name} open={sorted(self._sets)}>"
@@ -160,6 +184,10 @@ class WorldResources:
     @property
     def target(self) -> ProxyKeys:
         """The proxy as translators see it now."""
+        return self._follow_target()
+
+    def _follow_target(self) -> ProxyKeys:
+        """Bring the parts up to date with the proxy's target."""
         if self._stale or self._target is None:
             self._stale = False
             self._watch.take()
@@ -173,7 +201,7 @@ class WorldResources:
         return self._target
 
     def set(self, type_url: str) -> JoinedSet | TableSets | None:
-        _ = self.target  # brings the parts up to date
+        self._follow_target()
         if type_url == VIRTUAL_HOST:
             return self._virtual_hosts()
         joined = self._sets.get(type_url)
@@ -181,11 +209,11 @@ class WorldResources:
             parts = self._parts.get(type_url)
             if parts is None:
                 return None
-            live: tuple[Part, ...] = tuple(self._catalog._attach(p, self, self._wake) for p in parts)
+            live: tuple[Part, ...] = tuple(self._catalog._attach(p, self) for p in parts)
             if type_url == SECRET and self._own is not None:
-                self._own.attach(self, self._wake)
+                self._own.attach(self, self.wake)
                 live = (self._own, *live)
-            joined = self._sets[type_url] = JoinedSet(self._world.memo, type_url, live)
+            joined = self._sets[type_url] = JoinedSet(self._catalog.snapshots, type_url, live)
         return joined
 
     def patch_problems(self, seen: dict[PartKey, tuple[PatchProblem, ...]] | None = None) -> tuple[PatchProblem, ...]:
@@ -216,30 +244,21 @@ class WorldResources:
 
     def concerns(self, failing: FailingSet, failure: Failure) -> bool:
         """Whether the proxy has the resource, or would; it reads the set."""
-        return failing.is_plan or failure.resource in self._wanted(failure.type_url)
-
-    def watch(self, wake: Callable[[], None], wanted: Callable[[str], Set[str]]) -> None:
-        self._waker = wake
-        self._wanted = wanted
-
-    def wanted(self, type_url: str) -> Set[str]:
-        """The names of a type that the proxy asks for now."""
-        return self._wanted(type_url)
+        return failing.is_plan or failure.resource in self.requested(failure.type_url)
 
     def close(self) -> None:
         self._leave_all()
         self._watch.close()
-        self._waker = _nothing
-        self._wanted = _no_names
+        self.wake = lambda: None
+        self.requested = lambda _: NO_NAMES
         self._catalog._open.pop(self, None)
 
     def _virtual_hosts(self) -> TableSets | None:
         if self._hosts is not None and self._host_sets is None:
             self._host_sets = TableSets(
-                self._world.memo,
-                VIRTUAL_HOST,
-                lambda: self._wanted(VIRTUAL_HOST),
-                lambda table: self._catalog._attach(self._hosts_part(table), self, self._wake),
+                self._catalog.snapshots,
+                partial(self.requested, VIRTUAL_HOST),
+                lambda table: self._catalog._attach(self._hosts_part(table), self),
                 lambda table: self._catalog._detach(self._hosts_part(table), self),
             )
         return self._host_sets
@@ -264,22 +283,11 @@ class WorldResources:
 
     def _retarget(self) -> None:
         self._stale = True
-        self._waker()
-
-    def _wake(self) -> None:
-        self._waker()
+        self.wake()
 
 
-def _wanted_of(live: LiveSet, type_url: str) -> Set[str]:
-    """The names of a type that the readers of a set ask for now."""
-    # Proxies of a scope mostly ask for the very same set of names.
-    wanted = (reader.wanted(type_url) for reader in live.readers() if isinstance(reader, WorldResources))
-    return frozenset().union(*{id(names): names for names in wanted}.values())
-
-
-def _nothing() -> None:
-    pass
-
-
-def _no_names(_: str) -> Set[str]:
-    return frozenset()
+def _requested_of(live: LiveSet, type_url: str) -> Set[str]:
+    """The names of a type that the readers of a set request now."""
+    # Proxies of a scope mostly request the very same set of names.
+    requested = (reader.requested(type_url) for reader in live.readers() if isinstance(reader, WorldResources))
+    return frozenset().union(*{id(names): names for names in requested}.values())

@@ -77,7 +77,7 @@ class OpenProxy(Protocol):
     @property
     def target(self) -> ProxyKeys: ...
 
-    def wanted(self, type_url: str) -> Set[str]: ...
+    def requested(self, type_url: str) -> Set[str]: ...
 
     def patch_problems(self, seen: dict[PartKey, tuple[PatchProblem, ...]]) -> Iterable[PatchProblem]: ...
 
@@ -116,7 +116,7 @@ class Diagnostics:
     def _withheld(self, proxy: OpenProxy) -> list[WithheldCredential]:
         workload = proxy.target.workload
         reasons = {
-            name: withheld(self._view, workload, name) for name in islice(proxy.wanted(SECRET), CREDENTIALS_CHECKED)
+            name: withheld(self._view, workload, name) for name in islice(proxy.requested(SECRET), CREDENTIALS_CHECKED)
         }
         return [WithheldCredential(name, reason) for name, reason in sorted(reasons.items()) if reason]
 

@@ -1,7 +1,7 @@
-"""Live sets of resources: a plan kept up to date, with a log of what was touched, shared by all who read it.
+"""Live sets of resources: a plan kept up to date and handed out as snapshots, shared by all proxies that read it.
 
 A set watches its plan (which resources there are) and each resource it was asked for. After a change it brings up
-to date only those that may have changed, and notes the names whose bytes really did.
+to date only those that may have changed. The next snapshot differs from the last one by those whose bytes really did.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Set
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Protocol
-from weakref import WeakSet
+from typing import Any
+from weakref import ref
 
 import attrs
 import structlog
@@ -19,22 +19,18 @@ from mesh_pilot.envoy.catalog.failures import Failure, Failures, failure_of
 from mesh_pilot.incremental import ByName, Memo, Query, Watch
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery
 from mesh_pilot.model.resource import Resource
+from mesh_pilot.security.secrets import IdentitySet
+from mesh_pilot.snapshots import EMPTY, Join, Selection, Snapshot, SnapshotStore, joined, without
 
 log = structlog.get_logger(scope="envoy")
 
-_NOTHING: Mapping[str, Resource] = {}
-
 AT_ONCE = 500
 """Resources that are let go of before others get their turn."""
-
-LOG_LENGTH = 4096
-"""Touched names remembered; who lags further behind compares everything."""
 
 
 @attrs.frozen
 class SetStatistics:
     resources: int
-    revision: int
     readers: int
     failed: int
     """Resources whose translator raised and that stand at their last good bytes, or are missing."""
@@ -51,10 +47,11 @@ class LiveSet:
         memo: Memo,
         type_url: str,
         resources: Query[Plan | PlanShards] | ByName[Resource | None],
+        store: SnapshotStore,
         failures: Failures | None = None,
     ) -> None:
         self.type_url = type_url
-        self._memo = memo
+        self._store = store
         self._plan = resources if isinstance(resources, Query) else None
         self._named = resources if isinstance(resources, ByName) else None
         self._watch = Watch(memo, self._wake)
@@ -64,31 +61,29 @@ class LiveSet:
         self._calls: dict[str, ResourceQuery] = {}
         """The resources of a plan. Of a function of names that follows from the name, and ``_asked`` has those."""
         self._asked: dict[str, None] = {}
-        self._has_asked: WeakSet[frozenset[str]] = WeakSet()
-        """Sets of names that are all in ``_asked``."""
+        self._asked_sets: dict[int, ref[frozenset[str]]] = {}
+        """Sets of names that are all in ``_asked``, by identity: to compare two of them costs as much as to ask."""
         self._ahead: dict[ResourceQuery, None] = {}
         """Resources that were made before the plan is followed, see ``work``."""
         self._is_ahead = False
         """Whether those are all of the plan."""
-        self._resources: dict[str, Resource] = {}
-        self._lent = False
-        """Whether a reader holds ``_resources`` as it is now, so that the next write goes to a copy."""
+        self._snapshot = EMPTY
+        """The last one handed out, and since then: """
+        self._changes: dict[str, Resource | None] = {}
+        """Resources that changed, None for those that are gone."""
         self._failed: dict[Hashable, Failure] = {}
         """By the name of the resource; of a plan, by itself."""
         self._failures = failures or Failures()
-        self._revision = memo.advance()
-        self._log: list[tuple[int, str]] = []
-        self._log_from = self._revision
         self._wakers: dict[Hashable, Callable[[], None]] = {}
         self._planned = False
         self._fresh = False
 
     def __repr__(self) -> str:
         state = "fresh" if self._fresh else "stale"
-        return f"<LiveSet {self.type_url.rpartition('.')[2]} {len(self._resources)} at {self._revision} {state}>"
+        return f"<LiveSet {self.type_url.rpartition('.')[2]} {len(self._snapshot)} {state}>"
 
     def statistics(self) -> SetStatistics:
-        return SetStatistics(len(self._resources), self._revision, len(self._wakers), len(self._failed))
+        return SetStatistics(len(self._snapshot), len(self._wakers), len(self._failed))
 
     @property
     def is_plan(self) -> bool:
@@ -97,9 +92,20 @@ class LiveSet:
 
     # -- reading
 
-    def refresh(self) -> int:
+    def snapshot(self) -> Snapshot:
+        """All of a plan; of a function of names, what there is of the names that anybody asked for."""
+        self._refresh()
+        if self._changes:
+            puts = [resource for resource in self._changes.values() if resource is not None]
+            drops = [name for name, resource in self._changes.items() if resource is None]
+            self._snapshot = self._store.edit(self._snapshot, puts, drops)
+            self._changes = {}
+        return self._snapshot
+
+    def _refresh(self) -> None:
+        """Bring everything up to date that may have changed."""
         if self._fresh:
-            return self._revision
+            return
         self._fresh = True
         taken = self._watch.take()
         if self._plan is not None:
@@ -108,7 +114,22 @@ class LiveSet:
             name = self._names.get(query) if self._plan is not None else query.args[-1]
             if name is not None:
                 self._update(name)
-        return self._revision
+
+    def ask(self, names: frozenset[str]) -> Snapshot:
+        """A snapshot with what there is of these names, among others. Costs nothing if all were asked for before."""
+        if self._named is not None and not self._has_asked(names):
+            for name in names:
+                self.get(name)
+            self._note_asked(names)
+        return self.snapshot()
+
+    def _has_asked(self, names: frozenset[str]) -> bool:
+        found = self._asked_sets.get(id(names))
+        return found is not None and found() is names
+
+    def _note_asked(self, names: frozenset[str]) -> None:
+        asked, key = self._asked_sets, id(names)
+        asked[key] = ref(names, lambda _: asked.pop(key, None))
 
     def work(self, names: frozenset[str]) -> Iterator[None]:
         """Make what a reader of all, or of these names, will need: one resource after each step, none if all are there.
@@ -116,13 +137,13 @@ class LiveSet:
         It may be left at any step, and begun again. Reading without it does the same work at once.
         """
         if self._named is not None:
-            if names in self._has_asked:
+            if self._has_asked(names):
                 return
             for name in names:
                 if name not in self._asked:
                     yield
                     self.get(name)
-            self._has_asked.add(names)
+            self._note_asked(names)
         elif not (self._planned or self._is_ahead):
             yield from self._work_ahead()
             self._is_ahead = True
@@ -143,35 +164,20 @@ class LiveSet:
                     with suppress(Exception):
                         self._watch.get(call)
 
-    def all(self) -> Mapping[str, Resource]:
-        """All of a plan; nothing of a function of names, which only knows what others asked for."""
-        self.refresh()
-        if self._plan is None:
-            return _NOTHING
-        self._lent = True
-        return self._resources
-
     def asked(self) -> tuple[str, ...]:
         """The names that a function of names was asked for, whether or not there is such a resource."""
         return tuple(self._asked)
 
     def get(self, name: str) -> Resource | None:
-        self.refresh()
+        """One resource. A function of names is asked for it, and from then on followed."""
+        self._refresh()
         if self._named is not None and name not in self._asked:
             self._asked[name] = None
             self._update(name)
-        return self._resources.get(name)
+        return self._current(name)
 
-    def touched_since(self, revision: int) -> Set[str] | None:
-        self.refresh()
-        if revision < self._log_from:
-            return None
-        touched: set[str] = set()
-        for at, name in reversed(self._log):
-            if at <= revision:
-                break
-            touched.add(name)
-        return touched
+    def _current(self, name: str) -> Resource | None:
+        return self._changes[name] if name in self._changes else self._snapshot.entries.get(name)
 
     def keep(self, wanted: Callable[[], Set[str]]) -> Iterator[None]:
         """Forget what a function of names was asked for besides what is wanted: nobody follows it any more.
@@ -179,14 +185,13 @@ class LiveSet:
         Pauses after ``AT_ONCE`` names, and then asks again what is wanted, for readers may have come.
         """
         while self._named is not None and (unwanted := self._asked.keys() - wanted()):
-            # Who asks for one of these from now on must see that it has to be made again.
-            self._revision = self._memo.advance()
-            self._has_asked.clear()
+            # A reader that asks for one of these from now on finds that it has to be made again.
+            self._asked_sets.clear()
             for name in islice(unwanted, AT_ONCE):
                 del self._asked[name]
                 self._watch.drop(self._named.query(name))
                 self._failed.pop(name, None)
-                self._resources.pop(name, None)
+                self._set(name, None)
             yield
 
     def failures(self) -> Mapping[Hashable, Failure]:
@@ -209,8 +214,8 @@ class LiveSet:
     def close(self) -> Iterator[None]:
         """Let go of everything, with a pause after ``AT_ONCE`` resources. Nobody may read the set any more."""
         # What is left of it is in cycles: the less that is, the less has to wait for the garbage collector.
-        self._names, self._calls, self._parts, self._resources, self._log = {}, {}, {}, {}, []
-        self._asked, self._ahead = {}, {}
+        self._names, self._calls, self._parts, self._snapshot, self._changes = {}, {}, {}, EMPTY, {}
+        self._asked, self._asked_sets, self._ahead = {}, {}, {}
         closing = self._watch.close_slowly()
         while any(True for _ in islice(closing, AT_ONCE)):
             yield
@@ -294,25 +299,13 @@ class LiveSet:
         self._set(name, resource)
 
     def _set(self, name: str, resource: Resource | None) -> None:
-        before = self._resources.get(name)
-        if before == resource:
-            return
-        if self._lent:
-            self._resources = dict(self._resources)
-            self._lent = False
-        if resource is None:
-            del self._resources[name]
-        else:
-            self._resources[name] = resource
-        self._revision = self._memo.advance()
-        self._log.append((self._revision, name))
-        if len(self._log) > 2 * LOG_LENGTH:
-            self._log_from = self._log[-LOG_LENGTH - 1][0]
-            del self._log[:-LOG_LENGTH]
+        if self._current(name) != resource:
+            self._changes[name] = resource
 
     def _fail(self, name: str, error: Exception) -> None:
-        stays = name in self._resources
-        configs = tuple(str(c) for c in self._resources[name].configs) if stays else ()
+        standing = self._current(name)
+        stays = standing is not None
+        configs = () if standing is None else tuple(str(c) for c in standing.configs)
         if self._is_news(name, failure_of(error, self.type_url, name, stays=stays, configs=configs)):
             log.error(
                 "translator failed; " + ("the resource stays as it was" if stays else "the resource is missing"),
@@ -332,98 +325,62 @@ class LiveSet:
         return True
 
 
-class Part(Protocol):
-    """A set that several proxies may share: ``LiveSet``, or one of the same shape that is not over the World."""
-
-    def refresh(self) -> int: ...
-
-    def all(self) -> Mapping[str, Resource]: ...
-
-    def get(self, name: str) -> Resource | None: ...
-
-    def touched_since(self, revision: int) -> Set[str] | None: ...
-
-    def attach(self, reader: Hashable, wake: Callable[[], None]) -> None: ...
-
-    def detach(self, reader: Hashable) -> bool: ...
+Part = LiveSet | IdentitySet
+"""A set that several proxies may share."""
 
 
 class JoinedSet:
-    """One proxy's resources of a type: live sets with names apart, read as one.
+    """One proxy's resources of a type: sets without a name in common, read as one.
 
-    A proxy whose scope changes gets a new one; revisions of the old one mean nothing to it.
+    Implements ``xds.resources.TypeResources``. State: the snapshots of the parts when they were last read, and what
+    they came to. A proxy whose scope changes gets a new one.
     """
 
-    def __init__(self, memo: Memo, type_url: str, parts: tuple[Part, ...]) -> None:
+    def __init__(self, store: SnapshotStore, type_url: str, parts: tuple[Part, ...]) -> None:
         self.type_url = type_url
-        self.parts = parts
-        self._since = memo.advance()
-        self._has_asked: WeakSet[frozenset[str]] = WeakSet()
-        """Sets of names that ``work`` has done."""
+        self._parts = parts
+        self._plans = tuple(part for part in parts if part.is_plan)
+        self._wildcard = Join(store, joined)
+        self._all = Join(store, joined)
+        self._selection = Selection(store)
+        self._selected: frozenset[str] | None = None
+        """The names that the parts were asked for last."""
 
-    def refresh(self) -> int:
-        return max(self._since, *(part.refresh() for part in self.parts))
+    def snapshot(self) -> Snapshot:
+        """All that a wildcard subscription gets."""
+        return self._wildcard.of({at: part.snapshot() for at, part in enumerate(self._plans)})
 
-    def all(self) -> Mapping[str, Resource]:
-        parts = tuple(part.all() for part in self.parts)
-        return parts[0] if len(parts) == 1 else Joined(parts)
+    def select(self, names: frozenset[str]) -> Snapshot:
+        """The resources of these names, also ones that no wildcard subscription gets."""
+        now: dict[Hashable, Snapshot] = {at: part.snapshot() for at, part in enumerate(self._parts)}
+        if names is not self._selected or now != self._all.parts:
+            now = dict(enumerate(self._ask(names)))
+            self._selected = names
+        return self._selection.of(self._all.of(now), names)
 
-    def asked(self) -> tuple[str, ...]:
-        """The names that anybody asked for, of those parts that are functions of names."""
-        return tuple(name for part in self.parts if isinstance(part, LiveSet) for name in part.asked())
-
-    def work(self, names: frozenset[str]) -> Iterator[None]:
-        """Make what a reader of all, or of these names, will need, one resource a step; see ``LiveSet.work``."""
-        if len(self.parts) == 1 and isinstance(self.parts[0], LiveSet):
-            yield from self.parts[0].work(names)
-            return
-        for part in self.parts:
-            if isinstance(part, LiveSet) and part.is_plan:
-                yield from part.work(names)
-        if names and not all(isinstance(part, LiveSet) and part.is_plan for part in self.parts):
-            if names in self._has_asked:
-                return
-            for name in names:
-                yield
-                self.get(name)
-            self._has_asked.add(names)
+    def _ask(self, names: frozenset[str]) -> Iterator[Snapshot]:
+        """The snapshots of all parts with what there is of these names; each is asked for what none before it has."""
+        for part in self._parts:
+            snapshot = part.ask(names)
+            yield snapshot
+            if part is not self._parts[-1]:
+                names = without(names, snapshot.names)
 
     def get(self, name: str) -> Resource | None:
-        for part in self.parts:
+        for part in self._parts:
             found = part.get(name)
             if found is not None:
                 return found
         return None
 
-    def touched_since(self, revision: int) -> Set[str] | None:
-        if revision < self._since:
-            return None
-        touched: set[str] = set()
-        for part in self.parts:
-            names = part.touched_since(revision)
-            if names is None:
-                return None
-            touched |= names
-        return touched
+    def asked(self) -> tuple[str, ...]:
+        """The names that anybody asked for, of those parts that are functions of names."""
+        return tuple(name for part in self._parts if isinstance(part, LiveSet) for name in part.asked())
 
-
-class Joined(Mapping[str, Resource]):
-    """A read-only mapping over several mappings with keys apart."""
-
-    __slots__ = ("_parts",)
-
-    def __init__(self, parts: tuple[Mapping[str, Resource], ...]) -> None:
-        self._parts = parts
-
-    def __getitem__(self, name: str) -> Resource:
+    def work(self, names: frozenset[str]) -> Iterator[None]:
+        """Make what a reader of all, or of these names, will need, one resource a step; see ``LiveSet.work``."""
         for part in self._parts:
-            if name in part:
-                return part[name]
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        for part in self._parts:
-            yield from part
-
-    def __len__(self) -> int:
-        return sum(map(len, self._parts))
+            if isinstance(part, LiveSet):
+                yield from part.work(names)
+            if names and part is not self._parts[-1]:
+                names = without(names, part.snapshot().names)
