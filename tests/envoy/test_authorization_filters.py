@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from envoy.config.listener.v3.listener_pb2 import Listener
 
-from mesh_pilot.envoy.filters.unusable_jwks import NOBODYS_KEYS
+from mesh_pilot.envoy.filters.jwt_authn import UNUSABLE_JWKS
 from mesh_pilot.envoy.gateway.generators import gateway_listeners
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world.names import GATEWAY_NAME
@@ -129,4 +129,4 @@ def test_a_policy_is_for_whom_it_selects(where: str, selected: bool) -> None:
 
 
 def test_nobodys_key_is_the_same_in_every_process() -> None:
-    assert '"x":"IHCcAhoVmkVuoTLpV7BuUzMPUoAaND8QiNtJmlS4KyI"' in NOBODYS_KEYS
+    assert '"x":"IHCcAhoVmkVuoTLpV7BuUzMPUoAaND8QiNtJmlS4KyI"' in UNUSABLE_JWKS

@@ -22,13 +22,13 @@ from mesh_pilot.envoy.filters.rbac.principals import (
     trust_domain,
     with_aliases,
 )
-from mesh_pilot.envoy.filters.rbac.rules import EnforcementPoint, RuleContext, policy
+from mesh_pilot.envoy.filters.rbac.rules import EnforcementPoint, RuleContext, rbac_policy
 from tests.support import golden
 
 
-def of(rule: str, action: RBAC.Action = RBAC.ALLOW, seer: EnforcementPoint = EnforcementPoint.REQUESTS) -> Any:
+def of(rule: str, action: RBAC.Action = RBAC.ALLOW, point: EnforcementPoint = EnforcementPoint.HTTP) -> Any:
     """The permissions and principals of a rule, without the lists of one that stand around everything."""
-    made = policy(api.Rule.from_dict(yaml.safe_load(rule)), action, RuleContext("shop", ("cluster.local",), seer))
+    made = rbac_policy(api.Rule.from_dict(yaml.safe_load(rule)), action, RuleContext("shop", ("cluster.local",), point))
     if made is None:
         return None
     found = MessageToDict(made, preserving_proto_field_name=True)
@@ -155,23 +155,23 @@ P80, P81 = {"destination_port": 80}, {"destination_port": 81}
 
 
 @pytest.mark.parametrize(
-    ("rule", "seer", "denied"),
+    ("rule", "point", "denied"),
     [
-        (PATH, EnforcementPoint.CONNECTIONS, ([ANY], [ANY])),
-        (BOTH, EnforcementPoint.CONNECTIONS, ([P80, P81], [ANY])),
-        (TOKEN, EnforcementPoint.CONNECTIONS, ([ANY], [TEN])),
-        (TOKEN, EnforcementPoint.CALLS, ([ANY], [TEN])),
-        (HEADER, EnforcementPoint.CONNECTIONS, ([ANY], [TEN])),
-        (SNI, EnforcementPoint.CALLS, ([ANY], [ANY])),
-        (PRIVATE, EnforcementPoint.CALLS, ([ANY], [ANY])),
+        (PATH, EnforcementPoint.TCP, ([ANY], [ANY])),
+        (BOTH, EnforcementPoint.TCP, ([P80, P81], [ANY])),
+        (TOKEN, EnforcementPoint.TCP, ([ANY], [TEN])),
+        (TOKEN, EnforcementPoint.GRPC_SERVER, ([ANY], [TEN])),
+        (HEADER, EnforcementPoint.TCP, ([ANY], [TEN])),
+        (SNI, EnforcementPoint.GRPC_SERVER, ([ANY], [ANY])),
+        (PRIVATE, EnforcementPoint.GRPC_SERVER, ([ANY], [ANY])),
     ],
 )
 def test_what_can_not_be_looked_at_allows_nothing_and_denies_all_the_same(
-    rule: str, seer: EnforcementPoint, denied: Any
+    rule: str, point: EnforcementPoint, denied: Any
 ) -> None:
-    assert of(rule, RBAC.ALLOW, seer) is None
-    assert of(rule, RBAC.DENY, seer) == denied
-    assert of(rule, RBAC.LOG, seer) == denied
+    assert of(rule, RBAC.ALLOW, point) is None
+    assert of(rule, RBAC.DENY, point) == denied
+    assert of(rule, RBAC.LOG, point) == denied
     assert of(rule, RBAC.ALLOW) is not None
 
 
@@ -183,7 +183,7 @@ def test_a_condition_may_ask_for_the_trust_domain() -> None:
 
 def test_an_empty_rule_is_everything() -> None:
     assert of("{}") == ([ANY], [ANY])
-    assert of("{}", seer=EnforcementPoint.CONNECTIONS) == ([ANY], [ANY])
+    assert of("{}", point=EnforcementPoint.TCP) == ([ANY], [ANY])
 
 
 def without_tokens(document: Any, scenario: str) -> Any:
@@ -224,6 +224,6 @@ def test_every_attribute_that_a_policy_may_name_narrows_what_it_allows(attribute
     """One that is let through and not carried out would open a door."""
     key = f"{attribute}[x]" if attribute in ("request.headers", "request.auth.claims") else attribute
     value = {"destination.ip": "10.0.0.1", "source.ip": "10.0.0.1", "remote.ip": "10.0.0.1"}.get(attribute, "80")
-    reader = RuleContext("shop", ("cluster.local",), EnforcementPoint.REQUESTS)
+    context = RuleContext("shop", ("cluster.local",), EnforcementPoint.HTTP)
     rule = api.Rule(when=[api.Condition(key=key, values=[value])])
-    assert policy(rule, RBAC.ALLOW, reader) != policy(api.Rule(), RBAC.ALLOW, reader)
+    assert rbac_policy(rule, RBAC.ALLOW, context) != rbac_policy(api.Rule(), RBAC.ALLOW, context)

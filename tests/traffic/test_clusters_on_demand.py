@@ -111,7 +111,7 @@ async def test_what_is_not_there_is_refused_at_once_and_found_when_it_comes(
     tmp_path: Path, free_ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # What is answered within the limit below is then answered without waiting.
-    monkeypatch.setattr(import_module("mesh_pilot.envoy.filters.on_demand"), "PATIENCE", 600)
+    monkeypatch.setattr(import_module("mesh_pilot.envoy.filters.on_demand"), "CLUSTER_TIMEOUT_SECONDS", 600)
     (port,) = free_ports(1)
     async with fleet(tmp_path) as mesh:
         app = await mesh.backend("app")

@@ -27,12 +27,6 @@ ROOTS_SUFFIX = "-cacert"
 FILE_CERTIFICATE_PREFIX = "file-cert:"
 FILE_ROOTS_PREFIX = "file-root:"
 
-JWT_FILTER = "envoy.filters.http.jwt_authn"
-"""The filter that looks at tokens; what it leaves is found under its name."""
-JWT_PAYLOAD = "payload"
-"""Where it leaves the claims of a good token."""
-
-
 HTTP_RBAC = "envoy.filters.http.rbac"
 """The HTTP filter that carries out AuthorizationPolicies; its dynamic metadata is under this name."""
 DRY_RUN_ALLOW = "istio_dry_run_allow_"

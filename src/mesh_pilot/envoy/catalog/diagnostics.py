@@ -11,7 +11,7 @@ import attrs
 from mesh_pilot.envoy.catalog.generators import PartKey
 from mesh_pilot.envoy.envoy_filter.parsed import parsed
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
-from mesh_pilot.envoy.filters.rbac.filters import refusal
+from mesh_pilot.envoy.filters.ext_authz import missing_provider
 from mesh_pilot.envoy.gateway.generators import gateway_conflicts
 from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
 from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telemetry_problems
@@ -109,7 +109,7 @@ class Diagnostics:
     def _denied(self, proxy: OpenProxy) -> Iterator[DeniedRequests]:
         workload = proxy.target.workload
         scope = workload.scope
-        missing = refusal(self._view, scope.namespace, workload.labels, grpc=scope.grpc)
+        missing = missing_provider(self._view, scope.namespace, workload.labels, grpc=scope.grpc)
         if missing is not None:
             yield DeniedRequests(tuple(map(str, missing.policies)), missing.reason)
 

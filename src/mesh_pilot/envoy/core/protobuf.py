@@ -14,7 +14,9 @@ from envoy.type.matcher.v3 import regex_pb2, string_pb2
 from envoy.type.v3 import percent_pb2
 from google.protobuf import any_pb2, duration_pb2, message, wrappers_pb2
 
+from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.mesh.names import IDENTITY_SECRET, TRUST_SECRET
+from mesh_pilot.mesh.virtual_services.rules import ANY_VALUE
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import PREFIX, Resource, make_resource
 
@@ -34,6 +36,11 @@ def encode(msg: message.Message) -> bytes:
 def any_of(msg: message.Message) -> any_pb2.Any:
     """A message wrapped in an Any, encoded deterministically."""
     return any_pb2.Any(type_url=PREFIX + msg.DESCRIPTOR.full_name, value=encode(msg))
+
+
+def any_of_encoded(kind: type[message.Message], body: bytes) -> any_pb2.Any:
+    """An encoded message of a type, wrapped in an Any."""
+    return any_pb2.Any(type_url=PREFIX + kind.DESCRIPTOR.full_name, value=body)
 
 
 def resource_of(name: str, msg: message.Message, configs: tuple[ConfigKey, ...] = ()) -> Resource:
@@ -122,6 +129,17 @@ def prefix(value: str) -> string_pb2.StringMatcher:
 
 def suffix(value: str) -> string_pb2.StringMatcher:
     return string_pb2.StringMatcher(suffix=value)
+
+
+def string_match(value: api.StringMatch) -> string_pb2.StringMatcher | None:
+    """Istio's StringMatch; None if any text matches."""
+    if value.exact is not None:
+        return exact(value.exact)
+    if value.prefix is not None:
+        return prefix(value.prefix)
+    if value.regex is not None and value.regex != ANY_VALUE:
+        return regex(value.regex)
+    return None
 
 
 def regex(value: str) -> string_pb2.StringMatcher:

@@ -1,49 +1,82 @@
-"""HTTP filters: a file each, and one tuple that says in which order a request meets them.
+"""HTTP filters, each in a file of its own, and the order in which a request passes them.
 
-To add a filter, write a file with a function like the others and name it here.
+To add an HTTP filter:
+
+1. ``filters/NAME.py``: a ``FilterTranslator`` with Envoy's name, the type of the configuration, and ``hcm``: the
+   configuration for HTTP connection managers, or None where the filter is not needed.
+2. ``per_route`` in the same declaration, if routes configure the filter.
+3. ``grpc_client``, ``grpc_server`` and ``filter_class`` there, if proxyless gRPC supports the filter, or if it belongs
+   to a ``filterClass`` of EnvoyFilter.
+4. A line in ``HTTP_FILTERS`` below: its position is the order of requests.
+5. Tests: a golden with the field (``tests/golden``), else a unit test in ``tests/envoy``.
+6. ``docs/istio-differences.md``, if it is no filter of Istio's.
+
+Network filters are in ``tcp``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
-from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
+from envoy.extensions.filters.network.http_connection_manager.v3.http_connection_manager_pb2 import HttpFilter
+from google.protobuf import any_pb2
 
-from mesh_pilot.envoy.filters.authorization import allow, ask, audit, deny, mark
-from mesh_pilot.envoy.filters.cors import cors
-from mesh_pilot.envoy.filters.dynamic_dns import dynamic_dns
-from mesh_pilot.envoy.filters.fault import fault
-from mesh_pilot.envoy.filters.grpc_stats import grpc_stats
-from mesh_pilot.envoy.filters.grpc_web import grpc_web
-from mesh_pilot.envoy.filters.jwt_authn import tokens
-from mesh_pilot.envoy.filters.on_demand import on_demand
-from mesh_pilot.envoy.filters.router import router
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.envoy.filters.cors import CORS
+from mesh_pilot.envoy.filters.dynamic_dns import DYNAMIC_DNS
+from mesh_pilot.envoy.filters.ext_authz import EXT_AUTHZ, RBAC_SHADOW
+from mesh_pilot.envoy.filters.fault import FAULT
+from mesh_pilot.envoy.filters.grpc_stats import GRPC_STATS
+from mesh_pilot.envoy.filters.grpc_web import GRPC_WEB
+from mesh_pilot.envoy.filters.jwt_authn import JWT_AUTHN
+from mesh_pilot.envoy.filters.on_demand import ON_DEMAND
+from mesh_pilot.envoy.filters.rbac.policies import RBAC_ALLOW, RBAC_AUDIT, RBAC_DENY
+from mesh_pilot.envoy.filters.router import ROUTER
+from mesh_pilot.envoy.filters.translator import FilterTranslator
 from mesh_pilot.mesh.policies import PolicyContext
+from mesh_pilot.mesh.proxy.scope import Labels
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
-HttpFilterBuilder = Callable[[View, PolicyContext, Protocol], hcm_pb2.HttpFilter | None]
-"""A filter for HTTP of this context and port protocol; None where it has no part."""
-
-HTTP_FILTERS: tuple[HttpFilterBuilder, ...] = (
-    mark,
-    ask,
-    tokens,
-    audit,
-    deny,
-    allow,
-    grpc_web,
-    grpc_stats,
-    fault,
-    cors,
-    on_demand,
-    dynamic_dns,
-    router,
+HTTP_FILTERS: tuple[FilterTranslator, ...] = (
+    RBAC_SHADOW,
+    EXT_AUTHZ,
+    JWT_AUTHN,
+    RBAC_AUDIT,
+    RBAC_DENY,
+    RBAC_ALLOW,
+    GRPC_WEB,
+    GRPC_STATS,
+    FAULT,
+    CORS,
+    ON_DEMAND,
+    DYNAMIC_DNS,
+    ROUTER,
 )
-"""All HTTP filters, in the order of a request; the last one sends it on."""
+"""All HTTP filters, in the order of a request. The router ends the chain."""
 
 
-def http_filters(view: View, context: PolicyContext, protocol: Protocol) -> list[hcm_pb2.HttpFilter]:
+def http_filters(view: View, context: PolicyContext, protocol: Protocol) -> list[HttpFilter]:
     """The filters of an HTTP connection manager."""
-    built = (build(view, context, protocol) for build in HTTP_FILTERS)
-    return [f for f in built if f is not None]
+    configs = ((filter_, filter_.hcm(view, context, protocol)) for filter_ in HTTP_FILTERS)
+    return [filter_.with_config(config) for filter_, config in configs if config is not None]
+
+
+def per_route_filters(spec: api.HttpRoute) -> Iterator[tuple[str, any_pb2.Any]]:
+    """The configuration of filters for one route of a VirtualService, by the filter's name."""
+    for filter_ in HTTP_FILTERS:
+        config = filter_.per_route(spec) if filter_.per_route is not None else None
+        if config is not None:
+            yield filter_.name, config
+
+
+def grpc_client_filters() -> list[HttpFilter]:
+    """The filters of a proxyless gRPC client."""
+    return [filter_.with_defaults() for filter_ in HTTP_FILTERS if filter_.grpc_client]
+
+
+def grpc_server_filters(view: View, namespace: str, labels: Labels) -> list[HttpFilter]:
+    """The filters of a proxyless gRPC server."""
+    servers = ((filter_, filter_.grpc_server) for filter_ in HTTP_FILTERS if filter_.grpc_server is not None)
+    configs = ((filter_, grpc_server(view, namespace, labels)) for filter_, grpc_server in servers)
+    return [filter_.with_config(config) for filter_, config in configs if config is not None]

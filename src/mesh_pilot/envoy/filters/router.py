@@ -1,24 +1,38 @@
-"""The router: sends the request to the cluster that the route names."""
+"""The router: sends the request to the cluster that its route names."""
 
 from __future__ import annotations
 
 from envoy.extensions.filters.http.router.v3 import router_pb2
-from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
+from google.protobuf import any_pb2
 
 from mesh_pilot.envoy.core.pieces import optional_piece
-from mesh_pilot.envoy.filters.common import http_filter
+from mesh_pilot.envoy.core.protobuf import any_of
+from mesh_pilot.envoy.filters.translator import FilterTranslator
 from mesh_pilot.envoy.telemetry.tracing import tracing
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.proxy.proxy_config import headers
+from mesh_pilot.mesh.proxy.scope import Labels
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
-NAME = "envoy.filters.http.router"
 
-
-def router(view: View, context: PolicyContext, protocol: Protocol) -> hcm_pb2.HttpFilter:
+def _hcm(view: View, context: PolicyContext, protocol: Protocol) -> any_pb2.Any:
     debug = headers(view, context.settings).envoy_debug_headers
     config = router_pb2.Router(suppress_envoy_headers=bool(debug and debug.disabled))
     with optional_piece("child spans", namespace=context.namespace):
         config.start_child_span = tracing(view, context).child_spans
-    return http_filter(NAME, config)
+    return any_of(config)
+
+
+def _grpc_server(view: View, namespace: str, labels: Labels) -> any_pb2.Any:
+    return any_of(router_pb2.Router())
+
+
+ROUTER = FilterTranslator(
+    name="envoy.filters.http.router",
+    config=router_pb2.Router,
+    hcm=_hcm,
+    grpc_client=True,
+    grpc_server=_grpc_server,
+    deprecated_name="envoy.router",
+)

@@ -1,4 +1,4 @@
-"""Network filters for bytes: the TCP proxy to one cluster or several by weight, and filters that read a protocol.
+"""Network filters: the TCP proxy to one cluster or several by weight, and the filters in front of it.
 
 Rules: Envoy's TcpProxy and MongoProxy references; Istio's DestinationRule reference for hashing and tunnels.
 """
@@ -12,16 +12,15 @@ from envoy.extensions.filters.network.sni_dynamic_forward_proxy.v3 import (
 )
 from envoy.extensions.filters.network.tcp_proxy.v3.tcp_proxy_pb2 import TcpProxy
 from envoy.type.v3 import hash_policy_pb2
-from google.protobuf import any_pb2
 
 from mesh_pilot.envoy.clusters.dns import dns_cache
-from mesh_pilot.envoy.core.protobuf import any_of, duration, encode
-from mesh_pilot.envoy.filters.rbac.filters import network_authorization
+from mesh_pilot.envoy.core.protobuf import any_of, any_of_encoded, duration, encode
+from mesh_pilot.envoy.filters.ext_authz import custom_network_filters
+from mesh_pilot.envoy.filters.rbac.policies import network_rbac_filters
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.virtual_services.l4 import TcpTarget
-from mesh_pilot.model.resource import PREFIX
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
@@ -36,7 +35,7 @@ _ACCESS_LOG_FIELD = TcpProxy.ACCESS_LOG_FIELD_NUMBER
 def tcp_filters(
     view: View, context: PolicyContext, target: TcpTarget, protocol: Protocol = Protocol.TCP
 ) -> list[Filter]:
-    """The network filters that carry a connection to its target: who may connect, then the protocol's own."""
+    """The network filters that carry a connection to its target: authorization, the protocol's own, the TCP proxy."""
     filters = [tcp_proxy(view, context, target)]
     if target.sni_port and protocol.is_tls:
         cache = dns_cache(cluster_defaults(view))
@@ -45,11 +44,11 @@ def tcp_filters(
     if protocol is Protocol.MONGO:
         config = mongo_proxy_pb2.MongoProxy(stat_prefix=target.stat_prefix)
         filters.insert(0, Filter(name=MONGO_PROXY, typed_config=any_of(config)))
-    return [*network_authorization(view, context), *filters]
+    return [*custom_network_filters(view, context), *network_rbac_filters(view, context), *filters]
 
 
 def tcp_proxy(view: View, context: PolicyContext | None, target: TcpTarget) -> Filter:
-    """The TCP proxy filter; without a context it keeps no access log."""
+    """The TCP proxy filter; without a context it has no access log."""
     proxy = TcpProxy(stat_prefix=target.stat_prefix)
     if len(target.clusters) == 1:
         proxy.cluster = target.clusters[0][0]
@@ -66,4 +65,4 @@ def tcp_proxy(view: View, context: PolicyContext | None, target: TcpTarget) -> F
         )
     logs = access_logs(view, context, False) if context else ()
     body = encode(proxy) + b"".join(field(_ACCESS_LOG_FIELD, log) for log in logs)
-    return Filter(name=TCP_PROXY, typed_config=any_pb2.Any(type_url=PREFIX + TcpProxy.DESCRIPTOR.full_name, value=body))
+    return Filter(name=TCP_PROXY, typed_config=any_of_encoded(TcpProxy, body))

@@ -15,15 +15,10 @@ import attrs
 from envoy.config.listener.v3.listener_components_pb2 import FilterChain
 from envoy.config.listener.v3.listener_pb2 import Listener
 from envoy.config.route.v3 import route_components_pb2 as rc
-from envoy.extensions.filters.http.fault.v3 import fault_pb2
-from envoy.extensions.filters.http.router.v3 import router_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2 as hcm_pb2
 
 from mesh_pilot.envoy.core.protobuf import address, any_of, encode, resource_of
-from mesh_pilot.envoy.filters.common import http_filter
-from mesh_pilot.envoy.filters.fault import NAME as FAULT
-from mesh_pilot.envoy.filters.rbac.filters import call_authorization
-from mesh_pilot.envoy.filters.router import NAME as ROUTER
+from mesh_pilot.envoy.filters import grpc_client_filters, grpc_server_filters
 from mesh_pilot.envoy.grpc.tls import server_socket
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import outbound
@@ -113,11 +108,7 @@ def _full_names(host: str, dns_domain: str) -> Iterator[str]:
 @derived
 def _api_listener(view: View, name: str, table: str, vip: str, port: int) -> Resource:
     """A listener that is no socket but says by which route table a channel goes."""
-    # An unknown filter here would make gRPC refuse the listener: these two are what it knows for clients.
-    manager = hcm_pb2.HttpConnectionManager(
-        stat_prefix=table,
-        http_filters=[http_filter(FAULT, fault_pb2.HTTPFault()), http_filter(ROUTER, router_pb2.Router())],
-    )
+    manager = hcm_pb2.HttpConnectionManager(stat_prefix=table, http_filters=grpc_client_filters())
     manager.rds.route_config_name = table
     manager.rds.config_source.ads.SetInParent()
     listener = Listener(name=name, address=address(vip, port))
@@ -127,8 +118,8 @@ def _api_listener(view: View, name: str, table: str, vip: str, port: int) -> Res
 
 @derived
 def _encoded_filters(view: View, namespace: str, labels: Labels) -> tuple[bytes, ...]:
-    """What authorization policies make of a server's calls."""
-    return tuple(encode(filter_) for filter_ in call_authorization(view, namespace, labels))
+    """The encoded HTTP filters of a server."""
+    return tuple(encode(filter_) for filter_ in grpc_server_filters(view, namespace, labels))
 
 
 @derived
@@ -138,7 +129,7 @@ def _inbound_listener(
     """A listener with one chain, in mTLS or (gRPC cannot tell them apart on one port) in plaintext."""
     manager = hcm_pb2.HttpConnectionManager(
         stat_prefix=f"inbound_{authority.host}_{authority.port}",
-        http_filters=[*map(hcm_pb2.HttpFilter.FromString, filters), http_filter(ROUTER, router_pb2.Router())],
+        http_filters=map(hcm_pb2.HttpFilter.FromString, filters),
     )
     manager.route_config.name = f"inbound|{authority.port}||"
     host = manager.route_config.virtual_hosts.add(name=f"inbound|{authority.port}", domains=["*"])

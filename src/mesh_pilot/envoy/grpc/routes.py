@@ -17,9 +17,9 @@ from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.type.matcher.v3 import string_pb2
 
 from mesh_pilot.envoy.core.protobuf import encode
+from mesh_pilot.envoy.filters import HTTP_FILTERS
 from mesh_pilot.envoy.grpc.clusters import outbound_name
 from mesh_pilot.envoy.routes.build import Encoded
-from mesh_pilot.envoy.routes.fault import FILTER as FAULT
 from mesh_pilot.envoy.routes.retry import STATUS_CODES
 from mesh_pilot.envoy.routes.virtual_host import encode_host, route_table, routes_of
 from mesh_pilot.incremental import derived
@@ -37,9 +37,6 @@ from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Service
 from mesh_pilot.world.view import View
-
-FILTERS = (FAULT,)
-"""HTTP filters that gRPC clients have."""
 
 METHOD = ":method"
 GRPC_METHOD = "POST"
@@ -102,7 +99,8 @@ def _undeclared(view: View, scope: OutboundScope, service: Service, port: int) -
 
 def _put(route: rc.Route) -> Iterator[rc.Route]:
     """A route in gRPC's words: one, several for the same, or none."""
-    for name in [name for name in route.typed_per_filter_config if name not in FILTERS]:
+    supported = {filter_.name for filter_ in HTTP_FILTERS if filter_.grpc_client}
+    for name in [name for name in route.typed_per_filter_config if name not in supported]:
         del route.typed_per_filter_config[name]
     if route.HasField("route"):
         _retry(route.route.retry_policy)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mesh_pilot.envoy.filters.jwt_rules import KIND as REQUEST_AUTHENTICATION
-from mesh_pilot.envoy.filters.rbac.policies import KIND as AUTHORIZATION_POLICY
+from mesh_pilot.envoy.filters.jwt_authn import REQUEST_AUTHENTICATION
+from mesh_pilot.envoy.filters.rbac.policies import AUTHORIZATION_POLICY
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.selection import selected
 from mesh_pilot.model.config import ConfigKey

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from envoy.config.route.v3 import route_components_pb2 as rc
-from google.protobuf import message
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.core.protobuf import any_of, encode, seconds
+from mesh_pilot.envoy.core.protobuf import encode, seconds
 from mesh_pilot.envoy.core.templates import Template, template
+from mesh_pilot.envoy.filters import per_route_filters
 from mesh_pilot.envoy.routes.action import default_retries, forward, redirect, respond
-from mesh_pilot.envoy.routes.cors import FILTER as CORS
-from mesh_pilot.envoy.routes.cors import cors_config
-from mesh_pilot.envoy.routes.fault import FILTER as FAULT
-from mesh_pilot.envoy.routes.fault import fault_config
 from mesh_pilot.envoy.routes.hash import hash_policy
 from mesh_pilot.envoy.routes.headers import header_operations
 from mesh_pilot.envoy.routes.match import route_match
@@ -103,17 +98,9 @@ def _route(
     route.decorator.operation = _operation(route, key.name, port)
     if match is not None and match.stat_prefix:
         route.stat_prefix = match.stat_prefix
-    for name, config in _filters(spec):
-        route.typed_per_filter_config[name].CopyFrom(any_of(config))
+    for name, config in per_route_filters(spec):
+        route.typed_per_filter_config[name].CopyFrom(config)
     return route
-
-
-def _filters(spec: api.HttpRoute) -> Iterator[tuple[str, message.Message]]:
-    """Configuration of HTTP filters for this route alone."""
-    if spec.cors_policy is not None:
-        yield CORS, cors_config(spec.cors_policy)
-    if spec.fault is not None:
-        yield FAULT, fault_config(spec.fault)
 
 
 def _name(spec: api.HttpRoute, match: api.HttpMatchRequest | None) -> str:

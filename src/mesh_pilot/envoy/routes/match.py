@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from envoy.config.route.v3 import route_components_pb2 as rc
-from envoy.type.matcher.v3 import regex_pb2, string_pb2
+from envoy.type.matcher.v3 import regex_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.core.protobuf import boolean, exact, prefix, regex
+from mesh_pilot.envoy.core.protobuf import boolean, string_match
 from mesh_pilot.mesh.virtual_services.rules import ANY_VALUE
 
 
@@ -21,17 +21,6 @@ def route_match(match: api.HttpMatchRequest | None) -> rc.RouteMatch:
     result.headers.extend(_headers(match))
     result.query_parameters.extend(_query(name, value) for name, value in sorted(match.query_params.items()))
     return result
-
-
-def string_match(value: api.StringMatch) -> string_pb2.StringMatcher | None:
-    """A text that is compared; None where any text will do."""
-    if value.exact is not None:
-        return exact(value.exact)
-    if value.prefix is not None:
-        return prefix(value.prefix)
-    if value.regex is not None and value.regex != ANY_VALUE:
-        return regex(value.regex)
-    return None
 
 
 def _path(uri: api.StringMatch | None) -> rc.RouteMatch:

@@ -1,4 +1,4 @@
-"""What a caller wants, as Envoy knows it: the host, method, path and port of a request, and where a connection goes."""
+"""Permissions of Envoy's RBAC: conditions on the host, method, path and port of a request, and on its destination."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from envoy.type.matcher.v3 import path_pb2, value_pb2
 from mesh_pilot.envoy.core.protobuf import regex
 from mesh_pilot.envoy.filters.rbac.matchers import header, member, metadata, quoted, subnet, text
 
-FILTER_METADATA = "experimental."
-"""Begins the keys of ``when`` that read what another filter left: ``experimental.FILTER[KEY]``."""
+FILTER_METADATA_PREFIX = "experimental."
+"""Prefix of the keys of ``when`` that read a filter's dynamic metadata: ``experimental.FILTER[KEY]``."""
 
-_TEMPLATES = {"{*}": "[^/]+", "{**}": ".*"}
-"""Segments of paths that stand for one segment, or any number, and the expressions for them."""
+_SEGMENT_TEMPLATES = {"{*}": "[^/]+", "{**}": ".*"}
+"""Path segments that match any one segment, or any number of them, with their regular expressions."""
 
 
 def host(value: str) -> Permission:
-    """``operation.hosts``: case does not matter, a port does."""
+    """``operation.hosts``: case-insensitive; includes the port if the request names one."""
     return Permission(header=header(":authority", value, ignore_case=True))
 
 
@@ -28,9 +28,9 @@ def method(value: str) -> Permission:
 
 
 def path(value: str) -> Permission:
-    """``operation.paths``, without the query."""
+    """``operation.paths``: without the query."""
     if "{" in value:
-        segments = (_TEMPLATES.get(segment) or quoted(segment) for segment in value.split("/"))
+        segments = (_SEGMENT_TEMPLATES.get(segment) or quoted(segment) for segment in value.split("/"))
         matcher = regex("/".join(segments))
     else:
         matcher = text(value)
@@ -38,7 +38,7 @@ def path(value: str) -> Permission:
 
 
 def port(value: str) -> Permission:
-    """The port that the connection is for."""
+    """``operation.ports`` and ``destination.port``: the port that the client connected to."""
     return Permission(destination_port=int(value))
 
 
@@ -50,13 +50,13 @@ def _server_name(value: str) -> Permission:
     return Permission(requested_server_name=text(value))
 
 
-def _left_by_filter(name: str, key: str, value: str) -> Permission:
-    """A text; in brackets, a list that has it."""
+def _filter_metadata(name: str, key: str, value: str) -> Permission:
+    """Metadata that is this text; for a value in brackets, a list with that member."""
     if value.startswith("[") and value.endswith("]"):
-        wanted = member(text(value[1:-1]))
+        matcher = member(text(value[1:-1]))
     else:
-        wanted = value_pb2.ValueMatcher(string_match=text(value))
-    return Permission(metadata=metadata(name, (key,), wanted))
+        matcher = value_pb2.ValueMatcher(string_match=text(value))
+    return Permission(metadata=metadata(name, (key,), matcher))
 
 
 _SERVER_NAME = "connection.sni"
@@ -69,13 +69,13 @@ _CONDITIONS: dict[str, Callable[[str], Permission]] = {
 
 
 def of_condition(key: str) -> Callable[[str], Permission] | None:
-    """What compares the attribute of a ``when`` with a value; None where it is not about the operation."""
-    if key.startswith(FILTER_METADATA):
-        name, _, inner = key.removeprefix(FILTER_METADATA).removesuffix("]").partition("[")
-        return partial(_left_by_filter, name, inner)
+    """The builder of a permission from a value of a ``when``; None if its key is not about the operation."""
+    if key.startswith(FILTER_METADATA_PREFIX):
+        name, _, inner = key.removeprefix(FILTER_METADATA_PREFIX).removesuffix("]").partition("[")
+        return partial(_filter_metadata, name, inner)
     return _CONDITIONS.get(key)
 
 
-def is_hidden_in_grpc(key: str) -> bool:
-    """Whether a gRPC server can't look at the attribute of a ``when``."""
-    return key == _SERVER_NAME or key.startswith(FILTER_METADATA)
+def is_unsupported_by_grpc(key: str) -> bool:
+    """True if proxyless gRPC servers cannot check the key of a ``when``."""
+    return key == _SERVER_NAME or key.startswith(FILTER_METADATA_PREFIX)

@@ -1,7 +1,7 @@
-"""Who a caller is, as Envoy knows it: the identity in the client's certificate, and what its token says.
+"""Principals of Envoy's RBAC: conditions on the caller's address, its certificate and the claims of its token.
 
-An identity is ``spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT``; policies write it without the scheme. A token's
-claims are where the filter ``jwt_authn`` leaves them once it has found the token good.
+The identity in a certificate is ``spiffe://TRUST-DOMAIN/ns/NAMESPACE/sa/ACCOUNT``; policies write it without the
+scheme. The claims of a valid token are in the dynamic metadata of the filter ``jwt_authn``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from envoy.config.rbac.v3.rbac_pb2 import Principal
 from envoy.type.matcher.v3 import string_pb2, value_pb2
 
 from mesh_pilot.envoy.core.protobuf import exact, prefix, regex, suffix
+from mesh_pilot.envoy.filters.jwt_authn import JWT_AUTHN_NAME, JWT_PAYLOAD
 from mesh_pilot.envoy.filters.rbac.matchers import (
-    ANY,
-    ANYTHING,
+    NON_EMPTY,
+    WILDCARD,
     glob,
     header,
     metadata,
@@ -24,57 +25,59 @@ from mesh_pilot.envoy.filters.rbac.matchers import (
     text,
     text_or_member,
 )
-from mesh_pilot.mesh.names import JWT_FILTER, JWT_PAYLOAD
 from mesh_pilot.security.spiffe import SCHEME
 
 LOCAL_DOMAIN = "cluster.local"
-"""In a policy: the mesh's own trust domain, whatever its name."""
+"""In policies, an alias of the mesh's trust domain."""
 
 
 def certificate(matcher: string_pb2.StringMatcher) -> Principal:
-    """The identity in the client's certificate is like this."""
+    """The identity in the client's certificate matches."""
     return Principal(authenticated=Principal.Authenticated(principal_name=matcher))
 
 
 def identity(value: str) -> Principal:
     """``source.principal``."""
-    if value == ANY:
-        return certificate(regex(ANYTHING))
-    if value.startswith(ANY):
-        return certificate(regex(f"{SCHEME}.*{quoted(value.removeprefix(ANY))}"))
-    if value.endswith(ANY):
-        return certificate(prefix(SCHEME + value.removesuffix(ANY)))
+    if value == WILDCARD:
+        return certificate(regex(NON_EMPTY))
+    if value.startswith(WILDCARD):
+        return certificate(regex(f"{SCHEME}.*{quoted(value.removeprefix(WILDCARD))}"))
+    if value.endswith(WILDCARD):
+        return certificate(prefix(SCHEME + value.removesuffix(WILDCARD)))
     return certificate(exact(SCHEME + value))
 
 
 def namespace(value: str) -> Principal:
-    """``source.namespace``; a ``*`` may be anywhere."""
+    """``source.namespace``; wildcards may be anywhere in it."""
     return certificate(regex(f".*/ns/{glob(value)}/.*"))
 
 
-def service_account(value: str, own_namespace: str) -> Principal:
+def service_account(value: str, policy_namespace: str) -> Principal:
     """``source.serviceAccount``: ``account`` (of the policy's namespace) or ``namespace/account``."""
-    where, _, account = value.rpartition("/")
-    return certificate(regex(f"{SCHEME}[^/]+/ns/{quoted(where or own_namespace)}/sa/{quoted(account)}"))
+    account_namespace, _, account = value.rpartition("/")
+    return certificate(regex(f"{SCHEME}[^/]+/ns/{quoted(account_namespace or policy_namespace)}/sa/{quoted(account)}"))
 
 
 def trust_domain(value: str) -> Principal:
-    """The trust domain of the identity."""
-    anything = "[^/]+" if value == ANY else glob(value, "[^/]*")
-    return certificate(regex(f"{SCHEME}{anything}/.*"))
+    """``source.trustDomain``: that of the identity."""
+    domain = "[^/]+" if value == WILDCARD else glob(value, "[^/]*")
+    return certificate(regex(f"{SCHEME}{domain}/.*"))
 
 
 def with_aliases(values: Iterable[str], trust_domains: tuple[str, ...]) -> tuple[str, ...]:
-    """Identities under each name that the mesh's trust domain has, where they are under one of these."""
-    found: dict[str, None] = {}
+    """Identities in all spellings: those of the mesh's trust domain under its own name and under each alias.
+
+    ``trust_domains`` are the mesh's own, then its aliases.
+    """
+    spellings: dict[str, None] = {}
     for value in values:
         domain, slash, rest = value.partition("/")
-        if not slash or domain == ANY or not _is_ours(domain, trust_domains):
-            found[value] = None
+        if not slash or domain == WILDCARD or not _is_ours(domain, trust_domains):
+            spellings[value] = None
             continue
         for name in trust_domains:
-            found[value if _covers(domain, name) else f"{name}/{rest}"] = None
-    return tuple(found)
+            spellings[value if _covers(domain, name) else f"{name}/{rest}"] = None
+    return tuple(spellings)
 
 
 def _is_ours(domain: str, trust_domains: tuple[str, ...]) -> bool:
@@ -82,35 +85,35 @@ def _is_ours(domain: str, trust_domains: tuple[str, ...]) -> bool:
 
 
 def _covers(domain: str, name: str) -> bool:
-    return name.endswith(domain.removeprefix(ANY)) if domain.startswith(ANY) else name == domain
+    return name.endswith(domain.removeprefix(WILDCARD)) if domain.startswith(WILDCARD) else name == domain
 
 
 def claim(path: tuple[str, ...], value: value_pb2.ValueMatcher) -> Principal:
-    """The request has a good token with a claim like this."""
-    return Principal(metadata=metadata(JWT_FILTER, (JWT_PAYLOAD, *path), value))
+    """The request has a valid token with a matching claim."""
+    return Principal(metadata=metadata(JWT_AUTHN_NAME, (JWT_PAYLOAD, *path), value))
 
 
 def claim_text(path: tuple[str, ...], value: str) -> Principal:
-    """A claim that is this text, or a list that has it."""
+    """A claim that is this text, or a list with this member."""
     return claim(path, text_or_member(text(value)))
 
 
 def request_identity(value: str) -> Principal:
     """``request.auth.principal``: ``ISSUER/SUBJECT``, in any of the four forms.
 
-    Either part may hold slashes, so that each slash of a value (behind its scheme) may be the one between them.
+    Both parts may contain slashes, so any slash of the value (after its scheme) may be the separator.
     """
-    if value == ANY:
-        return _claimed("sub", regex(ANYTHING))
-    found = [Principal(and_ids=Principal.Set(ids=both)) if len(both) > 1 else both[0] for both in _splits(value)]
-    return found[0] if len(found) == 1 else Principal(or_ids=Principal.Set(ids=found))
+    if value == WILDCARD:
+        return _claimed("sub", regex(NON_EMPTY))
+    splits = [Principal(and_ids=Principal.Set(ids=both)) if len(both) > 1 else both[0] for both in _splits(value)]
+    return splits[0] if len(splits) == 1 else Principal(or_ids=Principal.Set(ids=splits))
 
 
 def _splits(value: str) -> Iterator[list[Principal]]:
-    """The ways in which an issuer and a subject make up a value."""
-    if value.startswith(ANY):
-        tail = value.removeprefix(ANY)
-        # The subject alone may end so; otherwise the issuer ends at one of the slashes.
+    """The ways to split a value into conditions on the issuer and on the subject."""
+    if value.startswith(WILDCARD):
+        tail = value.removeprefix(WILDCARD)
+        # Either the value is a suffix of the subject, or the issuer ends at one of the slashes.
         yield [_claimed("sub", suffix(tail))]
         for issuer, subject in _at_slashes(tail):
             yield (
@@ -118,20 +121,24 @@ def _splits(value: str) -> Iterator[list[Principal]]:
                 if issuer
                 else [_claimed("sub", exact(subject))]
             )
-    elif value.endswith(ANY):
-        head = value.removesuffix(ANY)
-        yield [_claimed("iss", prefix(head)), _claimed("sub", regex(ANYTHING))]
+    elif value.endswith(WILDCARD):
+        head = value.removesuffix(WILDCARD)
+        yield [_claimed("iss", prefix(head)), _claimed("sub", regex(NON_EMPTY))]
         for issuer, subject in _at_slashes(head):
             if issuer:
-                yield [_claimed("iss", exact(issuer)), _claimed("sub", prefix(subject) if subject else regex(ANYTHING))]
+                yield [
+                    _claimed("iss", exact(issuer)),
+                    _claimed("sub", prefix(subject) if subject else regex(NON_EMPTY)),
+                ]
     else:
-        found = [(issuer, subject) for issuer, subject in _at_slashes(value) if issuer and subject]
-        # Without a slash it is nobody: an issuer and a subject always have one between them.
-        for issuer, subject in found or [(value, "")]:
+        pairs = [(issuer, subject) for issuer, subject in _at_slashes(value) if issuer and subject]
+        # A value without a slash matches no caller: there is always one between issuer and subject.
+        for issuer, subject in pairs or [(value, "")]:
             yield [_claimed("iss", exact(issuer)), _claimed("sub", exact(subject))]
 
 
 def _at_slashes(value: str) -> Iterator[tuple[str, str]]:
+    """The parts before and after each slash, except those of the URL scheme."""
     scheme, separator, rest = value.partition("://")
     start = f"{scheme}{separator}" if separator else ""
     rest = rest if separator else value
@@ -144,18 +151,18 @@ def _claimed(name: str, matcher: string_pb2.StringMatcher) -> Principal:
     return claim((name,), value_pb2.ValueMatcher(string_match=matcher))
 
 
-# -- the attributes of ``when``
+# -- the keys of ``when``
 
-HEADERS = "request.headers"
+HEADERS_KEY = "request.headers"
 
 
 def source_ip(value: str) -> Principal:
-    """``source.ip``: of the connection."""
+    """``source.ip``: the peer address of the connection."""
     return Principal(direct_remote_ip=subnet(value))
 
 
 def remote_ip(value: str) -> Principal:
-    """``remote.ip``: of the client, as trusted proxies tell it."""
+    """``remote.ip``: the original client, as trusted proxies report it."""
     return Principal(remote_ip=subnet(value))
 
 
@@ -168,24 +175,24 @@ def _in_brackets(key: str) -> tuple[str, ...]:
     return tuple(key.partition("[")[2].removesuffix("]").split("]["))
 
 
-OF_CONNECTION: dict[str, Callable[[str], Principal]] = {
+CONNECTION_KEYS: dict[str, Callable[[str], Principal]] = {
     "source.ip": source_ip,
     "remote.ip": remote_ip,
     "source.namespace": namespace,
     "source.trustDomain": trust_domain,
 }
-"""By attribute: what compares it with a value."""
+"""Keys about connections, each with the builder of a principal from a value."""
 
-OF_REQUEST: dict[str, Callable[[str], Callable[[str], Principal]]] = {
-    HEADERS: lambda key: partial(_header, _in_brackets(key)[0]),
+REQUEST_KEYS: dict[str, Callable[[str], Callable[[str], Principal]]] = {
+    HEADERS_KEY: lambda key: partial(_header, _in_brackets(key)[0]),
     "request.auth.principal": lambda key: request_identity,
     "request.auth.audiences": lambda key: partial(claim_text, ("aud",)),
     "request.auth.presenter": lambda key: partial(claim_text, ("azp",)),
     "request.auth.claims": lambda key: partial(claim_text, _in_brackets(key)),
 }
-"""By attribute: what makes of the whole key what compares it with a value."""
+"""Keys about requests (up to a bracket), each with a function from the whole key to such a builder."""
 
 
-def is_hidden_in_grpc(key: str) -> bool:
-    """Whether a gRPC server can't look at this attribute of a request: it sees no tokens, nor headers of gRPC's own."""
-    return not key.startswith(HEADERS) or _in_brackets(key)[0].lower().startswith("grpc-")
+def is_unsupported_by_grpc(key: str) -> bool:
+    """True if proxyless gRPC servers cannot check the key: they see no tokens and no header of gRPC itself."""
+    return not key.startswith(HEADERS_KEY) or _in_brackets(key)[0].lower().startswith("grpc-")
