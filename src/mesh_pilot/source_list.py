@@ -55,9 +55,8 @@ def _config_sources(settings: Settings, address: str) -> list[Source]:
             sources.append(
                 SinkServer(
                     settings.mcp_sink_addr,
-                    identity.mcp_node(),
+                    identity,
                     tls=server_tls(settings.tls) if settings.tls is not None else None,
-                    identity=identity,
                 )
             )
     twice = [name for name, count in Counter(source.name for source in sources).items() if count > 1]

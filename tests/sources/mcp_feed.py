@@ -11,7 +11,7 @@ import trio
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.config_api.server import McpService
 from mesh_pilot.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
-from mesh_pilot.mcp.identity import SinkNode
+from mesh_pilot.mcp.identity import PlaneIdentity
 from mesh_pilot.mcp.messages import McpResource
 from mesh_pilot.mcp.wire import (
     SINK_PATH,
@@ -41,7 +41,8 @@ from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.sources.mcp.source import McpServer, McpSource, mcp_source, xds_source
 
 SERVICES = "istio/networking/v1alpha3/virtualservices"
-NODE = SinkNode("test", {"where": "here"})
+IDENTITY = PlaneIdentity(host="test")
+NODE = IDENTITY.mcp_node()
 
 SOTW_PATH, DELTA_PATH = SotwDialect(NODE).path, DeltaDialect(NODE).path
 
@@ -142,7 +143,7 @@ class McpFeed(CollectionsFeed):
         self._nursery = nursery
         self._only = only
         self.address = f"127.0.0.1:{port}"
-        self.source: McpSource = mcp_source(McpServer(address=self.address), NODE, incremental=incremental)
+        self.source: McpSource = mcp_source(McpServer(address=self.address, incremental=incremental), IDENTITY)
         self.source._backoff = Backoff(first_seconds=0.01, limit_seconds=0.05)
         self._scope = trio.CancelScope()
         self._stopped = trio.Event()
@@ -223,7 +224,7 @@ class XdsFeed(McpFeed):
     def __init__(self, nursery: trio.Nursery, port: int, *, delta: bool) -> None:
         super().__init__(nursery, port, incremental=True, only="")
         self._delta = delta
-        self.source = xds_source(McpServer(address=self.address), NODE)
+        self.source = xds_source(McpServer(address=self.address), IDENTITY)
         self.source._backoff = Backoff(first_seconds=0.01, limit_seconds=0.05)
 
     @classmethod
@@ -243,7 +244,7 @@ class SinkFeed(CollectionsFeed):
         super().__init__()
         self._nursery = nursery
         self.address = f"127.0.0.1:{port}"
-        self.source: SinkServer = SinkServer(self.address, NODE)
+        self.source: SinkServer = SinkServer(self.address, IDENTITY)
         self._scope = trio.CancelScope()
 
     @classmethod

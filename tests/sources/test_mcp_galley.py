@@ -45,7 +45,7 @@ from mesh_pilot.sources.mcp.receiver import McpReceiver
 from mesh_pilot.sources.mcp.sink_server import MAX_GIVE_UPS, SinkServer
 from mesh_pilot.sources.mcp.source import McpServer, mcp_dialects, mcp_source
 from tests.sources.conformance import running
-from tests.sources.mcp_feed import NODE, SERVICES, TestCollections, virtual_service
+from tests.sources.mcp_feed import IDENTITY, NODE, SERVICES, TestCollections, virtual_service
 
 OFFERED = frozenset(
     name for name in COLLECTIONS if name.startswith(("istio/networking/v1alpha3", "istio/rbac", "istio/auth"))
@@ -114,7 +114,7 @@ async def test_collections_that_a_galley_does_not_have_are_left_out() -> None:
     galley = GalleyLike()
     galley.served.put(SERVICES, virtual_service("one", 1))
     async with serving(galley) as address:
-        source = mcp_source(McpServer(address=address), NODE)
+        source = mcp_source(McpServer(address=address), IDENTITY)
         async with running(source) as follower:
             await follower.until_synced()
             assert list(follower.picture.items) == [("config", "VirtualService", "default", "one")]
@@ -128,7 +128,7 @@ async def test_a_collection_that_is_never_answered_holds_up_the_start_only_so_lo
     galley = GalleyLike(silent=frozenset((GATEWAYS,)))
     galley.served.put(SERVICES, virtual_service("one", 1))
     async with serving(galley) as address:
-        source = mcp_source(McpServer(address=address), NODE, answer_timeout_seconds=0.3)
+        source = mcp_source(McpServer(address=address, answer_timeout_seconds=0.3), IDENTITY)
         send, receive = trio.open_memory_channel(100)
         async with trio.open_nursery() as nursery:
             await nursery.start(source.run, send)
@@ -144,7 +144,7 @@ async def test_a_collection_that_is_never_answered_holds_up_the_start_only_so_lo
 async def test_an_older_server_is_asked_as_it_understands(by_type: bool) -> None:
     galley = GalleyLike(paths=(AGGREGATED_PATH,), by_type=by_type)
     galley.served.put(SERVICES, virtual_service("one", 1))
-    async with serving(galley) as address, running(mcp_source(McpServer(address=address), NODE)) as follower:
+    async with serving(galley) as address, running(mcp_source(McpServer(address=address), IDENTITY)) as follower:
         await follower.until_synced()
         assert list(follower.picture.items) == [("config", "VirtualService", "default", "one")]
         galley.served.put(SERVICES, virtual_service("two", 1))
@@ -154,7 +154,7 @@ async def test_an_older_server_is_asked_as_it_understands(by_type: bool) -> None
 async def test_legacy_policies_are_kept_and_come_with_a_warning() -> None:
     galley = GalleyLike()
     galley.served.put(POLICIES, McpResource("default/strict", "1", COLLECTIONS[POLICIES].type_url, b""))
-    async with serving(galley) as address, running(mcp_source(McpServer(address=address), NODE)) as follower:
+    async with serving(galley) as address, running(mcp_source(McpServer(address=address), IDENTITY)) as follower:
         await follower.until_synced()
         (item,) = follower.picture.items.values()
         assert "nothing in a current Envoy carries it out" in item.warnings[0].reason  # type: ignore[union-attr]
@@ -165,7 +165,7 @@ async def test_a_dump_has_what_is_there_and_says_what_is_not() -> None:
     galley.served.put(SERVICES, virtual_service("one", 1))
     names = (SERVICES, GATEWAYS, "k8s/core/v1/pods")
     async with serving(galley) as address:
-        found = await read_once(McpServer(address=address), mcp_dialects(NODE, names), names, 5)
+        found = await read_once(McpServer(address=address), mcp_dialects(IDENTITY, names), names, 5)
     assert {name: len(held) for name, held in found.collections.items()} == {SERVICES: 1, GATEWAYS: 0}
     assert (found.unanswered, found.not_offered) == ((), ("k8s/core/v1/pods",))
 
@@ -176,7 +176,7 @@ async def test_a_galley_that_dials_and_gives_up_over_a_collection_is_not_asked_f
     galley = GalleyLike()
     galley.served.put(SERVICES, virtual_service("one", 1))
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    source = SinkServer(address, NODE)
+    source = SinkServer(address, IDENTITY)
     async with running(source) as follower, trio.open_nursery() as nursery:
         nursery.start_soon(dial_for_ever, galley, address)
         await follower.until_synced()
@@ -204,7 +204,7 @@ async def test_a_source_whose_streams_end_is_asked_for_everything_again(
     galley = GalleyLike()
     galley.served.put(SERVICES, virtual_service("one", 1))
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    async with running(SinkServer(address, NODE)) as follower:
+    async with running(SinkServer(address, IDENTITY)) as follower:
         asked = []
         for _ in range(2 * MAX_GIVE_UPS):  # killed while it is asked for the first collection
             async with open_channel(address) as channel, stream_to_sink(channel) as call:
@@ -226,7 +226,7 @@ async def test_sources_that_take_each_others_place_are_not_taken_to_lack_anythin
     free_ports: Callable[[int], list[int]],
 ) -> None:
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    async with running(SinkServer(address, NODE)), AsyncExitStack() as stack:
+    async with running(SinkServer(address, IDENTITY)), AsyncExitStack() as stack:
         channels = [await stack.enter_async_context(open_channel(address)) for _ in range(2)]
         asked = []
         for number in range(3 * MAX_GIVE_UPS):
@@ -242,7 +242,7 @@ async def test_a_source_that_was_asked_before_it_greeted_is_not_taken_to_lack_wh
 ) -> None:
     monkeypatch.setattr("mesh_pilot.sources.mcp.sink_server.GREETING_SECONDS", 0.0)
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    async with running(SinkServer(address, NODE)), AsyncExitStack() as stack:
+    async with running(SinkServer(address, IDENTITY)), AsyncExitStack() as stack:
         channel = await stack.enter_async_context(open_channel(address))
         asked = []
         for _ in range(2 * MAX_GIVE_UPS):

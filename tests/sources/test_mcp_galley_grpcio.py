@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from mesh_pilot.mcp.collections import COLLECTIONS
-from mesh_pilot.mcp.identity import SinkNode
+from mesh_pilot.mcp.identity import PlaneIdentity
 from mesh_pilot.model.events import Endpoints
 from mesh_pilot.model.service import Locality, Protocol, Resolution, Service
 from mesh_pilot.sources.mcp.pacing import NACK_BACKOFF_SECONDS
@@ -24,7 +24,7 @@ from tests.support.protos import compiled, message_classes
 
 Ports = Callable[[int], list[int]]
 
-NODE = SinkNode("pilot-1.istio-system", {"agent": "mesh-pilot"})
+IDENTITY = PlaneIdentity(host="pilot-1")
 ROUTES, GATEWAYS = "istio/networking/v1alpha3/virtualservices", "istio/networking/v1alpha3/gateways"
 ROUTE, GATEWAY = "istio.networking.v1alpha3.VirtualService", "istio.networking.v1alpha3.Gateway"
 CORE = "k8s.io.api.core.v1"
@@ -55,7 +55,7 @@ async def test_all_collections_that_it_has_are_read_and_those_that_it_lacks_left
     galley = Galley(classes)
     route(galley, "one", "one.test")
     with galley.serving(free_ports(1)[0]) as address:
-        source = mcp_source(McpServer(address=address), NODE)
+        source = mcp_source(McpServer(address=address), IDENTITY)
         async with running(source) as follower:
             await follower.until_synced()
             assert hosts(follower.picture) == {"one": ["one.test"]}
@@ -66,7 +66,7 @@ async def test_all_collections_that_it_has_are_read_and_those_that_it_lacks_left
             await follower.until(lambda picture: len(hosts(picture)) == 2)
             galley.remove(ROUTES, "shop/one")
             await follower.until(lambda picture: hosts(picture) == {"two": ["two.test"]})
-    assert {request.sink_node.id for request in galley.said} == {NODE.id}
+    assert {request.sink_node.id for request in galley.said} == {"pilot-1.istio-system"}
     assert {request.sink_node.annotations["agent"] for request in galley.said} == {"mesh-pilot"}
 
 
@@ -76,7 +76,7 @@ async def test_nothing_but_small_requests_is_spent_on_collections_that_it_lacks(
     galley = Galley(classes)
     route(galley, "one", "one.test")
     with galley.serving(free_ports(1)[0]) as address:
-        async with running(mcp_source(McpServer(address=address), NODE)) as follower:
+        async with running(mcp_source(McpServer(address=address), IDENTITY)) as follower:
             await follower.until_synced()
     assert galley.streams == len(set(COLLECTIONS) - set(OFFERED)) + 1
     assert sum(response.collection == ROUTES for response in galley.sent) == 1
@@ -87,7 +87,7 @@ async def test_a_bad_object_is_refused_by_name_once_and_costs_no_other(classes: 
     route(galley, "good", "good.test")
     bad_route(galley, "bad")
     with galley.serving(free_ports(1)[0]) as address:
-        async with running(mcp_source(McpServer(address=address), NODE)) as follower:
+        async with running(mcp_source(McpServer(address=address), IDENTITY)) as follower:
             await follower.until(lambda picture: picture.synced > 0 and bool(picture.rejected))
             assert hosts(follower.picture) == {"good": ["good.test"]}
             route(galley, "later", "later.test")
@@ -106,7 +106,7 @@ async def test_a_galley_that_has_no_snapshot_yet_is_waited_for_however_long(
     galley = Galley(classes, has_snapshot=False)
     route(galley, "one", "one.test")
     with galley.serving(free_ports(1)[0]) as address:
-        source = mcp_source(McpServer(address=address), NODE, answer_timeout_seconds=0.05)
+        source = mcp_source(McpServer(address=address, answer_timeout_seconds=0.05), IDENTITY)
         async with running(source) as follower:
             asked = set(COLLECTIONS) & set(OFFERED)
             await eventually(lambda: asked <= {r.collection for r in galley.said}, what="it asks for all there is")
@@ -125,7 +125,7 @@ async def test_a_galley_that_comes_back_changes_only_what_changed(classes: Class
     for name in ("one", "two", "three"):
         route(galley, name, f"{name}.test")
     with galley.serving(port) as address:
-        source = mcp_source(McpServer(address=address), NODE)
+        source = mcp_source(McpServer(address=address), IDENTITY)
         async with running(source) as follower:
             await follower.until_synced()
             follower.take_events()
@@ -143,7 +143,7 @@ async def test_a_galley_that_dials_is_read_as_one_that_is_dialled(classes: Class
     route(galley, "one", "one.test")
     bad_route(galley, "bad")
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    source = SinkServer(address, NODE)
+    source = SinkServer(address, IDENTITY)
     async with running(source) as follower:
         with galley.dialling(address, again_seconds=0.01, trigger_seconds=0.05):
             await follower.until(lambda picture: picture.synced > 0 and bool(picture.rejected))
@@ -162,7 +162,7 @@ async def test_the_oldest_service_that_sends_again_what_is_refused_is_not_answer
     route(galley, "good", "good.test")
     bad_route(galley, "bad")
     with galley.serving(free_ports(1)[0], aggregated=True) as address:
-        source = mcp_source(McpServer(address=address), NODE)
+        source = mcp_source(McpServer(address=address), IDENTITY)
         async with running(source) as follower:
             await follower.until(lambda picture: picture.synced > 0 and bool(picture.rejected))
             assert hosts(follower.picture) == {"good": ["good.test"]}
@@ -198,10 +198,10 @@ async def test_a_sink_that_is_started_anew_and_a_galley_that_is_find_each_other_
     address = f"127.0.0.1:{free_ports(1)[0]}"
     with galley.dialling(address, again_seconds=0.01):
         for _ in range(2):
-            async with running(SinkServer(address, NODE)) as follower:
+            async with running(SinkServer(address, IDENTITY)) as follower:
                 await follower.until_synced()
                 assert hosts(follower.picture) == {"one": ["one.test"]}
-    source = SinkServer(address, NODE)
+    source = SinkServer(address, IDENTITY)
     async with running(source) as follower:
         with galley.dialling(address, again_seconds=0.01):
             await follower.until_synced()
@@ -217,7 +217,7 @@ async def test_a_galley_that_dials_and_has_no_snapshot_is_waited_for_too(classes
     galley = Galley(classes, has_snapshot=False)
     route(galley, "one", "one.test")
     address = f"127.0.0.1:{free_ports(1)[0]}"
-    source = SinkServer(address, NODE, answer_timeout_seconds=0.05)
+    source = SinkServer(address, IDENTITY, answer_timeout_seconds=0.05)
     async with running(source) as follower:
         with galley.dialling(address, again_seconds=0.01):
             await eventually(lambda: len(galley.said) > 1, what="it is asked")
@@ -269,7 +269,7 @@ async def test_services_of_kubernetes_come_with_their_endpoints(classes: Classes
     galley = Galley(classes)
     kubernetes(galley)
     with galley.serving(free_ports(1)[0]) as address:
-        async with running(mcp_source(McpServer(address=address), NODE)) as follower:
+        async with running(mcp_source(McpServer(address=address), IDENTITY)) as follower:
             await follower.until_synced()
             service = follower.picture.items["service", *WEB]
             assert isinstance(service, Service)
@@ -302,7 +302,7 @@ async def test_a_body_of_kubernetes_that_can_not_be_read_is_refused_and_the_othe
     kubernetes(galley)
     galley.put("k8s/core/v1/services", "shop/broken", f"{CORE}.ServiceSpec", b"\x0a\x7fcut")
     with galley.serving(free_ports(1)[0]) as address:
-        async with running(mcp_source(McpServer(address=address), NODE)) as follower:
+        async with running(mcp_source(McpServer(address=address), IDENTITY)) as follower:
             await follower.until(lambda picture: picture.synced > 0 and bool(picture.rejected))
             assert ("service", *WEB) in follower.picture.items
             (rejected,) = follower.picture.rejected.values()

@@ -135,7 +135,7 @@ async def row(folder: Path, ports: Ports, path: str, *, delta: bool) -> AsyncIte
     port, *others = ports(8)
     first = Process(folder / "first.log", others[:3], f"--config-dir={config}")
     identity = PlaneIdentity()
-    aggregated = mcp_dialects(identity.mcp_node(), COLLECTIONS)[1:]
+    aggregated = mcp_dialects(identity, COLLECTIONS)[1:]
     server = McpServer(address=first.grpc)
     async with (
         http_backend("one") as one,

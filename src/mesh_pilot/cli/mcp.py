@@ -73,8 +73,7 @@ def dump(
         raise click.ClickException(str(error)) from None
     names = collections or tuple(XDS_COLLECTIONS if over_xds else (*COLLECTIONS, *UNREAD_COLLECTIONS))
     identity = PlaneIdentity()
-    node = identity.xds_node() if over_xds else identity.mcp_node()
-    dialects = xds_dialects(node) if over_xds else mcp_dialects(node, names)
+    dialects = xds_dialects(identity) if over_xds else mcp_dialects(identity, names)
     try:
         found = trio.run(read_once, McpServer(address=address, tls=tls), dialects, names, wait)
     except GRPCError as error:

@@ -40,9 +40,7 @@ def source_of(config: ConfigSource, identity: PlaneIdentity) -> Source:
             return file_source([rest], name=config.address)
         case "mcp" | "xds":
             server = _server(config, rest)
-            if scheme == "xds":
-                return xds_source(server, identity.xds_node(), identity=identity)
-            return mcp_source(server, identity.mcp_node(), identity=identity)
+            return xds_source(server, identity) if scheme == "xds" else mcp_source(server, identity)
         case "k8s":
             if rest and not rest.startswith("/"):
                 raise ConfigSourceError(

@@ -1,6 +1,6 @@
 """Sources that read configuration over MCP or xDS, from a Galley, an istiod or another mesh-pilot.
 
-    source = mcp_source(McpServer(address="galley:9901"), SinkNode("pilot-1.istio-system"))
+    source = mcp_source(McpServer(address="galley:9901"))
     await source.run(events)
 
 - `source` dials a server (`negotiation`: its method and collections); `sink_server` is dialled by one.

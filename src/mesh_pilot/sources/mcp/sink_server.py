@@ -24,7 +24,7 @@ import structlog
 import trio
 
 from mesh_pilot.mcp.collections import COLLECTIONS
-from mesh_pilot.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity, SinkNode
+from mesh_pilot.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity
 from mesh_pilot.mcp.wire import SINK_PATH, SourceDialect
 from mesh_pilot.model.events import Event
 from mesh_pilot.rpc import (
@@ -61,16 +61,14 @@ class SinkServer:
     def __init__(
         self,
         address: str,
-        node: SinkNode,
+        identity: PlaneIdentity = DEFAULT_IDENTITY,
         *,
-        name: str = "mcp-sink",
         tls: TlsSource | None = None,
         answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS,
-        identity: PlaneIdentity = DEFAULT_IDENTITY,
     ) -> None:
-        self.name = name
+        self.name = "mcp-sink"
         self._address = address
-        self._node = node
+        self._node = identity.mcp_node()
         self._tls = tls
         self._bound = ""
         self._peer = ""
@@ -80,7 +78,7 @@ class SinkServer:
         self._turn = trio.Lock()
         self._give_ups: Counter[str] = Counter()
         self._receiver = McpReceiver(
-            name, name, COLLECTIONS, answer_timeout_seconds=answer_timeout_seconds, identity=identity
+            self.name, self.name, COLLECTIONS, answer_timeout_seconds=answer_timeout_seconds, identity=identity
         )
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ import structlog
 import trio
 
 from mesh_pilot.mcp.collections import COLLECTIONS, XDS_COLLECTIONS, McpCollection
-from mesh_pilot.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity, SinkNode
+from mesh_pilot.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity
 from mesh_pilot.mcp.messages import MessageStream
 from mesh_pilot.mcp.wire import AggregatedDialect, DeltaDialect, Dialect, SotwDialect, SourceDialect
 from mesh_pilot.model.events import Event
@@ -33,6 +33,9 @@ class McpServer:
     """The SNI, and the name that its certificate must have; None: the address's host."""
     collections: Mapping[str, McpCollection] = attrs.field(default=COLLECTIONS, repr=False)
     """The collections to request, by the server's names."""
+    incremental: bool = True
+    """Request increments, if the server supports them."""
+    answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS
 
 
 class McpSource:
@@ -46,23 +49,19 @@ class McpSource:
         name: str,
         server: McpServer,
         dialects: tuple[Dialect, ...],
-        *,
-        backoff: Backoff | None = None,
-        incremental: bool = True,
-        answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS,
         identity: PlaneIdentity = DEFAULT_IDENTITY,
     ) -> None:
         """``dialects``: in the order in which they are tried."""
         self.name = name
         self._server = server
         self._negotiation = Negotiation(name, tuple(server.collections), dialects)
-        self._backoff = backoff or Backoff()
+        self._backoff = Backoff()
         self._receiver = McpReceiver(
             name,
             server.address,
             server.collections,
-            incremental=incremental,
-            answer_timeout_seconds=answer_timeout_seconds,
+            incremental=server.incremental,
+            answer_timeout_seconds=server.answer_timeout_seconds,
             identity=identity,
         )
         self._last_error = ""
@@ -127,33 +126,18 @@ class McpSource:
         await self._receiver.run_stream(stream, dialect, without=missing, on_message=self._backoff.reset)
 
 
-def mcp_source(
-    server: McpServer,
-    node: SinkNode,
-    *,
-    name: str | None = None,
-    incremental: bool = True,
-    answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS,
-    identity: PlaneIdentity = DEFAULT_IDENTITY,
-) -> McpSource:
+def mcp_source(server: McpServer, identity: PlaneIdentity = DEFAULT_IDENTITY) -> McpSource:
     """The source of an MCP server: a Galley, or another mesh-pilot.
 
     ``ResourceSource`` is tried first, then ``AggregatedMeshConfigService`` with collection names, and then with the
     type URLs of their bodies, as the oldest servers name them.
     """
-    return McpSource(
-        name or f"mcp:{server.address}",
-        server,
-        mcp_dialects(node, server.collections),
-        incremental=incremental,
-        answer_timeout_seconds=answer_timeout_seconds,
-        identity=identity,
-    )
+    return McpSource(f"mcp:{server.address}", server, mcp_dialects(identity, server.collections), identity)
 
 
-def mcp_dialects(node: SinkNode, collections: Iterable[str]) -> tuple[Dialect, ...]:
+def mcp_dialects(identity: PlaneIdentity, collections: Iterable[str]) -> tuple[Dialect, ...]:
     """The dialects of MCP, the newest first."""
-    collections = tuple(collections)
+    node, collections = identity.mcp_node(), tuple(collections)
     types: dict[str, str] = {}
     for name in collections:
         if name in COLLECTIONS:
@@ -165,21 +149,13 @@ def mcp_dialects(node: SinkNode, collections: Iterable[str]) -> tuple[Dialect, .
     )
 
 
-def xds_source(
-    server: McpServer, node: SinkNode, *, name: str | None = None, identity: PlaneIdentity = DEFAULT_IDENTITY
-) -> McpSource:
-    """The source of a server of MCP over xDS: an istiod, or another mesh-pilot.
-
-    ``node``: its id is a proxy's (``sidecar~ip~name.namespace~domain``). Delta is tried first, then State of the World.
-    """
-    return McpSource(
-        name or f"xds:{server.address}",
-        attrs.evolve(server, collections=XDS_COLLECTIONS),
-        xds_dialects(node),
-        identity=identity,
-    )
+def xds_source(server: McpServer, identity: PlaneIdentity = DEFAULT_IDENTITY) -> McpSource:
+    """The source of a server of MCP over xDS: an istiod, or another mesh-pilot."""
+    server = attrs.evolve(server, collections=XDS_COLLECTIONS)
+    return McpSource(f"xds:{server.address}", server, xds_dialects(identity), identity)
 
 
-def xds_dialects(node: SinkNode) -> tuple[Dialect, ...]:
+def xds_dialects(identity: PlaneIdentity) -> tuple[Dialect, ...]:
     """The dialects of MCP over xDS, Delta first."""
+    node = identity.xds_node()
     return (DeltaDialect(node), SotwDialect(node))
