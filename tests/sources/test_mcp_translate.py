@@ -1,0 +1,117 @@
+"""Events of changed collections, where they are not those of one resource that is one item."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+import pytest
+
+from mesh_pilot.api.istio.networking import v1alpha3 as networking
+from mesh_pilot.api.k8s.io.api.core import v1 as core
+from mesh_pilot.mcp.collections import COLLECTIONS, SYNTHETIC_ENTRIES
+from mesh_pilot.mcp.messages import McpRequest, McpResource
+from mesh_pilot.model.config import ConfigError, Problem
+from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, Rejected, Upsert, item_key
+from mesh_pilot.model.service import ServiceKey
+from mesh_pilot.sources.mcp.sink import AppliedResponse, RejectedResource
+from mesh_pilot.sources.mcp.translate import DecodedItem, EventTranslator, decode_item
+
+K8S_SERVICES, K8S_ENDPOINTS, PODS = (f"k8s/core/v1/{plural}" for plural in ("services", "endpoints", "pods"))
+WEB = ServiceKey("web.shop.svc.cluster.local", "shop")
+INVALID = (Problem("", "is invalid"),)
+
+Body = core.ServiceSpec | core.Endpoints | core.Pod | networking.ServiceEntry
+
+
+def translator() -> EventTranslator:
+    found = EventTranslator("mcp", "galley", COLLECTIONS)
+    found.published.announce()
+    return found
+
+
+def upsert(
+    to: EventTranslator, collection: str, body: Body, *, recovered: bool = False, **metadata: object
+) -> list[Event]:
+    resource = McpResource("shop/web", "", COLLECTIONS[collection].type_url, bytes(body), **metadata)  # type: ignore[arg-type]
+    value = decode_item(COLLECTIONS[collection], resource, to.origin(collection, "shop/web"))
+    return apply(to, collection, {"shop/web": value}, recovered=("shop/web",) if recovered else ())
+
+
+def apply(
+    to: EventTranslator,
+    collection: str,
+    upserted: Mapping[str, DecodedItem] = {},
+    *,
+    removed: tuple[tuple[str, DecodedItem], ...] = (),
+    rejected: tuple[RejectedResource, ...] = (),
+    recovered: tuple[str, ...] = (),
+) -> list[Event]:
+    return to.events(AppliedResponse(collection, McpRequest(collection), upserted, removed, rejected, recovered))
+
+
+def service_spec() -> core.ServiceSpec:
+    return core.ServiceSpec(cluster_ip="10.96.0.7", ports=[core.ServicePort(name="http", port=80)])
+
+
+def endpoints_of_pod() -> core.Endpoints:
+    target = core.ObjectReference(kind="Pod", namespace="shop", name="web")
+    subset = core.EndpointSubset(
+        addresses=[core.EndpointAddress(ip="10.1.0.1", target_ref=target)],
+        ports=[core.EndpointPort(name="http", port=8080)],
+    )
+    return core.Endpoints(subsets=[subset])
+
+
+def test_a_pod_is_an_event_of_the_endpoints_of_its_services_alone() -> None:
+    to = translator()
+    assert upsert(to, PODS, core.Pod()) == []
+    assert len(upsert(to, K8S_SERVICES, service_spec())) == 2
+    upsert(to, K8S_ENDPOINTS, endpoints_of_pod())
+    (event,) = upsert(to, PODS, core.Pod(), {"version": "v2"})
+    assert isinstance(event, Upsert) and isinstance(event.item, Endpoints)
+    assert event.item.endpoints[0].labels == {"version": "v2"}
+    assert upsert(to, PODS, core.Pod(), {"version": "v2"}) == []
+
+
+def test_a_synthetic_service_entry_takes_the_place_of_the_service_until_it_is_removed() -> None:
+    to = translator()
+    upsert(to, K8S_SERVICES, service_spec())
+    entry = networking.ServiceEntry(hosts=[WEB.host], ports=[networking.ServicePort(number=80, name="http")])
+    events = upsert(to, SYNTHETIC_ENTRIES.name, entry)
+    assert [event for event in events if isinstance(event, Delete)] == [
+        Delete("mcp", ("endpoints", *WEB)),
+        Delete("mcp", ("service", *WEB)),
+    ]
+    (upserted,) = (event.item for event in events if isinstance(event, Upsert))
+    assert item_key(upserted) == ("config", "ServiceEntry", "shop", "web.synthetic")
+    events = apply(to, SYNTHETIC_ENTRIES.name, removed=(("shop/web", upserted),))
+    assert {item_key(event.item) for event in events if isinstance(event, Upsert)} == {
+        ("service", *WEB),
+        ("endpoints", *WEB),
+    }
+    assert Delete("mcp", item_key(upserted)) in events
+
+
+@pytest.mark.parametrize("ends", ["removed", "valid again"])
+def test_an_invalid_kubernetes_object_is_rejected_at_its_location_until_it_is_gone_or_valid(ends: str) -> None:
+    to = translator()
+    upsert(to, K8S_SERVICES, service_spec())
+    rejected = RejectedResource(McpResource("shop/web"), "is invalid", INVALID)
+    (event,) = apply(to, K8S_SERVICES, rejected=(rejected,))
+    assert isinstance(event, Rejected)
+    assert (event.key, event.origin.location) == (None, f"galley {K8S_SERVICES} shop/web")
+    assert len(to.published) == 2, "the last valid version stays in force"
+    if ends == "removed":
+        events = apply(to, K8S_SERVICES, recovered=("shop/web",))
+    else:
+        events = upsert(to, K8S_SERVICES, service_spec(), recovered=True)
+    assert events == [Accepted("mcp", event.origin.location)]
+    assert to.published.rejections() == ()
+
+
+def test_a_service_without_a_namespace_is_invalid() -> None:
+    resource = McpResource("web", "", COLLECTIONS[K8S_SERVICES].type_url, bytes(service_spec()))
+    decode = partial(decode_item, COLLECTIONS[K8S_SERVICES], resource, translator().origin(K8S_SERVICES, "web"))
+    with pytest.raises(ConfigError, match="'web' is not namespace/name"):
+        decode()
