@@ -31,9 +31,9 @@ def translator() -> EventTranslator:
 
 
 def upsert(
-    to: EventTranslator, collection: str, body: Body, *, recovered: bool = False, **metadata: object
+    to: EventTranslator, collection: str, body: Body, labels: Mapping[str, str] = {}, *, recovered: bool = False
 ) -> list[Event]:
-    resource = McpResource("shop/web", "", COLLECTIONS[collection].type_url, bytes(body), **metadata)  # type: ignore[arg-type]
+    resource = McpResource("shop/web", "", COLLECTIONS[collection].type_url, bytes(body), labels=labels)
     value = decode_item(COLLECTIONS[collection], resource, to.origin(collection, "shop/web"))
     return apply(to, collection, {"shop/web": value}, recovered=("shop/web",) if recovered else ())
 
