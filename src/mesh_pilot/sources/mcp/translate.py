@@ -21,9 +21,7 @@ from mesh_pilot.mcp.messages import McpResource
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from mesh_pilot.model.events import Event, Item, MeshConfigValue, MeshNetworksValue, item_key
 from mesh_pilot.sources.mcp.sink import AppliedResponse
-from mesh_pilot.sources.published import InvalidObject, LocationContent, Precedence, PublishedState, ValidObject
-
-Key = tuple[str, ...]
+from mesh_pilot.sources.published import InvalidObject, Key, LocationContent, Precedence, PublishedState, ValidObject
 
 DecodedItem = Item | KubernetesObject
 
