@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -134,12 +134,8 @@ def main() -> int:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bytes-")))
         proxy = stack.enter_context(key_server())
         try:
-            old, new = (
-                Revision(name, _tree(stack, name), scratch / side, proxy)
-                for side, name in (("old", args.old), ("new", args.new))
-            )
-            for revision in (old, new):
-                stack.callback(revision.close)
+            old = stack.enter_context(closing(Revision(args.old, _tree(stack, args.old), scratch / "old", proxy)))
+            new = stack.enter_context(closing(Revision(args.new, _tree(stack, args.new), scratch / "new", proxy)))
             galley = stack.enter_context(kubernetes(scratch / "protos"))
             scenarios = args.scenario or golden.scenarios()
             cases = [*golden_cases(scratch / "golden", scenarios, galley)]
@@ -149,9 +145,7 @@ def main() -> int:
             print(f"compare_bytes: {error}", file=sys.stderr)
             return 2
     counts = ", ".join(f"{count} {kind}" for kind, count in report.resources.most_common())
-    print(
-        f"{report.cases} meshes in {time.monotonic() - began:.0f} s: {counts}; sha256 {report.digest.hexdigest()[:16]}"
-    )
+    print(f"{report.cases} meshes in {time.monotonic() - began:.0f} s: {counts}")
     for how, places in sorted(report.found.items(), key=lambda found: -len(found[1])):
         print(f"{len(places)} times, first in {places[0]}: {how}")
     print(f"{sum(map(len, report.found.values()))} differences" if report.found else "no differences")
