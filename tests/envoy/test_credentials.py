@@ -103,11 +103,11 @@ def test_a_change_elsewhere_does_not_make_a_credential_anew() -> None:
     found = world(GATEWAY)
     resources = WorldCatalog(found).open(router()).set(SECRET)
     assert resources is not None and resources.get(EDGE) is not None
-    calls = found.memo.statistics().calls["secret"]
+    calls = found.memo.statistics().calls["workload_secret"]
     update(found, RULE.replace("credentialName: edge", "credentialName: other"))
     update(found, GATEWAY.replace("a.test", "b.test"))
     resources.snapshot()
-    assert found.memo.statistics().calls["secret"] == calls
+    assert found.memo.statistics().calls["workload_secret"] == calls
 
 
 def test_what_is_not_given_is_told_with_the_reason_and_the_proxies(capsys: pytest.CaptureFixture[str]) -> None:

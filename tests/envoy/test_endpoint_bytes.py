@@ -9,8 +9,9 @@ from envoy.config.endpoint.v3.endpoint_pb2 import ClusterLoadAssignment
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.envoy.core.protobuf import UNLIMITED, address, encode, pipe, uint32
+from mesh_pilot.envoy.core.protobuf import UNLIMITED, address, encode, uint32
 from mesh_pilot.envoy.endpoints.encode import SOCKET_MATCH, lb_endpoint, load_assignment, locality_endpoints
+from mesh_pilot.model.net import UNIX_PREFIX
 from mesh_pilot.model.service import Endpoint, Health, Locality
 
 HEALTH = {
@@ -28,7 +29,7 @@ weights = st.just(1) | st.integers(1, UNLIMITED)
 @given(endpoints, weights, st.booleans())
 def test_an_endpoint(endpoint: Endpoint, weight: int, mesh_tls: bool) -> None:
     plain = LbEndpoint(health_status=HEALTH[endpoint.health])
-    where = pipe(endpoint.address) if endpoint.is_unix else address(endpoint.address, endpoint.port)
+    where = address(f"{UNIX_PREFIX if endpoint.is_unix else ''}{endpoint.address}", endpoint.port)
     plain.endpoint.address.CopyFrom(where)
     if mesh_tls:
         plain.metadata.filter_metadata[SOCKET_MATCH].fields["tlsMode"].string_value = "istio"

@@ -6,7 +6,8 @@ from envoy.config.listener.v3.listener_pb2 import Listener
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.envoy.listeners.chains import ANY, TLS, Chain, Match, assemble, bind_address, chain, merge, sni_match
+from mesh_pilot.envoy.core.protobuf import address
+from mesh_pilot.envoy.listeners.chains import ANY, TLS, Chain, Match, assemble, chain, merge, sni_match
 from mesh_pilot.envoy.listeners.inspectors import inbound_filters
 from mesh_pilot.model.config import ConfigKey
 
@@ -61,9 +62,9 @@ def test_a_listener_names_the_configs_of_its_chains_once() -> None:
 
 
 def test_unix_sockets_are_pipes() -> None:
-    assert bind_address("unix:///run/a.sock", 0).pipe.path == "/run/a.sock"
-    assert bind_address("unix://@abstract", 0).pipe.path == "@abstract"
-    assert bind_address("::1", 80).socket_address.address == "::1"
+    assert address("unix:///run/a.sock", 0).pipe.path == "/run/a.sock"
+    assert address("unix://@abstract", 0).pipe.path == "@abstract"
+    assert address("::1", 80).socket_address.address == "::1"
 
 
 def test_an_inspector_that_only_some_ports_need_is_off_on_all_others() -> None:

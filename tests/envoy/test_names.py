@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mesh_pilot.envoy.core.protobuf import SECRET_PATIENCE, duration, secret
+from mesh_pilot.envoy.core.protobuf import SECRET_FETCH_TIMEOUT, duration, sds_secret
 from mesh_pilot.mesh.names import (
     ClusterName,
     Direction,
@@ -51,5 +51,5 @@ def test_secrets_are_named_after_files_and_credentials() -> None:
 
 
 def test_only_the_mesh_identity_is_waited_for_without_end() -> None:
-    assert secret("default").sds_config.initial_fetch_timeout == duration(SECRET_PATIENCE * 0)
-    assert secret("kubernetes://partner").sds_config.initial_fetch_timeout == duration(SECRET_PATIENCE)
+    assert sds_secret("default").sds_config.initial_fetch_timeout == duration(SECRET_FETCH_TIMEOUT * 0)
+    assert sds_secret("kubernetes://partner").sds_config.initial_fetch_timeout == duration(SECRET_FETCH_TIMEOUT)

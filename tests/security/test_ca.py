@@ -9,8 +9,9 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 
+from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
-from mesh_pilot.security.secrets import CERTIFICATE, ROOT, Issuer
+from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.security.spiffe import Identity, parse_identity
 from mesh_pilot.snapshots import SnapshotStore
 
@@ -90,7 +91,7 @@ def test_proxies_of_one_identity_share_a_certificate_that_is_renewed_at_half_its
     held.attach("one", lambda: woken.append("one"))
     assert issuer.secrets_of(RECO) is held
     before = held.snapshot()
-    first = held.get(CERTIFICATE)
+    first = held.get(IDENTITY_SECRET)
     assert held.snapshot() is before
     due = issuer.renew()
     assert due == NOW + timedelta(hours=12)
@@ -98,8 +99,8 @@ def test_proxies_of_one_identity_share_a_certificate_that_is_renewed_at_half_its
     clock.now = due
     issuer.renew()
     assert woken == ["one"]
-    assert SnapshotStore().diff(before, held.snapshot()) == {CERTIFICATE}
-    assert held.get(CERTIFICATE) != first
+    assert SnapshotStore().diff(before, held.snapshot()) == {IDENTITY_SECRET}
+    assert held.get(IDENTITY_SECRET) != first
     assert issuer.statistics().issued == 2
 
 
@@ -108,8 +109,8 @@ def test_secrets_carry_the_certificate_its_key_and_the_root() -> None:
     authority = CertificateAuthority.ephemeral("cluster.local", NOW)
     held = Issuer(authority, now=lambda: clock.now).secrets_of(RECO)
     resources = held.snapshot().entries
-    own = secret_pb2.Secret.FromString(resources[CERTIFICATE].body).tls_certificate
-    root = secret_pb2.Secret.FromString(resources[ROOT].body).validation_context
+    own = secret_pb2.Secret.FromString(resources[IDENTITY_SECRET].body).tls_certificate
+    root = secret_pb2.Secret.FromString(resources[TRUST_SECRET].body).validation_context
     assert b"BEGIN PRIVATE KEY" in own.private_key.inline_bytes
     assert own.certificate_chain.inline_bytes.endswith(authority.root)
     assert root.trusted_ca.inline_bytes == authority.root

@@ -12,7 +12,7 @@ import attrs
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
 from mesh_pilot.mesh.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.listener_candidates import TcpMember, _endpoint_addresses, _RouteHeads
-from mesh_pilot.mesh.names import UNIX_PREFIX, listener_name
+from mesh_pilot.mesh.names import listener_name
 from mesh_pilot.mesh.outbound import SERVER_FIRST, OutboundListener
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import (
@@ -40,7 +40,7 @@ from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, egress_for
 from mesh_pilot.mesh.virtual_services.client import has_routes, route_client
 from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.net import is_ip
+from mesh_pilot.model.net import UNIX_PREFIX, is_ip
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import UNSPECIFIED, Port, Protocol, Resolution, Service
 from mesh_pilot.world.buckets import buckets

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.config.validation.names import UNIX_PREFIX
+from mesh_pilot.model.net import UNIX_PREFIX
 from mesh_pilot.model.service import TLS_MODE_LABEL, UNSPECIFIED, Endpoint, Health, Resolution, Service
 
 _RESOLUTION = {

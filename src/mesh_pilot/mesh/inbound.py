@@ -15,7 +15,7 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
-from mesh_pilot.mesh.names import IDENTITY_SECRET, TRUST_SECRET, file_certificate, file_roots, listener_name
+from mesh_pilot.mesh.names import file_certificate, file_roots, listener_name
 from mesh_pilot.mesh.peer_authentication import PeerModes, peer_modes
 from mesh_pilot.mesh.policies import PolicyContext, inbound_context
 from mesh_pilot.mesh.proxy.instances import instances
@@ -24,6 +24,7 @@ from mesh_pilot.mesh.stat_names import inbound_stat_name
 from mesh_pilot.mesh.virtual_services.l4 import idle_timeout
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import Interception
+from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

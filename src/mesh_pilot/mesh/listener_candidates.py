@@ -14,7 +14,7 @@ from datetime import datetime
 import attrs
 
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.names import UNIX_PREFIX, listener_name
+from mesh_pilot.mesh.names import listener_name
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import (
     Egress,
@@ -25,7 +25,7 @@ from mesh_pilot.mesh.sidecar_scope import (
     precedence,
 )
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.net import is_ip
+from mesh_pilot.model.net import UNIX_PREFIX, is_ip
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import UNSPECIFIED, Port, Protocol, Resolution, Service, ServiceKey
 from mesh_pilot.world.names import host_matches

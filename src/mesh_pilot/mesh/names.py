@@ -15,11 +15,6 @@ PASSTHROUGH = "PassthroughCluster"
 INBOUND_PASSTHROUGH_V4 = "InboundPassthroughClusterIpv4"
 INBOUND_PASSTHROUGH_V6 = "InboundPassthroughClusterIpv6"
 
-IDENTITY_SECRET = "default"
-"""The proxy's own certificate in the mesh."""
-TRUST_SECRET = "ROOTCA"
-"""The roots of the mesh."""
-
 CREDENTIAL_PREFIX = "kubernetes://"
 """Secrets named by ``credentialName``."""
 ROOTS_SUFFIX = "-cacert"
@@ -32,9 +27,6 @@ HTTP_RBAC = "envoy.filters.http.rbac"
 DRY_RUN_ALLOW = "istio_dry_run_allow_"
 DRY_RUN_DENY = "istio_dry_run_deny_"
 """Prefixes of the dynamic metadata of policies in dry run."""
-
-UNIX_PREFIX = "unix://"
-"""Begins the address of a Unix domain socket."""
 
 
 class Direction(StrEnum):

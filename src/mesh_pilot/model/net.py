@@ -1,8 +1,11 @@
-"""IP addresses as text."""
+"""Network addresses as text."""
 
 from __future__ import annotations
 
 import ipaddress
+
+UNIX_PREFIX = "unix://"
+"""Begins the address of a Unix domain socket: ``unix:///path``, or ``unix://@name`` for an abstract one."""
 
 
 def is_ip(text: str) -> bool:

@@ -75,6 +75,12 @@ RESOURCE_TYPES = {resource_type.url: resource_type for resource_type in _TYPES}
 """Every type served by its URL, in the order in which they are sent: make before break."""
 
 
+IDENTITY_SECRET = "default"
+"""Name of the secret with the proxy's own certificate in the mesh (Istio's name)."""
+TRUST_SECRET = "ROOTCA"
+"""Name of the secret with the roots of the mesh."""
+
+
 def host_name(table: str, host: str) -> str:
     """The name of a virtual host that is a resource of its own (Envoy: "VHDS", naming convention)."""
     return f"{table}/{host}"

@@ -10,15 +10,13 @@ from collections.abc import Callable, Hashable
 from datetime import datetime
 
 import attrs
+from envoy.config.core.v3 import base_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 
-from mesh_pilot.model.resource import SECRET, Resource, make_resource
+from mesh_pilot.model.resource import IDENTITY_SECRET, SECRET, TRUST_SECRET, Resource, make_resource
 from mesh_pilot.security.ca import Certificate, CertificateAuthority
 from mesh_pilot.security.spiffe import Identity
 from mesh_pilot.snapshots import Snapshot, snapshot_of
-
-CERTIFICATE = "default"
-ROOT = "ROOTCA"
 
 
 @attrs.frozen
@@ -70,7 +68,7 @@ class IdentitySet:
         self._issuer = issuer
         self._identity = identity
         self._wakers: dict[Hashable, Callable[[], None]] = {}
-        self._root = _resource(ROOT, trusted=issuer.authority.root)
+        self._root = secret_resource(TRUST_SECRET, trusted_ca=inline(issuer.authority.root))
         self._issue()
 
     def __repr__(self) -> str:
@@ -111,15 +109,30 @@ class IdentitySet:
         issuer = self._issuer
         self._certificate: Certificate = issuer.authority.issue(self._identity, issuer.now())
         issuer.issued += 1
-        own = _resource(CERTIFICATE, certificate=self._certificate)
-        self._snapshot = snapshot_of((own, self._root))
+        pair = inline(self._certificate.chain), inline(self._certificate.private_key)
+        identity = secret_resource(IDENTITY_SECRET, certificate=pair)
+        self._snapshot = snapshot_of((identity, self._root))
 
 
-def _resource(name: str, *, certificate: Certificate | None = None, trusted: bytes = b"") -> Resource:
+def secret_resource(
+    name: str,
+    *,
+    certificate: tuple[base_pb2.DataSource, base_pb2.DataSource] | None = None,
+    trusted_ca: base_pb2.DataSource | None = None,
+    crl: base_pb2.DataSource | None = None,
+) -> Resource:
+    """A Secret: a certificate chain and its private key, or the roots to trust with a revocation list."""
     message = secret_pb2.Secret(name=name)
     if certificate is not None:
-        message.tls_certificate.certificate_chain.inline_bytes = certificate.chain
-        message.tls_certificate.private_key.inline_bytes = certificate.private_key
-    if trusted:
-        message.validation_context.trusted_ca.inline_bytes = trusted
+        message.tls_certificate.certificate_chain.CopyFrom(certificate[0])
+        message.tls_certificate.private_key.CopyFrom(certificate[1])
+    if trusted_ca is not None:
+        message.validation_context.trusted_ca.CopyFrom(trusted_ca)
+    if crl is not None:
+        message.validation_context.crl.CopyFrom(crl)
     return make_resource(name, SECRET, message.SerializeToString(deterministic=True))
+
+
+def inline(pem: bytes) -> base_pb2.DataSource:
+    """PEM that is part of the secret."""
+    return base_pb2.DataSource(inline_bytes=pem)

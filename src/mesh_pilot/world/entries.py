@@ -13,6 +13,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.net import UNIX_PREFIX
 from mesh_pilot.model.service import (
     MESH_TLS_MODE,
     NOWHERE,
@@ -25,8 +26,6 @@ from mesh_pilot.model.service import (
     Service,
     ServiceKey,
 )
-
-UNIX_PREFIX = "unix://"
 
 GROUP_ANNOTATION = "istio.io/autoRegistrationGroup"
 """Names the WorkloadGroup, of its own namespace, that a WorkloadEntry belongs to."""

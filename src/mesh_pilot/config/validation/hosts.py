@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from mesh_pilot.config.validation.context import check
 from mesh_pilot.config.validation.names import (
-    UNIX_PREFIX,
     ip_reason,
     is_dns_label,
     is_ip,
@@ -15,6 +14,7 @@ from mesh_pilot.config.validation.names import (
     wildcard_host_reason,
 )
 from mesh_pilot.model.config import Problem
+from mesh_pilot.model.net import UNIX_PREFIX
 
 
 def scoped_host_reason(text: str, *, gateway: bool) -> str:

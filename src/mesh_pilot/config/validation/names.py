@@ -14,8 +14,6 @@ from functools import lru_cache
 from mesh_pilot.config.validation.context import error
 from mesh_pilot.model.config import Problem
 
-UNIX_PREFIX = "unix://"
-
 MAX_DIGITS = 20
 """Of a port or status that is written as text."""
 

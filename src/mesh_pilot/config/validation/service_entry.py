@@ -9,7 +9,6 @@ from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntryResolution as R
 from mesh_pilot.config.validation.common import check_export_to, check_workload_selector
 from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.names import (
-    UNIX_PREFIX,
     dns_label_reason,
     fqdn_reason,
     is_ip,
@@ -20,6 +19,7 @@ from mesh_pilot.config.validation.names import (
 from mesh_pilot.config.validation.values import protocol_reason
 from mesh_pilot.config.validation.workloads import check_address, check_details
 from mesh_pilot.model.config import Problem
+from mesh_pilot.model.net import UNIX_PREFIX
 from mesh_pilot.model.service import Protocol
 
 _DNS = (Resolution.DNS, Resolution.DNS_ROUND_ROBIN)

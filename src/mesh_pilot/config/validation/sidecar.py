@@ -20,7 +20,6 @@ from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.destination_rule import check_connection_pool
 from mesh_pilot.config.validation.hosts import check_bind, scoped_host_reason
 from mesh_pilot.config.validation.names import (
-    UNIX_PREFIX,
     fqdn_reason,
     ip_reason,
     is_dns_label,
@@ -31,6 +30,7 @@ from mesh_pilot.config.validation.names import (
 from mesh_pilot.config.validation.tls import check_server_tls
 from mesh_pilot.config.validation.values import protocol_reason
 from mesh_pilot.model.config import Problem
+from mesh_pilot.model.net import UNIX_PREFIX
 from mesh_pilot.model.service import Protocol
 
 LOCAL = ("", "127.0.0.1", "0.0.0.0", "[::1]", "[::]")

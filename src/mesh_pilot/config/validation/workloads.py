@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from mesh_pilot.api.istio.networking.v1alpha3 import HttpHealthCheckConfig, ReadinessProbe, WorkloadEntry, WorkloadGroup
 from mesh_pilot.config.validation.context import Context, check, error
 from mesh_pilot.config.validation.names import (
-    UNIX_PREFIX,
     check_labels,
     dns_label_reason,
     fqdn_or_ip_reason,
@@ -16,6 +15,7 @@ from mesh_pilot.config.validation.names import (
     unix_path_reason,
 )
 from mesh_pilot.model.config import Problem
+from mesh_pilot.model.net import UNIX_PREFIX
 
 
 def validate_workload_entry(spec: WorkloadEntry, context: Context) -> Iterator[Problem]:

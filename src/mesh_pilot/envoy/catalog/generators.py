@@ -28,7 +28,7 @@ from mesh_pilot.envoy.grpc.routes import grpc_route_table
 from mesh_pilot.envoy.listeners import inbound as inbound_listeners
 from mesh_pilot.envoy.listeners import outbound as listeners
 from mesh_pilot.envoy.routes import tables as routes
-from mesh_pilot.envoy.tls.secrets import secret
+from mesh_pilot.envoy.tls.secrets import workload_secret
 from mesh_pilot.incremental import NAME, ByName, Derived, Query, by_name, derived
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ProxyKeys
 from mesh_pilot.model.proxy import NodeType
@@ -67,7 +67,7 @@ def hosts_of(target: ProxyKeys) -> ByName[Plan | PlanShards] | None:
 def _common(target: ProxyKeys) -> dict[str, tuple[PartKey, ...]]:
     return {
         ENDPOINT: ((ENDPOINT, by_name(endpoints.assignment.query(target.scope, target.place, NAME))),),
-        SECRET: ((SECRET, by_name(secret.query(target.workload, NAME))),),
+        SECRET: ((SECRET, by_name(workload_secret.query(target.workload, NAME))),),
         EXTENSION: ((EXTENSION, _no_extensions.query()),),
     }
 

@@ -14,8 +14,7 @@ from envoy.config.route.v3 import route_components_pb2
 from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.core.protobuf import UNLIMITED, any_of, duration, exact, percent, uint32
-from mesh_pilot.envoy.core.protocol_options import preserved_case
+from mesh_pilot.envoy.core.protobuf import UNLIMITED, any_of, duration, exact, percent, preserve_case, uint32
 from mesh_pilot.mesh.destination_rules import Policy
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults
 from mesh_pilot.mesh.proxy.proxy_config import cluster_buffer, keeps_case
@@ -93,7 +92,7 @@ def apply_proxy_settings(view: View, cluster: cluster_pb2.Cluster, own: str) -> 
         options.explicit_http_config.http_protocol_options.SetInParent()
     for config in (options.explicit_http_config, options.use_downstream_protocol_config):
         if config.HasField("http_protocol_options"):
-            config.http_protocol_options.header_key_format.CopyFrom(preserved_case())
+            config.http_protocol_options.header_key_format.CopyFrom(preserve_case())
     held[HTTP_OPTIONS].CopyFrom(any_of(options))
 
 

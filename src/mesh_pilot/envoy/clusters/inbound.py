@@ -15,16 +15,17 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.clusters.connection_pool import Speaks, apply_connection_pool, apply_proxy_settings, inbound_http
-from mesh_pilot.envoy.core.protobuf import address, duration, pipe, resource_of
+from mesh_pilot.envoy.core.protobuf import address, duration, resource_of
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import NO_POLICY, NO_RULE, DestinationRuleRef, destination_rule_ref, policy
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
-from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, UNIX_PREFIX, inbound
+from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound
 from mesh_pilot.mesh.proxy.instances import instances
 from mesh_pilot.mesh.proxy.proxy_config import METADATA
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, ResourceQuery, Workload
 from mesh_pilot.mesh.stat_names import inbound_stat_name
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.net import UNIX_PREFIX
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Instance, Protocol, Service, ServiceKey
@@ -46,7 +47,7 @@ class InboundTarget:
     """Where an inbound cluster leads."""
 
     address: str = ""
-    """IP address or path of a Unix socket; empty: where the client was going."""
+    """IP address, or Unix socket (``unix:///path``); empty: the connection's original destination."""
     port: int = 0
 
 
@@ -186,7 +187,7 @@ def _default_endpoint(workload: Workload, text: str, listens: int) -> InboundTar
             InboundTarget() if scope.interception is not Interception.NONE else InboundTarget(scope.loopback, listens)
         )
     if text.startswith(UNIX_PREFIX):
-        return InboundTarget(text.removeprefix(UNIX_PREFIX))
+        return InboundTarget(text)
     host, _, port = text.rpartition(":")
     own = host.strip("[]") in (WORKLOAD_ADDRESS, "::")
     return InboundTarget(workload.ip_addresses[0] if own else scope.loopback, int(port))
@@ -208,8 +209,7 @@ def _apply_target(message: Cluster, target: InboundTarget) -> None:
     message.type = Cluster.STATIC
     message.load_assignment.cluster_name = message.name
     endpoint = message.load_assignment.endpoints.add().lb_endpoints.add().endpoint
-    where = address(target.address, target.port) if target.port else pipe(target.address)
-    endpoint.address.CopyFrom(where)
+    endpoint.address.CopyFrom(address(target.address, target.port))
 
 
 def _own_pool(view: View, key: Inbound) -> api.ConnectionPoolSettings | None:

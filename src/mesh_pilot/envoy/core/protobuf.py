@@ -1,34 +1,33 @@
-"""Small pieces of Envoy's messages that many translators need.
-
-Envoy's own classes (upb protobuf) are used; whatever ends in a resource is encoded deterministically, so that the
-same world gives the same bytes.
-"""
+"""Small messages of Envoy's that many translators need, and deterministic encoding: the same World, the same bytes."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
-from envoy.config.core.v3 import address_pb2, base_pb2, config_source_pb2
+from envoy.config.core.v3 import address_pb2, base_pb2, config_source_pb2, extension_pb2, protocol_pb2
+from envoy.extensions.http.header_formatters.preserve_case.v3 import preserve_case_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 from envoy.type.matcher.v3 import regex_pb2, string_pb2
 from envoy.type.v3 import percent_pb2
 from google.protobuf import any_pb2, duration_pb2, message, wrappers_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.mesh.names import IDENTITY_SECRET, TRUST_SECRET
 from mesh_pilot.mesh.virtual_services.rules import ANY_VALUE
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.resource import PREFIX, Resource, make_resource
+from mesh_pilot.model.net import UNIX_PREFIX
+from mesh_pilot.model.resource import IDENTITY_SECRET, PREFIX, TRUST_SECRET, Resource, make_resource
 
-SECRET_PATIENCE = timedelta(seconds=3)
-"""How long Envoy waits for a secret that others can do without, before it goes on."""
+SECRET_FETCH_TIMEOUT = timedelta(seconds=3)
+"""How long Envoy waits for a secret that only some listeners or clusters need, before it starts without it."""
+
+PRESERVE_CASE = "envoy.http.stateful_header_formatters.preserve_case"
 
 UNLIMITED = 4294967295
 """Istio's "no limit" for circuit breakers: the largest uint32."""
 
 
 def encode(msg: message.Message) -> bytes:
-    """The bytes of a message: the same for equal messages."""
+    """The encoded message; equal messages give the same bytes."""
     data: bytes = msg.SerializeToString(deterministic=True)
     return data
 
@@ -44,12 +43,12 @@ def any_of_encoded(kind: type[message.Message], body: bytes) -> any_pb2.Any:
 
 
 def resource_of(name: str, msg: message.Message, configs: tuple[ConfigKey, ...] = ()) -> Resource:
-    """A message as a resource under a name; ``configs`` are what it was made from, to explain a NACK."""
+    """A message as a resource; ``configs`` are the objects it was made from, to explain a NACK."""
     return make_resource(name, PREFIX + msg.DESCRIPTOR.full_name, encode(msg), configs)
 
 
 def duration(value: timedelta) -> duration_pb2.Duration:
-    """A time span; exact to the microsecond."""
+    """A Duration, exact to the microsecond."""
     result = duration_pb2.Duration()
     result.FromTimedelta(value)
     return result
@@ -77,24 +76,21 @@ def percent(value: float) -> percent_pb2.Percent:
 
 
 def fractional_percent(value: float) -> percent_pb2.FractionalPercent:
-    """0 to 100, kept to a ten-thousandth of a percent."""
+    """0 to 100, in steps of a ten-thousandth of a percent."""
     return percent_pb2.FractionalPercent(
         numerator=round(value * 10_000), denominator=percent_pb2.FractionalPercent.MILLION
     )
 
 
 def address(host: str, port: int) -> address_pb2.Address:
-    """A TCP address: an IP, or a host name where the cluster resolves names. Port 0 is written out."""
+    """An IP (or a host name, if the cluster resolves names) and TCP port, or a Unix socket (``unix:///path``)."""
+    if host.startswith(UNIX_PREFIX):
+        return address_pb2.Address(pipe=address_pb2.Pipe(path=host.removeprefix(UNIX_PREFIX)))
     return address_pb2.Address(socket_address=address_pb2.SocketAddress(address=host, port_value=port))
 
 
-def pipe(path: str) -> address_pb2.Address:
-    """A Unix socket by its path (``@name``: abstract)."""
-    return address_pb2.Address(pipe=address_pb2.Pipe(path=path))
-
-
 def ads() -> config_source_pb2.ConfigSource:
-    """Over the same ADS stream, waiting for as long as it takes."""
+    """Fetch over the same ADS stream, without a timeout."""
     return config_source_pb2.ConfigSource(
         ads=config_source_pb2.AggregatedConfigSource(),
         initial_fetch_timeout=duration_pb2.Duration(),
@@ -102,21 +98,30 @@ def ads() -> config_source_pb2.ConfigSource:
     )
 
 
-def secret(name: str) -> secret_pb2.SdsSecretConfig:
+def sds_secret(name: str) -> secret_pb2.SdsSecretConfig:
     """A reference to a secret, fetched over ADS.
 
-    Without the mesh's own certificate and roots nothing works, so those are waited for. Others may never come
-    (a file that is missing, a credential not made yet), and one cluster's must not hold up a whole proxy's start:
-    they are waited for a little while, then only their users fail (until the secret comes after all).
+    Envoy waits for the mesh's own certificate and roots without a timeout, for nothing works without them. Other
+    secrets may never come (a missing file, a credential not yet created), and one cluster's must not delay the start of
+    the whole proxy: after ``SECRET_FETCH_TIMEOUT`` only their users fail, until the secret comes.
     """
     source = ads()
     if name not in (IDENTITY_SECRET, TRUST_SECRET):
-        source.initial_fetch_timeout.CopyFrom(duration(SECRET_PATIENCE))
+        source.initial_fetch_timeout.CopyFrom(duration(SECRET_FETCH_TIMEOUT))
     return secret_pb2.SdsSecretConfig(name=name, sds_config=source)
 
 
 def transport_socket(name: str, config: message.Message) -> base_pb2.TransportSocket:
     return base_pb2.TransportSocket(name=name, typed_config=any_of(config))
+
+
+def preserve_case() -> protocol_pb2.Http1ProtocolOptions.HeaderKeyFormat:
+    """HTTP/1 header names are sent in the case in which they came."""
+    return protocol_pb2.Http1ProtocolOptions.HeaderKeyFormat(
+        stateful_formatter=extension_pb2.TypedExtensionConfig(
+            name=PRESERVE_CASE, typed_config=any_of(preserve_case_pb2.PreserveCaseFormatterConfig())
+        )
+    )
 
 
 def exact(value: str) -> string_pb2.StringMatcher:

@@ -8,8 +8,9 @@ import attrs
 from envoy.config.core.v3 import base_pb2
 from envoy.config.listener.v3 import listener_pb2
 
+from mesh_pilot.envoy.core.protobuf import address
 from mesh_pilot.envoy.gateway.tcp import auto_passthrough_chains, passthrough_chains, tcp_chains
-from mesh_pilot.envoy.listeners.chains import ANY, Chain, assemble, bind_address, chain, merge, sni_match
+from mesh_pilot.envoy.listeners.chains import ANY, Chain, assemble, chain, merge, sni_match
 from mesh_pilot.envoy.listeners.guards import guards
 from mesh_pilot.envoy.listeners.hcm import HttpManager, http_manager
 from mesh_pilot.envoy.listeners.inspectors import proxy_protocol, tls_inspector
@@ -34,7 +35,7 @@ def listener(view: View, scope: OutboundScope, context: PolicyContext, held: Gat
     if not chains:
         return None
     header = listener_pb2.Listener(
-        name=name, address=bind_address(held.bind, held.port), traffic_direction=base_pb2.OUTBOUND
+        name=name, address=address(held.bind, held.port), traffic_direction=base_pb2.OUTBOUND
     )
     if takes_proxy_protocol(view, context.settings):
         # First of all: its header comes before the TLS that the inspector looks for.

@@ -12,7 +12,7 @@ from envoy.extensions.transport_sockets.tls.v3 import tls_pb2
 
 from mesh_pilot.envoy.core.protobuf import boolean, exact, transport_socket
 from mesh_pilot.envoy.tls.common import TLS_SOCKET
-from mesh_pilot.mesh.names import IDENTITY_SECRET, TRUST_SECRET
+from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 
 CERTIFICATE_PROVIDER = "default"
 """The certificate provider that the bootstrap must have, by the name that Istio's agent gives it."""

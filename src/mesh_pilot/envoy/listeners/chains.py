@@ -15,10 +15,9 @@ from envoy.config.core.v3 import address_pb2, base_pb2
 from envoy.config.listener.v3.listener_components_pb2 import Filter, FilterChain, FilterChainMatch
 from envoy.config.listener.v3.listener_pb2 import Listener
 
-from mesh_pilot.envoy.core.protobuf import address, encode, pipe, uint32
+from mesh_pilot.envoy.core.protobuf import encode, uint32
 from mesh_pilot.envoy.telemetry.access_logs import AccessLogs
 from mesh_pilot.mesh.conflicts import Conflict
-from mesh_pilot.mesh.names import UNIX_PREFIX
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import LISTENER, Resource, make_resource
 from mesh_pilot.protowire import field
@@ -147,13 +146,6 @@ def assemble(
 def balance_exactly(header: Listener) -> None:
     """Have Envoy spread connections evenly over its worker threads, at the price of a lock: for few, long ones."""
     header.connection_balance_config.exact_balance.SetInParent()
-
-
-def bind_address(bind: str, port: int) -> address_pb2.Address:
-    """The address to listen on: an IP and port, or a Unix socket (``unix:///path``, ``unix://@name``)."""
-    if bind.startswith(UNIX_PREFIX):
-        return pipe(bind.removeprefix(UNIX_PREFIX))
-    return address(bind, port)
 
 
 def _encoded(item: Chain) -> bytes:

@@ -14,8 +14,7 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
 from google.protobuf import duration_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
-from mesh_pilot.envoy.core.protobuf import boolean, duration, uint32
-from mesh_pilot.envoy.core.protocol_options import preserved_case
+from mesh_pilot.envoy.core.protobuf import boolean, duration, preserve_case, uint32
 from mesh_pilot.mesh.proxy.proxy_config import Connections, Headers
 
 Forward = mesh_api.ForwardClientCertDetails
@@ -53,7 +52,7 @@ def apply_headers(manager: Manager, said: Headers, *, outbound: bool) -> None:
     if said.request_id is not None and said.request_id.disabled:
         manager.generate_request_id.CopyFrom(boolean(False))
     if said.preserve_http1_header_case:
-        manager.http_protocol_options.header_key_format.CopyFrom(preserved_case())
+        manager.http_protocol_options.header_key_format.CopyFrom(preserve_case())
     if said.x_forwarded_port is not None and said.x_forwarded_port.enabled:
         manager.append_x_forwarded_port = True
     if outbound:

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from envoy.config.core.v3 import base_pb2
 from envoy.config.listener.v3.listener_pb2 import Listener
 
-from mesh_pilot.envoy.core.protobuf import boolean
-from mesh_pilot.envoy.listeners.chains import Chain, assemble, balance_exactly, bind_address
+from mesh_pilot.envoy.core.protobuf import address, boolean
+from mesh_pilot.envoy.listeners.chains import Chain, assemble, balance_exactly
 from mesh_pilot.envoy.listeners.guards import guards
 from mesh_pilot.envoy.listeners.inbound_chains import (
     VIRTUAL_INBOUND,
@@ -51,7 +51,7 @@ def virtual_inbound(view: View, side: InboundSettings, ports: tuple[InboundPort,
     tproxy = side.interception is Interception.TPROXY
     header = Listener(
         name=VIRTUAL_INBOUND,
-        address=bind_address(side.wildcard, number),
+        address=address(side.wildcard, number),
         traffic_direction=base_pb2.INBOUND,
     )
     if balanced:
@@ -71,9 +71,7 @@ def virtual_inbound(view: View, side: InboundSettings, ports: tuple[InboundPort,
 @derived
 def port_listener(view: View, side: InboundSettings, port: InboundPort, balanced: bool) -> Resource:
     """The listener of one port where nothing is captured: clients connect to it, the application is behind it."""
-    header = Listener(
-        name=port.name, address=bind_address(port.listen, port.number), traffic_direction=base_pb2.INBOUND
-    )
+    header = Listener(name=port.name, address=address(port.listen, port.number), traffic_direction=base_pb2.INBOUND)
     if balanced:
         balance_exactly(header)
     chains = port_chains(view, side, port)

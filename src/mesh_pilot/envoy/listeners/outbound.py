@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from envoy.config.core.v3 import base_pb2
 from envoy.config.listener.v3.listener_pb2 import Listener
 
-from mesh_pilot.envoy.core.protobuf import boolean
+from mesh_pilot.envoy.core.protobuf import address, boolean
 from mesh_pilot.envoy.filters.tcp import tcp_filters, tcp_proxy
 from mesh_pilot.envoy.listeners.chains import (
     ANY,
@@ -22,7 +22,6 @@ from mesh_pilot.envoy.listeners.chains import (
     Match,
     assemble,
     balance_exactly,
-    bind_address,
     chain,
     merge,
     sni_match,
@@ -109,7 +108,7 @@ def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListen
     """One outbound listener."""
     header = Listener(
         name=listener.name,
-        address=bind_address(listener.bind, listener.port),
+        address=address(listener.bind, listener.port),
         traffic_direction=base_pb2.OUTBOUND,
     )
     if not listener.bind_to_port:
@@ -141,7 +140,7 @@ def virtual_outbound(view: View, scope: OutboundScope) -> Resource:
     port = _listen_port(view)
     header = Listener(
         name=VIRTUAL_OUTBOUND,
-        address=bind_address(scope.wildcard, port),
+        address=address(scope.wildcard, port),
         traffic_direction=base_pb2.OUTBOUND,
         use_original_dst=boolean(True),
     )
@@ -156,7 +155,7 @@ def virtual_outbound(view: View, scope: OutboundScope) -> Resource:
 def http_proxy_listener(view: View, scope: OutboundScope, port: int, spans: SpanSource) -> Resource:
     """The listener that applications use as their HTTP proxy."""
     name = listener_name(scope.loopback, port)
-    header = Listener(name=name, address=bind_address(scope.loopback, port), traffic_direction=base_pb2.OUTBOUND)
+    header = Listener(name=name, address=address(scope.loopback, port), traffic_direction=base_pb2.OUTBOUND)
     context = outbound_context(scope, spans)
     manager = HttpManager(
         context, f"outbound_{name}", HTTP_PROXY_ROUTES, protocol=Protocol.HTTP_PROXY, forward_proxy=True

@@ -14,18 +14,12 @@ from envoy.extensions.transport_sockets.tls.v3 import common_pb2, tls_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.core.protobuf import boolean, prefix, secret, transport_socket
+from mesh_pilot.envoy.core.protobuf import boolean, prefix, sds_secret, transport_socket
 from mesh_pilot.envoy.tls.common import HTTP_ALPN, TLS_SOCKET, mesh_tls_parameters, san_matchers, server_tls_parameters
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.inbound import MeshIdentity
-from mesh_pilot.mesh.names import (
-    IDENTITY_SECRET,
-    TRUST_SECRET,
-    credential,
-    credential_roots,
-    file_certificate,
-    file_roots,
-)
+from mesh_pilot.mesh.names import credential, credential_roots, file_certificate, file_roots
+from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 from mesh_pilot.security.spiffe import SCHEME
 from mesh_pilot.world import View
 
@@ -41,7 +35,7 @@ def downstream_tls(view: View, settings: api.ServerTlsSettings) -> base_pb2.Tran
     context = tls_pb2.DownstreamTlsContext(require_client_certificate=boolean(required))
     common = context.common_tls_context
     common.alpn_protocols.extend(HTTP_ALPN)
-    common.tls_certificate_sds_secret_configs.extend(secret(name) for name in _certificates(settings))
+    common.tls_certificate_sds_secret_configs.extend(sds_secret(name) for name in _certificates(settings))
     if settings.mode in _REQUEST_CLIENT_CERTIFICATE:
         _validate(common, settings)
     # tlsDefaults are for TLS other than the mesh's own.
@@ -88,7 +82,7 @@ def _validate(common: tls_pb2.CommonTlsContext, settings: api.ServerTlsSettings)
     combined.default_validation_context.match_typed_subject_alt_names.extend(san_matchers(settings.subject_alt_names))
     if settings.ca_crl:
         combined.default_validation_context.crl.filename = settings.ca_crl
-    combined.validation_context_sds_secret_config.CopyFrom(secret(roots))
+    combined.validation_context_sds_secret_config.CopyFrom(sds_secret(roots))
 
 
 def _pin_certificates(context: common_pb2.CertificateValidationContext, settings: api.ServerTlsSettings) -> None:
@@ -130,10 +124,10 @@ def mesh_server_socket(view: View, identity: MeshIdentity) -> base_pb2.Transport
     common = tls_pb2.CommonTlsContext(
         tls_params=parameters,
         alpn_protocols=HTTP_ALPN,
-        tls_certificate_sds_secret_configs=[secret(identity.certificate)],
+        tls_certificate_sds_secret_configs=[sds_secret(identity.certificate)],
         combined_validation_context=tls_pb2.CommonTlsContext.CombinedCertificateValidationContext(
             default_validation_context=validation,
-            validation_context_sds_secret_config=secret(identity.roots),
+            validation_context_sds_secret_config=sds_secret(identity.roots),
         ),
     )
     context = tls_pb2.DownstreamTlsContext(common_tls_context=common, require_client_certificate=boolean(True))

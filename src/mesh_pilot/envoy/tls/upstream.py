@@ -15,17 +15,11 @@ from envoy.extensions.transport_sockets.raw_buffer.v3 import raw_buffer_pb2
 from envoy.extensions.transport_sockets.tls.v3 import common_pb2, tls_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.core.protobuf import secret, transport_socket
+from mesh_pilot.envoy.core.protobuf import sds_secret, transport_socket
 from mesh_pilot.envoy.tls.common import RAW_SOCKET, TLS_SOCKET, mesh_tls_parameters, san_matchers
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults
-from mesh_pilot.mesh.names import (
-    IDENTITY_SECRET,
-    TRUST_SECRET,
-    credential,
-    credential_roots,
-    file_certificate,
-    file_roots,
-)
+from mesh_pilot.mesh.names import credential, credential_roots, file_certificate, file_roots
+from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 from mesh_pilot.model.service import MESH_TLS_MODE
 
 PROXY_PROTOCOL_SOCKET = "envoy.transport_sockets.upstream_proxy_protocol"
@@ -117,12 +111,12 @@ def _mesh_context(
     if files is not None:
         common.tls_params.CopyFrom(mesh_tls_parameters(defaults.tls))
         common.alpn_protocols.extend(ALPN_HTTP2 if peer.http2 else ())
-        common.tls_certificate_sds_secret_configs.append(secret(file_certificate(files.chain, files.key)))
+        common.tls_certificate_sds_secret_configs.append(sds_secret(file_certificate(files.chain, files.key)))
         _validate(context, names, file_roots(files.roots) if files.roots else "", tls)
         return context
     common.tls_params.CopyFrom(mesh_tls_parameters(None))
     common.alpn_protocols.extend(MESH_ALPN_HTTP2 if peer.http2 else MESH_ALPN)
-    common.tls_certificate_sds_secret_configs.append(secret(IDENTITY_SECRET))
+    common.tls_certificate_sds_secret_configs.append(sds_secret(IDENTITY_SECRET))
     _validate(context, names, TRUST_SECRET, tls)
     return context
 
@@ -136,7 +130,7 @@ def _rule_context(tls: api.ClientTlsSettings, peer: TlsPeer, defaults: ClusterDe
     if tls.mode == TlsMode.MUTUAL:
         name = credential(tls.credential_name) if tls.credential_name else ""
         certificate = name or file_certificate(tls.client_certificate, tls.private_key)
-        common.tls_certificate_sds_secret_configs.append(secret(certificate))
+        common.tls_certificate_sds_secret_configs.append(sds_secret(certificate))
     names = tls.subject_alt_names or (peer.identities if peer.declared_by_users else ())
     if tls.credential_name:
         roots = credential_roots(tls.credential_name)
@@ -165,7 +159,7 @@ def _validate(
     combined.default_validation_context.match_typed_subject_alt_names.extend(san_matchers(names))
     if tls.ca_crl:
         combined.default_validation_context.crl.filename = tls.ca_crl
-    combined.validation_context_sds_secret_config.CopyFrom(secret(roots))
+    combined.validation_context_sds_secret_config.CopyFrom(sds_secret(roots))
 
 
 def _apply_matches(cluster: cluster_pb2.Cluster, context: tls_pb2.UpstreamTlsContext) -> None:

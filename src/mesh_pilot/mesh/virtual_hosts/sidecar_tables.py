@@ -16,7 +16,6 @@ from collections.abc import Iterable
 import attrs
 
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.names import UNIX_PREFIX
 from mesh_pilot.mesh.overlap_index import overlap_index
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import (
@@ -37,6 +36,7 @@ from mesh_pilot.mesh.virtual_hosts.host_candidates import (
     shard_of,
 )
 from mesh_pilot.mesh.virtual_hosts.planned import DomainTable, PlannedHost
+from mesh_pilot.model.net import UNIX_PREFIX
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world import View
 from mesh_pilot.world.buckets import bucket_of, place_of
