@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh_pilot.envoy.core.protobuf import UNLIMITED, address, encode, uint32
-from mesh_pilot.envoy.endpoints.encode import SOCKET_MATCH, lb_endpoint, load_assignment, locality_endpoints
+from mesh_pilot.envoy.endpoints.encode import SOCKET_MATCH, cluster_load_assignment, lb_endpoint, locality_lb_endpoints
 from mesh_pilot.model.net import UNIX_PREFIX
 from mesh_pilot.model.service import Endpoint, Health, Locality
 
@@ -45,14 +45,14 @@ def test_a_locality(locality: Locality, held: list[Endpoint], weight: int, prior
     plain.lb_endpoints.extend(LbEndpoint.FromString(member) for member in members)
     plain.locality.SetInParent()
     plain.locality.region, plain.locality.zone, plain.locality.sub_zone = locality
-    assert locality_endpoints(locality, members, weight, priority) == encode(plain)
+    assert locality_lb_endpoints(locality, members, weight, priority) == encode(plain)
 
 
 @given(texts.filter(bool), st.integers(0, 3))
 def test_an_assignment(name: str, groups: int) -> None:
-    group = locality_endpoints(Locality("eu"), [], 7, 0)
+    group = locality_lb_endpoints(Locality("eu"), [], 7, 0)
     plain = ClusterLoadAssignment(cluster_name=name, endpoints=[LocalityLbEndpoints.FromString(group)] * groups)
-    assert load_assignment(name, [group] * groups) == encode(plain)
+    assert cluster_load_assignment(name, [group] * groups) == encode(plain)
 
 
 def test_a_weight_that_does_not_fit_is_an_error() -> None:

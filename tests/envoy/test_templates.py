@@ -13,8 +13,8 @@ from mesh_pilot.envoy.clusters.template import (
     ClusterTemplate,
     ClusterVars,
     build_cluster,
-    own_contents,
-    shared_cluster,
+    cluster_template,
+    placeholder_values,
 )
 from mesh_pilot.envoy.core.protobuf import encode
 from mesh_pilot.envoy.core.templates import template
@@ -66,7 +66,7 @@ clients = st.builds(
     settings=st.sampled_from(["", '{"connectionSettings": {"profile": "EDGE"}}']),
     certified=st.booleans(),
 )
-shapes = st.builds(
+templates = st.builds(
     ClusterTemplate,
     client=clients,
     rule=st.lists(st.sampled_from(RULES), max_size=2, unique=True).map(tuple),
@@ -78,7 +78,7 @@ shapes = st.builds(
     declared_by_users=st.booleans(),
     mesh_mtls=st.booleans(),
 )
-owns = st.builds(
+cluster_vars = st.builds(
     ClusterVars,
     name=texts,
     stat_name=st.just("") | texts,
@@ -87,16 +87,16 @@ owns = st.builds(
 )
 
 
-@given(st.sampled_from(WORLDS), shapes, owns)
-def test_a_cluster_of_a_shape_is_the_one_that_is_built_by_itself(
-    world: World, shape: ClusterTemplate, own: ClusterVars
+@given(st.sampled_from(WORLDS), templates, cluster_vars)
+def test_a_cluster_filled_from_its_template_is_the_one_that_is_built_directly(
+    world: World, common: ClusterTemplate, variables: ClusterVars
 ) -> None:
-    spliced = shared_cluster(world.view, shape).fill(own_contents(own))
-    assert spliced == encode(build_cluster(world.view, shape, own))
+    filled = cluster_template(world.view, common).fill(placeholder_values(variables))
+    assert filled == encode(build_cluster(world.view, common, variables))
 
 
 @given(hosts, st.integers(1, 65535))
-def test_the_route_of_a_service_is_the_one_that_is_built_by_itself(host: str, port: int) -> None:
+def test_a_route_filled_from_its_template_is_the_one_that_is_built_directly(host: str, port: int) -> None:
     view = WORLDS[0].view
     plain = default_route(outbound(host, port), f"{host}:{port}/*")
     retries = default_retries(view)
@@ -107,16 +107,16 @@ def test_the_route_of_a_service_is_the_one_that_is_built_by_itself(host: str, po
     assert route.takes_all
 
 
-def test_a_blank_is_written_once_for_each_content() -> None:
-    marks = {"name": b"\0name", "header": b"\0header"}
-    made = template(encode(Route(name="\0name", request_headers_to_remove=["\0header"])), marks)
+def test_a_placeholder_is_written_once_for_each_value() -> None:
+    placeholders = {"name": b"\0name", "header": b"\0header"}
+    made = template(encode(Route(name="\0name", request_headers_to_remove=["\0header"])), placeholders)
     for headers in ([], ["a"], ["a", "b" * 200]):
         contents = {"name": [b"x"], "header": [header.encode() for header in headers]}
         assert Route.FromString(made.fill(contents)) == Route(name="x", request_headers_to_remove=headers)
     assert made.fill({"name": [], "header": []}) == b""
 
 
-def test_a_message_around_a_blank_stays_when_nothing_is_filled_in() -> None:
+def test_a_message_around_a_placeholder_stays_when_nothing_is_filled_in() -> None:
     message = Cluster(name="c")
     message.eds_cluster_config.service_name = "\0name"
     made = template(encode(message), {"name": b"\0name"})
@@ -125,6 +125,6 @@ def test_a_message_around_a_blank_stays_when_nothing_is_filled_in() -> None:
 
 
 @pytest.mark.parametrize("text", ["about \0name", " \0name", "\0name.", "\x09seven..\0name", "\x08\x88\x88\0name"])
-def test_a_mark_within_a_text_is_refused(text: str) -> None:
+def test_a_placeholder_within_a_text_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="part of a field"):
         template(encode(Cluster(name=text)), {"name": b"\0name"})

@@ -1,4 +1,4 @@
-"""Connection pools of clusters: circuit breakers, timeouts, keepalive, and which HTTP is spoken.
+"""Connection pools of clusters: circuit breakers, timeouts, keepalive, and the version of HTTP.
 
 Rules: Istio's DestinationRule ``connectionPool``; Envoy's circuit breaking and HTTP protocol options.
 """
@@ -24,46 +24,47 @@ from mesh_pilot.world.view import View
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 
 MAX_STREAMS = 1073741824
-"""HTTP/2 streams on one connection unless a rule says otherwise."""
+"""HTTP/2 streams per connection unless a rule sets a limit."""
 
 Http = api.ConnectionPoolSettingsHttpSettings
 H2UpgradePolicy = api.ConnectionPoolSettingsHttpSettingsH2UpgradePolicy
 
 
-class Speaks(Enum):
-    """Which HTTP a cluster speaks."""
+class UpstreamHttp(Enum):
+    """The version of HTTP that a cluster uses towards its endpoints."""
 
-    HTTP1 = "HTTP/1.1"
-    HTTP2 = "HTTP/2"
-    AS_CLIENT = "what the client spoke"
+    HTTP1 = auto()
+    HTTP2 = auto()
+    AS_CLIENT = auto()
+    """The version of the downstream connection."""
 
 
-def outbound_http(port: Protocol, http: Http | None, *, mesh_upgrade: bool, sniff: bool) -> Speaks:
-    """What a client's proxy speaks to a port: HTTP/2 where the port or the rule says so, else HTTP/1.1.
+def outbound_http(port: Protocol, http: Http | None, *, mesh_upgrade: bool, sniff: bool) -> UpstreamHttp:
+    """The version of a client's proxy towards a port: HTTP/2 if the port, the rule or the mesh says so, else HTTP/1.1.
 
-    ``sniff``: whether protocols of ports that do not say theirs are detected (then: what the client spoke).
+    ``sniff``: protocols of undeclared ports are detected; such a cluster uses the version of the client.
     """
     if http is not None and http.use_client_protocol:
-        return Speaks.AS_CLIENT
+        return UpstreamHttp.AS_CLIENT
     upgrade = http.h2_upgrade_policy if http else H2UpgradePolicy.DEFAULT
     if port.is_http2 or upgrade is H2UpgradePolicy.UPGRADE:
-        return Speaks.HTTP2
+        return UpstreamHttp.HTTP2
     if port.is_http and mesh_upgrade and upgrade is not H2UpgradePolicy.DO_NOT_UPGRADE:
-        return Speaks.HTTP2
-    return Speaks.AS_CLIENT if port is Protocol.AUTO and sniff else Speaks.HTTP1
+        return UpstreamHttp.HTTP2
+    return UpstreamHttp.AS_CLIENT if port is Protocol.AUTO and sniff else UpstreamHttp.HTTP1
 
 
-def inbound_http(port: Protocol, http: Http | None) -> Speaks:
-    """What a sidecar speaks to its own application."""
+def inbound_http(port: Protocol, http: Http | None) -> UpstreamHttp:
+    """The version of a sidecar towards its own application."""
     if (http is not None and http.use_client_protocol) or port is Protocol.AUTO:
-        return Speaks.AS_CLIENT
-    return Speaks.HTTP2 if port.is_http2 else Speaks.HTTP1
+        return UpstreamHttp.AS_CLIENT
+    return UpstreamHttp.HTTP2 if port.is_http2 else UpstreamHttp.HTTP1
 
 
 def apply_connection_pool(
-    cluster: cluster_pb2.Cluster, policy: Policy, defaults: ClusterDefaults, speaks: Speaks
+    cluster: cluster_pb2.Cluster, policy: Policy, defaults: ClusterDefaults, upstream_http: UpstreamHttp
 ) -> None:
-    """Set everything about connections on a cluster."""
+    """Set a cluster's timeouts, circuit breakers, keepalive and HTTP options."""
     pool = policy.connection_pool
     tcp = pool.tcp if pool else None
     http = pool.http if pool else None
@@ -71,39 +72,39 @@ def apply_connection_pool(
     cluster.connect_timeout.CopyFrom(duration(timeout))
     cluster.circuit_breakers.thresholds.append(_thresholds(tcp, http, policy.retry_budget))
     _apply_keepalive(cluster, tcp, defaults.tcp_keepalive)
-    options = _http_options(speaks, tcp, http, policy.outlier_detection)
+    options = _http_options(upstream_http, tcp, http, policy.outlier_detection)
     if options is not None:
         cluster.typed_extension_protocol_options[HTTP_OPTIONS].CopyFrom(any_of(options))
 
 
 def apply_proxy_settings(view: View, cluster: cluster_pb2.Cluster, own: str) -> None:
-    """Set what the proxy's settings say of clusters: buffers, and the case of HTTP/1 headers. Comes after
-    ``apply_connection_pool``."""
+    """Set what ProxyConfig says about clusters: buffer size, and the case of HTTP/1 headers. Call after
+    ``apply_connection_pool``. ``own``: the ProxyConfig of the node itself."""
     buffer = cluster_buffer(view, own)
     if buffer:
         cluster.per_connection_buffer_limit_bytes.CopyFrom(uint32(buffer))
     if not keeps_case(view, own):
         return
     options = http_protocol_options_pb2.HttpProtocolOptions()
-    held = cluster.typed_extension_protocol_options
-    if HTTP_OPTIONS in held:
-        options = http_protocol_options_pb2.HttpProtocolOptions.FromString(held[HTTP_OPTIONS].value)
+    by_name = cluster.typed_extension_protocol_options
+    if HTTP_OPTIONS in by_name:
+        options = http_protocol_options_pb2.HttpProtocolOptions.FromString(by_name[HTTP_OPTIONS].value)
     else:
         options.explicit_http_config.http_protocol_options.SetInParent()
     for config in (options.explicit_http_config, options.use_downstream_protocol_config):
         if config.HasField("http_protocol_options"):
             config.http_protocol_options.header_key_format.CopyFrom(preserve_case())
-    held[HTTP_OPTIONS].CopyFrom(any_of(options))
+    by_name[HTTP_OPTIONS].CopyFrom(any_of(options))
 
 
 def http2_options(http: Http | None = None) -> protocol_pb2.Http2ProtocolOptions:
-    """HTTP/2 towards an upstream."""
+    """HTTP/2 options towards an upstream."""
     streams = http.max_concurrent_streams if http and http.max_concurrent_streams > 0 else MAX_STREAMS
     options = protocol_pb2.Http2ProtocolOptions(max_concurrent_streams=uint32(streams))
     keepalive = http.http2_keep_alive if http else None
     if keepalive is not None and keepalive.interval is not None:
         options.connection_keepalive.interval.CopyFrom(duration(keepalive.interval))
-        # Envoy wants a timeout; without one a ping may take as long as the next one is away.
+        # Envoy requires a timeout: by default a ping may take until the next one is due.
         options.connection_keepalive.timeout.CopyFrom(duration(keepalive.timeout or keepalive.interval))
     return options
 
@@ -113,7 +114,7 @@ def _thresholds(
     http: Http | None,
     budget: api.TrafficPolicyRetryBudget | None,
 ) -> circuit_breaker_pb2.CircuitBreakers.Thresholds:
-    """Limits, each without end unless it is set; 0 is the same as not set."""
+    """Circuit breakers: unlimited unless the rule sets a limit; 0 means not set."""
     thresholds = circuit_breaker_pb2.CircuitBreakers.Thresholds(
         max_connections=uint32((tcp and tcp.max_connections) or UNLIMITED),
         max_pending_requests=uint32((http and http.http1_max_pending_requests) or UNLIMITED),
@@ -122,8 +123,8 @@ def _thresholds(
         track_remaining=True,
     )
     if budget is not None:
-        share = 20.0 if budget.percent is None else budget.percent
-        thresholds.retry_budget.budget_percent.CopyFrom(percent(share))
+        budget_percent = 20.0 if budget.percent is None else budget.percent
+        thresholds.retry_budget.budget_percent.CopyFrom(percent(budget_percent))
         if budget.min_retry_concurrency:
             thresholds.retry_budget.min_retry_concurrency.CopyFrom(uint32(budget.min_retry_concurrency))
     return thresholds
@@ -134,7 +135,7 @@ def _apply_keepalive(
     tcp: api.ConnectionPoolSettingsTcpSettings | None,
     mesh: api.ConnectionPoolSettingsTcpSettingsTcpKeepalive | None,
 ) -> None:
-    """TCP keepalive: what the rule leaves open comes from the mesh, then from the operating system."""
+    """TCP keepalive: fields that the rule leaves unset come from the mesh, else from the operating system."""
     layers = [k for k in (mesh, tcp.tcp_keepalive if tcp else None) if k is not None]
     if not layers:
         return
@@ -150,12 +151,12 @@ def _apply_keepalive(
 
 
 def _http_options(
-    speaks: Speaks,
+    upstream_http: UpstreamHttp,
     tcp: api.ConnectionPoolSettingsTcpSettings | None,
     http: Http | None,
     outlier: api.OutlierDetection | None,
 ) -> http_protocol_options_pb2.HttpProtocolOptions | None:
-    """None where Envoy's own defaults (HTTP/1.1) are meant."""
+    """None if Envoy's defaults (HTTP/1.1) apply."""
     options = http_protocol_options_pb2.HttpProtocolOptions()
     common = options.common_http_protocol_options
     if http is not None and http.idle_timeout is not None:
@@ -165,21 +166,22 @@ def _http_options(
     if tcp is not None and tcp.max_connection_duration is not None:
         common.max_connection_duration.CopyFrom(duration(tcp.max_connection_duration))
     if outlier is not None and outlier.outlier_detection_http_error_codes:
-        options.outlier_detection.error_matcher.CopyFrom(_any_status(outlier.outlier_detection_http_error_codes))
-    if speaks is Speaks.HTTP1 and not options.ListFields():
+        options.outlier_detection.error_matcher.CopyFrom(_any_of_statuses(outlier.outlier_detection_http_error_codes))
+    if upstream_http is UpstreamHttp.HTTP1 and not options.ListFields():
         return None
-    match speaks:
-        case Speaks.HTTP1:
+    match upstream_http:
+        case UpstreamHttp.HTTP1:
             options.explicit_http_config.http_protocol_options.SetInParent()
-        case Speaks.HTTP2:
+        case UpstreamHttp.HTTP2:
             options.explicit_http_config.http2_protocol_options.CopyFrom(http2_options(http))
-        case Speaks.AS_CLIENT:
+        case UpstreamHttp.AS_CLIENT:
             options.use_downstream_protocol_config.http_protocol_options.SetInParent()
             options.use_downstream_protocol_config.http2_protocol_options.CopyFrom(http2_options(http))
     return options
 
 
-def _any_status(codes: list[int]) -> matcher_pb2.MatchPredicate:
+def _any_of_statuses(codes: list[int]) -> matcher_pb2.MatchPredicate:
+    """Matches responses with one of these HTTP statuses."""
     rules = [
         matcher_pb2.MatchPredicate(
             http_response_headers_match=matcher_pb2.HttpHeadersMatch(

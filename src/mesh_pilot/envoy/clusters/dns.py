@@ -1,4 +1,4 @@
-"""Clusters that Envoy fills by DNS: their endpoints are names, and come with the cluster."""
+"""Clusters whose endpoints Envoy resolves by DNS: they contain their endpoints, which are names."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from mesh_pilot.world.view import View
 
 DYNAMIC_CLUSTER = "envoy.clusters.dynamic_forward_proxy"
 DYNAMIC_CACHE = "dynamic"
-"""Name of the cache of resolved names that all dynamic clusters (and the filters before them) share."""
+"""Name of the DNS cache that all dynamic clusters, and the filters before them, share."""
 
 
 @attrs.frozen(cache_hash=True)
 class DnsClient:
-    """What of a client the clusters filled by DNS depend on: where it is, and which addresses it can use."""
+    """The parts of a client that DNS clusters depend on: its locality preference and IP family."""
 
     preference: Preference
     ipv4: bool
 
 
 def apply_dns(
-    view: View, message: Cluster, upstream: Upstream, port: Port, resolver: DnsClient, *, logical: bool
+    view: View, message: Cluster, upstream: Upstream, port: Port, dns_client: DnsClient, *, logical: bool
 ) -> None:
-    """Set the type of a cluster and its endpoints. Without any it is still there, so that routes have their cluster."""
+    """Set type and endpoints of a DNS cluster. Without endpoints it still exists, so that routes find their cluster."""
     defaults = cluster_defaults(view)
     labels = subset_labels(view, upstream.rule, upstream.subset) or frozenset()
-    reach = EndpointViewpoint(preference=resolver.preference)
+    viewpoint = EndpointViewpoint(preference=dns_client.preference)
     if upstream.by_sni:
         modes = tls_modes(view, upstream.rule, upstream.port)
-        reach = attrs.evolve(reach, tls_modes=modes, mesh_tls_only=True)
-    encoded = encode_assignment(view, message.name, upstream.service, port.name, labels, reach)
+        viewpoint = attrs.evolve(viewpoint, tls_modes=modes, mesh_tls_only=True)
+    encoded = encode_assignment(view, message.name, upstream.service, port.name, labels, viewpoint)
     message.load_assignment.MergeFromString(encoded)
     count = sum(len(locality.lb_endpoints) for locality in message.load_assignment.endpoints)
     # Envoy wants exactly one endpoint in a LOGICAL_DNS cluster.
     message.type = Cluster.LOGICAL_DNS if logical and count == 1 else Cluster.STRICT_DNS
-    message.dns_lookup_family = Cluster.V4_ONLY if resolver.ipv4 else Cluster.V6_ONLY
+    message.dns_lookup_family = Cluster.V4_ONLY if dns_client.ipv4 else Cluster.V6_ONLY
     message.dns_refresh_rate.CopyFrom(duration(defaults.dns_refresh_rate))
     message.respect_dns_ttl = True
 
 
 def apply_dynamic_dns(message: Cluster, defaults: ClusterDefaults) -> None:
-    """Set a cluster to resolve whatever host a request asks for; a filter before it has to find that out."""
+    """Make a cluster resolve the host of each request, which a filter before it determines."""
     config = dynamic_pb2.ClusterConfig(dns_cache_config=dns_cache(defaults))
     message.cluster_type.name = DYNAMIC_CLUSTER
     message.cluster_type.typed_config.CopyFrom(any_of(config))
@@ -58,7 +58,7 @@ def apply_dynamic_dns(message: Cluster, defaults: ClusterDefaults) -> None:
 
 
 def dns_cache(defaults: ClusterDefaults) -> DnsCacheConfig:
-    """The cache of resolved names. Clusters and the filters before them must describe it in the very same way."""
+    """The DNS cache. Envoy wants the same definition in clusters and in the filters before them."""
     return DnsCacheConfig(
         name=DYNAMIC_CACHE,
         dns_lookup_family=Cluster.V4_PREFERRED,

@@ -1,7 +1,7 @@
-"""Inbound clusters: how a sidecar reaches its own application, one for each port that the application listens on.
+"""Inbound clusters: a sidecar's connections to its own application, one cluster for each port of the application.
 
-Rules: Istio's Sidecar ``ingress`` and ServiceEntry references; structure and names as Pilot's. Unlike Pilot 1.14, a
-sidecar without interception gets them too: its inbound listeners name them.
+Rules: Istio's Sidecar ``ingress`` and ServiceEntry references. Names are those of Pilot (golden ``sidecar-ingress``).
+Unlike in Pilot 1.14, a sidecar without interception gets them too: its inbound listeners name them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.clusters.connection_pool import Speaks, apply_connection_pool, apply_proxy_settings, inbound_http
+from mesh_pilot.envoy.clusters.connection_pool import (
+    UpstreamHttp,
+    apply_connection_pool,
+    apply_proxy_settings,
+    inbound_http,
+)
 from mesh_pilot.envoy.core.protobuf import address, duration, resource_of
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import NO_POLICY, NO_RULE, DestinationRuleRef, destination_rule_ref, policy
@@ -32,19 +37,19 @@ from mesh_pilot.model.service import Instance, Protocol, Service, ServiceKey
 from mesh_pilot.world.view import View
 
 PASSTHROUGH_SOURCES = {False: "127.0.0.6", True: "::6"}
-"""By whether it is IPv6: the source address by which the interception rules know a sidecar's own connections to its
-application, so as not to send them back to it."""
+"""Source address of a sidecar's connections to its application, by whether it is IPv6. The interception rules let
+connections from it pass instead of redirecting them to the sidecar."""
 
 WORKLOAD_ADDRESS = "0.0.0.0"
-"""In a ``defaultEndpoint``: the workload's own address."""
+"""In a ``defaultEndpoint``, means the workload's own address."""
 
-IDLE_DESTINATIONS = timedelta(seconds=60)
-"""How long Envoy remembers an address that nobody connects to; its own 5 s would drop kept-alive connections."""
+DESTINATION_CLEANUP_INTERVAL = timedelta(seconds=60)
+"""Time after which Envoy forgets an unused destination; its default of 5 s would drop idle keep-alive connections."""
 
 
 @attrs.frozen(cache_hash=True)
 class InboundTarget:
-    """Where an inbound cluster leads."""
+    """The address that an inbound cluster connects to."""
 
     address: str = ""
     """IP address, or Unix socket (``unix:///path``); empty: the connection's original destination."""
@@ -52,32 +57,32 @@ class InboundTarget:
 
 
 @attrs.frozen(cache_hash=True)
-class Inbound:
-    """What an inbound cluster depends on: workloads with the same share it."""
+class InboundClusterKey:
+    """All that an inbound cluster depends on: workloads in which it is equal share the cluster."""
 
     port: int
-    """The port it is named after."""
+    """The port that the workload listens on; part of the cluster's name."""
     protocol: Protocol
     target: InboundTarget
     source: str
-    """Address to connect from; empty for any."""
+    """Source address of connections; empty for any."""
     service: ServiceKey | None
     """The service that the port belongs to, if any."""
     service_port: int
     rule: DestinationRuleRef
     settings: str
-    """What the proxy says of its own settings (see ``proxy_settings``)."""
+    """The ProxyConfig of the node itself (see ``proxy_settings``)."""
     sidecar: ConfigKey | None
-    """The Sidecar whose connection pools go before the rule's."""
+    """The Sidecar whose connection pools take precedence over the rule's."""
 
 
 @derived
 def inbound_clusters(view: View, workload: Workload) -> Plan:
-    """The inbound clusters of a sidecar: of its ports, then those for all others."""
+    """The inbound clusters of a sidecar: those of its ports, then those for undeclared ports."""
     plan: dict[str, ResourceQuery] = {}
     scope = workload.scope
-    for found in _ports(view, workload):
-        plan.setdefault(inbound(found.port), inbound_cluster.query(found))
+    for key in _cluster_keys(view, workload):
+        plan.setdefault(inbound(key.port), inbound_cluster.query(key))
     if scope.ipv4:
         plan[INBOUND_PASSTHROUGH_V4] = inbound_passthrough.query(False)
     if scope.ipv6:
@@ -86,13 +91,12 @@ def inbound_clusters(view: View, workload: Workload) -> Plan:
 
 
 @derived
-def inbound_cluster(view: View, key: Inbound) -> Resource | None:
+def inbound_cluster(view: View, key: InboundClusterKey) -> Resource | None:
     """The cluster for one port of an application."""
     defaults = cluster_defaults(view)
-    ruled = policy(view, key.rule, key.service_port)
-    # Only the connection pool of a rule is for the service's own side.
-    used = attrs.evolve(NO_POLICY, connection_pool=_own_pool(view, key) or ruled.connection_pool)
-    http = used.connection_pool.http if used.connection_pool else None
+    # Of a DestinationRule only the connection pool applies on the server side.
+    pool = _sidecar_pool(view, key) or policy(view, key.rule, key.service_port).connection_pool
+    http = pool.http if pool else None
     message = Cluster(name=inbound(key.port))
     service = view.service(key.service) if key.service else None
     port = service.port(key.service_port) if service else None
@@ -102,41 +106,42 @@ def inbound_cluster(view: View, key: Inbound) -> Resource | None:
     if key.source:
         message.upstream_bind_config.source_address.address = key.source
         message.upstream_bind_config.source_address.port_value = 0
-    apply_connection_pool(message, used, defaults, inbound_http(key.protocol, http))
+    applied = attrs.evolve(NO_POLICY, connection_pool=pool)
+    apply_connection_pool(message, applied, defaults, inbound_http(key.protocol, http))
     apply_proxy_settings(view, message, key.settings)
     return resource_of(message.name, message, _configs(service, key))
 
 
 @derived
 def inbound_passthrough(view: View, ipv6: bool) -> Resource | None:
-    """The cluster for ports that no service declares."""
+    """The cluster for ports that no service declares: connections keep their destination."""
     name = INBOUND_PASSTHROUGH_V6 if ipv6 else INBOUND_PASSTHROUGH_V4
     message = Cluster(name=name, type=Cluster.ORIGINAL_DST, lb_policy=Cluster.CLUSTER_PROVIDED)
     message.upstream_bind_config.source_address.address = PASSTHROUGH_SOURCES[ipv6]
     message.upstream_bind_config.source_address.port_value = 0
-    apply_connection_pool(message, NO_POLICY, cluster_defaults(view), Speaks.AS_CLIENT)
+    apply_connection_pool(message, NO_POLICY, cluster_defaults(view), UpstreamHttp.AS_CLIENT)
     return resource_of(name, message)
 
 
-def _ports(view: View, workload: Workload) -> Iterator[Inbound]:
-    """What the Sidecar's ingress listeners say, or without any the ports of the services; the oldest service first."""
+def _cluster_keys(view: View, workload: Workload) -> Iterator[InboundClusterKey]:
+    """One key for each ingress listener of the Sidecar, else for each service port, the oldest service first."""
     scope = workload.scope
-    held = instances(view, workload)
+    served = instances(view, workload)
     config = view.config(scope.sidecar) if scope.sidecar else None
     spec: api.Sidecar | None = config.spec if config else None
     if spec is not None and spec.ingress:
         for listener in spec.ingress:
             if listener.port is not None:
-                yield _ingress(view, workload, listener, listener.port, held)
+                yield _ingress(view, workload, listener, listener.port, served)
         return
-    passes = scope.interception is not Interception.NONE and not _to_localhost(view)
+    keeps_destination = scope.interception is not Interception.NONE and not _to_localhost(view)
     pools = scope.sidecar if spec is not None and spec.inbound_connection_pool is not None else None
-    for instance in held:
+    for instance in served:
         if instance.port.protocol is Protocol.UDP:
             continue
         number = instance.endpoint.port
-        target = InboundTarget() if passes else InboundTarget(scope.loopback, number)
-        yield Inbound(
+        target = InboundTarget() if keeps_destination else InboundTarget(scope.loopback, number)
+        yield InboundClusterKey(
             port=number,
             protocol=instance.port.protocol,
             target=target,
@@ -151,7 +156,7 @@ def _ports(view: View, workload: Workload) -> Iterator[Inbound]:
 
 @derived
 def _to_localhost(view: View) -> bool:
-    """Whether applications are reached at the loopback address, rather than at the one that clients asked for."""
+    """True if applications are reached at the loopback address, not at the address that clients connected to."""
     policy = view.mesh().inbound_traffic_policy
     return policy is not None and policy.mode is mesh_api.MeshConfigInboundTrafficPolicyMode.LOCALHOST
 
@@ -161,12 +166,12 @@ def _ingress(
     workload: Workload,
     listener: api.IstioIngressListener,
     port: api.SidecarPort,
-    held: tuple[Instance, ...],
-) -> Inbound:
+    served: tuple[Instance, ...],
+) -> InboundClusterKey:
     scope = workload.scope
-    service = next((i.service.key for i in held if i.port.number == port.number), None)
+    service = next((i.service.key for i in served if i.port.number == port.number), None)
     target = _default_endpoint(workload, listener.default_endpoint, port.number)
-    return Inbound(
+    return InboundClusterKey(
         port=port.number,
         protocol=Protocol.parse(port.protocol),
         target=target,
@@ -179,22 +184,20 @@ def _ingress(
     )
 
 
-def _default_endpoint(workload: Workload, text: str, listens: int) -> InboundTarget:
-    """Where a ``defaultEndpoint`` leads: a Unix socket, the loopback address, or (``0.0.0.0``) the workload's own."""
+def _default_endpoint(workload: Workload, text: str, port: int) -> InboundTarget:
+    """The target of a ``defaultEndpoint``: a Unix socket, the loopback address, or (``0.0.0.0``) the workload's own."""
     scope = workload.scope
     if not text:
-        return (
-            InboundTarget() if scope.interception is not Interception.NONE else InboundTarget(scope.loopback, listens)
-        )
+        return InboundTarget(scope.loopback, port) if scope.interception is Interception.NONE else InboundTarget()
     if text.startswith(UNIX_PREFIX):
         return InboundTarget(text)
-    host, _, port = text.rpartition(":")
-    own = host.strip("[]") in (WORKLOAD_ADDRESS, "::")
-    return InboundTarget(workload.ip_addresses[0] if own else scope.loopback, int(port))
+    host, _, number = text.rpartition(":")
+    is_workload = host.strip("[]") in (WORKLOAD_ADDRESS, "::")
+    return InboundTarget(workload.ip_addresses[0] if is_workload else scope.loopback, int(number))
 
 
 def _source(scope: OutboundScope, target: InboundTarget) -> str:
-    """Connections to the loopback address are not intercepted, others are unless they come from the known source."""
+    """The source address that keeps connections to a target from being intercepted; empty if none is needed."""
     if scope.interception is Interception.NONE or target.address == scope.loopback:
         return ""
     return PASSTHROUGH_SOURCES[not scope.ipv4]
@@ -204,7 +207,7 @@ def _apply_target(message: Cluster, target: InboundTarget) -> None:
     if not target.address:
         message.type = Cluster.ORIGINAL_DST
         message.lb_policy = Cluster.CLUSTER_PROVIDED
-        message.cleanup_interval.CopyFrom(duration(IDLE_DESTINATIONS))
+        message.cleanup_interval.CopyFrom(duration(DESTINATION_CLEANUP_INTERVAL))
         return
     message.type = Cluster.STATIC
     message.load_assignment.cluster_name = message.name
@@ -212,8 +215,8 @@ def _apply_target(message: Cluster, target: InboundTarget) -> None:
     endpoint.address.CopyFrom(address(target.address, target.port))
 
 
-def _own_pool(view: View, key: Inbound) -> api.ConnectionPoolSettings | None:
-    """What the Sidecar says of connections to its application: for the port, else for all."""
+def _sidecar_pool(view: View, key: InboundClusterKey) -> api.ConnectionPoolSettings | None:
+    """The Sidecar's connection pool for a port, else for all ports."""
     config = view.config(key.sidecar) if key.sidecar else None
     if config is None:
         return None
@@ -224,6 +227,6 @@ def _own_pool(view: View, key: Inbound) -> api.ConnectionPoolSettings | None:
     return spec.inbound_connection_pool
 
 
-def _configs(service: Service | None, key: Inbound) -> tuple[ConfigKey, ...]:
-    own = (service.config,) if service and service.config else ()
-    return (*own, *key.rule, *((key.sidecar,) if key.sidecar else ()))
+def _configs(service: Service | None, key: InboundClusterKey) -> tuple[ConfigKey, ...]:
+    of_service = (service.config,) if service and service.config else ()
+    return (*of_service, *key.rule, *((key.sidecar,) if key.sidecar else ()))

@@ -1,4 +1,4 @@
-"""How a cluster chooses among its endpoints, and when it stops using one.
+"""Load balancing and outlier detection of clusters.
 
 Rules: Istio's DestinationRule ``loadBalancer`` and ``outlierDetection``; Envoy's load balancing and outlier detection.
 """
@@ -18,13 +18,13 @@ Simple = api.LoadBalancerSettingsSimpleLb
 DEFAULT_RING_SIZE = 1024
 
 _SLOW_START_AGGRESSION = "mesh_pilot.slow_start_aggression"
-"""Runtime key by which an operator may override it; Envoy wants one."""
+"""Runtime key by which an operator can override it; Envoy requires one."""
 
 
 def apply_load_balancing(
     cluster: Cluster, load_balancer: api.LoadBalancerSettings | None, defaults: ClusterDefaults
 ) -> None:
-    """Set the load balancer of a cluster whose type is set; the default is LEAST_REQUEST."""
+    """Set the load balancing policy; the default is LEAST_REQUEST. Call after the cluster's type is set."""
     zone_aware = zone_aware_setting(load_balancer, defaults)
     if zone_aware is not None:
         config = cluster.common_lb_config.zone_aware_lb_config
@@ -36,13 +36,13 @@ def apply_load_balancing(
     if cluster.type == Cluster.ORIGINAL_DST or cluster.HasField("cluster_type"):
         cluster.lb_policy = Cluster.CLUSTER_PROVIDED
     elif load_balancer is not None and load_balancer.consistent_hash is not None:
-        _apply_hash(cluster, load_balancer.consistent_hash)
+        _apply_consistent_hash(cluster, load_balancer.consistent_hash)
     else:
         _apply_simple(cluster, load_balancer)
 
 
 def apply_outlier_detection(cluster: Cluster, outlier: api.OutlierDetection | None) -> None:
-    """Set which endpoints a cluster throws out for a while, and from how many healthy ones on it uses all again."""
+    """Set when endpoints are ejected, and the panic threshold below which ejected ones are used again."""
     if outlier is None:
         return
     detection = cluster.outlier_detection
@@ -66,7 +66,7 @@ def apply_outlier_detection(cluster: Cluster, outlier: api.OutlierDetection | No
             detection.consecutive_local_origin_failure.CopyFrom(uint32(outlier.consecutive_local_origin_failures))
             detection.enforcing_consecutive_local_origin_failure.CopyFrom(uint32(100))
         detection.enforcing_local_origin_success_rate.CopyFrom(uint32(0))
-    # Envoy's own default of 50 % is too much for services of a few endpoints.
+    # Always set (Istio's default is 0): Envoy's 50 % is too much for services of a few endpoints.
     cluster.common_lb_config.healthy_panic_threshold.CopyFrom(percent(float(outlier.min_health_percent)))
 
 
@@ -86,7 +86,7 @@ def _apply_simple(cluster: Cluster, load_balancer: api.LoadBalancerSettings | No
 
 
 def _slow_start(load_balancer: api.LoadBalancerSettings | None) -> Cluster.SlowStartConfig | None:
-    """How new endpoints get their share by and by."""
+    """The warm-up of new endpoints; None if there is none."""
     if load_balancer is None:
         return None
     warmup = load_balancer.warmup
@@ -103,7 +103,7 @@ def _slow_start(load_balancer: api.LoadBalancerSettings | None) -> Cluster.SlowS
     return None
 
 
-def _apply_hash(cluster: Cluster, consistent: api.LoadBalancerSettingsConsistentHashLb) -> None:
+def _apply_consistent_hash(cluster: Cluster, consistent: api.LoadBalancerSettingsConsistentHashLb) -> None:
     if consistent.maglev is not None:
         cluster.lb_policy = Cluster.MAGLEV
         if consistent.maglev.table_size:

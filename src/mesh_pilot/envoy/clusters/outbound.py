@@ -1,9 +1,9 @@
-"""Outbound clusters: one for each port and subset of every service that a scope may reach, and the two defaults.
+"""Outbound clusters: one for each port and subset of every service that a scope can reach, and two default clusters.
 
-A cluster is keyed by its dependencies (``Upstream``, ``ClusterClient``): scopes to which the same rule applies share
-it, and a change of endpoints does not touch it. Only DNS clusters carry their endpoints with them.
+A cluster is keyed by what it depends on (``Upstream``, ``ClusterClient``): scopes with the same rule share it, and a
+change of endpoints leaves it alone, except for DNS clusters, which contain their endpoints.
 
-Rules: Istio's DestinationRule and ServiceEntry references; structure and names as Pilot's.
+Rules: Istio's DestinationRule and ServiceEntry references. Names are those of Pilot (golden ``app-shop-canary``).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.clusters.connection_pool import Speaks, apply_connection_pool
+from mesh_pilot.envoy.clusters.connection_pool import UpstreamHttp, apply_connection_pool
 from mesh_pilot.envoy.clusters.dns import DnsClient, apply_dns
 from mesh_pilot.envoy.clusters.template import (
     ClusterClient,
     ClusterTemplate,
     ClusterVars,
     build_cluster,
-    own_contents,
-    shared_cluster,
+    cluster_template,
+    placeholder_values,
 )
 from mesh_pilot.envoy.core.protobuf import duration, encode, resource_of
 from mesh_pilot.envoy.endpoints.assignments import preference_of
@@ -49,24 +49,24 @@ AUTO_PASSTHROUGH = api.ServerTlsSettingsTlSmode.AUTO_PASSTHROUGH
 
 
 @derived
-def cluster_plans(view: View, scope: OutboundScope, place: ProxyLocality) -> PlanShards:
-    """The outbound clusters of a scope in parts: of its services by bucket, then those for everything else."""
-    of_services = (service_clusters.query(scope, place, bucket) for bucket in scope_buckets(view, scope))
+def cluster_plans(view: View, scope: OutboundScope, locality: ProxyLocality) -> PlanShards:
+    """The outbound clusters of a scope: a shard for each bucket of its services, then the clusters of no service."""
+    of_services = (service_clusters.query(scope, locality, bucket) for bucket in scope_buckets(view, scope))
     return (*of_services, other_clusters.query(scope.type))
 
 
 @derived
-def service_clusters(view: View, scope: OutboundScope, place: ProxyLocality, bucket: int) -> Plan:
-    """The outbound clusters for the services in a bucket of a scope."""
+def service_clusters(view: View, scope: OutboundScope, locality: ProxyLocality, bucket: int) -> Plan:
+    """The outbound clusters of the services in a bucket of a scope."""
     plan: dict[str, ResourceQuery] = {}
     for service in scope_services(view, scope, bucket):
-        plan.update(_calls(view, scope, place, service))
+        plan.update(_queries(view, scope, locality, service))
     return plan
 
 
 @derived
 def other_clusters(_: View, of: NodeType) -> Plan:
-    """The clusters that are for no service."""
+    """The clusters that belong to no service."""
     plan: dict[str, ResourceQuery] = {BLACK_HOLE: black_hole.query()}
     if of is NodeType.SIDECAR:
         plan[PASSTHROUGH] = passthrough.query()
@@ -75,29 +75,30 @@ def other_clusters(_: View, of: NodeType) -> Plan:
 
 @derived
 def cluster(
-    view: View, client: ClusterClient, upstream: Upstream, discovery: Discovery, resolver: DnsClient | None = None
+    view: View, client: ClusterClient, upstream: Upstream, discovery: Discovery, dns_client: DnsClient | None = None
 ) -> Resource | None:
-    """The cluster for a port and subset of a service; ``resolver`` for those whose endpoints are names."""
+    """The cluster for a port and subset of a service; ``dns_client`` if Envoy resolves its endpoints by DNS."""
     service = view.service(upstream.service)
     port = service.port(upstream.port) if service else None
     if service is None or port is None:
         return None
     defaults = cluster_defaults(view)
-    shape = _shape(view, client, upstream, discovery, service, port, defaults)
-    own = _own(view, upstream, service, port, defaults)
-    if resolver is None and (not upstream.rule or covers_many(view, upstream.rule)):
-        body = shared_cluster(view, shape).fill(own_contents(own))
+    common = _template(view, client, upstream, discovery, service, port, defaults)
+    variables = _variables(view, upstream, service, port, defaults)
+    # The template of a rule for a single service would have no second user: that cluster is built directly.
+    if dns_client is None and (not upstream.rule or covers_many(view, upstream.rule)):
+        body = cluster_template(view, common).fill(placeholder_values(variables))
     else:
-        message = build_cluster(view, shape, own)
-        if resolver is not None:
-            apply_dns(view, message, upstream, port, resolver, logical=discovery is Discovery.LOGICAL_DNS)
+        message = build_cluster(view, common, variables)
+        if dns_client is not None:
+            apply_dns(view, message, upstream, port, dns_client, logical=discovery is Discovery.LOGICAL_DNS)
         body = encode(message)
-    return make_resource(own.name, CLUSTER, body, _configs(service, upstream))
+    return make_resource(variables.name, CLUSTER, body, _configs(service, upstream))
 
 
 @derived
 def black_hole(view: View) -> Resource | None:
-    """Nowhere."""
+    """The cluster without endpoints: connections to it fail."""
     message = Cluster(name=BLACK_HOLE, type=Cluster.STATIC)
     message.connect_timeout.CopyFrom(duration(cluster_defaults(view).connect_timeout))
     return resource_of(BLACK_HOLE, message)
@@ -105,16 +106,16 @@ def black_hole(view: View) -> Resource | None:
 
 @derived
 def passthrough(view: View) -> Resource | None:
-    """Wherever the client was going."""
+    """The cluster that forwards to the connection's original destination."""
     message = Cluster(name=PASSTHROUGH, type=Cluster.ORIGINAL_DST, lb_policy=Cluster.CLUSTER_PROVIDED)
-    apply_connection_pool(message, NO_POLICY, cluster_defaults(view), Speaks.AS_CLIENT)
+    apply_connection_pool(message, NO_POLICY, cluster_defaults(view), UpstreamHttp.AS_CLIENT)
     return resource_of(PASSTHROUGH, message)
 
 
-def _calls(
-    view: View, scope: OutboundScope, place: ProxyLocality, service: Service
+def _queries(
+    view: View, scope: OutboundScope, locality: ProxyLocality, service: Service
 ) -> Iterator[tuple[str, ResourceQuery]]:
-    """The clusters of one service, by name."""
+    """(cluster name, query) of one service's clusters."""
     client = _client(view, scope)
     ref = destination_rule_ref(view, scope.namespace, scope.labels, service.key)
     subsets = ("", *subset_names(view, ref)) if ref else ("",)
@@ -126,14 +127,14 @@ def _calls(
             upstream = Upstream(service.key, port.number, subset, ref)
             through = bool(ref) and passes_through(view, ref, port.number, subset)
             discovery = discovery_of(scope, service, through)
-            resolver = None
+            dns_client = None
             if discovery in BY_DNS:
-                wanted = preference_of(view, ref, port.number, subset, place)
-                resolver = DnsClient(wanted, scope.ipv4)
-            yield upstream.name, cluster.query(client, upstream, discovery, resolver)
+                wanted = preference_of(view, ref, port.number, subset, locality)
+                dns_client = DnsClient(wanted, scope.ipv4)
+            yield upstream.name, cluster.query(client, upstream, discovery, dns_client)
             if by_sni:
                 named = attrs.evolve(upstream, by_sni=True)
-                yield named.name, cluster.query(client, named, discovery, resolver)
+                yield named.name, cluster.query(client, named, discovery, dns_client)
 
 
 @derived
@@ -146,7 +147,7 @@ def _client(_: View, scope: OutboundScope) -> ClusterClient:
 
 @derived
 def _passes_by_sni(view: View, gateways: tuple[ConfigKey, ...]) -> bool:
-    """Whether any server of these Gateways passes connections on by their server name (AUTO_PASSTHROUGH)."""
+    """True if any server of these Gateways forwards connections by their server name (AUTO_PASSTHROUGH)."""
     configs = (view.config(key) for key in gateways)
     return any(
         server.tls is not None and server.tls.mode == AUTO_PASSTHROUGH
@@ -156,7 +157,7 @@ def _passes_by_sni(view: View, gateways: tuple[ConfigKey, ...]) -> bool:
     )
 
 
-def _shape(
+def _template(
     view: View,
     client: ClusterClient,
     upstream: Upstream,
@@ -179,7 +180,7 @@ def _shape(
     )
 
 
-def _own(view: View, upstream: Upstream, service: Service, port: Port, defaults: ClusterDefaults) -> ClusterVars:
+def _variables(view: View, upstream: Upstream, service: Service, port: Port, defaults: ClusterDefaults) -> ClusterVars:
     return ClusterVars(
         name=upstream.name,
         stat_name=outbound_stat_name(defaults.outbound_stat_name, service, port, upstream.subset),

@@ -1,8 +1,7 @@
-"""Templates of outbound clusters, and the variables with which each cluster fills its template.
+"""Outbound clusters from byte templates: what many clusters have in common, and the variables of each.
 
-Most clusters of a mesh share one ``ClusterTemplate`` and differ in their ``ClusterVars``, which are texts: the message
-is built once for a template and filled for each cluster (``core.templates``). A template of only one service is not
-shared: its cluster is built directly.
+Most clusters of a mesh have an equal ``ClusterTemplate`` and differ only in the strings of their ``ClusterVars``: the
+message is built once for a template and filled for each cluster (``core.templates``).
 """
 
 from __future__ import annotations
@@ -12,7 +11,12 @@ from collections.abc import Mapping, Sequence
 import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
-from mesh_pilot.envoy.clusters.connection_pool import Speaks, apply_connection_pool, apply_proxy_settings, outbound_http
+from mesh_pilot.envoy.clusters.connection_pool import (
+    UpstreamHttp,
+    apply_connection_pool,
+    apply_proxy_settings,
+    outbound_http,
+)
 from mesh_pilot.envoy.clusters.dns import apply_dynamic_dns
 from mesh_pilot.envoy.clusters.load_balancing import apply_load_balancing, apply_outlier_detection
 from mesh_pilot.envoy.core.protobuf import ads, encode
@@ -36,38 +40,38 @@ _TYPES = {
 
 @attrs.frozen(cache_hash=True)
 class ClusterClient:
-    """What of a scope its clusters depend on."""
+    """The parts of a scope that its clusters depend on."""
 
     sidecar: bool
     files: ProxyCertificateFiles | None = None
     settings: str = ""
-    """What it says of its own settings (see ``proxy_settings``)."""
+    """The ProxyConfig of the node itself (see ``proxy_settings``)."""
     certified: bool = True
-    """Whether it has a certificate of the mesh to show."""
+    """True if it has a certificate of the mesh."""
 
 
 @attrs.frozen(cache_hash=True)
 class ClusterTemplate:
-    """What clusters have in common."""
+    """All that clusters filled from one byte template have in common."""
 
     client: ClusterClient
     rule: DestinationRuleRef
     port: int
-    """By which the rule may have settings; 0 without a rule."""
+    """The rule may have settings for it; 0 without a rule."""
     subset: str
-    """The same; empty without a rule."""
+    """Likewise; empty without a rule."""
     protocol: Protocol
     discovery: Discovery
     by_sni: bool
-    """For connections that a gateway passes on by their server name, untouched."""
+    """For connections that a gateway forwards by their server name without terminating TLS."""
     declared_by_users: bool
     mesh_mtls: bool
-    """Whether the other side may be expected to take mesh mTLS (see ``TlsPeer``)."""
+    """See ``TlsPeer``."""
 
 
 @attrs.frozen
 class ClusterVars:
-    """What a cluster has of its own."""
+    """The strings in which a cluster differs from others of its template."""
 
     name: str
     stat_name: str
@@ -76,53 +80,53 @@ class ClusterVars:
     identities: tuple[str, ...]
 
 
-_MARKS = ClusterVars("\0name", "\0stat_name", "\0sni", ("spiffe://\0identity",))
-"""Texts that no cluster has; the identity is of a kind that makes one matcher."""
+_PLACEHOLDERS = ClusterVars("\0name", "\0stat_name", "\0sni", ("spiffe://\0identity",))
+"""Strings that no cluster has. A SPIFFE identity makes exactly one matcher."""
 
 
 @derived
-def shared_cluster(view: View, shape: ClusterTemplate) -> Template:
-    """The clusters of a shape, with blanks for what each has of its own: see ``own_contents``."""
-    marks = {name: content for name, (content,) in own_contents(_MARKS).items()}
-    return template(encode(build_cluster(view, shape, _MARKS)), marks)
+def cluster_template(view: View, common: ClusterTemplate) -> Template:
+    """The byte template of clusters, with placeholders for their ``ClusterVars``."""
+    placeholders = {name: value for name, (value,) in placeholder_values(_PLACEHOLDERS).items()}
+    return template(encode(build_cluster(view, common, _PLACEHOLDERS)), placeholders)
 
 
-def own_contents(own: ClusterVars) -> Mapping[str, Sequence[bytes]]:
-    """What a cluster's own part puts into the blanks of its shape."""
+def placeholder_values(variables: ClusterVars) -> Mapping[str, Sequence[bytes]]:
+    """The values of a template's placeholders for one cluster."""
     return {
-        "name": (own.name.encode(),),
-        "stat_name": (own.stat_name.encode(),) if own.stat_name else (),
-        "sni": (own.sni.encode(),),
-        "identity": [encode(matcher) for matcher in san_matchers(own.identities)],
+        "name": (variables.name.encode(),),
+        "stat_name": (variables.stat_name.encode(),) if variables.stat_name else (),
+        "sni": (variables.sni.encode(),),
+        "identity": [encode(matcher) for matcher in san_matchers(variables.identities)],
     }
 
 
-def build_cluster(view: View, shape: ClusterTemplate, own: ClusterVars) -> Cluster:
-    """A cluster, but for the endpoints of those that are found by DNS."""
-    policy = client_policy(view, shape.rule, shape.port, shape.subset)
+def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -> Cluster:
+    """A cluster, without the endpoints of DNS clusters."""
+    policy = client_policy(view, common.rule, common.port, common.subset)
     defaults = cluster_defaults(view)
     http = policy.connection_pool.http if policy.connection_pool else None
-    speaks = outbound_http(shape.protocol, http, mesh_upgrade=defaults.h2_upgrade, sniff=shape.client.sidecar)
-    message = Cluster(name=own.name, alt_stat_name=own.stat_name)
-    if shape.discovery is Discovery.DYNAMIC_DNS:
+    upstream_http = outbound_http(common.protocol, http, mesh_upgrade=defaults.h2_upgrade, sniff=common.client.sidecar)
+    message = Cluster(name=variables.name, alt_stat_name=variables.stat_name)
+    if common.discovery is Discovery.DYNAMIC_DNS:
         apply_dynamic_dns(message, defaults)
     else:
-        message.type = _TYPES[shape.discovery]
-        if shape.discovery is Discovery.EDS:
+        message.type = _TYPES[common.discovery]
+        if common.discovery is Discovery.EDS:
             _apply_eds(message)
-    apply_connection_pool(message, policy, defaults, speaks)
-    apply_proxy_settings(view, message, shape.client.settings)
+    apply_connection_pool(message, policy, defaults, upstream_http)
+    apply_proxy_settings(view, message, common.client.settings)
     apply_outlier_detection(message, policy.outlier_detection)
     apply_load_balancing(message, policy.load_balancer, defaults)
-    if not shape.by_sni:
+    if not common.by_sni:
         peer = TlsPeer(
-            identities=own.identities,
-            sni=own.sni,
-            http2=speaks is Speaks.HTTP2,
-            declared_by_users=shape.declared_by_users,
-            mesh_mtls=shape.mesh_mtls and shape.client.certified,
+            identities=variables.identities,
+            sni=variables.sni,
+            http2=upstream_http is UpstreamHttp.HTTP2,
+            declared_by_users=common.declared_by_users,
+            mesh_mtls=common.mesh_mtls and common.client.certified,
         )
-        apply_tls(message, policy.tls, peer, defaults, shape.client.files)
+        apply_tls(message, policy.tls, peer, defaults, common.client.files)
         apply_proxy_protocol(message, policy.proxy_protocol)
     return message
 

@@ -1,4 +1,4 @@
-"""Load assignments (EDS): the endpoints of a cluster by locality, with weights, priorities and how to reach them.
+"""Load assignments (EDS): the endpoints of a cluster by locality, with weights, priorities and how to viewpoint them.
 
 A client's scope and locality are first reduced to a small ``EndpointViewpoint`` for the cluster; the assignment is made
 from that, so that all clients with the same viewpoint share its bytes.
@@ -14,8 +14,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthenticationMutualTlsMode as PeerAuthenticationMode
-from mesh_pilot.envoy.endpoints import encode as endpoint_bytes
-from mesh_pilot.envoy.endpoints.encode import lb_endpoint, locality_endpoints
+from mesh_pilot.envoy.endpoints.encode import cluster_load_assignment, lb_endpoint, locality_lb_endpoints
 from mesh_pilot.envoy.tls.upstream import TlsMode
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import (
@@ -58,22 +57,22 @@ _UNHEALTHY = Health.UNHEALTHY
 
 @attrs.frozen(cache_hash=True)
 class EndpointViewpoint:
-    """How a client sees the endpoints of a cluster."""
+    """What a cluster's load assignment depends on besides the service: clients with an equal viewpoint share it."""
 
     preference: Preference = None
     network: str | None = None
-    """The client's network; None where everything is reached directly."""
+    """The client's network; None without MeshNetworks: every endpoint is then reached directly."""
     detects_outliers: bool = False
     tls_modes: tuple[tuple[Labels, int], ...] = ()
-    """TLS modes that the client's rule sets for endpoints with these labels; the first that fits counts."""
+    """(labels, TLS mode) of the client's DestinationRule; the first whose labels an endpoint has applies to it."""
     mesh_tls_only: bool = False
-    """Whether endpoints without mesh mTLS are left out, as in clusters named by SNI: an AUTO_PASSTHROUGH gateway cannot
-    check a client's certificate, so connections may go only to endpoints whose own proxy does."""
+    """True for clusters named by SNI: endpoints without mesh mTLS are omitted. An AUTO_PASSTHROUGH gateway cannot
+    verify the client's certificate, so connections may go only to endpoints whose own proxy does."""
 
 
 @derived
-def assignment(view: View, scope: OutboundScope, place: ProxyLocality, name: str) -> Resource | None:
-    """The endpoints of a cluster of a scope, by the cluster's name; None where it has no EDS cluster of that name."""
+def assignment(view: View, scope: OutboundScope, locality: ProxyLocality, name: str) -> Resource | None:
+    """The endpoints of a scope's cluster, by its name; None if the scope has no EDS cluster of that name."""
     parsed = parse_cluster(name)
     if parsed is None or parsed.direction is not Direction.OUTBOUND:
         return None
@@ -86,19 +85,19 @@ def assignment(view: View, scope: OutboundScope, place: ProxyLocality, name: str
     through = bool(ref) and passes_through(view, ref, parsed.port, parsed.subset)
     if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:
         return None
-    reach = endpoint_viewpoint(view, ref, parsed.port, parsed.subset, place, is_sni(name))
+    viewpoint = endpoint_viewpoint(view, ref, parsed.port, parsed.subset, locality, is_sni(name))
     origin = (service.config,) if service.config else ()
-    return load_assignment(view, name, service.key, port.name, labels, reach, origin)
+    return load_assignment(view, name, service.key, port.name, labels, viewpoint, origin)
 
 
 @derived
 def endpoint_viewpoint(
-    view: View, ref: DestinationRuleRef, port: int, subset: str, place: ProxyLocality, by_sni: bool
+    view: View, ref: DestinationRuleRef, port: int, subset: str, locality: ProxyLocality, by_sni: bool
 ) -> EndpointViewpoint:
-    """How a client at a place sees a port's endpoints under a rule; ``by_sni``: in a cluster named by SNI."""
+    """A client's viewpoint of the cluster of a port and subset; ``by_sni``: of the cluster named by SNI."""
     return EndpointViewpoint(
-        preference=preference_of.compute(view, ref, port, subset, place),
-        network=place.network if networks(view, "") is not None else None,
+        preference=preference_of.compute(view, ref, port, subset, locality),
+        network=locality.network if networks(view, "") is not None else None,
         detects_outliers=client_policy(view, ref, port, subset).outlier_detection is not None,
         tls_modes=tls_modes(view, ref, port),
         mesh_tls_only=by_sni,
@@ -106,15 +105,15 @@ def endpoint_viewpoint(
 
 
 @derived
-def preference_of(view: View, ref: DestinationRuleRef, port: int, subset: str, place: ProxyLocality) -> Preference:
-    """Which endpoints a client at a place prefers under a rule."""
+def preference_of(view: View, ref: DestinationRuleRef, port: int, subset: str, locality: ProxyLocality) -> Preference:
+    """The localities or labels that a client prefers under a rule."""
     policy = client_policy(view, ref, port, subset)
     defaults = cluster_defaults(view)
     detects = policy.outlier_detection is not None
     zone_aware = zone_aware_setting(policy.load_balancer, defaults)
     if zone_aware is not None:
-        return zone_aware_preference(zone_aware, place, detects)
-    return preference(locality_setting(policy.load_balancer, defaults), place, detects)
+        return zone_aware_preference(zone_aware, locality, detects)
+    return preference(locality_setting(policy.load_balancer, defaults), locality, detects)
 
 
 @derived
@@ -124,31 +123,33 @@ def load_assignment(
     service: ServiceKey,
     port: str,
     labels: Labels,
-    reach: EndpointViewpoint,
+    viewpoint: EndpointViewpoint,
     origin: tuple[ConfigKey, ...],
 ) -> Resource:
-    """The endpoints of a service's port (by name) that have some labels, as a cluster of this name.
+    """The endpoints of a service's port (by name) that have these labels, as the assignment of the cluster ``name``.
 
-    ``origin``: what the service was made from.
+    ``origin``: the objects that the service was made from.
     """
-    return make_resource(name, ENDPOINT, encode_assignment(view, name, service, port, labels, reach), origin)
+    return make_resource(name, ENDPOINT, encode_assignment(view, name, service, port, labels, viewpoint), origin)
 
 
 def encode_assignment(
-    view: View, name: str, service: ServiceKey, port: str, labels: Labels, reach: EndpointViewpoint
+    view: View, name: str, service: ServiceKey, port: str, labels: Labels, viewpoint: EndpointViewpoint
 ) -> bytes:
-    """The message itself, encoded; DNS clusters carry it with them."""
+    """The encoded ClusterLoadAssignment; DNS clusters contain it."""
     chosen = port_endpoints(view, service, port)
-    if not reach.detects_outliers:
+    if not viewpoint.detects_outliers:
         chosen = tuple(e for e in chosen if e.health is not _UNHEALTHY)
     if labels:
         chosen = tuple(e for e in chosen if _has_labels(e, labels))
-    groups = _grouped(view, service, chosen, reach)
-    return endpoint_bytes.load_assignment(
+    groups = _locality_groups(view, service, chosen, viewpoint)
+    return cluster_load_assignment(
         name,
         (
-            locality_endpoints(group.locality, (member.body for member in group.members), group.weight, group.priority)
-            for group in _preferred(groups, reach.preference)
+            locality_lb_endpoints(
+                group.locality, (member.body for member in group.members), group.weight, group.priority
+            )
+            for group in _preferred(groups, viewpoint.preference)
         ),
     )
 
@@ -157,42 +158,48 @@ def encode_assignment(
 
 
 class _Member(NamedTuple):
-    """One endpoint as a client sees it: itself, or a gateway that leads to it and others."""
+    """An endpoint that a client connects to: one of the service, or a gateway to another network."""
 
     body: bytes
     """An LbEndpoint."""
     weight: int
     endpoint: Endpoint
-    """For a gateway: one that has only what its network tells."""
+    """For a gateway: made up from its address and network."""
 
 
 @attrs.define
-class _Group:
+class _LocalityGroup:
     locality: Locality
     members: list[_Member]
     weight: int
     priority: int = 0
 
 
-def _grouped(view: View, service: ServiceKey, endpoints: Iterable[Endpoint], reach: EndpointViewpoint) -> list[_Group]:
-    """Endpoints of a service by locality, each reached in its own way."""
+def _locality_groups(
+    view: View, service: ServiceKey, endpoints: Iterable[Endpoint], viewpoint: EndpointViewpoint
+) -> list[_LocalityGroup]:
+    """The endpoints of a service that a client can reach, by locality; an address and port occurs once."""
     by_locality: dict[Locality, list[Endpoint]] = defaultdict(list)
     first: dict[tuple[str, int], Endpoint] = {}
     for endpoint in endpoints:
         first.setdefault((endpoint.address, endpoint.port), endpoint)
     for endpoint in first.values():
         by_locality[endpoint.locality].append(endpoint)
-    known = networks(view, _registry(view, service)) if reach.network is not None else None
-    home = None
+    mesh_networks = networks(view, _registry(view, service)) if viewpoint.network is not None else None
+    default_namespace = None
     if _some_peers_disable(view):
-        # Inline endpoints of a ServiceEntry have no namespace. For clients they are judged by the mesh's policy alone,
-        # as in Istio; what a gateway passes on blindly has to fit the policies of the service's namespace too.
-        home = service.namespace if reach.mesh_tls_only else ""
+        # Inline endpoints of a ServiceEntry have no namespace. For clients only the mesh's policy applies to them, as
+        # in Istio; a gateway that passes connections through unseen has to respect the service's namespace, too.
+        default_namespace = service.namespace if viewpoint.mesh_tls_only else ""
     groups = []
-    for locality, held in sorted(by_locality.items()):
-        members = _members(view, held, reach, known, home) if known else _direct(view, held, reach, home)
+    for locality, located in sorted(by_locality.items()):
+        members = (
+            _members(view, located, viewpoint, mesh_networks, default_namespace)
+            if mesh_networks
+            else _direct_members(view, located, viewpoint, default_namespace)
+        )
         if members:
-            groups.append(_Group(locality, members, sum(m.weight for m in members)))
+            groups.append(_LocalityGroup(locality, members, sum(m.weight for m in members)))
     return groups
 
 
@@ -202,44 +209,53 @@ def _registry(view: View, key: ServiceKey) -> str:
     return service.registry if service is not None else ""
 
 
-def _direct(view: View, endpoints: Iterable[Endpoint], reach: EndpointViewpoint, home: str | None) -> list[_Member]:
+def _direct_members(
+    view: View, endpoints: Iterable[Endpoint], viewpoint: EndpointViewpoint, default_namespace: str | None
+) -> list[_Member]:
+    """Members for a client that reaches every endpoint directly."""
     members = []
     for endpoint in endpoints:
         if endpoint.address:
             weight = endpoint.weight if endpoint.weight > 1 else 1
-            mesh_tls = _takes_mesh_tls(view, endpoint, reach.tls_modes, home)
-            if mesh_tls or not reach.mesh_tls_only:
+            mesh_tls = _takes_mesh_tls(view, endpoint, viewpoint.tls_modes, default_namespace)
+            if mesh_tls or not viewpoint.mesh_tls_only:
                 members.append(_Member(lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
     return members
 
 
 def _members(
-    view: View, endpoints: Iterable[Endpoint], reach: EndpointViewpoint, known: Networks, home: str | None
+    view: View,
+    endpoints: Iterable[Endpoint],
+    viewpoint: EndpointViewpoint,
+    mesh_networks: Networks,
+    default_namespace: str | None,
 ) -> list[_Member]:
+    """Members by network: endpoints of the client's network directly, others through the gateways of theirs."""
     members: list[_Member] = []
-    behind: dict[tuple[Gateway, ...], int] = defaultdict(int)
+    remote_weights: dict[tuple[Gateway, ...], int] = defaultdict(int)
     for endpoint in endpoints:
-        weight = max(endpoint.weight, 1) * known.scale
-        mesh_tls = _takes_mesh_tls(view, endpoint, reach.tls_modes, home)
-        where = known.of(endpoint)
-        gateways = known.gateways.get(where, ())
-        if not gateways or not reach.network or where in ("", reach.network):
-            if endpoint.address and (mesh_tls or not reach.mesh_tls_only):
+        weight = max(endpoint.weight, 1) * mesh_networks.scale
+        mesh_tls = _takes_mesh_tls(view, endpoint, viewpoint.tls_modes, default_namespace)
+        network = mesh_networks.of(endpoint)
+        gateways = mesh_networks.gateways.get(network, ())
+        if not gateways or not viewpoint.network or network in ("", viewpoint.network):
+            if endpoint.address and (mesh_tls or not viewpoint.mesh_tls_only):
                 members.append(_Member(lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
-        elif mesh_tls or _demands_mesh_tls(endpoint, reach.tls_modes):
-            behind[gateways] += weight
-    members += (_gateway_member(known, gateway, weight) for gateway, weight in through_gateways(behind))
+        # A gateway routes by the SNI of mesh mTLS: endpoints without it cannot be reached there.
+        elif mesh_tls or _demands_mesh_tls(endpoint, viewpoint.tls_modes):
+            remote_weights[gateways] += weight
+    members += (_gateway_member(mesh_networks, gateway, weight) for gateway, weight in through_gateways(remote_weights))
     return members
 
 
-def _gateway_member(known: Networks, gateway: Gateway, weight: int) -> _Member:
-    network = next(n for n, gateways in known.gateways.items() if gateway in gateways)
+def _gateway_member(mesh_networks: Networks, gateway: Gateway, weight: int) -> _Member:
+    network = next(n for n, gateways in mesh_networks.gateways.items() if gateway in gateways)
     endpoint = Endpoint(*gateway, "", network=network, labels=topology(NOWHERE, network))
     return _Member(lb_endpoint(endpoint, weight, True), weight, endpoint)
 
 
-def _preferred(groups: list[_Group], wanted: Preference) -> list[_Group]:
-    """Groups with weights and priorities as a client prefers them."""
+def _preferred(groups: list[_LocalityGroup], wanted: Preference) -> list[_LocalityGroup]:
+    """Groups with the weights and priorities that a client's preference gives them."""
     match wanted:
         case Distribution():
             weights = distributed_weights(wanted, [(g.locality, g.weight) for g in groups])
@@ -254,23 +270,23 @@ def _preferred(groups: list[_Group], wanted: Preference) -> list[_Group]:
                 group.priority = failover_level(wanted, group.locality)
             return _without_gaps(groups)
         case LabelPriority():
-            return _without_gaps([part for group in groups for part in _split(group, wanted)])
+            return _without_gaps([level for group in groups for level in _by_label_level(group, wanted)])
         case None:
             return groups
 
 
-def _split(group: _Group, wanted: LabelPriority) -> list[_Group]:
+def _by_label_level(group: _LocalityGroup, wanted: LabelPriority) -> list[_LocalityGroup]:
     by_level: dict[int, list[_Member]] = defaultdict(list)
     for member in group.members:
         by_level[label_level(wanted, member.endpoint)].append(member)
     return [
-        _Group(group.locality, members, sum(m.weight for m in members), level)
+        _LocalityGroup(group.locality, members, sum(m.weight for m in members), level)
         for level, members in sorted(by_level.items())
     ]
 
 
-def _without_gaps(groups: list[_Group]) -> list[_Group]:
-    """Priorities 0, 1, 2, ...: Envoy refuses numbers left out."""
+def _without_gaps(groups: list[_LocalityGroup]) -> list[_LocalityGroup]:
+    """Renumber priorities to 0, 1, 2, ...: Envoy rejects gaps."""
     levels = {level: i for i, level in enumerate(sorted({g.priority for g in groups}))}
     for group in groups:
         group.priority = levels[group.priority]
@@ -284,32 +300,34 @@ def _has_labels(endpoint: Endpoint, labels: Labels) -> bool:
     return all(label_of(endpoint, key) == value for key, value in labels)
 
 
-def _takes_mesh_tls(view: View, endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...], home: str | None) -> bool:
-    """Whether a client should use mesh mTLS to an endpoint of a cluster that leaves it to the endpoint.
+def _takes_mesh_tls(
+    view: View, endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...], default_namespace: str | None
+) -> bool:
+    """True if a client uses mesh mTLS to an endpoint, in a cluster that decides it per endpoint.
 
-    ``home`` is the namespace of endpoints that have none; None where no policy turns mTLS off, so that none is asked.
+    ``default_namespace`` is that of endpoints without one; None if no PeerAuthentication turns mTLS off at all.
     """
     if endpoint.tls_mode != MESH_TLS_MODE:
         return False
-    ruled = _ruled_mode(endpoint, modes) if modes else None
-    if ruled == TlsMode.DISABLE:
+    mode = _rule_tls_mode(endpoint, modes) if modes else None
+    if mode == TlsMode.DISABLE:
         return False
-    if ruled == TlsMode.ISTIO_MUTUAL or home is None:
+    if mode == TlsMode.ISTIO_MUTUAL or default_namespace is None:
         return True
-    accepts = peer_modes(view, endpoint.namespace or home, frozenset(endpoint.labels.items()))
-    return accepts.at(endpoint.port) is not PeerMode.DISABLE
+    server_modes = peer_modes(view, endpoint.namespace or default_namespace, frozenset(endpoint.labels.items()))
+    return server_modes.at(endpoint.port) is not PeerMode.DISABLE
 
 
 def _demands_mesh_tls(endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...]) -> bool:
-    return _ruled_mode(endpoint, modes) == TlsMode.ISTIO_MUTUAL
+    return _rule_tls_mode(endpoint, modes) == TlsMode.ISTIO_MUTUAL
 
 
-def _ruled_mode(endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...]) -> int | None:
+def _rule_tls_mode(endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...]) -> int | None:
     return next((mode for labels, mode in modes if _has_labels(endpoint, labels)), None)
 
 
 def tls_modes(view: View, ref: DestinationRuleRef, port: int) -> tuple[tuple[Labels, int], ...]:
-    """The TLS modes that a rule sets for a port: a subset's for its endpoints in whatever cluster, then its own."""
+    """(labels, TLS mode) that a rule sets for a port: those of its subsets, in any cluster, then its own."""
     merged = rule(view, ref)
     modes = [(frozenset(s.labels.items()), _tls_mode(s.traffic_policy, port)) for s in merged.subsets.values()]
     modes.append((frozenset(), _tls_mode(merged.policy, port)))
@@ -327,7 +345,7 @@ def _tls_mode(policy: api.TrafficPolicy | None, port: int) -> int | None:
 
 @derived
 def _some_peers_disable(view: View) -> bool:
-    """Whether any PeerAuthentication turns mTLS off anywhere: nearly always not, and then endpoints need no look."""
+    """True if any PeerAuthentication turns mTLS off. Rarely so; if not, endpoints need not be looked at."""
     for config in view.all_configs("PeerAuthentication"):
         modes = [config.spec.mtls, *config.spec.port_level_mtls.values()]
         if any(m is not None and m.mode == PeerAuthenticationMode.DISABLE for m in modes):

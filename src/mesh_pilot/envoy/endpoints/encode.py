@@ -1,6 +1,6 @@
-"""Endpoints as Envoy's messages, written as bytes: of all messages they are the most, and the simplest.
+"""Load assignments written as bytes, without protobuf's classes: endpoints are the most numerous of all messages.
 
-What is written is to the byte what protobuf's own classes give. Sources: Envoy's ``endpoint_components.proto`` and
+The bytes are those that Envoy's classes give. Sources: Envoy's ``endpoint_components.proto`` and
 ``address.proto``; Protocol Buffers, "Encoding".
 """
 
@@ -22,12 +22,12 @@ from mesh_pilot.protowire import VARINT, field, tag, varint
 
 SOCKET_MATCH = "envoy.transport_socket_match"
 
-_ADDRESS = SocketAddress.ADDRESS_FIELD_NUMBER
-_PORT = tag(SocketAddress.PORT_VALUE_FIELD_NUMBER, VARINT)
-_SOCKET = Address.SOCKET_ADDRESS_FIELD_NUMBER
-_PIPE = Address.PIPE_FIELD_NUMBER
-_PATH = Pipe.PATH_FIELD_NUMBER
-_WHERE = EndpointMessage.ADDRESS_FIELD_NUMBER
+_SOCKET_ADDRESS = SocketAddress.ADDRESS_FIELD_NUMBER
+_SOCKET_PORT = tag(SocketAddress.PORT_VALUE_FIELD_NUMBER, VARINT)
+_ADDRESS_SOCKET = Address.SOCKET_ADDRESS_FIELD_NUMBER
+_ADDRESS_PIPE = Address.PIPE_FIELD_NUMBER
+_PIPE_PATH = Pipe.PATH_FIELD_NUMBER
+_ENDPOINT_ADDRESS = EndpointMessage.ADDRESS_FIELD_NUMBER
 _ENDPOINT = LbEndpoint.ENDPOINT_FIELD_NUMBER
 _WEIGHT = LbEndpoint.LOAD_BALANCING_WEIGHT_FIELD_NUMBER
 _REGION, _ZONE, _SUBZONE = (LocalityMessage.DESCRIPTOR.fields_by_name[n].number for n in ("region", "zone", "sub_zone"))
@@ -55,16 +55,19 @@ _HEALTHY = Health.HEALTHY
 
 
 def lb_endpoint(endpoint: Endpoint, weight: int, mesh_tls: bool) -> bytes:
-    """An LbEndpoint; ``mesh_tls``: clients that leave it to the endpoint use mesh mTLS."""
-    text, port = endpoint.address.encode(), varint(endpoint.port)
-    length = len(text) + len(port) + 3
+    """An LbEndpoint; ``mesh_tls``: clients whose cluster decides TLS per endpoint use mesh mTLS."""
+    host, port = endpoint.address.encode(), varint(endpoint.port)
+    length = len(host) + len(port) + 3
     if length < 0x7C and not endpoint.is_unix:
-        # All lengths are of one byte: as nearly always, and then at a third of the time.
-        body = b"\x0a%c\x0a%c\x0a%c\x12%c%b\x18%b" % (length + 4, length + 2, length, len(text), text, port)
+        # Every length is a varint of one byte, as nearly always: one format string takes a third of the time.
+        body = b"\x0a%c\x0a%c\x0a%c\x12%c%b\x18%b" % (length + 4, length + 2, length, len(host), host, port)
     elif endpoint.is_unix:
-        body = field(_ENDPOINT, field(_WHERE, field(_PIPE, field(_PATH, text))))
+        body = field(_ENDPOINT, field(_ENDPOINT_ADDRESS, field(_ADDRESS_PIPE, field(_PIPE_PATH, host))))
     else:
-        body = field(_ENDPOINT, field(_WHERE, field(_SOCKET, field(_ADDRESS, text) + _PORT + port)))
+        body = field(
+            _ENDPOINT,
+            field(_ENDPOINT_ADDRESS, field(_ADDRESS_SOCKET, field(_SOCKET_ADDRESS, host) + _SOCKET_PORT + port)),
+        )
     if endpoint.health is not _HEALTHY:
         body += _HEALTH[endpoint.health]
     if mesh_tls:
@@ -72,13 +75,13 @@ def lb_endpoint(endpoint: Endpoint, weight: int, mesh_tls: bool) -> bytes:
     return body if weight == 1 else body + field(_WEIGHT, _uint32(weight))
 
 
-def locality_endpoints(locality: Locality, members: Iterable[bytes], weight: int, priority: int) -> bytes:
+def locality_lb_endpoints(locality: Locality, members: Iterable[bytes], weight: int, priority: int) -> bytes:
     """A LocalityLbEndpoints of encoded LbEndpoints.
 
-    Envoy heeds its weight only where the locality is there, be it empty.
+    The locality is written even if it is empty: Envoy ignores the weight of a group without one.
     """
-    where = zip((_REGION, _ZONE, _SUBZONE), locality, strict=True)
-    parts = [field(_LOCALITY, b"".join(field(number, text.encode()) for number, text in where if text))]
+    names = zip((_REGION, _ZONE, _SUBZONE), locality, strict=True)
+    parts = [field(_LOCALITY, b"".join(field(number, text.encode()) for number, text in names if text))]
     parts += [field(_MEMBERS, member) for member in members]
     parts.append(field(_LOCALITY_WEIGHT, _uint32(weight)))
     if priority:
@@ -86,7 +89,7 @@ def locality_endpoints(locality: Locality, members: Iterable[bytes], weight: int
     return b"".join(parts)
 
 
-def load_assignment(name: str, groups: Iterable[bytes]) -> bytes:
+def cluster_load_assignment(name: str, groups: Iterable[bytes]) -> bytes:
     """A ClusterLoadAssignment of encoded LocalityLbEndpoints."""
     return field(_CLUSTER, name.encode()) + b"".join(field(_GROUPS, group) for group in groups)
 
@@ -94,5 +97,5 @@ def load_assignment(name: str, groups: Iterable[bytes]) -> bytes:
 def _uint32(value: int) -> bytes:
     """A UInt32Value."""
     if not 0 <= value <= UNLIMITED:
-        raise ValueError(f"{value} is no weight: it has to be between 0 and {UNLIMITED}")
+        raise ValueError(f"{value} is no weight: it must be between 0 and {UNLIMITED}")
     return b"\x08" + varint(value) if value else b""
