@@ -5,7 +5,7 @@ Rules: Istio's DestinationRule ``connectionPool``; Envoy's circuit breaking and 
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, auto
 
 from envoy.config.cluster.v3 import circuit_breaker_pb2, cluster_pb2
 from envoy.config.common.matcher.v3 import matcher_pb2

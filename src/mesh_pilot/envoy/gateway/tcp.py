@@ -8,7 +8,14 @@ import attrs
 from envoy.config.core.v3 import base_pb2
 
 from mesh_pilot.envoy.filters.tcp import tcp_filters
-from mesh_pilot.envoy.listeners.chains import ANY, MESH, Chain, Match, chain, sni_match
+from mesh_pilot.envoy.listeners.filter_chains import (
+    MATCH_ALL,
+    MESH_ALPNS,
+    ChainMatch,
+    EncodedChain,
+    filter_chain,
+    sni_match,
+)
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import destination_rule_ref, subset_names
 from mesh_pilot.mesh.gateway_servers import GatewayServer
@@ -30,7 +37,7 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol, Service
 from mesh_pilot.world import View
 
-Targets = tuple[tuple[Match, TcpTarget], ...]
+Targets = tuple[tuple[ChainMatch, TcpTarget], ...]
 """Where connections go, by what they match."""
 
 
@@ -40,36 +47,36 @@ def tcp_chains(
     context: PolicyContext,
     server: GatewayServer,
     socket: base_pb2.TransportSocket | None,
-) -> Iterator[Chain]:
+) -> Iterator[EncodedChain]:
     """The chains of a server by ``tcp`` rules, up to the first that takes everything the server gets."""
     names = sni_match(() if server.kind.is_plain else server.server_names, ()).server_names
     for key in _virtual_services(view, scope, server):
         for match, target in _tcp_targets(view, scope, server, key):
             filters = tcp_filters(view, context, target, server.protocol)
-            yield chain(
+            yield filter_chain(
                 attrs.evolve(match, server_names=names),
                 filters,
                 transport_socket=socket,
                 host=str(key),
                 configs=(server.gateway, key),
             )
-            if match == ANY:
+            if match == MATCH_ALL:
                 return
 
 
 def passthrough_chains(
     view: View, scope: OutboundScope, context: PolicyContext, server: GatewayServer
-) -> Iterator[Chain]:
+) -> Iterator[EncodedChain]:
     """The chains of a server by ``tls`` rules: each match has its server names."""
     for key in _virtual_services(view, scope, server):
         for match, target in _tls_targets(view, scope, server, key):
             filters = tcp_filters(view, context, target, server.protocol)
-            yield chain(match, filters, host=str(key), configs=(server.gateway, key))
+            yield filter_chain(match, filters, host=str(key), configs=(server.gateway, key))
 
 
 def auto_passthrough_chains(
     view: View, scope: OutboundScope, context: PolicyContext, server: GatewayServer
-) -> Iterator[Chain]:
+) -> Iterator[EncodedChain]:
     """A chain for each cluster that mesh mTLS may name in its server name."""
     for service in all_services(view, scope):
         if service.external or not any(common_hosts(server.server_names, (service.host,))):
@@ -105,14 +112,14 @@ def _conditions(scope: OutboundScope, server: GatewayServer) -> Conditions:
     return Conditions(frozenset((server.gateway_name,)), server.port, scope.namespace, scope.labels)
 
 
-def _match(route: L4Route) -> Match:
+def _match(route: L4Route) -> ChainMatch:
     return sni_match(route.server_names, route.cidrs, route.source_cidrs)
 
 
 @derived
-def _sni_chain(view: View, context: PolicyContext, sni: str, host: str, gateway: ConfigKey) -> Chain:
-    match = Match(server_names=(sni,), protocols=MESH)
-    return chain(match, tcp_filters(view, context, to_cluster(sni)), host=host, configs=(gateway,))
+def _sni_chain(view: View, context: PolicyContext, sni: str, host: str, gateway: ConfigKey) -> EncodedChain:
+    match = ChainMatch(server_names=(sni,), protocols=MESH_ALPNS)
+    return filter_chain(match, tcp_filters(view, context, to_cluster(sni)), host=host, configs=(gateway,))
 
 
 def _sni_names(view: View, scope: OutboundScope, service: Service) -> Iterator[str]:

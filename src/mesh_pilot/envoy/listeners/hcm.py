@@ -1,10 +1,13 @@
-"""Envoy's HTTP connection manager: how HTTP is read, which filters it passes, and where its routes come from.
+"""Envoy's HTTP connection manager (HCM): options of HTTP, HTTP filters, and the route table or inline routes.
 
-Everything but the routes is the same for all listeners of a context and protocol: it is encoded once and the routes
-are added to it. Rules: Envoy's HttpConnectionManager reference; what Pilot sets.
+All but the routes is the same for every listener of a context and protocol: it is encoded once, and the routes are
+appended. Rules: Istio's ProxyConfig (``proxyHeaders``, ``connectionSettings``, ``gatewayTopology``) and Envoy's
+HttpConnectionManager reference.
 """
 
 from __future__ import annotations
+
+from datetime import timedelta
 
 import attrs
 from envoy.config.core.v3 import protocol_pb2
@@ -18,22 +21,44 @@ from google.protobuf import any_pb2, duration_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.envoy.core.pieces import optional_piece
-from mesh_pilot.envoy.core.protobuf import ads, any_of, boolean, encode
+from mesh_pilot.envoy.core.protobuf import ads, any_of, boolean, duration, encode, preserve_case, uint32
 from mesh_pilot.envoy.filters import http_filters
-from mesh_pilot.envoy.listeners.hcm_settings import FORWARD, apply_headers, apply_limits
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
 from mesh_pilot.envoy.telemetry.tracing import NO_TRACING, tracing
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
-from mesh_pilot.mesh.proxy.proxy_config import connections, headers, proxy_settings
+from mesh_pilot.mesh.proxy.proxy_config import Connections, Headers, connections, headers, proxy_settings
 from mesh_pilot.model.resource import PREFIX
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
 
 Normalization = mesh_api.MeshConfigProxyPathNormalizationNormalizationType
+Forward = mesh_api.ForwardClientCertDetails
+Underscores = mesh_api.ProxyConfigConnectionSettingsHeadersWithUnderscoresAction
+Slashes = mesh_api.ProxyConfigConnectionSettingsPathWithEscapedSlashesAction
 
-NAME = "envoy.filters.network.http_connection_manager"
+
+_FORWARD_CLIENT_CERT = {
+    Forward.SANITIZE: Manager.SANITIZE,
+    Forward.FORWARD_ONLY: Manager.FORWARD_ONLY,
+    Forward.APPEND_FORWARD: Manager.APPEND_FORWARD,
+    Forward.SANITIZE_SET: Manager.SANITIZE_SET,
+    Forward.ALWAYS_FORWARD_ONLY: Manager.ALWAYS_FORWARD_ONLY,
+}
+_UNDERSCORES = {
+    Underscores.HEADERS_WITH_UNDERSCORES_ALLOW: protocol_pb2.HttpProtocolOptions.ALLOW,
+    Underscores.HEADERS_WITH_UNDERSCORES_REJECT_REQUEST: protocol_pb2.HttpProtocolOptions.REJECT_REQUEST,
+    Underscores.HEADERS_WITH_UNDERSCORES_DROP_HEADER: protocol_pb2.HttpProtocolOptions.DROP_HEADER,
+}
+_SLASHES = {
+    Slashes.KEEP_UNCHANGED: Manager.KEEP_UNCHANGED,
+    Slashes.REJECT_REQUEST: Manager.REJECT_REQUEST,
+    Slashes.UNESCAPE_AND_REDIRECT: Manager.UNESCAPE_AND_REDIRECT,
+    Slashes.UNESCAPE_AND_FORWARD: Manager.UNESCAPE_AND_FORWARD,
+}
+
+HTTP_CONNECTION_MANAGER = "envoy.filters.network.http_connection_manager"
 SERVER_NAME = "istio-envoy"
 UPGRADES = ("websocket",)
 
@@ -42,8 +67,8 @@ _ACCESS_LOG_FIELD = Manager.ACCESS_LOG_FIELD_NUMBER
 
 
 @attrs.frozen(cache_hash=True)
-class HttpManager:
-    """One HTTP connection manager. It has either the name of a route table or its routes inline."""
+class HcmSettings:
+    """The settings of one HTTP connection manager; it has either the name of a route table or inline routes."""
 
     context: PolicyContext
     stat_prefix: str
@@ -52,27 +77,28 @@ class HttpManager:
     routes: bytes = b""
     """An encoded RouteConfiguration."""
     protocol: Protocol = Protocol.HTTP
-    """What the port speaks: decides about gRPC's filters."""
+    """The protocol of the port; decides whether gRPC's filters are added."""
     forward_proxy: bool = False
-    """Clients use it as their HTTP proxy: requests name whole URLs."""
+    """True if clients use it as their HTTP proxy: requests contain absolute URLs."""
 
 
-def http_manager(view: View, manager: HttpManager) -> listener_components_pb2.Filter:
+def hcm_filter(view: View, settings: HcmSettings) -> listener_components_pb2.Filter:
     """The network filter."""
-    own = Manager(stat_prefix=manager.stat_prefix)
-    if manager.route_name:
-        own.rds.CopyFrom(hcm_pb2.Rds(config_source=ads(), route_config_name=manager.route_name))
-    body = _common(view, manager.context, manager.protocol, manager.forward_proxy) + encode(own)
-    if manager.routes:
-        body += field(_ROUTE_CONFIG_FIELD, manager.routes)
+    manager = Manager(stat_prefix=settings.stat_prefix)
+    if settings.route_name:
+        manager.rds.CopyFrom(hcm_pb2.Rds(config_source=ads(), route_config_name=settings.route_name))
+    body = _encoded_common(view, settings.context, settings.protocol, settings.forward_proxy) + encode(manager)
+    if settings.routes:
+        body += field(_ROUTE_CONFIG_FIELD, settings.routes)
     return listener_components_pb2.Filter(
-        name=NAME, typed_config=any_pb2.Any(type_url=PREFIX + Manager.DESCRIPTOR.full_name, value=body)
+        name=HTTP_CONNECTION_MANAGER,
+        typed_config=any_pb2.Any(type_url=PREFIX + Manager.DESCRIPTOR.full_name, value=body),
     )
 
 
 @derived
-def _common(view: View, context: PolicyContext, protocol: Protocol, forward_proxy: bool) -> bytes:
-    """What does not depend on the routes, encoded."""
+def _encoded_common(view: View, context: PolicyContext, protocol: Protocol, forward_proxy: bool) -> bytes:
+    """The fields that do not depend on the routes, encoded."""
     manager = Manager(
         use_remote_address=boolean(context.side is TrafficSide.GATEWAY),
         stream_idle_timeout=duration_pb2.Duration(),
@@ -82,14 +108,14 @@ def _common(view: View, context: PolicyContext, protocol: Protocol, forward_prox
     _normalize_paths(manager, _path_normalization(view))
     if context.side is not TrafficSide.OUTBOUND:
         manager.server_name = SERVER_NAME
-        _tell_of_client(manager, view, context)
+        _forward_client_identity(manager, view, context)
     if context.http10 or forward_proxy:
         options = protocol_pb2.Http1ProtocolOptions(accept_http_10=context.http10)
         if forward_proxy:
             options.allow_absolute_url.CopyFrom(boolean(True))
         manager.http_protocol_options.CopyFrom(options)
-    apply_headers(manager, headers(view, context.settings), outbound=context.side is TrafficSide.OUTBOUND)
-    apply_limits(manager, connections(view, context.settings))
+    _apply_headers(manager, headers(view, context.settings), outbound=context.side is TrafficSide.OUTBOUND)
+    _apply_connections(manager, connections(view, context.settings))
     traced = NO_TRACING
     with optional_piece("tracing", namespace=context.namespace):
         traced = tracing(view, context)
@@ -115,8 +141,8 @@ def _normalize_paths(manager: Manager, mode: Normalization) -> None:
     )
 
 
-def _tell_of_client(manager: Manager, view: View, context: PolicyContext) -> None:
-    """What the server behind is told of the client and its certificate."""
+def _forward_client_identity(manager: Manager, view: View, context: PolicyContext) -> None:
+    """Set the headers that tell the upstream about the client and its certificate (XFF and XFCC)."""
     manager.set_current_client_cert_details.CopyFrom(
         Manager.SetCurrentClientCertDetails(subject=boolean(True), dns=True, uri=True)
     )
@@ -131,9 +157,67 @@ def _tell_of_client(manager: Manager, view: View, context: PolicyContext) -> Non
 
 @derived
 def _topology(view: View, own: str) -> tuple[int, int]:
-    """How many proxies stand before a gateway, and what it does with the certificate details that they send."""
+    """(number of trusted proxies before a gateway, what it does with the XFCC header that they send)."""
     topology = proxy_settings(view, own).gateway_topology
     if topology is None:
         return (0, Manager.SANITIZE_SET)
-    forward = FORWARD.get(topology.forward_client_cert_details, Manager.SANITIZE_SET)
+    forward = _FORWARD_CLIENT_CERT.get(topology.forward_client_cert_details, Manager.SANITIZE_SET)
     return (topology.num_trusted_proxies, forward)
+
+
+def _apply_headers(manager: Manager, settings: Headers, *, outbound: bool) -> None:
+    """Apply ``proxyHeaders``; ``outbound`` listeners send no XFCC header."""
+    if settings.server is not None and settings.server.disabled:
+        manager.server_name = ""
+        manager.server_header_transformation = Manager.PASS_THROUGH
+    elif settings.server is not None and settings.server.value:
+        manager.server_name = settings.server.value
+    if settings.request_id is not None and settings.request_id.disabled:
+        manager.generate_request_id.CopyFrom(boolean(False))
+    if settings.preserve_http1_header_case:
+        manager.http_protocol_options.header_key_format.CopyFrom(preserve_case())
+    if settings.x_forwarded_port is not None and settings.x_forwarded_port.enabled:
+        manager.append_x_forwarded_port = True
+    if outbound:
+        return
+    if settings.forwarded_client_cert in _FORWARD_CLIENT_CERT:
+        manager.forward_client_cert_details = _FORWARD_CLIENT_CERT[settings.forwarded_client_cert]
+    details = settings.set_current_client_cert_details
+    if details is not None:
+        set_details = manager.set_current_client_cert_details
+        if details.subject is not None:
+            set_details.subject.CopyFrom(boolean(details.subject))
+        for name in ("cert", "chain", "dns", "uri"):
+            value: bool | None = getattr(details, name)
+            if value is not None:
+                setattr(set_details, name, value)
+
+
+def _apply_connections(manager: Manager, settings: Connections) -> None:
+    """Apply ``connectionSettings``."""
+    common = manager.common_http_protocol_options
+    limits: tuple[tuple[duration_pb2.Duration, timedelta | None], ...] = (
+        (common.idle_timeout, settings.http_idle_timeout),
+        (common.max_connection_duration, settings.http_max_connection_duration),
+        (common.max_stream_duration, settings.http_max_stream_duration),
+        (manager.drain_timeout, settings.http_drain_timeout),
+        (manager.request_timeout, settings.http_request_timeout),
+        (manager.request_headers_timeout, settings.http_request_headers_timeout),
+        (manager.stream_idle_timeout, settings.http_stream_idle_timeout),
+    )
+    for target, value in limits:
+        if value is not None:
+            target.CopyFrom(duration(value))
+    if settings.http_headers_with_underscores_action in _UNDERSCORES:
+        common.headers_with_underscores_action = _UNDERSCORES[settings.http_headers_with_underscores_action]
+    for number, name in (
+        (settings.http_max_concurrent_streams, "max_concurrent_streams"),
+        (settings.http2_initial_stream_window_size, "initial_stream_window_size"),
+        (settings.http2_initial_connection_window_size, "initial_connection_window_size"),
+    ):
+        if number:
+            getattr(manager.http2_protocol_options, name).CopyFrom(uint32(number))
+    if settings.http_merge_slashes is not None:
+        manager.merge_slashes = settings.http_merge_slashes
+    if settings.http_path_with_escaped_slashes_action in _SLASHES:
+        manager.path_with_escaped_slashes_action = _SLASHES[settings.http_path_with_escaped_slashes_action]

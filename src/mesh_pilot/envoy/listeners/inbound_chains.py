@@ -1,27 +1,40 @@
-"""Filter chains for what comes in: which connections a port takes, by its protocol and its mTLS mode.
+"""Inbound filter chains: the connections that a port accepts, by its protocol and its mTLS mode.
 
-A client's proxy says by ALPN that it speaks mesh mTLS and whether HTTP is inside; plaintext HTTP is found by an
-inspector; the rest is bytes. Rules: Istio's PeerAuthentication and protocol selection documents; Pilot's matches.
+A client's proxy declares mesh mTLS, and HTTP inside it, by ALPN; an inspector detects plaintext HTTP; the rest is TCP.
+Rules: Istio's PeerAuthentication and protocol selection documents; matches as in Pilot (goldens ``sec-peer-auth``,
+``svc-sniffing``).
 """
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, auto
 
 import attrs
 from envoy.config.listener.v3.listener_components_pb2 import Filter
+from envoy.config.route.v3 import route_components_pb2, route_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.filters.tcp import tcp_filters, tcp_proxy
-from mesh_pilot.envoy.listeners.chains import MESH, MESH_BYTES, MESH_HTTP, PLAIN_HTTP, RAW, TLS, Chain, Match, chain
-from mesh_pilot.envoy.listeners.hcm import HttpManager, http_manager
-from mesh_pilot.envoy.listeners.inbound_routes import inbound_routes
+from mesh_pilot.envoy.core.protobuf import boolean, encode
+from mesh_pilot.envoy.filters.tcp import tcp_filters
+from mesh_pilot.envoy.listeners.filter_chains import (
+    MESH_ALPNS,
+    MESH_HTTP_ALPN,
+    MESH_TCP_ALPN,
+    PLAINTEXT_HTTP,
+    RAW_BUFFER,
+    TLS_TRANSPORT,
+    ChainMatch,
+    EncodedChain,
+    filter_chain,
+)
+from mesh_pilot.envoy.listeners.hcm import HcmSettings, hcm_filter
+from mesh_pilot.envoy.routes.build import default_route
 from mesh_pilot.envoy.tls.downstream import downstream_tls, mesh_server_socket
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.inbound import InboundPort, InboundSettings
-from mesh_pilot.mesh.names import BLACK_HOLE, INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound
+from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound
 from mesh_pilot.mesh.peer_authentication import PeerMode
-from mesh_pilot.mesh.virtual_services.l4 import TcpTarget, to_cluster
+from mesh_pilot.mesh.virtual_services.l4 import TcpTarget
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
@@ -29,57 +42,64 @@ from mesh_pilot.world.view import View
 VIRTUAL_INBOUND = "virtualInbound"
 
 
-class Inside(Enum):
-    """What a port carries."""
+class _Payload(Enum):
+    """The kind of protocol that a port carries."""
 
-    HTTP = "HTTP"
-    BYTES = "bytes"
-    EITHER = "either"
+    HTTP = auto()
+    TCP = auto()
+    SNIFFED = auto()
+    """Undeclared: HTTP is detected."""
 
 
 @attrs.frozen
-class _Take:
-    """One kind of connection that a port takes."""
+class _Connection:
+    """A kind of connection that a port accepts."""
 
     transport: str
-    protocols: tuple[str, ...]
+    alpn: tuple[str, ...]
     mesh_tls: bool
-    """The mesh's TLS ends here."""
+    """Mesh mTLS, which the proxy terminates."""
     http: bool
 
 
-_MESH_ANY_HTTP = _Take(TLS, (), mesh_tls=True, http=True)
-_MESH_ANY_BYTES = _Take(TLS, (), mesh_tls=True, http=False)
-_MESH_HTTP = _Take(TLS, MESH, mesh_tls=True, http=True)
-_MESH_TCP = _Take(TLS, MESH, mesh_tls=True, http=False)
-_SAID_HTTP = _Take(TLS, MESH_HTTP, mesh_tls=True, http=True)
-_SAID_BYTES = _Take(TLS, MESH_BYTES, mesh_tls=True, http=False)
-_OWN_TLS = _Take(TLS, (), mesh_tls=False, http=False)
-"""TLS of the application: passed on."""
-_PLAIN_HTTP = _Take(RAW, (), mesh_tls=False, http=True)
-_FOUND_HTTP = _Take(RAW, PLAIN_HTTP, mesh_tls=False, http=True)
-_PLAIN_BYTES = _Take(RAW, (), mesh_tls=False, http=False)
+_MTLS_HTTP = _Connection(TLS_TRANSPORT, (), mesh_tls=True, http=True)
+_MTLS_TCP = _Connection(TLS_TRANSPORT, (), mesh_tls=True, http=False)
+_MESH_ALPN_HTTP = _Connection(TLS_TRANSPORT, MESH_ALPNS, mesh_tls=True, http=True)
+_MESH_ALPN_TCP = _Connection(TLS_TRANSPORT, MESH_ALPNS, mesh_tls=True, http=False)
+_DECLARED_HTTP = _Connection(TLS_TRANSPORT, MESH_HTTP_ALPN, mesh_tls=True, http=True)
+_DECLARED_TCP = _Connection(TLS_TRANSPORT, MESH_TCP_ALPN, mesh_tls=True, http=False)
+_APPLICATION_TLS = _Connection(TLS_TRANSPORT, (), mesh_tls=False, http=False)
+"""TLS that the application terminates."""
+_PLAINTEXT_HTTP = _Connection(RAW_BUFFER, (), mesh_tls=False, http=True)
+_SNIFFED_HTTP = _Connection(RAW_BUFFER, PLAINTEXT_HTTP, mesh_tls=False, http=True)
+_PLAINTEXT_TCP = _Connection(RAW_BUFFER, (), mesh_tls=False, http=False)
 
-_TAKES: dict[tuple[Inside, PeerMode], tuple[_Take, ...]] = {
-    (Inside.HTTP, PeerMode.STRICT): (_MESH_ANY_HTTP,),
-    (Inside.HTTP, PeerMode.PERMISSIVE): (_MESH_HTTP, _PLAIN_HTTP),
-    (Inside.HTTP, PeerMode.DISABLE): (_PLAIN_HTTP,),
-    (Inside.BYTES, PeerMode.STRICT): (_MESH_ANY_BYTES,),
-    (Inside.BYTES, PeerMode.PERMISSIVE): (_MESH_TCP, _OWN_TLS, _PLAIN_BYTES),
-    (Inside.BYTES, PeerMode.DISABLE): (_PLAIN_BYTES,),
-    (Inside.EITHER, PeerMode.STRICT): (_SAID_HTTP, _MESH_ANY_BYTES),
-    (Inside.EITHER, PeerMode.PERMISSIVE): (_SAID_HTTP, _FOUND_HTTP, _SAID_BYTES, _PLAIN_BYTES, _OWN_TLS),
-    (Inside.EITHER, PeerMode.DISABLE): (_FOUND_HTTP, _PLAIN_BYTES),
+_ACCEPTED: dict[tuple[_Payload, PeerMode], tuple[_Connection, ...]] = {
+    (_Payload.HTTP, PeerMode.STRICT): (_MTLS_HTTP,),
+    (_Payload.HTTP, PeerMode.PERMISSIVE): (_MESH_ALPN_HTTP, _PLAINTEXT_HTTP),
+    (_Payload.HTTP, PeerMode.DISABLE): (_PLAINTEXT_HTTP,),
+    (_Payload.TCP, PeerMode.STRICT): (_MTLS_TCP,),
+    (_Payload.TCP, PeerMode.PERMISSIVE): (_MESH_ALPN_TCP, _APPLICATION_TLS, _PLAINTEXT_TCP),
+    (_Payload.TCP, PeerMode.DISABLE): (_PLAINTEXT_TCP,),
+    (_Payload.SNIFFED, PeerMode.STRICT): (_DECLARED_HTTP, _MTLS_TCP),
+    (_Payload.SNIFFED, PeerMode.PERMISSIVE): (
+        _DECLARED_HTTP,
+        _SNIFFED_HTTP,
+        _DECLARED_TCP,
+        _PLAINTEXT_TCP,
+        _APPLICATION_TLS,
+    ),
+    (_Payload.SNIFFED, PeerMode.DISABLE): (_SNIFFED_HTTP, _PLAINTEXT_TCP),
 }
 
 
 _INSIDE_TLS = {Protocol.HTTPS: Protocol.HTTP, Protocol.TLS: Protocol.TCP}
-"""What a port carries once its TLS has ended."""
+"""The protocol inside a port's TLS, once the proxy has terminated it."""
 
 
 @attrs.frozen(cache_hash=True)
-class _Way:
-    """A way in: what its chains have in common."""
+class _ChainSettings:
+    """All that the chains of a port have in common."""
 
     cluster: str
     protocol: Protocol
@@ -92,24 +112,23 @@ class _Way:
     host: str
     service_port: int
     port: int = 0
-    """The connection's destination; 0: any."""
+    """The connection's destination port; 0: any."""
     cidrs: tuple[str, ...] = ()
     config: ConfigKey | None = None
 
 
 @derived
-def port_chains(view: View, side: InboundSettings, port: InboundPort) -> tuple[Chain, ...]:
+def port_chains(view: View, settings: InboundSettings, port: InboundPort) -> tuple[EncodedChain, ...]:
     """The chains of one port.
 
-    TLS of an ingress listener's own is used where the mesh's is off: one port can't end both.
+    The TLS settings of an ingress listener apply only where mesh mTLS is off: a port cannot terminate both.
     """
-    own_tls = _ingress_tls(view, port.ingress) if port.ingress else None
-    if side.modes.at(port.number) is not PeerMode.DISABLE:
-        own_tls = None
-    way = _Way(
+    mode = settings.modes.at(port.number)
+    server_tls = _ingress_tls(view, port.ingress) if port.ingress and mode is PeerMode.DISABLE else None
+    chain = _ChainSettings(
         cluster=inbound(port.number),
-        protocol=_INSIDE_TLS.get(port.protocol, port.protocol) if own_tls else port.protocol,
-        mode=side.modes.at(port.number),
+        protocol=_INSIDE_TLS.get(port.protocol, port.protocol) if server_tls else port.protocol,
+        mode=mode,
         http_name=port.name,
         tcp_name=port.name,
         http_stats=f"inbound_{port.name}",  # Istio applies inboundClusterStatName to TCP only
@@ -119,15 +138,15 @@ def port_chains(view: View, side: InboundSettings, port: InboundPort) -> tuple[C
         port=port.number,
         config=port.config,
     )
-    if own_tls is None:
-        return _chains(view, side, way)
-    http = _inside(way.protocol) is Inside.HTTP
+    if server_tls is None:
+        return _chains(view, settings, chain)
+    http = _payload(chain.protocol) is _Payload.HTTP
     return (
-        chain(
-            Match(port=port.number, transport=TLS),
-            _filters(view, side, way, http),
+        filter_chain(
+            ChainMatch(port=port.number, transport=TLS_TRANSPORT),
+            _filters(view, settings, chain, http),
             name=port.name,
-            transport_socket=downstream_tls(view, own_tls),
+            transport_socket=downstream_tls(view, server_tls),
             host=port.host,
             configs=(port.config,) if port.config else (),
         ),
@@ -135,19 +154,16 @@ def port_chains(view: View, side: InboundSettings, port: InboundPort) -> tuple[C
 
 
 @derived
-def passthrough_chains(view: View, side: InboundSettings, others: tuple[int, ...]) -> tuple[Chain, ...]:
-    """The chains for what comes to ports that nobody declares.
-
-    ``others`` are such ports that have an mTLS mode of their own.
-    """
-    found: list[Chain] = []
-    families = ((side.ipv4, INBOUND_PASSTHROUGH_V4, "0.0.0.0/0"), (side.ipv6, INBOUND_PASSTHROUGH_V6, "::/0"))
-    for there, cluster, cidr in families:
-        for port in (0, *others) if there else ():
-            way = _Way(
+def passthrough_chains(view: View, settings: InboundSettings, mode_ports: tuple[int, ...]) -> tuple[EncodedChain, ...]:
+    """The chains for ports that no service declares; ``mode_ports`` are those of them with their own mTLS mode."""
+    chains: list[EncodedChain] = []
+    families = ((settings.ipv4, INBOUND_PASSTHROUGH_V4, "0.0.0.0/0"), (settings.ipv6, INBOUND_PASSTHROUGH_V6, "::/0"))
+    for enabled, cluster, cidr in families:
+        for port in (0, *mode_ports) if enabled else ():
+            chain = _ChainSettings(
                 cluster=cluster,
                 protocol=Protocol.AUTO,
-                mode=side.modes.at(port) if port else side.modes.default,
+                mode=settings.modes.at(port) if port else settings.modes.default,
                 http_name=f"{VIRTUAL_INBOUND}-catchall-http",
                 tcp_name=VIRTUAL_INBOUND,
                 http_stats=cluster,
@@ -157,27 +173,22 @@ def passthrough_chains(view: View, side: InboundSettings, others: tuple[int, ...
                 port=port,
                 cidrs=(cidr,),
             )
-            found += _chains(view, side, way)
-    return tuple(found)
+            chains += _chains(view, settings, chain)
+    return tuple(chains)
 
 
-def black_hole_chain(view: View, port: int) -> Chain:
-    """The chain for connections to the listener's own port, which nobody may use."""
-    return chain(Match(port=port), [tcp_proxy(view, None, to_cluster(BLACK_HOLE))], name=f"{VIRTUAL_INBOUND}-blackhole")
-
-
-def _chains(view: View, side: InboundSettings, way: _Way) -> tuple[Chain, ...]:
-    takes = _TAKES[_inside(way.protocol), way.mode]
+def _chains(view: View, settings: InboundSettings, chain: _ChainSettings) -> tuple[EncodedChain, ...]:
+    accepted = _ACCEPTED[_payload(chain.protocol), chain.mode]
     return tuple(
-        chain(
-            Match(cidrs=way.cidrs, port=way.port, protocols=take.protocols, transport=take.transport),
-            _filters(view, side, way, take.http),
-            name=way.http_name if take.http else way.tcp_name,
-            transport_socket=mesh_server_socket(view, side.identity) if take.mesh_tls else None,
-            host=way.host,
-            configs=(way.config,) if way.config else (),
+        filter_chain(
+            ChainMatch(cidrs=chain.cidrs, port=chain.port, protocols=connection.alpn, transport=connection.transport),
+            _filters(view, settings, chain, connection.http),
+            name=chain.http_name if connection.http else chain.tcp_name,
+            transport_socket=mesh_server_socket(view, settings.identity) if connection.mesh_tls else None,
+            host=chain.host,
+            configs=(chain.config,) if chain.config else (),
         )
-        for take in takes
+        for connection in accepted
     )
 
 
@@ -189,20 +200,32 @@ def _ingress_tls(view: View, ingress: tuple[ConfigKey, int]) -> api.ServerTlsSet
     return listeners[index].tls if index < len(listeners) else None
 
 
-def _inside(protocol: Protocol) -> Inside:
+def _payload(protocol: Protocol) -> _Payload:
     if protocol.is_http:
-        return Inside.HTTP
-    return Inside.BYTES if protocol.is_tcp else Inside.EITHER
+        return _Payload.HTTP
+    return _Payload.TCP if protocol.is_tcp else _Payload.SNIFFED
 
 
-def _filters(view: View, side: InboundSettings, way: _Way, http: bool) -> list[Filter]:
+def _filters(view: View, settings: InboundSettings, chain: _ChainSettings, http: bool) -> list[Filter]:
     if not http:
-        target = TcpTarget(way.tcp_stats, ((way.cluster, 1),), idle_timeout=side.idle_timeout)
-        return tcp_filters(view, side.context, target, way.protocol)
-    manager = HttpManager(
-        side.context,
-        way.http_stats,
-        routes=inbound_routes(way.cluster, way.host, way.service_port),
-        protocol=way.protocol if way.protocol.is_http else Protocol.HTTP,
+        target = TcpTarget(chain.tcp_stats, ((chain.cluster, 1),), idle_timeout=settings.idle_timeout)
+        return tcp_filters(view, settings.context, target, chain.protocol)
+    hcm = HcmSettings(
+        settings.context,
+        chain.http_stats,
+        routes=_inline_routes(chain.cluster, chain.host, chain.service_port),
+        protocol=chain.protocol if chain.protocol.is_http else Protocol.HTTP,
     )
-    return [http_manager(view, manager)]
+    return [hcm_filter(view, hcm)]
+
+
+def _inline_routes(cluster: str, host: str, service_port: int) -> bytes:
+    """An encoded RouteConfiguration that sends everything to the application's port.
+
+    It is inline in the listener, for it cannot change without it. It sets no timeouts: those are the client's.
+    """
+    route = default_route(cluster, f"{host}:{service_port}/*")
+    virtual_host = route_components_pb2.VirtualHost(name=f"inbound|http|{service_port}", domains=["*"], routes=[route])
+    return encode(
+        route_pb2.RouteConfiguration(name=cluster, virtual_hosts=[virtual_host], validate_clusters=boolean(False))
+    )

@@ -1,7 +1,7 @@
-"""Listener filters: what is looked at before a filter chain is chosen.
+"""Listener filters: they inspect a connection before its filter chain is chosen.
 
-A TLS inspector finds server name and ALPN, an HTTP inspector finds plaintext HTTP. They wait for the client's first
-bytes, so each is off on ports where no chain needs it: there a server may speak first.
+The TLS inspector detects server name and ALPN, the HTTP inspector plaintext HTTP. Both wait for the client's first
+bytes, so each is disabled on ports where no chain needs it: a server may be the first to send there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from envoy.type.v3 import range_pb2
 from google.protobuf import message
 
 from mesh_pilot.envoy.core.protobuf import any_of, duration
-from mesh_pilot.envoy.listeners.chains import PLAIN_HTTP, TLS, Chain
+from mesh_pilot.envoy.listeners.filter_chains import PLAINTEXT_HTTP, TLS_TRANSPORT, EncodedChain
 from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
@@ -33,17 +33,17 @@ PROXY_PROTOCOL = "envoy.filters.listener.proxy_protocol"
 ORIGINAL_SRC = "envoy.filters.listener.original_src"
 
 TPROXY_MARK = 1337
-"""The packet mark by which the host's rules let the proxy's own connections pass."""
+"""The packet mark by which the interception rules let the proxy's own connections pass."""
 
 
 @attrs.frozen
-class _Needs:
+class _NeededInspectors:
     tls: bool = False
     http: bool = False
 
 
-def wait_for_client(header: Listener, view: View) -> None:
-    """Say how long a listener waits for what its inspectors look for (0: for ever), and that it then goes on."""
+def set_detection_timeout(header: Listener, view: View) -> None:
+    """Set how long inspectors wait for the client (0: without limit); the connection then continues undetected."""
     header.listener_filters_timeout.CopyFrom(duration(_detection_timeout(view)))
     header.continue_on_listener_filters_timeout = True
 
@@ -54,31 +54,32 @@ def _detection_timeout(view: View) -> timedelta:
 
 
 def inspectors(*, http: bool) -> list[ListenerFilter]:
-    """The TLS inspector, and the HTTP inspector where plaintext HTTP is to be found, for every port."""
+    """The TLS inspector, and the HTTP inspector if ``http``, on every port."""
     return [tls_inspector(), http_inspector()] if http else [tls_inspector()]
 
 
-def inbound_filters(chains: Iterable[Chain], *, captured: bool, tproxy: bool) -> list[ListenerFilter]:
-    """The listener filters of an inbound listener, each on for the ports whose chains need it.
+def inbound_filters(chains: Iterable[EncodedChain], *, captured: bool, tproxy: bool) -> list[ListenerFilter]:
+    """The listener filters of an inbound listener; each is enabled on the ports whose chains need it.
 
-    ``captured``: connections come by way of the host's rules, so that their destination must be asked for.
+    ``captured``: the host redirects connections to the listener, so their original destination has to be restored.
     """
     filters: list[ListenerFilter] = []
     if captured:
         filters.append(_filter(ORIGINAL_DST, original_dst_pb2.OriginalDst()))
         if tproxy:
             filters.append(_filter(ORIGINAL_SRC, original_src_pb2.OriginalSrc(mark=TPROXY_MARK)))
-    needs: dict[int, _Needs] = defaultdict(_Needs)
+    needs: dict[int, _NeededInspectors] = defaultdict(_NeededInspectors)
     for item in chains:
         match = item.match
-        held = needs[match.port]
-        needs[match.port] = _Needs(
-            held.tls or match.transport == TLS, held.http or any(p in PLAIN_HTTP for p in match.protocols)
+        needed = needs[match.port]
+        needs[match.port] = _NeededInspectors(
+            tls=needed.tls or match.transport == TLS_TRANSPORT,
+            http=needed.http or any(p in PLAINTEXT_HTTP for p in match.protocols),
         )
     if any(n.tls for n in needs.values()):
-        filters.append(_only_where(tls_inspector(), {p: n.tls for p, n in needs.items()}))
+        filters.append(_enabled_on(tls_inspector(), {p: n.tls for p, n in needs.items()}))
     if any(n.http for n in needs.values()):
-        filters.append(_only_where(http_inspector(), {p: n.http for p, n in needs.items()}))
+        filters.append(_enabled_on(http_inspector(), {p: n.http for p, n in needs.items()}))
     return filters
 
 
@@ -87,7 +88,7 @@ def tls_inspector() -> ListenerFilter:
 
 
 def proxy_protocol() -> ListenerFilter:
-    """Reads the client's address from the PROXY protocol. A connection without its header is closed."""
+    """Reads the client's address from the PROXY protocol header. A connection without one is closed."""
     return _filter(PROXY_PROTOCOL, proxy_protocol_pb2.ProxyProtocol())
 
 
@@ -99,8 +100,8 @@ def _filter(name: str, config: message.Message) -> ListenerFilter:
     return ListenerFilter(name=name, typed_config=any_of(config))
 
 
-def _only_where(item: ListenerFilter, needed: dict[int, bool]) -> ListenerFilter:
-    """Switch a filter off where it is not needed; port 0 stands for all ports that have no chain of their own."""
+def _enabled_on(item: ListenerFilter, needed: dict[int, bool]) -> ListenerFilter:
+    """A filter that is disabled on ports that do not need it; port 0 means all ports without a chain of their own."""
     everywhere = needed.get(0, False)
     exceptions = sorted(p for p, n in needed.items() if p and n is not everywhere)
     if not exceptions:

@@ -17,6 +17,9 @@ from mesh_pilot.model.net import is_ip
 TLS_SOCKET = "envoy.transport_sockets.tls"
 RAW_SOCKET = "envoy.transport_sockets.raw_buffer"
 
+MESH_ALPN = "istio"
+"""ALPN of mesh mTLS."""
+
 HTTP_ALPN = ("h2", "http/1.1")
 """ALPN that a server of HTTP offers."""
 

@@ -16,7 +16,7 @@ from envoy.extensions.transport_sockets.tls.v3 import common_pb2, tls_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.core.protobuf import sds_secret, transport_socket
-from mesh_pilot.envoy.tls.common import RAW_SOCKET, TLS_SOCKET, mesh_tls_parameters, san_matchers
+from mesh_pilot.envoy.tls.common import MESH_ALPN, RAW_SOCKET, TLS_SOCKET, mesh_tls_parameters, san_matchers
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults
 from mesh_pilot.mesh.names import credential, credential_roots, file_certificate, file_roots
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
@@ -30,10 +30,8 @@ SYSTEM_ROOTS = "/etc/ssl/certs/ca-certificates.crt"
 TLS_MODE_KEY = "tlsMode"
 """Key of the transport socket match metadata: ``MESH_TLS_MODE`` on endpoints whose proxy accepts mesh mTLS."""
 
-MESH_ALPN = ("istio",)
-MESH_ALPN_HTTP2 = ("istio", "h2")
-"""``istio`` tells the other proxy that this is mesh mTLS, not TLS of the application."""
-ALPN_HTTP2 = ("h2",)
+MESH_HTTP2_ALPN = (MESH_ALPN, "h2")
+HTTP2_ALPN = ("h2",)
 
 TlsMode = api.ClientTlsSettingsTlSmode
 
@@ -110,12 +108,12 @@ def _mesh_context(
     common = context.common_tls_context
     if files is not None:
         common.tls_params.CopyFrom(mesh_tls_parameters(defaults.tls))
-        common.alpn_protocols.extend(ALPN_HTTP2 if peer.http2 else ())
+        common.alpn_protocols.extend(HTTP2_ALPN if peer.http2 else ())
         common.tls_certificate_sds_secret_configs.append(sds_secret(file_certificate(files.chain, files.key)))
         _validate(context, names, file_roots(files.roots) if files.roots else "", tls)
         return context
     common.tls_params.CopyFrom(mesh_tls_parameters(None))
-    common.alpn_protocols.extend(MESH_ALPN_HTTP2 if peer.http2 else MESH_ALPN)
+    common.alpn_protocols.extend(MESH_HTTP2_ALPN if peer.http2 else (MESH_ALPN,))
     common.tls_certificate_sds_secret_configs.append(sds_secret(IDENTITY_SECRET))
     _validate(context, names, TRUST_SECRET, tls)
     return context
@@ -126,7 +124,7 @@ def _rule_context(tls: api.ClientTlsSettings, peer: TlsPeer, defaults: ClusterDe
     context = tls_pb2.UpstreamTlsContext(sni=tls.sni)
     common = context.common_tls_context
     common.tls_params.CopyFrom(mesh_tls_parameters(defaults.tls))
-    common.alpn_protocols.extend(ALPN_HTTP2 if peer.http2 else ())
+    common.alpn_protocols.extend(HTTP2_ALPN if peer.http2 else ())
     if tls.mode == TlsMode.MUTUAL:
         name = credential(tls.credential_name) if tls.credential_name else ""
         certificate = name or file_certificate(tls.client_certificate, tls.private_key)
