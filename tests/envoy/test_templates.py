@@ -104,7 +104,7 @@ def test_a_route_filled_from_its_template_is_the_one_that_is_built_directly(host
     plain.route.retry_policy.CopyFrom(retries)
     (route,) = service_routes(view, host, port, ())
     assert route.data == encode(plain)
-    assert route.takes_all
+    assert route.matches_all
 
 
 def test_a_placeholder_is_written_once_for_each_value() -> None:

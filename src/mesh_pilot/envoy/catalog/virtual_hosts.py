@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mesh_pilot.envoy.gateway.generators import gateway_table_hosts
-from mesh_pilot.envoy.routes.split import catch_all_plan, host_plan
+from mesh_pilot.envoy.routes.virtual_host import catch_all_plan, host_plan
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, Workload
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableShard, parse_table, shard_hosts, table_shards

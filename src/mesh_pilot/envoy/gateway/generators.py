@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from mesh_pilot.envoy.gateway.listener import listener, listener_conflicts
-from mesh_pilot.envoy.routes.split import split_table
-from mesh_pilot.envoy.routes.virtual_host import route_table
+from mesh_pilot.envoy.routes.tables import route_table, split_table
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
 from mesh_pilot.mesh.gateway_servers import (

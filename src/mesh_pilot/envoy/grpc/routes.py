@@ -19,9 +19,10 @@ from envoy.type.matcher.v3 import string_pb2
 from mesh_pilot.envoy.core.protobuf import encode
 from mesh_pilot.envoy.filters import HTTP_FILTERS
 from mesh_pilot.envoy.grpc.clusters import outbound_name
-from mesh_pilot.envoy.routes.build import Encoded
+from mesh_pilot.envoy.routes.build import EncodedRoute
 from mesh_pilot.envoy.routes.retry import STATUS_CODES
-from mesh_pilot.envoy.routes.virtual_host import encode_host, route_table, routes_of
+from mesh_pilot.envoy.routes.tables import route_table
+from mesh_pilot.envoy.routes.virtual_host import encode_host, routes_of
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.proxy.scope import OutboundScope
@@ -77,10 +78,10 @@ def grpc_virtual_host(view: View, planned: PlannedHost) -> bytes:
 
 
 @derived
-def grpc_routes(view: View, source: RouteSource) -> tuple[Encoded, ...]:
+def grpc_routes(view: View, source: RouteSource) -> tuple[EncodedRoute, ...]:
     """Routes as gRPC understands them; those that no gRPC call can take are left out."""
     return tuple(
-        Encoded(encode(put), route.takes_all)
+        EncodedRoute(encode(put), route.matches_all)
         for route in routes_of(view, source)
         for put in _put(rc.Route.FromString(route.data))
     )

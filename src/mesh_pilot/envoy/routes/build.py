@@ -25,22 +25,22 @@ from mesh_pilot.world import View
 DEFAULT_NAME = "default"
 
 
-class Encoded(NamedTuple):
+class EncodedRoute(NamedTuple):
     """A route as bytes."""
 
     data: bytes
-    takes_all: bool
+    matches_all: bool
     """Whether no request goes past it: nothing may stand behind it."""
 
 
 @derived
-def virtual_service_routes(view: View, key: ConfigKey, client: RouteClient, port: int) -> tuple[Encoded, ...]:
+def virtual_service_routes(view: View, key: ConfigKey, client: RouteClient, port: int) -> tuple[EncodedRoute, ...]:
     """The routes of a VirtualService for a client that came in on a port, in order."""
     found = select(http_rules(view, key), client, port)
     return tuple(_encoded(_route(view, key, rule, match, client, port)) for rule, match in found)
 
 
-def service_routes(view: View, host: str, port: int, rule: DestinationRuleRef) -> tuple[Encoded, ...]:
+def service_routes(view: View, host: str, port: int, rule: DestinationRuleRef) -> tuple[EncodedRoute, ...]:
     """The one route to a service that no VirtualService is for; ``rule`` is its DestinationRule.
 
     Not derived: most services have no other routes, and to remember this one would cost more than to make it.
@@ -49,7 +49,7 @@ def service_routes(view: View, host: str, port: int, rule: DestinationRuleRef) -
     hashed = hash_policy(view, rule, port)
     if hashed is None:
         contents = {"cluster": (cluster.encode(),), "operation": (operation.encode(),)}
-        return (Encoded(_shared_route(view).fill(contents), True),)
+        return (EncodedRoute(_shared_route(view).fill(contents), True),)
     route = _service_route(view, cluster, operation)
     route.route.hash_policy.append(hashed)
     return (_encoded(route),)
@@ -116,6 +116,6 @@ def _operation(route: rc.Route, virtual_service: str, port: int) -> str:
     return where + path
 
 
-def _encoded(route: rc.Route) -> Encoded:
+def _encoded(route: rc.Route) -> EncodedRoute:
     match = route.match
-    return Encoded(encode(route), match.prefix == "/" and not match.headers and not match.query_parameters)
+    return EncodedRoute(encode(route), match.prefix == "/" and not match.headers and not match.query_parameters)

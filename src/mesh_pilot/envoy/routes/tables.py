@@ -1,15 +1,22 @@
-"""Outbound route tables of sidecars, by the name under which listeners ask for them (see ``TableName``).
+"""Route tables (RouteConfiguration), by the name under which listeners request them (see ``TableName``).
 
-A table is put together from encoded shards of its virtual hosts, so that a change encodes one shard again.
+A sidecar's table is joined from encoded shards of its virtual hosts, so that a change encodes one shard again.
 """
 
 from __future__ import annotations
 
-from mesh_pilot.envoy.routes.catch_all import catch_all
-from mesh_pilot.envoy.routes.split import split_table
-from mesh_pilot.envoy.routes.virtual_host import EncodedShard, encode_shard, joined_table, route_table
-from mesh_pilot.incremental import derived
+import hashlib
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+import attrs
+from envoy.config.route.v3.route_pb2 import RouteConfiguration
+
+from mesh_pilot.envoy.core.protobuf import ads, boolean, encode
+from mesh_pilot.envoy.routes.virtual_host import catch_all, virtual_host
+from mesh_pilot.incremental import Derived, derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import (
     TableShard,
     parse_table,
@@ -17,8 +24,16 @@ from mesh_pilot.mesh.virtual_hosts.sidecar_tables import (
     shard_hosts,
     table_shards,
 )
-from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.resource import ROUTE, JoinedKeys, Resource, make_resource
+from mesh_pilot.protowire import field, field_header
 from mesh_pilot.world import View
+
+_NAME = RouteConfiguration.NAME_FIELD_NUMBER
+_VIRTUAL_HOSTS = RouteConfiguration.VIRTUAL_HOSTS_FIELD_NUMBER
+
+_UNVALIDATED = encode(RouteConfiguration(validate_clusters=boolean(False)))
+"""Envoy must not validate clusters: a table may arrive before the clusters that it names."""
 
 
 @derived
@@ -32,9 +47,71 @@ def route_configuration(view: View, scope: OutboundScope, name: str) -> Resource
     if table.sniffed:
         return route_table(view, name, planned_hosts(view, scope, table))
     last = catch_all(view, scope.sidecar)
-    return joined_table(name, [_encoded_shard(view, shard) for shard in table_shards(view, scope, table)], last)
+    return _joined_table(name, [_encoded_shard(view, shard) for shard in table_shards(view, scope, table)], last)
+
+
+def route_table(
+    view: View,
+    name: str,
+    hosts: Iterable[PlannedHost],
+    *,
+    render: Derived[[PlannedHost], bytes] = virtual_host,
+    grpc: bool = False,
+) -> Resource:
+    """A RouteConfiguration, whose virtual hosts ``render`` encodes; ``grpc`` clients never validate clusters."""
+    planned = tuple(hosts)
+    encoded = (field(_VIRTUAL_HOSTS, render(view, host)) for host in planned)
+    body = b"".join((field(_NAME, name.encode()), *encoded, b"" if grpc else _UNVALIDATED))
+    configs = tuple(dict.fromkeys(key for host in planned for key in host.configs))
+    return make_resource(name, ROUTE, body, configs)
+
+
+@derived
+def split_table(view: View, name: str) -> Resource:
+    """A table whose virtual hosts are resources (VHDS): the same for any hosts.
+
+    A listener waits for the first virtual host of its table, so no table is ever without one.
+    """
+    table = RouteConfiguration(name=name, validate_clusters=boolean(False))
+    table.vhds.config_source.CopyFrom(ads())
+    return make_resource(name, ROUTE, encode(table))
+
+
+@attrs.frozen
+class EncodedShard:
+    """The encoded virtual hosts of a table's shard."""
+
+    fields: tuple[bytes, ...]
+    """Fragments of the table's bytes, in order."""
+    digests: bytes
+    """A digest of each virtual host, in order."""
+    configs: tuple[ConfigKey, ...]
+    """The objects that define their routes."""
 
 
 @derived
 def _encoded_shard(view: View, shard: TableShard) -> EncodedShard:
-    return encode_shard(view, shard_hosts(view, shard))
+    fields: list[bytes] = []
+    digests: list[bytes] = []
+    configs: dict[ConfigKey, None] = {}
+    for planned in shard_hosts(view, shard):
+        host = virtual_host(view, planned)
+        fields += (field_header(_VIRTUAL_HOSTS, len(host)), host)
+        digests.append(hashlib.blake2b(host, digest_size=16).digest())
+        configs.update(dict.fromkeys(planned.configs))
+    return EncodedShard(tuple(fields), b"".join(digests), tuple(configs))
+
+
+def _joined_table(name: str, shards: Sequence[EncodedShard], last: bytes) -> Resource:
+    """A RouteConfiguration of shards and of an encoded virtual host at its end.
+
+    Its version is a hash of its virtual hosts' digests: to hash all its bytes would cost more than the rest.
+    """
+    begin = field(_NAME, name.encode())
+    end = field(_VIRTUAL_HOSTS, last) + _UNVALIDATED
+    body = b"".join(chain((begin,), *(shard.fields for shard in shards), (end,)))
+    version = hashlib.blake2b(begin, digest_size=8)
+    for shard in shards:
+        version.update(shard.digests)
+    version.update(end)
+    return Resource(name, ROUTE, body, version.hexdigest(), JoinedKeys(tuple(shard.configs for shard in shards)))
