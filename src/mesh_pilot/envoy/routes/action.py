@@ -1,24 +1,30 @@
-"""Actions: what becomes of a request that matched: it is forwarded, redirected, or answered."""
+"""Route actions: forwarding to clusters (with hash policies and mirrors), redirects and direct responses."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 
+import attrs
 from envoy.config.core.v3 import base_pb2
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.type.matcher.v3 import regex_pb2
+from envoy.type.v3 import percent_pb2
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
-from mesh_pilot.envoy.core.protobuf import duration
-from mesh_pilot.envoy.routes.destination import hash_policies, shares, weighted_clusters
-from mesh_pilot.envoy.routes.mirror import mirror_policies
+from mesh_pilot.envoy.core.protobuf import boolean, duration, fractional_percent, uint32
+from mesh_pilot.envoy.routes.headers import HeaderOperations, header_operations
 from mesh_pilot.envoy.routes.retry import retry_policy
 from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.destination_rules import DestinationRuleRef, policy
+from mesh_pilot.mesh.names import outbound
 from mesh_pilot.mesh.proxy.proxy_config import forwards_host
 from mesh_pilot.mesh.virtual_services.client import RouteClient
 from mesh_pilot.mesh.virtual_services.rules import HttpRule
 from mesh_pilot.world import View
+
+_Hash = rc.RouteAction.HashPolicy
 
 REDIRECT_CODES = {
     0: rc.RedirectAction.MOVED_PERMANENTLY,
@@ -31,31 +37,31 @@ REDIRECT_CODES = {
 
 
 def forward(view: View, route: rc.Route, rule: HttpRule, client: RouteClient, port: int, authority: str) -> None:
-    """Send to the rule's destinations. Header operations of a single destination are those of the route.
+    """Forward to the rule's destinations. The header operations of a single destination are set on the route itself.
 
-    ``authority``: the host that the rule's own header operations give a request.
+    ``authority``: the host that the rule's header operations set on requests.
     """
     spec = rule.spec
     action = route.route
-    parts = shares(view, spec.route, rule.namespace, client, port)
-    if len(parts) == 1:
-        action.cluster = parts[0].target.cluster
-        parts[0].headers.write_to(route)
-        authority = authority or parts[0].headers.authority
+    weighted = _weighted_destinations(view, spec.route, rule.namespace, client, port)
+    if len(weighted) == 1:
+        action.cluster = weighted[0].target.cluster
+        weighted[0].headers.write_to(route)
+        authority = authority or weighted[0].headers.authority
     else:
-        action.weighted_clusters.CopyFrom(weighted_clusters(parts))
+        action.weighted_clusters.CopyFrom(rc.WeightedCluster(clusters=map(_cluster_weight, weighted)))
     _rewrite(action, spec.rewrite, authority)
     action.append_x_forwarded_host = forwards_host(view, "") and _rewrites_host(action)
-    action.hash_policy.extend(hash_policies(view, parts, client))
-    action.request_mirror_policies.extend(mirror_policies(view, spec, rule.namespace, client, port))
+    action.hash_policy.extend(_hash_policies(view, weighted, client))
+    action.request_mirror_policies.extend(_mirror_policies(view, spec, rule.namespace, client, port))
     retries = default_retries(view) if spec.retries is None else retry_policy(spec.retries)
     if retries is not None:
         action.retry_policy.CopyFrom(retries)
-    _limit(action, spec.timeout or timedelta(0), grpc=client.grpc)
+    _set_timeouts(action, spec.timeout or timedelta(0), grpc=client.grpc)
 
 
 def redirect(route: rc.Route, spec: api.HttpRedirect, port: int) -> None:
-    """Send the client elsewhere. A port derived from the request is the one that the route table is for."""
+    """Redirect the client. A port derived from the request is that of the route table."""
     action = route.redirect
     action.host_redirect = spec.authority
     if spec.prefix_rewrite:
@@ -72,7 +78,7 @@ def redirect(route: rc.Route, spec: api.HttpRedirect, port: int) -> None:
 
 
 def respond(route: rc.Route, spec: api.HttpDirectResponse) -> None:
-    """Answer at once."""
+    """Answer directly, without an upstream."""
     route.direct_response.status = spec.status
     if spec.body is not None and spec.body.string is not None:
         route.direct_response.body.CopyFrom(base_pb2.DataSource(inline_string=spec.body.string))
@@ -82,16 +88,16 @@ def respond(route: rc.Route, spec: api.HttpDirectResponse) -> None:
 
 @derived
 def default_retries(view: View) -> rc.RetryPolicy | None:
-    """How routes are retried that say nothing about it. Shared: not to be changed."""
+    """The retry policy of routes that set none; None without retries. It is shared: callers must not change it."""
     mesh: MeshConfig = view.mesh()
     return retry_policy(mesh.default_http_retry_policy)
 
 
-def _limit(action: rc.RouteAction, timeout: timedelta, *, grpc: bool) -> None:
-    """Set how long a request may take (0: as long as it likes); clients that speak gRPC may ask for less.
+def _set_timeouts(action: rc.RouteAction, timeout: timedelta, *, grpc: bool) -> None:
+    """Set the timeout of requests, 0 for none. gRPC clients may ask for a shorter one in a header.
 
-    ``max_grpc_timeout`` is deprecated, but what replaces it makes Envoy's router ignore ``timeout`` altogether: so
-    the new field only stands where there is no limit. gRPC's own xDS client only knows the new one (gRFC A31).
+    ``max_grpc_timeout`` is deprecated, but its replacement makes Envoy's router ignore ``timeout``: so the new field is
+    set only if there is no timeout. gRPC's own xDS client (``grpc``) knows only the new one (gRFC A31).
     """
     limit = duration(timeout)
     action.timeout.CopyFrom(limit)
@@ -104,8 +110,8 @@ def _limit(action: rc.RouteAction, timeout: timedelta, *, grpc: bool) -> None:
 
 
 def _rewrites_host(action: rc.RouteAction) -> bool:
-    shared = (part.host_rewrite_literal for part in action.weighted_clusters.clusters)
-    return bool(action.host_rewrite_literal) or any(shared)
+    of_clusters = (cluster.host_rewrite_literal for cluster in action.weighted_clusters.clusters)
+    return bool(action.host_rewrite_literal) or any(of_clusters)
 
 
 def _rewrite(action: rc.RouteAction, rewrite: api.HttpRewrite | None, authority: str) -> None:
@@ -118,3 +124,130 @@ def _rewrite(action: rc.RouteAction, rewrite: api.HttpRewrite | None, authority:
             action.prefix_rewrite = rewrite.uri
     if authority:
         action.host_rewrite_literal = authority
+
+
+# -- destinations
+
+
+@attrs.frozen
+class RouteDestination:
+    """The service port and subset that a destination refers to."""
+
+    host: str
+    """Full name."""
+    port: int
+    subset: str = ""
+
+    @property
+    def cluster(self) -> str:
+        return outbound(self.host, self.port, self.subset)
+
+
+@attrs.frozen
+class WeightedDestination:
+    """A destination with its weight among those of a route, and its header operations."""
+
+    target: RouteDestination
+    weight: int
+    headers: HeaderOperations
+
+
+def _route_destination(
+    view: View, destination: api.Destination, namespace: str, client: RouteClient, port: int
+) -> RouteDestination:
+    """The target of a destination in a namespace; its port defaults to the service's only one, then to the client's."""
+    host = view.full_host(destination.host, namespace)
+    number = destination.port.number if destination.port is not None else 0
+    return RouteDestination(host, number or client.only_port(host) or port, destination.subset)
+
+
+def _weighted_destinations(
+    view: View, routes: Sequence[api.HttpRouteDestination], namespace: str, client: RouteClient, port: int
+) -> tuple[WeightedDestination, ...]:
+    """The destinations that get requests: those of weight 0 get none, unless it is the only one."""
+    return tuple(
+        WeightedDestination(
+            _route_destination(view, route.destination, namespace, client, port),
+            route.weight or 100,
+            header_operations(route.headers),
+        )
+        for route in routes
+        if route.destination is not None and (route.weight or len(routes) == 1)
+    )
+
+
+def _hash_policies(
+    view: View, weighted: Iterable[WeightedDestination], client: RouteClient
+) -> Iterator[rc.RouteAction.HashPolicy]:
+    """One for each destination with consistent hashing; Envoy uses the first that applies to a request."""
+    for target in (destination.target for destination in weighted):
+        found = hash_policy(view, client.rule(target.host), target.port, target.subset)
+        if found is not None:
+            yield found
+
+
+def _cluster_weight(destination: WeightedDestination) -> rc.WeightedCluster.ClusterWeight:
+    result = rc.WeightedCluster.ClusterWeight(name=destination.target.cluster, weight=uint32(destination.weight))
+    destination.headers.write_to(result)
+    if destination.headers.authority:
+        result.host_rewrite_literal = destination.headers.authority
+    return result
+
+
+# -- consistent hashing
+
+
+def hash_policy(view: View, ref: DestinationRuleRef, port: int, subset: str = "") -> rc.RouteAction.HashPolicy | None:
+    """The hash policy that a DestinationRule sets for a port and subset; None without consistent hashing."""
+    if not ref:
+        return None
+    balancer = policy(view, ref, port, subset).load_balancer
+    return _consistent_hash(balancer.consistent_hash) if balancer is not None and balancer.consistent_hash else None
+
+
+def _consistent_hash(hashing: api.LoadBalancerSettingsConsistentHashLb) -> rc.RouteAction.HashPolicy | None:
+    if hashing.http_header_name is not None:
+        return _Hash(header=_Hash.Header(header_name=hashing.http_header_name))
+    if hashing.http_cookie is not None:
+        return _Hash(cookie=_cookie(hashing.http_cookie))
+    if hashing.use_source_ip is not None:
+        return _Hash(connection_properties=_Hash.ConnectionProperties(source_ip=hashing.use_source_ip))
+    if hashing.http_query_parameter_name is not None:
+        return _Hash(query_parameter=_Hash.QueryParameter(name=hashing.http_query_parameter_name))
+    return None
+
+
+def _cookie(cookie: api.LoadBalancerSettingsConsistentHashLbHttpCookie) -> rc.RouteAction.HashPolicy.Cookie:
+    attributes = [_Hash.CookieAttribute(name=a.name, value=a.value) for a in cookie.attributes]
+    result = _Hash.Cookie(name=cookie.name, path=cookie.path, attributes=attributes)
+    if cookie.ttl is not None:
+        result.ttl.CopyFrom(duration(cookie.ttl))
+    return result
+
+
+# -- mirrors
+
+
+def _mirror_policies(
+    view: View, spec: api.HttpRoute, namespace: str, client: RouteClient, port: int
+) -> Iterator[rc.RouteAction.RequestMirrorPolicy]:
+    """The mirrors of a rule: ``mirrors``, and ``mirror`` with its percentage; all requests if no percentage is set."""
+    mirrors = [(m.destination, _fraction(m.percentage)) for m in spec.mirrors]
+    if spec.mirror is not None:
+        percentage = spec.mirror_percentage
+        if percentage is None and spec.mirror_percent is not None:
+            percentage = api.Percent(value=float(spec.mirror_percent))
+        mirrors.append((spec.mirror, _fraction(percentage)))
+    for destination, fraction in mirrors:
+        if destination is not None and fraction.numerator:
+            yield rc.RouteAction.RequestMirrorPolicy(
+                cluster=_route_destination(view, destination, namespace, client, port).cluster,
+                runtime_fraction=base_pb2.RuntimeFractionalPercent(default_value=fraction),
+                trace_sampled=boolean(False),
+            )
+
+
+def _fraction(percentage: api.Percent | None) -> percent_pb2.FractionalPercent:
+    if percentage is None:
+        return percent_pb2.FractionalPercent(numerator=100)
+    return fractional_percent(percentage.value)

@@ -1,4 +1,4 @@
-"""Routes, encoded: those of a VirtualService for a client, and the one that a service has without any."""
+"""Encoded routes: those of a VirtualService for a client, and the default route of a service without one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.core.protobuf import encode, seconds
 from mesh_pilot.envoy.core.templates import Template, template
 from mesh_pilot.envoy.filters import per_route_filters
-from mesh_pilot.envoy.routes.action import default_retries, forward, redirect, respond
-from mesh_pilot.envoy.routes.hash import hash_policy
+from mesh_pilot.envoy.routes.action import default_retries, forward, hash_policy, redirect, respond
 from mesh_pilot.envoy.routes.headers import header_operations
 from mesh_pilot.envoy.routes.match import route_match
 from mesh_pilot.incremental import derived
@@ -26,41 +25,39 @@ DEFAULT_NAME = "default"
 
 
 class EncodedRoute(NamedTuple):
-    """A route as bytes."""
-
     data: bytes
     matches_all: bool
-    """Whether no request goes past it: nothing may stand behind it."""
+    """True if it matches every request, so that routes after it are never used."""
 
 
 @derived
 def virtual_service_routes(view: View, key: ConfigKey, client: RouteClient, port: int) -> tuple[EncodedRoute, ...]:
-    """The routes of a VirtualService for a client that came in on a port, in order."""
-    found = select(http_rules(view, key), client, port)
-    return tuple(_encoded(_route(view, key, rule, match, client, port)) for rule, match in found)
+    """The routes of a VirtualService for a client that connects to a port, in order."""
+    selected = select(http_rules(view, key), client, port)
+    return tuple(_encoded(_route(view, key, rule, match, client, port)) for rule, match in selected)
 
 
 def service_routes(view: View, host: str, port: int, rule: DestinationRuleRef) -> tuple[EncodedRoute, ...]:
-    """The one route to a service that no VirtualService is for; ``rule`` is its DestinationRule.
+    """The one route to a service without a VirtualService; ``rule`` is its DestinationRule.
 
-    Not derived: most services have no other routes, and to remember this one would cost more than to make it.
+    Not derived: most services have no other routes, and to memoise this one would cost more than to make it.
     """
     cluster, operation = outbound(host, port), f"{host}:{port}/*"
     hashed = hash_policy(view, rule, port)
     if hashed is None:
-        contents = {"cluster": (cluster.encode(),), "operation": (operation.encode(),)}
-        return (EncodedRoute(_shared_route(view).fill(contents), True),)
+        values = {"cluster": (cluster.encode(),), "operation": (operation.encode(),)}
+        return (EncodedRoute(_route_template(view).fill(values), True),)
     route = _service_route(view, cluster, operation)
     route.route.hash_policy.append(hashed)
     return (_encoded(route),)
 
 
 @derived
-def _shared_route(view: View) -> Template:
-    """The routes of services, with blanks for what each has of its own."""
-    marks = {"cluster": "\0cluster", "operation": "\0operation"}
-    route = _service_route(view, marks["cluster"], marks["operation"])
-    return template(encode(route), {name: mark.encode() for name, mark in marks.items()})
+def _route_template(view: View) -> Template:
+    """The byte template of services' routes."""
+    placeholders = {"cluster": "\0cluster", "operation": "\0operation"}
+    route = _service_route(view, **placeholders)
+    return template(encode(route), {name: value.encode() for name, value in placeholders.items()})
 
 
 def _service_route(view: View, cluster: str, operation: str) -> rc.Route:
@@ -72,7 +69,7 @@ def _service_route(view: View, cluster: str, operation: str) -> rc.Route:
 
 
 def default_route(cluster: str, operation: str) -> rc.Route:
-    """Everything to one cluster, for as long as it takes."""
+    """All requests to one cluster, without timeouts."""
     route = rc.Route(name=DEFAULT_NAME, match=route_match(None), decorator=rc.Decorator(operation=operation))
     action = route.route
     action.cluster = cluster
@@ -108,12 +105,12 @@ def _name(spec: api.HttpRoute, match: api.HttpMatchRequest | None) -> str:
 
 
 def _operation(route: rc.Route, virtual_service: str, port: int) -> str:
-    """What traces call the route: destination (the VirtualService, where there are several), port and path."""
+    """The route's name in traces: destination (the VirtualService, if there are several), port and path."""
     match = route.match
     path = match.path or match.safe_regex.regex or f"{match.prefix}*"
     target = parse_cluster(route.route.cluster)
-    where = f"{target.host}:{target.port}" if target is not None else f"{virtual_service}:{port}"
-    return where + path
+    host = f"{target.host}:{target.port}" if target is not None else f"{virtual_service}:{port}"
+    return host + path
 
 
 def _encoded(route: rc.Route) -> EncodedRoute:

@@ -1,4 +1,4 @@
-"""Header operations: what a route or one of its destinations changes on requests and responses."""
+"""Header operations: the headers that a route or a destination adds to and removes from requests and responses."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ OVERWRITE = base_pb2.HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 
 @attrs.frozen
 class HeaderOperations:
-    """What is done to headers. Envoy has the same four lists on routes and on weighted clusters."""
+    """Changes of headers. Envoy has the same four lists on routes and on weighted clusters."""
 
     request_add: tuple[base_pb2.HeaderValueOption, ...] = ()
     request_remove: tuple[str, ...] = ()
     response_add: tuple[base_pb2.HeaderValueOption, ...] = ()
     response_remove: tuple[str, ...] = ()
     authority: str = ""
-    """The host that the request gets; Envoy rewrites it by a field of its own."""
+    """The host to set on requests; Envoy has a separate field for it."""
 
     def write_to(self, target: rc.Route | rc.WeightedCluster.ClusterWeight) -> None:
         """Append to the four lists."""
@@ -37,28 +37,28 @@ NO_OPERATIONS = HeaderOperations()
 
 
 def header_operations(headers: api.Headers | None) -> HeaderOperations:
-    """What a ``headers`` block says; the host among headers to set becomes ``authority``."""
+    """The operations of a ``headers`` block; a host among the headers to set or add becomes ``authority``."""
     if headers is None:
         return NO_OPERATIONS
     request, response = headers.request, headers.response
     return HeaderOperations(
         request_add=tuple(_changes(request)) if request is not None else (),
-        request_remove=tuple(_plain(request.remove)) if request is not None else (),
+        request_remove=tuple(_ordinary(request.remove)) if request is not None else (),
         response_add=tuple(_changes(response)) if response is not None else (),
-        response_remove=tuple(_plain(response.remove)) if response is not None else (),
+        response_remove=tuple(_ordinary(response.remove)) if response is not None else (),
         authority=(_authority(request.set) or _authority(request.add)) if request is not None else "",
     )
 
 
 def _changes(operations: api.HeadersHeaderOperations) -> Iterator[base_pb2.HeaderValueOption]:
     for values, action in ((operations.set, OVERWRITE), (operations.add, APPEND)):
-        for name in sorted(_plain(values)):
+        for name in sorted(_ordinary(values)):
             header = base_pb2.HeaderValue(key=name, value=values[name])
             yield base_pb2.HeaderValueOption(header=header, append_action=action)
 
 
-def _plain(names: Iterable[str]) -> Iterator[str]:
-    """Without the host and other pseudo headers, which Envoy does not let lists change."""
+def _ordinary(names: Iterable[str]) -> Iterator[str]:
+    """Header names without the host and pseudo headers: Envoy does not let these lists change them."""
     return (name for name in names if not name.startswith(":") and name.lower() != "host")
 
 

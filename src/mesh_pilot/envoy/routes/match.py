@@ -1,4 +1,4 @@
-"""Matches: an HTTPMatchRequest as Envoy's RouteMatch. What the control plane itself decides on leaves no trace."""
+"""Route matches: an HTTPMatchRequest as Envoy's RouteMatch, without the conditions that the control plane evaluates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mesh_pilot.mesh.virtual_services.rules import ANY_VALUE
 
 
 def route_match(match: api.HttpMatchRequest | None) -> rc.RouteMatch:
-    """The conditions that a proxy checks; without any, everything matches."""
+    """The conditions that the proxy evaluates; without any, all requests match."""
     if match is None:
         return rc.RouteMatch(prefix="/")
     result = _path(match.uri)
@@ -50,7 +50,7 @@ def _header(name: str, value: api.StringMatch) -> rc.HeaderMatcher:
 
 
 def _absent(name: str, value: api.StringMatch) -> rc.HeaderMatcher:
-    """A header that must not have a value; a request without the header has not."""
+    """A header that must not have a value; requests without the header match."""
     matcher = _header(name, value)
     matcher.invert_match = True
     matcher.treat_missing_header_as_empty = matcher.HasField("string_match")

@@ -1,4 +1,4 @@
-"""Retries: an HTTPRetry as Envoy's RetryPolicy, over Istio's default of two retries on failures that are safe."""
+"""Retries: an HTTPRetry as Envoy's RetryPolicy. Istio's default is two retries of failures that are safe to retry."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ DEFAULT_STATUS_CODES = (503,)
 STATUS_CODES = "retriable-status-codes"
 
 HOST_SELECTION_ATTEMPTS = 5
-"""Times that another endpoint is looked for before one that failed already is taken again."""
+"""Attempts to pick another endpoint before one that failed already is used again."""
 PRIORITY_UPDATE_FREQUENCY = 2
-"""Failures at a priority before it is left for the next."""
+"""Failed attempts at a priority before the next one is tried."""
 
 
 def retry_policy(retries: api.HttpRetry | None) -> rc.RetryPolicy | None:
-    """The policy of a route; None where retries are switched off (``attempts: 0``). Nothing said: the default."""
+    """The retry policy of a route, or the default for None; None if retries are off (``attempts: 0``)."""
     if retries is None:
         retries = api.HttpRetry(attempts=DEFAULT_ATTEMPTS)
     if retries.attempts <= 0:
@@ -48,7 +48,7 @@ def retry_policy(retries: api.HttpRetry | None) -> rc.RetryPolicy | None:
 
 
 def _conditions(retry_on: str) -> tuple[str, Iterable[int]]:
-    """(Envoy's conditions, status codes): users write both into one list."""
+    """(Envoy's conditions, status codes): ``retryOn`` lists both."""
     if not retry_on:
         return DEFAULT_RETRY_ON, DEFAULT_STATUS_CODES
     parts = [part.strip() for part in retry_on.split(",") if part.strip()]
