@@ -15,7 +15,7 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
 )
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.envoy.envoy_filter.parsed import Parsed, parse_filter
+from mesh_pilot.envoy.envoy_filter.parse import Parsed, parse_filter
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE, Resource

@@ -12,7 +12,7 @@ import structlog
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.envoy.envoy_filter.merge import merge
-from mesh_pilot.envoy.envoy_filter.problems import problems
+from mesh_pilot.envoy.envoy_filter.parse import filter_problems
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete
 from mesh_pilot.model.proxy import Proxy
@@ -87,7 +87,7 @@ def test_an_edit_reaches_what_it_patches_and_nothing_else() -> None:
     assert listeners.snapshot() is listeners_before
     after = shop.world.memo.statistics().calls
     called = {name for name in after if after[name] != calls.get(name, 0)}
-    ours = {"_heads", "parsed", "patches_for", "cluster_membership", "edited_cluster", "patched_cluster"}
+    ours = {"_heads", "parsed", "patches_for", "patched_clusters", "unwrap_plan", "patched_cluster", "unwrap_resource"}
     assert {name for name in called if not name.startswith("_policy")} <= ours
     assert shop.cluster(API_80).connect_timeout.seconds == 4
 
@@ -157,7 +157,7 @@ def test_what_is_wrong_with_patches_for_other_proxies_is_not_said_of_this_one() 
     bad = patch("CLUSTER", "MERGE", {"connect_timeout": "soon"}, proxy={"metadata": {"ZONE": "b"}})
     shop = Shop(envoy_filter(bad, patch("CLUSTER", "MERGE", BUFFER)))
     assert shop.problems == ()
-    assert problems(shop.world.memo.view, shop.resources.target.filters) == ()
+    assert filter_problems(shop.world.memo.view, shop.resources.target.filters) == ()
 
 
 def test_problems_with_route_tables_are_those_of_the_tables_that_are_asked_for() -> None:
@@ -229,7 +229,7 @@ def test_an_internal_error_in_reading_a_patch_costs_that_patch(monkeypatch: pyte
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("mesh_pilot.envoy.envoy_filter.parsed.read_value", fail)
+    monkeypatch.setattr("mesh_pilot.envoy.envoy_filter.parse.read_value", fail)
     gone = patch("CLUSTER", "REMOVE", cluster={"name": "outbound|9000||api.shop.svc.cluster.local"})
     with structlog.testing.capture_logs() as entries:
         shop = Shop(envoy_filter(patch("CLUSTER", "MERGE", BUFFER), gone))

@@ -14,8 +14,9 @@ from mesh_pilot.envoy.catalog.generators import PartKey, Parts, hosts_of, parts_
 from mesh_pilot.envoy.catalog.resource_sets import AT_ONCE, JoinedSet, LiveSet, Part
 from mesh_pilot.envoy.catalog.table_sets import TableSets
 from mesh_pilot.envoy.clusters.placeholders import no_endpoints, placeholder
+from mesh_pilot.envoy.envoy_filter.parse import filter_problems
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
-from mesh_pilot.envoy.envoy_filter.problems import plan_problems, problems, table_problems
+from mesh_pilot.envoy.envoy_filter.plans import plan_problems, table_problems
 from mesh_pilot.incremental import ByName, Query, Watch
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
@@ -227,7 +228,7 @@ class WorldResources:
             return ()
         view = self._world.memo.view
         seen = {} if seen is None else seen
-        found = dict.fromkeys(problems(view, target.filters))
+        found = dict.fromkeys(filter_problems(view, target.filters))
         tables = self._host_sets.tables if self._host_sets is not None else ()
         for part in (*(p for parts in self._parts.values() for p in parts), *map(self._hosts_part, tables)):
             if part not in seen:

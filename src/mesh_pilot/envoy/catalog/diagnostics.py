@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias, TypeVar
 import attrs
 
 from mesh_pilot.envoy.catalog.generators import PartKey
-from mesh_pilot.envoy.envoy_filter.parsed import parsed
+from mesh_pilot.envoy.envoy_filter.parse import parsed
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.envoy.filters.ext_authz import missing_provider
 from mesh_pilot.envoy.gateway.generators import gateway_conflicts

@@ -11,16 +11,17 @@ from mesh_pilot.envoy.catalog.virtual_hosts import gateway_hosts, sidecar_hosts
 from mesh_pilot.envoy.clusters import inbound as inbound_clusters
 from mesh_pilot.envoy.clusters import outbound as clusters
 from mesh_pilot.envoy.endpoints import assignments as endpoints
-from mesh_pilot.envoy.envoy_filter.hosts import patched_hosts
 from mesh_pilot.envoy.envoy_filter.patch import Context
 from mesh_pilot.envoy.envoy_filter.plans import (
-    PatchedPart,
+    PlanPatcher,
+    UnpatchedPlan,
     patched_clusters,
     patched_extensions,
+    patched_hosts,
     patched_listeners,
-    patched_route,
+    unwrap_plan,
 )
-from mesh_pilot.envoy.envoy_filter.resources import PatchTask
+from mesh_pilot.envoy.envoy_filter.resources import PatchTask, patched_table, unwrap_by_name
 from mesh_pilot.envoy.gateway import generators as gateways
 from mesh_pilot.envoy.grpc.clusters import grpc_assignment, grpc_cluster
 from mesh_pilot.envoy.grpc.listeners import client_listener, server_listener
@@ -29,7 +30,7 @@ from mesh_pilot.envoy.listeners import inbound as inbound_listeners
 from mesh_pilot.envoy.listeners import outbound as listeners
 from mesh_pilot.envoy.routes import tables as routes
 from mesh_pilot.envoy.tls.secrets import workload_secret
-from mesh_pilot.incremental import NAME, ByName, Derived, Query, by_name, derived
+from mesh_pilot.incremental import NAME, ByName, Query, by_name, derived
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ProxyKeys
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, Resource
@@ -125,11 +126,11 @@ def _patched(target: ProxyKeys, parts: Parts) -> Parts:
     main = attrs.evolve(tables, router=None)
     inbound = PatchTask(target.filters, Context.SIDECAR_INBOUND)
 
-    def plans(type_url: str, patched: Derived[[PatchedPart], Plan]) -> tuple[PartKey, ...]:
+    def plans(type_url: str, patcher: PlanPatcher) -> tuple[PartKey, ...]:
         base, *rest = (query for _, query in parts[type_url] if isinstance(query, Query))
-        first = PatchedPart(main, base)
-        others = (PatchedPart(inbound, query, target.workload, first) for query in rest)
-        return tuple((type_url, patched.query(part)) for part in (first, *others))
+        first = UnpatchedPlan(main, base)
+        others = (UnpatchedPlan(inbound, query, target.workload, first) for query in rest)
+        return tuple((type_url, unwrap_plan.query(patcher.query(plan))) for plan in (first, *others))
 
     return {
         **parts,
@@ -137,7 +138,7 @@ def _patched(target: ProxyKeys, parts: Parts) -> Parts:
         LISTENER: plans(LISTENER, patched_listeners),
         EXTENSION: plans(EXTENSION, patched_extensions),
         ROUTE: tuple(
-            (ROUTE, by_name(patched_route.query(tables, query, NAME)))
+            (ROUTE, by_name(unwrap_by_name.query(by_name(patched_table.query(tables, query, NAME)), NAME)))
             for _, query in parts[ROUTE]
             if isinstance(query, ByName)
         ),

@@ -1,8 +1,24 @@
-"""EnvoyFilter: patches to what the translators generate, as a layer over them that they know nothing of.
+"""EnvoyFilter: patches to generated resources, as a layer over the translators, which know nothing of it.
 
-``selection`` says which EnvoyFilters are for a proxy (``Target.filters``). Where there are any, the catalog uses the
-plans of ``plans`` in place of the translators' own; what no patch is for is still the very same resource that other
-proxies have. A patch that can't be carried out costs only itself: ``problems`` lists what did not work and why.
+Theory of operation
+-------------------
 
-Where the rules come from: Istio's reference of EnvoyFilter. What we do better than Pilot is said where it is done.
+``mesh.envoy_filter_selection`` finds the EnvoyFilters of a proxy (``ProxyKeys.filters``). Most proxies have none:
+nothing here is called for them. For others, ``catalog.generators`` puts the plans of this package in front of those of the
+translators. From an EnvoyFilter to bytes:
+
+1. ``parse`` parses each EnvoyFilter once, whatever proxy it is for. The value of a ``patch.Patch`` is an Envoy message,
+   which ``values`` reads from JSON.
+2. ``plans`` decides which resources there are: patches add and remove clusters, listeners and extension configs. A name
+   that no patch is for keeps the translator's own query, so its resource is shared with proxies without EnvoyFilters.
+3. ``resources`` derives each patched resource from the translator's one. If no patch changes it, it is the same object.
+4. ``apply`` applies patches to a decoded message: ``match`` finds what a patch is for, ``merge`` merges, and ``edit``
+   tries one change at a time and edits ordered lists of filters.
+
+A patch that cannot be applied costs only itself. Its ``PatchProblem`` is in the value it was found with: of an
+EnvoyFilter (``parse.Parsed``), of a plan (``plans.PatchedPlan``) or of a resource (``resources.PatchedResource``). The
+memo table remembers these, so problems cost nothing to collect; streams read them through ``unwrap_plan`` and
+``unwrap_resource`` and are not woken when only problems change.
+
+Rules: Istio's EnvoyFilter reference; ``docs/envoy-filters.md`` lists what differs from Istio 1.14.
 """

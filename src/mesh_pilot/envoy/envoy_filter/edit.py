@@ -1,13 +1,22 @@
-"""One resource being patched: which patches there are, which were applied, and which could not be."""
+"""Applying patches to one resource: which were applied, which could not be, and changes to ordered lists of filters.
+
+Listener filters, network filters and HTTP filters are patched alike. First come all changes of membership and order,
+patch by patch, then all merges, so that a patch can merge into a filter that another has inserted.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import structlog
 
-from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Patch, PatchError, PatchProblem
+from mesh_pilot.envoy.envoy_filter.match import is_named, selected_name
+from mesh_pilot.envoy.envoy_filter.merge import fits_filter, merge_filter
+from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, FilterClass, Operation, Patch, PatchError, PatchProblem
+from mesh_pilot.envoy.envoy_filter.values import type_name
+from mesh_pilot.envoy.filters import HTTP_FILTERS
 from mesh_pilot.model.config import ConfigKey
 
 T = TypeVar("T")
@@ -16,20 +25,22 @@ log = structlog.get_logger(scope="envoy")
 
 
 class Edit:
-    """What is done to one resource. Each patch is tried by itself: one that fails leaves the others alone."""
+    """One attempt to apply patches to a resource. A patch that fails has no influence on the others.
+
+    State: the patches that changed the resource, and the problems of those that could not.
+    """
 
     def __init__(self, patches: Iterable[Patch], resource: str) -> None:
-        """``resource`` is what problems are said of: ``cluster outbound|80||a``."""
+        """``resource`` names the resource in problems: ``cluster outbound|80||a``."""
         self._patches: dict[ApplyTo, list[Patch]] = {}
         for patch in patches:
             self._patches.setdefault(patch.apply_to, []).append(patch)
         self._resource = resource
-        self._used: dict[ConfigKey, None] = {}
+        self._applied: dict[ConfigKey, None] = {}
         self._problems: dict[PatchProblem, None] = {}
         self.changes = 0
         """How many times a patch was applied."""
-        self.tried: Patch | None = None
-        """The last patch that was tried."""
+        self.last_tried: Patch | None = None
 
     def __repr__(self) -> str:
         return f"<Edit of {self._resource}: {self.changes} changes, {len(self._problems)} problems>"
@@ -37,55 +48,164 @@ class Edit:
     @property
     def configs(self) -> tuple[ConfigKey, ...]:
         """The EnvoyFilters that changed the resource."""
-        return tuple(self._used)
+        return tuple(self._applied)
 
     @property
     def problems(self) -> tuple[PatchProblem, ...]:
         return tuple(self._problems)
 
-    def of(self, kind: ApplyTo) -> Sequence[Patch]:
+    def patches_to(self, kind: ApplyTo) -> Sequence[Patch]:
         """The patches to objects of a kind, in the order in which they apply."""
         return self._patches.get(kind, ())
 
     def report(self, problems: Iterable[PatchProblem]) -> None:
-        """Add problems that were found elsewhere."""
+        """Add problems of earlier attempts."""
         self._problems.update(dict.fromkeys(problems))
 
     def apply(self, patch: Patch, change: Callable[[], bool]) -> None:
-        """Try a change, which says whether it found anything to do."""
-        self.tried = patch
+        """Call ``change``, which returns False if there was nothing to change."""
+        self.last_tried = patch
         try:
-            done = change()
+            changed = change()
         except PatchError as error:
             self._problems[PatchProblem(patch.config, patch.index, str(error), self._resource)] = None
             return
-        if done:
+        if changed:
             self.changes += 1
-            self._used[patch.config] = None
+            self._applied[patch.config] = None
 
 
-def edited(patches: Iterable[Patch], resource: str, change: Callable[[Edit], T]) -> tuple[T, Edit]:
-    """What ``change`` returns for an ``Edit`` of a resource, and that edit. ``change`` has to begin anew at each call.
+def apply_patches(patches: Iterable[Patch], resource: str, change: Callable[[Edit], T]) -> tuple[T, Edit]:
+    """Call ``change`` with an ``Edit`` of a resource; returns its result and the edit. It must start anew at each call.
 
-    Where it raises (a fault of ours, or bytes that cannot be decoded), that is put down to the patch that was tried
-    last. The resource is edited again without it, so that it costs neither the resource nor the other patches.
+    If it raises (a bug of ours, or bytes that cannot be decoded), the patch that was tried last is to blame. The
+    resource is edited again without that patch, which costs neither the resource nor the other patches.
     """
-    left = tuple(patches)
-    broken: list[PatchProblem] = []
+    remaining = tuple(patches)
+    failed: list[PatchProblem] = []
     while True:
-        edit = Edit(left, resource)
+        edit = Edit(remaining, resource)
         try:
             result = change(edit)
         except Exception as error:
-            tried = edit.tried
-            if tried is None:
+            culprit = edit.last_tried
+            if culprit is None:
                 raise
             log.error(
-                "patch failed; the resource goes without it", resource=resource, patch=tried.where, exc_info=error
+                "patch failed; the resource goes without it", resource=resource, patch=culprit.path, exc_info=error
             )
             reason = f"it can't be applied ({type(error).__name__}: {error})"
-            broken.append(PatchProblem(tried.config, tried.index, reason, resource))
-            left = tuple(p for p in left if p is not tried)
+            failed.append(PatchProblem(culprit.config, culprit.index, reason, resource))
+            remaining = tuple(p for p in remaining if p is not culprit)
             continue
-        edit.report(broken)
+        edit.report(failed)
         return result, edit
+
+
+# -- lists of filters
+
+_HTTP = "envoy.extensions.filters.http"
+_NETWORK = "envoy.extensions.filters.network"
+
+HTTP_CONNECTION_MANAGER = f"{_NETWORK}.http_connection_manager.v3.HttpConnectionManager"
+
+TERMINAL = frozenset(
+    (
+        f"{_HTTP}.router.v3.Router",
+        HTTP_CONNECTION_MANAGER,
+        f"{_NETWORK}.tcp_proxy.v3.TcpProxy",
+        f"{_NETWORK}.redis_proxy.v3.RedisProxy",
+        f"{_NETWORK}.thrift_proxy.v3.ThriftProxy",
+        f"{_NETWORK}.direct_response.v3.Config",
+        f"{_NETWORK}.echo.v3.Echo",
+    )
+)
+"""Types of terminal filters, which must be the last of their list."""
+
+_OTHERS_IN_CLASS: Mapping[FilterClass, tuple[str, ...]] = {
+    FilterClass.AUTHN: (
+        f"{_HTTP}.oauth2.v3.OAuth2",
+        f"{_HTTP}.basic_auth.v3.BasicAuth",
+        f"{_HTTP}.api_key_auth.v3.ApiKeyAuth",
+    ),
+    FilterClass.AUTHZ: (f"{_NETWORK}.rbac.v3.RBAC", f"{_NETWORK}.ext_authz.v3.ExtAuthz"),
+}
+"""Types of filters in a class besides the HTTP filters that translators generate."""
+
+
+def _types_in(*classes: FilterClass) -> frozenset[str]:
+    generated = [f.config.DESCRIPTOR.full_name for f in HTTP_FILTERS if f.filter_class in classes]
+    return frozenset(generated).union(*(_OTHERS_IN_CLASS[c] for c in classes))
+
+
+PREDECESSORS: Mapping[FilterClass, frozenset[str]] = {
+    FilterClass.AUTHN: _types_in(FilterClass.AUTHN),
+    FilterClass.AUTHZ: _types_in(FilterClass.AUTHN, FilterClass.AUTHZ),
+}
+"""The types of filters after which one that is added with a ``filterClass`` goes. STATS is missing: Istio adds these
+before its own statistics filters, which stock Envoys do not have, so they go to the end."""
+
+# The three messages for filters have the fields name and typed_config in common, but no type: hence Any.
+
+
+def patch_filters(edit: Edit, filters: Any, patches: Sequence[Patch]) -> None:
+    """Apply patches that match its container to a repeated field of filters."""
+    for patch in patches:
+        if not patch.is_merge:
+            edit.apply(patch, partial(_change_list, filters, patch))
+    for filter_ in filters:
+        for patch in patches:
+            if patch.is_merge and _merges_into(filter_, patch):
+                edit.apply(patch, partial(_merge_filter, filter_, patch))
+
+
+def config_type(filter_: Any) -> str:
+    """The type name of a filter's config; empty if it has none."""
+    return type_name(filter_.typed_config.type_url)
+
+
+def _merges_into(filter_: Any, patch: Patch) -> bool:
+    """True if a merge is for this filter: by name, or for all of its type if it names none."""
+    name = selected_name(patch)
+    return is_named(name, filter_.name) if name else fits_filter(filter_, patch)
+
+
+def _merge_filter(filter_: Any, patch: Patch) -> bool:
+    merge_filter(filter_, patch)
+    return True
+
+
+def _change_list(filters: Any, patch: Patch) -> bool:
+    """Add, insert, replace or remove a filter; False if the filter that the patch names is not there."""
+    name = selected_name(patch)
+    named = [index for index, filter_ in enumerate(filters) if name and is_named(name, filter_.name)]
+    if patch.operation is Operation.ADD:
+        filters.insert(_end(filters, patch.filter_class), patch.message)
+        return True
+    if name and not named:
+        return False
+    match patch.operation:
+        case Operation.REMOVE:
+            for index in reversed(named):
+                del filters[index]
+        case Operation.REPLACE:
+            filters[named[0]].CopyFrom(patch.message)
+        case Operation.INSERT_AFTER:
+            filters.insert(named[0] + 1 if named else _end(filters), patch.message)
+        case Operation.INSERT_BEFORE:
+            filters.insert(named[0] if named else 0, patch.message)
+        case Operation.INSERT_FIRST:
+            filters.insert(0, patch.message)
+    return True
+
+
+def _end(filters: Any, filter_class: FilterClass = FilterClass.UNSPECIFIED) -> int:
+    """The index for an added filter: after those of its class, else before the terminal filter.
+
+    Pilot adds after the terminal filter, and Envoy refuses such a listener.
+    """
+    predecessors = PREDECESSORS.get(filter_class)
+    if predecessors is not None:
+        return max((index + 1 for index, f in enumerate(filters) if config_type(f) in predecessors), default=0)
+    count = len(filters)
+    return count - 1 if count and config_type(filters[-1]) in TERMINAL else count

@@ -1,4 +1,4 @@
-"""Whether a patch is for an object: conditions on it and on what it is part of. Conditions that are absent hold."""
+"""Matches of patches: conditions on an object and on what contains it. An absent condition is true."""
 
 from __future__ import annotations
 
@@ -9,21 +9,27 @@ from envoy.config.route.v3 import route_components_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Context, Patch
+from mesh_pilot.envoy.filters import HTTP_FILTERS
 from mesh_pilot.envoy.listeners.inbound_chains import VIRTUAL_INBOUND
 from mesh_pilot.envoy.listeners.outbound import VIRTUAL_OUTBOUND
 from mesh_pilot.mesh.names import Direction, parse_cluster
 
-Action = api.EnvoyFilterRouteConfigurationMatchRouteMatchAction
+RouteAction = api.EnvoyFilterRouteConfigurationMatchRouteMatchAction
 
-ACTIONS = {"route": Action.ROUTE, "redirect": Action.REDIRECT, "direct_response": Action.DIRECT_RESPONSE}
-"""What a route does, by the field that says it."""
+_ROUTE_ACTIONS = {
+    "route": RouteAction.ROUTE,
+    "redirect": RouteAction.REDIRECT,
+    "direct_response": RouteAction.DIRECT_RESPONSE,
+}
+"""The action of a route by its field in Envoy's Route."""
 
-OLD_NAMES: Mapping[str, str] = {
+DEPRECATED_NAMES: Mapping[str, str] = {
+    **{filter_.name: filter_.deprecated_name for filter_ in HTTP_FILTERS if filter_.deprecated_name},
     **{
         f"envoy.filters.http.{name}": f"envoy.{name}"
         for name in (
-            "buffer", "cors", "csrf", "ext_authz", "fault", "grpc_http1_bridge", "grpc_json_transcoder", "grpc_web",
-            "gzip", "health_check", "ip_tagging", "lua", "router", "squash",
+            "buffer", "csrf", "grpc_http1_bridge", "grpc_json_transcoder", "gzip", "health_check", "ip_tagging", "lua",
+            "squash",
         )
     },
     "envoy.filters.http.dynamo": "envoy.http_dynamo_filter",
@@ -40,14 +46,14 @@ OLD_NAMES: Mapping[str, str] = {
         for name in ("http_inspector", "original_dst", "original_src", "proxy_protocol", "tls_inspector")
     },
 }  # fmt: skip
-"""What filters were called before Envoy 1.14: patches still match on it."""
+"""The names of filters before Envoy 1.14, by their names now: patches still match on them."""
 
 Ports = tuple[tuple[int, int], ...]
-"""Service ports of a router with the ports that it listens on for them."""
+"""Pairs of a router's service port and the port that it listens on for it."""
 
 
 def cluster_matches(match: api.EnvoyFilterClusterMatch | None, name: str, hosts: Collection[str] = ()) -> bool:
-    """``hosts`` are the services that an inbound cluster is for: its name does not say."""
+    """True if a cluster matches. ``hosts`` are the services of an inbound cluster, which its name does not contain."""
     if match is None:
         return True
     if match.name:
@@ -63,12 +69,13 @@ def cluster_matches(match: api.EnvoyFilterClusterMatch | None, name: str, hosts:
 
 
 def listener_may_match(patch: Patch, name: str) -> bool:
-    """Whether a patch can be for the listener of this name; which port it has decides the rest."""
+    """False if a patch cannot be for a listener of this name; otherwise the listener decides, by its port."""
     match = patch.match.listener
     return match is None or match.name in ("", name)
 
 
 def listener_matches(patch: Patch, listener: listener_pb2.Listener) -> bool:
+    """True if a listener matches. ``chain_matches`` checks the port on the virtual listeners."""
     match = patch.match.listener
     if match is None:
         return True
@@ -80,12 +87,12 @@ def listener_matches(patch: Patch, listener: listener_pb2.Listener) -> bool:
 
 
 def chain_matches(patch: Patch, listener: listener_pb2.Listener, chain: listener_components_pb2.FilterChain) -> bool:
-    """Given that the listener matches. On the listeners of captured traffic a port number is the chain's."""
+    """True if a filter chain of a matching listener matches. On the virtual listeners the port is the chain's."""
     outer = patch.match.listener
     if outer is None:
         return True
-    own = chain.filter_chain_match
-    if outer.port_number and _is_virtual(listener) and own.destination_port.value != outer.port_number:
+    chain_match = chain.filter_chain_match
+    if outer.port_number and _is_virtual(listener) and chain_match.destination_port.value != outer.port_number:
         return False
     match = outer.filter_chain
     if match is None:
@@ -93,22 +100,22 @@ def chain_matches(patch: Patch, listener: listener_pb2.Listener, chain: listener
     protocols = match.application_protocols.split(",") if match.application_protocols else ()
     return (
         match.name in ("", chain.name)
-        and (not match.sni or match.sni in own.server_names)
-        and match.transport_protocol in ("", own.transport_protocol)
-        and all(p.strip() in own.application_protocols for p in protocols)
-        and match.destination_port in (0, own.destination_port.value)
+        and (not match.sni or match.sni in chain_match.server_names)
+        and match.transport_protocol in ("", chain_match.transport_protocol)
+        and all(p.strip() in chain_match.application_protocols for p in protocols)
+        and match.destination_port in (0, chain_match.destination_port.value)
     )
 
 
 def network_filter_name(patch: Patch) -> str:
-    """The network filter that a patch is about; empty: any."""
+    """The network filter that a patch selects; empty: any."""
     listener = patch.match.listener
     chain = listener.filter_chain if listener is not None else None
     return chain.filter.name if chain is not None and chain.filter is not None else ""
 
 
 def selected_name(patch: Patch) -> str:
-    """The filter that a patch to filters is about, or goes before or after; empty: none in particular."""
+    """The filter that a patch to filters changes, or is inserted next to; empty: none is named."""
     listener = patch.match.listener
     if listener is None:
         return ""
@@ -120,13 +127,13 @@ def selected_name(patch: Patch) -> str:
     return outer.sub_filter.name if outer is not None and outer.sub_filter is not None else ""
 
 
-def is_named(wanted: str, name: str) -> bool:
-    """Whether a filter has the name that a match says, which may be its old one."""
-    return wanted in (name, OLD_NAMES.get(name, name))
+def is_named(matched: str, name: str) -> bool:
+    """True if a match's name is that of a filter, which may be the deprecated one."""
+    return matched in (name, DEPRECATED_NAMES.get(name, name))
 
 
 def table_matches(patch: Patch, name: str, context: Context, ports: Ports) -> bool:
-    """For a route configuration, by its name; ``ports`` are those of a router."""
+    """True if the route table of this name matches; ``ports`` are those of a router."""
     match = patch.match.route_configuration
     if match is None:
         return True
@@ -143,7 +150,7 @@ def table_matches(patch: Patch, name: str, context: Context, ports: Ports) -> bo
 
 
 def virtual_host_matches(patch: Patch, host: route_components_pb2.VirtualHost) -> bool:
-    """Given that the route configuration matches."""
+    """True if a virtual host of a matching route table matches."""
     match = patch.match.route_configuration
     vhost = match.vhost if match is not None else None
     if vhost is None:
@@ -152,19 +159,19 @@ def virtual_host_matches(patch: Patch, host: route_components_pb2.VirtualHost) -
 
 
 def names_route(patch: Patch) -> bool:
-    """Whether a patch is about some routes only."""
+    """True if a patch selects routes by name or action."""
     return _route_match(patch) is not None
 
 
 def route_matches(patch: Patch, route: route_components_pb2.Route) -> bool:
-    """Given that the virtual host matches."""
+    """True if a route of a matching virtual host matches."""
     match = _route_match(patch)
     if match is None:
         return True
     if match.name not in ("", route.name):
         return False
-    action = ACTIONS.get(route.WhichOneof("action") or "")
-    return match.action is Action.ANY or action is None or action is match.action
+    action = _ROUTE_ACTIONS.get(route.WhichOneof("action") or "")
+    return match.action is RouteAction.ANY or action is None or action is match.action
 
 
 def _route_match(patch: Patch) -> api.EnvoyFilterRouteConfigurationMatchRouteMatch | None:
@@ -177,7 +184,7 @@ def _is_virtual(listener: listener_pb2.Listener) -> bool:
 
 
 def _table_port(name: str) -> int:
-    """The port in the name of a sidecar's table; 0 where it has none."""
+    """The port in the name of a sidecar's table; 0: none."""
     parts = parse_cluster(name)
     if parts is not None:
         return parts.port
@@ -185,8 +192,10 @@ def _table_port(name: str) -> int:
 
 
 def _gateway_table(name: str) -> tuple[int, str, str]:
-    """Port, its name and ``namespace/gateway`` of a router's table: plaintext servers share theirs, and have only the
-    port."""
+    """Port, port name and ``namespace/gateway`` in the name of a router's table.
+
+    Plaintext servers share a table by their port; its name has neither port name nor Gateway.
+    """
     parts = name.split(".")
     port = int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else 0
     if parts[0] == "https" and len(parts) >= 5:
@@ -194,6 +203,6 @@ def _gateway_table(name: str) -> tuple[int, str, str]:
     return port, "", ""
 
 
-def _server_ports(bound: int, ports: Ports) -> Collection[int]:
-    """The ports that servers of Gateways have where the router listens on this one."""
-    return [service for service, listens in ports if listens == bound] or (bound,)
+def _server_ports(listens_on: int, ports: Ports) -> Collection[int]:
+    """The ports of Gateway servers for which the router listens on this port."""
+    return [service for service, port in ports if port == listens_on] or (listens_on,)

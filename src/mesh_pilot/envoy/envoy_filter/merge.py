@@ -1,8 +1,10 @@
-"""Merging: a partial message into one that was generated.
+"""Merging a partial message into a generated one, as protobuf merges: fields that are set override, lists grow,
+entries of maps are replaced. There are three differences:
 
-As protobuf merges (what is set overrides, lists grow, entries of maps are replaced), with three differences: durations,
-wrapped scalars and the like are replaced as a whole, so that an explicit ``0s`` or ``false`` counts; the configs of
-filters and transport sockets are merged inside their Any; and lists can be replaced (MERGE_AND_REPLACE_LIST).
+- durations, wrapped scalars and other messages for one value are replaced, so that an explicit ``0s`` or ``false``
+  counts;
+- the configs of filters and transport sockets are merged inside their Any;
+- lists can be replaced (``MERGE_AND_REPLACE_LIST``).
 """
 
 from __future__ import annotations
@@ -15,17 +17,17 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from mesh_pilot.envoy.core.protobuf import any_of
-from mesh_pilot.envoy.envoy_filter.known_types import type_name, unpack
 from mesh_pilot.envoy.envoy_filter.patch import Operation, Patch, PatchError
+from mesh_pilot.envoy.envoy_filter.values import type_name, unpack
 
-WHOLE = frozenset(
+SINGLE_VALUES = frozenset(
     f"google.protobuf.{name}"
     for name in (
         "Any", "BoolValue", "BytesValue", "DoubleValue", "Duration", "FloatValue", "Int32Value", "Int64Value",
         "StringValue", "Timestamp", "UInt32Value", "UInt64Value",
     )
 )  # fmt: skip
-"""Messages that are one value each."""
+"""Message types that are one value, which is replaced and not merged."""
 
 TYPED_CONFIG = "typed_config"
 
@@ -33,7 +35,7 @@ TYPED_CONFIG = "typed_config"
 def merge(
     target: Message, source: Message, *, replace_lists: bool = False, without: frozenset[str] = frozenset()
 ) -> None:
-    """Merge a message into another of its type; ``without`` names fields of it to leave alone."""
+    """Merge a message into another of its type, except for the fields named by ``without``."""
     for field, value in source.ListFields():
         if field.name in without:
             continue
@@ -43,7 +45,7 @@ def merge(
             _extend(getattr(target, field.name), value, field)
         elif field.message_type is None:
             setattr(target, field.name, value)
-        elif field.message_type.full_name in WHOLE:
+        elif field.message_type.full_name in SINGLE_VALUES:
             getattr(target, field.name).CopyFrom(value)
         else:
             inner = getattr(target, field.name)
@@ -52,7 +54,7 @@ def merge(
 
 
 def merge_patch(target: Message, patch: Patch, *, without: frozenset[str] = frozenset()) -> None:
-    """Merge the value of a patch that says MERGE or MERGE_AND_REPLACE_LIST."""
+    """Merge the value of a patch with the operation MERGE or MERGE_AND_REPLACE_LIST."""
     merge(target, patch.message, replace_lists=replaces_lists(patch), without=without)
 
 
@@ -61,13 +63,13 @@ def replaces_lists(patch: Patch) -> bool:
 
 
 def check_name(target: Any, source: Any) -> None:
-    """Raises PatchError where a merge would rename what others know by its name."""
+    """Raises PatchError if a merge would rename what other resources refer to by name."""
     if source.name and source.name != target.name:
         raise PatchError(f"{target.name} can't be renamed to {source.name} by a merge: others refer to it")
 
 
 def merge_any(target: any_pb2.Any, source: any_pb2.Any, *, replace_lists: bool = False) -> any_pb2.Any:
-    """The message in an Any with another of its type merged into it. Raises PatchError where the types differ."""
+    """The Any of a message with another of its type merged into it. Raises PatchError if the types differ."""
     if type_name(target.type_url) != type_name(source.type_url):
         raise PatchError(f"{type_name(source.type_url)} can't be merged into {type_name(target.type_url)}")
     merged = unpack(target)
@@ -76,7 +78,7 @@ def merge_any(target: any_pb2.Any, source: any_pb2.Any, *, replace_lists: bool =
 
 
 def merge_filter(target: Any, patch: Patch) -> None:
-    """Merge into a filter: inside its config where both have one. Raises PatchError where their types differ."""
+    """Merge into a filter, and inside its config. Raises PatchError if the types of the configs differ."""
     source: Any = patch.message
     lists = replaces_lists(patch)
     if not source.HasField(TYPED_CONFIG):
@@ -90,7 +92,7 @@ def merge_filter(target: Any, patch: Patch) -> None:
 
 
 def fits_filter(target: Any, patch: Patch) -> bool:
-    """Whether the config of a filter is of the type that a patch is to merge into it."""
+    """True if a patch can be merged into a filter: it has no config, or one of the same type."""
     source: Any = patch.message
     if not source.HasField(TYPED_CONFIG):
         return True
@@ -100,7 +102,7 @@ def fits_filter(target: Any, patch: Patch) -> bool:
 
 
 def merge_socket(target: base_pb2.TransportSocket, source: base_pb2.TransportSocket, *, replace_lists: bool) -> None:
-    """Merge a transport socket: inside its config where it is of the same type, else in its place."""
+    """Merge into a transport socket, inside its config if the types are the same; otherwise replace the config."""
     same = type_name(target.typed_config.type_url) == type_name(source.typed_config.type_url)
     if target.HasField(TYPED_CONFIG) and source.HasField(TYPED_CONFIG) and same:
         merged = merge_any(target.typed_config, source.typed_config, replace_lists=replace_lists)

@@ -1,4 +1,4 @@
-"""One patch of an EnvoyFilter, ready to be applied, and what may be wrong with one."""
+"""One patch of an EnvoyFilter, ready to be applied, and the problems that it may have."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ INSERTS = frozenset((Operation.INSERT_BEFORE, Operation.INSERT_AFTER, Operation.
 
 @attrs.frozen
 class Patch:
-    """What to change, and how."""
+    """One of ``spec.configPatches``."""
 
     config: ConfigKey
     """The EnvoyFilter."""
     index: int
-    """Its place in ``spec.configPatches``."""
+    """Its index in ``spec.configPatches``."""
     apply_to: ApplyTo
     operation: Operation
     match: api.EnvoyFilterEnvoyConfigObjectMatch
     value: Message | None
-    """The message to add or to merge, never to be changed; None only for REMOVE."""
+    """The message to add or to merge. Shared, never to be changed; None only for REMOVE."""
     filter_class: FilterClass = FilterClass.UNSPECIFIED
 
     @property
     def message(self) -> Message:
-        """The value, where the operation has one."""
+        """The value, for operations that have one."""
         assert self.value is not None
         return self.value
 
     @property
-    def where(self) -> str:
-        """Its place, for people: the EnvoyFilter and the path in it."""
+    def path(self) -> str:
+        """The EnvoyFilter and the path in it, for logs."""
         return f"{self.config}: spec.configPatches[{self.index}]"
 
     @property
@@ -53,14 +53,14 @@ class Patch:
 
 @attrs.frozen
 class PatchProblem:
-    """A patch that could not be carried out, wholly or in part. Everything else of the proxy stands."""
+    """A patch that could not be applied, or a part of one. The proxy's other configuration is unaffected."""
 
     config: ConfigKey
     patch: int
-    """Its place in ``spec.configPatches``."""
+    """Its index in ``spec.configPatches``."""
     reason: str
     resource: str = ""
-    """What it was to change (``cluster outbound|80||a``); empty where it is wrong whatever it is applied to."""
+    """What it was to change (``cluster outbound|80||a``); empty if it is wrong for every resource."""
     severity: Severity = Severity.ERROR
     """A warning: the patch is applied, but a part of it has no effect."""
 
@@ -74,4 +74,4 @@ class PatchProblem:
 
 
 class PatchError(ValueError):
-    """A patch that can't be applied to something, and why."""
+    """A patch cannot be parsed, or not be applied to an object; the text is the reason, for users."""

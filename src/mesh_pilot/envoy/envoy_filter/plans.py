@@ -1,173 +1,200 @@
-"""Plans with patches: which resources a proxy has once EnvoyFilters have added and removed some.
+"""Patched plans: the resources of a proxy after EnvoyFilters have added and removed some.
 
-A name that no patch is for keeps the translator's own call, so that its resource is shared with proxies that have
-no EnvoyFilters.
+A name that no patch is for keeps the translator's query, so its resource is shared with proxies without EnvoyFilters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Any
 
 import attrs
 
+from mesh_pilot.envoy.envoy_filter.apply import CLUSTER_KINDS, listener_kinds
 from mesh_pilot.envoy.envoy_filter.match import cluster_matches, listener_may_match
-from mesh_pilot.envoy.envoy_filter.parsed import patches_for
+from mesh_pilot.envoy.envoy_filter.parse import patches_for
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Operation, Patch, PatchProblem
 from mesh_pilot.envoy.envoy_filter.resources import (
-    CLUSTER_KINDS,
     PatchTask,
-    added,
-    listener_kinds,
+    added_resource,
     patched_cluster,
+    patched_host,
     patched_listener,
-    patched_table,
+    unwrap_by_name,
+    unwrap_resource,
 )
 from mesh_pilot.incremental import ByName, Derived, Query, derived
 from mesh_pilot.mesh.names import Direction, parse_cluster
 from mesh_pilot.mesh.proxy.instances import instances
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery, Workload, merged_plan
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.resource import Resource
 from mesh_pilot.world.view import View
+
+PatchRef = tuple[ConfigKey, int]
+"""An EnvoyFilter and the index of one of its patches."""
 
 
 @attrs.frozen(cache_hash=True)
-class PatchedPart:
-    """A translator's plan, to be patched for the task that it is for."""
+class UnpatchedPlan:
+    """A translator's plan, and how it is to be patched."""
 
     task: PatchTask
     base: Query[Plan | PlanShards]
     workload: Workload | None = None
-    """Whose inbound clusters they are: whose services ``cluster.service`` means."""
-    beside: PatchedPart | None = None
-    """Another part that a proxy has of the same type: no name may be in both. Given for the part that fewer proxies
-    share, so that the other depends on nothing of theirs. What is added for any task is in the other."""
+    """For inbound clusters: the workload whose services ``cluster.service`` refers to."""
+    sibling: UnpatchedPlan | None = None
+    """The proxy's other plan of the type; no name may be in both. Set on the less shared of the two, so that the more
+    shared one does not depend on it. Resources added for any context go into the other plan."""
 
 
 @attrs.frozen
-class Membership:
-    """Which resources there are."""
+class PatchedPlan:
+    """A plan with patches applied."""
 
     plan: Plan
-    problems: tuple[PatchProblem, ...]
+    """A listener that a patch removes is in it, and its resource is None."""
+    added: Mapping[str, PatchRef] = attrs.field(factory=dict)
+    """The patches that added resources, by the resource's name."""
+    problems: tuple[PatchProblem, ...] = ()
+    """Those of the plan; problems of a resource are in its ``PatchedResource``."""
 
 
-Added = tuple[ConfigKey, int]
-"""The patch that adds a resource: its EnvoyFilter, and its place there."""
-
-
-@derived
-def patched_clusters(view: View, part: PatchedPart) -> Plan:
-    """The clusters of a part."""
-    return cluster_membership(view, part).plan
+PlanPatcher = Derived[[UnpatchedPlan], PatchedPlan]
 
 
 @derived
-def patched_listeners(view: View, part: PatchedPart) -> Plan:
-    """The listeners of a part. One that a patch removes is planned, and comes out as None."""
-    return listener_membership(view, part).plan
+def unwrap_plan(view: View, patched: Query[PatchedPlan]) -> Plan:
+    """The plan alone, for streams: unchanged when only the problems change."""
+    return patched.get(view).plan
 
 
 @derived
-def patched_extensions(view: View, part: PatchedPart) -> Plan:
-    """The configs of extensions that a proxy asks for by name."""
-    return extension_membership(view, part).plan
-
-
-@derived
-def patched_route(view: View, task: PatchTask, base: ByName[Resource | None], name: str) -> Resource | None:
-    """The route table of this name."""
-    return patched_table(view, task, base.query(name))
-
-
-@derived
-def cluster_membership(view: View, part: PatchedPart) -> Membership:
-    task = part.task
+def patched_clusters(view: View, unpatched: UnpatchedPlan) -> PatchedPlan:
+    task = unpatched.task
     patches = patches_for(view, task.filters, task.context, CLUSTER_KINDS)
-    named = any(p.match.cluster is not None and p.match.cluster.service for p in patches)
-    hosts = _hosts_at(view, part.workload) if named and part.workload is not None else {}
+    by_service = any(p.match.cluster is not None and p.match.cluster.service for p in patches)
+    hosts_at = _hosts_at(view, unpatched.workload) if by_service and unpatched.workload is not None else {}
     plan: dict[str, ResourceQuery] = {}
-    for name, call in _base(view, part).items():
-        own = hosts.get(_inbound_port(name), ()) if hosts else ()
-        meant = [p for p in patches if cluster_matches(p.match.cluster, name, own)]
-        if not any(p.operation is Operation.REMOVE for p in meant):
-            merged = any(p.is_merge for p in meant)
-            plan[name] = patched_cluster.query(task, own, call) if merged else call
-    return _with_added(view, "cluster", cluster_membership, part, plan, patches)
+    for name, query in _base_plan(view, unpatched).items():
+        hosts = hosts_at.get(_inbound_port(name), ()) if hosts_at else ()
+        matching = [p for p in patches if cluster_matches(p.match.cluster, name, hosts)]
+        if any(p.operation is Operation.REMOVE for p in matching):
+            continue
+        if any(p.is_merge for p in matching):
+            query = unwrap_resource.query(patched_cluster.query(task, hosts, query))
+        plan[name] = query
+    return _with_added(view, "cluster", patched_clusters, unpatched, plan, patches)
 
 
 @derived
-def listener_membership(view: View, part: PatchedPart) -> Membership:
-    task = part.task
+def patched_listeners(view: View, unpatched: UnpatchedPlan) -> PatchedPlan:
+    task = unpatched.task
     patches = patches_for(view, task.filters, task.context, listener_kinds(task.context))
     plan: dict[str, ResourceQuery] = {}
-    for name, call in _base(view, part).items():
-        meant = any(listener_may_match(p, name) for p in patches)
-        plan[name] = patched_listener.query(task, call) if meant else call
-    own = [p for p in patches if p.apply_to is ApplyTo.LISTENER]
-    return _with_added(view, "listener", listener_membership, part, plan, own)
+    for name, query in _base_plan(view, unpatched).items():
+        # A name is all that a plan knows of a listener, so removing one is up to ``patched_listener``.
+        may_match = any(listener_may_match(p, name) for p in patches)
+        plan[name] = unwrap_resource.query(patched_listener.query(task, query)) if may_match else query
+    to_listeners = [p for p in patches if p.apply_to is ApplyTo.LISTENER]
+    return _with_added(view, "listener", patched_listeners, unpatched, plan, to_listeners)
 
 
 @derived
-def extension_membership(view: View, part: PatchedPart) -> Membership:
-    # Whoever asks for a name gets it, whatever it is for.
-    patches = patches_for(view, part.task.filters, None, (ApplyTo.EXTENSION_CONFIG,))
-    return _with_added(view, "extension config", extension_membership, part, dict(_base(view, part)), patches)
+def patched_extensions(view: View, unpatched: UnpatchedPlan) -> PatchedPlan:
+    """The extension configs that a proxy may request by name."""
+    # In any context: a request for a name does not say what it is for.
+    patches = patches_for(view, unpatched.task.filters, None, (ApplyTo.EXTENSION_CONFIG,))
+    plan = dict(_base_plan(view, unpatched))
+    return _with_added(view, "extension config", patched_extensions, unpatched, plan, patches)
 
 
-def _base(view: View, part: PatchedPart) -> Plan:
-    found = part.base.get(view)
-    return merged_plan(view, found) if isinstance(found, tuple) else found
+@derived
+def patched_hosts(view: View, task: PatchTask, base: ByName[Plan | PlanShards], table: str) -> Plan:
+    """The virtual hosts of a table as separate resources; ``base`` has those of any table, without patches."""
+    plan = _merged(view, base.query(table))
+    return {name: unwrap_resource.query(patched_host.query(task, query)) for name, query in plan.items()}
+
+
+def _base_plan(view: View, unpatched: UnpatchedPlan) -> Plan:
+    return _merged(view, unpatched.base)
+
+
+def _merged(view: View, query: Query[Plan | PlanShards]) -> Plan:
+    plan = query.get(view)
+    return merged_plan(view, plan) if isinstance(plan, tuple) else plan
 
 
 def _with_added(
     view: View,
-    what: str,
-    membership: Derived[[PatchedPart], Membership],
-    part: PatchedPart,
+    kind: str,
+    patcher: PlanPatcher,
+    unpatched: UnpatchedPlan,
     plan: dict[str, ResourceQuery],
     patches: Iterable[Patch],
-) -> Membership:
-    """A plan and what patches add to it; of things with one name the first stays."""
+) -> PatchedPlan:
+    """A plan with the resources that patches add. Of two with one name, the first stays."""
     problems: list[PatchProblem] = []
     adding = [p for p in patches if p.operation is Operation.ADD]
-    taken: Container[str] = ()
-    if part.beside is not None:
-        for name, (config, index) in _added_names(view, membership, part.beside):
+    sibling_names: Container[str] = ()
+    if unpatched.sibling is not None:
+        for name, (config, index) in _added_names(view, patcher, unpatched.sibling):
             if plan.pop(name, None) is not None:
-                reason = f"the {what} of this name that the proxy has for inbound traffic gives way to this one"
-                problems.append(PatchProblem(config, index, reason, f"{what} {name}"))
-        adding = [p for p in adding if p.match.context is part.task.context]
-        taken = membership(view, part.beside).plan if adding else ()
+                reason = f"the {kind} of this name that the proxy has for inbound traffic gives way to this one"
+                problems.append(PatchProblem(config, index, reason, f"{kind} {name}"))
+        adding = [p for p in adding if p.match.context is unpatched.task.context]
+        # Reading the sibling's plan makes this one depend on all of it, so only if something is added.
+        sibling_names = patcher(view, unpatched.sibling).plan if adding else ()
+    added: dict[str, PatchRef] = {}
     for patch in adding:
         name = str(getattr(patch.message, "name", ""))
-        if name in plan or name in taken:
-            reason = f"there is a {what} of this name already: ADD can't put another beside it"
-            problems.append(PatchProblem(patch.config, patch.index, reason, f"{what} {name}"))
+        if name in plan or name in sibling_names:
+            reason = f"there is a {kind} of this name already: ADD can't put another beside it"
+            problems.append(PatchProblem(patch.config, patch.index, reason, f"{kind} {name}"))
         else:
-            plan[name] = added.query(patch.config, patch.index)
-    return Membership(plan, tuple(problems))
+            plan[name] = added_resource.query(patch.config, patch.index)
+            added[name] = (patch.config, patch.index)
+    return PatchedPlan(plan, added, tuple(problems))
 
 
 @derived
-def _added_names(
-    view: View, membership: Derived[[PatchedPart], Membership], part: PatchedPart
-) -> tuple[tuple[str, Added], ...]:
-    """What patches add to a part, by name."""
-    plan = membership(view, part).plan
-    return tuple((name, (call.args[0], call.args[1])) for name, call in plan.items() if call.derived is added)
+def _added_names(view: View, patcher: PlanPatcher, unpatched: UnpatchedPlan) -> tuple[tuple[str, PatchRef], ...]:
+    """The resources that patches add to a plan. Derived, so that readers do not depend on the rest of the plan."""
+    return tuple(patcher(view, unpatched).added.items())
 
 
 @derived
 def _hosts_at(view: View, workload: Workload) -> Mapping[int, tuple[str, ...]]:
-    """The services of a workload, by the port that it listens on for them (and, for a Sidecar's ingress, by theirs)."""
-    found: dict[int, dict[str, None]] = {}
+    """The services of a workload, by the port that it listens on for them and by the service's port.
+
+    The latter is that of a Sidecar's ingress listeners.
+    """
+    hosts: dict[int, dict[str, None]] = {}
     for instance in instances(view, workload):
         for port in (instance.endpoint.port, instance.port.number):
-            found.setdefault(port, {})[instance.service.host] = None
-    return {port: tuple(hosts) for port, hosts in found.items()}
+            hosts.setdefault(port, {})[instance.service.host] = None
+    return {port: tuple(names) for port, names in hosts.items()}
 
 
 def _inbound_port(name: str) -> int:
     parts = parse_cluster(name)
     return parts.port if parts is not None and parts.direction is Direction.INBOUND else 0
+
+
+# -- problems, which the wrapped values carry
+
+
+def plan_problems(view: View, plan: Query[Plan | PlanShards]) -> Iterator[PatchProblem]:
+    """The problems of a plan and of its patched resources; none for a plan without patches."""
+    if plan.derived is unwrap_plan:
+        patched: Query[PatchedPlan] = plan.args[0]
+        yield from patched.get(view).problems
+    for query in _merged(view, plan).values():
+        if query.derived is unwrap_resource:
+            yield from query.args[0].get(view).problems
+
+
+def table_problems(view: View, tables: ByName[Any], names: Iterable[str]) -> Iterator[PatchProblem]:
+    """The problems of the route tables of these names; none for resources that are not patched."""
+    if tables.derived is unwrap_by_name:
+        for name in names:
+            yield from tables.args[0].query(name).get(view).problems

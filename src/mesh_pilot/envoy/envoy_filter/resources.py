@@ -1,83 +1,72 @@
-"""Resources with the patches for them applied: each is derived from the translator's own."""
+"""Patched resources, each derived from the translator's own, with the problems of the patches that do not fit it."""
 
 from __future__ import annotations
+
+import hashlib
 
 import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.config.listener.v3.listener_pb2 import Listener
+from envoy.config.route.v3.route_components_pb2 import VirtualHost
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 from google.protobuf.message import Message
 
 from mesh_pilot.envoy.core.protobuf import resource_of
-from mesh_pilot.envoy.envoy_filter.clusters import edit_cluster
-from mesh_pilot.envoy.envoy_filter.edit import Edit, edited
-from mesh_pilot.envoy.envoy_filter.listeners import edit_listener
-from mesh_pilot.envoy.envoy_filter.parsed import parsed, patches_for
-from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Context, PatchProblem
-from mesh_pilot.envoy.envoy_filter.routes import TABLE_KINDS, edit_table
-from mesh_pilot.incremental import derived
+from mesh_pilot.envoy.envoy_filter.apply import (
+    CLUSTER_KINDS,
+    TABLE_KINDS,
+    edit_cluster,
+    edit_host,
+    edit_listener,
+    edit_table,
+    listener_kinds,
+)
+from mesh_pilot.envoy.envoy_filter.edit import Edit, apply_patches
+from mesh_pilot.envoy.envoy_filter.parse import parsed, patches_for
+from mesh_pilot.envoy.envoy_filter.patch import Context, PatchProblem
+from mesh_pilot.incremental import ByName, Query, derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef
 from mesh_pilot.mesh.gateway_servers import target_ports
 from mesh_pilot.mesh.proxy.scope import ResourceQuery, Workload
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.resource import Resource, host_name, table_of
 from mesh_pilot.world.view import View
-
-CLUSTER_KINDS = (ApplyTo.CLUSTER,)
-LISTENER_KINDS = (
-    ApplyTo.LISTENER,
-    ApplyTo.LISTENER_FILTER,
-    ApplyTo.FILTER_CHAIN,
-    ApplyTo.NETWORK_FILTER,
-    ApplyTo.HTTP_FILTER,
-)
 
 
 @attrs.frozen(cache_hash=True)
 class PatchTask:
-    """Which of a proxy's tasks resources are for, and what of the proxy decides how they are patched."""
+    """The parts of a proxy that decide how its resources are patched."""
 
     filters: tuple[FilterRef, ...]
     context: Context
     router: Workload | None = None
-    """For a router's route tables: whose ports decide what ``portNumber`` means."""
+    """For a router's route tables: the workload whose ports ``portNumber`` refers to."""
 
 
 @attrs.frozen
-class Edited:
-    """What came of a resource."""
+class PatchedResource:
+    """A resource with patches applied."""
 
     resource: Resource | None
-    """As the translator made it, the very same, where no patch is for it; None where one removes it."""
+    """The translator's own object if no patch changes it; None if one removes it."""
     problems: tuple[PatchProblem, ...] = ()
 
 
-def listener_kinds(context: Context) -> tuple[ApplyTo, ...]:
-    """What of a listener is patched. Tables inside listeners are those of inbound traffic; others come by name."""
-    return LISTENER_KINDS + TABLE_KINDS if context is Context.SIDECAR_INBOUND else LISTENER_KINDS
+@derived
+def unwrap_resource(view: View, patched: Query[PatchedResource]) -> Resource | None:
+    """The resource alone, for streams: unchanged when only the problems change."""
+    return patched.get(view).resource
 
 
 @derived
-def patched_cluster(view: View, task: PatchTask, hosts: tuple[str, ...], base: ResourceQuery) -> Resource | None:
-    """A cluster; ``hosts`` are the services that an inbound one is for."""
-    return edited_cluster(view, task, hosts, base).resource
+def unwrap_by_name(view: View, patched: ByName[PatchedResource], name: str) -> Resource | None:
+    """The same, for resources that are requested by name."""
+    return patched.query(name).get(view).resource
 
 
 @derived
-def patched_listener(view: View, task: PatchTask, base: ResourceQuery) -> Resource | None:
-    """A listener; None where a patch removes it."""
-    return edited_listener(view, task, base).resource
-
-
-@derived
-def patched_table(view: View, task: PatchTask, base: ResourceQuery) -> Resource | None:
-    """A route table."""
-    return edited_table(view, task, base).resource
-
-
-@derived
-def added(view: View, key: ConfigKey, index: int) -> Resource | None:
-    """A resource that is a patch's own."""
+def added_resource(view: View, key: ConfigKey, index: int) -> Resource | None:
+    """The resource that a patch adds."""
     for patch in parsed(view, key).patches:
         if patch.index == index:
             return resource_of(str(getattr(patch.message, "name", "")), patch.message, (key,))
@@ -85,10 +74,11 @@ def added(view: View, key: ConfigKey, index: int) -> Resource | None:
 
 
 @derived
-def edited_cluster(view: View, task: PatchTask, hosts: tuple[str, ...], base: ResourceQuery) -> Edited:
-    resource = _base(view, base)
+def patched_cluster(view: View, task: PatchTask, hosts: tuple[str, ...], base: ResourceQuery) -> PatchedResource:
+    """A cluster; ``hosts`` are the services of an inbound one."""
+    resource = base.get(view)
     if resource is None:
-        return Edited(None)
+        return PatchedResource(None)
     body = resource.body
 
     def change(edit: Edit) -> Cluster:
@@ -97,14 +87,14 @@ def edited_cluster(view: View, task: PatchTask, hosts: tuple[str, ...], base: Re
         return message
 
     patches = patches_for(view, task.filters, task.context, CLUSTER_KINDS)
-    return result_of(resource, *edited(patches, f"cluster {resource.name}", change))
+    return _result(resource, *apply_patches(patches, f"cluster {resource.name}", change))
 
 
 @derived
-def edited_listener(view: View, task: PatchTask, base: ResourceQuery) -> Edited:
-    resource = _base(view, base)
+def patched_listener(view: View, task: PatchTask, base: ResourceQuery) -> PatchedResource:
+    resource = base.get(view)
     if resource is None:
-        return Edited(None)
+        return PatchedResource(None)
     body = resource.body
 
     def change(edit: Edit) -> Listener | None:
@@ -112,17 +102,16 @@ def edited_listener(view: View, task: PatchTask, base: ResourceQuery) -> Edited:
         return message if edit_listener(edit, message, task.context) else None
 
     patches = patches_for(view, task.filters, task.context, listener_kinds(task.context))
-    return result_of(resource, *edited(patches, f"listener {resource.name}", change))
+    return _result(resource, *apply_patches(patches, f"listener {resource.name}", change))
 
 
 @derived
-def edited_table(view: View, task: PatchTask, base: ResourceQuery) -> Edited:
-    resource = _base(view, base)
-    if resource is None:
-        return Edited(None)
+def patched_table(view: View, task: PatchTask, base: ByName[Resource | None], name: str) -> PatchedResource:
+    """The route table of this name."""
+    resource = base.query(name).get(view)
     patches = patches_for(view, task.filters, task.context, TABLE_KINDS)
-    if not patches:
-        return Edited(resource)
+    if resource is None or not patches:
+        return PatchedResource(resource)
     body = resource.body
     ports = target_ports(view, task.router) if task.router else ()
 
@@ -131,17 +120,44 @@ def edited_table(view: View, task: PatchTask, base: ResourceQuery) -> Edited:
         edit_table(edit, message, task.context, ports)
         return message
 
-    return result_of(resource, *edited(patches, f"route table {resource.name}", change))
+    return _result(resource, *apply_patches(patches, f"route table {resource.name}", change))
 
 
-def result_of(resource: Resource, message: Message | None, edit: Edit) -> Edited:
-    """What came of an edit; ``message`` is None where a patch removes the resource."""
+@derived
+def patched_host(view: View, task: PatchTask, base: ResourceQuery) -> PatchedResource:
+    """A virtual host that is a separate resource. If a patch removes it, it is left without routes.
+
+    Patches match on the name that it has inside a table. Hosts that patches add are in the table itself.
+    """
+    resource = base.get(view)
+    patches = patches_for(view, task.filters, task.context, TABLE_KINDS)
+    if resource is None or not patches:
+        return PatchedResource(resource)
+    name, body, table = resource.name, resource.body, table_of(resource.name)
+    ports = target_ports(view, task.router) if task.router else ()
+
+    def change(edit: Edit) -> VirtualHost:
+        host = VirtualHost.FromString(body)
+        host.name = host.name.removeprefix(host_name(table, ""))
+        if not edit_host(edit, table, host, task.context, ports):
+            # Envoy's listener waits until its table has a virtual host, and this may be the only one.
+            host = VirtualHost(domains=[_unused_domain(name)])
+        host.name = name
+        return host
+
+    return _result(resource, *apply_patches(patches, f"route table {table}", change))
+
+
+def _unused_domain(name: str) -> str:
+    """A domain that no request has (RFC 2606), a different one for each name."""
+    return f"{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}.invalid"
+
+
+def _result(resource: Resource, message: Message | None, edit: Edit) -> PatchedResource:
+    """The result of an edit; ``message`` is None if a patch removes the resource."""
     if message is None:
-        return Edited(None, edit.problems)
+        return PatchedResource(None, edit.problems)
     if not edit.changes:
-        return Edited(resource, edit.problems)
-    return Edited(resource_of(resource.name, message, (*resource.configs, *edit.configs)), edit.problems)
-
-
-def _base(view: View, base: ResourceQuery) -> Resource | None:
-    return base.get(view)
+        return PatchedResource(resource, edit.problems)
+    configs = (*resource.configs, *edit.configs)
+    return PatchedResource(resource_of(resource.name, message, configs), edit.problems)

@@ -1,11 +1,21 @@
-"""The values of patches: JSON of Envoy's messages as people write it, made into the messages.
+"""The values of patches: Envoy's messages from JSON as people write it.
 
-A ``TypedStruct`` with a type that is known becomes that type, so that it is checked and can be merged; with any other
-it stays as it is: it may be of a filter that only the user's Envoy has.
+Patches are written for many versions of Envoy and by hand, so reading is lenient where the meaning is clear:
+
+- a field that a message does not have is left out and reported; everything else wrong with a value costs the patch;
+- durations may be written as in Go;
+- a ``TypedStruct`` with a known type becomes that type, to be checked and merged; with an unknown type it stays as it
+  is, since it may be for a filter that only the user's Envoy has.
+
+Types of extensions are loaded when a value first names them.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import pkgutil
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,16 +24,19 @@ from envoy.config.core.v3 import extension_pb2
 from envoy.config.listener.v3 import listener_components_pb2, listener_pb2
 from envoy.config.route.v3 import route_components_pb2, route_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2
-from google.protobuf import any_pb2, json_format, message_factory
-from google.protobuf.message import Message
+from google.protobuf import any_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 from udpa.type.v1 import typed_struct_pb2 as udpa_typed_struct_pb2
 from xds.type.v3 import typed_struct_pb2
 
 from mesh_pilot.api.google.protobuf import Struct, Value
+from mesh_pilot.config.scalars import read_duration, write_duration
 from mesh_pilot.envoy.core.protobuf import any_of
-from mesh_pilot.envoy.envoy_filter.known_types import find_type, unpack
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, PatchError
-from mesh_pilot.envoy.envoy_filter.readable import Json, Object, readable
+
+Json = dict[str, Any] | list[Any] | str | float | bool | None
+JsonObject = dict[str, Any]
 
 MESSAGES: Mapping[ApplyTo, type[Message]] = {
     ApplyTo.LISTENER: listener_pb2.Listener,
@@ -37,34 +50,48 @@ MESSAGES: Mapping[ApplyTo, type[Message]] = {
     ApplyTo.CLUSTER: cluster_pb2.Cluster,
     ApplyTo.EXTENSION_CONFIG: extension_pb2.TypedExtensionConfig,
 }
-"""What the value of a patch is, by what it applies to."""
+"""The message type of a patch's value."""
 
 MAX_DEPTH = 90
-"""Messages inside each other. Protobuf decodes at most 100: ten are left for what a value is put into."""
+"""The deepest nesting of messages. Protobuf decodes at most 100; ten are left for what a value is put into."""
+
+API_PACKAGES = frozenset(("cel", "envoy", "google", "opentelemetry", "udpa", "xds"))
+"""Top-level packages of Envoy's API. Nothing else is ever imported for a name in a config."""
+
+_API_PACKAGE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 
 TYPED_STRUCTS = {
     f"type.googleapis.com/{c.DESCRIPTOR.full_name}": c
     for c in (typed_struct_pb2.TypedStruct, udpa_typed_struct_pb2.TypedStruct)
 }
 
+_ANY = "google.protobuf.Any"
+_DURATION = "google.protobuf.Duration"
+_PROTOBUF_DURATION = re.compile(r"-?\d+(\.\d{1,9})?s")
+_SPECIAL_JSON = "google.protobuf."
+"""Types of this package (Struct, Duration, ...) have JSON forms of their own instead of fields."""
+
 
 def read_value(apply_to: ApplyTo, value: Struct) -> tuple[Message, str]:
-    """The message of a patch, and which fields of the value it does not have (empty: it has all).
+    """The message of a patch, and the fields of the value that it does not have, as text (empty: none).
 
-    Raises PatchError where the rest of it is no such message.
+    Raises PatchError if anything else is wrong with it.
     """
-    message, unknown = _parse(_object(value), MESSAGES[apply_to])
+    message, unknown = _parse(_json_object(value), MESSAGES[apply_to])
     return message, ", ".join([*unknown, *_resolve_typed_struct(message)])
 
 
-def _parse(value: Object, kind: type[Message]) -> tuple[Message, list[str]]:
-    """The message, and which fields of the JSON it does not have. Raises PatchError."""
+def _parse(value: JsonObject, kind: type[Message]) -> tuple[Message, list[str]]:
+    """The message, and the paths of JSON fields that it does not have. Raises PatchError."""
     message = kind()
-    known, unknown = readable(value, message.DESCRIPTOR.full_name, find_type)
+    descriptor = find_type(kind.DESCRIPTOR.full_name)
+    assert descriptor is not None
+    unknown: list[str] = []
+    known = _known_object(value, descriptor, "", unknown)
     try:
         json_format.ParseDict(known, message)
     except Exception as error:
-        # Mostly a ParseError. For odd values the reader raises what it stumbles over (AttributeError, KeyError, ...).
+        # Mostly a ParseError, but odd values make the parser raise AttributeError, KeyError and others.
         raise PatchError(str(error) or type(error).__name__) from None
     depth = _depth(message)
     if depth > MAX_DEPTH:
@@ -75,38 +102,42 @@ def _parse(value: Object, kind: type[Message]) -> tuple[Message, list[str]]:
 
 
 def _depth(message: Message) -> int:
-    """How deeply messages are nested, each Any on its own: that is how they are decoded."""
+    """How deeply messages are nested. Each Any is counted on its own, as it is decoded on its own."""
     deepest = 0
-    waiting: list[tuple[Message, int]] = [(message, 1)]
-    while waiting:
-        at, depth = waiting.pop()
+    pending: list[tuple[Message, int]] = [(message, 1)]
+    while pending:
+        current, depth = pending.pop()
         deepest = max(deepest, depth)
-        if isinstance(at, any_pb2.Any):
-            if at.type_url:
-                waiting.append((unpack(at), 1))
+        if isinstance(current, any_pb2.Any):
+            if current.type_url:
+                pending.append((unpack(current), 1))
             continue
-        for field, value in at.ListFields():
+        for field, value in current.ListFields():
             if field.message_type is None:
                 continue
             if field.message_type.GetOptions().map_entry:
+                # An entry of a map is a message too: its values are two levels down.
                 if field.message_type.fields_by_name["value"].message_type is not None:
-                    waiting.extend((item, depth + 2) for item in value.values())
+                    pending.extend((item, depth + 2) for item in value.values())
             else:
-                waiting.extend((item, depth + 1) for item in (value if field.is_repeated else (value,)))
+                pending.extend((item, depth + 1) for item in (value if field.is_repeated else (value,)))
     return deepest
 
 
 def _resolve_typed_struct(message: Message) -> list[str]:
-    """Put the known type in place of a TypedStruct; returns which fields it does not have."""
-    owner: Any = message if _has(message, "typed_config") else getattr(message, "transport_socket", None)
-    if owner is None or not _has(owner, "typed_config") or owner.typed_config.type_url not in TYPED_STRUCTS:
+    """Replace a TypedStruct of a known type by that type. Returns the paths of fields that the type does not have."""
+    extension: Any = message if _has(message, "typed_config") else getattr(message, "transport_socket", None)
+    if extension is None or not _has(extension, "typed_config"):
         return []
-    wrapped = TYPED_STRUCTS[owner.typed_config.type_url].FromString(owner.typed_config.value)
-    kind = find_type(wrapped.type_url)
+    typed_struct = TYPED_STRUCTS.get(extension.typed_config.type_url)
+    if typed_struct is None:
+        return []
+    wrapper = typed_struct.FromString(extension.typed_config.value)
+    kind = find_type(wrapper.type_url)
     if kind is None:
         return []
-    inner, unknown = _parse(json_format.MessageToDict(wrapped.value), message_factory.GetMessageClass(kind))
-    owner.typed_config.CopyFrom(any_of(inner))
+    inner, unknown = _parse(json_format.MessageToDict(wrapper.value), message_factory.GetMessageClass(kind))
+    extension.typed_config.CopyFrom(any_of(inner))
     return unknown
 
 
@@ -114,15 +145,143 @@ def _has(message: Message, field: str) -> bool:
     return field in message.DESCRIPTOR.fields_by_name and message.HasField(field)
 
 
-def _object(value: Struct) -> Object:
-    return {key: _plain(item) for key, item in value.fields.items()}
+def _json_object(value: Struct) -> JsonObject:
+    return {key: _json(item) for key, item in value.fields.items()}
 
 
-def _plain(value: Value) -> Json:
+def _json(value: Value) -> Json:
     if value.struct_value is not None:
-        return _object(value.struct_value)
+        return _json_object(value.struct_value)
     if value.list_value is not None:
-        return [_plain(item) for item in value.list_value.values]
+        return [_json(item) for item in value.list_value.values]
     if value.number_value is not None:
         return int(value.number_value) if value.number_value.is_integer() else value.number_value
     return value.string_value if value.string_value is not None else value.bool_value
+
+
+# -- JSON without the fields that a message does not have
+
+
+def _known_object(value: JsonObject, kind: Descriptor, path: str, unknown: list[str]) -> JsonObject:
+    """A message's JSON as protobuf's parser takes it; adds the paths of fields left out to ``unknown``.
+
+    Raises PatchError for an Any of an unknown type and for an invalid duration.
+    """
+    known: dict[str, Any] = {}
+    if kind.full_name == _ANY:
+        if not value:
+            return value
+        inner = _any_type(value, path)
+        if inner.full_name.startswith(_SPECIAL_JSON):
+            return value
+        known["@type"] = value["@type"]
+        value = {name: item for name, item in value.items() if name != "@type"}
+        kind = inner
+    elif kind.full_name.startswith(_SPECIAL_JSON):
+        return value
+    fields = {name: f for f in kind.fields for name in (f.name, f.json_name)}
+    for name, item in value.items():
+        field_path = f"{path}.{name}" if path else name
+        field = fields.get(name)
+        if field is None:
+            unknown.append(f"{field_path} (there is none in {kind.full_name})")
+        else:
+            known[name] = _known_field(item, field, field_path, unknown)
+    return known
+
+
+def _known_field(value: Json, field: FieldDescriptor, path: str, unknown: list[str]) -> Json:
+    kind = field.message_type
+    if kind is None:
+        return value
+    if kind.GetOptions().map_entry:
+        entry = kind.fields_by_name["value"]
+        if not isinstance(value, dict):
+            return value
+        return {key: _known_field(item, entry, f"{path}[{key}]", unknown) for key, item in value.items()}
+    if field.is_repeated and isinstance(value, list):
+        return [_known_message(item, kind, f"{path}[{index}]", unknown) for index, item in enumerate(value)]
+    return _known_message(value, kind, path, unknown)
+
+
+def _known_message(value: Json, kind: Descriptor, path: str, unknown: list[str]) -> Json:
+    """JSON of another type than the message's passes: protobuf's parser reports it."""
+    if isinstance(value, dict):
+        return _known_object(value, kind, path, unknown)
+    if isinstance(value, str) and kind.full_name == _DURATION:
+        return _protobuf_duration(value, path)
+    return value
+
+
+def _any_type(value: JsonObject, path: str) -> Descriptor:
+    type_path = f"{path}.@type" if path else "@type"
+    url = value.get("@type")
+    if not isinstance(url, str) or not url:
+        raise PatchError(
+            f"{type_path}: has to be the URL of a type, such as type.googleapis.com/envoy.config.core.v3.Node"
+        )
+    kind = find_type(url)
+    if kind is None:
+        raise PatchError(
+            f"{type_path}: {url}: no such type is known; for a filter that only your Envoy has, "
+            "write it as a type.googleapis.com/xds.type.v3.TypedStruct"
+        )
+    return kind
+
+
+def _protobuf_duration(text: str, path: str) -> str:
+    """A duration in protobuf's notation, given that or Go's (``500ms``, ``1m30s``)."""
+    if _PROTOBUF_DURATION.fullmatch(text):
+        return text
+    try:
+        return write_duration(read_duration(text))
+    except ValueError as error:
+        raise PatchError(f"{path}: {error}") from None
+
+
+# -- types of Envoy's API by name
+
+
+def type_name(type_url: str) -> str:
+    """The full name of the message type in an Any's URL."""
+    return type_url.rpartition("/")[2]
+
+
+def find_type(type_url: str) -> Descriptor | None:
+    """The type that a URL names; None if it is not in Envoy's API."""
+    name = type_name(type_url)
+    return _loaded_type(name) or (_loaded_type(name) if _load_package(name.rpartition(".")[0]) else None)
+
+
+def unpack(value: any_pb2.Any) -> Message:
+    """The message in an Any. Raises PatchError if its type is unknown, or its bytes are not of that type."""
+    kind = find_type(value.type_url)
+    if kind is None:
+        raise PatchError(f"{type_name(value.type_url)} is not of Envoy's API")
+    message = message_factory.GetMessageClass(kind)()
+    try:
+        message.ParseFromString(value.value)
+    except (ValueError, DecodeError) as error:
+        raise PatchError(f"this is no {type_name(value.type_url)}: {error}") from None
+    return message
+
+
+def _loaded_type(name: str) -> Descriptor | None:
+    try:
+        return descriptor_pool.Default().FindMessageTypeByName(name)
+    except KeyError:
+        return None
+
+
+def _load_package(package: str) -> bool:
+    """Import the modules of a protobuf package, which are in the folder of that name. False if there is none."""
+    if not _API_PACKAGE.fullmatch(package) or package.partition(".")[0] not in API_PACKAGES:
+        return False
+    try:
+        spec = importlib.util.find_spec(package)
+    except ImportError:
+        return False
+    for module in pkgutil.iter_modules(spec.submodule_search_locations or [] if spec else []):
+        if module.name.endswith("_pb2"):
+            importlib.import_module(f"{package}.{module.name}")
+    return spec is not None

@@ -1,4 +1,4 @@
-"""EnvoyFilters, parsed once: each patch as a message of Envoy's, and what is wrong with those that are not."""
+"""EnvoyFilters, each parsed once into patches whose values are Envoy messages, and the problems found on the way."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ from mesh_pilot.world.view import View
 
 log = structlog.get_logger(scope="envoy")
 
-FILTERS = frozenset((ApplyTo.LISTENER_FILTER, ApplyTo.NETWORK_FILTER, ApplyTo.HTTP_FILTER))
-"""Named things in ordered lists."""
-
+_FILTERS = frozenset((ApplyTo.LISTENER_FILTER, ApplyTo.NETWORK_FILTER, ApplyTo.HTTP_FILTER))
 _MEMBER = MERGES | {Operation.ADD, Operation.REMOVE}
 
 EFFECTIVE: Mapping[ApplyTo, frozenset[Operation]] = {
@@ -44,24 +42,23 @@ EFFECTIVE: Mapping[ApplyTo, frozenset[Operation]] = {
     ApplyTo.CLUSTER: _MEMBER,
     ApplyTo.EXTENSION_CONFIG: frozenset((Operation.ADD,)),
 }
-"""The operations that mean something for each kind of object."""
+"""The supported operations on each kind of object."""
 
 _NAMED = frozenset((ApplyTo.LISTENER, ApplyTo.CLUSTER, ApplyTo.EXTENSION_CONFIG))
-"""What proxies know by name: nothing without one can be added."""
+"""Resources of their own, known by name: an unnamed one cannot be added."""
 
 
 @attrs.frozen
 class Parsed:
-    """One EnvoyFilter."""
+    """An EnvoyFilter's patches, without those that cannot be applied, and its problems."""
 
     patches: tuple[Patch, ...]
-    """Those that can be applied."""
     problems: tuple[PatchProblem, ...]
 
 
 @derived
 def parsed(view: View, key: ConfigKey) -> Parsed:
-    """The patches of an EnvoyFilter."""
+    """The parsed EnvoyFilter of this key."""
     config = view.config(key)
     return parse_filter(config) if config is not None else Parsed((), ())
 
@@ -70,8 +67,7 @@ def parsed(view: View, key: ConfigKey) -> Parsed:
 def patches_for(
     view: View, filters: tuple[FilterRef, ...], context: Context | None, kinds: tuple[ApplyTo, ...]
 ) -> tuple[Patch, ...]:
-    """The patches to objects of some kinds, generated for one of a proxy's tasks (None: for any), in the order in which
-    they apply."""
+    """The patches to some kinds of objects in a context (None: in any), in the order in which they apply."""
     return tuple(
         patch
         for ref in filters
@@ -81,7 +77,7 @@ def patches_for(
 
 
 def parse_filter(config: Config) -> Parsed:
-    """The patches of an EnvoyFilter, and everything that is wrong with them wherever they may be applied."""
+    """Parse an EnvoyFilter. The problems are those that its patches have for any resource."""
     spec: api.EnvoyFilter = config.spec
     patches: list[Patch] = []
     problems: list[PatchProblem] = []
@@ -91,41 +87,41 @@ def parse_filter(config: Config) -> Parsed:
             problems.append(PatchProblem(config.key, index, reason, severity=Severity.WARNING))
             continue
         try:
-            patch, doubt = _parse(config.key, index, entry)
+            patch, warning = _parse(config.key, index, entry)
         except PatchError as error:
             problems.append(PatchProblem(config.key, index, str(error)))
             continue
         except Exception as error:
-            # A fault of ours must not cost what the patch is for: every proxy's listeners, perhaps.
+            # A bug of ours must not cost the resources that the patch is for, which may be those of every proxy.
             log.error(
                 "EnvoyFilter patch cannot be parsed", patch=f"{config.key}: spec.configPatches[{index}]", exc_info=error
             )
             problems.append(PatchProblem(config.key, index, f"it can't be read ({type(error).__name__}: {error})"))
             continue
         patches.append(patch)
-        if doubt:
-            problems.append(PatchProblem(config.key, index, doubt, severity=Severity.WARNING))
+        if warning:
+            problems.append(PatchProblem(config.key, index, warning, severity=Severity.WARNING))
     return Parsed(tuple(patches), tuple(problems))
 
 
 def _parse(key: ConfigKey, index: int, entry: api.EnvoyFilterEnvoyConfigObjectPatch) -> tuple[Patch, str]:
-    """A patch and what of it has no effect. Raises PatchError."""
+    """A patch, and a warning about a part of it without effect (or empty). Raises PatchError."""
     given = entry.patch or api.EnvoyFilterPatch()
-    operation = _meant(entry.apply_to, given.operation)
+    operation = _effective_operation(entry.apply_to, given.operation)
     match = entry.match or api.EnvoyFilterEnvoyConfigObjectMatch()
     _check(entry.apply_to, operation, match)
-    value, doubt = None, ""
+    value, warning = None, ""
     if operation is not Operation.REMOVE:
         if given.value is None:
             raise PatchError(f"patch.value is missing: {operation.name} needs it")
-        value, unread = read_value(entry.apply_to, given.value)
-        doubt = f"unknown fields of patch.value: {unread}; the rest of it is applied" if unread else ""
+        value, unknown = read_value(entry.apply_to, given.value)
+        warning = f"unknown fields of patch.value: {unknown}; the rest of it is applied" if unknown else ""
         if operation is Operation.ADD and entry.apply_to in _NAMED and not getattr(value, "name", ""):
             raise PatchError("patch.value.name is missing: what is added needs a name")
     patch = Patch(key, index, entry.apply_to, operation, match, value, given.filter_class)
-    if operation in (Operation.REMOVE, Operation.REPLACE) and entry.apply_to in FILTERS and not selected_name(patch):
+    if operation in (Operation.REMOVE, Operation.REPLACE) and entry.apply_to in _FILTERS and not selected_name(patch):
         raise PatchError(f"match names no filter: {operation.name} needs one")
-    return patch, doubt or _unused(match)
+    return patch, warning or _unused_match(match)
 
 
 def _is_for_waypoints(entry: api.EnvoyFilterEnvoyConfigObjectPatch) -> bool:
@@ -133,8 +129,8 @@ def _is_for_waypoints(entry: api.EnvoyFilterEnvoyConfigObjectPatch) -> bool:
     return match is not None and (match.context is Context.WAYPOINT or match.waypoint is not None)
 
 
-def _meant(apply_to: ApplyTo, operation: Operation) -> Operation:
-    """Where order is of no account, to insert is to add."""
+def _effective_operation(apply_to: ApplyTo, operation: Operation) -> Operation:
+    """In lists whose order does not matter, to insert is to add."""
     ordered = INSERTS & EFFECTIVE.get(apply_to, frozenset())
     return Operation.ADD if operation in INSERTS and not ordered else operation
 
@@ -149,7 +145,14 @@ def _check(apply_to: ApplyTo, operation: Operation, match: api.EnvoyFilterEnvoyC
         raise PatchError(f"match.proxy.proxyVersion: {version!r} is a regular expression that can't be read here")
 
 
-def _unused(match: api.EnvoyFilterEnvoyConfigObjectMatch) -> str:
+def _unused_match(match: api.EnvoyFilterEnvoyConfigObjectMatch) -> str:
     if match.listener is not None and match.listener.port_name:
         return "match.listener.portName has no effect (nor has it in Istio): name the port's number"
     return ""
+
+
+def filter_problems(view: View, filters: tuple[FilterRef, ...]) -> tuple[PatchProblem, ...]:
+    """The problems of EnvoyFilters for any resource, without those of patches that are only for other proxies."""
+    return tuple(
+        problem for ref in filters for problem in parsed(view, ref.config).problems if problem.patch not in ref.skipped
+    )
