@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 
 ``mesh.envoy_filter_selection`` finds the EnvoyFilters of a proxy (``ProxyKeys.filters``). Most proxies have none:
-nothing here is called for them. For others, ``catalog.generators`` puts the plans of this package in front of those of the
-translators. From an EnvoyFilter to bytes:
+nothing here is called for them. For others, ``catalog.generators`` puts the plans of this package in front of the
+translators' own. From an EnvoyFilter to bytes:
 
 1. ``parse`` parses each EnvoyFilter once, whatever proxy it is for. The value of a ``patch.Patch`` is an Envoy message,
    which ``values`` reads from JSON.
