@@ -6,7 +6,7 @@ import pytest
 from envoy.extensions.access_loggers.file.v3.file_pb2 import FileAccessLog
 from structlog.testing import capture_logs
 
-from mesh_pilot.envoy.telemetry.access_logs import loggers
+from mesh_pilot.envoy.telemetry.access_logs import access_loggers
 from mesh_pilot.mesh.policies import TrafficSide
 from mesh_pilot.world import World
 from tests.support.listeners import listeners, manager, tcp
@@ -16,7 +16,7 @@ from tests.support.worlds import sidecar, world_of
 
 def logged(world: World, side: TrafficSide = TrafficSide.OUTBOUND) -> list[tuple[str, str]]:
     """(provider, expression) of each log."""
-    return [(held.provider, held.expression) for held in loggers(world.view, context(side))]
+    return [(held.provider, held.expression) for held in access_loggers(world.view, context(side))]
 
 
 # -- which logs
@@ -80,7 +80,8 @@ def test_a_malformed_json_format_means_the_default_and_costs_no_listener(malform
 
 
 @pytest.mark.parametrize(
-    "broken", ["telemetry.access_logs.loggers", "telemetry.access_logs.provider_log", "listeners.hcm.tracing"]
+    "broken",
+    ["telemetry.access_logs.access_loggers", "telemetry.access_logs.provider_log", "listeners.hcm.tracing_config"],
 )
 def test_an_internal_error_in_what_observes_traffic_costs_that_piece_only(
     broken: str, monkeypatch: pytest.MonkeyPatch
@@ -93,7 +94,7 @@ def test_an_internal_error_in_what_observes_traffic_costs_that_piece_only(
     with capture_logs() as entries:
         found = http_chain(world_of(SERVICES, mesh=mesh))
     assert found.http_filters
-    tracing = broken == "listeners.hcm.tracing"
+    tracing = broken == "listeners.hcm.tracing_config"
     assert (bool(found.access_log), found.HasField("tracing")) == (tracing, not tracing)
     assert {e["event"] for e in entries} == {"translator failed; the resource goes without this piece"}
 

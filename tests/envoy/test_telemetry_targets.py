@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.envoy.telemetry.access_logs import loggers
+from mesh_pilot.envoy.telemetry.access_logs import access_loggers
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.model.config import Severity
 from mesh_pilot.world import World
@@ -25,9 +25,8 @@ QUIET = "accessLogging: [{disabled: true}]"
 def logs(world: World, namespace: str, name: str = "") -> bool:
     """Whether proxies of a namespace, and of a Gateway where it is named, log anything."""
     labels = frozenset({(GATEWAY_NAME, name)}) if name else frozenset()
-    return bool(
-        loggers(world.view, PolicyContext(TrafficSide.GATEWAY if name else TrafficSide.INBOUND, namespace, labels))
-    )
+    side = TrafficSide.GATEWAY if name else TrafficSide.INBOUND
+    return bool(access_loggers(world.view, PolicyContext(side, namespace, labels)))
 
 
 @pytest.mark.parametrize("field", [f"targetRef: {FRONT}", f"targetRefs: [{OTHER}, {SERVICE}, {FRONT}]"])
@@ -52,9 +51,9 @@ def test_it_adds_to_the_telemetry_of_the_namespace() -> None:
         + telemetry("b", "shop", "accessLogging: [{providers: [{name: envoy}]}]"),
     )
     labels = frozenset({(GATEWAY_NAME, "front")})
-    (logger,) = loggers(world.view, PolicyContext(TrafficSide.GATEWAY, "shop", labels))
+    (logger,) = access_loggers(world.view, PolicyContext(TrafficSide.GATEWAY, "shop", labels))
     assert (logger.provider, logger.expression) == ("envoy", "connection.mtls")
-    (logger,) = loggers(world.view, PolicyContext(TrafficSide.GATEWAY, "shop", frozenset()))
+    (logger,) = access_loggers(world.view, PolicyContext(TrafficSide.GATEWAY, "shop", frozenset()))
     assert (logger.provider, logger.expression) == ("envoy", "")
 
 

@@ -15,8 +15,8 @@ from envoy.extensions.request_id.uuid.v3.uuid_pb2 import UuidRequestIdConfig
 from google.protobuf import duration_pb2, unknown_fields
 
 from mesh_pilot.envoy.gateway.generators import gateway_listeners
-from mesh_pilot.envoy.telemetry.tracers import KINDS
-from mesh_pilot.envoy.telemetry.tracing import chosen_tracing
+from mesh_pilot.envoy.telemetry.tracers import TRACING_PROVIDER_FIELDS
+from mesh_pilot.envoy.telemetry.tracing import tracing_settings
 from mesh_pilot.mesh.policies import TrafficSide
 from mesh_pilot.mesh.proxy.span_source import workload_tags
 from mesh_pilot.model.proxy import Proxy
@@ -28,14 +28,14 @@ from tests.support.worlds import sidecar, world_of
 
 
 def test_tracing_is_as_the_mesh_says() -> None:
-    chosen = chosen_tracing(world_of().view, context())
+    chosen = tracing_settings(world_of().view, context())
     assert chosen is not None and chosen.sampling == 1.0 and not chosen.provider
-    assert chosen_tracing(world_of(mesh="enableTracing: false").view, context()) is None
+    assert tracing_settings(world_of(mesh="enableTracing: false").view, context()) is None
 
 
 def test_telemetry_about_tracing_without_any_provider_ends_it() -> None:
     world = world_of(telemetry("shop", "shop", "tracing: [{randomSamplingPercentage: 50}]"))
-    assert chosen_tracing(world.view, context()) is None
+    assert tracing_settings(world.view, context()) is None
 
 
 def test_the_narrower_telemetry_adds_to_what_the_wider_says_of_tracing() -> None:
@@ -44,10 +44,10 @@ def test_the_narrower_telemetry_adds_to_what_the_wider_says_of_tracing() -> None
         + telemetry("shop", "shop", "tracing: [{customTags: {a: {literal: {value: b}}}}]")
         + telemetry("web", "shop", "tracing: [{match: {mode: SERVER}, disableSpanReporting: true}]", "{app: web}")
     )
-    chosen = chosen_tracing(world.view, context())
+    chosen = tracing_settings(world.view, context())
     assert chosen is not None
     assert (chosen.provider, chosen.sampling, list(chosen.tags)) == ("zipkin", 10, ["a"])
-    assert chosen_tracing(world.view, context(TrafficSide.INBOUND)) is None
+    assert tracing_settings(world.view, context(TrafficSide.INBOUND)) is None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_provider_whose_service_is_not_there_traces_nothing() -> None:
 
 def test_the_kinds_of_tracers_are_those_that_are_generated() -> None:
     names = ("zipkin", "otel", "datadog", "skywalking")
-    assert len(KINDS) == len(names) and all(traced(name).HasField("tracing") for name in names)
+    assert len(TRACING_PROVIDER_FIELDS) == len(names) and all(traced(name).HasField("tracing") for name in names)
 
 
 # -- what proxies say of themselves in spans
@@ -235,10 +235,10 @@ def test_the_narrower_telemetry_wins_for_these_fields() -> None:
         telemetry("mesh", "istio-system", wide) + telemetry("web", "shop", f"tracing: [{{{narrow}}}]", "{app: web}"),
         mesh=PROVIDERS,
     )
-    chosen = chosen_tracing(world.view, context())
+    chosen = tracing_settings(world.view, context())
     assert chosen is not None
     assert (chosen.by_request_id, chosen.context_disabled, chosen.istio_tags) == (True, False, False)
-    chosen = chosen_tracing(world.view, attrs.evolve(context(), labels=frozenset()))
+    chosen = tracing_settings(world.view, attrs.evolve(context(), labels=frozenset()))
     assert chosen is not None
     assert (chosen.by_request_id, chosen.context_disabled, chosen.istio_tags) == (False, True, True)
 

@@ -8,7 +8,7 @@ from google.protobuf import any_pb2
 from mesh_pilot.envoy.core.pieces import optional_piece
 from mesh_pilot.envoy.core.protobuf import any_of
 from mesh_pilot.envoy.filters.translator import FilterTranslator
-from mesh_pilot.envoy.telemetry.tracing import tracing
+from mesh_pilot.envoy.telemetry.tracing import tracing_config
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.proxy.proxy_config import headers
 from mesh_pilot.mesh.proxy.scope import Labels
@@ -20,7 +20,7 @@ def _hcm(view: View, context: PolicyContext, protocol: Protocol) -> any_pb2.Any:
     debug = headers(view, context.settings).envoy_debug_headers
     config = router_pb2.Router(suppress_envoy_headers=bool(debug and debug.disabled))
     with optional_piece("child spans", namespace=context.namespace):
-        config.start_child_span = tracing(view, context).child_spans
+        config.start_child_span = tracing_config(view, context).child_spans
     return any_of(config)
 
 

@@ -24,7 +24,7 @@ from mesh_pilot.envoy.core.pieces import optional_piece
 from mesh_pilot.envoy.core.protobuf import ads, any_of, boolean, duration, encode, preserve_case, uint32
 from mesh_pilot.envoy.filters import http_filters
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
-from mesh_pilot.envoy.telemetry.tracing import NO_TRACING, tracing
+from mesh_pilot.envoy.telemetry.tracing import NO_TRACING, tracing_config
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.proxy_config import Connections, Headers, connections, headers, proxy_settings
@@ -118,7 +118,7 @@ def _encoded_common(view: View, context: PolicyContext, protocol: Protocol, forw
     _apply_connections(manager, connections(view, context.settings))
     traced = NO_TRACING
     with optional_piece("tracing", namespace=context.namespace):
-        traced = tracing(view, context)
+        traced = tracing_config(view, context)
     if traced.tracing:
         manager.tracing.MergeFromString(traced.tracing)
     request_id = uuid_pb2.UuidRequestIdConfig(use_request_id_for_trace_sampling=boolean(traced.by_request_id))

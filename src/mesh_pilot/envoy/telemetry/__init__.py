@@ -1,1 +1,5 @@
-"""Access logs and tracing, with Telemetry's providers."""
+"""Access logs and tracing of listeners: what Telemetry and the mesh config select, and Envoy's messages for it.
+
+``access_logs`` and ``tracing`` choose for a context; ``loggers`` and ``tracers`` build the message of one extension
+provider; ``problems`` finds providers that are named but cannot be used.
+"""

@@ -1,7 +1,8 @@
-"""Access logs: which a proxy keeps of its connections, as Telemetry and the mesh config say.
+"""The access logs of a proxy: those of HTTP connection managers, of TCP proxies and of listeners.
 
-Every HTTP connection manager and TCP proxy has them; a listener has them for connections that no chain takes.
-Without a Telemetry that speaks of logs, and without default providers, it is the mesh's own file (``accessLogFile``).
+Telemetry selects the providers to log to. Without one about access logs, and without default providers in the mesh
+config, the mesh's own file (``accessLogFile``) is used. A listener logs connections that match no filter chain.
+
 Rules: Istio's Telemetry and MeshConfig references.
 """
 
@@ -30,10 +31,10 @@ AccessLogs = tuple[bytes, ...]
 
 CEL_FILTER = "envoy.access_loggers.extension_filters.cel"
 NO_ROUTE = "NR"
-"""Envoy's response flag for a connection that no filter chain takes."""
+"""Envoy's response flag for a connection that matches no filter chain."""
 
 MESH_FILE = ""
-"""Stands among provider names for the mesh's own log file."""
+"""The provider name that stands for the mesh's own log file."""
 
 JSON_FORMAT = {
     "start_time": "%START_TIME%",
@@ -65,17 +66,17 @@ JSON_FORMAT = {
 
 
 @attrs.frozen
-class Logger:
-    """One log that a proxy keeps."""
+class AccessLogger:
+    """An access log of a proxy, before its provider is looked up."""
 
     provider: str
     """Name of an extension provider, or MESH_FILE."""
     expression: str = ""
-    """CEL: what is logged; empty: everything."""
+    """CEL expression of what is logged; empty: everything."""
 
 
 @attrs.frozen
-class _File:
+class _MeshLogFile:
     """The mesh's own log file."""
 
     path: str
@@ -86,36 +87,36 @@ class _File:
 
 @derived
 def access_logs(view: View, context: PolicyContext, http: bool) -> AccessLogs:
-    """The logs of what connections carry: of HTTP connection managers, or of TCP proxies."""
+    """The logs of HTTP connection managers (``http``), or of TCP proxies."""
     return tuple(encode(_filtered(log, logger)) for log, logger in _built(view, context, http))
 
 
 @derived
 def listener_access_logs(view: View, context: PolicyContext) -> AccessLogs:
-    """The logs of a listener: connections that no filter chain takes."""
+    """The logs of a listener: of connections that match no filter chain."""
     if not _on_listeners(view):
         return ()
-    return tuple(encode(_unmatched(log, logger)) for log, logger in _built(view, context, False))
+    return tuple(encode(_without_chain(log, logger)) for log, logger in _built(view, context, False))
 
 
 @derived
-def loggers(view: View, context: PolicyContext) -> tuple[Logger, ...]:
+def access_loggers(view: View, context: PolicyContext) -> tuple[AccessLogger, ...]:
     """The logs that a context's connections go to, in the order in which they are named."""
-    names = _default_providers(view)
-    held = {name: Logger(name) for name in names}
+    inherited = _default_providers(view)
+    loggers = {name: AccessLogger(name) for name in inherited}
     for spec in telemetry_for(view, context.namespace, context.labels):
         entries = [e for e in spec.access_logging if is_for_side(e.match, context)]
-        said = tuple(dict.fromkeys(name for e in entries for name in provider_names(e.providers)))
-        names = said or names
-        if said:
-            held = {}
+        own = tuple(dict.fromkeys(name for e in entries for name in provider_names(e.providers)))
+        if own:
+            # A Telemetry with providers replaces those of wider ones; without, it changes how they log.
+            inherited, loggers = own, {}
         for entry in entries:
-            for name in provider_names(entry.providers) or names:
+            for name in provider_names(entry.providers) or inherited:
                 if entry.disabled:
-                    held.pop(name, None)
+                    loggers.pop(name, None)
                 else:
-                    held[name] = Logger(name, entry.filter.expression if entry.filter else "")
-    return tuple(held.values())
+                    loggers[name] = AccessLogger(name, entry.filter.expression if entry.filter else "")
+    return tuple(loggers.values())
 
 
 @derived
@@ -129,19 +130,19 @@ def _on_listeners(view: View) -> bool:
     return not view.mesh().disable_envoy_listener_log
 
 
-def _built(view: View, context: PolicyContext, http: bool) -> list[tuple[accesslog_pb2.AccessLog, Logger]]:
-    """The logs that can be built, each with what asks for it."""
-    found: list[tuple[accesslog_pb2.AccessLog, Logger]] = []
+def _built(view: View, context: PolicyContext, http: bool) -> list[tuple[accesslog_pb2.AccessLog, AccessLogger]]:
+    """The logs that can be built, without their filters. An internal error in one only costs that log."""
+    built: list[tuple[accesslog_pb2.AccessLog, AccessLogger]] = []
     with optional_piece("access logs", namespace=context.namespace):
-        for logger in loggers(view, context):
+        for logger in access_loggers(view, context):
             with optional_piece("access log", provider=logger.provider, namespace=context.namespace):
                 log = _log(view, context, logger, http)
                 if log is not None:
-                    found.append((log, logger))
-    return found
+                    built.append((log, logger))
+    return built
 
 
-def _log(view: View, context: PolicyContext, logger: Logger, http: bool) -> accesslog_pb2.AccessLog | None:
+def _log(view: View, context: PolicyContext, logger: AccessLogger, http: bool) -> accesslog_pb2.AccessLog | None:
     if logger.provider != MESH_FILE:
         provider = extension_provider(view, logger.provider)
         return provider_log(view, context.namespace, provider, http=http) if provider else None
@@ -152,9 +153,9 @@ def _log(view: View, context: PolicyContext, logger: Logger, http: bool) -> acce
 
 
 @derived
-def _mesh_file(view: View) -> _File:
+def _mesh_file(view: View) -> _MeshLogFile:
     mesh = view.mesh()
-    return _File(
+    return _MeshLogFile(
         path=mesh.access_log_file,
         format=mesh.access_log_format,
         json=mesh.access_log_encoding == mesh_api.MeshConfigAccessLogEncoding.JSON,
@@ -162,9 +163,9 @@ def _mesh_file(view: View) -> _File:
 
 
 def _json_fields(text: str) -> struct_pb2.Struct:
-    """The fields of a JSON log format; Istio's default for an empty text and, as in Istio, for one that is no object.
+    """The fields of a JSON log format; Istio's default if it is empty or, as in Istio, no JSON object.
 
-    Whoever reads the mesh config says so; here it must not cost a listener.
+    Validation of the mesh config reports the latter; here it must not cost a listener.
     """
     fields = struct_pb2.Struct()
     if text:
@@ -175,14 +176,14 @@ def _json_fields(text: str) -> struct_pb2.Struct:
     return protobuf_json.ParseDict(JSON_FORMAT, fields)
 
 
-def _filtered(log: accesslog_pb2.AccessLog, logger: Logger) -> accesslog_pb2.AccessLog:
+def _filtered(log: accesslog_pb2.AccessLog, logger: AccessLogger) -> accesslog_pb2.AccessLog:
     if logger.expression:
         log.filter.CopyFrom(_cel(logger.expression))
     return log
 
 
-def _unmatched(log: accesslog_pb2.AccessLog, logger: Logger) -> accesslog_pb2.AccessLog:
-    """Only what no chain takes."""
+def _without_chain(log: accesslog_pb2.AccessLog, logger: AccessLogger) -> accesslog_pb2.AccessLog:
+    """Restrict a log to connections that match no filter chain."""
     no_route = accesslog_pb2.AccessLogFilter(response_flag_filter=accesslog_pb2.ResponseFlagFilter(flags=[NO_ROUTE]))
     if logger.expression:
         log.filter.and_filter.filters.extend((no_route, _cel(logger.expression)))

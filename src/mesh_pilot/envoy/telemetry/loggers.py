@@ -1,4 +1,4 @@
-"""Access loggers: Envoy's message for each kind of log that an extension provider can be."""
+"""Access loggers: Envoy's message for each kind of extension provider that takes access logs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ HTTP_LOG_NAME = "http_envoy_accesslog"
 TCP_LOG_NAME = "tcp_envoy_accesslog"
 OTEL_LOG_NAME = "otel_envoy_accesslog"
 
-KINDS = ("envoy_file_access_log", "envoy_http_als", "envoy_tcp_als", "envoy_otel_als")
-"""Fields of an extension provider that make a log of it."""
+LOG_PROVIDER_FIELDS = ("envoy_file_access_log", "envoy_http_als", "envoy_tcp_als", "envoy_otel_als")
+"""The fields of an extension provider of which one is set if it takes access logs."""
 
 TEXT_FORMAT = (
     '[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% '
@@ -35,11 +35,11 @@ TEXT_FORMAT = (
     '"%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%" %UPSTREAM_CLUSTER% %UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% '
     "%DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%\n"
 )
-"""Istio's default line."""
+"""Istio's default line format."""
 
 
 def provider_log(view: View, namespace: str, provider: Provider, *, http: bool) -> accesslog_pb2.AccessLog | None:
-    """The log of a provider for HTTP or for connections; None if it is not for these, or can't be reached."""
+    """The log of a provider for HTTP or for TCP; None if the provider does not take these logs or cannot be reached."""
     if provider.envoy_file_access_log is not None:
         file = provider.envoy_file_access_log
         return file_log(file.path, _file_format(file.log_format, file.omit_empty_values))
@@ -57,7 +57,7 @@ def file_log(path: str, line: substitution_format_string_pb2.SubstitutionFormatS
 
 
 def text_format(line: str) -> substitution_format_string_pb2.SubstitutionFormatString:
-    """A log line (Istio's, if empty); it ends in a newline in any case."""
+    """A line format (empty: Istio's default), with a newline at its end."""
     text = line or TEXT_FORMAT
     return substitution_format_string_pb2.SubstitutionFormatString(
         text_format_source=base_pb2.DataSource(inline_string=text if text.endswith("\n") else text + "\n")
@@ -73,12 +73,12 @@ def _log(name: str, config: message.Message) -> accesslog_pb2.AccessLog:
 
 
 def _file_format(
-    said: mesh_api.MeshConfigExtensionProviderEnvoyFileAccessLogProviderLogFormat | None, omit_empty: bool
+    log_format: mesh_api.MeshConfigExtensionProviderEnvoyFileAccessLogProviderLogFormat | None, omit_empty: bool
 ) -> substitution_format_string_pb2.SubstitutionFormatString:
-    if said is not None and said.labels is not None:
-        result = json_format(_struct(said.labels))
+    if log_format is not None and log_format.labels is not None:
+        result = json_format(_struct(log_format.labels))
     else:
-        result = text_format((said and said.text) or "")
+        result = text_format((log_format and log_format.text) or "")
     result.omit_empty_values = omit_empty
     return result
 
@@ -115,11 +115,11 @@ def _otel_log(
     common = _grpc(view, namespace, als.service, als.port, als.log_name or OTEL_LOG_NAME)
     if common is None:
         return None
-    said = als.log_format
+    log_format = als.log_format
     config = logs_service_pb2.OpenTelemetryAccessLogConfig(common_config=common)
-    config.body.string_value = (said and said.text) or TEXT_FORMAT
-    if said is not None and said.labels is not None:
-        for key, value in sorted(_struct(said.labels).fields.items()):
+    config.body.string_value = (log_format and log_format.text) or TEXT_FORMAT
+    if log_format is not None and log_format.labels is not None:
+        for key, value in sorted(_struct(log_format.labels).fields.items()):
             config.attributes.values.add(key=key).value.string_value = value.string_value
     return _log(OPEN_TELEMETRY, config)
 
@@ -127,10 +127,10 @@ def _otel_log(
 def _grpc(
     view: View, namespace: str, service: str, port: int, log_name: str
 ) -> als_pb2.CommonGrpcAccessLogConfig | None:
-    found = provider_cluster(view, namespace, service, port)
-    if found is None:
+    reached = provider_cluster(view, namespace, service, port)
+    if reached is None:
         return None
-    cluster, host = found
+    cluster, host = reached
     return als_pb2.CommonGrpcAccessLogConfig(
         log_name=log_name,
         grpc_service=grpc_service_pb2.GrpcService(

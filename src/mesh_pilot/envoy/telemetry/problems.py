@@ -1,6 +1,6 @@
-"""Providers that Telemetry and the mesh config name and that can't be used: for the debug page and the log.
+"""Warnings about providers that Telemetry and the mesh config name and that cannot be used.
 
-Validation sees one object at a time; whether there is such a provider, and its service, depends on others.
+Validation checks one object at a time; whether a provider and its service exist depends on others.
 """
 
 from __future__ import annotations
@@ -8,73 +8,71 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mesh_pilot.api.istio.telemetry import v1alpha1 as api
-from mesh_pilot.envoy.telemetry import loggers as log_providers
-from mesh_pilot.envoy.telemetry import tracers as trace_providers
+from mesh_pilot.envoy.telemetry.loggers import LOG_PROVIDER_FIELDS
+from mesh_pilot.envoy.telemetry.tracers import TRACING_PROVIDER_FIELDS
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.extension_providers import Provider, extension_provider, provider_cluster
 from mesh_pilot.model.config import ConfigKey, Problem, Severity
 from mesh_pilot.world.view import View
 
-KIND = "Telemetry"
-
 
 @derived
 def telemetry_problems(view: View, key: ConfigKey) -> tuple[Problem, ...]:
-    """Warnings about the providers that a Telemetry names, by their paths in it."""
+    """Warnings about the providers that a Telemetry names, with their paths in it."""
     config = view.config(key)
     if config is None:
         return ()
     spec: api.Telemetry = config.spec
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for index, tracing in enumerate(spec.tracing):
         names = [p.name for p in tracing.providers[:1]]
-        found += _traces(view, key.namespace, names, f"spec.tracing[{index}].providers[{{}}].name")
+        problems += _tracing_problems(view, key.namespace, names, f"spec.tracing[{index}].providers[{{}}].name")
     for index, logging in enumerate(spec.access_logging):
         names = [p.name for p in logging.providers]
-        found += _logs(view, key.namespace, names, f"spec.accessLogging[{index}].providers[{{}}].name")
-    return tuple(found)
+        problems += _logging_problems(view, key.namespace, names, f"spec.accessLogging[{index}].providers[{{}}].name")
+    return tuple(problems)
 
 
 @derived
 def default_provider_problems(view: View) -> tuple[Problem, ...]:
-    """Warnings about the mesh config's default providers, by their paths in it."""
+    """Warnings about the mesh config's default providers, with their paths in it."""
     defaults = view.mesh().default_providers
     if defaults is None:
         return ()
     root = view.root_namespace
     return (
-        *_traces(view, root, defaults.tracing[:1], "defaultProviders.tracing[{}]"),
-        *_logs(view, root, defaults.access_logging, "defaultProviders.accessLogging[{}]"),
+        *_tracing_problems(view, root, defaults.tracing[:1], "defaultProviders.tracing[{}]"),
+        *_logging_problems(view, root, defaults.access_logging, "defaultProviders.accessLogging[{}]"),
     )
 
 
-def _traces(view: View, namespace: str, names: Sequence[str], path: str) -> Iterator[Problem]:
+def _tracing_problems(view: View, namespace: str, names: Sequence[str], path: str) -> Iterator[Problem]:
     for index, name in enumerate(names):
-        reason = _reason(view, namespace, name, trace_providers.KINDS, "traces")
+        reason = _reason(view, namespace, name, TRACING_PROVIDER_FIELDS, "traces")
         if reason:
             yield Problem(path.format(index), f"{reason}: nothing is traced", severity=Severity.WARNING)
 
 
-def _logs(view: View, namespace: str, names: Sequence[str], path: str) -> Iterator[Problem]:
+def _logging_problems(view: View, namespace: str, names: Sequence[str], path: str) -> Iterator[Problem]:
     for index, name in enumerate(names):
-        reason = _reason(view, namespace, name, log_providers.KINDS, "access logs")
+        reason = _reason(view, namespace, name, LOG_PROVIDER_FIELDS, "access logs")
         if reason:
             yield Problem(path.format(index), f"{reason}: nothing is logged to it", severity=Severity.WARNING)
 
 
-def _reason(view: View, namespace: str, name: str, kinds: Sequence[str], purpose: str) -> str:
-    """Why a provider can't be used by proxies of a namespace; empty if it can."""
+def _reason(view: View, namespace: str, name: str, fields: Sequence[str], purpose: str) -> str:
+    """The reason why proxies of a namespace cannot use a provider; empty if they can."""
     provider = extension_provider(view, name)
     if provider is None:
         return f"the mesh config has no extension provider {name}"
-    kind = next((kind for kind in kinds if getattr(provider, kind) is not None), None)
-    if kind is None:
+    field = next((field for field in fields if getattr(provider, field) is not None), None)
+    if field is None:
         return f"extension provider {name} is not one for {purpose}"
-    return _unreachable(view, namespace, provider, kind)
+    return _unreachable(view, namespace, provider, field)
 
 
-def _unreachable(view: View, namespace: str, provider: Provider, kind: str) -> str:
-    settings = getattr(provider, kind)
+def _unreachable(view: View, namespace: str, provider: Provider, field: str) -> str:
+    settings = getattr(provider, field)
     service, port = getattr(settings, "service", ""), getattr(settings, "port", 0)
     if not service or provider_cluster(view, namespace, service, port) is not None:
         return ""

@@ -1,6 +1,6 @@
-"""Tracers: Envoy's configuration for each kind of trace collector that an extension provider can be.
+"""Tracers: Envoy's message for each kind of extension provider that collects traces.
 
-Istio's providers for OpenCensus, Lightstep and Stackdriver have no tracer in a current Envoy any more.
+Current Envoys have no tracer for Istio's providers for OpenCensus, Lightstep and Stackdriver.
 """
 
 from __future__ import annotations
@@ -8,36 +8,62 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
+import attrs
 from envoy.config.core.v3 import base_pb2, grpc_service_pb2, http_service_pb2, http_uri_pb2
-from envoy.config.trace.v3 import datadog_pb2, opentelemetry_pb2, skywalking_pb2, zipkin_pb2
+from envoy.config.trace.v3 import datadog_pb2, http_tracer_pb2, opentelemetry_pb2, skywalking_pb2, zipkin_pb2
 from google.protobuf import any_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.config.validation.extension_providers import call_header_reason, is_call_timeout
-from mesh_pilot.envoy.core.protobuf import any_of, boolean, duration
-from mesh_pilot.mesh.extension_providers import Provider, provider_cluster
+from mesh_pilot.envoy.core.protobuf import any_of, boolean, duration, encode
+from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.extension_providers import Provider, extension_provider, provider_cluster
 from mesh_pilot.world.view import View
 
 ZIPKIN_PATH = "/api/v2/spans"
-UNNAMED = "envoy"
-"""What Datadog calls the service of a proxy that names no cluster of its own: Envoy refuses an empty name."""
+DATADOG_SERVICE = "envoy"
+"""Datadog's service name for a proxy whose node has no cluster: Envoy refuses an empty one."""
 ZIPKIN_TIMEOUT = timedelta(seconds=5)
 DEFAULT_TIMEOUT = timedelta(seconds=10)
 
-KINDS = ("zipkin", "opentelemetry", "datadog", "skywalking")
-"""Fields of an extension provider that make a tracer of it."""
+TRACING_PROVIDER_FIELDS = ("zipkin", "opentelemetry", "datadog", "skywalking")
+"""The fields of an extension provider of which one is set if it collects traces."""
 
 Header = mesh_api.MeshConfigExtensionProviderHttpHeader
 
-Tracer = tuple[any_pb2.Any, int]
-"""Configuration and longest path tag (0: not said)."""
+_Config = tuple[any_pb2.Any, int]
+"""The configuration of a tracer, and ``Tracer.max_tag_length``."""
 
 
-def provider_tracer(view: View, namespace: str, provider: Provider, service: str) -> Tracer | None:
-    """The tracer of a provider; None if it is not for traces, or can't be reached from the namespace.
+@attrs.frozen
+class Tracer:
+    """The tracer of a provider."""
 
-    ``service`` is the name that spans give to the proxy's workload, where the tracer sends one.
+    config: bytes
+    """An encoded ``Tracing.Http``."""
+    max_tag_length: int
+    """The longest path in a tag; 0: the provider has no limit of its own."""
+    child_spans: bool
+    """See ``tracing.TracingConfig``."""
+
+
+@derived
+def tracer(view: View, namespace: str, name: str, service: str) -> Tracer | None:
+    """The tracer of a provider; None if it collects no traces or cannot be reached from the namespace.
+
+    ``service`` is the name of the proxy's workload, for tracers that send one.
     """
+    provider = extension_provider(view, name)
+    built = _config(view, namespace, provider, service) if provider is not None else None
+    if provider is None or built is None:
+        return None
+    config, max_tag_length = built
+    http = http_tracer_pb2.Tracing.Http(name=name, typed_config=config)
+    # SkyWalking draws its map of services from the spans of upstream requests.
+    return Tracer(encode(http), max_tag_length, child_spans=provider.skywalking is not None)
+
+
+def _config(view: View, namespace: str, provider: Provider, service: str) -> _Config | None:
     if provider.zipkin is not None:
         return _zipkin(view, namespace, provider.zipkin)
     if provider.opentelemetry is not None:
@@ -51,11 +77,11 @@ def provider_tracer(view: View, namespace: str, provider: Provider, service: str
 
 def _zipkin(
     view: View, namespace: str, zipkin: mesh_api.MeshConfigExtensionProviderZipkinTracingProvider
-) -> Tracer | None:
-    found = provider_cluster(view, namespace, zipkin.service, zipkin.port)
-    if found is None:
+) -> _Config | None:
+    reached = provider_cluster(view, namespace, zipkin.service, zipkin.port)
+    if reached is None:
         return None
-    cluster, host = found
+    cluster, host = reached
     config = zipkin_pb2.ZipkinConfig(
         collector_cluster=cluster,
         collector_hostname=host,
@@ -66,7 +92,7 @@ def _zipkin(
         trace_context_option=zipkin_pb2.ZipkinConfig.TraceContextOption.ValueType(zipkin.trace_context_option),
     )
     if zipkin.timeout is not None or zipkin.headers:
-        # Envoys that know this field pass over the three above; older ones pass over this one.
+        # Envoys that know this field ignore the first three; older ones ignore this one.
         path = zipkin.path or ZIPKIN_PATH
         service = _http(f"http://{host}{path}", cluster, _timeout(zipkin.timeout, ZIPKIN_TIMEOUT), zipkin.headers)
         config.collector_service.CopyFrom(service)
@@ -75,11 +101,11 @@ def _zipkin(
 
 def _opentelemetry(
     view: View, namespace: str, otel: mesh_api.MeshConfigExtensionProviderOpenTelemetryTracingProvider, service: str
-) -> Tracer | None:
-    found = provider_cluster(view, namespace, otel.service, otel.port)
-    if found is None:
+) -> _Config | None:
+    reached = provider_cluster(view, namespace, otel.service, otel.port)
+    if reached is None:
         return None
-    cluster, host = found
+    cluster, host = reached
     config = opentelemetry_pb2.OpenTelemetryConfig(service_name=service)
     if otel.http is not None:
         http = otel.http
@@ -96,23 +122,23 @@ def _opentelemetry(
 
 def _datadog(
     view: View, namespace: str, datadog: mesh_api.MeshConfigExtensionProviderDatadogTracingProvider, service: str
-) -> Tracer | None:
-    found = provider_cluster(view, namespace, datadog.service, datadog.port)
-    if found is None:
+) -> _Config | None:
+    reached = provider_cluster(view, namespace, datadog.service, datadog.port)
+    if reached is None:
         return None
-    cluster, host = found
-    name = service or UNNAMED
+    cluster, host = reached
+    name = service or DATADOG_SERVICE
     config = datadog_pb2.DatadogConfig(collector_cluster=cluster, collector_hostname=host, service_name=name)
     return any_of(config), datadog.max_tag_length
 
 
 def _skywalking(
     view: View, namespace: str, skywalking: mesh_api.MeshConfigExtensionProviderSkyWalkingTracingProvider
-) -> Tracer | None:
-    found = provider_cluster(view, namespace, skywalking.service, skywalking.port)
-    if found is None:
+) -> _Config | None:
+    reached = provider_cluster(view, namespace, skywalking.service, skywalking.port)
+    if reached is None:
         return None
-    config = skywalking_pb2.SkyWalkingConfig(grpc_service=_grpc(*found))
+    config = skywalking_pb2.SkyWalkingConfig(grpc_service=_grpc(*reached))
     if skywalking.access_token:
         config.client_config.backend_token = skywalking.access_token
     return any_of(config), 0
@@ -131,7 +157,7 @@ def _http(uri: str, cluster: str, timeout: timedelta, headers: Iterable[Header])
 
 
 def _values(headers: Iterable[Header]) -> list[base_pb2.HeaderValue]:
-    """Headers with a fixed value that Envoy takes; the environment of proxies is not known here."""
+    """The headers that Envoy accepts, without those from environment variables, which are not known here."""
     return [
         base_pb2.HeaderValue(key=h.name, value=h.value)
         for h in headers
@@ -139,9 +165,9 @@ def _values(headers: Iterable[Header]) -> list[base_pb2.HeaderValue]:
     ]
 
 
-def _timeout(given: timedelta | None, otherwise: timedelta) -> timedelta:
-    """One that Envoy would refuse is as good as none: it must not cost a listener."""
-    return given if given is not None and is_call_timeout(given) else otherwise
+def _timeout(value: timedelta | None, default: timedelta) -> timedelta:
+    """A timeout, or the default if Envoy would refuse it: that must not cost a listener."""
+    return value if value is not None and is_call_timeout(value) else default
 
 
 def _grpc(cluster: str, host: str) -> grpc_service_pb2.GrpcService:
