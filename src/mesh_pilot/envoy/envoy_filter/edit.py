@@ -16,7 +16,7 @@ from mesh_pilot.envoy.envoy_filter.match import is_named, selected_name
 from mesh_pilot.envoy.envoy_filter.merge import fits_filter, merge_filter
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, FilterClass, Operation, Patch, PatchError, PatchProblem
 from mesh_pilot.envoy.envoy_filter.values import type_name
-from mesh_pilot.envoy.filters import HTTP_FILTERS
+from mesh_pilot.envoy.filters import types_in_class
 from mesh_pilot.model.config import ConfigKey
 
 T = TypeVar("T")
@@ -133,16 +133,8 @@ _OTHERS_IN_CLASS: Mapping[FilterClass, tuple[str, ...]] = {
 """Types of filters in a class besides the HTTP filters that translators generate."""
 
 
-def _types_in(*classes: FilterClass) -> frozenset[str]:
-    generated = [f.config.DESCRIPTOR.full_name for f in HTTP_FILTERS if f.filter_class in classes]
-    return frozenset(generated).union(*(_OTHERS_IN_CLASS[c] for c in classes))
-
-
-PREDECESSORS: Mapping[FilterClass, frozenset[str]] = {
-    FilterClass.AUTHN: _types_in(FilterClass.AUTHN),
-    FilterClass.AUTHZ: _types_in(FilterClass.AUTHN, FilterClass.AUTHZ),
-}
-"""The types of filters after which one that is added with a ``filterClass`` goes. STATS is missing: Istio adds these
+_ADDED_AFTER = {FilterClass.AUTHN: (FilterClass.AUTHN,), FilterClass.AUTHZ: (FilterClass.AUTHN, FilterClass.AUTHZ)}
+"""The classes after whose filters one that is added with a ``filterClass`` goes. STATS is missing: Istio adds these
 before its own statistics filters, which stock Envoys do not have, so they go to the end."""
 
 # The three messages for filters have the fields name and typed_config in common, but no type: hence Any.
@@ -204,8 +196,9 @@ def _end(filters: Any, filter_class: FilterClass = FilterClass.UNSPECIFIED) -> i
 
     Pilot adds after the terminal filter, and Envoy refuses such a listener.
     """
-    predecessors = PREDECESSORS.get(filter_class)
-    if predecessors is not None:
+    classes = _ADDED_AFTER.get(filter_class)
+    if classes is not None:
+        predecessors = types_in_class(*classes).union(*(_OTHERS_IN_CLASS[c] for c in classes))
         return max((index + 1 for index, f in enumerate(filters) if config_type(f) in predecessors), default=0)
     count = len(filters)
     return count - 1 if count and config_type(filters[-1]) in TERMINAL else count

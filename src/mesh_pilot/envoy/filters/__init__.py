@@ -32,7 +32,7 @@ from mesh_pilot.envoy.filters.jwt_authn import JWT_AUTHN
 from mesh_pilot.envoy.filters.on_demand import ON_DEMAND
 from mesh_pilot.envoy.filters.rbac.policies import RBAC_ALLOW, RBAC_AUDIT, RBAC_DENY
 from mesh_pilot.envoy.filters.router import ROUTER
-from mesh_pilot.envoy.filters.translator import FilterTranslator
+from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.proxy.scope import Labels
 from mesh_pilot.model.service import Protocol
@@ -75,8 +75,18 @@ def grpc_client_filters() -> list[HttpFilter]:
     return [filter_.with_defaults() for filter_ in HTTP_FILTERS if filter_.grpc_client]
 
 
+def grpc_client_supports(name: str) -> bool:
+    """True if proxyless gRPC clients support the filter of this name; they refuse route tables with any other."""
+    return any(filter_.grpc_client for filter_ in HTTP_FILTERS if filter_.name == name)
+
+
 def grpc_server_filters(view: View, namespace: str, labels: Labels) -> list[HttpFilter]:
     """The filters of a proxyless gRPC server."""
     servers = ((filter_, filter_.grpc_server) for filter_ in HTTP_FILTERS if filter_.grpc_server is not None)
     configs = ((filter_, grpc_server(view, namespace, labels)) for filter_, grpc_server in servers)
     return [filter_.with_config(config) for filter_, config in configs if config is not None]
+
+
+def types_in_class(*classes: FilterClass) -> frozenset[str]:
+    """The names of the configuration types of the filters in any of these classes of EnvoyFilter."""
+    return frozenset(f.config.DESCRIPTOR.full_name for f in HTTP_FILTERS if f.filter_class in classes)

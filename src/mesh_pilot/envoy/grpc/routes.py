@@ -17,7 +17,7 @@ from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.type.matcher.v3 import string_pb2
 
 from mesh_pilot.envoy.core.protobuf import encode
-from mesh_pilot.envoy.filters import HTTP_FILTERS
+from mesh_pilot.envoy.filters import grpc_client_supports
 from mesh_pilot.envoy.grpc.clusters import outbound_name
 from mesh_pilot.envoy.routes.build import EncodedRoute
 from mesh_pilot.envoy.routes.retry import STATUS_CODES
@@ -100,8 +100,7 @@ def _undeclared(view: View, scope: OutboundScope, service: Service, port: int) -
 
 def _put(route: rc.Route) -> Iterator[rc.Route]:
     """A route in gRPC's words: one, several for the same, or none."""
-    supported = {filter_.name for filter_ in HTTP_FILTERS if filter_.grpc_client}
-    for name in [name for name in route.typed_per_filter_config if name not in supported]:
+    for name in [name for name in route.typed_per_filter_config if not grpc_client_supports(name)]:
         del route.typed_per_filter_config[name]
     if route.HasField("route"):
         _retry(route.route.retry_policy)
