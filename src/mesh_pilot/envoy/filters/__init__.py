@@ -3,13 +3,14 @@
 To add an HTTP filter:
 
 1. ``filters/NAME.py``: a ``FilterTranslator`` with Envoy's name, the type of the configuration, and ``hcm``: the
-   configuration for HTTP connection managers, or None where the filter is not needed.
+   configuration for HTTP connection managers. It returns None unless something uses the filter, so that the listeners
+   of other meshes stay as they are; what it reads of the World decides which edits make listeners anew.
 2. ``per_route`` in the same declaration, if routes configure the filter.
 3. ``grpc_client``, ``grpc_server`` and ``filter_class`` there, if proxyless gRPC supports the filter, or if it belongs
    to a ``filterClass`` of EnvoyFilter.
 4. A line in ``HTTP_FILTERS`` below: its position is the order of requests.
-5. Tests: a golden with the field (``tests/golden``), else a unit test in ``tests/envoy``.
-6. ``docs/istio-differences.md``, if it is no filter of Istio's.
+5. A test in ``tests/envoy`` (``test_toy_filter.py`` is a model); a golden in ``tests/golden`` if Istio has the filter.
+6. ``docs/istio-differences.md``, if Istio has not.
 
 Network filters are in ``tcp``.
 """
