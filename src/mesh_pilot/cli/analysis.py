@@ -168,8 +168,11 @@ class _Reading:
         world = World()
         world.apply(index.state.announce())
         found = [*self._errors, *(f for rejected in world.rejections() for f in _of_rejected(rejected))]
-        doubts = [line for settings in self._settings for line in warning_lines(settings)]
-        found += (Finding(Severity.WARNING, **line) for line in [*doubts, *warnings(world), *_without_effect(world)])
+        settings_warnings = [line for settings in self._settings for line in warning_lines(settings)]
+        found += (
+            Finding(Severity.WARNING, **line)
+            for line in [*settings_warnings, *warnings(world), *_without_effect(world)]
+        )
         found += (Finding(severity, **line) for severity, line in all_patch_problem_lines(world))
         ignored = []
         for (api_version, kind), places in sorted(self._ignored.items()):

@@ -1,6 +1,6 @@
-"""One object, as data or as bytes, to a `Config` that is known to be good.
+"""One object, as plain data or bytes, to a validated `Config`.
 
-Everything that is wrong with an object is found before it is refused; warnings stay with the config.
+All errors of an object are collected before it is refused; warnings stay with the config.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mesh_pilot.config.yaml import Document
 from mesh_pilot.model.config import EPOCH, Config, ConfigError, ConfigKey, Origin, Problem, Severity, worst_first
 
 LineOf = Callable[[str], int]
-"""The 1-based line of a field path, 0 where there are no lines."""
+"""The 1-based line of a field path; 0 for input without lines."""
 
 _TOP = ("apiVersion", "kind", "metadata", "spec", "status")
 _METADATA = (
@@ -33,7 +33,7 @@ _METADATA = (
     "labels",
     "annotations",
     "creationTimestamp",
-    # Written by Kubernetes, of no use here.
+    # Written by Kubernetes and ignored.
     "clusterName",
     "deletionGracePeriodSeconds",
     "deletionTimestamp",
@@ -47,7 +47,7 @@ _METADATA = (
     "uid",
 )
 _KINDS_WITH_CONDITIONS = ("WorkloadEntry",)
-"""Others' conditions have no effect, and change often."""
+"""The conditions of other kinds have no effect, and change often."""
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -55,7 +55,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 @attrs.frozen
 class Metadata:
-    """What stands beside a spec."""
+    """The metadata of an object."""
 
     name: str
     namespace: str = ""
@@ -108,7 +108,7 @@ def decode(
 
 
 def _spec(kind: Kind, data: object, problems: Problems) -> betterproto2.Message | None:
-    """The spec that `data` describes; None where it is no object at all."""
+    """The spec that `data` describes, by the fast path if possible; None if `data` is not an object."""
     data = {} if data is None else data
     spec = read_fast(kind.message, data)
     return read_message(kind.message, data, "spec", problems) if spec is None else spec
@@ -147,9 +147,9 @@ def _checked(
     origin: Origin,
     line_of: LineOf,
 ) -> Config:
-    """Raises TooManyErrorsError, which is for the caller to tell of."""
+    """Validate a decoded spec. Raises ConfigError, and TooManyErrorsError for the caller to report."""
     context = Context(metadata.name, metadata.namespace, metadata.labels, metadata.annotations)
-    # Where a field could not be read, rules about its absence would only repeat that.
+    # A field that could not be decoded is absent now; rules that miss it would only repeat its error.
     unread = _with_parents(p.path for p in problems if p.severity is Severity.ERROR)
     problems.take(check_metadata(spec, context))
     problems.take(p for p in kind.validate(spec, context) if p.path not in unread)
@@ -169,11 +169,11 @@ def _checked(
 
 
 def _with_parents(paths: Iterable[str]) -> set[str]:
-    """Field paths, and those of all that the fields are in."""
+    """Field paths and all their parents."""
     found: set[str] = set()
     for path in paths:
         if len(path) > MAX_PATH:
-            found.add(path)  # by a key that long; whatever it is in can do without
+            found.add(path)  # from a map key that long; no rule reports on its parents
             continue
         while path and path not in found:
             found.add(path)
@@ -262,7 +262,7 @@ def _created(data: Mapping[str, object], problems: Problems) -> datetime:
 
 
 def _conditions(document: Mapping[str, object], problems: Problems) -> Mapping[str, str]:
-    """The status of each condition by its type; what is none is told and has no effect."""
+    """The status of each condition by its type. A malformed condition is a warning and has no effect."""
     status = document.get("status")
     found = status.get("conditions") if isinstance(status, Mapping) else None
     conditions: dict[str, str] = {}

@@ -1,8 +1,7 @@
-"""Plain data straight to a message, where there is nothing to say about it: the short way of `reader`.
+"""Plain data to a message, for data without problems: the fast path of `decode_json`, with the same results.
 
-Each message has a table of its fields, by every name that they may be written with, made once. What it does not have,
-and every value that is not of the plainest form, is left to `reader`, which reads all there is and says what is wrong.
-What is read here it reads alike.
+Each message class has a table of readers by field name, built once. Unknown fields, fields with warnings, and values
+in any but their usual form are left to `decode_json`.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from mesh_pilot.config.field_warnings import DEPRECATED, WITHOUT_EFFECT
 M = TypeVar("M", bound=betterproto2.Message)
 
 _Read = Callable[[object], object]
-"""The value that plain data stands for. Raises ValueError for what it leaves to `reader`."""
+"""The decoded value of plain data. Raises ValueError for data that it leaves to `decode_json`."""
 
 
 def read_fast(message: type[M], data: object) -> M | None:
-    """The message that `data` describes; None where there may be something to say about it."""
+    """The message that `data` describes; None if `decode_json` has to read it."""
     reader: Callable[[object], M] = _reader_of(message)
     try:
         return reader(data)
@@ -40,9 +39,9 @@ def _reader_of(message: type[M]) -> Callable[[object], M]:
     groups: dict[str, str] = {}
 
     def read(data: object) -> M:
-        if not fields:  # not before: a message may hold itself
+        if not fields:  # built at the first use, because a message may contain itself
             groups.update(_groups(message))
-            fields.update(_fields(message))  # last, and at once: another thread may be reading
+            fields.update(_fields(message))  # last, and in one step: another thread may be reading
         if type(data) is not dict:
             raise ValueError
         values: dict[str, object] = {}
@@ -63,13 +62,13 @@ def _reader_of(message: type[M]) -> Callable[[object], M]:
 
 
 def _fields(message: type[betterproto2.Message]) -> dict[str, tuple[str, _Read]]:
-    """By name, the fields of which there is nothing to say for being used at all."""
-    shape = descriptor_of(message)
-    told = {*DEPRECATED.get(message, ()), *WITHOUT_EFFECT.get(message, ())}
+    """Python name and reader of each field, by every name it may be written with; fields with warnings left out."""
+    descriptor = descriptor_of(message)
+    with_warnings = {*DEPRECATED.get(message, ()), *WITHOUT_EFFECT.get(message, ())}
     return {
         name: (field.python_name, _field(field))
-        for name, field in shape.by_name.items()
-        if field.proto_name not in told
+        for name, field in descriptor.by_name.items()
+        if field.proto_name not in with_warnings
     }
 
 
@@ -103,7 +102,7 @@ def _value(field: FieldDescriptor) -> _Read:
     return _SCALARS.get(field.proto_type, _leave)
 
 
-# -- what reads a value
+# -- readers of values
 
 
 def _leave(item: object) -> object:
@@ -144,14 +143,18 @@ def _strings(item: object) -> list[str]:
 
 
 def _string_map() -> _Read:
-    """Of maps that come one after the other and are equal, as the labels of endpoints are, there is one."""
+    """A reader of maps of strings that returns one dict for equal maps in a row, such as the labels of endpoints.
+
+    Several messages share that dict. That is safe because a spec is never changed once it is decoded (`model.Config`);
+    betterproto2 wants a real dict, so it cannot be frozen.
+    """
     last: dict[str, str] = {}
 
     def read_map(item: object) -> dict[str, str]:
         nonlocal last
         if type(item) is not dict:
             raise ValueError
-        found = last  # another thread may put its own there
+        found = last  # a local name: another thread may replace `last`
         if item != found:
             last = found = {_string(key): _string(element) for key, element in item.items()}
         return found

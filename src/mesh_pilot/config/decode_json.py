@@ -1,8 +1,8 @@
-"""Plain data (from YAML or JSON) to a betterproto message, strictly, with every problem and its field path.
+"""Plain data (from YAML or JSON) to a betterproto message, strictly: every problem with its field path.
 
 The rules are those of the protobuf JSON mapping: camelCase and snake_case names, wrappers as plain values, null as
-absence. What betterproto2's `from_dict` lets pass is refused here: two members of a oneof, a string for a list,
-numbers out of range, unknown enum values, both spellings of one field.
+absence. In contrast to betterproto2's `from_dict` these are errors: two members of a oneof, a string for a list,
+numbers out of range, unknown enum values, both spellings of one field. `decode_fast` is the fast path.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from mesh_pilot.model.config import Problem, Severity
 M = TypeVar("M", bound=betterproto2.Message)
 
 NOT_EMPTY = {(PeerAuthentication, "port_level_mtls")}
-"""Maps that must have something in them where they are written."""
+"""Maps that must not be empty if they are present."""
 
 MAX_LISTED = 15
-"""Names of fields that are listed where one is unknown: a longer list is of no help."""
+"""An error about an unknown name lists the known ones unless there are more than this."""
 
 
 def read_message(message: type[M], data: object, path: str, problems: list[Problem]) -> M | None:
-    """The message that `data` describes, or None where it is no object at all.
+    """The message that `data` describes; None if `data` is not an object.
 
-    Adds what is wrong to `problems`; fields with an error are left out of the message. `path` is where `data` stands.
+    Adds every problem to `problems`; fields with an error are left out of the message. `path` is the path of `data`.
     """
     if not isinstance(data, Mapping):
         problems.append(Problem(path, f"expected an object, got {scalars.describe(data)}"))
         return None
-    shape = descriptor_of(message)
+    descriptor = descriptor_of(message)
     values: dict[str, object] = {}
     written: dict[str, str] = {}
     groups: dict[str, str] = {}
     for name, item in data.items():
         here = f"{path}.{name}" if path else str(name)
-        field = shape.by_name.get(name)
+        field = descriptor.by_name.get(name)
         if field is None:
-            _tell_unknown(shape, name, item, here, problems)
+            _unknown_field(descriptor, name, item, here, problems)
             continue
         if (other := written.get(field.python_name)) is not None:
             problems.append(Problem(here, f"given twice, as {other} and as {name}"))
@@ -67,18 +67,18 @@ def read_message(message: type[M], data: object, path: str, problems: list[Probl
     return message(**values)
 
 
-def _tell_unknown(shape: MessageDescriptor, name: str, item: object, path: str, problems: list[Problem]) -> None:
-    """A field that Istio once had is a warning, unless it is null; any other is an error."""
-    removed = REMOVED.get(shape.message, {})
+def _unknown_field(descriptor: MessageDescriptor, name: str, item: object, path: str, problems: list[Problem]) -> None:
+    """Add an error, or a warning for a field that Istio has removed (nothing if it is null)."""
+    removed = REMOVED.get(descriptor.message, {})
     if (reason := removed.get(name)) is None:
-        known = [*(field.json_name for field in shape.fields), *removed]
+        known = [*(field.json_name for field in descriptor.fields), *removed]
         problems.append(Problem(path, unknown_reason("field", name, known)))
     elif item is not None:
         problems.append(Problem(path, f"has no effect: {reason}", Severity.WARNING))
 
 
 def unknown_reason(what: str, name: object, known: Iterable[str]) -> str:
-    """`unknown field "rout"; did you mean route?`; else what there is, unless that is long."""
+    """`unknown field "rout"; did you mean route?`, or the known names if none is similar and they are few."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
     if not near:

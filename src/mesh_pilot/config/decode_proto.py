@@ -1,7 +1,7 @@
 """Encoded protobuf to a betterproto message, strictly.
 
-betterproto2 reads a truncated field, or one of the wrong wire type, as whatever bytes there are; bytes from the network
-are walked first. Fields that the message does not have are warnings: a newer sender knows more than we do.
+betterproto2 accepts truncated fields and wrong wire types, so bytes from the network are checked first. Unknown fields
+are warnings: a newer sender may know more of them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _MAX_DEPTH = 100
 def parse_message(message: type[M], body: bytes, path: str, problems: list[Problem]) -> M:
     """The message that `body` encodes.
 
-    Raises ValueError where it encodes none. Adds unknown fields to `problems` as warnings, those without effect and
-    deprecated ones likewise, unknown enum values as errors.
+    Raises ValueError if it is not an encoded message. Adds to `problems`: unknown, deprecated and ineffective fields as
+    warnings, unknown enum values and second members of a oneof as errors.
     """
     _walk(descriptor_of(message), memoryview(body), path, problems, 0)
     try:
@@ -37,14 +37,14 @@ def parse_message(message: type[M], body: bytes, path: str, problems: list[Probl
         raise ValueError(f"a duration or time is out of range: {error}") from None
 
 
-def _walk(shape: MessageDescriptor, body: memoryview, path: str, problems: list[Problem], depth: int) -> None:
+def _walk(descriptor: MessageDescriptor, body: memoryview, path: str, problems: list[Problem], depth: int) -> None:
     if depth > _MAX_DEPTH:
         raise ValueError(f"{path} is nested too deeply")
     counts: dict[int, int] = {}
     members: dict[str, str] = {}
     seen: set[int] = set()
     for number, wire_type, start, end in _fields(body, path):
-        field = shape.by_number.get(number)
+        field = descriptor.by_number.get(number)
         if field is None:
             reason = f"unknown field number {number}, ignored"
             problems.append(Problem(path, reason, Severity.WARNING))
@@ -52,7 +52,7 @@ def _walk(shape: MessageDescriptor, body: memoryview, path: str, problems: list[
         here = f"{path}.{field.json_name}" if path else field.json_name
         if number not in seen:
             seen.add(number)
-            problems += use_warnings(shape.message, field, here)
+            problems += use_warnings(descriptor.message, field, here)
         if field.repeated:
             index = counts.get(number, 0)
             counts[number] = index + 1

@@ -1,8 +1,7 @@
-"""What fields a generated message has, under the names that people write.
+"""Descriptors of generated messages: their fields under the names that people write.
 
-betterproto2 keeps Python names only, and its own `from_dict` guesses JSON names from them, which is wrong where a name
-has digits or capitals in odd places (`consecutive5xxErrors`, `meshMTLS`). Here the names are those of the protobuf
-JSON mapping.
+betterproto2 has Python names only, and its `from_dict` guesses JSON names from them, which fails for names with digits
+or unusual capitals (`consecutive5xxErrors`, `meshMTLS`). These are the names of the protobuf JSON mapping.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import betterproto2
 from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
 
 JSON_NAMES = {"mesh_mTLS": "meshMTLS"}
-"""Fields with a `json_name` of their own."""
+"""Fields with an explicit `json_name`."""
 
 
 @attrs.frozen
@@ -35,23 +34,23 @@ class FieldDescriptor:
     """The oneof that the field is a member of."""
     number: int
     optional: bool = False
-    """Whether a scalar can be absent: `optional` in the proto file, or a member of a oneof."""
+    """True for a scalar with presence: `optional` in the proto file, or a member of a oneof."""
     message: type[betterproto2.Message] | None = None
     enum: type[betterproto2.Enum] | None = None
     wellknown: type | None = None
-    """`timedelta`, `datetime`, or the `Struct` family, which are written in forms of their own."""
+    """`timedelta`, `datetime`, `Struct`, `Value` or `ListValue`: types with a special form in JSON."""
     wrapper: bool = False
-    """A `BoolValue` and the like: a scalar that can be absent."""
+    """A wrapper such as `BoolValue`: a scalar that can be absent."""
     carrier: type[betterproto2.Message] | None = None
-    """The message that the field is on the wire, also where Python has a plain value for it."""
+    """The message on the wire, also for fields with a plain value in Python."""
     key: FieldDescriptor | None = None
     value: FieldDescriptor | None = None
-    """Of a map: what its keys and values are."""
+    """Keys and values of a map."""
 
 
 @attrs.frozen
 class MessageDescriptor:
-    """A message's fields, by every name they may be written with."""
+    """The fields of a message, by every name they may be written with."""
 
     message: type[betterproto2.Message]
     fields: tuple[FieldDescriptor, ...]
@@ -66,21 +65,21 @@ def camel_case(proto_name: str) -> str:
 
 @cache
 def descriptor_of(message: type[betterproto2.Message]) -> MessageDescriptor:
-    """The shape of a generated class."""
+    """The descriptor of a generated class."""
     meta = _metadata(message)
     fields = []
     for name, field in meta.meta_by_field_name.items():
         proto_name = name.removesuffix("_")
-        shape = _field(name, proto_name, field, meta.cls_by_field[name])
+        descriptor = _field(name, proto_name, field, meta.cls_by_field[name])
         if field.map_meta:
             key, value = field.map_meta
-            shape = attrs.evolve(
-                shape,
+            descriptor = attrs.evolve(
+                descriptor,
                 key=_field("key", "key", key, str),
                 value=_field("value", "value", value, meta.cls_by_field[f"{name}.value"]),
                 message=None,
             )
-        fields.append(shape)
+        fields.append(descriptor)
     by_name = {field.proto_name: field for field in fields} | {field.json_name: field for field in fields}
     return MessageDescriptor(message, tuple(fields), by_name, {field.number: field for field in fields})
 

@@ -1,7 +1,7 @@
-"""A betterproto message to plain data, the inverse of `reader.read`: what is dumped can be written to a file and read.
+"""A betterproto message to plain data, the inverse of `decode_json`: the output can be written to a file and read.
 
-betterproto2's `to_dict` guesses JSON names from Python names and misses some (`consecutive5XxErrors`); here they are
-those of `shapes`, which the reader uses.
+betterproto2's `to_dict` guesses JSON names from Python names and gets some wrong (`consecutive5XxErrors`); here they
+come from `descriptors`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mesh_pilot.config.descriptors import FieldDescriptor, descriptor_of
 from mesh_pilot.config.scalars import write_duration
 
 _LONG = frozenset(("int64", "uint64", "sint64", "fixed64", "sfixed64"))
-"""Written as strings, as the protobuf JSON mapping has it: a JSON number does not hold 64 bits."""
+"""Types written as strings in the protobuf JSON mapping, because a JSON number has fewer than 64 bits."""
 
 
 def to_json(message: betterproto2.Message) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def to_json(message: betterproto2.Message) -> dict[str, Any]:
 
 
 def _has_default(field: FieldDescriptor) -> bool:
-    """Whether the field has a value when it is not set: all but messages, wrappers and members of a oneof."""
+    """True if an unset field has a value: any field but messages, wrappers and members of a oneof."""
     if field.repeated or field.value is not None:
         return True
     return field.carrier is None and not field.optional

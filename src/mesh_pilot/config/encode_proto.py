@@ -1,7 +1,6 @@
-"""Messages to bytes, as `bytes(message)` gives them, ten times as fast.
+"""Messages to bytes: the same bytes as `bytes(message)`, ten times as fast.
 
-betterproto2 looks each field up anew for every message. Here each class has a list of its fields, made once, with what
-writes the field's value.
+betterproto2 looks up each field for every message. Here each class has a list of field writers, built once.
 """
 
 from __future__ import annotations

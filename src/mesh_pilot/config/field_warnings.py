@@ -1,4 +1,9 @@
-"""What there is to say about a field for being used at all, however its object was written."""
+"""Fields whose use is a warning, whatever their value: without effect here, deprecated, or removed from Istio's API.
+
+A stock Envoy can be configured over xDS only as far as xDS goes. Settings of its bootstrap, of Kubernetes or of the
+program that starts the proxy have no effect here, and the warning says so. A MeshConfig lives for years and is dumped
+with the defaults of the version that wrote it, so removed fields are warnings too.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +19,11 @@ from mesh_pilot.config.descriptors import FieldDescriptor, camel_case
 from mesh_pilot.model.config import Problem, Severity
 
 NO_EFFECT = "has no effect"
-"""How the reason begins where something that was written is not carried out."""
+"""First words of the reason of such a warning."""
 
 
 def use_warnings(message: type[betterproto2.Message], field: FieldDescriptor, path: str) -> Iterator[Problem]:
-    """Warnings about a field of a message that stands at a path."""
+    """Warnings about the field at `path` because it is set."""
     if (idle := WITHOUT_EFFECT.get(message)) and field.proto_name in idle:
         yield Problem(path, f"{NO_EFFECT}: {idle[field.proto_name]}", Severity.WARNING)
     elif (deprecated := DEPRECATED.get(message)) and field.proto_name in deprecated:
@@ -131,7 +136,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     telemetry.Telemetry: {"metrics": _METRICS},
     networking_v1beta1.ProxyConfig: dict.fromkeys(("concurrency", "environment_variables", "image"), _AGENT),
 }
-"""By message, then by proto name: why."""
+"""By message, then by proto name: the reason."""
 
 
 _NO_EFFECT = "it has no effect"
@@ -168,7 +173,7 @@ DEPRECATED: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         ("debug", "max_number_of_attributes", "max_number_of_annotations", "max_number_of_message_events"), _NO_EFFECT
     ),
 }
-"""By message, then by proto name: what to do instead."""
+"""By message, then by proto name: the replacement."""
 
 
 _MIXER = "removed in Istio 1.8 with Mixer"
@@ -207,10 +212,10 @@ _REMOVED: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "cacert_path": "removed in Istio 1.6: use tlsSettings of tracing",
     },
 }
-"""By message, then by proto name: since when, and what took its place."""
+"""By message, then by proto name: the version that removed it, and its replacement."""
 
 REMOVED: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     message: {name: reason for field, reason in fields.items() for name in (field, camel_case(field))}
     for message, fields in _REMOVED.items()
 }
-"""By message, then by every name that the field may be written with."""
+"""The same by every name that the field may be written with."""

@@ -1,4 +1,4 @@
-"""The table of kinds: which objects are ours, under which names and versions, and what checks them."""
+"""The kinds of objects that are read: names, versions, messages and validation; and the reasons why others are not."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from mesh_pilot.config.validation.context import Context
 from mesh_pilot.model.config import Problem
 
 Validate = Callable[[Any, Context], Iterator[Problem]]
-"""Says what is wrong with a spec of the kind's message; paths start with `spec`."""
+"""Yields the problems of a spec; paths start with `spec`."""
 
 
 class KindError(ValueError):
-    """An apiVersion and kind of our groups that are not served, with what is."""
+    """An unknown kind or version of Istio's groups; the text lists the known ones."""
 
 
 @attrs.frozen
@@ -48,7 +48,7 @@ class Kind:
     name: str
     group: str
     versions: tuple[str, ...]
-    """Served versions, oldest first; all of them mean the same."""
+    """Served versions, oldest first; they are equivalent."""
     plural: str
     """As in URLs and `kubectl get`."""
     message: type[betterproto2.Message]
@@ -61,7 +61,7 @@ class Kind:
 
     @property
     def type_url(self) -> str:
-        """What an `Any` of its spec is called."""
+        """The type URL of an `Any` with its spec."""
         return "type.googleapis.com/" + self.message_name
 
     @property
@@ -165,14 +165,14 @@ KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _TABLE
 _GROUPS: Mapping[str, frozenset[str]] = {
     group: frozenset(kind.name for kind in _TABLE if kind.group == group) for group in {k.group: None for k in _TABLE}
 }
-"""The groups that are ours, each with its kinds."""
+"""Istio's groups, each with its kinds."""
 
 
 def lookup(api_version: str, name: str) -> Kind | None:
-    """The kind of an object; None for a group that is not Istio's, which is to be ignored.
+    """The kind of an object; None for the groups of other APIs, whose objects are ignored.
 
-    Raises KindError for a kind or version that a group of Istio's does not have here, naming those it has, and for a
-    group that is probably meant to be one of ours.
+    Raises KindError, with the known kinds or versions, for an unknown kind or version of Istio's groups and for a group
+    that is probably a misspelling of one.
     """
     group, _, version = api_version.rpartition("/")
     if group not in _GROUPS:
@@ -191,7 +191,7 @@ def lookup(api_version: str, name: str) -> Kind | None:
 
 @lru_cache(1000)
 def _refuse_misspelled(api_version: str, name: str) -> None:
-    """Raise KindError for a group that only looks like one of ours."""
+    """Raise KindError for a group that is probably a misspelling of Istio's."""
     meant = meant_group(api_version, name, _GROUPS)
     if meant is None:
         return
@@ -219,7 +219,7 @@ _BY_GROUP: Mapping[str, str] = {
     "install.istio.io": "nothing is installed here; its meshConfig goes into the file of --mesh-config",
     "operator.istio.io": "nothing is installed here",
 }
-"""Groups that people may expect to have an effect, and why they have none."""
+"""Groups that users may expect to have an effect, and why they have none."""
 
 _BY_KIND: Mapping[tuple[str, str], str] = {
     ("networking.k8s.io", "Ingress"): _INGRESS,
@@ -228,28 +228,28 @@ _BY_KIND: Mapping[tuple[str, str], str] = {
     ("", "Endpoints"): _SERVICE,
     ("discovery.k8s.io", "EndpointSlice"): _SERVICE,
 }
-"""The same for kinds in groups that hold much else; by group without version, and kind."""
+"""The same for single kinds of groups with many others, by group (without version) and kind."""
 
 _NEAR = 0.88
-"""How alike two groups must be for one to be a slip of the other."""
+"""Similarity of two groups above which one is taken for a misspelling of the other."""
 
 
 def group_of(api_version: str) -> str:
-    """The group of an apiVersion such as ``apps/v1``; empty for Kubernetes' core, such as ``v1``."""
+    """The group of an apiVersion such as ``apps/v1``; empty for Kubernetes' core group (``v1``)."""
     return api_version.rpartition("/")[0]
 
 
 def reason_ignored(api_version: str, kind: str) -> str:
-    """Why objects of a kind that one may expect to be read are not; empty where nobody would."""
+    """The reason why objects of a kind are not read, for kinds that users may expect to have an effect; else empty."""
     group = group_of(api_version)
     return _BY_GROUP.get(group) or _BY_KIND.get((group, kind), "")
 
 
 def meant_group(api_version: str, kind: str, groups: Mapping[str, Iterable[str]]) -> str | None:
-    """The group of ours that an apiVersion of another group was probably meant to have.
+    """The group among ``groups`` that an unknown apiVersion probably means.
 
-    ``groups``: ours, each with its kinds. Empty: it is written as a group of Istio's, but which one can't be guessed.
-    None: it is a group of somebody else.
+    ``groups`` maps each of Istio's groups to its kinds. Empty if it looks like a group of Istio but matches none; None
+    if it is a group of another API.
     """
     group = group_of(api_version)
     if group in _BY_GROUP or (group, kind) in _BY_KIND:

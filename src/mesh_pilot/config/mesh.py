@@ -26,7 +26,7 @@ M = TypeVar("M", bound=betterproto2.Message)
 _Provider = api.MeshConfigExtensionProvider
 
 ROOT_NAMESPACE = "istio-system"
-"""Whose objects hold for the whole mesh, unless the operator says otherwise."""
+"""The default root namespace: its objects apply to the whole mesh."""
 
 LineOf = Callable[[str], int]
 """The 1-based line of a field path, 0 where there are no lines."""
@@ -40,12 +40,12 @@ def decode_mesh(
     warnings: list[Problem] | None = None,
     root_namespace: str = ROOT_NAMESPACE,
 ) -> api.MeshConfig:
-    """The MeshConfig of a ``mesh.yaml``: what it says, over the defaults.
+    """The MeshConfig of a ``mesh.yaml``, merged over the defaults.
 
-    Fields of the file replace the defaults whole, but ``defaultConfig`` and ``defaultProviders`` are merged field by
-    field and ``extensionProviders`` by name. The document may also be a ConfigMap, or an object, with the settings as
-    text under ``mesh``. An empty document is the defaults. Raises ConfigError with every problem; what is only worth
-    a warning is added to ``warnings``. ``root_namespace`` is the default of that field.
+    A field of the file replaces the default, except ``defaultConfig`` and ``defaultProviders``, which are merged field
+    by field, and ``extensionProviders``, merged by name. The document may also be a ConfigMap, or an object with the
+    settings as text under ``mesh``. An empty document means the defaults. Raises ConfigError with every problem; adds
+    warnings to ``warnings``. ``root_namespace`` is the default of that field.
     """
     data, line_of = _unwrapped(document, "mesh", origin, line_of)
     problems = Problems()
@@ -80,7 +80,7 @@ def decode_networks(
 
 @contextmanager
 def _settling(problems: Problems, origin: Origin, line_of: LineOf, warnings: list[Problem] | None) -> Iterator[None]:
-    """What is wrong once the settings are read and checked: raised, or, where all of it is warnings, handed over."""
+    """Raise ConfigError at the end of the block if there are errors; else add the problems to ``warnings``."""
     with suppress(TooManyErrorsError):
         yield
     found = as_reported(problems, line_of)
@@ -91,7 +91,7 @@ def _settling(problems: Problems, origin: Origin, line_of: LineOf, warnings: lis
 
 
 def _unwrapped(document: object, key: str, origin: Origin, line_of: LineOf) -> tuple[object, LineOf]:
-    """The settings themselves, where they are text inside a ConfigMap or an object, and how to find their lines."""
+    """The settings, and their lines; unwraps settings that are text inside a ConfigMap or an object."""
     if document is None:
         return {}, line_of
     if not isinstance(document, Mapping):
@@ -114,7 +114,7 @@ def _unwrapped(document: object, key: str, origin: Origin, line_of: LineOf) -> t
 
 
 def _inner(text: str, origin: Origin, start: int) -> Iterator[yaml.Document]:
-    """The documents of a text that is a block scalar, starting on the line after `start`."""
+    """The documents of a block scalar that starts on the line after `start`."""
     for document in yaml.load(text, origin):
         if isinstance(document, ConfigError):
             problems = tuple(attrs.evolve(p, line=p.line + start if start else 0) for p in document.problems)
@@ -140,8 +140,7 @@ def _over_defaults(spec: api.MeshConfig, data: Mapping[str, object], defaults: a
 
 
 def _with_usable_log_format(mesh: api.MeshConfig) -> Iterator[Problem]:
-    """Leave out a format of the access log that is not the JSON object it must be: the default is in force then, as in
-    Istio."""
+    """Remove a JSON access log format that is no JSON object, with a warning: the default applies then, as in Istio."""
     if mesh.access_log_encoding != api.MeshConfigAccessLogEncoding.JSON or not mesh.access_log_format:
         return
     if reason := log_format_reason(mesh.access_log_format):
@@ -150,7 +149,8 @@ def _with_usable_log_format(mesh: api.MeshConfig) -> Iterator[Problem]:
 
 
 def log_format_reason(text: str) -> str:
-    """For a log format in JSON: an object whose values are text, or objects and lists of text."""
+    """The reason why a text is not a JSON log format (an object with strings, or objects and lists of strings), or
+    empty."""
     try:
         scalars.read_struct(json.loads(text))
     except (ValueError, RecursionError) as error:
@@ -159,7 +159,7 @@ def log_format_reason(text: str) -> str:
 
 
 def overlay(under: M, over: M, data: Mapping[str, object]) -> M:
-    """``under`` with every field that ``data`` names taken from ``over``; members of a oneof replace each other."""
+    """``under`` with the fields that ``data`` names taken from ``over``; members of a oneof replace each other."""
     shape = descriptor_of(type(under))
     values = {field.python_name: getattr(under, field.python_name) for field in shape.fields}
     for name, value in data.items():
@@ -210,7 +210,7 @@ def default_mesh(root_namespace: str = ROOT_NAMESPACE) -> api.MeshConfig:
 
 
 def default_proxy() -> api.ProxyConfig:
-    """A new ProxyConfig with every default: what `defaultConfig` is merged over."""
+    """A new ProxyConfig with every default, under `defaultConfig`."""
     return api.ProxyConfig(
         config_path="./etc/istio/proxy",
         binary_path="/usr/local/bin/envoy",

@@ -1,7 +1,7 @@
-"""What is found wrong with one object: bounded in number and length, whatever the object holds.
+"""The problems of one object, bounded in number and length.
 
-An object of a million mistakes is refused after the first hundred. Values and keys that somebody wrote are quoted in
-reasons and paths; what is quoted is shortened, and fit to be logged.
+An object with a million mistakes is refused after the first hundred. Reasons and paths quote what the user wrote; they
+are shortened and made printable before they are logged.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import attrs
 from mesh_pilot.model.config import Problem, Severity
 
 MAX_ERRORS = 100
-"""After so many errors of one object nobody reads on."""
+"""Errors of one object after which reading stops."""
 
 MAX_WARNINGS = 100
-"""Warnings of one object that are kept; the others are only counted."""
+"""Warnings of one object that are listed; further ones are counted."""
 
 MAX_REASON = 1000
 """Characters of a reason."""
@@ -26,19 +26,19 @@ MAX_PATH = 300
 
 
 class TooManyErrorsError(Exception):
-    """MAX_ERRORS are found: the object is refused, and reading on would only cost time."""
+    """MAX_ERRORS are reached: the object is refused without reading the rest."""
 
 
 class Problems(list[Problem]):
-    """The problems of one object, in the order in which they were found.
+    """The problems of one object, in the order found.
 
-    ``append`` raises TooManyErrorsError at the last error that is kept; warnings never raise.
+    ``append`` raises TooManyErrorsError when MAX_ERRORS is reached; warnings never raise.
     """
 
     def __init__(self, problems: Iterable[Problem] = ()) -> None:
         super().__init__()
         self.errors = 0
-        """How many of them are errors."""
+        """Number of errors among them."""
         for problem in problems:
             self.append(problem)
 
@@ -56,8 +56,8 @@ class Problems(list[Problem]):
 
 
 def as_reported(problems: Problems, line_of: Callable[[str], int]) -> tuple[Problem, ...]:
-    """The problems as they are told: with their lines, shortened, and of warnings not more than anybody reads."""
-    told: list[Problem] = []
+    """The problems for logs and pages: with lines, shortened, and at most MAX_WARNINGS warnings."""
+    reported: list[Problem] = []
     warnings = 0
     for problem in problems:
         if problem.severity is Severity.WARNING:
@@ -66,19 +66,19 @@ def as_reported(problems: Problems, line_of: Callable[[str], int]) -> tuple[Prob
                 continue
         line = line_of(problem.path)
         path, reason = printable(problem.path, MAX_PATH), printable(problem.reason, MAX_REASON)
-        told.append(attrs.evolve(problem, path=path, reason=reason, line=line))
+        reported.append(attrs.evolve(problem, path=path, reason=reason, line=line))
     if problems.errors >= MAX_ERRORS:
-        told.append(
+        reported.append(
             Problem("", f"has {MAX_ERRORS} errors or more; the first {MAX_ERRORS} are listed", line=line_of(""))
         )
     if warnings > MAX_WARNINGS:
         reason = f"has {warnings - MAX_WARNINGS} more warnings; the first {MAX_WARNINGS} are listed"
-        told.append(Problem("", reason, Severity.WARNING, line_of("")))
-    return tuple(told)
+        reported.append(Problem("", reason, Severity.WARNING, line_of("")))
+    return tuple(reported)
 
 
 def printable(text: str, limit: int) -> str:
-    """Text that can be encoded, at most ``limit`` characters long: its middle is left out."""
+    """Text as encodable Unicode of about ``limit`` characters at most; the middle of a longer one is left out."""
     if len(text) > limit:
         half = limit // 2
         text = f"{text[:half]} ... ({len(text) - 2 * half} characters) ... {text[-half:]}"

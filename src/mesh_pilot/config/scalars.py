@@ -1,7 +1,7 @@
-"""Reading single values as the protobuf JSON mapping and Istio read them.
+"""Single values, read as the protobuf JSON mapping and Istio read them.
 
-Each reader returns the value or raises ValueError. The reasons are for people: what was expected, what was found, what
-to write.
+Each function returns the value or raises ValueError with a reason for users: what was expected, what was found, what to
+write.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ RANGES = {
     "uint64": (0, 2**64 - 1),
     "fixed64": (0, 2**64 - 1),
 }
-"""The integer types and what fits in them."""
+"""The integer types and their ranges."""
 
 MAX_DEPTH = 100
-"""Levels of objects and lists in a free-form value. Messages are compared and walked recursively: what Python's stack
-cannot hold must not get in. Envoy reads no more either."""
+"""Levels of objects and lists in a free-form value. Messages are compared recursively, so deeper ones could overflow
+Python's stack. Envoy has the same limit."""
 
 _MICROSECONDS = {
     "ns": Decimal("0.001"),
@@ -54,7 +54,7 @@ _TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[-+
 
 
 def describe(value: object) -> str:
-    """What a value is, in the words of someone who wrote YAML."""
+    """A value in the words of a YAML author."""
     match value:
         case None:
             return "nothing (null)"
@@ -84,7 +84,7 @@ def read_string(value: object) -> str:
 
 
 def is_text(value: str) -> bool:
-    """Whether it can be encoded: JSON can write half of a surrogate pair."""
+    """True if it can be encoded as UTF-8: JSON strings may contain lone surrogates."""
     if value.isascii():
         return True
     try:
@@ -101,7 +101,7 @@ def read_bool(value: object) -> bool:
 
 
 def read_integer(value: object, proto_type: str) -> int:
-    """An integer of a protobuf type; whole floats and decimal strings count, as in protobuf's JSON."""
+    """An integer of a protobuf type; integral floats and decimal strings count, as in protobuf's JSON."""
     low, high = RANGES[proto_type]
     number: int
     if isinstance(value, bool):
@@ -180,7 +180,7 @@ def read_timestamp(value: object) -> datetime:
 
 
 def read_struct(value: object, depth: int = 0) -> Struct:
-    """A JSON object. ``depth``: how many others it is in."""
+    """A JSON object. ``depth``: number of enclosing lists and objects."""
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, got {describe(value)}")
     _check_nesting(depth)
@@ -188,7 +188,7 @@ def read_struct(value: object, depth: int = 0) -> Struct:
 
 
 def read_list_value(value: object, depth: int = 0) -> ListValue:
-    """A JSON list. ``depth``: how many others it is in."""
+    """A JSON list. ``depth``: number of enclosing lists and objects."""
     if not isinstance(value, list):
         raise ValueError(f"expected a list, got {describe(value)}")
     _check_nesting(depth)
@@ -201,7 +201,7 @@ def _check_nesting(depth: int) -> None:
 
 
 def read_value(value: object, depth: int = 0) -> Value:
-    """Any JSON value. ``depth``: how many lists and objects it is in."""
+    """Any JSON value. ``depth``: number of enclosing lists and objects."""
     match value:
         case bool():
             return Value(bool_value=value)

@@ -1,10 +1,10 @@
-"""Reading YAML (and JSON) as Kubernetes does; every field can be asked for its line.
+"""YAML (and JSON) text to plain data, as Kubernetes reads it, with a line for every field.
 
-Scalars are read by the rules of Kubernetes' YAML reader: `yes`, `on` and the like are booleans, times stay strings,
-`10:30` is a string, keys become strings. Keys given twice are errors.
+Scalars follow Kubernetes' YAML reader: `yes`, `on` and the like are booleans, timestamps stay strings, `10:30` is a
+string, keys become strings. Duplicate keys are errors.
 
-Lines cost as much as all else, and are needed only where something is wrong: a document is read without them, and
-once more, with them, when it is asked for one.
+Lines double the cost and are needed only for problems: a document is read without them, and again with them when a line
+is asked for.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from mesh_pilot.model.config import ConfigError, Origin, Problem
 _SEGMENT = re.compile(r"\[([^\]]*)\]|([^.\[]+)")
 _SEPARATOR = re.compile(r"^---(?=\s|$)", re.MULTILINE)
 _MAX_PATH = 2000
-"""Characters of a field path that are looked at for its line."""
+"""Characters of a field path that are used to find its line."""
 
 _MAX_FIELDS = 200
-"""More members than any message has fields: an object with more is a map, whose keys have one spelling."""
+"""More members than any message has fields: a larger object is a map, whose keys have one spelling."""
 
 _PREAMBLE = re.compile(r"(?:\s*(?:[#%][^\n]*)?\n?)*")
 
@@ -43,7 +43,7 @@ class Document:
 
     @cached_property
     def marks(self) -> Marks:
-        """The lines of all that is in it."""
+        """The lines of all its fields."""
         return self._read_marks()
 
     def line_of(self, path: str) -> int:
@@ -58,17 +58,17 @@ class Document:
 
 
 def load(text: str, origin: Origin) -> Iterator[Document | ConfigError]:
-    """Every object of a text of one or more YAML documents, in order; the items of a `kind: List` one by one.
+    """Every object of a text of one or more YAML documents, in order; items of a `kind: List` as separate objects.
 
-    A document that can't be read yields a ConfigError (not raised), with the line, and the others still come.
+    A document that cannot be read yields (not raises) a ConfigError with the line; the other documents are read.
     """
     for offset, part in split(text):
         yield from load_part(part, offset, origin)
 
 
 def split(text: str) -> Iterator[tuple[int, str]]:
-    """The text cut before every `---` line, so that a broken document costs only itself: parts of it, and how many
-    lines are before each."""
+    """The text cut before every `---` line, so that a broken document costs only itself: the number of lines before
+    each part, and the part."""
     start = line = 0
     for match in _SEPARATOR.finditer(text):
         if match.start() > start:
@@ -93,12 +93,12 @@ def load_part(text: str, offset: int, origin: Origin) -> Iterator[Document | Con
 
 
 def _marks(text: str, offset: int, index: int) -> Marks:
-    """The lines of a document that was read without them."""
+    """The lines of a document that was read by the fast path."""
     return MarkedReader(text, offset).documents()[index][1]
 
 
 def _load_marked(text: str, offset: int, origin: Origin) -> Iterator[Document | ConfigError]:
-    """The long way: for all that is wrong, or not common."""
+    """The full path, for errors and uncommon YAML."""
     try:
         documents = _documents(text, offset)
     except UnsupportedYamlError as error:
@@ -123,8 +123,8 @@ def _load_marked(text: str, offset: int, origin: Origin) -> Iterator[Document | 
 
 
 def _documents(text: str, offset: int) -> list[tuple[object, Marks]]:
-    """The documents of a text, once it is mended where libyaml asks for more quotes than YAML. Raises what `Builder`
-    raises."""
+    """The documents of a text, with quotes added where libyaml wants more of them than YAML. Raises as `MarkedReader`
+    does."""
     for _ in range(MAX_MENDED):
         try:
             return MarkedReader(text, offset).documents()
@@ -165,17 +165,21 @@ def _respelled(children: Mapping[str, Marks], name: str) -> Marks | None:
 
 
 MAX_MENDED = 64
-"""Values in one text: each costs another reading."""
+"""Values quoted in one text; each costs another reading."""
 
 MAX_TEXT = 64 * 1024
-"""Characters of a text that is read so often."""
+"""Characters of a text that is repaired."""
 
 _VALUE = re.compile(r"[^,\[\]{}\s'\"]+(?=\s*[,\]}])")
 _ADDRESS = re.compile(r"::[0-9a-fA-F:.]*(?:/[0-9]{1,3})?")
 
 
 def with_quotes(text: str, error: yaml.MarkedYAMLError) -> str | None:
-    """The text with quotes around the value that libyaml stopped at; None where that is not what is wrong."""
+    """The text with quotes around the value at which libyaml stopped; None if the error has another cause.
+
+    libyaml refuses plain values with colons in flow lists, ``[10.0.0.1, 2001:db8::]``. YAML allows them, Go's reader
+    accepts them, and files written for Istio have them.
+    """
     if len(text) > MAX_TEXT:
         return None
     if error.problem == "found unexpected ':'" and error.context_mark is not None:

@@ -1,7 +1,6 @@
-"""Plain data from libyaml's events, without lines: the short way, for what nearly all text is.
+"""Plain data from libyaml's events, without lines: the fast path of `yaml_marked`, with the same results.
 
-What is not of the common kind (anchors, tags, merges), and whatever is wrong, is left to `yaml_nodes`, which reads all
-there is and says on which line it went wrong. What is read here it reads alike.
+Anchors, tags, merges and errors are left to `yaml_marked`, which also knows the line of everything.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import cast
 
-from yaml.cyaml import CParser  # type: ignore[attr-defined]  # by its stub not to be had from there
+from yaml.cyaml import CParser  # type: ignore[attr-defined]  # missing from its stub
 from yaml.events import (
     CollectionStartEvent,
     DocumentStartEvent,
@@ -25,19 +24,20 @@ from yaml.events import (
 from mesh_pilot.config.yaml_marked import MAX_NODES, key_text, scalar_value
 
 MAX_DEPTH = 100
-"""How deep values may be nested to be read here."""
+"""The maximum nesting of values on the fast path."""
 
 _Next = Callable[[], Event]
 
 
 class UncommonYamlError(Exception):
-    """Not for the short way."""
+    """The text has to be read by `yaml_marked`."""
 
 
 def read_documents(text: str) -> list[tuple[dict[str, object], int]]:
-    """The data of each document, which is an object, and on which line (0-based) it starts.
+    """The data of each document, an object, and the 0-based line on which it starts.
 
-    Raises UncommonError, also for a list of objects, whose items start on lines of their own; or what libyaml raises.
+    Raises UncommonYamlError if `yaml_marked` has to read it (also for a list of objects, whose items have lines of
+    their own), or libyaml's errors.
     """
     if "&" in text or "!" in text or _may_have_too_many(text):
         raise UncommonYamlError  # there may be anchors in it, or tags, or too many values
@@ -54,7 +54,7 @@ def read_documents(text: str) -> list[tuple[dict[str, object], int]]:
 
 
 def _may_have_too_many(text: str) -> bool:
-    """Whether there may be more than MAX_NODES values: each but the first comes after one of a few characters."""
+    """True if there may be more than MAX_NODES values: each but the first follows one of a few characters."""
     return len(text) > MAX_NODES and sum(map(text.count, "\n,:[{-?")) >= MAX_NODES
 
 
@@ -74,14 +74,14 @@ def _node(event: Event, following: _Next, depth: int) -> object:
 
 @lru_cache(maxsize=1024)
 def _key(written: str) -> str:
-    meant = scalar_value(written)
-    if meant is None or written == "<<":
+    value = scalar_value(written)
+    if value is None or written == "<<":
         raise UncommonYamlError
-    return key_text(meant, 0)
+    return key_text(value, 0)
 
 
 _plain = lru_cache(maxsize=4096)(scalar_value)
-"""Most values are there many times; those that are equal are one object."""
+"""Cached, so that equal values are one object: most occur many times."""
 
 
 def _mapping(following: _Next, depth: int) -> dict[str, object]:

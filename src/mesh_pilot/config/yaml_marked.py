@@ -1,4 +1,4 @@
-"""Plain data and line marks from libyaml's events, in one pass: the inside of `yaml.load`."""
+"""Plain data and line marks from libyaml's events, in one pass: the full path of `yaml.load`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import yaml
 
 MAX_NODES = 1_000_000
-"""Values a document may have once its aliases are expanded; more is an attack or a mistake."""
+"""Values of a document after its aliases are expanded; more are refused, as an attack or a mistake."""
 
 _BOOLEANS = {
     spelling: value
@@ -25,7 +25,7 @@ _INFINITY = re.compile(r"([-+]?)\.(?:inf|Inf|INF)")
 _NOT_A_NUMBER = frozenset((".nan", ".NaN", ".NAN"))
 _NUMERIC_START = frozenset("0123456789-+.")
 MAX_NUMBER = 400
-"""Characters of a number: the longest that a float can be takes 309 digits."""
+"""Characters of a number: the largest float has 309 digits."""
 
 _TAG = "tag:yaml.org,2002:"
 
@@ -34,7 +34,7 @@ _CHILDLESS: Mapping[str, Marks] = {}
 
 
 class UnsupportedYamlError(Exception):
-    """Well-formed YAML that means nothing to us."""
+    """Well-formed YAML that is not supported."""
 
     def __init__(self, reason: str, line: int) -> None:
         super().__init__(reason)
@@ -42,11 +42,11 @@ class UnsupportedYamlError(Exception):
 
 
 class NumberTooLongError(ValueError):
-    """A number that is longer than any that means something."""
+    """A number with more than MAX_NUMBER characters."""
 
 
 class Marks(NamedTuple):
-    """The line of a value, and the marks of what it contains. A tuple, because there is one for every value."""
+    """The line of a value, and the marks of its members. A tuple, to be small: there is one for every value."""
 
     line: int
     """1-based; of a member of an object, the line of its key."""
@@ -70,7 +70,7 @@ class MarkedReader:
         self._nodes = 0
 
     def documents(self) -> list[tuple[object, Marks]]:
-        """Every document. Raises UnreadableError, or what libyaml raises."""
+        """Every document. Raises UnsupportedYamlError or libyaml's errors."""
         found = []
         for event in self._events:
             if isinstance(event, yaml.DocumentStartEvent):
@@ -83,7 +83,7 @@ class MarkedReader:
         return self._first_line + (event.start_mark.line if event.start_mark else 0)
 
     def _node(self, event: yaml.Event, key_line: int = 0) -> tuple[object, Marks]:
-        """The value that starts with `event`; a member of an object counts as standing where its key does."""
+        """The value that starts with `event`; the line of a member is that of its key."""
         line = key_line or self._line(event)
         assert isinstance(event, yaml.NodeEvent)
         anchor = event.anchor
@@ -176,7 +176,7 @@ class MarkedReader:
 
 
 def _merge(data: dict[str, object], children: dict[str, Marks], source: object, marks: Marks) -> None:
-    """Adds what `<<` brings; what is written, and what came earlier, wins."""
+    """Add the members of a `<<` source; members that exist already win."""
     if isinstance(source, list):
         for index, item in enumerate(source):
             _merge(data, children, item, marks.children[str(index)])
@@ -188,7 +188,7 @@ def _merge(data: dict[str, object], children: dict[str, Marks], source: object, 
 
 
 def key_text(key: object, line: int) -> str:
-    """What a key of an object is called."""
+    """The name of an object's key."""
     match key:
         case str():
             return key
@@ -200,7 +200,7 @@ def key_text(key: object, line: int) -> str:
 
 
 def scalar_value(value: str) -> object:
-    """What an unquoted scalar means. Raises NumberTooLongError."""
+    """The value of an unquoted scalar. Raises NumberTooLongError."""
     if not value or value[0] not in _NUMERIC_START:
         if value in _NULLS:
             return None

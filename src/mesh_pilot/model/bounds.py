@@ -1,4 +1,4 @@
-"""What a client of xDS may ask for, and how fast. Whatever is more is refused with a reason that names the flag."""
+"""Limits on the requests of xDS clients. Exceeding one is refused with a reason that names its flag."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Bounds:
     max_node_bytes: int = 1024 * 1024
     """Size of a request without the resource names in it, which is mostly the node."""
     max_node_values: int = 10_000
-    """Values in the metadata of a node, at whatever depth. (Protocol Buffers end at a depth of 33 by themselves.)"""
+    """Values in the metadata of a node, nested ones included. (Protocol Buffers limit the depth to 33.)"""
     max_labels: int = 200
     """Labels of a node."""
     max_scopes_per_peer: int = 500
-    """Scopes that the open streams from one address may have: namespace, DNS domain, locality, and whatever else in a
-    node makes resources that other proxies do not share."""
+    """Scopes of the open streams from one address: namespace, DNS domain, locality, and anything else in a node that
+    makes resources that other proxies do not share."""
     requests_per_second: float = 100.0
     """Requests of one stream that answer no response; more of them wait. Large ones count more than once."""
     streams_per_second: float = 500.0
@@ -35,7 +35,7 @@ class Bounds:
 
 
 DEFAULT_BOUNDS = Bounds()
-"""What holds unless told otherwise."""
+"""The defaults."""
 
 
 class BoundError(ValueError):

@@ -14,7 +14,7 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 class ConfigKey(NamedTuple):
-    """What identifies a config: kind (``VirtualService``), namespace and name."""
+    """The key of a config: kind (``VirtualService``), namespace and name."""
 
     kind: str
     namespace: str
@@ -26,7 +26,7 @@ class ConfigKey(NamedTuple):
 
 @attrs.frozen
 class Origin:
-    """Where a config was read, for people: ``demo/reviews.yaml:12`` or ``consul mesh-pilot/config/...``."""
+    """The location of a config for people: ``demo/reviews.yaml:12`` or ``consul mesh-pilot/config/...``."""
 
     source: str
     """Name of the source that sent it, such as ``files``."""
@@ -65,7 +65,7 @@ def worst_first(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 
 class ConfigError(Exception):
-    """An object that can't be accepted: where it stands and everything that is wrong with it."""
+    """An object that is refused: its location and all its problems."""
 
     def __init__(self, origin: Origin, key: ConfigKey | None, problems: tuple[Problem, ...]) -> None:
         self.origin = origin
@@ -77,9 +77,9 @@ class ConfigError(Exception):
 
 @attrs.frozen(eq=False)
 class Config:
-    """One object of the Istio API, decoded and valid. Its ``spec`` is never changed once it is here.
+    """One object of the Istio API, decoded and valid. Its ``spec`` is never changed afterwards.
 
-    Two configs are equal when what they say is equal, wherever it was read.
+    Two configs are equal if their contents are, regardless of where they were read.
     """
 
     key: ConfigKey

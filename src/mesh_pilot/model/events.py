@@ -1,4 +1,4 @@
-"""What sources tell the reducer."""
+"""Events from sources to the reducer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 
 @attrs.frozen
 class Endpoints:
-    """The whole endpoint set of one service as one registry knows it."""
+    """All endpoints of one service in one registry."""
 
     service: ServiceKey
     endpoints: tuple[Endpoint, ...] = ()
@@ -59,17 +59,16 @@ class KeySet:
     issuer: str
     url: str
     keys: str = ""
-    """A JSON Web Key Set; empty while it could not be had."""
+    """A JSON Web Key Set; empty while it cannot be fetched."""
 
 
 def key_set_of(issuer: str, jwks_uri: str) -> tuple[str, str]:
-    """Where the keys of a rule of a RequestAuthentication are found that does not hold them itself: issuer and URL of
-    their KeySet, one of them empty."""
+    """Issuer and URL of the KeySet for a rule of a RequestAuthentication without inline keys; one of them is empty."""
     return ("", jwks_uri) if jwks_uri else (issuer, "")
 
 
 Item = Config | Service | Endpoints | MeshConfigValue | MeshNetworksValue | Secret | KeySet
-"""What a source can hold."""
+"""An object of a source."""
 
 
 def item_key(item: Item) -> tuple[str, ...]:
@@ -109,10 +108,10 @@ class Delete:
 
 @attrs.frozen
 class Replace:
-    """The whole of a collection of this source; what is not in it is gone, and so is every rejection in it.
+    """All objects of a collection of this source; objects not in it are deleted, and its rejections are over.
 
-    ``collection`` is a prefix of item keys: ``("config", "VirtualService")``, ``("service",)``, or ``()`` for all
-    that the source ever sent.
+    ``collection`` is a prefix of item keys: ``("config", "VirtualService")``, ``("service",)``, or ``()`` for
+    everything from the source.
     """
 
     source: str
@@ -131,8 +130,8 @@ class Synced:
 class Rejected:
     """An object was refused; its last good version stays in force.
 
-    ``key`` is the item key where the object could be named, so that its recovery clears the rejection; without
-    one, the origin's location stands for it.
+    ``key`` is the item key if the object could be identified, so that its recovery clears the rejection; otherwise the
+    origin's location identifies the rejection.
     """
 
     source: str
@@ -143,7 +142,7 @@ class Rejected:
 
 @attrs.frozen
 class Accepted:
-    """Everything at this location is good again: earlier rejections of it are over."""
+    """Everything at this location is accepted: earlier rejections of it are over."""
 
     source: str
     location: str

@@ -9,7 +9,7 @@ UNIX_PREFIX = "unix://"
 
 
 def is_ip(text: str) -> bool:
-    """Whether a text is an IPv4 or IPv6 address; one with a zone (``fe80::1%eth0``) is."""
+    """True if a text is an IPv4 or IPv6 address; IPv6 zones (``fe80::1%eth0``) are allowed."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

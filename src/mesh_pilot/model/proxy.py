@@ -12,7 +12,7 @@ from mesh_pilot.model.net import is_ip
 from mesh_pilot.model.service import NOWHERE, Locality
 
 VIRTUAL_HOSTS = "VIRTUAL_HOSTS"
-"""Node metadata: ``split`` for virtual hosts as resources of their own (VHDS), ``whole`` for tables that have them."""
+"""Node metadata: ``split`` for virtual hosts as separate resources (VHDS), ``whole`` for complete route tables."""
 
 CLUSTERS = "CLUSTERS"
 """Node metadata: ``on-demand`` for clusters of HTTP services when a request first needs them, ``all`` at once."""
@@ -40,7 +40,7 @@ class Proxy:
     """A connected proxy. Identity is the object: two streams of one proxy are two of these."""
 
     id: str
-    """The whole node id: ``sidecar~10.1.1.1~reviews-v1.default~default.svc.cluster.local``."""
+    """The complete node id: ``sidecar~10.1.1.1~reviews-v1.default~default.svc.cluster.local``."""
     type: NodeType
     ip_addresses: tuple[str, ...]
     name: str
@@ -55,11 +55,11 @@ class Proxy:
     locality: Locality = NOWHERE
     cluster: str = ""
     version: str = ""
-    """Envoy's version, ``1.40.0``, if it said."""
+    """Envoy's version, such as ``1.40.0``; empty if unknown."""
     identity: str = ""
     """The SPIFFE id that its connection vouches for; empty where nothing does, and then it gets no private key."""
     incremental: bool = False
-    """Whether it gets all types over one stream of Delta xDS, so that its route tables can come in pieces."""
+    """True if it receives all types over one Delta stream, so that its virtual hosts can be separate resources."""
 
     @property
     def interception(self) -> Interception:
@@ -85,9 +85,9 @@ def parse_proxy(
     cluster: str = "",
     version: str = "",
 ) -> Proxy:
-    """The proxy that a node describes.
+    """The proxy described by a node.
 
-    Raises NodeError with what is wrong and what a good id looks like.
+    Raises NodeError with the mistake and an example of a valid id.
     """
     parts = node_id.split("~")
     example = (

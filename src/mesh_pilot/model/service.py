@@ -1,4 +1,4 @@
-"""Services, their ports and their endpoints, whatever registry they come from."""
+"""Services, their ports and their endpoints, independent of the registry."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import attrs
 from mesh_pilot.model.config import EPOCH, ConfigKey
 
 UNSPECIFIED = "0.0.0.0"
-"""The address of a service that has none of its own (a headless or host-only service)."""
+"""The address of a service without an address (headless or host-only)."""
 
 TLS_MODE_LABEL = "security.istio.io/tlsMode"
 """Label of a workload: the ``Endpoint.tls_mode`` of its endpoints."""
@@ -21,7 +21,7 @@ MESH_TLS_MODE = "istio"
 
 
 class Protocol(StrEnum):
-    """What a port speaks, spelled as in the Istio API."""
+    """The protocol of a port, spelled as in the Istio API."""
 
     HTTP = "HTTP"
     HTTP2 = "HTTP2"
@@ -94,7 +94,7 @@ class Port:
     name: str
     protocol: Protocol
     target_port: int = 0
-    """Where its endpoints listen unless they say otherwise; 0: ``number``."""
+    """The port of its endpoints unless they have another; 0: ``number``."""
 
 
 class Locality(NamedTuple):
@@ -117,7 +117,7 @@ NOWHERE = Locality()
 
 
 class ServiceKey(NamedTuple):
-    """What identifies a service: its full host name and the namespace it lives in."""
+    """The key of a service: its full host name and its namespace."""
 
     host: str
     namespace: str
@@ -169,7 +169,7 @@ class Service:
 
 
 class Registration(NamedTuple):
-    """What an endpoint is registered as, in a registry where proxies can say beside which one they are."""
+    """The registration of an endpoint, in registries where a proxy can name the registration that it serves."""
 
     node: str
     service: str
@@ -207,7 +207,7 @@ class Endpoint:
 
 @attrs.frozen
 class Instance:
-    """An endpoint together with the service and port it serves: what a sidecar beside it must accept."""
+    """An endpoint with its service and port: inbound traffic that a sidecar at that address must accept."""
 
     service: Service
     port: Port

@@ -1,6 +1,13 @@
-"""HTTP for people and machines: ``/ready``, ``/metrics``, ``/debug/*`` and a web page of what goes on.
+"""HTTP for operators and monitoring: ``/ready``, ``/metrics``, ``/debug/*`` and a web page.
 
-Reads the other rooms (their ``statistics()``, the status registry, the World) and changes nothing. ``state`` names the
-parts it reads; ``app`` maps paths to what they answer; ``http`` serves an app on Trio.
-May import: ``xds`` and down.
+Reads the other rooms (their ``statistics()``, the status registry, the World, the catalog's ``diagnostics()``) and
+changes nothing.
+
+- ``state``: the parts of the control plane that are read.
+- ``app``: paths and handlers; ``overview``, ``proxy_pages``, ``world_pages``, ``config_dump``, ``metrics``: contents.
+- ``changes``: counts and logs changes; ``problems``: problems of single objects; ``reports``: problems of proxies.
+- ``http``, ``http_connection``, ``wrong_port``: an HTTP/1.1 server on Trio.
+- ``memory``: returns freed memory to the system.
+
+May import: ``config_api``, ``xds`` and down.
 """

@@ -1,7 +1,7 @@
-"""Responses of the pages: text, HTML and JSON of whatever the mesh contains.
+"""Responses of the pages: text, HTML and JSON.
 
-Names come from file systems, registries and proxies. Some are no Unicode: Python stands in lone surrogates for such
-bytes, which UTF-8 does not have. All pages escape them here (``\\xff``, ``\\ud800``), so that no name can break a page.
+Names come from file systems, registries and proxies, and may contain bytes that are not UTF-8; Python represents them
+as lone surrogates. They are escaped here (``\\xff``, ``\\ud800``), so that no name breaks a page.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def json_answer(value: Json, *, pretty: bool | None = None) -> Response:
 
 
 def _written(value: Json) -> Iterator[str]:
-    """JSON in pieces: an entry of a list a line, also of the lists in an object."""
+    """JSON in chunks, with one line for each entry of a list (of the value itself, or of an object's member)."""
     if isinstance(value, list):
         yield from _in_lines(value)
     elif isinstance(value, dict):
         separator = "{\n"
-        for key, held in value.items():
+        for key, member in value.items():
             yield f"{separator}{json.dumps(str(key), ensure_ascii=False)}: "
-            yield from _in_lines(held) if isinstance(held, list) else (_entry(held),)
+            yield from _in_lines(member) if isinstance(member, list) else (_entry(member),)
             separator = ",\n"
         yield "\n}" if value else "{}"
     else:
@@ -89,9 +89,9 @@ def _finite(value: Json) -> Json:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
-        return {key: _finite(held) for key, held in value.items()}
+        return {key: _finite(member) for key, member in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(held) for held in value]
+        return [_finite(entry) for entry in value]
     return value
 
 

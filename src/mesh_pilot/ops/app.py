@@ -36,7 +36,7 @@ EXPLAINED = 20
 Answer = Callable[[Request], Response]
 
 Work = Callable[[], Json]
-"""What is left to do for an answer; it uses only values that no longer change, so that a thread may do it."""
+"""The rest of the work for a page. It uses only immutable values, so it can run in a thread."""
 
 
 class NotFound(Exception):
@@ -71,7 +71,7 @@ def debug_app(state: PlaneState) -> Starlette:
 
 
 def monitoring_app(state: PlaneState) -> Starlette:
-    """What machines ask: metrics, readiness, version. Nothing that tells of the mesh's content."""
+    """The app of the metrics port: metrics, readiness, version; nothing about the mesh's content."""
     return Starlette(routes=_common(state, verbose=False))
 
 
@@ -132,7 +132,7 @@ class Rejections:
         self._limiter = LogLimiter()
 
     def listed(self, limit: int) -> Json:
-        """By list; ``more`` says how many entries are left out of which."""
+        """By list; ``more`` has the number of entries omitted from each."""
         state = self._state
         diagnostics = state.catalog.diagnostics()
         lists: dict[str, Callable[[], Iterable[Json]]] = {
@@ -170,7 +170,7 @@ def _configs(state: PlaneState, request: Request) -> Work:
 
 
 def _shown(config: Config) -> Json:
-    """A config; one that cannot be shown does not keep the others from it."""
+    """A config, or an error in its place if it cannot be shown."""
     try:
         return world_pages.show_config(config)
     except Exception as error:
@@ -190,7 +190,7 @@ def _derived(state: PlaneState, request: Request) -> Json:
 
 def _endpoints(state: PlaneState) -> Work:
     found = sorted(state.world.endpoints.items())
-    return lambda: [world_pages.show_endpoints(key, held) for key, held in found]
+    return lambda: [world_pages.show_endpoints(key, endpoints) for key, endpoints in found]
 
 
 def _config_dump(state: PlaneState, request: Request) -> Work:

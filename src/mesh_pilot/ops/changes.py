@@ -1,4 +1,4 @@
-"""What every revision of the World changed: counted for the metrics; refusals and recoveries told in the log."""
+"""Counts what each revision of the World changed, and logs refused and recovered objects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROBLEMS_LOGGED = 20
 Key = tuple[str, ...]
 
 WITHOUT_EFFECT = frozenset(("ProxyConfig", "TrafficExtension", "WasmPlugin"))
-"""Kinds that are read and checked, but that this version does not carry out: whoever relies on one must be told."""
+"""Kinds that are validated but have no effect in this version."""
 
 
 @attrs.frozen
@@ -42,36 +42,36 @@ class ChangeStatistics:
     warnings: Mapping[str, int]
     """Warnings about what is in force now, by kind; ``MeshConfig`` and ``MeshNetworks`` are kinds here."""
     without_effect: Mapping[str, int]
-    """Those of them that name something without effect."""
+    """Warnings about fields without effect, by kind; counted in ``warnings`` too."""
     debounce_seconds: Durations
     """From the first event of a revision until it was published."""
 
 
 class Changes:
-    """Listens to the reducer; give ``published`` to its ``on_publish``.
+    """Observes the reducer: pass ``published`` to its ``on_publish``.
 
-    State: the counters, which keys are there (to tell an addition from an update), the rejections that were told,
-    how many warnings there are about each object, and the warnings about the mesh-wide settings.
+    State: the counters, the keys that exist (to tell an addition from an update), the rejections already logged, the
+    number of warnings for each object, and the warnings about the mesh-wide settings.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._present: set[Key] = set()
-        self._told: dict[tuple[str, str], Rejected] = {}
+        self._logged: dict[tuple[str, str], Rejected] = {}
         self._config_events: Counter[tuple[str, str]] = Counter()
         self._service_events: Counter[str] = Counter()
         self._triggers: Counter[str] = Counter()
-        self._warned: set[str] = set()
-        self._doubts: dict[Key, _Doubts] = {}
+        self._kinds_logged: set[str] = set()
+        self._warning_counts: dict[Key, _WarningCounts] = {}
         self._settings: dict[Key, tuple[Problem, ...]] = {}
         self._debounce = Histogram((0.01, 0.1, 1, 3, 5, 10, 20, 30))
 
     def statistics(self) -> ChangeStatistics:
         warnings: Counter[str] = Counter()
         without_effect: Counter[str] = Counter()
-        for doubts in self._doubts.values():
-            warnings[doubts.kind] += doubts.warnings
-            without_effect[doubts.kind] += doubts.without_effect
+        for counts in self._warning_counts.values():
+            warnings[counts.kind] += counts.warnings
+            without_effect[counts.kind] += counts.without_effect
         return ChangeStatistics(
             self._config_events,
             self._service_events,
@@ -95,7 +95,7 @@ class Changes:
                 name = "/".join(key[1:]) or key[0]
                 log.error("cannot report on a changed object; it is in force", object=name, exc_info=error)
         self._take_settings()
-        self._tell_rejections()
+        self._log_rejections()
 
     def _count(self, key: Key) -> None:
         match key:
@@ -107,10 +107,10 @@ class Changes:
                 self._service_events[self._event(key, there)] += 1
 
     def _report(self, key: Key) -> None:
-        """Log what is to be said of a new object. It computes, so that an object may make it fail."""
+        """Log the problems of a changed object. Computes them, so a bad object can make it raise."""
         match key:
             case ("config", kind, namespace, name):
-                self._tell_without_effect(kind)
+                self._log_without_effect(kind)
                 config = self._world.config.peek(ConfigKey(kind, namespace, name))
                 self._take_warnings(key, kind, config)
                 if kind == "EnvoyFilter" and config is not None:
@@ -131,15 +131,15 @@ class Changes:
         self._present.discard(key)
         return "delete"
 
-    def _tell_without_effect(self, kind: str) -> None:
-        """Warn once a kind."""
-        if kind in WITHOUT_EFFECT and kind not in self._warned:
-            self._warned.add(kind)
+    def _log_without_effect(self, kind: str) -> None:
+        """Warn once for each kind."""
+        if kind in WITHOUT_EFFECT and kind not in self._kinds_logged:
+            self._kinds_logged.add(kind)
             log.warning("kind has no effect in this version; its objects are only validated", kind=kind)
 
     def _take_settings(self) -> None:
-        """Warnings about the mesh-wide settings: they may be new although what is in force is not, as where a file says
-        just what holds by default."""
+        """Warnings about the mesh-wide settings. They can change without a revision, as when a file spells out a
+        default."""
         settings = {item_key(item): item for item in self._world.mesh_settings()}
         for key, kind in _SETTINGS.items():
             item = settings.get(key)
@@ -149,12 +149,12 @@ class Changes:
                 self._take_warnings(key, kind, item)
 
     def _take_warnings(self, key: Key, kind: str, item: Config | MeshConfigValue | MeshNetworksValue | None) -> None:
-        """Count what is doubtful in what is new, and log it."""
+        """Count and log the warnings about a new object."""
         if item is None or not item.warnings:
-            self._doubts.pop(key, None)
+            self._warning_counts.pop(key, None)
             return
-        idle = sum(NO_EFFECT in problem.reason for problem in item.warnings)
-        self._doubts[key] = _Doubts(kind, len(item.warnings), idle)
+        without_effect = sum(NO_EFFECT in problem.reason for problem in item.warnings)
+        self._warning_counts[key] = _WarningCounts(kind, len(item.warnings), without_effect)
         for line in islice(warning_lines(item), PROBLEMS_LOGGED):
             log.warning("config accepted with a warning", **line)
         if len(item.warnings) > PROBLEMS_LOGGED:
@@ -162,32 +162,32 @@ class Changes:
                 "more problems of the same object", object=item_name(item), more=len(item.warnings) - PROBLEMS_LOGGED
             )
 
-    def _tell_rejections(self) -> None:
-        """Log what was refused or is good again since the last revision."""
-        standing = {_identity(rejected): rejected for rejected in self._world.rejections()}
-        for identity, rejected in standing.items():
-            told = self._told.get(identity)
-            if told is rejected or told == rejected:
+    def _log_rejections(self) -> None:
+        """Log the objects that were refused, or accepted again, since the last revision."""
+        rejections = {_identity(rejected): rejected for rejected in self._world.rejections()}
+        for identity, rejected in rejections.items():
+            logged = self._logged.get(identity)
+            if logged is rejected or logged == rejected:
                 continue
             for line in islice(rejected_lines(rejected), PROBLEMS_LOGGED):
                 log.warning("config refused; its last good version stays in force", source=rejected.source, **line)
             if len(rejected.problems) > PROBLEMS_LOGGED:
                 more = len(rejected.problems) - PROBLEMS_LOGGED
                 log.warning("more problems of the same object", object=rejected_name(rejected), more=more)
-        for identity, rejected in self._told.items():
-            if identity not in standing:
+        for identity, rejected in self._logged.items():
+            if identity not in rejections:
                 log.info(
                     "config accepted again",
                     source=rejected.source,
                     where=str(rejected.origin),
                     object=rejected_name(rejected),
                 )
-        self._told = standing
+        self._logged = rejections
 
 
 @attrs.frozen
-class _Doubts:
-    """How many warnings there are about something in force."""
+class _WarningCounts:
+    """The warnings about an object."""
 
     kind: str
     warnings: int

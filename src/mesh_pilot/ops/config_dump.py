@@ -1,4 +1,4 @@
-"""What a proxy was sent, in the shape of ``/config_dump`` of Envoy's admin interface, keys and passwords blanked."""
+"""The resources sent to a proxy in the form of ``/config_dump`` of Envoy's admin interface, with secrets redacted."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ BLANK = b"[redacted]"
 
 
 def config_dump(dumps: tuple[TypeDump, ...]) -> Json:
-    """All types of one proxy. Beside Envoy's fields, ``made_from`` names the objects that a resource came from.
+    """All types of one proxy. In addition to Envoy's fields, ``made_from`` has the objects that a resource was
+    generated from.
 
-    Envoy has virtual hosts that came by themselves in its route tables; here they have a section of their own.
+    Envoy shows virtual hosts received over VHDS in their route tables; here they have a section.
     """
     return {"configs": [_section(dump) for dump in dumps]}
 

@@ -1,7 +1,7 @@
 """Serves an ASGI app over HTTP/1.1 on Trio, on sockets that are already open.
 
-The ports are open to whoever watches the mesh, and the process behind them serves all its proxies: whatever happens to
-a connection stays with it, and a crowd of connections is bounded.
+Anyone who monitors the mesh can connect, and the process serves all proxies. So errors of a connection stay within it,
+and the number of connections is limited.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class HttpStatistics:
     """How an HTTP server is doing."""
 
     port: str
-    """What it is for: ``web`` or ``metrics``."""
+    """``web`` or ``metrics``."""
     connections_open: int
     connections_total: int
     requests: Mapping[int, int]
@@ -36,7 +36,7 @@ class HttpStatistics:
     malformed: int
     """Requests that were no HTTP/1.1, or too large."""
     http2: int
-    """HTTP/2 clients, such as gRPC clients with a wrong address, that were told which port is right."""
+    """HTTP/2 clients, such as gRPC clients with a wrong address, that were answered with the right port."""
     displaced: int
     """Waiting connections that were closed for new ones because there were too many."""
     refused: int
@@ -44,7 +44,7 @@ class HttpStatistics:
 
 
 class HttpServer:
-    """Serves ``app``. ``port`` says what for, ``right_port`` where a gRPC client should go instead."""
+    """Serves ``app``. ``port`` is its name in logs and metrics, ``right_port`` the address for gRPC clients."""
 
     def __init__(self, app: App, *, port: str = "web", right_port: str = "", limits: HttpLimits | None = None) -> None:
         self.port = port

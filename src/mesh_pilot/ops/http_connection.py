@@ -48,7 +48,7 @@ class HttpLimits:
 
 @attrs.define
 class HttpCounts:
-    """What the connections of a server did, all together."""
+    """Counters over all connections of a server."""
 
     requests: Counter[int] = attrs.field(factory=Counter)
     """Responses by status code."""
@@ -57,7 +57,7 @@ class HttpCounts:
     malformed: int = 0
     """Requests that are no HTTP/1.1, or larger than the limits."""
     http2: int = 0
-    """Connections of HTTP/2 clients, which were told which port is right."""
+    """HTTP/2 connections, which were answered with the right port."""
 
 
 class _Refused(Exception):
@@ -83,9 +83,9 @@ class HttpConnection:
         self._receiving: trio.CancelScope | None = None
         self._stopping = False
         self._gone = False
-        """Whether the client is: what the app still raises is no error of ours."""
+        """True once the client is gone: later exceptions of the app are not errors of ours."""
         self._unread = False
-        """Whether the client may have sent bytes that nobody will read."""
+        """True if the client may have sent bytes that will not be read."""
         self._pending = b""
         """The head of a response; it leaves with the first bytes of the body."""
         self.waiting_since: float | None = None
@@ -238,7 +238,7 @@ class HttpConnection:
         await self._complete()
 
     async def _complete(self) -> None:
-        """Answer in the app's place if it did not begin to."""
+        """Answer 500 if the app has not begun a response."""
         if self._h11.our_state is h11.SEND_RESPONSE:
             await self._refuse(500, "internal error")
 
@@ -260,7 +260,7 @@ class HttpConnection:
         }
 
     async def _take(self, request: h11.Request, message: Message) -> None:
-        """A message of the app. A response to HEAD has no body, whatever the app says."""
+        """Send a message of the app. A response to HEAD has no body, even if the app gives one."""
         if message["type"] == "http.response.start":
             status = message["status"]
             self._counts.requests[status] += 1

@@ -1,8 +1,8 @@
-"""Gives memory back that a crowd of clients, or of services, has left behind.
+"""Returns memory to the system after many clients or services have gone.
 
-Two things keep it, as measured in docs/decisions/010-memory-after-churn.md. What a closed connection leaves is mostly
-in reference cycles, and with the rare collections of a long-lived process (``cli.memory``) those wait for ever. And
-the C library keeps what was freed. So after many have left: one full collection, and one ``malloc_trim``.
+Two things keep it otherwise, as measured in docs/decisions/010-memory-after-churn.md: a closed connection leaves mostly
+reference cycles, which the rare garbage collections of this process (``cli.memory``) do not reach for a long time, and
+the C library keeps freed memory. So, after many have gone: one full collection and one ``malloc_trim``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import trio
 log = structlog.get_logger(scope="bootstrap")
 
 FREED_ENOUGH = 2_000
-"""Derived values, resources and streams that must be gone for memory to be worth giving back: some megabytes."""
+"""Freed derived values, resources and streams (some megabytes) after which memory is returned."""
 
 OBJECTS_A_STREAM = 300
 """Objects that a stream leaves in cycles, that of its connection included."""
 
 FOUND_A_STREAM = 50
-"""Objects of each such stream that are found by a look at the young objects, if they are among those."""
+"""Objects of a stream that a collection of the young generations finds, if they are that young."""
 
 YOUNG, ALL = 1, 2
 """Generations of the collector. To look at the young ones is cheap, and those who left soon are among them."""
@@ -47,7 +47,7 @@ class MemoryRelease:
         trim: Callable[[], None] | None = None,
         blocks: Callable[[], int] = sys.getallocatedblocks,
     ) -> None:
-        """What is done, and how many blocks are in use: given for tests."""
+        """The arguments are for tests."""
         self._collect = collect
         self._trim = trim or _malloc_trim
         self._blocks = blocks
@@ -59,9 +59,9 @@ class MemoryRelease:
         return f"<MemoryRelease {self._freed} freed, {self._streams - self._streams_collected} streams ended>"
 
     async def release(self, *, freed: int, streams: int) -> None:
-        """Give memory back if enough was let go: ``freed`` since the last call, and ``streams`` ended since the start.
+        """Return memory if enough was freed: ``freed`` since the last call, ``streams`` ended since the start.
 
-        A collection holds everything up while it runs: some 0.1 s for a million objects. If cancelled, all is as well.
+        A collection blocks the process: some 0.1 s for a million objects. Cancellation leaves nothing behind.
         """
         self._freed += freed
         self._streams = streams

@@ -1,7 +1,7 @@
-"""``/metrics``: what the parts' ``statistics()`` say, under the names that Istio's dashboards know.
+"""``/metrics``: the ``statistics()`` of all parts, under the names that Istio's dashboards use.
 
-Istio's counters have no ``_total`` at their end. Prometheus' Python client would add it, so they are exposed as
-untyped, which queries do not notice. Source of the names: Istio, "pilot-discovery", exported metrics.
+Istio's counters do not end in ``_total``. Prometheus' Python client would append it, so they are exposed as untyped,
+which makes no difference to queries. Source of the names: Istio, "pilot-discovery", exported metrics.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _TYPE_LABELS = {url: t.short.lower() for url, t in RESOURCE_TYPES.items()}
 
 
 class Metrics:
-    """A registry of its own over one control plane's state."""
+    """The Prometheus registry of one control plane."""
 
     def __init__(self, state: PlaneState) -> None:
         self._registry = CollectorRegistry()
@@ -65,16 +65,16 @@ class Metrics:
 
 
 class _Parts(Collector):
-    """Asks every part when it is scraped; holds nothing."""
+    """Collects the metrics of every part at each scrape."""
 
     def __init__(self, state: PlaneState) -> None:
         self._state = state
         self._limiter = LogLimiter()
         self.printable = False
-        """Whether there are labels that are no Unicode, so that all have to be looked at."""
+        """True if labels with lone surrogates exist, so that all labels have to be checked."""
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: names are not checked against others, and no part is asked before it runs."""
+        """Empty, so that registration neither checks names nor calls parts before they run."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
@@ -114,49 +114,51 @@ class _Parts(Collector):
         failed = self._state.catalog.failed.total
         name, text = "pilot_total_xds_internal_errors", "Resources that could not be generated, since the start"
         yield _one(name, text, "counter", failed.total())
-        standing = Counter(RESOURCE_TYPES[held.failure.type_url].short.lower() for held in self._state.failures())
+        failing = Counter(RESOURCE_TYPES[f.failure.type_url].short.lower() for f in self._state.failures())
         now = _metric("mesh_pilot_failing_resources", "Resources that cannot be generated now", "gauge")
         for label in _TYPE_LABELS.values():
-            now.add_sample(now.name, {"type": label}, standing[label])
+            now.add_sample(now.name, {"type": label}, failing[label])
         yield now
         name, text = "mesh_pilot_intake_errors", "Internal errors while objects were taken in"
         yield _one(name, text, "counter", self._state.world.statistics().failures)
 
     def _world(self) -> Iterator[Metric]:
-        held = self._state.world.statistics()
-        yield _one("pilot_services", "Services known", "gauge", held.services)
-        yield _one("pilot_virt_services", "VirtualServices known", "gauge", held.configs.get("VirtualService", 0))
-        yield _one("mesh_pilot_endpoints", "Endpoints known", "gauge", held.endpoints)
-        yield _one("mesh_pilot_revision", "Published states of the world", "counter", held.revision)
-        yield _one("mesh_pilot_rejected_objects", "Objects that are refused now", "gauge", held.rejected)
+        world = self._state.world.statistics()
+        yield _one("pilot_services", "Services known", "gauge", world.services)
+        yield _one("pilot_virt_services", "VirtualServices known", "gauge", world.configs.get("VirtualService", 0))
+        yield _one("mesh_pilot_endpoints", "Endpoints known", "gauge", world.endpoints)
+        yield _one("mesh_pilot_revision", "Published states of the world", "counter", world.revision)
+        yield _one("mesh_pilot_rejected_objects", "Objects that are refused now", "gauge", world.rejected)
         configs = _metric("mesh_pilot_configs", "Objects in force, by kind", "gauge")
-        for kind, count in sorted(held.configs.items()):
+        for kind, count in sorted(world.configs.items()):
             configs.add_sample(configs.name, {"kind": kind}, count)
         yield configs
 
     def _changes(self) -> Iterator[Metric]:
-        told = self._state.changes.statistics()
+        changes = self._state.changes.statistics()
         configs = _metric("pilot_k8s_cfg_events", "Objects added, updated, deleted", "counter")
-        for (kind, event), count in sorted(told.config_events.items()):
+        for (kind, event), count in sorted(changes.config_events.items()):
             configs.add_sample(configs.name, {"type": kind, "event": event}, count)
         yield configs
         services = _metric("pilot_k8s_reg_events", "Services added, updated, deleted by registries", "counter")
-        for event, count in sorted(told.service_events.items()):
+        for event, count in sorted(changes.service_events.items()):
             services.add_sample(services.name, {"type": "Services", "event": event}, count)
         yield services
         for name, text, counts_by_kind in (
-            ("mesh_pilot_config_warnings", "Warnings about what is in force, by kind", told.warnings),
-            ("mesh_pilot_without_effect", "What is written and has no effect, by kind", told.without_effect),
+            ("mesh_pilot_config_warnings", "Warnings about what is in force, by kind", changes.warnings),
+            ("mesh_pilot_without_effect", "What is written and has no effect, by kind", changes.without_effect),
         ):
-            doubts = _metric(name, text, "gauge")
+            warnings = _metric(name, text, "gauge")
             for kind, count in sorted(counts_by_kind.items()):
-                doubts.add_sample(doubts.name, {"kind": kind}, count)
-            yield doubts
+                warnings.add_sample(warnings.name, {"kind": kind}, count)
+            yield warnings
         triggers = _metric("pilot_push_triggers", "Published changes, by what was in them", "counter")
-        for trigger, count in sorted(told.triggers.items()):
+        for trigger, count in sorted(changes.triggers.items()):
             triggers.add_sample(triggers.name, {"type": trigger}, count)
         yield triggers
-        yield _histogram("pilot_debounce_time", "Seconds from a first change to its publication", told.debounce_seconds)
+        yield _histogram(
+            "pilot_debounce_time", "Seconds from a first change to its publication", changes.debounce_seconds
+        )
         reducer = self._state.reducer.statistics()
         yield _one("pilot_inbound_updates", "Events received from sources", "counter", reducer.events, type="all")
         yield _one("mesh_pilot_debounced_events", "Events that shared a publication", "counter", reducer.debounced)
@@ -189,7 +191,7 @@ class _Parts(Collector):
         )
 
     def _findings(self) -> Iterator[Metric]:
-        """What is not as it should be at the connected proxies."""
+        """Problems of the connected proxies."""
         yield from self._rejects()
         found = self._state.catalog.diagnostics()
         failed = _metric("mesh_pilot_envoy_filter_problems", "Patches that could not be carried out", "gauge")
@@ -310,35 +312,35 @@ def _mcp_metrics(sources: Iterable[SupervisorStatistics], served: McpServiceStat
     streams = Metric("istio_mcp_reconnections", "Streams opened", "unknown")
     sizes = Metric("istio_mcp_message_sizes_bytes", "Sizes of responses", "histogram")
     connected = Metric("mesh_pilot_mcp_connected", "Whether a stream is open", "gauge")
-    held = Metric("mesh_pilot_mcp_resources", "Resources held", "gauge")
+    resources = Metric("mesh_pilot_mcp_resources", "Resources held", "gauge")
     waiting = Metric("mesh_pilot_mcp_silent_collections", "Collections asked for and not answered yet", "gauge")
     age = Metric("mesh_pilot_mcp_last_response_age_seconds", "How long ago a response came last", "gauge")
     for own in sources:
-        said = own.source
-        if not isinstance(said, (McpSourceStatistics, SinkServerStatistics)):
+        source = own.source
+        if not isinstance(source, (McpSourceStatistics, SinkServerStatistics)):
             continue
         labels = {"source": own.name}
         for metric, counts, label in (
-            (acks, said.traffic.acks, "collection"),
-            (nacks, said.traffic.nacks, "collection"),
-            (failures, said.traffic.failures, "code"),
+            (acks, source.traffic.acks, "collection"),
+            (nacks, source.traffic.nacks, "collection"),
+            (failures, source.traffic.failures, "code"),
         ):
             for value, count in sorted(counts.items()):
                 metric.add_sample(metric.name, COMPONENT | labels | {label: value}, count)
-        streams.add_sample(streams.name, COMPONENT | labels, said.streams)
-        connected.add_sample(connected.name, labels, said.connected)
-        waiting.add_sample(waiting.name, labels, said.silent)
-        for collection, count in said.collections.items():
-            held.add_sample(held.name, labels | {"collection": collection}, count)
-        if said.traffic.last_response_seconds is not None:
-            age.add_sample(age.name, labels, said.traffic.last_response_seconds)
+        streams.add_sample(streams.name, COMPONENT | labels, source.streams)
+        connected.add_sample(connected.name, labels, source.connected)
+        waiting.add_sample(waiting.name, labels, source.silent)
+        for collection, count in source.collections.items():
+            resources.add_sample(resources.name, labels | {"collection": collection}, count)
+        if source.traffic.last_response_seconds is not None:
+            age.add_sample(age.name, labels, source.traffic.last_response_seconds)
         total = 0
-        for bound, count in zip((*map(str, SIZE_BOUNDS), "+Inf"), said.traffic.sizes, strict=True):
+        for bound, count in zip((*map(str, SIZE_BOUNDS), "+Inf"), source.traffic.sizes, strict=True):
             total += count
             sizes.add_sample(f"{sizes.name}_bucket", COMPONENT | labels | {"le": bound}, total)
-        sizes.add_sample(f"{sizes.name}_sum", COMPONENT | labels, said.traffic.bytes_received)
+        sizes.add_sample(f"{sizes.name}_sum", COMPONENT | labels, source.traffic.bytes_received)
         sizes.add_sample(f"{sizes.name}_count", COMPONENT | labels, total)
-    yield from (acks, nacks, failures, streams, sizes, connected, held, waiting, age)
+    yield from (acks, nacks, failures, streams, sizes, connected, resources, waiting, age)
     clients = Metric("istio_mcp_clients_total", "Sinks that read from us now", "gauge")
     clients.add_sample(clients.name, COMPONENT, served.streams)
     sent = Metric("mesh_pilot_mcp_served", "Responses sent to sinks", "unknown")

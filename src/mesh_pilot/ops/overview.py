@@ -1,4 +1,4 @@
-"""The whole at a glance: the web page, the index of the debug pages, and the statistics of every part."""
+"""The web page, the index of the debug pages, and the statistics of every part."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Overview:
         return page(f"mesh-pilot {__version__}", [*summary, *(shown for _, shown in sections), links(tuple(PAGES))])
 
     def _guarded(self, section: Section) -> tuple[bool, str]:
-        """A section, or why it cannot be shown: the others are."""
+        """A section, or an error in its place; the other sections are shown."""
         try:
             return section(self._state)
         except Exception as error:
@@ -71,7 +71,7 @@ def index() -> str:
 
 
 def statistics(state: PlaneState) -> Json:
-    """What every long-lived part says of itself."""
+    """The ``statistics()`` of every long-lived part."""
     return {
         "world": jsonable(state.world.statistics()),
         "reducer": jsonable(state.reducer.statistics()),
@@ -105,7 +105,7 @@ def jsonable(value: object) -> Json:
 
 
 def _summary(state: PlaneState, *, all_well: bool) -> Iterator[str]:
-    """Whether it is ready, what to look at first, and how much there is."""
+    """Readiness, stale sources, and totals."""
     reasons = state.not_ready()
     yield line("ready", "good") if not reasons else line("not ready: " + _pairs(reasons), "bad")
     stale = state.stale()
@@ -113,11 +113,11 @@ def _summary(state: PlaneState, *, all_well: bool) -> Iterator[str]:
         yield line(f"{who}: {why}; what it said before stays in force", "bad")
     if not reasons and not stale and all_well:
         yield line("Everything is in force as written.", "good")
-    held = state.world.statistics()
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(held.configs.items()))
+    world = state.world.statistics()
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(world.configs.items()))
     up = timedelta(seconds=round(time.time() - state.started))
-    facts = f"up {up}, revision {held.revision}: "
-    yield line(facts + f"{held.services} services, {held.endpoints} endpoints, {kinds or 'no objects'}")
+    facts = f"up {up}, revision {world.revision}: "
+    yield line(facts + f"{world.services} services, {world.endpoints} endpoints, {kinds or 'no objects'}")
 
 
 def _sources(state: PlaneState) -> tuple[bool, str]:

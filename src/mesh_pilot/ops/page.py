@@ -1,7 +1,4 @@
-"""The web page: what a person wants to know at a glance, in plain HTML that needs no script.
-
-Every list on it is bounded, however much there is to say.
-"""
+"""HTML of the web page, without scripts. Every list on it is bounded."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ class Cell:
 
     text: str
     mood: str = ""
-    """good, bad, quiet or nothing."""
+    """``good``, ``bad``, ``quiet`` or empty: the style."""
     link: str = ""
 
 
@@ -52,7 +49,7 @@ def bad(text: str) -> Cell:
 
 
 def page(title: str, parts: Iterable[str], *, reload: bool = True) -> str:
-    """A whole page of parts made by the functions below. With ``reload`` it loads itself anew every five seconds."""
+    """An HTML page. ``parts`` come from the functions below; with ``reload`` it refreshes every five seconds."""
     body = "\n".join(parts)
     refresh = '<meta http-equiv="refresh" content="5">' if reload else ""
     return (
@@ -63,7 +60,7 @@ def page(title: str, parts: Iterable[str], *, reload: bool = True) -> str:
 
 
 def line(text: str, mood: str = "") -> str:
-    """A paragraph; ``mood`` is good, bad, quiet or nothing."""
+    """A paragraph; ``mood`` is ``good``, ``bad``, ``quiet`` or empty."""
     return f'<p class="{mood}">{escape(_bounded(text))}</p>'
 
 

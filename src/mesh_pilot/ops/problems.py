@@ -42,7 +42,7 @@ def warning_lines(item: Config | MeshConfigValue | MeshNetworksValue) -> Iterato
 
 
 def patch_problem_lines(world: World, config: Config) -> Iterator[tuple[Severity, Line]]:
-    """Problems of an EnvoyFilter's patches whatever they apply to."""
+    """Problems of an EnvoyFilter's patches that do not depend on a proxy."""
     for problem in object_problems(world.view, config.key):
         yield problem.severity, _line(config.origin, str(config.key), problem)
 

@@ -1,6 +1,6 @@
-"""What proxies were sent, took and refused, as JSON values for the debug pages and tables for the web page.
+"""Sent, acknowledged and refused resources of proxies: JSON for the debug pages, tables for the web page.
 
-The field names of ``syncz`` are Istio's, the shape of a configuration dump is that of Envoy's admin interface.
+The field names of ``syncz`` are Istio's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mesh_pilot.xds.status import ConnectionStatus, NackRecord, TypeStatus
 from mesh_pilot.xds.subscription import Phase
 
 STATES = {Phase.IDLE: "NOT SENT", Phase.UNACKED: "STALE", Phase.ACKED: "SYNCED", Phase.NACKED: "NACK"}
-"""What ``proxy-status`` shows for where the conversation about a type stands."""
+"""The words of Istio's ``proxy-status`` for the phases of a type."""
 
 
 def names(state: PlaneState) -> list[str]:
@@ -85,7 +85,7 @@ def _row(connection: ConnectionStatus) -> tuple[str | Cell, ...]:
 
 
 def nack_table(state: PlaneState) -> str:
-    """What proxies refused lately, for the web page."""
+    """Recent NACKs, for the web page."""
     headers = ("when", "proxy", "type", "resource", "reason", "made from")
     rows = [
         (

@@ -166,7 +166,7 @@ def failure_table(failures: Sequence[StandingFailure]) -> str:
 
 
 def state_of(failure: Failure) -> str:
-    """What proxies have in place of a resource that cannot be generated."""
+    """The state of proxies that need a resource that cannot be generated."""
     if failure.is_plan:
         return "the list stays as it was" if failure.stays else "all of the list is missing"
     return "stays at its last good version" if failure.stays else "is missing"
@@ -207,7 +207,7 @@ class ProblemLog:
                 log.error("cannot report on what proxies have; it is in force", exc_info=error)
 
     def _log_patches(self, found: Diagnostics) -> None:
-        # Those without a resource are logged when the object changes.
+        # Problems without a resource are logged by `ops.changes` when the object changes.
         failures = {problem: names for problem, names in found.patches().items() if problem.resource}
         for problem, names in self._new("patches", failures):
             log.warning(

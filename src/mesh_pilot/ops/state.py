@@ -1,4 +1,4 @@
-"""What ``ops`` looks at: the parts of a running control plane, and whether it is ready."""
+"""The parts of a running control plane that ``ops`` reads, and its readiness."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class PlaneState:
     rpc_servers: list[Server] = attrs.field(factory=list)
     """The gRPC servers once they serve."""
     http_servers: list[HttpServer] = attrs.field(factory=list)
-    """Those of the web and metrics ports."""
+    """The servers of the web and metrics ports."""
     overdue: bool = False
-    """Whether waiting for sources was given up (``--sync-timeout``): serving with what there is."""
+    """True after ``--sync-timeout``: proxies are served although sources have not synced."""
     draining: bool = False
     started: float = attrs.field(factory=time.time)
     """When the process began, in seconds since the epoch."""
 
     def not_ready(self) -> dict[str, str]:
-        """Why this server should get no proxies now, by who is to blame; empty when it is ready."""
+        """Reasons against sending proxies here, by source (or ``server``); empty if it is ready."""
         if self.draining:
             return {"server": "shutting down"}
         waiting = {} if self.overdue else self.unsynced()
@@ -51,22 +51,22 @@ class PlaneState:
         return waiting
 
     def unsynced(self) -> dict[str, str]:
-        """Sources whose first full picture is not in the World yet, and why."""
+        """Sources whose first full state is not in the World yet, with the reason."""
         reasons: dict[str, str] = {}
         missing = set(self.world.unsynced())
         for supervisor in self.supervisors:
             if supervisor.source.name in missing:
                 own = supervisor.statistics()
                 reasons[own.name] = own.last_error or own.source.waiting_for or "its first objects are being taken in"
-        told = {name: reason for name, reason in reasons.items() if reason != THE_OTHERS}
-        return told or reasons
+        named = {name: reason for name, reason in reasons.items() if reason != THE_OTHERS}
+        return named or reasons
 
     def failures(self) -> list[StandingFailure]:
-        """Resources that cannot be generated because of an error of ours. No reason not to be ready."""
+        """Resources that cannot be generated because of an internal error. Readiness is unaffected."""
         return self.catalog.failures()
 
     def stale(self) -> dict[str, str]:
-        """Sources whose feed does not answer, though what it said is served, and why. No reason not to be ready."""
+        """Sources whose feed does not answer, with the reason; their last state is served. Readiness is unaffected."""
         found: dict[str, str] = {}
         for supervisor in self.supervisors:
             own = supervisor.source.statistics()

@@ -1,4 +1,4 @@
-"""What the World holds, as JSON values for the debug pages."""
+"""The content of the World as JSON for the debug pages."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from mesh_pilot.world import World
 def configs(world: World, kind: str = "", namespace: str = "") -> list[Config]:
     """Every config in force, of a kind (in any case) and a namespace where given, in order."""
     kind = kind.lower()
-    held = (config for _, config in world.config.items() if config is not None)
-    found = (c for c in held if kind in ("", c.key.kind.lower()) and namespace in ("", c.key.namespace))
+    everything = (config for _, config in world.config.items() if config is not None)
+    found = (c for c in everything if kind in ("", c.key.kind.lower()) and namespace in ("", c.key.namespace))
     return sorted(found, key=lambda config: config.key)
 
 
 def services(world: World) -> list[Json]:
     """Every service, merged over its registries."""
-    held = [service for _, service in world.services.items() if service is not None]
-    return [_service(service) for service in sorted(held, key=lambda s: s.key)]
+    merged = [service for _, service in world.services.items() if service is not None]
+    return [_service(service) for service in sorted(merged, key=lambda s: s.key)]
 
 
-def show_endpoints(key: ServiceKey, held: Iterable[Endpoint]) -> Json:
+def show_endpoints(key: ServiceKey, endpoints: Iterable[Endpoint]) -> Json:
     """The endpoints of a service."""
-    return {"service": key.host, "namespace": key.namespace, "endpoints": [_endpoint(e) for e in held]}
+    return {"service": key.host, "namespace": key.namespace, "endpoints": [_endpoint(e) for e in endpoints]}
 
 
 def rejections(world: World) -> Iterator[dict[str, str]]:
@@ -47,17 +47,17 @@ def count_rejections(world: World) -> int:
 
 
 def warnings(world: World) -> Iterator[dict[str, str]]:
-    """What is doubtful, or has no effect, in configs and mesh-wide settings that are in force."""
-    for item in _doubtful(world):
+    """Warnings about accepted configs and mesh-wide settings."""
+    for item in _items_with_warnings(world):
         yield from warning_lines(item)
     yield from provider_lines(world)
 
 
 def count_warnings(world: World) -> int:
-    return sum(len(item.warnings) for item in _doubtful(world)) + sum(1 for _ in provider_lines(world))
+    return sum(len(item.warnings) for item in _items_with_warnings(world)) + sum(1 for _ in provider_lines(world))
 
 
-def _doubtful(world: World) -> list[Config | MeshConfigValue | MeshNetworksValue]:
+def _items_with_warnings(world: World) -> list[Config | MeshConfigValue | MeshNetworksValue]:
     """Configs and settings with warnings, in order."""
     found = (config for _, config in world.config.items() if config is not None and config.warnings)
     settings = (item for item in world.mesh_settings() if item.warnings)
@@ -65,7 +65,7 @@ def _doubtful(world: World) -> list[Config | MeshConfigValue | MeshNetworksValue
 
 
 def ignored(sources: Iterable[SupervisorStatistics]) -> list[dict[str, str]]:
-    """Kinds of objects that sources do not read although somebody may expect it, in the form of `warnings`."""
+    """Kinds of objects that sources ignore although users may expect them to be read, in the form of `warnings`."""
     return [
         {
             "where": kind.first,

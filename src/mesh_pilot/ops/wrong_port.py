@@ -18,11 +18,10 @@ from grpclib.const import Status
 from h2.errors import ErrorCodes
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""What every HTTP/2 client sends first (RFC 9113, 3.4)."""
+"""The first bytes of every HTTP/2 client (RFC 9113, 3.4)."""
 
 _ANSWERS = 10
-"""How many calls are answered before the connection is closed: a client may try others after the first, older versions
-of a service for instance."""
+"""Calls answered before the connection is closed: a client may retry with other versions of a service."""
 
 _GOODBYE_SECONDS = 2.0
 
@@ -74,7 +73,7 @@ async def linger(stream: trio.SocketStream) -> None:
 
 
 def _answer(connection: h2.connection.H2Connection, request: h2.events.RequestReceived, text: str) -> bool:
-    """Answer a request; returns whether it is one of gRPC, so that others may follow."""
+    """Answer a request; true if it is a gRPC call, after which others may follow."""
     stream_id = request.stream_id
     assert stream_id is not None
     headers = dict(request.headers or ())

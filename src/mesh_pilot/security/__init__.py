@@ -1,4 +1,4 @@
-"""Who is who: SPIFFE identities, the certificate authority, and the identity secrets that proxies get over SDS.
+"""Identities of workloads: the certificate authority, the SDS secrets of proxies, and authentication of streams.
 
 May import: ``model``, ``api``.
 """

@@ -27,19 +27,19 @@ class AuthenticationError(Exception):
 
 @attrs.frozen
 class Shown:
-    """What a connection shows of its peer."""
+    """The evidence of a connection about its peer."""
 
     address: str
     """``host:port`` or ``unix:///path``."""
     certificate: bool = False
-    """Whether there is a verified client certificate."""
+    """True if the peer has a verified client certificate."""
     spiffe_ids: tuple[str, ...] = ()
     """The ``spiffe://`` names of that certificate."""
 
 
 @attrs.frozen
 class Verdict:
-    """Who a stream is."""
+    """The identity of a stream, or why it has none."""
 
     identity: str = ""
     """A SPIFFE id of the mesh's own trust domain; empty where nothing vouches for one."""
@@ -52,12 +52,12 @@ class Authentication:
     """The rules by which streams are identified."""
 
     trust_local: bool = True
-    """Whether peers on this machine without a certificate are taken at their word."""
+    """Peers on this machine need no certificate: the identity in their node is believed."""
 
     def verdict(self, proxy: Proxy, shown: Shown, *, trust_domain: str, aliases: Collection[str] = ()) -> Verdict:
-        """Who a stream's workload is. ``aliases`` are further names of the mesh's ``trust_domain``.
+        """The identity of a stream. ``aliases`` are further names of the mesh's ``trust_domain``.
 
-        Raises AuthenticationError where the certificate is of another trust domain, or another workload's.
+        Raises AuthenticationError if the certificate is of another trust domain or another workload.
         """
         account = proxy.text("SERVICE_ACCOUNT")
         if shown.certificate:
@@ -88,13 +88,13 @@ def _proven(proxy: Proxy, account: str, spiffe_id: str, trust_domains: Collectio
 
 
 def is_foreign(spiffe_ids: Iterable[str], trust_domains: Collection[str]) -> bool:
-    """Whether any of these SPIFFE ids is of another trust domain."""
+    """True if any of these SPIFFE ids is of another trust domain."""
     identities = map(parse_identity, spiffe_ids)
     return any(identity is None or identity.trust_domain not in trust_domains for identity in identities)
 
 
 def is_local(address: str) -> bool:
-    """Whether a peer's address is of this machine: loopback, or a Unix socket."""
+    """True if a peer's address is on this machine: loopback or a Unix socket."""
     if address.startswith("unix:"):
         return True
     host = address.rpartition(":")[0].strip("[]")

@@ -71,7 +71,7 @@ class CertificateAuthority:
 
     @classmethod
     def open(cls, folder: Path, trust_domain: str, now: datetime) -> CertificateAuthority:
-        """The root of a folder, made there if the folder holds none. Raises AuthorityError."""
+        """The root in a folder; created there if the folder has none. Raises AuthorityError."""
         certificate, key = folder / ROOT_CERTIFICATE, folder / ROOT_KEY
         try:
             if not certificate.exists() and not key.exists():

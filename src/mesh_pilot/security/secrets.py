@@ -1,7 +1,7 @@
 """The mesh identity of a proxy as SDS secrets: ``default`` (its certificate and key) and ``ROOTCA``.
 
-A private key goes only to a stream whose peer is known to be that workload; which streams those are is decided
-where the stream is accepted, and stands in ``Proxy.identity``.
+A private key is sent only to streams authenticated as that workload; ``Proxy.identity`` has the result, which is
+decided when the stream is accepted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mesh_pilot.snapshots import Snapshot, snapshot_of
 @attrs.frozen
 class IssuerStatistics:
     identities: int
-    """Identities that proxies hold now."""
+    """Identities of the connected proxies."""
     issued: int
     """Certificates signed since the start."""
 
@@ -46,12 +46,12 @@ class Issuer:
         return found
 
     def renew(self) -> datetime | None:
-        """Renew what is due and wake its readers; returns when the next one is due, if any is held."""
-        for identity in [i for i, held in self._sets.items() if held.idle]:
+        """Renew certificates that are due and wake their readers; returns when the next one is due, if any."""
+        for identity in [i for i, secrets in self._sets.items() if secrets.idle]:
             del self._sets[identity]
-        for held in self._sets.values():
-            held.renew()
-        return min((held.renew_at for held in self._sets.values()), default=None)
+        for secrets in self._sets.values():
+            secrets.renew()
+        return min((secrets.renew_at for secrets in self._sets.values()), default=None)
 
     def statistics(self) -> IssuerStatistics:
         return IssuerStatistics(len(self._sets), self.issued)

@@ -1,5 +1,5 @@
-"""Istio's rules for what is written in a spec: a module a kind, each with `validate(spec, context)`.
+"""Istio's rules for specs, by kind: ``validate(spec, context)`` yields problems.
 
-The rules are those of Istio's `pkg/config/validation`; what Istio only warns of is a warning here. Modules that are not
-named after a kind hold what several kinds share.
+They follow Istio's `pkg/config/validation`, warnings included. Modules that are not named after a kind have rules that
+several kinds share, or the rules of several small kinds.
 """

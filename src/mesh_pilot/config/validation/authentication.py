@@ -68,7 +68,7 @@ def _url_reason(url: str) -> str:
 
 
 def _jwks_reason(text: str) -> str:
-    """For a key set in JSON, as RFC 7517 has it."""
+    """For a key set in JSON (RFC 7517)."""
     try:
         keys = json.loads(text)
     except ValueError as problem:

@@ -145,7 +145,7 @@ def _check_operation(path: str, operation: Operation) -> Iterator[Problem]:
 
 
 def _check_filled(path: str, lists: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
-    """At least one list has something, and no entry is empty."""
+    """At least one list is not empty, and no entry is."""
     if not any(lists.values()):
         yield error(path, f"is empty: at least one of {', '.join(lists)} is required")
     for name, values in lists.items():
@@ -160,7 +160,7 @@ def _port_text_reason(port: str) -> str:
 
 
 def _path_reason(path: str) -> str:
-    """For paths with `{*}` (one segment) and `{**}` (any number), which stand alone between slashes."""
+    """For paths with `{*}` (one segment) and `{**}` (any number of segments), each alone between slashes."""
     if "{" not in path and "}" not in path:
         return ""
     segments = path.split("/")

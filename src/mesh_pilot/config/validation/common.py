@@ -1,4 +1,4 @@
-"""Rules that many kinds share: who sees an object, and which workloads it is for."""
+"""Rules that many kinds share: visibility (`exportTo`), selectors and targets."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ TARGETS = {
     ("core", "Service"),
     ("networking.istio.io", "ServiceEntry"),
 }
-"""Group and kind of what a `targetRef` may point at."""
+"""Group and kind of the objects that a `targetRef` may name."""
 
 DRY_RUN = "istio.io/dry-run"
-"""Annotation of an AuthorizationPolicy that is only tried out."""
+"""Annotation of an AuthorizationPolicy that is evaluated but not enforced."""
 
 REVISION = "istio.io/rev"
-"""Label that says by which of several Istio control planes an object is read."""
+"""Label with the revision: which of several Istio control planes reads the object."""
 
 _BOOLEANS = ("1", "t", "T", "TRUE", "true", "True", "0", "f", "F", "FALSE", "false", "False")
 
 
 def check_metadata(spec: betterproto2.Message, context: Context) -> Iterator[Problem]:
-    """Annotations and labels that mean something to Istio, whatever the kind."""
+    """Annotations and labels with a meaning in Istio, for any kind."""
     if REVISION in context.labels:
         yield warning(f"metadata.labels[{REVISION}]", "has no effect: objects of all revisions are read")
     if DRY_RUN not in context.annotations:
@@ -122,12 +122,14 @@ def check_targets(
 def warn_of_waypoints(
     target: PolicyTargetReference | None, targets: Sequence[PolicyTargetReference]
 ) -> Iterator[Problem]:
-    """Targets at which there is nobody to carry a policy out: there are no waypoints."""
+    """Warnings for targets that need a waypoint: there are none here."""
     paths = [("spec.targetRef", target)] if target is not None else []
-    paths += [(f"spec.targetRefs[{index}]", held) for index, held in enumerate(targets)]
-    for path, held in paths:
-        if (held.group, held.kind) in TARGETS and held.kind != "Gateway":
-            yield warning(path, f"has no effect: a {held.kind} has its policies at a waypoint, which there is none of")
+    paths += [(f"spec.targetRefs[{index}]", reference) for index, reference in enumerate(targets)]
+    for path, reference in paths:
+        if (reference.group, reference.kind) in TARGETS and reference.kind != "Gateway":
+            yield warning(
+                path, f"has no effect: a {reference.kind} has its policies at a waypoint, which there is none of"
+            )
 
 
 def _check_target(path: str, target: PolicyTargetReference, context: Context) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""What a rule may know besides the spec, and how it says what is wrong."""
+"""The context of a rule, and shorthands for the problems it reports."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def warning(path: str, reason: str) -> Problem:
 
 
 def check(path: str, reason: str) -> Iterator[Problem]:
-    """An error where there is a reason."""
+    """An error if there is a reason."""
     if reason:
         yield Problem(path, reason)

@@ -95,7 +95,7 @@ def _check_port_policy(path: str, policy: TrafficPolicyPortTrafficPolicy) -> Ite
 
 
 def _check_shared(path: str, policy: TrafficPolicy | TrafficPolicyPortTrafficPolicy) -> Iterator[Problem]:
-    """What a policy and a port's policy have in common."""
+    """The rules common to a policy and to a port's policy."""
     yield from _check_outliers(f"{path}.outlierDetection", policy.outlier_detection)
     yield from check_connection_pool(f"{path}.connectionPool", policy.connection_pool)
     yield from check_load_balancer(f"{path}.loadBalancer", policy.load_balancer, policy.outlier_detection)

@@ -37,7 +37,7 @@ _KINDS = {
 
 
 def check_providers(path: str, providers: Sequence[Provider]) -> Iterator[Problem]:
-    """Names that differ, one kind each, services that can be reached."""
+    """Unique names, one kind each, services that can be reached."""
     seen: set[str] = set()
     for index, provider in enumerate(providers):
         here = f"{path}[{index}]"
@@ -94,12 +94,12 @@ def _check_call(path: str, timeout: timedelta | None, name: str, headers: Sequen
 
 
 def is_call_timeout(value: timedelta) -> bool:
-    """Whether Envoy takes it as the timeout of a call."""
+    """True if Envoy accepts it as the timeout of a call."""
     return timedelta(0) <= value < _TIMEOUT_LIMIT
 
 
 def call_header_reason(header: Header) -> str:
-    """Why Envoy does not take a header of a provider's calls; empty if it does, or if it has no fixed value."""
+    """The reason why Envoy refuses a header of a provider's calls; empty if it is valid or has no fixed value."""
     if not _HEADER_NAME.fullmatch(header.name):
         return f"{header.name[:40]!r} is not a header name"
     if any(character in (header.value or "") for character in "\0\r\n"):

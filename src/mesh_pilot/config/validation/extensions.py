@@ -40,7 +40,7 @@ def validate_wasm_plugin(spec: WasmPlugin, context: Context) -> Iterator[Problem
 
 
 def url_reason(url: str) -> str:
-    """For where code is fetched from."""
+    """For the URL of a module."""
     if not url:
         return "is missing"
     if _NOT_IN_URL.search(url):

@@ -1,4 +1,4 @@
-"""Rules for what a route does besides sending: CORS, faults and retries."""
+"""Rules for CORS, faults and retries of a route."""
 
 from __future__ import annotations
 

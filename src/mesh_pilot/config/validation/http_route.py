@@ -31,14 +31,14 @@ from mesh_pilot.config.validation.values import (
 from mesh_pilot.model.config import Problem
 
 REDIRECT_CODES = (301, 302, 303, 307, 308)
-"""What Envoy can answer a redirect with."""
+"""Status codes that Envoy accepts for a redirect."""
 
 MAX_BODY = 1024 * 1024
 """Bytes of a direct response's body."""
 
 
 def check_http_route(path: str, route: HttpRoute, *, delegate: bool) -> Iterator[Problem]:
-    """One route; `delegate` says whether its VirtualService is one."""
+    """One route; `delegate`: its VirtualService is a delegate."""
     yield from _check_action(path, route, delegate)
     for index, match in enumerate(route.match):
         yield from _check_match(f"{path}.match[{index}]", match)
@@ -61,7 +61,7 @@ def check_http_route(path: str, route: HttpRoute, *, delegate: bool) -> Iterator
 
 
 def _check_action(path: str, route: HttpRoute, delegate: bool) -> Iterator[Problem]:
-    """A route delegates, redirects, answers or forwards, and not two of these."""
+    """A route has exactly one action: delegate, redirect, direct response or destinations."""
     if route.delegate is not None:
         if delegate:
             yield error(f"{path}.delegate", "a delegate can't delegate again")
@@ -111,12 +111,12 @@ def _check_match(path: str, match: HttpMatchRequest) -> Iterator[Problem]:
 
 def _check_header_match(path: str, name: str, value: StringMatch) -> Iterator[Problem]:
     yield from check(path, header_name_reason(name))
-    if value.regex != "*":  # written for "any value", though no regular expression
+    if value.regex != "*":  # "*" is no regular expression, but users write it for "any value"
         yield from check(path, string_match_reason(value))
 
 
 def check_headers(path: str, headers: Headers | None) -> Iterator[Problem]:
-    """What is done to headers; the host may only be changed on requests, and not removed."""
+    """Changes of headers; the host may only be changed on requests, and not removed."""
     if headers is None:
         return
     for direction, operations in (("request", headers.request), ("response", headers.response)):
@@ -213,11 +213,11 @@ def _check_rewrite(path: str, rewrite: HttpRewrite | None) -> Iterator[Problem]:
 
 
 MAX_TOTAL_WEIGHT = 2**32 - 1
-"""What Envoy can add up."""
+"""The largest sum of weights that Envoy accepts."""
 
 
 def check_destination(path: str, destination: Destination | None) -> Iterator[Problem]:
-    """A destination that must be there."""
+    """A required destination."""
     if destination is None:
         yield error(path, "is missing")
         return

@@ -26,7 +26,7 @@ MAX_RING = 8 * 1024 * 1024
 """Envoy's largest hash ring."""
 
 WARMING = (Simple.UNSPECIFIED, Simple.ROUND_ROBIN, Simple.LEAST_REQUEST, Simple.LEAST_CONN)
-"""Load balancers that know slow start."""
+"""Load balancers that support slow start."""
 
 _TOPOLOGY = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone", "topology.istio.io/subzone")
 
@@ -34,7 +34,7 @@ _TOPOLOGY = ("topology.kubernetes.io/region", "topology.kubernetes.io/zone", "to
 def check_load_balancer(
     path: str, settings: LoadBalancerSettings | None, outliers: OutlierDetection | None
 ) -> Iterator[Problem]:
-    """`loadBalancer` of a policy that detects outliers as `outliers` says."""
+    """`loadBalancer` of a policy; `outliers` is its outlier detection."""
     if settings is None:
         return
     if settings.consistent_hash is not None:
@@ -154,7 +154,7 @@ def _check_failover(
 
 
 def _check_localities(path: str, localities: Sequence[str]) -> Iterator[Problem]:
-    """Each well-formed, and none within another."""
+    """Each is well-formed, and none contains another."""
     good: list[str] = []
     for locality in localities:
         parts = locality.split("/")

@@ -1,4 +1,4 @@
-"""Hosts and localities that must not overlap, or must be covered, found without comparing each with each."""
+"""Hosts and localities that must not overlap, or must be covered, found without comparing all pairs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def overlapping_hosts(hosts: Sequence[str]) -> Iterator[tuple[int, int]]:
 
     So have `*.com` and `*.foo.com`, `a.b` and `*.b`, a host and itself.
     """
-    # Backwards, a wildcard is a prefix of all that it covers. The mark keeps a plain host from being one.
+    # Reversed, a wildcard is a prefix of every name that it covers. The mark keeps a plain host from being one.
     return _prefixed([host[:0:-1] if host.startswith("*") else f"{host[::-1]}\0" for host in hosts])
 
 
@@ -33,7 +33,7 @@ def _prefixed(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 class Cover:
-    """A set of hosts, asked which names they cover: `*.b` covers `a.b` and `*.a.b`."""
+    """A set of hosts that answers which names it covers: `*.b` covers `a.b` and `*.a.b`."""
 
     def __init__(self, hosts: Sequence[str]) -> None:
         self._exact = frozenset(hosts)
@@ -41,7 +41,7 @@ class Cover:
         self._lengths = sorted({len(ending) for ending in self._endings})
 
     def covers(self, host: str) -> bool:
-        """Whether every name that ``host``, which may be a wildcard, covers is covered."""
+        """True if every name that ``host`` covers (it may be a wildcard) is covered."""
         if host in self._exact:
             return True
         bare = host.removeprefix("*")

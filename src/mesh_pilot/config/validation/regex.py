@@ -1,7 +1,7 @@
-"""What a regular expression in RE2's syntax may be.
+"""Rules for regular expressions in RE2's syntax.
 
-The expression is cut into its parts in one pass, so that the time to check it grows with its length and no faster,
-whatever it holds. What is left is for Python's own compiler, which knows most of RE2's syntax.
+The expression is split into tokens in one pass, in linear time. The rest is checked by Python's compiler, which accepts
+most of RE2's syntax.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 
 MAX_REGEX = 16 * 1024
-"""Characters of a regular expression. Every proxy compiles it, and every request is matched against it."""
+"""Maximum characters of a regular expression: every proxy compiles it and matches every request against it."""
 
 MAX_VERSION_REGEX = 1024
-"""Characters of a regular expression that versions are matched against."""
+"""Maximum characters of a regular expression for versions."""
 
 MAX_REPEATS = 4
-"""In one of those."""
+"""Maximum repeats in one of those."""
 
 _MAX_REPEAT = 1000
 _REPEATED_GROUP = re.compile(r"\)[*+{]")
@@ -25,18 +25,18 @@ _CLASS = re.compile(r"\[\^?+\]?+(?:\[:\^?[a-z]++:\]|\\.|[^\]\\])*+\]", re.DOTALL
 _NOT_IN_RE2 = re.compile(r"\(\?(?:[=!>(#]|<[=!]|P=)|[*+?}]\+")
 _ONLY_IN_RE2 = re.compile(r"\(\?[ims-]*+U|\(\?<")
 _IN_CLASSES = ("\\p", "\\P", "\\x{")
-"""What only RE2 has in classes, besides names such as ``[:alpha:]``."""
+"""Escapes in character classes that only RE2 has; names such as ``[:alpha:]`` are apart."""
 
 _FLAGS = re.compile(r"\(\?[imsU]*+(?:-[imsU]++)?\)")
 _REPEAT = re.compile(r"\{([0-9]++)(?:,([0-9]*+))?\}")
 _DOUBTFUL = re.compile(r"(\\.)|(\[|[-&~|](?=[-&~|]))", re.DOTALL)
-"""Inside of a class: what Python warns of, because it may mean something else one day."""
+"""In a class: syntax that Python warns of, because its meaning may change."""
 
 
 def regex_reason(pattern: str) -> str:
-    """What is wrong with a regular expression, or an empty string.
+    """The reason why a regular expression is invalid, or an empty string.
 
-    What RE2 does not have is refused; what only RE2 has can't be checked here and is let through.
+    Syntax that RE2 lacks is an error. Syntax that only RE2 has is accepted unchecked.
     """
     if len(pattern) > MAX_REGEX:
         return f"the regular expression has {len(pattern)} characters, allowed are {MAX_REGEX}"
@@ -59,8 +59,10 @@ def regex_reason(pattern: str) -> str:
 
 
 def version_regex_reason(pattern: str) -> str:
-    """What is wrong with a regular expression that is matched here, and not in a proxy: Python's way of matching can
-    take for ever where repeats follow, or are in, one another."""
+    """The reason why a regular expression that is matched in this process is refused, or an empty string.
+
+    Python's matcher backtracks, so nested or adjacent repeats could take exponential time.
+    """
     if len(pattern) > MAX_VERSION_REGEX:
         return f"has {len(pattern)} characters, allowed are {MAX_VERSION_REGEX}"
     if reason := regex_reason(pattern):
@@ -74,19 +76,19 @@ def version_regex_reason(pattern: str) -> str:
 
 
 class _Parts:
-    """A pattern cut into escapes, classes and the rest."""
+    """A pattern, split into escapes, classes and the rest."""
 
     def __init__(self) -> None:
         self.bare: list[str] = []
-        """The pattern with ``_`` for every class and every escape."""
+        """The pattern with ``_`` in place of every class and escape."""
         self.python: list[str] = []
-        """The pattern with classes as Python takes them without a warning."""
+        """The pattern with its classes in a form that Python accepts without a warning."""
         self.back_reference = ""
         self.only_re2 = False
-        """Whether it has something that Python does not know."""
+        """True if it has syntax that Python does not support."""
 
     def cut(self, pattern: str) -> bool:
-        """Take the pattern in; False where a class has no end."""
+        """Parse a pattern; False if a class has no end."""
         position = 0
         while (part := _PART.search(pattern, position)) is not None:
             start = part.start()

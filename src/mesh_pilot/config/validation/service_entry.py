@@ -82,7 +82,7 @@ def _check_port(path: str, port: ServicePort) -> Iterator[Problem]:
 
 
 def _check_endpoints(spec: ServiceEntry) -> Iterator[Problem]:
-    """What holds for endpoints whatever the resolution."""
+    """The rules for endpoints under any resolution."""
     defined = {port.name for port in spec.ports}
     unix = False
     for index, endpoint in enumerate(spec.endpoints):
@@ -99,7 +99,7 @@ def _check_endpoints(spec: ServiceEntry) -> Iterator[Problem]:
 
 
 def _check_resolution(spec: ServiceEntry) -> Iterator[Problem]:
-    """What the resolution asks of hosts and endpoints."""
+    """The demands of a resolution on hosts and endpoints."""
     if spec.resolution == Resolution.NONE:
         if spec.endpoints:
             yield error("spec.endpoints", "can't be set with resolution NONE; use STATIC or DNS")
@@ -163,7 +163,7 @@ def _check_dynamic_dns(spec: ServiceEntry) -> Iterator[Problem]:
 
 
 def _check_told_apart(spec: ServiceEntry) -> Iterator[Problem]:
-    """Several hosts on one service: the protocol must tell which is meant."""
+    """With several hosts on one service, the protocol must carry the host name."""
     if spec.resolution == Resolution.NONE or len(spec.hosts) < 2:
         return
     for index, port in enumerate(spec.ports):

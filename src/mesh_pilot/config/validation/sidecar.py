@@ -37,7 +37,7 @@ LOCAL = ("", "127.0.0.1", "0.0.0.0", "[::1]", "[::]")
 """Hosts of a `defaultEndpoint`."""
 
 EXCLUDED = "~"
-"""Before the namespace of a host: what it names is not imported, whatever the other hosts say."""
+"""Before the namespace of a host: its services are not imported, even if other hosts import them."""
 
 
 def validate(spec: Sidecar, context: Context) -> Iterator[Problem]:
@@ -107,7 +107,7 @@ def _check_ingress_tls(path: str, tls: ServerTlsSettings, protocol: Protocol) ->
 
 
 def _check_egress(spec: Sidecar) -> Iterator[Problem]:
-    """Listeners must differ; the one without a port takes the rest and comes last."""
+    """Listeners must differ; the one without a port applies to all other ports and comes last."""
     seen: set[tuple[int, str]] = set()
     for index, listener in enumerate(spec.egress):
         path = f"spec.egress[{index}]"
@@ -123,8 +123,8 @@ def _check_egress(spec: Sidecar) -> Iterator[Problem]:
 
 
 def _check_egress_host(path: str, host: str) -> Iterator[Problem]:
-    """``namespace/host``, or ``~namespace/host`` for what is left out. Istio refuses short names here; a mesh on Consul
-    may have a service of that name."""
+    """``namespace/host``, or ``~namespace/host`` to exclude. Istio refuses short names here; in a mesh on Consul a
+    service may have such a name."""
     if host.startswith(EXCLUDED) and not host.startswith(f"{EXCLUDED}/"):
         host = host.removeprefix(EXCLUDED)
     namespace, _, name = host.partition("/")

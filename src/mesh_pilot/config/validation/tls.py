@@ -41,7 +41,7 @@ PASSING = (ServerMode.PASSTHROUGH, ServerMode.AUTO_PASSTHROUGH)
 
 
 def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
-    """A `tls` of a server, whatever its port."""
+    """`tls` of a server, for any port."""
     yield from _check_ciphers(path, tls)
     yield from _check_sources(path, tls)
     low, high = tls.min_protocol_version, tls.max_protocol_version
@@ -67,7 +67,7 @@ def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
 
 
 def _check_sources(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
-    """Certificates come from one place."""
+    """Certificates have exactly one source."""
     if tls.mode == ServerMode.ISTIO_MUTUAL:
         return
     sources = {
@@ -156,7 +156,7 @@ def check_client_tls(path: str, tls: ClientTlsSettings | None) -> Iterator[Probl
 
 
 def _check_unverified(path: str, tls: ClientTlsSettings) -> Iterator[Problem]:
-    """What verifies a server makes no sense where verifying is switched off."""
+    """Fields for the verification of the server, which exclude `insecureSkipVerify`."""
     verifying: dict[str, object] = {}
     if tls.mode in (ClientMode.SIMPLE, ClientMode.MUTUAL):
         verifying = {"caCertificates": tls.ca_certificates, "subjectAltNames": tls.subject_alt_names}

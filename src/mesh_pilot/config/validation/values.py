@@ -20,18 +20,18 @@ _HEADER_VARIABLE = re.compile(
     r'|[^%(]*+\((?: *+\[ *+"(?:\\.|[^"\\])*+" *+(?:, *+"(?:\\.|[^"\\])*+" *+)*+\] *+'
     r"|(?:\\.|[^\\)\[])(?:\\.|[^\\)])*+)?\) *+%)"
 )
-"""Never goes back over what it has passed: what it costs grows with the length of the text, and no faster."""
+"""Possessive quantifiers: no backtracking, so linear time."""
 
 
 def duration_reason(value: timedelta) -> str:
-    """For durations that must be at least a millisecond, in whole milliseconds."""
+    """For durations of at least a millisecond, in whole milliseconds."""
     if value < MILLISECOND:
         return "must be at least 1ms"
     return "must be in whole milliseconds" if value % MILLISECOND else ""
 
 
 def duration_or_zero_reason(value: timedelta) -> str:
-    """For durations where zero says that there is no limit."""
+    """For durations where zero means no limit."""
     return "" if not value else duration_reason(value).replace("at least", "0s or at least")
 
 
@@ -47,7 +47,7 @@ def percentage_reason(value: Percent) -> str:
 
 
 def string_match_reason(match: StringMatch, *, empty_prefix: bool = False) -> str:
-    """For a StringMatch: its regular expression, and that it matches something in particular."""
+    """For a StringMatch: its regular expression is valid, and it is not empty."""
     if match.regex is not None:
         return regex_reason(match.regex) if match.regex else "regex must not be empty"
     if match.prefix == "" and not empty_prefix:
@@ -64,7 +64,7 @@ def header_name_reason(name: str) -> str:
 
 
 def changed_header_reason(name: str, *, authority: bool = False) -> str:
-    """For a header that is set, added or removed; `authority` says whether the host may be changed there."""
+    """For a header that is set, added or removed; `authority`: the host may be changed there."""
     if not name:
         return "a header name must not be empty"
     if is_authority(name):
@@ -86,7 +86,7 @@ def header_value_reason(value: str) -> str:
 
 
 def protocol_reason(protocol: str, *, empty: bool) -> str:
-    """For a port's protocol; `empty` says whether it may be left to detection."""
+    """For a port's protocol; `empty`: it may be left to detection."""
     if not protocol:
         return "" if empty else "is missing"
     if Protocol.parse(protocol) is Protocol.AUTO:

@@ -1,4 +1,4 @@
-"""Rules for VirtualService: what routes may say is in `http_route`, `tls` and `tcp` routes are here."""
+"""Rules for VirtualService: hosts, gateways, `tls` and `tcp` routes; those for `http` are in `http_route`."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from mesh_pilot.config.validation.overlaps import Cover, overlapping_hosts
 from mesh_pilot.model.config import Problem
 
 MESH = "mesh"
-"""Among gateways: the sidecars."""
+"""The reserved gateway name that means the sidecars."""
 
 CLAIMS = "@request.auth.claims"
-"""How names of headers begin that stand for claims."""
+"""Prefixes of header names that refer to claims of a token."""
 
 _CLUSTER_SNI = re.compile(r"outbound_\.[0-9]{1,5}_\.[^_]*_\.[-a-zA-Z0-9.]+")
-"""As Istio calls clusters in the SNI of connections between networks."""
+"""Istio's names for clusters in the SNI of connections between networks."""
 
 
 def validate(spec: VirtualService, context: Context) -> Iterator[Problem]:
@@ -74,7 +74,7 @@ def _check_delegate(spec: VirtualService) -> Iterator[Problem]:
 
 
 def _check_claims(path: str, route: HttpRoute, *, at_gateway: bool) -> Iterator[Problem]:
-    """Headers that stand for claims of a token, by which gateways route and sidecars do not."""
+    """Headers that refer to claims of a token: gateways match them, sidecars do not."""
     for index, match in enumerate(route.match):
         for field, names in (("headers", match.headers), ("withoutHeaders", match.without_headers)):
             for name in names:
@@ -88,7 +88,7 @@ def _check_claims(path: str, route: HttpRoute, *, at_gateway: bool) -> Iterator[
 
 
 def _host_reason(host: str, *, by_sni: bool) -> str:
-    """``by_sni``: for a gateway that routes by SNI, which may be a name that the mesh has made up for a cluster."""
+    """``by_sni``: for a gateway that routes by SNI, which may be a name that Istio generates for a cluster."""
     return "" if by_sni and _CLUSTER_SNI.fullmatch(host) else wildcard_host_reason(host)
 
 
@@ -178,7 +178,7 @@ def _check_l4_destinations(path: str, routes: Sequence[RouteDestination]) -> Ite
 
 
 def check_unreachable(spec: VirtualService) -> Iterator[Problem]:
-    """Routes after a catch-all, and matches that an earlier route has already."""
+    """Routes after a catch-all, and matches that an earlier route has."""
     yield from _check_routes("spec.http", spec.http)
     yield from _check_routes("spec.tls", spec.tls)
     yield from _check_routes("spec.tcp", spec.tcp)
@@ -203,7 +203,7 @@ def _check_routes(path: str, routes: Sequence[HttpRoute | TlsRoute | TcpRoute]) 
 
 
 def _key(match: betterproto2.Message) -> object:
-    """What a match matches, without its name, as something to compare and hash."""
+    """The conditions of a match, without its name, as a hashable value."""
     names = ("name", "stat_prefix", "_unknown_fields")
     return tuple(_frozen(value) for name, value in vars(match).items() if name not in names)
 

@@ -25,7 +25,7 @@ def validate_workload_entry(spec: WorkloadEntry, context: Context) -> Iterator[P
 
 
 def check_address(path: str, entry: WorkloadEntry) -> Iterator[Problem]:
-    """The address: an IP address, a host name, `unix://` and a path, or nothing in a network with a gateway."""
+    """The address: an IP address, a host name, `unix://` with a path, or empty in a network with a gateway."""
     if not entry.address:
         if not entry.network:
             yield error(f"{path}.address", "is missing; only an entry with a network can do without")
@@ -38,7 +38,7 @@ def check_address(path: str, entry: WorkloadEntry) -> Iterator[Problem]:
 
 
 def check_details(path: str, entry: WorkloadEntry) -> Iterator[Problem]:
-    """All but the address, which a WorkloadGroup's template does not have."""
+    """All fields but the address, which a WorkloadGroup's template lacks."""
     for name, number in entry.ports.items():
         yield from check(f"{path}.ports[{name}]", dns_label_reason(name) or port_reason(number))
     yield from check_labels(f"{path}.labels", entry.labels)
