@@ -24,7 +24,7 @@ from mesh_pilot import __version__
 from mesh_pilot.cli import COMMANDS
 from mesh_pilot.cli.discovery import SECTIONS
 from mesh_pilot.cli.discovery import command as discovery_command
-from mesh_pilot.cli.sections import OTHER, SectionedCommand
+from mesh_pilot.cli.options import OTHER, SectionedCommand
 from mesh_pilot.sources.files.mesh import load_mesh_config
 from tests.support.command import COMMAND, mesh_pilot
 

@@ -8,9 +8,8 @@ import pytest
 import trio
 import yaml
 
-from mesh_pilot.cli.demo.backends import Backend, run_backend
-from mesh_pilot.cli.demo.sample import copy_sample
-from mesh_pilot.cli.demo.traffic import Door, Tally, keep_asking
+from mesh_pilot.cli.demo.stage import copy_sample
+from mesh_pilot.cli.demo.traffic import Backend, Door, Tally, keep_asking, run_backend
 from tests.support.envoy import eventually
 
 

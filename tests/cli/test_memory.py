@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import gc
 
-from mesh_pilot.cli.memory import THRESHOLDS, long_lived, set_aside
+from mesh_pilot.cli.process import THRESHOLDS, long_lived, set_aside
 
 
 def test_collection_rests_until_the_first_world_is_in_and_is_rare_from_then_on() -> None:

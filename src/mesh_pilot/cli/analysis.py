@@ -1,16 +1,20 @@
-"""Reading configuration as ``discovery`` reads it, once and without serving it, and what is to be said of it."""
+"""Reads configuration once, as ``discovery`` reads it, and collects its problems."""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import BinaryIO
 
 import attrs
 
-from mesh_pilot.cli.recognised import Role, role_of
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.config.descriptors import descriptor_of
 from mesh_pilot.config.kinds import reason_ignored
+from mesh_pilot.config.yaml import load
 from mesh_pilot.model.config import ConfigError, Origin, Severity
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected
 from mesh_pilot.ops.changes import WITHOUT_EFFECT
@@ -30,7 +34,7 @@ _SHOWN_NAMES = 5
 
 @attrs.frozen
 class Finding:
-    """One thing to say: how bad, where, of which object and field, and why. What is not known is empty."""
+    """A problem: severity, location, object, field and reason. Unknown parts are empty."""
 
     severity: Severity
     where: str
@@ -54,7 +58,7 @@ class IgnoredObjects:
 
 @attrs.frozen
 class Note:
-    """A file that holds no objects, and what was done with it."""
+    """A file without objects, and how it was treated."""
 
     where: str
     what: str
@@ -62,14 +66,14 @@ class Note:
 
 @attrs.frozen
 class Analysis:
-    """What was found."""
+    """The findings about all paths."""
 
     objects: int
-    """How many are good."""
+    """The number of valid objects."""
     errors: tuple[Finding, ...]
     warnings: tuple[Finding, ...]
     ignored: tuple[IgnoredObjects, ...]
-    """Those that nobody would expect to have an effect; the others are warnings."""
+    """Objects that nobody would expect to have an effect; other ignored objects are warnings."""
     notes: tuple[Note, ...]
 
 
@@ -78,9 +82,9 @@ class UnreadablePathError(Exception):
 
 
 def analyze(paths: Sequence[str], stdin: BinaryIO) -> Analysis:
-    """Read files, folders and ``-`` (standard input); of an object that stands twice the first one counts.
+    """Read files, folders and ``-`` (standard input); of duplicate objects the first one counts.
 
-    Raises UnreadableError for a path that can't be read.
+    Raises UnreadablePathError for a path that cannot be read.
     """
     reading = _Reading()
     for rank, path in enumerate(paths):
@@ -92,7 +96,7 @@ def analyze(paths: Sequence[str], stdin: BinaryIO) -> Analysis:
 
 
 class _Reading:
-    """State: what the files said so far."""
+    """State: the content of the files so far."""
 
     def __init__(self) -> None:
         self._content: dict[Place, Reading] = {}
@@ -104,7 +108,7 @@ class _Reading:
         self._files: set[str] = set()
 
     def take(self, rank: int, path: str, stdin: BinaryIO) -> None:
-        """Read what stands at a path; ``rank`` says which path goes before which. Raises OSError."""
+        """Read a path. Objects of a path with a lower ``rank`` win. Raises OSError."""
         if path == "-":
             self._take_data(Place(rank, STDIN), stdin.read())
         elif Path(path).is_dir():
@@ -162,7 +166,7 @@ class _Reading:
             self._errors += _of_rejected(Rejected(SOURCE, error.origin, error.problems))
 
     def analysis(self) -> Analysis:
-        """What is to be said of all that was read."""
+        """The findings about everything that was read."""
         index = FileIndex(SOURCE)
         index.update(self._content)
         world = World()
@@ -211,3 +215,54 @@ def _without_effect(world: World) -> Iterator[Mapping[str, str]]:
     for config in configs(world):
         if config.key.kind in WITHOUT_EFFECT:
             yield {"where": str(config.origin), "object": str(config.key), "reason": reason}
+
+
+class Role(StrEnum):
+    """The purpose of a file; the values are for messages."""
+
+    OBJECTS = "objects"
+    MESH_CONFIG = "MeshConfig"
+    MESH_NETWORKS = "MeshNetworks"
+    ENVOY_BOOTSTRAP = "a bootstrap of Envoy"
+    ENVOY_SDS = "a file of secrets for Envoy (SDS)"
+    GRPC_BOOTSTRAP = "a bootstrap of gRPC clients"
+    CONSUL_SERVICE = "a service definition for Consul"
+
+
+_TYPED = re.compile(rb"^(apiVersion|kind):", re.MULTILINE)
+"""Matches nearly every file of objects, which saves parsing it twice."""
+_MESH_NAMES = frozenset(("mesh", "mesh-config", "mesh_config", "meshconfig"))
+_FIELDS: tuple[tuple[Role, frozenset[str]], ...] = (
+    (Role.GRPC_BOOTSTRAP, frozenset(("xds_servers",))),
+    (Role.ENVOY_BOOTSTRAP, frozenset(("static_resources", "dynamic_resources"))),
+    (Role.ENVOY_SDS, frozenset(("resources",))),
+    (Role.CONSUL_SERVICE, frozenset(("service", "services", "Service", "Services"))),
+)
+"""Fields of which one is enough."""
+
+
+def role_of(data: bytes, path: str) -> Role:
+    """The purpose of a file by its content; OBJECTS if unknown, so that the reader of objects reports the problem."""
+    if _TYPED.search(data):
+        return Role.OBJECTS
+    try:
+        first = next(load(data.decode("utf-8-sig"), Origin("files", path)), None)
+    except UnicodeDecodeError:
+        return Role.OBJECTS
+    if first is None or isinstance(first, ConfigError):
+        return Role.OBJECTS
+    return _by_fields(first.data, Path(path).stem)
+
+
+def _by_fields(fields: Mapping[str, object], name: str) -> Role:
+    names = fields.keys()
+    if names & {"apiVersion", "kind", "metadata", "spec"}:
+        return Role.OBJECTS
+    for role, enough in _FIELDS:
+        if names & enough:
+            return role
+    if names == {"networks"}:
+        return Role.MESH_NETWORKS
+    if name.split(".")[0].lower() in _MESH_NAMES or names & descriptor_of(MeshConfig).by_name.keys():
+        return Role.MESH_CONFIG
+    return Role.OBJECTS

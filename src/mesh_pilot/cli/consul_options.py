@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mesh_pilot.cli.options import Reader, duration
+from mesh_pilot.cli.options import FlagType, duration
 
 if TYPE_CHECKING:
     from mesh_pilot.model.service import Protocol
@@ -21,7 +21,7 @@ _FEW_QUERIES = 16
 _PORT = click.IntRange(0, 65535)
 
 
-@Reader
+@FlagType
 def protocol(text: str) -> Protocol:
     """A protocol as Istio spells it, in any case; ``auto`` is found out by looking at the bytes."""
     from mesh_pilot.model.service import Protocol
@@ -32,7 +32,7 @@ def protocol(text: str) -> Protocol:
     return found
 
 
-@Reader
+@FlagType
 def hold(text: str) -> float:
     """A duration, or ``forever``."""
     return math.inf if text == "forever" else duration(text)

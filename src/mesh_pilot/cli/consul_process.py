@@ -21,7 +21,7 @@ _POLL_SECONDS = 0.05
 
 
 class ConsulProcessError(Exception):
-    """No Consul was found, or it ended by itself; the text is for people."""
+    """Consul was not found, or ended unexpectedly; the text is for users."""
 
 
 @attrs.frozen

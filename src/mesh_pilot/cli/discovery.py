@@ -13,9 +13,8 @@ import click
 from mesh_pilot.cli.bound_options import BOUND_FLAGS, bounds_of
 from mesh_pilot.cli.consul_options import FLAGS, consul_settings
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
-from mesh_pilot.cli.options import address, duration
-from mesh_pilot.cli.sections import SectionedCommand
-from mesh_pilot.cli.signals import outlive_signals
+from mesh_pilot.cli.options import SectionedCommand, address, duration
+from mesh_pilot.cli.process import outlive_signals
 
 F = TypeVar("F", bound=Callable[..., Any])
 

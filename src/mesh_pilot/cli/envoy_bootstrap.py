@@ -26,18 +26,18 @@ XDS_CLUSTER = "xds-grpc"
 """Name of the static cluster that reaches the control plane, as Istio's bootstrap calls it."""
 
 DRAIN_FLAGS = ("--drain-time-s", "45", "--drain-strategy", "immediate")
-"""With these, as Istio starts Envoy, connections of before a change of a listener end with their next request.
+"""Istio's drain settings: after a listener change, old connections end with their next request.
 
-Envoy's own default closes them at random over ten minutes: a permission that was revoked goes on being used.
+By default Envoy closes them at random over ten minutes; a revoked permission could be used until then.
 """
 
 
 @attrs.frozen
 class EnvoyNode:
-    """Who an Envoy says it is; see ``mesh_pilot.model.proxy.parse_proxy`` for how it is read back."""
+    """The identity of an Envoy; ``mesh_pilot.model.proxy.parse_proxy`` reads it back."""
 
     name: str
-    """Workload name, such as ``web-1``; the namespace is added to it in the node id."""
+    """Workload name, such as ``web-1``; the node id has the namespace appended."""
     namespace: str = "default"
     ip: str = "127.0.0.1"
     """The address under which services of the mesh list this workload."""
@@ -93,7 +93,7 @@ class ClientTls:
     """Folder of the files of ``sds_files``, through which Envoy reads replaced PEM files; None: it reads them once."""
 
     def sds_files(self) -> Mapping[Path, str]:
-        """What must stand in ``sds`` when Envoy starts: a file for its certificate, and one for the CA.
+        """The files that ``sds`` must contain when Envoy starts: one for its certificate, and one for the CA.
 
         Envoy reads the PEM files again when a file is renamed into their folder.
         """
@@ -101,7 +101,7 @@ class ClientTls:
             return {}
         pair = self._certificate()
         if self.certificate.parent == self.key.parent:
-            pair |= self._watched(self.certificate)  # else Envoy watches each file by itself
+            pair |= self._watched(self.certificate)  # else Envoy watches each file separately
         certificate: dict[str, Json] = {"tls_certificate": pair}
         trusted: dict[str, Json] = {"validation_context": {**self._trusted(), **self._watched(self.ca)}}
         secrets = ((CERTIFICATE_SECRET, certificate), (CA_SECRET, trusted))
@@ -152,11 +152,11 @@ def envoy_bootstrap(
     admin: str = "127.0.0.1:0",
     tls: ClientTls | None = None,
 ) -> dict[str, Json]:
-    """A whole bootstrap: everything dynamic comes over one ADS stream to ``pilot``.
+    """A complete bootstrap, with all dynamic resources over one ADS stream to ``pilot``.
 
-    ``pilot`` and ``admin`` are ``host:port``, ``[::1]:port`` or ``unix:///path``; a host name of ``pilot`` is resolved
-    by Envoy. With ``delta`` the stream is Delta (incremental) xDS, else State of the World. Raises AddressError for an
-    address of another form.
+    ``pilot`` and ``admin`` are ``host:port``, ``[::1]:port`` or ``unix:///path``; Envoy resolves a host name of
+    ``pilot``. With ``delta`` the stream is Delta (incremental) xDS, else State of the World. Raises AddressError for
+    any other form.
     """
     ads: Json = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
     return {
@@ -173,7 +173,7 @@ def envoy_bootstrap(
             "lds_config": ads,
         },
         "static_resources": {"clusters": [_xds_cluster(pilot, tls)]},
-        # Envoy refuses regular expressions over 100 instructions unless told otherwise; Istio's bootstrap does too.
+        # By default Envoy refuses regular expressions of over 100 instructions; Istio's bootstrap raises this too.
         "layered_runtime": {
             "layers": [{"name": "static", "static_layer": {"re2": {"max_program_size": {"error_level": 32768}}}}]
         },
@@ -185,7 +185,7 @@ def to_yaml(bootstrap: Mapping[str, Json]) -> str:
 
     class Plain(yaml.SafeDumper):
         def ignore_aliases(self, data: object) -> bool:
-            return True  # the same config source stands twice: write it out twice
+            return True  # without aliases, although the same config source occurs twice
 
     return yaml.dump(bootstrap, Dumper=Plain, sort_keys=False)
 

@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.02
 
 
 class EnvoyError(Exception):
-    """No Envoy was found, or it ended by itself; the text is for people."""
+    """Envoy was not found, or ended unexpectedly; the text is for users."""
 
 
 def find_envoy() -> Path:
@@ -64,7 +64,7 @@ class EnvoyProcess:
         return f"<EnvoyProcess {self.process.pid} admin={self.admin} {'running' if code is None else f'ended {code}'}>"
 
     async def get(self, path: str) -> httpx.Response:
-        """Ask the admin interface, such as ``/ready``. Raises EnvoyError when Envoy has ended."""
+        """Query the admin interface, such as ``/ready``. Raises EnvoyError if Envoy has ended."""
         try:
             return await self.client.get(f"http://{self.admin}{path}")
         except httpx.TransportError as error:
@@ -89,7 +89,7 @@ class EnvoyProcess:
         return {name: count for name, count in (await self.stats("update_rejected$")).items() if count}
 
     async def config_dump(self, *, endpoints: bool = False) -> list[dict[str, Json]]:
-        """Its whole configuration: the ``configs`` of ``/config_dump``, endpoints only on demand."""
+        """The ``configs`` of ``/config_dump``; with endpoints only on demand."""
         reply = await self.get("/config_dump?include_eds" if endpoints else "/config_dump")
         reply.raise_for_status()
         configs: list[dict[str, Json]] = json.loads(reply.content)["configs"]
@@ -146,6 +146,6 @@ async def running_envoy(
 
 
 def last_lines(log: Path, count: int = 3) -> str:
-    """The end of a log, on one line, to say why its process ended."""
+    """The end of a log on one line, as the reason why its process ended."""
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     return " / ".join(lines[-count:]) or "it logged nothing"

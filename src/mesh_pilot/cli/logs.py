@@ -31,7 +31,7 @@ SCOPES: Mapping[str, str] = {
     "world": "the reducer: revisions, what changed and why, conflicts",
     "xds": "proxies: connected, ACK, NACK, gone",
 }
-"""Every scope that has a level, and what it tells."""
+"""Every scope, with its content."""
 
 LEVELS = {
     "debug": logging.DEBUG,
@@ -142,7 +142,7 @@ def _machine_names(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 def _human_names(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """What structlog's renderer for terminals shows in brackets it calls ``logger``; the date is known there."""
+    """The keys of structlog's renderer for terminals, which shows ``logger`` in brackets; the date is omitted."""
     event["logger"] = event.pop("scope", None)
     event["timestamp"] = str(event["timestamp"])[11:23]
     return event

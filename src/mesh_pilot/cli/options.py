@@ -1,20 +1,21 @@
-"""How flags are read that several commands have. Used as ``type=`` of a click option; the name stands in the help.
+"""Types of flags that several commands use, and a command whose help has sections.
 
-What reads a value is imported when there is one to read: ``--help`` and completion load none of it.
+Their functions import what they need when they are called, so that ``--help`` and completion stay quick.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
 
 
-class Reader(click.ParamType):  # type: ignore[type-arg]  # generic in later versions of click only
-    """A type of flags from a function that reads their text; named after it in the help.
+class FlagType(click.ParamType):  # type: ignore[type-arg]  # generic in later versions of click only
+    """A type of flag from a function that parses its text; the function's name is shown in the help.
 
-    For completion click converts defaults too, though nobody looks at them: they stay text.
+    For completion click converts defaults too, although they are not used; they stay text.
     """
 
     def __init__(self, read: Callable[[str], object]) -> None:
@@ -25,9 +26,9 @@ class Reader(click.ParamType):  # type: ignore[type-arg]  # generic in later ver
         return value if ctx is not None and ctx.resilient_parsing else self._read(value)
 
 
-@Reader
+@FlagType
 def duration(text: str) -> float:
-    """A length of time such as ``10s``, ``250ms`` or ``1m30s``, in seconds."""
+    """A duration such as ``10s``, ``250ms`` or ``1m30s``, in seconds."""
     from mesh_pilot.config.scalars import read_duration
 
     try:
@@ -39,7 +40,7 @@ def duration(text: str) -> float:
     return seconds
 
 
-@Reader
+@FlagType
 def address(text: str) -> str:
     """``host:port``, ``[::1]:port``, ``:port`` (every interface) or ``unix:///path``, checked and as it was written."""
     from mesh_pilot.rpc.errors import AddressError
@@ -55,10 +56,39 @@ def address(text: str) -> str:
     return text
 
 
-@Reader
+@FlagType
 def label(text: str) -> tuple[str, str]:
     """``key=value`` as a pair."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise click.BadParameter(f"{text!r} is not key=value")
     return key, value
+
+
+OTHER = "Other options"
+
+
+class SectionedCommand(click.Command):
+    """``sections``: titles, each with the flags it shows, by name or as a pattern such as ``--consul-*``."""
+
+    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.sections = sections
+
+    def section_of(self, option: click.Parameter) -> str:
+        """The section that a flag belongs to."""
+        name = option.opts[0]
+        for title, patterns in self.sections.items():
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
+                return title
+        return OTHER
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {title: [] for title in (*self.sections, OTHER)}
+        for param in self.get_params(ctx):
+            if (row := param.get_help_record(ctx)) is not None:
+                rows[self.section_of(param)].append(row)
+        for title, records in rows.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)

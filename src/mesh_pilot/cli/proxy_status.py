@@ -1,4 +1,4 @@
-"""``mesh-pilot proxy-status``: who is connected to a running control plane, and what each proxy took or refused."""
+"""``mesh-pilot proxy-status``: the proxies of a running control plane, and the resources each accepted or refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mesh_pilot.model.resource import RESOURCE_TYPES
 SHORT_TYPES = tuple(resource_type.short for resource_type in RESOURCE_TYPES.values())
 COLUMNS = ("NAME", "TYPE", "ENVOY", "XDS", *SHORT_TYPES)
 _NONE = "-"
-"""What stands in a column where there is nothing: every line of a pipe has as many words."""
+"""An empty cell: in a pipe every line has the same number of words."""
 
 Entry: TypeAlias = "Mapping[str, Any]"
 """A stream, as ``/debug/syncz`` describes it."""
@@ -53,7 +53,7 @@ def command(*, names: tuple[str, ...], pilot: str, output: str) -> int:
 
 
 def _ask(pilot: str) -> Sequence[Entry]:
-    """The control plane's list of streams. Raises ClickException where that can't be had."""
+    """The control plane's list of streams. Raises ClickException if it is not available."""
     import httpx
 
     url = f"http://{pilot}/debug/syncz"

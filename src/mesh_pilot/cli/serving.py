@@ -1,4 +1,4 @@
-"""What ``mesh-pilot discovery`` runs once its flags are read: the control plane until a signal, and what it says."""
+"""Runs the control plane for ``mesh-pilot discovery`` until a signal, and prints its state."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import trio
 from mesh_pilot import __version__
 from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.cli.logs import LogFormat
-from mesh_pilot.cli.memory import long_lived, set_aside
-from mesh_pilot.cli.signals import OUTLIVED, answer_signals
+from mesh_pilot.cli.process import OUTLIVED, answer_signals, long_lived, set_aside
 from mesh_pilot.settings import Settings, StartError
 
 log = structlog.get_logger(scope="bootstrap")
@@ -23,7 +22,7 @@ log = structlog.get_logger(scope="bootstrap")
 def run(settings: Settings, style: LogFormat) -> int:
     """Serve until a signal, and drain; returns the exit code.
 
-    Text goes to standard output, for people; with JSON, all that is said is an event in the log.
+    Text is printed to standard output for users; with JSON everything is an event in the log.
     """
     try:
         with long_lived():
@@ -52,7 +51,7 @@ async def _serve(settings: Settings, style: LogFormat) -> None:
                     nursery.start_soon(answer_signals, outlived, plane.state)
                     await anext(signals)
                     nursery.cancel_scope.cancel()
-            if style is not LogFormat.JSON:  # the log says it too
+            if style is not LogFormat.JSON:  # with JSON it is in the log
                 click.echo(f"draining, for at most {settings.shutdown_seconds:g} s")
 
 
@@ -81,7 +80,7 @@ def _where(plane: ControlPlane) -> str:
 
 
 def _origins(settings: Settings) -> list[str]:
-    """Where configuration and services come from, for people."""
+    """The origins of configuration and services, for users."""
     origins = [
         *map(str, settings.config_dirs),
         *(f"Consul at {datacenter.agent.address}" for datacenter in settings.consul),

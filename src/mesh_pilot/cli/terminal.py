@@ -11,12 +11,12 @@ import click
 
 
 def has_colour(stream: TextIO) -> bool:
-    """Whether to write colours there: only on a terminal, and never where NO_COLOR is set (https://no-color.org)."""
+    """True if colours are written there: only on a terminal, and never if NO_COLOR is set (https://no-color.org)."""
     return stream.isatty() and not os.environ.get("NO_COLOR")
 
 
 def coloured(line: str, part: str, *, fg: str) -> str:
-    """The line for standard output, a part of it in a colour wherever it stands."""
+    """The line for standard output, with every occurrence of ``part`` in a colour."""
     if not has_colour(sys.stdout):
         return line
     return line.replace(part, click.style(part, fg=fg, bold=True))

@@ -1,4 +1,4 @@
-"""The paths of the HTTP servers, and what each answers."""
+"""The apps of the web and metrics ports: their paths and handlers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from starlette.routing import Route
 from mesh_pilot import __version__
 from mesh_pilot.model.config import Config
 from mesh_pilot.ops import overview, proxy_pages, reports, world_pages
-from mesh_pilot.ops.answers import Json, html, json_answer, text
 from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
+from mesh_pilot.ops.responses import Json, html, json_response, text
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.xds.limits import LogLimiter
 
@@ -28,7 +28,7 @@ ENTRIES = 1000
 """Entries of each list of ``/debug/rejections``, unless ``?limit=N`` asks for another number."""
 
 AT_ONCE = 2
-"""Large pages that are made at the same time; more wait, so that a crowd does not fill the memory."""
+"""Large pages generated at the same time; further requests wait, which bounds memory."""
 
 EXPLAINED = 20
 """Derived values that ``/debug/derived?name=F`` explains, unless ``?limit=N`` asks for another number."""
@@ -40,11 +40,11 @@ Work = Callable[[], Json]
 
 
 class NotFound(Exception):
-    """An answer of 404 with a text."""
+    """Answered with status 404 and its text."""
 
 
 def debug_app(state: PlaneState) -> Starlette:
-    """Everything: the web page, readiness, metrics, debug pages."""
+    """The app of the web port: web page, readiness, metrics, debug pages."""
     front = overview.Overview(state)
     rejections = Rejections(state)
     limiter = trio.CapacityLimiter(AT_ONCE)
@@ -81,7 +81,7 @@ def _common(state: PlaneState, *, verbose: bool) -> list[Route]:
         _route("/ready", lambda request: _ready(state, verbose=verbose and "verbose" in request.query_params)),
         _route("/healthz", lambda _: text("ok\n")),
         _route("/metrics", lambda _: Response(metrics.text(), media_type=CONTENT_TYPE)),
-        _route("/version", lambda _: json_answer({"version": __version__})),
+        _route("/version", lambda _: json_response({"version": __version__})),
     ]
 
 
@@ -93,7 +93,7 @@ def _route(path: str, answer: Answer) -> Route:
 
 
 def _json_route(path: str, values: Callable[[Request], Work], limiter: trio.CapacityLimiter) -> Route:
-    """A page that may take seconds in a large mesh: it is written in a thread, so that proxies do not wait for it."""
+    """A page that may take seconds in a large mesh: it is encoded in a thread, so that proxies do not wait."""
 
     async def endpoint(request: Request) -> Response:
         pretty = {"true": True, "false": False}.get(request.query_params.get("pretty", ""))
@@ -102,7 +102,7 @@ def _json_route(path: str, values: Callable[[Request], Work], limiter: trio.Capa
                 work = values(request)
             except NotFound as error:
                 return text(str(error), status=404)
-            return await trio.to_thread.run_sync(lambda: json_answer(work(), pretty=pretty))
+            return await trio.to_thread.run_sync(lambda: json_response(work(), pretty=pretty))
 
     return Route(path, endpoint)
 
@@ -125,7 +125,7 @@ def _ready(state: PlaneState, *, verbose: bool) -> Response:
 
 
 class Rejections:
-    """``/debug/rejections``: lists of what is wrong, each bounded. State: which lists failed and were logged."""
+    """``/debug/rejections``: lists of problems, each bounded. State: the lists whose failure was logged."""
 
     def __init__(self, state: PlaneState) -> None:
         self._state = state
@@ -178,7 +178,8 @@ def _shown(config: Config) -> Json:
 
 
 def _derived(state: PlaneState, request: Request) -> Json:
-    """Without a name, how many values each function has derived, and how often it was called."""
+    """``/debug/derived``: explanations of a function's values; without a name, the number of values and calls by
+    function."""
     query = request.query_params
     memo = state.world.memo
     if not query.get("name"):

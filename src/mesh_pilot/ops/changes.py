@@ -38,9 +38,9 @@ class ChangeStatistics:
     service_events: Mapping[str, int]
     """Services that registries added, updated or deleted, by the same words."""
     triggers: Mapping[str, int]
-    """Revisions by what was in them: ``config``, ``endpoint``, ``service``, ``secret``, ``global`` (mesh, networks)."""
+    """Revisions by content: ``config``, ``endpoint``, ``service``, ``secret``, ``global`` (mesh, networks)."""
     warnings: Mapping[str, int]
-    """Warnings about what is in force now, by kind; ``MeshConfig`` and ``MeshNetworks`` are kinds here."""
+    """Warnings about accepted objects, by kind; ``MeshConfig`` and ``MeshNetworks`` are kinds here."""
     without_effect: Mapping[str, int]
     """Warnings about fields without effect, by kind; counted in ``warnings`` too."""
     debounce_seconds: Durations
@@ -82,7 +82,7 @@ class Changes:
         )
 
     def published(self, published: Published) -> None:
-        """Take in one revision. Synchronous and quick: it runs in the reducer's task."""
+        """Count and log one revision. Synchronous and quick, because it runs in the reducer's task."""
         if published.revision.changed:
             self._debounce.observe(published.published_at - published.first_event_at)
         self._triggers.update({_TRIGGERS[key[0]] for key in published.revision.changed})
@@ -212,7 +212,7 @@ def _identity(rejected: Rejected) -> tuple[str, str]:
 
 
 class Histogram:
-    """Counts observations by bucket. State: one counter a bucket (the last one is for all that is larger), the sum."""
+    """Counts observations by bucket. State: a counter for each bucket (the last one is unbounded) and the sum."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self._bounds = bounds

@@ -12,7 +12,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from mesh_pilot.model.resource import LISTENER, PREFIX, RESOURCE_TYPES, SECRET, Resource
-from mesh_pilot.ops.answers import Json
+from mesh_pilot.ops.responses import Json
 from mesh_pilot.xds.status import TypeDump
 
 Entry = dict[str, Json]
@@ -43,7 +43,7 @@ def _section(dump: TypeDump) -> Json:
 
 
 def _message(resource: Resource) -> Json:
-    """The resource as JSON; where it can't be read, why, and its bytes in base64."""
+    """The resource as JSON; if it cannot be decoded, the reason and its bytes in base64."""
     if not resource.body:
         return {"name": resource.name, "unknown": "the proxy brought it from an earlier connection"}
     try:
@@ -58,7 +58,7 @@ def _message(resource: Resource) -> Json:
 
 
 def _blank(secret: Secret) -> None:
-    """Take out what must not be shown, as Envoy does."""
+    """Redact what Envoy redacts."""
     certificate = secret.tls_certificate
     for source in (certificate.private_key, certificate.password, secret.generic_secret.secret):
         if source.WhichOneof("specifier") is not None:

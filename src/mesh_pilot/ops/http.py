@@ -21,7 +21,7 @@ log = structlog.get_logger(scope="ops")
 
 @attrs.frozen
 class HttpStatistics:
-    """How an HTTP server is doing."""
+    """Counters of an HTTP server."""
 
     port: str
     """``web`` or ``metrics``."""
@@ -30,17 +30,17 @@ class HttpStatistics:
     requests: Mapping[int, int]
     """Responses by status code."""
     failures: int
-    """Requests whose answer raised an exception: errors of mesh-pilot."""
+    """Requests whose handler raised an exception: internal errors."""
     timeouts: int
     """Connections closed because a request did not arrive, or a response was not read, in time."""
     malformed: int
-    """Requests that were no HTTP/1.1, or too large."""
+    """Requests that are not HTTP/1.1, or too large."""
     http2: int
     """HTTP/2 clients, such as gRPC clients with a wrong address, that were answered with the right port."""
     displaced: int
-    """Waiting connections that were closed for new ones because there were too many."""
+    """Idle connections closed in favour of new ones at the connection limit."""
     refused: int
-    """New connections that were closed because there were too many and all were busy."""
+    """New connections closed at the limit because all others were busy."""
 
 
 class HttpServer:
@@ -115,7 +115,7 @@ class HttpServer:
             self._connections.discard(connection)
 
     def _displace(self) -> bool:
-        """Close the connection that has waited longest for a request; returns whether there was one."""
+        """Close the connection that has been idle longest; true if there was one."""
         waiting = [(c.waiting_since, c) for c in self._connections if c.waiting_since is not None]
         if not waiting:
             return False
@@ -124,7 +124,7 @@ class HttpServer:
         return True
 
     def _failed(self, error: Exception) -> None:
-        """Count an internal error, and log it unless one of its kind was logged a moment ago."""
+        """Count an internal error; log it at most once a minute for each type."""
         self._failures += 1
         if self._limiter.admit(type(error).__name__, trio.current_time()) is not None:
             log.error("internal error in an HTTP request", port=self.port, failures=self._failures, exc_info=error)

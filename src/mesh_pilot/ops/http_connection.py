@@ -24,26 +24,26 @@ App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], A
 
 _READ_SIZE = 16 * 1024
 _WRITE_SIZE = 64 * 1024
-"""Bytes handed to the socket at once: the client has ``stall_seconds`` to take so many."""
+"""Bytes passed to the socket at a time; the client has ``stall_seconds`` to read them."""
 _LINGER_SECONDS = 2.0
 
 
 @attrs.frozen
 class HttpLimits:
-    """Bounds of a server and of each connection. Sizes are in bytes, times in seconds."""
+    """Limits of a server and of each connection. Sizes are in bytes, times in seconds."""
 
     connections: int = 500
-    """With so many open, the one that has waited longest for its next request is closed for a new one."""
+    """At this limit, the connection that has been idle longest is closed for a new one."""
     head_bytes: int = 16 * 1024
     """Request line and headers together."""
     body_bytes: int = 64 * 1024
-    """No page takes a body so far."""
+    """No page takes a body."""
     request_seconds: float = 10.0
-    """From a request's first byte, or from the start of the connection, until all of it is here."""
+    """From the first byte of a request, or the start of the connection, to the end of the request."""
     idle_seconds: float = 75.0
     """Between two requests; a little more than Prometheus' longest usual interval."""
     stall_seconds: float = 30.0
-    """How long a client may take to read the next 64 KiB of a response."""
+    """Time for a client to read the next 64 KiB of a response."""
 
 
 @attrs.define
@@ -55,13 +55,13 @@ class HttpCounts:
     timeouts: int = 0
     """Connections closed because a request did not arrive, or a response was not read, in time."""
     malformed: int = 0
-    """Requests that are no HTTP/1.1, or larger than the limits."""
+    """Requests that are not HTTP/1.1, or exceed the limits."""
     http2: int = 0
     """HTTP/2 connections, which were answered with the right port."""
 
 
 class _Refused(Exception):
-    """A request that is answered without asking the app."""
+    """A request that is refused before the app sees it."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -69,7 +69,7 @@ class _Refused(Exception):
 
 
 class HttpConnection:
-    """Serves ``app`` on one stream. State: that of h11, and how far the response to the current request has come."""
+    """Serves ``app`` on one stream. State: h11's, and the progress of the current response."""
 
     def __init__(
         self, app: App, stream: trio.SocketStream, limits: HttpLimits, counts: HttpCounts, wrong_port: str
@@ -87,23 +87,23 @@ class HttpConnection:
         self._unread = False
         """True if the client may have sent bytes that will not be read."""
         self._pending = b""
-        """The head of a response; it leaves with the first bytes of the body."""
+        """The head of a response, sent with the first bytes of the body."""
         self.waiting_since: float | None = None
-        """Since when the client has owed a request, in seconds of ``trio.current_time()``; None during one."""
+        """Start of the wait for a request, in seconds of ``trio.current_time()``; None during a request."""
 
     def __repr__(self) -> str:
         state = "busy" if self.waiting_since is None else "waiting"
         return f"<HttpConnection {state}, client {self._h11.their_state}, server {self._h11.our_state}>"
 
     def stop(self) -> None:
-        """Close it when it waits for a request, else after the response to this one."""
+        """Close the connection: at once if it is idle, else after the current response."""
         self._stopping = True
         self.waiting_since = None
         if self._receiving is not None:
             self._receiving.cancel()
 
     async def run(self) -> None:
-        """Serve until either side closes. Raises what the app raises, after answering 500."""
+        """Serve until either side closes. Re-raises exceptions of the app, after answering 500."""
         try:
             first = await self._first_bytes()
             if first is not None:
@@ -122,10 +122,10 @@ class HttpConnection:
         finally:
             await trio.aclose_forcefully(self._stream)
 
-    # -- a request comes in
+    # -- requests
 
     async def _first_bytes(self) -> bytes | None:
-        """Wait for the client to begin; returns what it sent if that is HTTP/2, else h11 has it."""
+        """Wait for the client's first bytes; returns them if they are HTTP/2, else passes them to h11."""
         data = b""
         with self._request_expected(self._limits.request_seconds):
             while True:
@@ -139,7 +139,7 @@ class HttpConnection:
         return None
 
     def _request_expected(self, seconds: float) -> trio.CancelScope:
-        """A scope to receive in, ended by ``stop`` and after ``seconds``."""
+        """A scope for receiving, cancelled by ``stop`` and after ``seconds``."""
         self._receiving = trio.CancelScope(deadline=trio.current_time() + seconds)
         if self._stopping:
             self._receiving.cancel()
@@ -148,7 +148,7 @@ class HttpConnection:
         return self._receiving
 
     async def _exchange(self) -> bool:
-        """One request and its response; returns whether another may follow."""
+        """Serve one request; true if another may follow."""
         try:
             request = await self._next_request()
             if request is None:
@@ -169,7 +169,7 @@ class HttpConnection:
         return True
 
     async def _next_request(self) -> h11.Request | None:
-        """The next request's head; None where none comes."""
+        """The head of the next request; None at the end of the connection."""
         partial = bool(self._h11.trailing_data[0]) or self._h11.their_state is not h11.IDLE
         limits = self._limits
         with self._request_expected(limits.request_seconds if partial else limits.idle_seconds) as scope:
@@ -192,7 +192,7 @@ class HttpConnection:
         return None
 
     async def _body(self, request: h11.Request) -> bytes:
-        """All of a request's body."""
+        """The body of a request."""
         limit = self._limits.body_bytes
         too_large = _Refused(413, f"the body is larger than {limit} bytes")
         if int(dict(request.headers).get(b"content-length", b"0")) > limit:
@@ -214,10 +214,10 @@ class HttpConnection:
         self._counts.timeouts += 1
         raise _Refused(408, f"the body did not arrive within {self._limits.request_seconds:g} s")
 
-    # -- a response goes out
+    # -- responses
 
     async def _respond(self, request: h11.Request, body: bytes) -> None:
-        """Have the app answer; what it raises is answered with 500, if nothing was sent yet, and raised."""
+        """Call the app. Its exceptions are raised again, after answering 500 if nothing was sent yet."""
         requested = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def receive() -> Message:
@@ -284,7 +284,7 @@ class HttpConnection:
             await self._flush()
 
     async def _refuse(self, status: int, text: str) -> None:
-        """Answer in plain words and let the connection end."""
+        """Answer with a plain text and end the connection."""
         self._unread = True
         if status < 500:
             self._counts.malformed += status != 408

@@ -1,7 +1,7 @@
 """Returns memory to the system after many clients or services have gone.
 
 Two things keep it otherwise, as measured in docs/decisions/010-memory-after-churn.md: a closed connection leaves mostly
-reference cycles, which the rare garbage collections of this process (``cli.memory``) do not reach for a long time, and
+reference cycles, which the rare garbage collections of this process (``cli.process``) do not reach for a long time, and
 the C library keeps freed memory. So, after many have gone: one full collection and one ``malloc_trim``.
 """
 
@@ -22,22 +22,22 @@ FREED_ENOUGH = 2_000
 """Freed derived values, resources and streams (some megabytes) after which memory is returned."""
 
 OBJECTS_A_STREAM = 300
-"""Objects that a stream leaves in cycles, that of its connection included."""
+"""Objects that a stream and its connection leave in cycles."""
 
 FOUND_A_STREAM = 50
 """Objects of a stream that a collection of the young generations finds, if they are that young."""
 
 YOUNG, ALL = 1, 2
-"""Generations of the collector. To look at the young ones is cheap, and those who left soon are among them."""
+"""Generations of the collector. Collecting the young ones is cheap and finds streams that ended soon."""
 
 WORTH_A_COLLECTION = 0.02
-"""The share of all memory blocks that must be in cycles, by estimation, for a collection, which looks at everything."""
+"""The estimated share of memory blocks in cycles that makes a full collection worth its time."""
 
 
 class MemoryRelease:
-    """Decides when to give memory back, and does it.
+    """Decides when to return memory, and does it.
 
-    Mutable state: what is gone since the last time.
+    Mutable state: the objects freed, and the streams ended, since the last time.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class MemoryRelease:
 
 
 def _malloc_trim() -> None:
-    """Have the C library give free memory back to the system; nothing where it cannot (only glibc can)."""
+    """Ask the C library to return free memory to the system; no effect unless it is glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -24,8 +24,8 @@ from prometheus_client.registry import Collector
 from mesh_pilot import __version__
 from mesh_pilot.config_api.server import McpServiceStatistics
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE
-from mesh_pilot.ops.answers import printable
 from mesh_pilot.ops.reports import conflict_counts, patch_counts
+from mesh_pilot.ops.responses import printable
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.sources.base import Staleness
 from mesh_pilot.sources.mcp.statistics import SIZE_BOUNDS, McpSourceStatistics, SinkServerStatistics
@@ -78,7 +78,7 @@ class _Parts(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics. A group whose part fails is missing, and ``mesh_pilot_missing_metrics`` counts it."""
+        """All metrics. A group that fails is omitted and counted in ``mesh_pilot_missing_metrics``."""
         missing = 0
         for group in (
             self._versions,
@@ -202,7 +202,7 @@ class _Parts(Collector):
             yield _one(kind.value, "Services or Gateways that have no place on a listener", "gauge", count)
 
     def _rejects(self) -> Iterator[Metric]:
-        """Which proxies refuse a type just now."""
+        """Proxies that refuse a type now."""
         found = {t: _metric(f"pilot_xds_{name}_reject", f"{name.upper()} refused", "gauge") for t, name in _REJECTS}
         for connection in self._state.xds.status.connections():
             for each in connection.types:
@@ -243,7 +243,7 @@ class _Parts(Collector):
         yield _one("mesh_pilot_grpc_streams", "gRPC streams", "gauge", sum(s.streams_open for s in grpc))
 
     def _http(self) -> Iterator[Metric]:
-        """The web and metrics ports themselves."""
+        """The web and metrics ports."""
         connections = _metric("mesh_pilot_http_connections", "HTTP connections", "gauge")
         requests = _metric("mesh_pilot_http_requests", "HTTP responses, by status", "counter")
         closed = _metric("mesh_pilot_http_closed", "HTTP connections that were closed, by reason", "counter")
@@ -264,7 +264,7 @@ _REJECTS = tuple((t, _TYPE_LABELS[t]) for t in (CLUSTER, ENDPOINT, LISTENER, ROU
 
 
 def _escaped(metric: Metric) -> Metric:
-    """The same metric, with the labels as text that UTF-8 has."""
+    """The same metric with printable labels."""
     samples = (
         s._replace(labels={name: printable(str(value)) for name, value in s.labels.items()}) for s in metric.samples
     )
@@ -283,7 +283,7 @@ def _one(name: str, help_text: str, kind: str, value: float, /, **labels: str) -
 
 
 def _by_type(name: str, help_text: str, values: Mapping[str, int], *, always: bool = False) -> Metric:
-    """A counter by xDS type; with ``always`` types without a value are 0 instead of missing, so that rates start."""
+    """A counter by xDS type; with ``always``, types without a value are 0, so that rates have a start."""
     metric = _metric(name, help_text, "counter")
     for type_url, label in _TYPE_LABELS.items():
         if always or type_url in values:
@@ -303,7 +303,7 @@ def _histogram(name: str, help_text: str, durations: Durations) -> Metric:
 
 
 def _mcp_metrics(sources: Iterable[SupervisorStatistics], served: McpServiceStatistics) -> Iterator[Metric]:
-    """Of what is read from each source, and of what is served."""
+    """MCP, as sink and as server, under the names of Istio's ``pkg/mcp``."""
     acks = Metric("istio_mcp_request_acks_total", "Responses accepted", "unknown")
     nacks = Metric(
         "istio_mcp_request_nacks_total", "Responses refused, for some of their objects or as a whole", "unknown"

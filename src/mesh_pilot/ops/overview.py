@@ -12,8 +12,8 @@ import structlog
 
 from mesh_pilot import __version__
 from mesh_pilot.ops import proxy_pages, reports, world_pages
-from mesh_pilot.ops.answers import Json
 from mesh_pilot.ops.page import Cell, bad, described_links, line, links, page, table
+from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.xds.limits import LogLimiter
 from mesh_pilot.xds.subscription import Phase
@@ -21,7 +21,7 @@ from mesh_pilot.xds.subscription import Phase
 log = structlog.get_logger(scope="ops")
 
 Section = Callable[[PlaneState], tuple[bool, str]]
-"""A part of the page: whether nothing is wrong in it, and its HTML."""
+"""A section of the page: true if it shows no problem, and its HTML."""
 
 PAGES = {
     "/ready": "whether proxies are let in, and what is wrong though they are; ?verbose names resources",
@@ -38,11 +38,11 @@ PAGES = {
     "/debug/statistics": "what each part says of itself",
     "/version": "of mesh-pilot",
 }
-"""Every page of the web port but the first, and what is found there."""
+"""Every page of the web port except the first, with a description."""
 
 
 class Overview:
-    """The page at ``/``. State: which sections failed and were logged."""
+    """The page at ``/``. State: the sections whose failure was logged."""
 
     def __init__(self, state: PlaneState) -> None:
         self._state = state
@@ -161,7 +161,7 @@ def _nacks(state: PlaneState) -> tuple[bool, str]:
 
 
 def _problems(shown: Callable[[PlaneState], str]) -> Section:
-    """A section that is shown only if something is in it."""
+    """A section that is omitted when it is empty."""
 
     def section(state: PlaneState) -> tuple[bool, str]:
         html = shown(state)

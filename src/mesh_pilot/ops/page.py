@@ -10,9 +10,9 @@ from itertools import islice
 import attrs
 
 ROWS = 100
-"""Rows of a table that are shown."""
+"""Maximum rows of a table."""
 CELL_LENGTH = 500
-"""Characters of a cell that are shown."""
+"""Maximum characters of a cell."""
 
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 80em; padding: 0 1em; color: #222 }
@@ -31,7 +31,7 @@ td { overflow-wrap: break-word; max-width: 40em }
 
 @attrs.frozen
 class Cell:
-    """A cell of a table that is more than a text."""
+    """A cell of a table with a style or a link."""
 
     text: str
     mood: str = ""
@@ -69,7 +69,7 @@ def links(targets: Sequence[str]) -> str:
 
 
 def described_links(targets: Mapping[str, str]) -> str:
-    """A list of links, each with what is found there."""
+    """A list of links with descriptions."""
     rows = "".join(
         f'<tr><td><a href="{escape(t)}">{escape(t)}</a></td><td>{escape(d)}</td></tr>' for t, d in targets.items()
     )
@@ -85,9 +85,10 @@ def table(
     total: int | None = None,
     more: str = "",
 ) -> str:
-    """A table under a heading, or ``nothing`` where it has no rows.
+    """A table under a heading, or ``nothing`` if it is empty.
 
-    The first rows are shown; of how many is ``total``, by default as many as ``rows`` has. ``more`` is where all are.
+    Only the first rows are shown. ``total`` is the number of all rows (default: the length of ``rows``), ``more`` a
+    link to all of them.
     """
     if total is None:
         rows = list(rows)

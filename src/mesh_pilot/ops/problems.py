@@ -18,7 +18,7 @@ Line = dict[str, str]
 
 
 def rejected_name(rejected: Rejected) -> str:
-    """The refused object, ``VirtualService/shop/reviews``; empty if it could not be read that far."""
+    """The refused object, ``VirtualService/shop/reviews``; empty if it could not be identified."""
     return "/".join(rejected.key[1:] if rejected.key and len(rejected.key) > 1 else rejected.key or ())
 
 

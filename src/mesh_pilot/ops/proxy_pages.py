@@ -9,8 +9,8 @@ from urllib.parse import quote
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
-from mesh_pilot.ops.answers import Json
 from mesh_pilot.ops.page import ROWS, Cell, bad, moment, table
+from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.xds.status import ConnectionStatus, NackRecord, TypeStatus
 from mesh_pilot.xds.subscription import Phase
@@ -25,7 +25,7 @@ def names(state: PlaneState) -> list[str]:
 
 
 def sync_status(state: PlaneState) -> list[Json]:
-    """A connected stream each: the last nonce sent and accepted of each type, what that means, and what is refused."""
+    """An entry for each stream: by type its state and the last nonces sent and acknowledged; and its NACKs."""
     found: list[Json] = []
     for connection in state.xds.status.connections():
         proxy = connection.proxy
@@ -51,19 +51,19 @@ def sync_status(state: PlaneState) -> list[Json]:
 
 
 def _standing_nacks(connection: ConnectionStatus) -> list[NackRecord]:
-    """The latest refusal of each type whose last response was refused."""
+    """The latest NACK of each type that is refused now."""
     refused = {t.type_url for t in connection.types if t.subscription.phase is Phase.NACKED}
     latest = {record.nack.type_url: record for record in connection.nacks}
     return [record for type_url, record in latest.items() if type_url in refused]
 
 
 def streams(state: PlaneState) -> list[Json]:
-    """Every open stream in full: who, since when, what is subscribed, how much was sent, what it waits for."""
+    """Every open stream in full: node, subscriptions, counters, and the responses that it waits for."""
     return [_stream(connection) for connection in state.xds.status.connections()]
 
 
 def rejections(state: PlaneState) -> list[Json]:
-    """The latest refusals of all proxies, the latest first."""
+    """The recent NACKs of all proxies, latest first."""
     return [_nack(record) for record in reversed(state.xds.status.recent_nacks())]
 
 

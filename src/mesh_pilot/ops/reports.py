@@ -18,9 +18,9 @@ from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failures import Failure, StandingFailure
 from mesh_pilot.mesh.conflicts import ConflictKind
 from mesh_pilot.model.resource import RESOURCE_TYPES
-from mesh_pilot.ops.answers import Json
 from mesh_pilot.ops.page import bad, moment, table
 from mesh_pilot.ops.problems import provider_lines
+from mesh_pilot.ops.responses import Json
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="envoy")

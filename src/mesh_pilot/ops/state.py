@@ -21,7 +21,7 @@ from mesh_pilot.xds.server import XdsServer
 
 @attrs.define
 class PlaneState:
-    """The parts, and how far the start or the end has come. ``bootstrap`` builds it; ``ops`` only reads it."""
+    """The parts of a control plane, and the progress of its start and end. ``ops`` only reads it."""
 
     world: World
     reducer: Reducer

@@ -8,15 +8,15 @@ from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
-from mesh_pilot.ops.answers import Json
 from mesh_pilot.ops.problems import provider_lines, rejected_lines, warning_lines
+from mesh_pilot.ops.responses import Json
 from mesh_pilot.sources.base import Ignoring
 from mesh_pilot.sources.supervisor import SupervisorStatistics
 from mesh_pilot.world import World
 
 
 def configs(world: World, kind: str = "", namespace: str = "") -> list[Config]:
-    """Every config in force, of a kind (in any case) and a namespace where given, in order."""
+    """The accepted configs of a kind (case-insensitive) and namespace, or of all, in order."""
     kind = kind.lower()
     everything = (config for _, config in world.config.items() if config is not None)
     found = (c for c in everything if kind in ("", c.key.kind.lower()) and namespace in ("", c.key.namespace))
@@ -35,14 +35,14 @@ def show_endpoints(key: ServiceKey, endpoints: Iterable[Endpoint]) -> Json:
 
 
 def rejections(world: World) -> Iterator[dict[str, str]]:
-    """Everything that is refused now: one entry a problem."""
+    """Refused objects: an entry for each problem."""
     for rejected in world.rejections():
         for line in rejected_lines(rejected):
             yield {"source": rejected.source, **line}
 
 
 def count_rejections(world: World) -> int:
-    """How many problems that is."""
+    """The number of entries of ``rejections``."""
     return sum(len(rejected.problems) for rejected in world.rejections())
 
 
@@ -81,7 +81,7 @@ def ignored(sources: Iterable[SupervisorStatistics]) -> list[dict[str, str]]:
 
 
 def show_config(config: Config) -> Json:
-    """A config as it would be written in a file, and where it was read."""
+    """A config as in a file, with its origin."""
     metadata: dict[str, Json] = {"name": config.name, "namespace": config.namespace}
     if config.labels:
         metadata["labels"] = dict(config.labels)

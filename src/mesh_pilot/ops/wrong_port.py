@@ -1,7 +1,7 @@
-"""The answer to an HTTP/2 client on a port that serves HTTP/1.1 pages: most likely a gRPC client with a wrong address.
+"""The response to HTTP/2 clients on a port that serves HTTP/1.1: mostly gRPC clients with a wrong address.
 
-A gRPC client shows the status of its call to the person at it, so that is where the right address has to be. Other
-HTTP/2 clients get a 505 with the same text.
+A gRPC client shows the status message of its call to the user, so the right address is in that message. Other HTTP/2
+clients get a 505 with the same text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ANSWERS = 10
 _GOODBYE_SECONDS = 2.0
 
 _MOST_BYTES = 256 * 1024
-"""How much is read of a client. h2 would collect a frame of up to 16 MB before it looks at it."""
+"""Bytes read from a client. Without a limit h2 would buffer a frame of up to 16 MB."""
 
 _READ_SIZE = 16 * 1024
 _LINGER_BYTES = 8 * 1024 * 1024
@@ -64,8 +64,8 @@ async def refuse_http2(stream: trio.SocketStream, received: bytes, text: str, *,
 
 
 async def linger(stream: trio.SocketStream) -> None:
-    """End our side, and read what the client still sends: closing with unread bytes resets the connection, and the
-    client's system then drops the answer that it has not read."""
+    """Half-close, and read what the client still sends. Closing with unread bytes would reset the connection, and the
+    client's system would drop a response that it has not read."""
     await stream.send_eof()
     size = 0
     while size < _LINGER_BYTES and (data := await stream.receive_some(_READ_SIZE)):

@@ -1,7 +1,7 @@
-"""``mesh-pilot demo``: the whole thing at work in half a minute, with real Envoys, on this machine alone.
+"""``mesh-pilot demo``: a small mesh with real Envoys, in half a minute, on this machine alone.
 
-``stage`` starts what runs, ``story`` is what happens to it, ``screen`` what is shown of it, ``play`` runs it all. May
-import: everything.
+``stage`` starts the processes, ``traffic`` sends requests, ``story`` changes the mesh, ``play`` runs and shows it all.
+May import: everything.
 """
 
 from __future__ import annotations

@@ -6,14 +6,18 @@ import logging
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 import trio
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
 from mesh_pilot.cli.consul_process import ConsulProcessError, find_consul
-from mesh_pilot.cli.demo.screen import Screen
 from mesh_pilot.cli.demo.stage import Stage, stage
-from mesh_pilot.cli.demo.story import Disappointment, tell, traffic
+from mesh_pilot.cli.demo.story import StoryError, tell, traffic
+from mesh_pilot.cli.demo.traffic import Tally
 from mesh_pilot.cli.envoy_process import EnvoyError, find_envoy
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
 
@@ -22,7 +26,7 @@ STOPPED = 130
 
 
 def play(*, keep: bool, with_consul: bool) -> int:
-    """Tell the whole story; returns the exit code. Raises ClickException where a program it needs is missing."""
+    """Run the demo; returns the exit code. Raises ClickException if a program that it needs is missing."""
     try:
         find_envoy()
         if with_consul:
@@ -35,21 +39,21 @@ def play(*, keep: bool, with_consul: bool) -> int:
 
 async def _run(keep: bool, with_consul: bool) -> int:
     """Returns the exit code."""
-    told = trio.Event()
+    finished = trio.Event()
     disappointments: list[str] = []
     with trio.CancelScope() as scope:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_end_on_signal, scope)
-                await _show(Screen(), keep, told, with_consul)
+                await _show(Screen(), keep, finished, with_consul)
                 nursery.cancel_scope.cancel()
-        except* (Disappointment, EnvoyError, ConsulProcessError) as errors:
+        except* (StoryError, EnvoyError, ConsulProcessError) as errors:
             disappointments = [str(error) for error in leaves(errors)]
     for text in disappointments:
         click.echo(f"mesh-pilot: the demo did not go as it should: {text}", err=True)
     if disappointments:
         return 1
-    return 0 if told.is_set() else STOPPED
+    return 0 if finished.is_set() else STOPPED
 
 
 async def _end_on_signal(scope: trio.CancelScope) -> None:
@@ -58,11 +62,11 @@ async def _end_on_signal(scope: trio.CancelScope) -> None:
         scope.cancel()
 
 
-async def _show(screen: Screen, keep: bool, told: trio.Event, with_consul: bool) -> None:
+async def _show(screen: Screen, keep: bool, finished: trio.Event, with_consul: bool) -> None:
     async with stage(with_consul=with_consul) as running:
         async with traffic(running) as tally:
             await tell(running, tally, screen)
-        told.set()
+        finished.set()
         if keep:
             _say_what_to_try(running, screen)
             await trio.sleep_forever()
@@ -85,3 +89,48 @@ def _say_what_to_try(running: Stage, screen: Screen) -> None:
     screen.say(f"$EDITOR {running.sample.traffic}")
     screen.say(f"mesh-pilot proxy-status --pilot {running.plane.addresses.http}")
     screen.say(f"open http://{running.plane.addresses.http}/")
+
+
+class Screen:
+    """Writes to the standard output. State: the number of the step that is being shown."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._step = 0
+
+    def step(self, title: str) -> None:
+        self._step += 1
+        self._console.print(f"\n[bold]{self._step}. {title}[/bold]")
+
+    def say(self, text: str) -> None:
+        """A fact, indented under its step. The text is shown as it is."""
+        self._console.print(f"   {text}", markup=False)
+
+    def good(self, text: str) -> None:
+        self._console.print("   [green]ok[/green] ", end="")
+        self._console.print(text, markup=False)
+
+    @contextmanager
+    def answers(self, tally: Tally) -> Iterator[None]:
+        """Show who answers while the block runs: a table that moves on a terminal, and its last state in any case."""
+        if self._console.is_terminal:
+            with Live(get_renderable=lambda: _table(tally), console=self._console, refresh_per_second=10):
+                yield
+        else:
+            yield
+            self._console.print(_table(tally))
+
+
+def _table(tally: Tally) -> Table:
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    table.add_column("   answered by")
+    for door in tally.answers:
+        table.add_column(f"via {door}", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("")
+    everything = sum(counter.total() for counter in tally.answers.values())
+    for name in sorted({name for counter in tally.answers.values() for name in counter}):
+        counts = [counter[name] for counter in tally.answers.values()]
+        share = 100 * sum(counts) / everything
+        table.add_row(f"   {name}", *map(str, counts), f"{share:.0f} %", "#" * round(share / 4))
+    return table

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import datetime
+from importlib.resources import as_file, files
 from pathlib import Path
+from shutil import copytree
 from tempfile import TemporaryDirectory
 
 import attrs
@@ -13,9 +17,7 @@ import trio
 
 from mesh_pilot.bootstrap import ControlPlane, control_plane
 from mesh_pilot.cli.consul_process import ConsulProcess, running_consul
-from mesh_pilot.cli.demo.backends import Backend, run_backend
-from mesh_pilot.cli.demo.sample import Sample, copy_sample
-from mesh_pilot.cli.demo.traffic import Door
+from mesh_pilot.cli.demo.traffic import Backend, Door, run_backend
 from mesh_pilot.cli.envoy_bootstrap import DRAIN_FLAGS, EnvoyNode, envoy_bootstrap
 from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
 from mesh_pilot.model.proxy import Interception, NodeType
@@ -29,7 +31,7 @@ SIDECAR = EnvoyNode("shop-1", "shop", "127.0.0.2", labels={"app": "shop"}, inter
 GATEWAY = EnvoyNode("edge-1", "shop", "127.0.0.3", NodeType.ROUTER, labels={"istio": "edge"})
 
 CONSUL_HOST = "reviews.service.consul"
-"""What the sample's service is called where it is in Consul."""
+"""The name of the sample's service in Consul."""
 
 BACKENDS = {9101: "v1", 9102: "v2-a", 9103: "v2-b"}
 """The backends by their ports in the sample."""
@@ -37,7 +39,7 @@ BACKENDS = {9101: "v1", 9102: "v2-a", 9103: "v2-b"}
 
 @attrs.frozen
 class Stage:
-    """What runs."""
+    """The running processes."""
 
     sample: Sample
     plane: ControlPlane
@@ -75,7 +77,7 @@ class Stage:
 async def stage(*, with_consul: bool = False) -> AsyncIterator[Stage]:
     """Start it all, on the loopback and on free ports; it takes traffic when the block begins and is gone after it.
 
-    ``with_consul``: the backends are registered in a Consul, instead of standing in a file. Raises ConsulProcessError.
+    ``with_consul``: the backends are registered in a Consul instead of a file. Raises ConsulProcessError.
     """
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="mesh-pilot-demo-")))
@@ -126,3 +128,69 @@ def _settings(sample: Sample, consul: tuple[ConsulSettings, ...]) -> Settings:
         monitoring_addr=anywhere,
         shutdown_seconds=1.0,
     )
+
+
+@attrs.define
+class Sample:
+    """A copied sample. Edits are atomic: a temporary file, renamed over the old one."""
+
+    folder: Path
+    ports: dict[int, int]
+    """The ports in the sample, and their replacements in the copy."""
+
+    host: str = "reviews.shop.internal"
+    """The name of the service."""
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "config"
+
+    @property
+    def mesh(self) -> Path:
+        return self.folder / "mesh.yaml"
+
+    @property
+    def traffic(self) -> Path:
+        return self.config / "traffic.yaml"
+
+    def take_services_from(self, host: str) -> None:
+        """Leave the service itself to a registry that calls it by another host; the rules for it stay."""
+        (self.config / "services.yaml").unlink()
+        text = self.traffic.read_text(encoding="utf-8")
+        self.traffic.write_text(text.replace(self.host, host), encoding="utf-8")
+        self.host = host
+
+    def edit(self, file: Path, *changes: tuple[str, str]) -> None:
+        """Replace texts in a file, each of which must be there."""
+        text = file.read_text(encoding="utf-8")
+        for old, new in changes:
+            if old not in text:
+                raise ValueError(f"{file.name} has no {old!r}")
+            text = text.replace(old, new, 1)
+        fresh = file.with_name(f".{file.name}.new")
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(file)
+
+
+def copy_sample(folder: Path) -> Sample:
+    """Copy the sample that is part of the package to ``folder``, with its ports replaced by free ones."""
+    with as_file(files("mesh_pilot.cli") / "samples" / "demo") as original:
+        copytree(original, folder, dirs_exist_ok=True)
+    texts = {path: path.read_text(encoding="utf-8") for path in (folder / "config").glob("*.yaml")}
+    written = sorted({int(port) for text in texts.values() for port in _PORT.findall(text)})
+    ports = dict(zip(written, _free_ports(len(written)), strict=True))
+    for path, text in texts.items():
+        path.write_text(_PORT.sub(lambda found: str(ports[int(found[0])]), text), encoding="utf-8")
+    return Sample(folder, ports)
+
+
+_PORT = re.compile(r"\b9[01]\d\d\b")
+"""Every port of the sample is between 9000 and 9199, and nothing else there looks so."""
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]

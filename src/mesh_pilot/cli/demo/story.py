@@ -1,4 +1,4 @@
-"""The demo's story, told under traffic that never stops: start, change a rule, break it, lose a backend."""
+"""The steps of the demo, under continuous traffic: start, change a rule, break it, lose a backend."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import trio
 
-from mesh_pilot.cli.demo.screen import Screen
+from mesh_pilot.cli.demo.play import Screen
 from mesh_pilot.cli.demo.stage import Stage
 from mesh_pilot.cli.demo.traffic import Tally, keep_asking
 from mesh_pilot.cli.envoy_process import EnvoyProcess
@@ -29,8 +29,8 @@ SLACK = 9.0
 """By how many per cent a split of so many random choices may be off: over four standard deviations."""
 
 
-class Disappointment(Exception):
-    """What should have happened did not."""
+class StoryError(Exception):
+    """A step of the demo did not have the expected result."""
 
 
 @asynccontextmanager
@@ -46,7 +46,7 @@ async def traffic(stage: Stage) -> AsyncIterator[Tally]:
 
 
 async def tell(stage: Stage, tally: Tally, screen: Screen) -> None:
-    """The whole story. Raises Disappointment where it does not go as it should."""
+    """All steps. Raises StoryError if one fails."""
     await _show_start(stage, screen)
     await _show_split(tally, screen, "The VirtualService says: 90 % to v1, 10 % to v2", v2_percent=10)
     change_ms = await _change(stage, tally, screen)
@@ -152,7 +152,7 @@ async def _soon(ask: Callable[[], Awaitable[T | None]], what: str) -> T:
         while not (found := await ask()):  # noqa: ASYNC110  some of it happens in Envoy
             await trio.sleep(0.01)
         return found
-    raise Disappointment(f"not within {PATIENCE_SECONDS:.0f} s: {what}")
+    raise StoryError(f"not within {PATIENCE_SECONDS:.0f} s: {what}")
 
 
 def _now(ask: Callable[[], T]) -> Callable[[], Awaitable[T]]:
@@ -164,6 +164,6 @@ def _now(ask: Callable[[], T]) -> Callable[[], Awaitable[T]]:
     return answer
 
 
-def _expect(held: bool, otherwise: str) -> None:
-    if not held:
-        raise Disappointment(otherwise)
+def _expect(condition: bool, otherwise: str) -> None:
+    if not condition:
+        raise StoryError(otherwise)

@@ -1,13 +1,15 @@
-"""Signals that do not end the server: SIGUSR1 logs statistics, SIGHUP and SIGUSR2 do nothing but say so.
+"""Settings of the server's process: signals that do not end it, and garbage collection.
 
-By default each of them ends a process at once, without a drain: a closed terminal, or a log rotation set up for
-another server, would cut all proxies off.
+SIGUSR1 logs statistics; SIGHUP and SIGUSR2 only log that they have no effect. By default each of them would end the
+process without a drain: a closed terminal, or log rotation for another server, would disconnect all proxies.
 """
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ OUTLIVED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def outlive_signals() -> None:
-    """Ignore them from now on; what answers them later puts its own handler in place."""
+    """Ignore these signals until `answer_signals` receives them."""
     for number in OUTLIVED:
         signal.signal(number, signal.SIG_IGN)
 
@@ -35,7 +37,7 @@ async def answer_signals(signals: AsyncIterator[int], state: PlaneState) -> None
             log.info("signal without effect: files are read when they change, logs go to standard error", signal=name)
 
 
-def log_statistics(state: PlaneState, tell: Callable[..., object]) -> None:
+def log_statistics(state: PlaneState, write: Callable[..., object]) -> None:
     """One event for each part of the server, with its numbers: those of ``/debug/statistics``."""
     from mesh_pilot.ops.overview import statistics
 
@@ -43,7 +45,7 @@ def log_statistics(state: PlaneState, tell: Callable[..., object]) -> None:
     assert isinstance(parts, Mapping)
     for part, values in parts.items():
         for one in values if isinstance(values, Sequence) else (values,):
-            tell("statistics", part=part, **dict(_flat(one)))
+            write("statistics", part=part, **dict(_flat(one)))
 
 
 def _flat(value: object, path: str = "") -> Iterator[tuple[str, object]]:
@@ -53,3 +55,28 @@ def _flat(value: object, path: str = "") -> Iterator[tuple[str, object]]:
             yield from _flat(item, f"{path}.{name}" if path else name)
     else:
         yield path, value
+
+
+THRESHOLDS = (50_000, 20, 50)
+"""New objects before a collection of the young, and how many of those before one of the middle, and of all."""
+
+
+@contextmanager
+def long_lived() -> Iterator[None]:
+    """Leave the collector off for the length of the block, or until ``set_aside``; afterwards it is as it was."""
+    before = gc.get_threshold()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*before)
+        gc.enable()
+
+
+def set_aside() -> None:
+    """Call when the first world is in: what there is now is not looked at again, and collections begin."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*THRESHOLDS)
+    gc.enable()

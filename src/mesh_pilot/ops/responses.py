@@ -18,7 +18,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | int | float | bool | None"
 
 PRETTY_BYTES = 256 * 1024
-"""JSON up to this size is indented. Indenting is Python's slow way: a large answer has an entry a line instead."""
+"""JSON up to this size is indented. Indenting is slow in Python, so larger JSON has one list entry per line instead."""
 
 
 def text(content: str, *, status: int = 200) -> Response:
@@ -29,10 +29,11 @@ def html(content: str) -> Response:
     return HTMLResponse(content.encode("utf-8", ESCAPED))
 
 
-def json_answer(value: Json, *, pretty: bool | None = None) -> Response:
-    """``pretty``: indented, or with an entry a line; by default as its size allows. It always ends with a newline.
+def json_response(value: Json, *, pretty: bool | None = None) -> Response:
+    """A JSON response, ending with a newline. ``pretty``: indented, or one list entry per line; by default depends on
+    size.
 
-    What cannot be written (it is nested too deeply) costs one entry.
+    An entry that cannot be written (it is nested too deeply) is replaced by an error.
     """
     entries = "".join(_written(value))
     if pretty or (pretty is None and len(entries) <= PRETTY_BYTES):
@@ -85,7 +86,7 @@ _TOO_DEEP = '{"error": "nested too deeply to be shown"}'
 
 
 def _finite(value: Json) -> Json:
-    """The same with infinities and NaN as the strings that protobuf's JSON has for them."""
+    """The same with infinities and NaN as strings, as in protobuf's JSON mapping."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):
@@ -96,7 +97,7 @@ def _finite(value: Json) -> Json:
 
 
 def _escape(error: UnicodeError, backslash: str) -> tuple[str, int]:
-    """Lone surrogates as text: those for a byte of a file name as that byte."""
+    """Lone surrogates as text: escapes of file name bytes as that byte, others as a code point."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     found = map(ord, error.object[error.start : error.end])
@@ -105,14 +106,14 @@ def _escape(error: UnicodeError, backslash: str) -> tuple[str, int]:
 
 
 ESCAPED = "mesh_pilot.escaped"
-"""Error handler of ``str.encode``: what UTF-8 does not have is written as ``\\xff`` or ``\\ud800``."""
+"""Error handler for ``str.encode``: writes lone surrogates as ``\\xff`` or ``\\ud800``."""
 ESCAPED_IN_JSON = "mesh_pilot.escaped_in_json"
-"""The same with the backslash doubled, as JSON wants it."""
+"""The same with a doubled backslash, for JSON strings."""
 
 codecs.register_error(ESCAPED, lambda error: _escape(error, "\\"))
 codecs.register_error(ESCAPED_IN_JSON, lambda error: _escape(error, "\\\\"))
 
 
 def printable(content: str) -> str:
-    """Text without lone surrogates."""
+    """Text with lone surrogates escaped."""
     return content if content.isascii() else content.encode("utf-8", ESCAPED).decode()
