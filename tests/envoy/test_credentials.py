@@ -131,4 +131,4 @@ def test_what_is_not_given_is_told_with_the_reason_and_the_proxies(capsys: pytes
     problems = ProblemLog(catalog, gateway_world)
     problems.log_new()
     problems.log_new()
-    assert capsys.readouterr().out.count("credential not given") == len(found)
+    assert capsys.readouterr().out.count("credential withheld") == len(found)

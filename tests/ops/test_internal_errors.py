@@ -242,6 +242,6 @@ async def test_a_part_that_fails_while_it_is_looked_at_costs_its_section(
             assert len(rejections["internal"]) == 1
     assert sorted(line["event"] for line in logs if line["log_level"] == "error") == [
         "cannot collect a group of metrics",
-        "cannot list what is refused",
+        "cannot list rejections",
         "cannot show a section of the web page",
     ]

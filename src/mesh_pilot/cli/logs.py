@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 SCOPES: Mapping[str, str] = {
     "bootstrap": "start, readiness, drain",
-    "config": "objects refused, and good again",
-    "envoy": "translators: what could not be generated, and from which configs",
-    "mcp": "servers of configuration: connected, lost, NACKs given and got",
+    "config": "objects refused, and accepted again",
+    "envoy": "translators: resources that could not be generated, and their configs",
+    "mcp": "servers of configuration: connected, lost, NACKs sent and received",
     "ops": "the web and metrics ports: internal errors in requests",
     "rpc": "gRPC connections: opened, lost, misbehaving peers",
     "sources": "every source, and the supervisor that restarts them",
     "world": "the reducer: revisions, what changed and why, conflicts",
-    "xds": "proxies: connected, ACK, NACK, gone",
+    "xds": "proxies: connected, ACK, NACK, disconnected",
 }
 """Every scope, with its content."""
 

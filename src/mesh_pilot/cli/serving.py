@@ -30,7 +30,7 @@ def run(settings: Settings, style: LogFormat) -> int:
     except StartError as error:
         if style is not LogFormat.JSON:
             raise click.ClickException(str(error)) from None
-        log.error("can't start", reason=str(error))
+        log.error("cannot start", reason=str(error))
         return 1
     return 0
 

@@ -157,7 +157,7 @@ class Rejections:
             except Exception as error:
                 found[name], rest = [{"error": f"cannot be listed: {type(error).__name__}: {error}"}], 0
                 if self._limiter.admit(name, time.monotonic()) is not None:
-                    log.error("cannot list what is refused", list=name, exc_info=error)
+                    log.error("cannot list rejections", list=name, exc_info=error)
             if rest:
                 more[name] = rest
         return {**found, "more": more} if more else found

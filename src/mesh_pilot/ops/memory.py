@@ -78,7 +78,7 @@ class MemoryRelease:
         paused = time.perf_counter() - began
         self._freed = 0
         await trio.to_thread.run_sync(self._trim)
-        log.debug("memory given back", collected=collected, paused_ms=round(paused * 1000, 1))
+        log.debug("memory returned to the system", collected=collected, paused_ms=round(paused * 1000, 1))
 
     def _is_worth_a_collection(self, ended: int) -> bool:
         return ended > 0 and ended * OBJECTS_A_STREAM >= WORTH_A_COLLECTION * self._blocks()

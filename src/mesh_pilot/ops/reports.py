@@ -204,7 +204,7 @@ class ProblemLog:
             try:
                 log_kind(found)
             except Exception as error:
-                log.error("cannot report on what proxies have; it is in force", exc_info=error)
+                log.error("cannot report problems of proxies", exc_info=error)
 
     def _log_patches(self, found: Diagnostics) -> None:
         # Problems without a resource are logged by `ops.changes` when the object changes.
@@ -231,7 +231,7 @@ class ProblemLog:
     def _log_credentials(self, found: Diagnostics) -> None:
         for withheld, names in self._new("credentials", found.credentials())[:LINES_LOGGED]:
             log.warning(
-                "credential not given to proxies that ask for it",
+                "credential withheld from proxies that request it",
                 credential=withheld.credential,
                 reason=withheld.reason,
                 proxies=len(names),
