@@ -38,8 +38,6 @@ log = structlog.get_logger(scope="ops")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Labels = Mapping[str, str]
-
 COMPONENT = {"component": "pilot"}
 
 _TYPE_LABELS = {url: t.short.lower() for url, t in RESOURCE_TYPES.items()}
