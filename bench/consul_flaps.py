@@ -30,12 +30,12 @@ from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 from google.protobuf.json_format import ParseDict
 
-from mesh_pilot.bootstrap import ControlPlane, Settings, control_plane
+from mesh_pilot.app.control_plane import ControlPlane, Settings, control_plane
 from mesh_pilot.cli.consul_process import find_consul
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.resource import ENDPOINT
 from mesh_pilot.rpc import Cardinality, open_channel
-from mesh_pilot.sources.consul import Agent, ConsulSettings
+from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 PORT = 8080
@@ -123,7 +123,7 @@ async def put(client: httpx.AsyncClient, number: int, rank: int, status: str) ->
 async def measured(client: httpx.AsyncClient, address: str, services: int, flaps: int, max_queries: int) -> None:
     anywhere = "127.0.0.1:0"
     settings = Settings(
-        consul=(ConsulSettings(agent=Agent(address), max_queries=max_queries),),
+        registries=(ConsulRegistry((ConsulSettings(agent=Agent(address), max_queries=max_queries),)),),
         grpc_addr=anywhere,
         http_addr=anywhere,
         monitoring_addr=anywhere,

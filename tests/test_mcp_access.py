@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mesh_pilot.bootstrap import ControlPlane, control_plane
+from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.rpc import CertificateFiles
 from mesh_pilot.sources.mcp.statistics import McpSourceStatistics
@@ -60,7 +60,7 @@ def statistics(plane: ControlPlane) -> McpSourceStatistics:
 async def test_a_plaintext_client_elsewhere_is_served_only_if_everybody_is(
     folder: Path, certificates: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mesh_pilot.bootstrap.is_local", lambda address: False)
+    monkeypatch.setattr("mesh_pilot.app.control_plane.is_local", lambda address: False)
     async with running_plane(folder, tls=of(certificates, "server")) as first:
         async with control_plane(settings(mcp_servers=(path.format(first.addresses.grpc),))) as second:
             await eventually(lambda: "PERMISSION_DENIED" in statistics(second).waiting_for, what="it is told why")

@@ -13,13 +13,13 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from mesh_pilot.bootstrap import ControlPlane, control_plane
+from mesh_pilot.app.control_plane import ControlPlane, control_plane
+from mesh_pilot.app.settings import StartError
 from mesh_pilot.mcp.collections import COLLECTIONS
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.ops.metrics import Metrics
 from mesh_pilot.rpc import CertificateFiles
-from mesh_pilot.settings import StartError
 from mesh_pilot.sources.mcp.source import McpSource
 from tests.support.certificates import write_certificates
 from tests.support.command import mesh_pilot

@@ -9,7 +9,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from mesh_pilot.cli.consul_options import FLAGS, consul_settings
+from mesh_pilot.cli.registries.consul import FLAGS, consul_datacenters
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.sources.consul import Consistency, ConsulSettings, CriticalRule, WarningRule
 
@@ -20,7 +20,7 @@ def settings(*arguments: str, **environment: str) -> tuple[ConsulSettings, ...]:
 
     @click.command()
     def command(**flags: Any) -> None:
-        found.append(consul_settings(flags, environment))
+        found.append(consul_datacenters(flags, environment))
 
     for name, attributes in FLAGS:
         command = click.option(name, **attributes)(command)

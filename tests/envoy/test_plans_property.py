@@ -63,16 +63,17 @@ SIDECARS = (
 @st.composite
 def services(draw: st.DrawFn) -> Service:
     ports = draw(st.lists(st.sampled_from(PORTS), min_size=1, max_size=2, unique_by=lambda port: port.number))
+    resolution = draw(st.sampled_from((Resolution.CLIENT_SIDE, Resolution.CLIENT_SIDE, Resolution.PASSTHROUGH)))
     address = st.sampled_from(("10.9.0.1", "10.9.0.2", "10.8.0.0/24", "127.0.0.1"))
     return Service(
         host=draw(st.sampled_from(HOSTS)),
         namespace=draw(st.sampled_from(("shop", "lab"))),
         ports=tuple(ports),
         addresses=tuple(draw(st.lists(address, max_size=2, unique=True))),
-        resolution=draw(st.sampled_from((Resolution.CLIENT_SIDE, Resolution.CLIENT_SIDE, Resolution.PASSTHROUGH))),
+        resolution=resolution,
         export_to=frozenset(draw(st.sampled_from(("", ".", "lab", "*", "shop"))).split()),
         created=datetime(2024, 3, draw(st.integers(1, 3)), tzinfo=UTC),
-        registry=draw(st.sampled_from(("Kubernetes", "External"))),
+        headless=resolution is Resolution.PASSTHROUGH and draw(st.booleans()),
     )
 
 

@@ -40,6 +40,10 @@ def taken(ip: str, **metadata: str) -> set[str]:
     [
         (VM, {}, {f"web at {VM}", f"api at {VM}", f"plain at {VM}"}),
         (VM, {"CONSUL_SERVICE": "web"}, {f"web at {VM}"}),
+        (VM, {"REGISTRATION_SERVICE": "web"}, {f"web at {VM}"}),
+        (VM, {"REGISTRATION_SERVICE": "web", "CONSUL_SERVICE": "api"}, {f"web at {VM}"}),
+        (VM, {"REGISTRATION_ID": "api-1"}, {f"api at {VM}"}),
+        (VM, {"REGISTRATION_NODE": "vm-2"}, set()),
         (VM, {"CONSUL_SERVICE": "web, api"}, {f"web at {VM}", f"api at {VM}"}),
         (VM, {"CONSUL_SERVICE_ID": "api-1"}, {f"api at {VM}"}),
         (VM, {"CONSUL_SERVICE_ID": "web"}, {f"web at {VM}"}),

@@ -86,7 +86,7 @@ def test_a_short_name_does_not_take_what_another_service_is_called() -> None:
 
 
 def test_headless_services_of_kubernetes_are_also_known_by_their_pods() -> None:
-    headless = Service(WEB, "shop", resolution=Resolution.PASSTHROUGH, registry="Kubernetes")
+    headless = Service(WEB, "shop", resolution=Resolution.PASSTHROUGH, headless=True)
     found, short = service_names(headless, "lab.svc.cluster.local")
     assert found == (WEB, "web.shop", "web.shop.svc", f"*.{WEB}", "*.web.shop", "*.web.shop.svc")
     assert short == ("web.shop", "web.shop.svc")

@@ -16,7 +16,7 @@ from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, Discovery
 from google.protobuf.json_format import ParseDict
 
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, VirtualService
-from mesh_pilot.bootstrap import ControlPlane, control_plane
+from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Endpoints, Event, Rejected, Synced, Upsert

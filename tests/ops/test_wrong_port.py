@@ -15,7 +15,7 @@ import pytest
 import trio
 import trio.testing
 
-from mesh_pilot.bootstrap import ControlPlane
+from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.rpc import ConnectionLost, GRPCError, Status, open_channel
 from tests.support.command import mesh_pilot
 from tests.support.envoy import eventually

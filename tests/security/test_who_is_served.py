@@ -12,7 +12,7 @@ from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DeltaDiscoveryResponse
 from google.protobuf.json_format import ParseDict
 
-from mesh_pilot.bootstrap import ControlPlane
+from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.resource import CLUSTER, SECRET
 from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, Status, client_tls, open_channel
 from tests.support.certificates import write_certificates

@@ -12,6 +12,7 @@ import pytest
 import trio
 import trio.testing
 
+from mesh_pilot.app.sources import PolicyKeySets
 from mesh_pilot.model.events import Delete, Event, Synced, Upsert
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.jwks.fetch import DISCOVERY, MAX_BYTES, FetchError, Wanted, fetch_keys
@@ -64,7 +65,7 @@ class Running:
 
     async def apply(self, *events: Event) -> None:
         self.world.apply(events)
-        self.source.published()
+        self.source.wake()
         await trio.testing.wait_all_tasks_blocked()
 
     def known(self, issuer: str = "", url: str = "") -> str:
@@ -75,7 +76,7 @@ class Running:
 async def running(issuer: Issuer, *texts: str, others_synced: bool = True) -> AsyncIterator[Running]:
     world = World()
     world.expect("files")
-    source = KeySource(world, fetch=issuer.fetch)
+    source = KeySource(PolicyKeySets(world), fetch=issuer.fetch)
     world.expect(source.name)
     world.apply([Upsert("files", c) for text in texts for c in configs(text)])
     if others_synced:
@@ -85,7 +86,7 @@ async def running(issuer: Issuer, *texts: str, others_synced: bool = True) -> As
     async def reduce() -> None:
         async for event in receiver:
             world.apply([event])
-            source.published()
+            source.wake()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reduce)
@@ -175,7 +176,7 @@ async def test_the_longest_timeout_of_those_who_want_the_same_keys_counts() -> N
 async def test_started_again_it_says_what_it_knew() -> None:
     issuer = Issuer()
     world = World()
-    source = KeySource(world, fetch=issuer.fetch)
+    source = KeySource(PolicyKeySets(world), fetch=issuer.fetch)
     world.apply(upserts(BY_URL))
     sender, receiver = trio.open_memory_channel[Event](100)
     for _ in range(2):

@@ -333,7 +333,7 @@ class _ListenerPlanner:
         if bind or address != UNSPECIFIED or service.resolution is not Resolution.PASSTHROUGH or protocol.is_http:
             return (bind,)
         addresses = _endpoint_addresses(self.view, service.key, port)
-        if not addresses and service.registry != "Kubernetes" and not service.selector:
+        if not addresses and not service.headless and not service.selector:
             return (bind,)
         return tuple(a for a in addresses if is_ip(a))
 

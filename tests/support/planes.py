@@ -9,8 +9,8 @@ from typing import Any
 
 import trio
 
-from mesh_pilot.bootstrap import ControlPlane, control_plane
-from mesh_pilot.settings import Settings
+from mesh_pilot.app.control_plane import ControlPlane, control_plane
+from mesh_pilot.app.settings import Settings
 
 ANYWHERE = {
     "grpc_addr": "127.0.0.1:0",

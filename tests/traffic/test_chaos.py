@@ -17,13 +17,13 @@ import pytest
 import trio
 from google.protobuf import json_format
 
-from mesh_pilot.bootstrap import ControlPlane, control_plane
+from mesh_pilot.app.control_plane import ControlPlane, control_plane
+from mesh_pilot.app.settings import Settings
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Replace, Synced
 from mesh_pilot.model.proxy import Interception, NodeType, Proxy
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
-from mesh_pilot.settings import Settings
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Variant
 from tests.support.chaos import CONTROL, Mess, manifest

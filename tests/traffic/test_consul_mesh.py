@@ -13,7 +13,7 @@ import trio
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Locality
-from mesh_pilot.sources.consul import Agent, ConsulSettings
+from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
 from tests.support.consul import TTL, Consul, real_consul
 from tests.support.echo import Backend, http_backend
 from tests.support.envoy import eventually
@@ -56,8 +56,12 @@ async def consul(tmp_path: Path, free_ports: Ports) -> AsyncIterator[Consul]:
         yield agent
 
 
-def settings(consul: Consul, **more: Any) -> tuple[ConsulSettings, ...]:
-    return (ConsulSettings(agent=Agent(consul.address), config_prefix=PREFIX, **more),)
+def registries(*datacenters: ConsulSettings) -> tuple[ConsulRegistry, ...]:
+    return (ConsulRegistry(datacenters),)
+
+
+def settings(consul: Consul, **more: Any) -> ConsulSettings:
+    return ConsulSettings(agent=Agent(consul.address), config_prefix=PREFIX, **more)
 
 
 async def put(consul: Consul, backend: Backend, port: int, *, version: str = "v1", **more: Any) -> None:
@@ -72,7 +76,7 @@ async def test_objects_from_files_name_services_of_consul(
 ) -> None:
     (port,) = free_ports(1)
     config = f"{SUBSETS}---{split(0, 100)}".replace(HOST, host).replace("spec:", "metadata: {name: reviews}\nspec:")
-    async with fleet(tmp_path, config, mesh=MESH, consul=settings(consul)) as mesh:
+    async with fleet(tmp_path, config, mesh=MESH, registries=registries(settings(consul))) as mesh:
         for version in ("v1", "v2"):
             await put(consul, await mesh.backend(version), port, version=version)
         await mesh.envoy(CLIENT)
@@ -92,7 +96,7 @@ kind: Sidecar
 metadata: {{name: only}}
 spec: {{egress: [{{hosts: ["{scope}{host}"]}}]}}
 """
-    async with fleet(tmp_path, config, mesh=MESH, consul=settings(consul)) as mesh:
+    async with fleet(tmp_path, config, mesh=MESH, registries=registries(settings(consul))) as mesh:
         backend = await mesh.backend("v1")
         await put(consul, backend, port)
         await consul.register("hidden", port=backend.port, meta={"protocol": "http", "service_port": str(other)})
@@ -107,7 +111,7 @@ async def test_a_service_entry_adds_endpoints_to_a_service_of_consul(
     tmp_path: Path, free_ports: Ports, consul: Consul, host: str
 ) -> None:
     (port,) = free_ports(1)
-    async with fleet(tmp_path, mesh=MESH, consul=settings(consul)) as mesh:
+    async with fleet(tmp_path, mesh=MESH, registries=registries(settings(consul))) as mesh:
         one, two = await mesh.backend("v1"), await mesh.backend("v2")
         await mesh.apply(f"""
 apiVersion: networking.istio.io/v1
@@ -132,7 +136,7 @@ async def test_a_canary_by_objects_in_the_kv_store(
 ) -> None:
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}/"
-    async with fleet(tmp_path, mesh=MESH, consul=settings(consul)) as mesh:
+    async with fleet(tmp_path, mesh=MESH, registries=registries(settings(consul))) as mesh:
         for version in ("v1", "v2"):
             await put(consul, await mesh.backend(version), port, version=version)
         await mesh.envoy(CLIENT, delta=delta)
@@ -153,7 +157,10 @@ async def test_a_deploy_replaces_every_instance_under_load_without_a_failed_requ
 ) -> None:
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}/"
-    async with trio.open_nursery() as nursery, fleet(tmp_path, mesh=MESH, consul=settings(consul)) as mesh:
+    async with (
+        trio.open_nursery() as nursery,
+        fleet(tmp_path, mesh=MESH, registries=registries(settings(consul))) as mesh,
+    ):
         old = [await nursery.start(_process, f"old-{number}") for number in range(3)]
         for process in old:
             await put(consul, process.backend, port, Check=TTL)
@@ -196,10 +203,10 @@ async def test_requests_go_over_to_another_datacenter_while_their_own_has_no_hea
     there = {"datacenter": "dc2"}
     async with real_consul(tmp_path, other, name="second", config=there) as second:
         datacenters = (
-            *settings(consul),
+            settings(consul),
             ConsulSettings(agent=Agent(second.address), remote=True, merged=True),
         )
-        async with fleet(tmp_path, FAILOVER, mesh=MESH, consul=datacenters) as mesh:
+        async with fleet(tmp_path, FAILOVER, mesh=MESH, registries=registries(*datacenters)) as mesh:
             near, far = await mesh.backend("near"), await mesh.backend("far")
             await put(consul, near, port, Check=TTL)
             await put(second, far, port, Check=TTL)
@@ -227,7 +234,7 @@ async def test_an_instance_that_fails_requests_sends_them_to_another_datacenter(
         trio.open_nursery() as nursery,
     ):
         remote = ConsulSettings(agent=Agent(second.address), remote=True, merged=True)
-        async with fleet(tmp_path, FAILOVER, mesh=MESH, consul=(*settings(consul), remote)) as mesh:
+        async with fleet(tmp_path, FAILOVER, mesh=MESH, registries=registries(settings(consul), remote)) as mesh:
             near = await nursery.start(_process, "near")
             await put(consul, near.backend, port)
             await put(second, await mesh.backend("far"), port)
@@ -243,7 +250,7 @@ async def test_a_sidecar_takes_what_is_for_the_instance_at_its_address(
     tmp_path: Path, free_ports: Ports, consul: Consul
 ) -> None:
     port, outbound = free_ports(2)
-    async with fleet(tmp_path, mesh=MESH, consul=settings(consul)) as mesh:
+    async with fleet(tmp_path, mesh=MESH, registries=registries(settings(consul))) as mesh:
         backend = await mesh.backend("app", port=port)
         await put(consul, attrs.evolve(backend, host="127.0.0.6"), outbound)
         envoy = await mesh.envoy(EnvoyNode("app", "default", "127.0.0.6", interception=Interception.NONE))
@@ -262,7 +269,7 @@ async def test_a_sidecar_takes_what_is_for_the_instance_at_its_address(
 async def test_a_sidecar_says_which_instance_of_a_machine_is_its_own(
     tmp_path: Path, free_ports: Ports, consul: Consul
 ) -> None:
-    async with fleet(tmp_path, mesh=MESH, consul=settings(consul)) as mesh:
+    async with fleet(tmp_path, mesh=MESH, registries=registries(settings(consul))) as mesh:
         ports = {}
         for name, outbound in zip(("web", "api"), free_ports(2), strict=True):
             ports[name] = (await mesh.backend(name)).port
@@ -288,7 +295,7 @@ async def test_a_sidecar_says_which_instance_of_a_machine_is_its_own(
 async def test_a_sidecar_behind_nat_is_found_by_the_id_of_its_instance(
     tmp_path: Path, free_ports: Ports, consul: Consul
 ) -> None:
-    async with fleet(tmp_path, mesh=MESH, consul=settings(consul)) as mesh:
+    async with fleet(tmp_path, mesh=MESH, registries=registries(settings(consul))) as mesh:
         backend = await mesh.backend("app")
         meta = {"protocol": "http", "service_port": str(free_ports(1)[0])}
         await consul.register("app", id="app-7", address="198.51.100.7", port=backend.port, meta=meta)
@@ -309,7 +316,7 @@ async def test_proxies_keep_their_traffic_while_consul_is_gone(
 ) -> None:
     (port,) = free_ports(1)
     url = f"http://127.0.0.1:{port}/"
-    async with fleet(tmp_path, mesh=MESH, consul=settings(consul)) as mesh:
+    async with fleet(tmp_path, mesh=MESH, registries=registries(settings(consul))) as mesh:
         await put(consul, await mesh.backend("v1"), port)
         await mesh.envoy(CLIENT)
         await mesh.until_answered_by({"v1"}, url, host=HOST)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh_pilot.bootstrap import ControlPlane
+from mesh_pilot.app.control_plane import ControlPlane
 from tests.support.envoy import eventually
 from tests.support.fleet import Fleet, fleet
 from tests.support.manifests import at, manifest, service

@@ -17,7 +17,7 @@ import httpx
 import pytest
 import trio
 
-from mesh_pilot.bootstrap import control_plane
+from mesh_pilot.app.control_plane import control_plane
 from mesh_pilot.mcp.collections import COLLECTIONS, XDS_COLLECTIONS
 from mesh_pilot.mcp.identity import PlaneIdentity
 from mesh_pilot.mcp.wire import SotwDialect

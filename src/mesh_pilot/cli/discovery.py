@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import click
 
 from mesh_pilot.cli.bound_options import BOUND_FLAGS, bounds_of
-from mesh_pilot.cli.consul_options import FLAGS, consul_settings
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import SectionedCommand, address, duration
 from mesh_pilot.cli.process import outlive_signals
+from mesh_pilot.cli.registries import REGISTRIES, take_registries
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -29,16 +29,17 @@ def _option(name: str, *more: str, **attributes: Any) -> Callable[[F], F]:
     return click.option(name, *more, envvar=variable, **attributes)
 
 
-def _consul_options(command: F) -> F:
-    for name, attributes in reversed(FLAGS):
-        command = _option(name, **attributes)(command)
+def _registry_options(command: F) -> F:
+    for registry in reversed(REGISTRIES):
+        for name, attributes in reversed(registry.flags):
+            command = _option(name, **attributes)(command)
     return command
 
 
 SECTIONS = {
     "Configuration": ("--config-dir", "--mesh-config", "--networks-config", "--secrets-dir"),
     "Servers of configuration (MCP)": ("--mcp-*", "--serve-config"),
-    "Consul": ("--consul-*",),
+    **{registry.title: (f"{registry.prefix}*",) for registry in REGISTRIES},
     "Where it listens": ("--grpc-addr", "--secure-grpc-addr", "--http-addr", "--monitoring-addr"),
     "Certificates": ("--tls-*", "--ca-dir", "--trust-local"),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
@@ -84,7 +85,7 @@ def _bound_options(command: F) -> F:
     help="Serve configuration over MCP and xDS, at the gRPC ports."
     "  [default: to clients with a certificate, and to those on this machine]",
 )
-@_consul_options
+@_registry_options
 @_option("--grpc-addr", type=address, default="127.0.0.1:15010", help="xDS in plaintext.")
 @_option("--secure-grpc-addr", type=address, default="127.0.0.1:15012", help="xDS over mutual TLS, with --tls-*.")
 @_option(
@@ -142,17 +143,17 @@ def command(
     Each flag is also an environment variable, --grpc-addr MESH_PILOT_GRPC_ADDR; a flag wins.
     """
     outlive_signals()
-    short_names = settings.pop("consul_short_names")
-    consul = consul_settings({k: settings.pop(k) for k in list(settings) if k.startswith("consul_")}, os.environ)
+    registries = take_registries(settings, os.environ)
     client_bounds = bounds_of(settings)
     mcp = settings["mcp_servers"] or settings["mcp_sink_addr"]
-    if not config_dirs and not consul and not mcp and not settings["mesh_config"]:
+    if not config_dirs and not registries and not mcp and not settings["mesh_config"]:
         raise click.UsageError(
-            "nothing to serve: name a folder of Istio YAML with --config-dir, a Consul with --consul-server-url, "
-            "or a server of configuration with --mcp-server"
+            "nothing to serve: name a folder of Istio YAML with --config-dir, "
+            + "".join(f"{registry.needed}, " for registry in REGISTRIES)
+            + "or a server of configuration with --mcp-server"
         )
+    from mesh_pilot.app.settings import Settings
     from mesh_pilot.rpc.tls import CertificateFiles
-    from mesh_pilot.settings import Settings
 
     tls = None
     if tls_cert or tls_key or tls_ca:
@@ -175,8 +176,7 @@ def command(
         Settings(
             config_dirs=config_dirs,
             client_bounds=client_bounds,
-            consul=consul,
-            consul_short_names=short_names,
+            registries=registries,
             tls=tls,
             mcp_tls=mcp_tls,
             shutdown_seconds=shutdown_duration,

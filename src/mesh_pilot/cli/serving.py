@@ -11,10 +11,10 @@ import structlog
 import trio
 
 from mesh_pilot import __version__
-from mesh_pilot.bootstrap import ControlPlane, control_plane
+from mesh_pilot.app.control_plane import ControlPlane, control_plane
+from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.cli.logs import LogFormat
 from mesh_pilot.cli.process import OUTLIVED, answer_signals, long_lived, set_aside
-from mesh_pilot.settings import Settings, StartError
 
 log = structlog.get_logger(scope="bootstrap")
 
@@ -83,7 +83,7 @@ def _origins(settings: Settings) -> list[str]:
     """The origins of configuration and services, for users."""
     origins = [
         *map(str, settings.config_dirs),
-        *(f"Consul at {datacenter.agent.address}" for datacenter in settings.consul),
+        *(origin for registry in settings.registries for origin in registry.origins()),
         *settings.mcp_servers,
     ]
     if settings.mcp_sink_addr:

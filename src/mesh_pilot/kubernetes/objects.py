@@ -120,6 +120,9 @@ def _service(spec: core.ServiceSpec, metadata: Metadata, domain: str) -> Service
         selector=spec.selector,
         created=metadata.created,
         registry="Kubernetes",
+        declared_by_users=False,
+        headless=headless and not external,
+        namespaced_name=True,
     )
     return ServiceObject(service, spec.publish_not_ready_addresses, external)
 

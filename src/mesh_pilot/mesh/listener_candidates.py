@@ -147,7 +147,7 @@ class _Wanted:
         if bind or not headless or port.protocol.is_http:
             return (bind,)
         addresses = _endpoint_addresses(self._view, service.key, port.name)
-        if not addresses and service.registry != "Kubernetes" and not service.selector:
+        if not addresses and not service.headless and not service.selector:
             return (bind,)
         return tuple(a for a in addresses if is_ip(a))
 

@@ -35,6 +35,6 @@ def _fill(pattern: str, service: Service, port: Port) -> str:
 
 
 def _short(service: Service) -> str:
-    """``reviews.shop`` of a Kubernetes service, else the host."""
+    """``reviews.shop`` of a service with a namespaced name, else the host."""
     name = service.host.partition(".")[0]
-    return f"{name}.{service.namespace}" if service.registry == "Kubernetes" else service.host
+    return f"{name}.{service.namespace}" if service.namespaced_name else service.host

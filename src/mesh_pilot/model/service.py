@@ -143,7 +143,13 @@ class Service:
     """Identities to expect of its endpoints (ServiceEntry ``subjectAltNames``)."""
     created: datetime = EPOCH
     registry: str = "External"
-    """Name of the registry as Istio prints it: ``External`` for ServiceEntry, ``Consul``, ``Kubernetes``."""
+    """Name of the registry as Istio prints it, for people and for ``fromRegistry``; nothing is decided by it."""
+    declared_by_users: bool = True
+    """Declared by a ServiceEntry, not found in a registry."""
+    headless: bool = False
+    """Clients resolve and connect to its endpoints, each of which has a host name below the service's."""
+    namespaced_name: bool = False
+    """Its short name is the first label of its host with its namespace, ``reviews.shop``, not the host."""
     config: ConfigKey | None = None
     """The config it was made from, if any."""
     auto_address: str = ""
@@ -174,6 +180,13 @@ class Registration(NamedTuple):
     node: str
     service: str
     id: str
+
+
+REGISTRATION_METADATA = (
+    Registration("REGISTRATION_NODE", "REGISTRATION_SERVICE", "REGISTRATION_ID"),
+    Registration("CONSUL_NODE", "CONSUL_SERVICE", "CONSUL_SERVICE_ID"),
+)
+"""The node metadata in which a proxy names its registration; earlier ones win."""
 
 
 @attrs.frozen

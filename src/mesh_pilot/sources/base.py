@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import attrs
@@ -67,6 +67,36 @@ class Ignoring(Protocol):
 
     @property
     def ignored(self) -> tuple[IgnoredKind, ...]: ...
+
+
+class SourceError(Exception):
+    """A source that can't be used as it is set up: what is wrong, in one line for the operator."""
+
+
+class Registry(Protocol):
+    """A kind of registry as it was set up: what the assembly of a control plane needs to know of it."""
+
+    def check(self) -> None:
+        """Raise SourceError for what a source would retry patiently, but which is a mistake at start."""
+
+    def sources(self) -> Sequence[Source]:
+        """Its sources, in order of precedence."""
+
+    def origins(self) -> Sequence[str]:
+        """Where services come from, for people: ``Consul at http://127.0.0.1:8500``."""
+
+    def short_name_domain(self, *, is_alone: bool) -> str:
+        """The DNS domain that bare host names in Istio objects belong to; empty: not one of this registry.
+
+        `is_alone`: no other source has short names of its own (see `ShortNames`).
+        """
+
+
+@runtime_checkable
+class ShortNames(Protocol):
+    """A source in which bare host names mean services of the namespace that uses them, as in Kubernetes."""
+
+    has_short_names: bool
 
 
 class Source(Protocol):

@@ -15,7 +15,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettingsTlSmode as Mode
 from mesh_pilot.mcp.identity import PlaneIdentity
 from mesh_pilot.rpc import AddressError, CertificateFiles, TlsError, TlsSource, client_tls, parse_address
-from mesh_pilot.sources.base import Source
+from mesh_pilot.sources.base import Source, SourceError
 from mesh_pilot.sources.files import file_source
 from mesh_pilot.sources.kubernetes import KubernetesError, kubernetes_source, load_access
 from mesh_pilot.sources.mcp.source import McpServer, mcp_source, xds_source
@@ -24,7 +24,7 @@ ISTIO_CERTIFICATES = Path("/etc/certs")
 """The folder of a control plane's own certificate in Istio: TLS mode ISTIO_MUTUAL uses it."""
 
 
-class ConfigSourceError(Exception):
+class ConfigSourceError(SourceError):
     """An unusable address or its TLS settings: which, why, and what is possible instead."""
 
 
@@ -59,6 +59,11 @@ def source_of(config: ConfigSource, identity: PlaneIdentity) -> Source:
                 f"config source {config.address}: unknown scheme {scheme}; "
                 "known are host:port (MCP), xds://host:port, fs:///folder and k8s://"
             )
+
+
+def is_server(address: str) -> bool:
+    """True if an address is that of a server, to which TLS settings apply."""
+    return not address.startswith(("fs:", "k8s:"))
 
 
 def _server(config: ConfigSource, address: str) -> McpServer:

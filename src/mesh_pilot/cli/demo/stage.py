@@ -15,15 +15,16 @@ from tempfile import TemporaryDirectory
 import attrs
 import trio
 
-from mesh_pilot.bootstrap import ControlPlane, control_plane
+from mesh_pilot.app.control_plane import ControlPlane, control_plane
+from mesh_pilot.app.settings import Settings
 from mesh_pilot.cli.consul_process import ConsulProcess, running_consul
 from mesh_pilot.cli.demo.traffic import Backend, Door, run_backend
 from mesh_pilot.cli.envoy_bootstrap import DRAIN_FLAGS, EnvoyNode, envoy_bootstrap
 from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.resource import ROUTE
-from mesh_pilot.settings import Settings
-from mesh_pilot.sources.consul import Agent, ConsulSettings
+from mesh_pilot.sources.base import Registry
+from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
 from mesh_pilot.xds.status import TypeStatus
 from mesh_pilot.xds.subscription import Phase
 
@@ -87,13 +88,13 @@ async def stage(*, with_consul: bool = False) -> AsyncIterator[Stage]:
         backends = {}
         for port, name in BACKENDS.items():
             backends[name] = await nursery.start(run_backend, name, sample.ports[port])
-        consul: tuple[ConsulSettings, ...] = ()
+        registries: tuple[Registry, ...] = ()
         if with_consul:
             agent = await stack.enter_async_context(running_consul(folder))
             sample.take_services_from(CONSUL_HOST)
             await _register(agent, sample)
-            consul = (ConsulSettings(agent=Agent(agent.address), namespace="shop"),)
-        plane = await stack.enter_async_context(control_plane(_settings(sample, consul)))
+            registries = (ConsulRegistry((ConsulSettings(agent=Agent(agent.address), namespace="shop"),)),)
+        plane = await stack.enter_async_context(control_plane(_settings(sample, registries)))
         await plane.wait_ready()
         envoys = {}
         for name, node, delta in (("sidecar", SIDECAR, False), ("gateway", GATEWAY, True)):
@@ -117,11 +118,11 @@ async def _register(agent: ConsulProcess, sample: Sample) -> None:
         await agent.register("reviews", f"reviews-{name}", sample.ports[port], meta)
 
 
-def _settings(sample: Sample, consul: tuple[ConsulSettings, ...]) -> Settings:
+def _settings(sample: Sample, registries: tuple[Registry, ...]) -> Settings:
     anywhere = "127.0.0.1:0"
     return Settings(
         config_dirs=(sample.config,),
-        consul=consul,
+        registries=registries,
         mesh_config=sample.mesh,
         grpc_addr=anywhere,
         http_addr=anywhere,

@@ -175,7 +175,7 @@ def _template(
         protocol=port.protocol,
         discovery=discovery,
         by_sni=upstream.by_sni,
-        declared_by_users=service.registry == "External",
+        declared_by_users=service.declared_by_users,
         mesh_mtls=defaults.auto_mtls and mode not in (None, PeerMode.DISABLE),
     )
 

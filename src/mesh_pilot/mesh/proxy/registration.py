@@ -1,7 +1,7 @@
 """Beside which endpoints of a registry a proxy runs: those at its addresses, or those that its metadata names.
 
-Node metadata ``CONSUL_SERVICE_ID`` and ``CONSUL_SERVICE`` (each one or several, with commas) and ``CONSUL_NODE`` say
-which of several at an address are meant; an id also finds an instance that is registered at another address, as
+Node metadata (`REGISTRATION_METADATA`) names services and ids, each one or several with commas, and the node. They
+select among several endpoints at an address. An id also finds an endpoint that is registered at another address, as
 behind NAT.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import attrs
 
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.service import Endpoint
+from mesh_pilot.model.service import REGISTRATION_METADATA, Endpoint
 from mesh_pilot.world.view import Placed, View
 
 
@@ -44,10 +44,14 @@ def registration_claim(proxy: Proxy) -> RegistrationClaim:
     return RegistrationClaim(
         proxy.ip_addresses,
         proxy.text("NAMESPACE"),
-        proxy.text("CONSUL_NODE"),
-        frozenset(_listed(proxy.text("CONSUL_SERVICE"))),
-        tuple(_listed(proxy.text("CONSUL_SERVICE_ID"))),
+        _first(proxy, [names.node for names in REGISTRATION_METADATA]),
+        frozenset(_listed(_first(proxy, [names.service for names in REGISTRATION_METADATA]))),
+        tuple(_listed(_first(proxy, [names.id for names in REGISTRATION_METADATA]))),
     )
+
+
+def _first(proxy: Proxy, names: Iterable[str]) -> str:
+    return next(filter(None, map(proxy.text, names)), "")
 
 
 def registered(view: View, claim: RegistrationClaim) -> tuple[Placed, ...]:

@@ -15,7 +15,7 @@ from mesh_pilot.mesh.destination_rules import DestinationRuleRef
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.virtual_services.client import RouteClient
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.service import UNSPECIFIED, Resolution, Service
+from mesh_pilot.model.service import UNSPECIFIED, Service
 
 CLUSTER_SERVICES = ".svc."
 """Separates the namespace from the mesh's domain in names of cluster services."""
@@ -69,8 +69,7 @@ def service_names(service: Service, dns_domain: str) -> tuple[tuple[str, ...], t
     """(all names, those of them that are short forms) of a service, without its addresses."""
     short = tuple(_short_forms(service.host, dns_domain))
     names = (service.host, *short)
-    if service.resolution is Resolution.PASSTHROUGH and service.registry == "Kubernetes":
-        # A headless service: each of its pods has a name below the service's.
+    if service.headless:
         names += tuple(f"*.{name}" for name in names)
     return names, short
 

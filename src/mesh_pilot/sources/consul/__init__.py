@@ -13,6 +13,8 @@ Rules of blocking queries: Consul, "HTTP API: Features, Blocking Queries". May i
 
 from collections.abc import Sequence
 
+import attrs
+
 from mesh_pilot.sources.consul.api import ConsulError, check_files
 from mesh_pilot.sources.consul.settings import Agent, Consistency, ConsulSettings, CriticalRule, WarningRule
 from mesh_pilot.sources.consul.source import ConsulSource
@@ -21,19 +23,38 @@ __all__ = [
     "Agent",
     "Consistency",
     "ConsulError",
+    "ConsulRegistry",
     "ConsulSettings",
     "ConsulSource",
     "CriticalRule",
     "WarningRule",
-    "check_files",
-    "consul_sources",
 ]
 
 
-def consul_sources(datacenters: Sequence[ConsulSettings]) -> list[ConsulSource]:
-    """A source a datacenter: ``consul`` is the mesh's own, the others are called by their number or name."""
-    sources = []
-    for rank, settings in enumerate(datacenters):
-        name = "consul" if rank == 0 else f"consul-{settings.datacenter or rank + 1}"
-        sources.append(ConsulSource(name, settings))
-    return sources
+@attrs.frozen
+class ConsulRegistry:
+    """Datacenters of Consul; implements `sources.base.Registry`."""
+
+    datacenters: tuple[ConsulSettings, ...]
+    """The mesh's own first."""
+    short_names: bool | None = None
+    """True if bare names are services of Consul; None: if no other source has short names."""
+
+    def check(self) -> None:
+        for datacenter in self.datacenters:
+            check_files(datacenter.agent)
+
+    def sources(self) -> Sequence[ConsulSource]:
+        """A source a datacenter: ``consul`` is the mesh's own, the others are called by their name or number."""
+        sources = []
+        for rank, settings in enumerate(self.datacenters):
+            name = "consul" if rank == 0 else f"consul-{settings.datacenter or rank + 1}"
+            sources.append(ConsulSource(name, settings))
+        return sources
+
+    def origins(self) -> Sequence[str]:
+        return [f"Consul at {datacenter.agent.address}" for datacenter in self.datacenters]
+
+    def short_name_domain(self, *, is_alone: bool) -> str:
+        is_wanted = is_alone if self.short_names is None else self.short_names
+        return f"service.{self.datacenters[0].domain}" if is_wanted else ""

@@ -22,6 +22,7 @@ import httpx
 import structlog
 from consul import base
 
+from mesh_pilot.sources.base import SourceError
 from mesh_pilot.sources.consul.narrowing import catalog_filter
 from mesh_pilot.sources.consul.pool import ConnectionStack
 from mesh_pilot.sources.consul.settings import Agent, Consistency, ConsulSettings, Tls
@@ -37,7 +38,7 @@ Json = Mapping[str, object]
 Parameter = tuple[str, object]
 
 
-class ConsulError(Exception):
+class ConsulError(SourceError):
     """A query that was not answered as it should be: what Consul or the network said."""
 
 

@@ -119,6 +119,7 @@ def read_service(name: str, instances: Iterable[Instance], settings: ConsulSetti
         resolution=Resolution.CLIENT_SIDE if all(is_ip(e.address) for e in endpoints) else Resolution.DNS,
         external=is_external,
         registry="Consul",
+        declared_by_users=False,
     )
     reading = Reading(service, Endpoints(key, endpoints), tuple(problems))
     return attrs.evolve(reading, merged=_merged(name, service, endpoints, settings)) if settings.merged else reading

@@ -4,5 +4,7 @@ Proxies are sent the keys themselves, so that none of them has to reach the issu
 reference (``jwksUri``, ``timeout``); OpenID Connect Discovery; JSON Web Key Sets (RFC 7517).
 """
 
+from mesh_pilot.sources.jwks.source import KeySetDemand as KeySetDemand
 from mesh_pilot.sources.jwks.source import KeySource as KeySource
 from mesh_pilot.sources.jwks.source import KeySourceStatistics as KeySourceStatistics
+from mesh_pilot.sources.jwks.source import wanted_by as wanted_by

@@ -1,12 +1,13 @@
-"""The source of key sets: follows the World's RequestAuthentications, and fetches the keys that they name.
+"""The source of key sets: fetches the keys that RequestAuthentications name.
 
 Keys are fetched when a policy first names them, and again every 20 minutes. While that fails, the last good ones stay
-in force; while there never were any, proxies hold no token of that issuer good.
+in force; if there never were any, proxies reject every token of that issuer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Protocol
 
 import attrs
 import httpx
@@ -14,10 +15,10 @@ import structlog
 import trio
 
 from mesh_pilot.api.istio.security.v1beta1 import RequestAuthentication
+from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Event, KeySet, Replace, Synced, Upsert, item_key, key_set_of
 from mesh_pilot.sources.base import THE_OTHERS, Backoff
 from mesh_pilot.sources.jwks.fetch import FetchError, Wanted, fetch_keys
-from mesh_pilot.world import World
 
 REFRESH_SECONDS = 1200.0
 """How old keys may get before they are fetched again; Istio's own."""
@@ -49,9 +50,19 @@ class KeySourceStatistics:
     """The last failure of those that last; empty while there is none."""
 
 
+class KeySetDemand(Protocol):
+    """The key sets that are needed. Whoever changes them calls `KeySource.wake`."""
+
+    def wanted_key_sets(self) -> Mapping[Wanted, float]:
+        """The key sets, each with the timeout of a request in seconds."""
+
+    def is_complete(self) -> bool:
+        """True once all that may need a key set is known."""
+
+
 @attrs.define
 class _Follower:
-    """One key set that is wanted. State: what is known of it, and how the last try went."""
+    """A key set that is needed. State: its keys, and how the last try went."""
 
     wanted: Wanted
     timeout_seconds: float
@@ -68,10 +79,10 @@ class KeySource:
     name = "jwks"
 
     def __init__(
-        self, world: World, *, fetch: Fetch = fetch_keys, client: Callable[[], httpx.AsyncClient] = _new_client
+        self, demand: KeySetDemand, *, fetch: Fetch = fetch_keys, client: Callable[[], httpx.AsyncClient] = _new_client
     ) -> None:
-        """``client`` makes what requests are sent with, one for each time that keys are fetched."""
-        self._world = world
+        """``client`` makes the HTTP client of a fetch; each fetch has its own."""
+        self._demand = demand
         self._fetch = fetch
         self._client = client
         self._followers: dict[Wanted, _Follower] = {}
@@ -81,8 +92,8 @@ class KeySource:
     def __repr__(self) -> str:
         return f"<KeySource of {len(self._followers)} key sets {'synced' if self._synced else 'not synced'}>"
 
-    def published(self) -> None:
-        """The World has changed: look at its policies again."""
+    def wake(self) -> None:
+        """The demand may have changed."""
         self._wake.set()
 
     def statistics(self) -> KeySourceStatistics:
@@ -115,7 +126,7 @@ class KeySource:
             task_status.started()
             while True:
                 self._wake = trio.Event()
-                wanted = dict(_wanted(self._world))
+                wanted = self._demand.wanted_key_sets()
                 for gone in [w for w in self._followers if w not in wanted]:
                     follower = self._followers.pop(gone)
                     follower.scope.cancel()
@@ -132,9 +143,8 @@ class KeySource:
                 await self._wake.wait()
 
     def _is_complete(self) -> bool:
-        """Whether all policies are known, and each of their key sets has been asked for."""
-        others = set(self._world.unsynced()) - {self.name}
-        return not others and all(f.tried for f in self._followers.values())
+        """True once all policies are known, and each of their key sets has been requested."""
+        return self._demand.is_complete() and all(f.tried for f in self._followers.values())
 
     async def _follow(self, follower: _Follower, events: trio.MemorySendChannel[Event]) -> None:
         backoff = Backoff(limit_seconds=RETRY_LIMIT_SECONDS)
@@ -169,14 +179,14 @@ class KeySource:
         follower.trouble = reason
 
 
-def _wanted(world: World) -> Iterator[tuple[Wanted, float]]:
-    """The key sets that policies name, each with its timeout in seconds; of several the longest counts."""
+def wanted_by(policies: Iterable[Config]) -> Mapping[Wanted, float]:
+    """The key sets that RequestAuthentications name, each with its timeout in seconds; the longest one counts."""
     found: dict[Wanted, float] = {}
-    for config in world.configs_of.peek("RequestAuthentication"):
+    for config in policies:
         spec: RequestAuthentication = config.spec
         for rule in spec.jwt_rules:
             if not rule.jwks:
                 wanted = Wanted(*key_set_of(rule.issuer, rule.jwks_uri))
                 timeout = rule.timeout.total_seconds() if rule.timeout else TIMEOUT_SECONDS
                 found[wanted] = max(found.get(wanted, 0.0), timeout)
-    yield from found.items()
+    return found

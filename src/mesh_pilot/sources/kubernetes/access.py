@@ -18,11 +18,13 @@ import attrs
 import httpx
 import yaml
 
+from mesh_pilot.sources.base import SourceError
+
 POD = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 CONNECT_SECONDS = 10.0
 
 
-class KubernetesError(Exception):
+class KubernetesError(SourceError):
     """An API server that can't be reached as asked: what is wrong, in one line."""
 
 

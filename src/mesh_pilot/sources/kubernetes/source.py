@@ -46,6 +46,8 @@ class KubernetesSource:
     when and why a kind can't be read.
     """
 
+    has_short_names = True
+
     def __init__(
         self,
         access: Access,

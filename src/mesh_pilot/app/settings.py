@@ -1,4 +1,4 @@
-"""All that a control plane can be told, and the error that says it can't start so. May import: ``sources`` and down."""
+"""The settings of a control plane, and the error that says that it can't start with them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import attrs
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, RpcError
-from mesh_pilot.sources.config_sources import ConfigSourceError
-from mesh_pilot.sources.consul import ConsulError, ConsulSettings
+from mesh_pilot.sources.base import Registry, SourceError
 
 
 class StartError(Exception):
-    """What keeps the control plane from starting, in one line for the operator."""
+    """The reason why a control plane can't start, in one line for the operator."""
 
 
 @attrs.frozen(kw_only=True)
@@ -27,10 +26,8 @@ class Settings:
     mesh_config: Path | None = None
     networks_config: Path | None = None
     secrets_dir: Path | None = None
-    consul: tuple[ConsulSettings, ...] = ()
-    """Datacenters of Consul, the mesh's own first."""
-    consul_short_names: bool | None = None
-    """Whether bare names in Istio objects are services of Consul; None: unless there is Kubernetes."""
+    registries: tuple[Registry, ...] = ()
+    """Registries of services, in order of precedence."""
     mcp_servers: tuple[str, ...] = ()
     """Servers of configuration beside those of mesh config ``configSources``, written as there."""
     mcp_tls: CertificateFiles | None = None
@@ -71,8 +68,8 @@ class Settings:
 
 @contextmanager
 def start_errors() -> Iterator[None]:
-    """Errors of the rooms below, which are one line already, as StartError."""
+    """Raise errors of the rooms below, each one line, as StartError."""
     try:
         yield
-    except (ConfigError, ConfigSourceError, ConsulError, RpcError) as error:
+    except (ConfigError, SourceError, RpcError) as error:
         raise StartError(str(error)) from error

@@ -1,10 +1,10 @@
-"""Builds everything from settings and runs it: one tree of nurseries. Nothing else knows all the parts.
+"""The control plane: everything built from settings and run in one tree of nurseries. Nothing else knows all parts.
 
     async with control_plane(Settings(config_dirs=(Path("config"),))) as plane:
         await plane.wait_ready()
         print(plane.addresses.grpc)
 
-Leaving the block drains. May import: ``ops`` and down.
+Leaving the block drains.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ import structlog
 import trio
 
 from mesh_pilot import __version__
+from mesh_pilot.app.settings import Settings, StartError, start_errors
+from mesh_pilot.app.sources import ConfigSourcesWatch, PolicyKeySets, check_settings, short_name_domain, source_list
 from mesh_pilot.config_api.served_collections import WorldCollections
 from mesh_pilot.config_api.server import McpService
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
@@ -51,8 +53,6 @@ from mesh_pilot.rpc.server import NOT_GRPC
 from mesh_pilot.security.authentication import Authentication, Shown, is_foreign, is_local
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
-from mesh_pilot.settings import Settings, StartError, start_errors
-from mesh_pilot.source_list import ConfigSourcesWatch, check_settings, short_names_in, source_list
 from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.supervisor import Supervisor
@@ -145,9 +145,9 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         world = World(
             domain=settings.domain,
             root_namespace=settings.namespace,
-            short_names_in=short_names_in(settings, sources),
+            short_names_in=short_name_domain(settings, sources),
         )
-        key_source = KeySource(world)
+        key_source = KeySource(PolicyKeySets(world))
         sources.append(key_source)
         for source in sources:
             world.expect(source.name)
@@ -156,7 +156,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         reducer.on_publish(lambda published: watch.published(world, published.revision.changed))
         changes = Changes(world)
         reducer.on_publish(changes.published)
-        reducer.on_publish(lambda _: key_source.published())
+        reducer.on_publish(lambda _: key_source.wake())
         issuer = Issuer(_authority(settings), now=_now)
         catalog = WorldCatalog(world, issuer, split=settings.split_virtual_hosts)
         collections = WorldCollections(world, plane_id_of(sockets.addresses().grpc))

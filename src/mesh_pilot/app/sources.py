@@ -1,23 +1,25 @@
-"""The sources that settings and mesh config name, in the order in which they win. May import: ``settings`` and down."""
+"""The sources that settings and mesh config name, in order of precedence."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+import attrs
 import structlog
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTlsSettingsTlSmode
+from mesh_pilot.app.settings import Settings, StartError, start_errors
 from mesh_pilot.mcp.identity import PlaneIdentity, plane_id_of
 from mesh_pilot.rpc import CertificateFiles, server_tls
-from mesh_pilot.settings import Settings, StartError, start_errors
-from mesh_pilot.sources.base import Source
-from mesh_pilot.sources.config_sources import source_of
-from mesh_pilot.sources.consul import check_files, consul_sources
+from mesh_pilot.sources.base import ShortNames, Source
+from mesh_pilot.sources.config_sources import is_server, source_of
 from mesh_pilot.sources.files import file_source
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
+from mesh_pilot.sources.jwks import KeySource, wanted_by
+from mesh_pilot.sources.jwks.fetch import Wanted
 from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.world import World
 
@@ -27,13 +29,14 @@ Key = tuple[str, ...]
 
 
 def source_list(settings: Settings, address: str) -> list[Source]:
-    """The sources in the order in which they win; ``address``: where gRPC is served."""
+    """The sources in order of precedence; ``address``: where gRPC is served. Raises StartError."""
     files = (_text(settings.mesh_config), _text(settings.networks_config))
     sources: list[Source] = [mesh_source(*files, root_namespace=settings.namespace)]
     credentials = [str(settings.secrets_dir)] if settings.secrets_dir else []
     if settings.config_dirs or credentials:
         sources.append(file_source([str(folder) for folder in settings.config_dirs], credentials=credentials))
-    sources += consul_sources(settings.consul)
+    for registry in settings.registries:
+        sources += registry.sources()
     return [*sources, *_config_sources(settings, address)]
 
 
@@ -63,6 +66,19 @@ def _config_sources(settings: Settings, address: str) -> list[Source]:
     if twice:
         raise StartError(f"config source {twice[0]} is named twice")
     return sources
+
+
+@attrs.frozen
+class PolicyKeySets:
+    """The key sets that the policies of a World name; implements `sources.jwks.KeySetDemand`."""
+
+    world: World
+
+    def wanted_key_sets(self) -> Mapping[Wanted, float]:
+        return wanted_by(self.world.configs_of.peek("RequestAuthentication"))
+
+    def is_complete(self) -> bool:
+        return set(self.world.unsynced()) <= {KeySource.name}
 
 
 class ConfigSourcesWatch:
@@ -96,8 +112,8 @@ class ConfigSourcesWatch:
 
 
 def _config_source(address: str, files: CertificateFiles | None) -> ConfigSource:
-    """A source of a flag, as mesh config would name it. Only servers are connected to with the files of flags."""
-    if files is None or address.startswith(("fs:", "k8s:")):
+    """The source of a flag, as mesh config would name it. The TLS files of flags are for servers only."""
+    if files is None or not is_server(address):
         return ConfigSource(address=address)
     tls = ClientTlsSettings(
         mode=ClientTlsSettingsTlSmode.MUTUAL if files.certificate else ClientTlsSettingsTlSmode.SIMPLE,
@@ -108,12 +124,11 @@ def _config_source(address: str, files: CertificateFiles | None) -> ConfigSource
     return ConfigSource(address=address, tls_settings=tls)
 
 
-def short_names_in(settings: Settings, sources: Sequence[Source]) -> str:
-    """The domain that bare names in Istio objects belong to; empty: that of their namespace's services."""
-    wanted = settings.consul_short_names
-    if wanted is None:
-        wanted = not any(source.name.startswith("k8s:") for source in sources)
-    return f"service.{settings.consul[0].domain}" if settings.consul and wanted else ""
+def short_name_domain(settings: Settings, sources: Sequence[Source]) -> str:
+    """The domain that bare host names in Istio objects belong to; empty: that of their namespace's services."""
+    is_alone = not any(isinstance(source, ShortNames) and source.has_short_names for source in sources)
+    domains = (registry.short_name_domain(is_alone=is_alone) for registry in settings.registries)
+    return next(filter(None, domains), "")
 
 
 def _text(path: Path | None) -> str | None:
@@ -121,7 +136,7 @@ def _text(path: Path | None) -> str | None:
 
 
 def check_settings(settings: Settings) -> None:
-    """Raise StartError for what a source would wait for patiently, but which at start is a mistake."""
+    """Raise StartError for what a source would retry patiently, but which is a mistake at start."""
     for folder in (*settings.config_dirs, *filter(None, [settings.secrets_dir])):
         try:
             any(folder.iterdir())
@@ -134,5 +149,5 @@ def check_settings(settings: Settings) -> None:
             load_mesh_networks(str(settings.networks_config))
         if settings.tls is not None:
             server_tls(settings.tls)
-        for datacenter in settings.consul:
-            check_files(datacenter.agent)
+        for registry in settings.registries:
+            registry.check()

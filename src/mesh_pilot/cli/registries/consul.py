@@ -14,7 +14,7 @@ from mesh_pilot.cli.options import FlagType, duration
 
 if TYPE_CHECKING:
     from mesh_pilot.model.service import Protocol
-    from mesh_pilot.sources.consul import Agent, ConsulSettings
+    from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
 
 _FILE = click.Path(path_type=Path)
 _FEW_QUERIES = 16
@@ -89,8 +89,18 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
 """Each flag with what click takes of it. All variables begin with ``MESH_PILOT_CONSUL_``."""
 
 
-def consul_settings(flags: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[ConsulSettings, ...]:
-    """What to follow, the first being the mesh's own datacenter; empty where no agent is named.
+def consul_registry(flags: Mapping[str, Any], environment: Mapping[str, str]) -> ConsulRegistry | None:
+    """The datacenters of flags and environment; None if no agent is named. Raises UsageError."""
+    datacenters = consul_datacenters(flags, environment)
+    if not datacenters:
+        return None
+    from mesh_pilot.sources.consul import ConsulRegistry
+
+    return ConsulRegistry(datacenters, flags["consul_short_names"])
+
+
+def consul_datacenters(flags: Mapping[str, Any], environment: Mapping[str, str]) -> tuple[ConsulSettings, ...]:
+    """The datacenters to follow, the mesh's own first; empty if no agent is named.
 
     Consul's own variables count where a flag (or its variable) does not say otherwise. Raises UsageError.
     """

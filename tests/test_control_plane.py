@@ -13,12 +13,12 @@ from google.protobuf.json_format import ParseDict
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
-from mesh_pilot.bootstrap import control_plane
+from mesh_pilot.app.control_plane import control_plane
+from mesh_pilot.app.settings import StartError
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.events import Event
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, Status, client_tls, open_channel
-from mesh_pilot.settings import StartError
 from mesh_pilot.sources.files import FileSourceStatistics
 from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually
