@@ -16,9 +16,9 @@ from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest, Server
 from mesh_pilot.app.control_plane import control_plane
 from mesh_pilot.app.settings import StartError
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
-from mesh_pilot.model.events import Event
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, Status, client_tls, open_channel
+from mesh_pilot.sources.base import EventSender
 from mesh_pilot.sources.files import FileSourceStatistics
 from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually
@@ -70,7 +70,7 @@ class Silent:
 
     async def run(
         self,
-        events: trio.MemorySendChannel[Event],
+        events: EventSender,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:

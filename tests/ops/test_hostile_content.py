@@ -25,7 +25,7 @@ from mesh_pilot.model.service import Endpoint, Port, Protocol, Service, ServiceK
 from mesh_pilot.ops.overview import PAGES
 from mesh_pilot.ops.page import ROWS
 from mesh_pilot.rpc import Cardinality, open_channel
-from mesh_pilot.sources.base import SourceStatistics
+from mesh_pilot.sources.base import EventSender, SourceStatistics
 from mesh_pilot.sources.files.source import FileSourceStatistics
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane, settings
@@ -42,9 +42,7 @@ class Nonsense:
         self.name = BYTES
         self.events = events
 
-    async def run(
-        self, events: trio.MemorySendChannel[Event], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def run(self, events: EventSender, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
         for event in (*self.events, Synced(self.name)):
             await events.send(event)

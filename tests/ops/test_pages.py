@@ -24,14 +24,14 @@ from starlette.routing import Route
 from mesh_pilot import __version__
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
-from mesh_pilot.model.events import Event, Synced
+from mesh_pilot.model.events import Synced
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT
 from mesh_pilot.ops import world_pages
 from mesh_pilot.ops.app import debug_app
 from mesh_pilot.ops.overview import PAGES
 from mesh_pilot.rpc import Cardinality, open_channel
-from mesh_pilot.sources.base import SourceStatistics
+from mesh_pilot.sources.base import EventSender, SourceStatistics
 from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane, settings
 
@@ -284,9 +284,7 @@ class Silent:
 
     name = "consul"
 
-    async def run(
-        self, events: trio.MemorySendChannel[Event], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def run(self, events: EventSender, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         task_status.started()
         await events.send(Synced(self.name))
         await trio.sleep_forever()

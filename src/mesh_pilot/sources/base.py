@@ -99,6 +99,13 @@ class ShortNames(Protocol):
     has_short_names: bool
 
 
+class EventSender(Protocol):
+    """The end of a channel that a source sends its events into."""
+
+    async def send(self, value: Event, /) -> None:
+        """Wait until the event is taken. Cancelled, it is not sent."""
+
+
 class Source(Protocol):
     """A feed of events: owns its connection, and never lets one bad object stop the rest."""
 
@@ -107,7 +114,7 @@ class Source(Protocol):
 
     async def run(
         self,
-        events: trio.MemorySendChannel[Event],
+        events: EventSender,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:

@@ -9,7 +9,7 @@ import structlog
 import trio
 
 from mesh_pilot.model.events import Event, Synced
-from mesh_pilot.sources.base import Backoff, Source, SourceStatistics
+from mesh_pilot.sources.base import Backoff, EventSender, Source, SourceStatistics
 
 log = structlog.get_logger(scope="sources")
 
@@ -50,14 +50,12 @@ class SupervisorStatistics:
 
 
 class Supervisor:
-    """Runs one source and passes on its events.
+    """Runs one source, which sends its events through it.
 
-    State: where the source is in its life, and what `statistics` tells.
+    State: where the source is in its life, whether anyone still receives events, and the counters of `statistics`.
     """
 
-    def __init__(
-        self, source: Source, events: trio.MemorySendChannel[Event], *, backoff: Backoff | None = None
-    ) -> None:
+    def __init__(self, source: Source, events: EventSender, *, backoff: Backoff | None = None) -> None:
         self.source = source
         self._events = events
         self._backoff = backoff or Backoff()
@@ -68,6 +66,7 @@ class Supervisor:
         self._synced_since: float | None = None
         self._last_event: float | None = None
         self._sent = 0
+        self._is_broken = False
 
     def __repr__(self) -> str:
         return f"<Supervisor of {self.source.name}: {self._state}, {self._restarts} restarts>"
@@ -92,52 +91,47 @@ class Supervisor:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the source until cancelled, starting it again whenever it dies.
 
-        Returns if the source returns. Raises only what is not the source's doing: cancellation, and a group of one
+        Returns if the source returns. Raises only what is not the source's doing: cancellation, and
         trio.BrokenResourceError when nobody receives events any more.
         """
         task_status.started()
         try:
-            while not await self._survives():
+            while not await self._run_once():
                 self._state = SourceState.WAITING
                 await trio.sleep(self._backoff.next_seconds())
                 self._restarts += 1
         finally:
             self._state = SourceState.ENDED
 
-    async def _survives(self) -> bool:
-        """One life of the source: whether it ended by itself, in peace."""
+    async def _run_once(self) -> bool:
+        """Run the source once; True if it returned, False if it raised."""
         self._state = SourceState.SYNCING
         self._synced_since = None
         started = trio.current_time()
-        inlet, outlet = trio.open_memory_channel[Event](0)
-        error: Exception | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._pass_on, outlet)
-            async with inlet:
-                try:
-                    await self.source.run(inlet)
-                except Exception as raised:
-                    error = raised
-        if error is not None:
+        try:
+            await self.source.run(self)
+        except Exception as error:
+            if self._is_broken:
+                raise trio.BrokenResourceError from error
             if trio.current_time() - started >= self._backoff.limit_seconds:
                 self._backoff.reset()
             self._died(error)
-        return error is None
+            return False
+        return True
 
-    async def _pass_on(self, outlet: trio.MemoryReceiveChannel[Event]) -> None:
-        """Hand the source's events on, one at a time: a slow reducer slows the source, not memory."""
-        async with outlet:
-            async for event in outlet:
-                await self._events.send(event)
-                self._sent += 1
-                self._last_event = trio.current_time()
-                if isinstance(event, Synced):
-                    self._synced()
-
-    def _synced(self) -> None:
-        self._state = SourceState.SYNCED
-        self._synced_since = trio.current_time()
-        self._ever_synced.set()
+    async def send(self, event: Event, /) -> None:
+        """Pass an event of the source on, and count it: a slow reducer slows the source, not memory."""
+        try:
+            await self._events.send(event)
+        except trio.BrokenResourceError:
+            self._is_broken = True
+            raise
+        self._sent += 1
+        self._last_event = trio.current_time()
+        if isinstance(event, Synced):
+            self._state = SourceState.SYNCED
+            self._synced_since = trio.current_time()
+            self._ever_synced.set()
 
     def _died(self, error: Exception) -> None:
         """Log it: in full the first time, in a line while it stays the same."""

@@ -11,7 +11,7 @@ import trio
 
 from mesh_pilot.model.config import Config, ConfigError, Origin, Problem
 from mesh_pilot.model.events import Event, Synced
-from mesh_pilot.sources.base import Backoff
+from mesh_pilot.sources.base import Backoff, EventSender
 from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.consul.api import Answer, ConsulApi, open_api
 from mesh_pilot.sources.consul.configs import Value, location_of, read_config, read_tree
@@ -68,7 +68,7 @@ class _Run:
     """What lives as long as one run. Services are followed in scopes of their own, by name."""
 
     api: ConsulApi
-    events: trio.MemorySendChannel[Event]
+    events: EventSender
     nursery: trio.Nursery
     line: Line
     crowd: Crowd
@@ -129,7 +129,7 @@ class ConsulSource:
 
     async def run(
         self,
-        events: trio.MemorySendChannel[Event],
+        events: EventSender,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:

@@ -13,7 +13,7 @@ import trio
 
 from mesh_pilot.config.kinds import reason_ignored
 from mesh_pilot.model.events import Event, Synced
-from mesh_pilot.sources.base import IgnoredKind
+from mesh_pilot.sources.base import EventSender, IgnoredKind
 from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.files.content import Content, Entry, Gone, Ignored, Place, Reading, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
@@ -109,7 +109,7 @@ class FileSource:
 
     async def run(
         self,
-        events: trio.MemorySendChannel[Event],
+        events: EventSender,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:

@@ -16,8 +16,8 @@ import trio
 
 from mesh_pilot.api.istio.security.v1beta1 import RequestAuthentication
 from mesh_pilot.model.config import Config
-from mesh_pilot.model.events import Delete, Event, KeySet, Replace, Synced, Upsert, item_key, key_set_of
-from mesh_pilot.sources.base import THE_OTHERS, Backoff
+from mesh_pilot.model.events import Delete, KeySet, Replace, Synced, Upsert, item_key, key_set_of
+from mesh_pilot.sources.base import THE_OTHERS, Backoff, EventSender
 from mesh_pilot.sources.jwks.fetch import FetchError, Wanted, fetch_keys
 
 REFRESH_SECONDS = 1200.0
@@ -112,7 +112,7 @@ class KeySource:
 
     async def run(
         self,
-        events: trio.MemorySendChannel[Event],
+        events: EventSender,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
@@ -146,7 +146,7 @@ class KeySource:
         """True once all policies are known, and each of their key sets has been requested."""
         return self._demand.is_complete() and all(f.tried for f in self._followers.values())
 
-    async def _follow(self, follower: _Follower, events: trio.MemorySendChannel[Event]) -> None:
+    async def _follow(self, follower: _Follower, events: EventSender) -> None:
         backoff = Backoff(limit_seconds=RETRY_LIMIT_SECONDS)
         with follower.scope:
             while True:

@@ -15,7 +15,7 @@ from mesh_pilot.config.decode import decode
 from mesh_pilot.config.kinds import KINDS, Kind
 from mesh_pilot.model.config import ConfigError, Origin
 from mesh_pilot.model.events import Event, Synced
-from mesh_pilot.sources.base import Backoff
+from mesh_pilot.sources.base import Backoff, EventSender
 from mesh_pilot.sources.beside import beside, has_many_values
 from mesh_pilot.sources.kubernetes.access import Access
 from mesh_pilot.sources.kubernetes.follow import Object, follow
@@ -66,7 +66,7 @@ class KubernetesSource:
         self._paths: dict[str, str] = {}
         self._unlisted: set[str] = set(kinds)
         self._trouble: dict[str, tuple[float, str]] = {}
-        self._events: trio.MemorySendChannel[Event] | None = None
+        self._events: EventSender | None = None
         self._turn = trio.Lock()
         """Held while events are sent: what changes while the first picture is sent comes after it."""
 
@@ -93,7 +93,7 @@ class KubernetesSource:
 
     async def run(
         self,
-        events: trio.MemorySendChannel[Event],
+        events: EventSender,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:

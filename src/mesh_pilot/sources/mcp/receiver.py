@@ -20,6 +20,7 @@ from mesh_pilot.mcp.messages import McpResource, McpResponse, MessageStream
 from mesh_pilot.mcp.wire import Dialect
 from mesh_pilot.model.config import ConfigError, Severity
 from mesh_pilot.model.events import Event, Synced
+from mesh_pilot.sources.base import EventSender
 from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.mcp.pacing import FirstRequests, NackBackoff
 from mesh_pilot.sources.mcp.sink import AppliedResponse, RejectedResource, Sink
@@ -110,7 +111,7 @@ class McpReceiver:
             traffic=self.traffic.statistics(),
         )
 
-    async def run(self, events: trio.MemorySendChannel[Event]) -> None:
+    async def run(self, events: EventSender) -> None:
         """Send the events of all streams, for one run of the source. Begins with a snapshot.
 
         Events outlive the stream that brought them: none is lost if it breaks.

@@ -26,7 +26,6 @@ import trio
 from mesh_pilot.mcp.collections import COLLECTIONS
 from mesh_pilot.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity
 from mesh_pilot.mcp.wire import SINK_PATH, SourceDialect
-from mesh_pilot.model.events import Event
 from mesh_pilot.rpc import (
     Cardinality,
     GRPCError,
@@ -39,6 +38,7 @@ from mesh_pilot.rpc import (
     serve,
 )
 from mesh_pilot.rpc.net import address_of
+from mesh_pilot.sources.base import EventSender
 from mesh_pilot.sources.mcp.receiver import ANSWER_TIMEOUT_SECONDS, McpReceiver, StreamEnded
 from mesh_pilot.sources.mcp.statistics import SinkServerStatistics
 
@@ -99,7 +99,7 @@ class SinkServer:
 
     async def run(
         self,
-        events: trio.MemorySendChannel[Event],
+        events: EventSender,
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
