@@ -75,7 +75,7 @@ async def test_a_killed_leader_costs_nothing_that_is_served(tmp_path: Path, free
             assert len(follower.picture.items) == 4
 
 
-@pytest.mark.parametrize("max_queries", [600, 150], ids=["all at once", "crowded"])
+@pytest.mark.parametrize("max_queries", [600, 150], ids=["all at once", "sharing"])
 async def test_five_hundred_services_of_four_instances(tmp_path: Path, free_ports: Ports, max_queries: int) -> None:
     services, instances = 500, 4
     async with real_consul(tmp_path, free_ports(4)) as consul:
@@ -133,5 +133,5 @@ async def test_a_restart_is_no_trouble_under_the_limit_that_consul_has_by_itself
             source = ConsulSource("consul", ConsulSettings(agent=Agent(consul.address)))
             async with running(source, room=5000) as follower:
                 await follower.until_synced()
-                await eventually(lambda s=source: s.statistics().under_way >= 40, what="all seats are taken")
+                await eventually(lambda s=source: s.statistics().under_way >= 40, what="all slots are taken")
                 assert source.statistics().failures == 0

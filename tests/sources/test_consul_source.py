@@ -291,12 +291,12 @@ async def filled(consul: Consul, count: int) -> list[str]:
     return names
 
 
-async def test_an_idle_crowd_asks_nothing_and_a_flap_costs_a_constant_number(consul: Consul) -> None:
+async def test_idle_services_without_slots_ask_nothing_and_a_flap_costs_a_constant_number(consul: Consul) -> None:
     names = await filled(consul, 30)
     timing = attrs.evolve(QUICK, sweep_seconds=30.0)
     async with following(consul.address, max_queries=16, timing=timing) as (source, follower):
         held = 7 + 4  # with the catalog, the nodes, and the critical and warning checks
-        await eventually(lambda: source.statistics().under_way == held, what="seats are taken")
+        await eventually(lambda: source.statistics().under_way == held, what="slots are taken")
         await eventually(lambda: source.statistics().waiting == 23, what="others wait")
         # Whoever was read before the nodes were is read again, once.
         await eventually(lambda: source.statistics().queries >= 2 * held + 1 + 23, what="all is asked at least once")
@@ -314,7 +314,7 @@ async def test_an_idle_crowd_asks_nothing_and_a_flap_costs_a_constant_number(con
 
 
 @pytest.mark.parametrize("status", ["warn", "fail"])
-async def test_in_a_crowd_every_flap_is_seen(consul: Consul, status: str) -> None:
+async def test_with_more_services_than_slots_every_flap_is_seen(consul: Consul, status: str) -> None:
     names = await filled(consul, 20)
     async with following(consul.address, **CROWDED, warning=WarningRule.OUT) as (_, follower):
         for _ in range(2):
@@ -329,7 +329,7 @@ async def test_in_a_crowd_every_flap_is_seen(consul: Consul, status: str) -> Non
         assert not any(isinstance(e, Rejected | Delete) for e in follower.events)
 
 
-async def test_in_a_crowd_instances_come_change_and_go(consul: Consul) -> None:
+async def test_with_more_services_than_slots_instances_come_change_and_go(consul: Consul) -> None:
     names = await filled(consul, 20)
     async with following(consul.address, **CROWDED) as (_, follower):
         for name in names:
@@ -348,7 +348,7 @@ async def test_in_a_crowd_instances_come_change_and_go(consul: Consul) -> None:
         await follower.until(lambda picture: host(names[3]) not in picture.items)
 
 
-async def test_in_a_crowd_a_node_that_changes_or_fails_is_seen(consul: Consul) -> None:
+async def test_with_more_services_than_slots_a_node_that_changes_or_fails_is_seen(consul: Consul) -> None:
     names = [f"s-{number:02}" for number in range(20)]
     node = {"Node": "vm-1", "Address": "10.1.0.1"}
     for name in names:
@@ -364,7 +364,7 @@ async def test_in_a_crowd_a_node_that_changes_or_fails_is_seen(consul: Consul) -
             await until_at(follower, name)
 
 
-async def test_a_crowd_survives_an_outage_in_which_things_changed(consul: Consul) -> None:
+async def test_services_without_slots_survive_an_outage_in_which_things_changed(consul: Consul) -> None:
     names = await filled(consul, 20)
     async with cable(consul.port) as line, following(line.address, **CROWDED) as (source, follower):
         line.cut()

@@ -152,7 +152,7 @@ async def test_a_catalog_that_does_not_take_the_filter_is_asked_without_it() -> 
         await eventually(lambda: source.statistics().stale_seconds == 0, what="all is well")
 
 
-async def test_a_crowd_without_the_summary_reads_all_services_to_find_the_one_that_changed() -> None:
+async def test_with_more_services_than_slots_and_no_summary_all_are_read_after_a_change() -> None:
     names = [f"s-{number:02}" for number in range(20)]
     timing = attrs.evolve(TIMING, trigger_pace_seconds=0.01)
     async with consul_stub() as stub:
@@ -165,13 +165,13 @@ async def test_a_crowd_without_the_summary_reads_all_services_to_find_the_one_th
         async with following(stub, max_queries=16, timing=timing) as (source, follower):
             stub.answer(CATALOG, {name: [] for name in ("web", *names)}, index=6)
             await follower.until(lambda picture: len(picture.items) == 2 * 21)
-            await eventually(lambda: source.statistics().waiting == 14, what="seats are taken")
+            await eventually(lambda: source.statistics().waiting == 14, what="slots are taken")
             stub.answer("/v1/health/service/s-07", [entry("10.0.0.2"), entry("10.0.0.3")], index=9)
             stub.answer(CATALOG, {name: [] for name in ("web", *names)}, index=9)
             await follower.until(lambda picture: "10.0.0.3" in str(picture.items))
 
 
-async def test_in_a_crowd_a_stale_server_that_lags_is_asked_again() -> None:
+async def test_with_more_services_than_slots_a_stale_server_that_lags_is_asked_again() -> None:
     names = [f"s-{number:02}" for number in range(20)]
     async with consul_stub() as stub:
         for state in ("critical", "warning"):
@@ -182,7 +182,7 @@ async def test_in_a_crowd_a_stale_server_that_lags_is_asked_again() -> None:
         async with following(stub, max_queries=16, consistency=Consistency.STALE) as (source, follower):
             stub.answer(CATALOG, {name: [] for name in ("web", *names)}, index=6)
             await follower.until(lambda picture: len(picture.items) == 2 * 21)
-            await eventually(lambda: source.statistics().waiting == 14, what="seats are taken")
+            await eventually(lambda: source.statistics().waiting == 14, what="slots are taken")
             await eventually(lambda: stub.counts()["/v1/health/state/critical"] == 2, what="it waits for checks")
             asked = stub.counts()
             held = {a.path for a in stub.asked if a.path.startswith("/v1/health/service/") and "index" in a.parameters}
@@ -194,7 +194,7 @@ async def test_in_a_crowd_a_stale_server_that_lags_is_asked_again() -> None:
             await follower.until(lambda picture: "10.0.0.3" in str(picture.items))
 
 
-async def test_a_crowd_has_no_more_connections_than_it_may() -> None:
+async def test_more_services_than_slots_have_no_more_connections_than_allowed() -> None:
     names = [f"s-{number:03}" for number in range(100)]
     most = 0
     async with consul_stub() as stub:

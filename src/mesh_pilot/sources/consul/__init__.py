@@ -2,11 +2,12 @@
 
     source = ConsulSource("consul", ConsulSettings(Agent("http://127.0.0.1:8500")))
 
-`settings` is what can be set; `api` asks Consul over one httpx client, through python-consul2, on the
-connections of `pool`; `follow` is one blocking query after another, and `line` what all of them do while Consul does
-not answer; `crowd`, `triggers` and `sweeper` share out few queries among many services, `narrowing` rules services
-out; `instance` and `mapping` say what a service of Consul means to a mesh; `configs` reads objects of the KV store;
-`source` holds it together.
+- `settings`: all that can be set.
+- `api`: queries over one httpx client, through python-consul2, on the connections of `connections`.
+- `blocking_query`: one query again and again, and what all of them do during an outage.
+- `query_pool`, `change_finder`: few queries for many services. `service_filter`: the services that need none.
+- `instance`, `mapping`: a service of Consul in the terms of the mesh. `configs`: objects of the KV store.
+- `source`: the source itself.
 
 Rules of blocking queries: Consul, "HTTP API: Features, Blocking Queries". May import: ``config``, ``model``, ``api``.
 """

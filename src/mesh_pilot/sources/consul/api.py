@@ -23,8 +23,8 @@ import structlog
 from consul import base
 
 from mesh_pilot.sources.base import SourceError
-from mesh_pilot.sources.consul.narrowing import catalog_filter
-from mesh_pilot.sources.consul.pool import ConnectionStack
+from mesh_pilot.sources.consul.connections import ConnectionStack
+from mesh_pilot.sources.consul.service_filter import catalog_filter
 from mesh_pilot.sources.consul.settings import Agent, Consistency, ConsulSettings, Tls
 
 log = structlog.get_logger(scope="sources")

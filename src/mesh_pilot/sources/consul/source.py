@@ -1,4 +1,4 @@
-"""The source that follows a Consul datacenter: which services there are, each one's health, and configs in KV."""
+"""The source of a Consul datacenter: its services, their instances with their health, and configs in KV."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.sources.base import Backoff, EventSender
 from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.consul.api import Answer, ConsulApi, open_api
+from mesh_pilot.sources.consul.blocking_query import OutageGate, TakeAnswer, run_blocking_query
+from mesh_pilot.sources.consul.change_finder import ChangeFinder, ChangeTriggers
 from mesh_pilot.sources.consul.configs import Value, location_of, read_config, read_tree
-from mesh_pilot.sources.consul.crowd import Crowd, Member, Query
-from mesh_pilot.sources.consul.follow import Take, follow
 from mesh_pilot.sources.consul.instance import Instance, is_entry, read_instance
-from mesh_pilot.sources.consul.line import Line
 from mesh_pilot.sources.consul.mapping import no_name, read_service
-from mesh_pilot.sources.consul.narrowing import narrowing
+from mesh_pilot.sources.consul.query_pool import PooledService, Query, QueryPool
+from mesh_pilot.sources.consul.service_filter import service_filter
 from mesh_pilot.sources.consul.settings import ConsulSettings
-from mesh_pilot.sources.consul.sweeper import Sweeper
-from mesh_pilot.sources.consul.triggers import Triggers
 from mesh_pilot.sources.published import Precedence, PublishedState
 
 log = structlog.get_logger(scope="sources")
@@ -46,13 +44,13 @@ class ConsulStatistics:
     services: int
     """Services followed."""
     queries: int
-    """How many were sent."""
+    """Queries sent."""
     failures: int
-    """How many of them were not answered as they should be."""
+    """Queries that failed."""
     under_way: int
     """Queries that wait for Consul."""
     waiting: int
-    """Services that hold no query: they are asked for when something says that they may have changed."""
+    """Services without a query of their own: they are read when they may have changed."""
     outages: int
     """How often Consul did not answer at all."""
     stale_seconds: float
@@ -60,49 +58,47 @@ class ConsulStatistics:
     trouble: str
     """Why it does not answer, or what it refuses; empty while all is well."""
     held_back: tuple[str, ...]
-    """What misses something that is not believed to be gone yet."""
+    """The answers in which something is missing that stays in force for now."""
 
 
 @attrs.define
 class _Run:
-    """What lives as long as one run. Services are followed in scopes of their own, by name."""
+    """The state of one run. Each service is followed in a cancel scope, by name."""
 
     api: ConsulApi
     events: EventSender
     nursery: trio.Nursery
-    line: Line
-    crowd: Crowd
-    triggers: Triggers
-    is_crowded: bool = False
-    """Whether there are more services than seats, so that the triggers are followed."""
+    gate: OutageGate
+    pool: QueryPool
+    triggers: ChangeTriggers
+    is_sharing: bool = False
+    """True if there are more services than slots, so that the triggers are followed."""
     followed: dict[str, trio.CancelScope] = attrs.field(factory=dict)
     unanswered: set[str] = attrs.field(factory=set)
-    """What has not been answered once since the run began."""
-    telling: trio.Lock = attrs.field(factory=trio.Lock)
-    """Held while the picture is changed and the change is sent: events go out in the order of what they tell, and
-    nobody is cancelled half-way through telling."""
+    """The queries that have not been answered once since the run began."""
+    publishing: trio.Lock = attrs.field(factory=trio.Lock)
+    """Held while the state is changed and the events are sent: events go out in order, and no task is cancelled between
+    the two."""
 
 
 class ConsulSource:
     """Sends the services of a Consul datacenter and how they change.
 
-    State: `_state`, `_instances` and `_values`, what is known, survive a restart; `_doubted_since`, what misses
-    something that is not believed to be gone yet; `_run`, what lives as long as a run.
+    State: `_state`, `_instances` (of each service, as they are served) and `_values` (of each key in KV, as last read)
+    survive a restart; `_suspect_since`, since when something is missing from an answer that stays in force; `_run`, the
+    state of this run, and the counters of the runs before it.
     """
 
     def __init__(self, name: str, settings: ConsulSettings) -> None:
         self.name = name
         self.settings = settings
-        self._narrowing = narrowing(settings.service_filter, settings.service_tag)
+        self._filter = service_filter(settings.service_filter, settings.service_tag)
         self._state = PublishedState[str](name, Precedence.FIRST)
         self._values: dict[str, Value] = {}
-        """What stands in KV, as it was last read."""
         self._instances: dict[str, tuple[Instance, ...]] = {}
-        """Of each service, as they are served."""
-        self._doubted_since: dict[str, float] = {}
+        self._suspect_since: dict[str, float] = {}
         self._run: _Run | None = None
         self._queries = self._failures = self._outages = 0
-        """Of runs before this one."""
 
     def __repr__(self) -> str:
         state = self.statistics()
@@ -110,7 +106,7 @@ class ConsulSource:
 
     def statistics(self) -> ConsulStatistics:
         run = self._run
-        down_since = run.line.down_since if run else None
+        down_since = run.gate.down_since if run else None
         return ConsulStatistics(
             items=len(self._state),
             rejected=len(self._state.rejections()),
@@ -118,13 +114,13 @@ class ConsulSource:
             waiting_for=self._waiting_for(),
             services=len(run.followed) if run else 0,
             queries=self._queries + (run.api.http.requests if run else 0),
-            failures=self._failures + (run.crowd.failures if run else 0),
-            under_way=run.crowd.under_way if run else 0,
-            waiting=run.crowd.waiting if run else 0,
-            outages=self._outages + (run.line.outages if run else 0),
+            failures=self._failures + (run.pool.failures if run else 0),
+            under_way=run.pool.under_way if run else 0,
+            waiting=run.pool.pending if run else 0,
+            outages=self._outages + (run.gate.outages if run else 0),
             stale_seconds=0.0 if down_since is None else trio.current_time() - down_since,
             trouble=self._trouble(),
-            held_back=tuple(sorted(self._doubted_since)),
+            held_back=tuple(sorted(self._suspect_since)),
         )
 
     async def run(
@@ -141,22 +137,22 @@ class ConsulSource:
         timing = self.settings.timing
         async with open_api(self.settings) as api, trio.open_nursery() as nursery:
             backoff = Backoff(timing.retry_seconds, timing.retry_limit_seconds)
-            line = Line(self.name, partial(api.services, 0, 0), backoff)
-            crowd = Crowd(self.settings)
-            triggers = Triggers(crowd, Sweeper(crowd, api.summary, timing), self._services_on)
-            self._run = run = _Run(api, events, nursery, line, crowd, triggers)
+            gate = OutageGate(self.name, partial(api.services, 0, 0), backoff)
+            pool = QueryPool(self.settings)
+            triggers = ChangeTriggers(pool, ChangeFinder(pool, api.summary, timing), self._services_on)
+            self._run = run = _Run(api, events, nursery, gate, pool, triggers)
             try:
                 run.unanswered = {CATALOG, *([CONFIGS] if self.settings.config_prefix else [])}
                 task_status.started()
-                nursery.start_soon(line.run)
+                nursery.start_soon(gate.run)
                 if self.settings.config_prefix:
                     tree = partial(api.tree, self.settings.config_prefix)
                     nursery.start_soon(self._follow, run, CONFIGS, tree, partial(self._take_configs, run))
                 await self._follow(run, CATALOG, api.services, partial(self._take_catalog, run))
             finally:
                 self._queries += api.http.requests
-                self._failures += run.crowd.failures
-                self._outages += line.outages
+                self._failures += run.pool.failures
+                self._outages += gate.outages
                 self._run = None
 
     async def _follow(
@@ -164,25 +160,25 @@ class ConsulSource:
         run: _Run,
         what: str,
         query: Query,
-        take: Take,
+        take: TakeAnswer,
         *,
-        member: Member | None = None,
+        service: PooledService | None = None,
         pace_seconds: float | None = None,
     ) -> None:
-        await follow(what, query, take, run.line, run.crowd, self.settings, member, pace_seconds)
+        await run_blocking_query(what, query, take, run.gate, run.pool, self.settings, service, pace_seconds)
 
-    def _mind_the_crowd(self, run: _Run) -> None:
-        """Follow the triggers where there are more services than seats, from then on."""
-        if len(run.followed) > run.crowd.seats and not run.is_crowded:
-            run.is_crowded = True
+    def _share_queries(self, run: _Run) -> None:
+        """Follow the triggers as soon as there are more services than slots."""
+        if len(run.followed) > run.pool.slots and not run.is_sharing:
+            run.is_sharing = True
             log.info(
                 "more Consul services than concurrent queries; some share a query",
                 source=self.name,
-                seats=run.crowd.seats,
+                slots=run.pool.slots,
             )
-            run.nursery.start_soon(run.triggers.sweeper.run)
+            run.nursery.start_soon(run.triggers.finder.run)
             pace = self.settings.timing.trigger_pace_seconds
-            for what, query, take in run.triggers.followed(run.api):
+            for what, query, take in run.triggers.queries(run.api):
                 run.nursery.start_soon(partial(self._follow, run, what, query, take, pace_seconds=pace))
 
     def _services_on(self, node: str) -> list[str]:
@@ -191,65 +187,64 @@ class ConsulSource:
     # -- answers
 
     async def _take_catalog(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
-        """The names of services: follow those that are new, let go of those that are gone."""
+        """Take the names of services: follow those that are new, drop those that are gone."""
         wanted = self._wanted(answer.data)
         names = frozenset(name for name in wanted if _can_be_asked_for(name))
-        async with run.telling:
+        async with run.publishing:
             known = run.followed.keys() | {name for name in map(_service_at, self._state.locations) if name}
             gone = known - wanted
-            seconds = self._doubt(CATALOG, is_lost or not names, bool(gone))
+            seconds = self._keep_seconds(CATALOG, is_lost or not names, bool(gone))
             new = sorted(names - run.followed.keys())
             run.followed |= {name: trio.CancelScope() for name in new}
-            self._mind_the_crowd(run)
+            self._share_queries(run)
             await run.triggers.take_index("catalog", answer, is_lost)
             for name in new:
                 run.unanswered.add(_service(name))
                 run.nursery.start_soon(self._follow_service, run, name, run.followed[name])
-            events = [] if seconds else [event for name in sorted(gone) for event in self._let_go(run, name)]
+            events = [] if seconds else [event for name in sorted(gone) for event in self._drop_service(run, name)]
             for name in sorted(wanted - names):
                 events += self._state.refuse(_service(name), (no_name(name),))
-            await self._say(run, CATALOG, events)
+            await self._publish(run, CATALOG, events)
             return seconds or None
 
-    def _let_go(self, run: _Run, name: str) -> Sequence[Event]:
-        """A service is gone."""
+    def _drop_service(self, run: _Run, name: str) -> Sequence[Event]:
         if name in run.followed:
             run.followed.pop(name).cancel()
         run.unanswered.discard(_service(name))
-        self._doubted_since.pop(_service(name), None)
+        self._suspect_since.pop(_service(name), None)
         self._instances.pop(name, None)
         return self._state.drop(_service(name))
 
     def _wanted(self, data: object) -> frozenset[str]:
-        """The services of a catalog that the mesh is to have."""
+        """The services of a catalog that belong in the mesh."""
         if not isinstance(data, Mapping):
             return frozenset()
-        admits = self._narrowing.admits
+        admits = self._filter.admits
         return frozenset(
             name for name, tags in data.items() if name not in ("", OWN_SERVICE) and admits(name, _texts(tags))
         )
 
     async def _follow_service(self, run: _Run, name: str, scope: trio.CancelScope) -> None:
         query, take = partial(run.api.instances, name), partial(self._take_service, run, name)
-        with scope, run.crowd.member(name) as member:
-            if run.is_crowded:
-                # What is read before the triggers are would be read again.
+        with scope, run.pool.service(name) as service:
+            if run.is_sharing:
+                # A service that is read before the triggers are would be read again.
                 with trio.move_on_after(self.settings.timing.connect_seconds):
                     await run.triggers.begun.wait()
-            await self._follow(run, _service(name), query, take, member=member)
+            await self._follow(run, _service(name), query, take, service=service)
 
     async def _take_service(self, run: _Run, name: str, answer: Answer, is_lost: bool) -> float | None:
-        """The instances of a service."""
+        """Take the instances of a service."""
         where = _service(name)
         entries = answer.data if isinstance(answer.data, list) else []
         found = tuple(map(read_instance, filter(is_entry, entries)))
         strays = len(entries) - len(found)
-        async with run.telling:
+        async with run.publishing:
             there = {(instance.node, instance.id) for instance in found}
             gone = [i for i in self._instances.get(name, ()) if (i.node, i.id) not in there]
-            seconds = self._doubt(where, is_lost or not found or bool(strays), bool(gone))
+            seconds = self._keep_seconds(where, is_lost or not found or bool(strays), bool(gone))
             self._instances[name] = (*found, *gone) if seconds else found
-            await self._say(run, where, self._read_service(name, self._instances[name], strays))
+            await self._publish(run, where, self._read_service(name, self._instances[name], strays))
             return seconds or None
 
     def _read_service(self, name: str, instances: Sequence[Instance], strays: int) -> Sequence[Event]:
@@ -259,18 +254,18 @@ class ConsulSource:
             reading = read_service(name, instances, self.settings)
         except Exception as error:
             log.error("internal error over a service", source=self.name, service=name, exc_info=error)
-            return self._state.refuse(where, (_mistake_of_ours(error),))
+            return self._state.refuse(where, (_internal_error(error),))
         if reading.service is None and reading.problems:
             return self._state.refuse(where, (*reading.problems, *odd))
         return self._state.put(where, reading.items(), (*reading.problems, *odd))
 
     async def _take_configs(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
-        """All objects in the KV store; only those that differ are parsed."""
+        """Take all objects in the KV store; only those that differ are parsed."""
         values, problems = read_tree(answer.data)
         prefix = location_of(self.settings.config_prefix)
-        async with run.telling:
+        async with run.publishing:
             gone = sorted(self._values.keys() - values.keys())
-            seconds = self._doubt(CONFIGS, is_lost or not values, bool(gone))
+            seconds = self._keep_seconds(CONFIGS, is_lost or not values, bool(gone))
             events = list(self._state.put(prefix, (), problems))
             for key in () if seconds else gone:
                 del self._values[key]
@@ -281,40 +276,40 @@ class ConsulSource:
                     config = await beside(is_large, partial(self._read_config, key, value))
                     self._values[key] = value
                     events += self._taken(location_of(key), config)
-            await self._say(run, CONFIGS, events)
+            await self._publish(run, CONFIGS, events)
             return seconds or None
 
     def _read_config(self, key: str, value: Value) -> Config | ConfigError:
-        """The object at a key, or what is wrong with it; changes nothing, and may run in a thread."""
+        """The object at a key, or what is wrong with it. It changes nothing, and may run in a thread."""
         try:
             return read_config(self.settings.config_prefix, key, value, self.name)
         except ConfigError as error:
             return error
         except Exception as error:
             log.error("internal error while decoding an object", source=self.name, key=key, exc_info=error)
-            return ConfigError(Origin(self.name, location_of(key)), None, (_mistake_of_ours(error),))
+            return ConfigError(Origin(self.name, location_of(key)), None, (_internal_error(error),))
 
     def _taken(self, where: str, config: Config | ConfigError) -> Sequence[Event]:
         if isinstance(config, ConfigError):
             return self._state.refuse(where, config.problems, line=config.origin.line)
         return self._state.put(where, (config,))
 
-    # -- doubt
+    # -- sudden emptiness
 
-    def _doubt(self, what: str, is_suspect: bool, is_missing: bool) -> float:
-        """For how long what is missing from an answer is not believed to be gone, in seconds; 0: it is.
+    def _keep_seconds(self, what: str, is_suspect: bool, is_missing: bool) -> float:
+        """For how long objects that are missing from an answer stay in force, in seconds; 0: they are gone.
 
-        Where nothing is left, or Consul has started anew, that is more often an accident than meant, and what is
-        missing is on its way back. In doubt, it stays.
+        An answer without any object, or one after Consul has started anew (`is_suspect`), is more often an accident
+        than meant, and the missing objects are on their way back.
         """
         now = trio.current_time()
         if not is_missing:
-            self._doubted_since.pop(what, None)
+            self._suspect_since.pop(what, None)
             return 0.0
-        if what not in self._doubted_since:
+        if what not in self._suspect_since:
             if not is_suspect:
                 return 0.0
-            self._doubted_since[what] = now
+            self._suspect_since[what] = now
             if not _service_at(what):
                 log.warning(
                     "Consul returned fewer objects than before; the missing ones stay in force for now",
@@ -322,15 +317,15 @@ class ConsulSource:
                     what=what,
                     seconds=self.settings.timing.hold_seconds,
                 )
-        left = self._doubted_since[what] + self.settings.timing.hold_seconds - now
+        left = self._suspect_since[what] + self.settings.timing.hold_seconds - now
         if left <= 0:
-            del self._doubted_since[what]
+            del self._suspect_since[what]
         return max(left, 0.0)
 
-    # -- telling
+    # -- events
 
-    async def _say(self, run: _Run, what: str, events: Sequence[Event]) -> None:
-        """Send what has changed; before the first picture, send that once everything has been answered."""
+    async def _publish(self, run: _Run, what: str, events: Sequence[Event]) -> None:
+        """Send the events of an answer; the first picture is sent once every query was answered."""
         run.unanswered.discard(what)
         if not self._state.is_announced:
             if run.unanswered:
@@ -354,11 +349,11 @@ class ConsulSource:
     def _trouble(self) -> str:
         if self._run is None:
             return ""
-        return self._run.line.error or next(iter(self._run.crowd.troubles.values()), "")
+        return self._run.gate.error or next(iter(self._run.pool.troubles.values()), "")
 
 
 def _can_be_asked_for(name: str) -> bool:
-    """Whether a service's name can be a segment of a path."""
+    """True if a service's name can be a segment of a path."""
     return "/" not in name and name not in (".", "..")
 
 
@@ -377,5 +372,5 @@ def _service_at(location: str) -> str:
     return name if name != location else ""
 
 
-def _mistake_of_ours(error: Exception) -> Problem:
+def _internal_error(error: Exception) -> Problem:
     return Problem("", f"internal error of mesh-pilot ({type(error).__name__}: {error}); please report it")

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.consul import ConsulError, ConsulSettings
 from mesh_pilot.sources.consul.api import Answer
-from mesh_pilot.sources.consul.crowd import Crowd
-from mesh_pilot.sources.consul.follow import follow
-from mesh_pilot.sources.consul.line import Line
+from mesh_pilot.sources.consul.blocking_query import OutageGate, run_blocking_query
+from mesh_pilot.sources.consul.query_pool import QueryPool
 
 SETTINGS = ConsulSettings()
 TIMING = SETTINGS.timing
@@ -45,19 +44,19 @@ class Script:
     async def take(self, answer: Answer, is_lost: bool) -> None:
         self.taken.append((answer.index, is_lost))
 
-    async def run(self, seconds: float, check: Callable[[], object] | None = None) -> Line:
+    async def run(self, seconds: float, check: Callable[[], object] | None = None) -> OutageGate:
         """Follow for so long; ``check`` is asked whether Consul is back."""
 
         async def asked() -> object:
             return check() if check else None
 
-        crowd = Crowd(SETTINGS)
-        line = Line("consul", asked, Backoff(TIMING.retry_seconds, TIMING.retry_limit_seconds))
+        pool = QueryPool(SETTINGS)
+        gate = OutageGate("consul", asked, Backoff(TIMING.retry_seconds, TIMING.retry_limit_seconds))
         with trio.move_on_after(seconds):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(line.run)
-                nursery.start_soon(follow, "it", self.query, self.take, line, crowd, SETTINGS)
-        return line
+                nursery.start_soon(gate.run)
+                nursery.start_soon(run_blocking_query, "it", self.query, self.take, gate, pool, SETTINGS)
+        return gate
 
 
 async def test_a_query_goes_on_from_the_index_of_the_answer(autojump_clock: trio.testing.MockClock) -> None:
@@ -95,14 +94,14 @@ async def test_while_consul_does_not_answer_one_asks_and_the_others_wait(
         knocks.append(trio.current_time())
         raise ConsulError("500 No cluster leader")
 
-    line = await script.run(600, check)
+    gate = await script.run(600, check)
     assert len(script.asked) == 1
     gaps = [after - before for before, after in itertools.pairwise(knocks)]
     ceilings = [min(TIMING.retry_limit_seconds, TIMING.retry_seconds * 2**n) for n in range(len(gaps))]
     assert all(gap <= ceiling + 1e-6 for gap, ceiling in zip(gaps, ceilings, strict=True))
     assert 600 / TIMING.retry_limit_seconds <= len(knocks) <= 200
-    assert line.error == "500 No cluster leader"
-    assert line.outages == 1
+    assert gate.error == "500 No cluster leader"
+    assert gate.outages == 1
 
 
 async def test_a_query_that_fails_alone_is_tried_again_ever_more_rarely(
@@ -146,13 +145,15 @@ async def test_many_that_failed_together_do_not_come_back_together(autojump_cloc
 
     failed: set[int] = set()
     settings = attrs.evolve(SETTINGS, max_starts=200, max_queries=1000)
-    crowd = Crowd(settings)
-    line = Line("consul", check, Backoff(0.5, 15))
+    pool = QueryPool(settings)
+    gate = OutageGate("consul", check, Backoff(0.5, 15))
     with trio.move_on_after(30):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(line.run)
+            nursery.start_soon(gate.run)
             for number in range(100):
-                nursery.start_soon(follow, f"{number}", partial(query, failed, number), take, line, crowd, settings)
+                nursery.start_soon(
+                    run_blocking_query, f"{number}", partial(query, failed, number), take, gate, pool, settings
+                )
     with suppress(ValueError):
         again.remove(min(again))
     assert len(again) >= 98

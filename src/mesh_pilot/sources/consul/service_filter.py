@@ -1,4 +1,4 @@
-"""Which services a filter over their instances can match at all, so that the others need not be asked for.
+"""The services that a filter over instances can match, so that no query is spent on the others.
 
 The filter of settings is one over health entries (``Service.Meta.team == "a"``). The catalog's list of services has
 selectors of its own (``ServiceMeta.team``) and is filtered by newer versions of Consul only; but it lists tags and
@@ -28,21 +28,21 @@ _IS_NAMED = re.compile(rf"Service\.Service\s*==\s*{_VALUE}")
 
 
 @attrs.frozen
-class Narrowing:
-    """What the names and tags of a service must be for any of its instances to match."""
+class ServiceFilter:
+    """The names and tags that a service must have for any of its instances to match."""
 
     tags: frozenset[str] = frozenset()
     names: frozenset[str] = frozenset()
 
     def admits(self, name: str, tags: Iterable[str]) -> bool:
-        """Whether a service with these tags, of all its instances, may have an instance that matches."""
+        """True if a service, with the tags of all its instances, may have an instance that matches."""
         return self.names <= {name} and self.tags <= set(tags)
 
 
-def narrowing(expression: str, tag: str) -> Narrowing:
-    """What a filter, and a tag that instances must carry, demand of a service; nothing where that is not plain to see.
+def service_filter(expression: str, tag: str) -> ServiceFilter:
+    """The filter over services for one over instances, and a tag that instances must have.
 
-    Only parts that are joined by ``and`` at the top are looked at.
+    It demands nothing that the expression does not plainly demand: only parts that ``and`` joins at the top count.
     """
     tags = {tag} if tag else set()
     names = set()
@@ -53,11 +53,11 @@ def narrowing(expression: str, tag: str) -> Narrowing:
                 tags.add(next(text for text in found.groups() if text is not None))
             elif found := _IS_NAMED.fullmatch(part):
                 names.add(next(text for text in found.groups() if text is not None))
-    return Narrowing(frozenset(tags), frozenset(names))
+    return ServiceFilter(frozenset(tags), frozenset(names))
 
 
 def catalog_filter(expression: str) -> str:
-    """A filter over health entries as one over entries of the catalog; empty where it asks for what is not there."""
+    """A filter over health entries as one over entries of the catalog; empty if it names a field that those lack."""
     found = []
     for part in _STRING.split(expression):
         if not _STRING.fullmatch(part):

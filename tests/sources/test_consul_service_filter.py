@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.sources.consul.narrowing import Narrowing, catalog_filter, narrowing
+from mesh_pilot.sources.consul.service_filter import ServiceFilter, catalog_filter, service_filter
 
 NONE: frozenset[str] = frozenset()
 
@@ -29,15 +29,15 @@ NONE: frozenset[str] = frozenset()
 def test_tags_and_names_are_taken_from_what_is_joined_by_and(
     expression: str, tags: frozenset[str], names: frozenset[str]
 ) -> None:
-    assert narrowing(expression, "") == Narrowing(frozenset(tags), frozenset(names))
+    assert service_filter(expression, "") == ServiceFilter(frozenset(tags), frozenset(names))
 
 
 def test_a_service_is_ruled_out_only_by_what_it_can_not_have() -> None:
-    mesh = narrowing('"a" in Service.Tags', "mesh")
+    mesh = service_filter('"a" in Service.Tags', "mesh")
     assert mesh.admits("web", ["mesh", "a", "x"])
     assert not mesh.admits("web", ["mesh"])
-    assert narrowing("", "").admits("web", [])
-    assert not narrowing('Service.Service == "api"', "").admits("web", [])
+    assert service_filter("", "").admits("web", [])
+    assert not service_filter('Service.Service == "api"', "").admits("web", [])
 
 
 @pytest.mark.parametrize(
