@@ -9,20 +9,20 @@ from hypothesis import strategies as st
 
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Accepted, Delete, Item, Rejected, Upsert, item_key
-from mesh_pilot.sources.files.content import Content, Entry, Gone, Place, Reading, Unreadable
+from mesh_pilot.sources.files.content import FileContent, FileLocation, FileReading, Gone, ParsedObject, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
 from mesh_pilot.sources.published import InvalidObject, ValidObject
 from tests.sources.conformance import Picture
 
-A, B, C = Place(0, "a.yaml"), Place(0, "b.yaml"), Place(1, "more/a.yaml")
+A, B, C = FileLocation(0, "a.yaml"), FileLocation(0, "b.yaml"), FileLocation(1, "more/a.yaml")
 
 
-def config(name: str, version: int = 1, place: Place = A, line: int = 1) -> Config:
-    return Config(ConfigKey("VirtualService", "default", name), version, origin=Origin("files", place.path, line))
+def config(name: str, version: int = 1, location: FileLocation = A, line: int = 1) -> Config:
+    return Config(ConfigKey("VirtualService", "default", name), version, origin=Origin("files", location.path, line))
 
 
-def good(name: str, version: int = 1, place: Place = A, line: int = 1) -> ValidObject:
-    item = config(name, version, place, line)
+def good(name: str, version: int = 1, location: FileLocation = A, line: int = 1) -> ValidObject:
+    item = config(name, version, location, line)
     return ValidObject(item_key(item), item, line)
 
 
@@ -38,8 +38,8 @@ def key(name: str) -> tuple[str, ...]:
     return ("config", "VirtualService", "default", name)
 
 
-def content(*entries: Entry) -> Content:
-    return Content(entries)
+def content(*entries: ParsedObject) -> FileContent:
+    return FileContent(entries)
 
 
 def new_index() -> FileIndex:
@@ -73,7 +73,7 @@ def test_an_object_that_only_moves_to_another_line_is_no_change() -> None:
 def test_an_object_that_moves_between_files_is_upserted_and_never_deleted() -> None:
     index = new_index()
     index.update({A: content(good("x"))})
-    (event,) = index.update({A: Gone(), B: content(good("x", place=B))})
+    (event,) = index.update({A: Gone(), B: content(good("x", location=B))})
     assert isinstance(event, Upsert)
     assert isinstance(event.item, Config)
     assert event.item.origin.location == "b.yaml"
@@ -242,22 +242,22 @@ _entries = st.one_of(
     st.builds(broken, st.integers(1, 9)),
 )
 _readings = st.one_of(
-    st.lists(_entries, max_size=4).map(lambda entries: Content(tuple(entries))),
+    st.lists(_entries, max_size=4).map(lambda entries: FileContent(tuple(entries))),
     st.just(Gone()),
     st.just(Unreadable("permission denied")),
 )
 _edits = st.lists(st.dictionaries(st.sampled_from([A, B, C]), _readings, min_size=1), max_size=8)
-_good_contents = st.lists(st.builds(good, _names, st.integers(1, 3)), max_size=4).map(lambda e: Content(tuple(e)))
+_good_contents = st.lists(st.builds(good, _names, st.integers(1, 3)), max_size=4).map(lambda e: FileContent(tuple(e)))
 
 
-def fresh(files: Mapping[Place, Reading]) -> FileIndex:
+def fresh(files: Mapping[FileLocation, FileReading]) -> FileIndex:
     index = new_index()
     index.update(files)
     return index
 
 
 @given(_edits)
-def test_events_lead_to_what_the_index_holds(edits: list[dict[Place, Reading]]) -> None:
+def test_events_lead_to_what_the_index_holds(edits: list[dict[FileLocation, FileReading]]) -> None:
     index, picture = new_index(), Picture()
     for edit in edits:
         for event in index.update(edit):
@@ -268,35 +268,37 @@ def test_events_lead_to_what_the_index_holds(edits: list[dict[Place, Reading]]) 
 
 @given(_edits, st.dictionaries(st.sampled_from([A, B, C]), _good_contents))
 def test_any_edits_that_end_well_end_as_a_fresh_scan_does(
-    edits: list[dict[Place, Reading]], final: dict[Place, Reading]
+    edits: list[dict[FileLocation, FileReading]], final: dict[FileLocation, FileReading]
 ) -> None:
     index = new_index()
     for edit in edits:
         index.update(edit)
-    index.update({place: Gone() for place in (A, B, C)} | final)
+    index.update({location: Gone() for location in (A, B, C)} | final)
     assert set(index.items()) == set(fresh(final).items())
     assert sorted(map(str, index.rejections())) == sorted(map(str, fresh(final).rejections()))
 
 
 @given(_edits)
-def test_broken_files_hold_on_to_what_was_good_and_to_nothing_else(edits: list[dict[Place, Reading]]) -> None:
+def test_broken_files_hold_on_to_what_was_good_and_to_nothing_else(
+    edits: list[dict[FileLocation, FileReading]],
+) -> None:
     index = new_index()
-    files: dict[Place, Content] = {}
-    unreadable: set[Place] = set()
+    files: dict[FileLocation, FileContent] = {}
+    unreadable: set[FileLocation] = set()
     ever_good: set[Item] = set()
     for edit in edits:
         before = {item_key(item): item for item in index.items()}
         index.update(edit)
-        for place, reading in edit.items():
+        for location, reading in edit.items():
             match reading:
-                case Content():
-                    files[place] = reading
-                    unreadable.discard(place)
+                case FileContent():
+                    files[location] = reading
+                    unreadable.discard(location)
                 case Gone():
-                    files.pop(place, None)
-                    unreadable.discard(place)
+                    files.pop(location, None)
+                    unreadable.discard(location)
                 case Unreadable():
-                    unreadable.add(place)
+                    unreadable.add(location)
         entries = [entry for reading in files.values() for entry in reading.entries]
         ever_good |= {entry.item for entry in entries if isinstance(entry, ValidObject)}
         after = {item_key(item): item for item in index.items()}
@@ -309,14 +311,16 @@ def test_broken_files_hold_on_to_what_was_good_and_to_nothing_else(edits: list[d
             elif mentioned and key(name) in before:
                 assert key(name) in after
             if mentioned and all_readable and all(isinstance(entry, ValidObject) for entry in mentioned):
-                first = min(place for place, reading in files.items() if any(e in mentioned for e in reading.entries))
+                first = min(
+                    location for location, reading in files.items() if any(e in mentioned for e in reading.entries)
+                )
                 wins = next(entry for entry in files[first].entries if entry in mentioned)
                 assert isinstance(wins, ValidObject)
                 assert after[key(name)] == wins.item
 
 
 @given(_edits)
-def test_saying_the_same_again_says_nothing(edits: list[dict[Place, Reading]]) -> None:
+def test_saying_the_same_again_says_nothing(edits: list[dict[FileLocation, FileReading]]) -> None:
     index = new_index()
     for edit in edits:
         index.update(edit)
@@ -325,13 +329,13 @@ def test_saying_the_same_again_says_nothing(edits: list[dict[Place, Reading]]) -
 
 @given(_edits, st.sampled_from([A, B, C]), _readings)
 def test_what_is_harmless_deletes_and_refuses_nothing(
-    edits: list[dict[Place, Reading]], place: Place, reading: Reading
+    edits: list[dict[FileLocation, FileReading]], location: FileLocation, reading: FileReading
 ) -> None:
     index = new_index()
     for edit in edits:
         index.update(edit)
     before = set(index.rejections())
-    if index.is_harmless(place, reading):
-        events = index.update({place: reading})
+    if index.is_harmless(location, reading):
+        events = index.update({location: reading})
         assert not any(isinstance(event, Delete) for event in events)
         assert set(index.rejections()) <= before

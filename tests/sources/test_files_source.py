@@ -192,11 +192,11 @@ async def test_names_that_are_not_utf_8_are_read_and_told_as_escapes(folder: Pat
         await follower.until_synced()
         assert names(follower) == {"one"}
         await follower.until(lambda picture: len(picture.rejected) == 2)
-        place = f"{folder}/sub\\xff\\n/\\xfe.yaml"
+        location = f"{folder}/sub\\xff\\n/\\xfe.yaml"
         (config,) = follower.picture.items.values()
         assert isinstance(config, Config)
-        assert config.origin.location == place
-        assert {r.origin.location for r in follower.picture.rejected.values()} == {place}
+        assert config.origin.location == location
+        assert {r.origin.location for r in follower.picture.rejected.values()} == {location}
         (odd / os.fsdecode(b"\xfe.yaml")).write_text(text("one", 2))
         await follower.until(lambda picture: not picture.rejected and version(picture.items[key("one")]) == 2)
 

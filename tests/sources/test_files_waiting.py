@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh_pilot.model.events import Delete, Rejected
-from mesh_pilot.sources.files.content import Content, Gone, Unreadable
+from mesh_pilot.sources.files.content import FileContent, Gone, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
 from mesh_pilot.sources.files.waiting import Timing, Waiting
 from tests.sources.test_file_index import A, B, bad, broken, content, good, key
 
 TIMING = Timing()
-EMPTY = Content((), is_empty=True)
+EMPTY = FileContent((), is_empty=True)
 
 
 def holding(*names: str) -> FileIndex:
@@ -134,9 +134,9 @@ _READINGS = st.sampled_from(
 def test_every_change_counts_in_the_end_and_the_time_that_is_told_is_the_time_that_it_takes(steps: list) -> None:  # type: ignore[type-arg]
     waiting, index = Waiting(TIMING), holding("x")
     now, last = 0.0, {}
-    for place, reading, in_place, seconds in steps:
-        waiting.add(place, reading, now, in_place=in_place)
-        last[place] = reading
+    for location, reading, in_place, seconds in steps:
+        waiting.add(location, reading, now, in_place=in_place)
+        last[location] = reading
         index.update(waiting.due(now, index, at_rest=False))
         now += seconds
         index.update(waiting.due(now, index, at_rest=True))
@@ -148,6 +148,6 @@ def test_every_change_counts_in_the_end_and_the_time_that_is_told_is_the_time_th
         due = waiting.due(now, index, at_rest=True)
         assert due
         index.update(due)
-    for place, reading in last.items():
-        assert index.update({place: reading}) == []  # what came last is what counts
+    for location, reading in last.items():
+        assert index.update({location: reading}) == []  # what came last is what counts
     assert waiting.next_at(at_rest=False) == math.inf

@@ -20,7 +20,7 @@ from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected
 from mesh_pilot.ops.changes import WITHOUT_EFFECT
 from mesh_pilot.ops.problems import all_patch_problem_lines, rejected_lines, warning_lines
 from mesh_pilot.ops.world_pages import configs, warnings
-from mesh_pilot.sources.files.content import Content, Entry, Ignored, Place, Reading
+from mesh_pilot.sources.files.content import FileContent, FileLocation, FileReading, IgnoredObject, ParsedObject
 from mesh_pilot.sources.files.index import FileIndex
 from mesh_pilot.sources.files.mesh import mesh_config, mesh_networks
 from mesh_pilot.sources.files.objects import read_objects
@@ -99,7 +99,7 @@ class _Reading:
     """State: the content of the files so far."""
 
     def __init__(self) -> None:
-        self._content: dict[Place, Reading] = {}
+        self._content: dict[FileLocation, FileReading] = {}
         self._ignored: dict[tuple[str, str], list[str]] = {}
         self._settings: list[MeshConfigValue | MeshNetworksValue] = []
         self._errors: list[Finding] = []
@@ -110,11 +110,11 @@ class _Reading:
     def take(self, rank: int, path: str, stdin: BinaryIO) -> None:
         """Read a path. Objects of a path with a lower ``rank`` win. Raises OSError."""
         if path == "-":
-            self._take_data(Place(rank, STDIN), stdin.read())
+            self._take_data(FileLocation(rank, STDIN), stdin.read())
         elif Path(path).is_dir():
             self._take_folder(rank, path)
         else:
-            self._take_file(Place(rank, path))
+            self._take_file(FileLocation(rank, path))
 
     def _take_folder(self, rank: int, path: str) -> None:
         any(Path(path).iterdir())  # raises where the folder itself can't be read
@@ -123,7 +123,7 @@ class _Reading:
             self._errors.append(Finding(Severity.ERROR, file, reason))
         for file in sorted(listing.units):
             try:
-                self._take_file(Place(rank, file))
+                self._take_file(FileLocation(rank, file))
             except OSError as error:
                 self._errors.append(Finding(Severity.ERROR, file, f"can't be read: {error.strerror or error}"))
         others = sorted(_other_files(path, listing.units.keys()))
@@ -132,26 +132,26 @@ class _Reading:
             named = f"{', '.join(others[:_SHOWN_NAMES])}{more}"
             self._notes.append(Note(path, f"passed over, for neither YAML nor JSON: {named}"))
 
-    def _take_file(self, place: Place) -> None:
-        real = os.path.realpath(place.path)
+    def _take_file(self, location: FileLocation) -> None:
+        real = os.path.realpath(location.path)
         if real not in self._files:
-            self._take_data(place, read_file(Path(place.path)))
+            self._take_data(location, read_file(Path(location.path)))
             self._files.add(real)
 
-    def _take_data(self, place: Place, data: bytes) -> None:
-        match role := role_of(data, place.path):
+    def _take_data(self, location: FileLocation, data: bytes) -> None:
+        match role := role_of(data, location.path):
             case Role.OBJECTS:
-                self._content[place] = Content(tuple(self._objects(place, data)))
+                self._content[location] = FileContent(tuple(self._objects(location, data)))
             case Role.MESH_CONFIG | Role.MESH_NETWORKS:
-                self._take_settings(role, place.shown, data)
+                self._take_settings(role, str(location), data)
             case _:
-                self._notes.append(Note(place.shown, f"passed over: {role}"))
+                self._notes.append(Note(str(location), f"passed over: {role}"))
 
-    def _objects(self, place: Place, data: bytes) -> Iterator[Entry]:
-        for entry in read_objects(data, Origin(SOURCE, place.shown), "default"):
-            if isinstance(entry, Ignored):
+    def _objects(self, location: FileLocation, data: bytes) -> Iterator[ParsedObject]:
+        for entry in read_objects(data, Origin(SOURCE, str(location)), "default"):
+            if isinstance(entry, IgnoredObject):
                 kind = (entry.api_version, entry.kind)
-                self._ignored.setdefault(kind, []).append(str(Origin(SOURCE, place.shown, entry.line)))
+                self._ignored.setdefault(kind, []).append(str(Origin(SOURCE, str(location), entry.line)))
             else:
                 yield entry
 
@@ -179,12 +179,14 @@ class _Reading:
         )
         found += (Finding(severity, **line) for severity, line in all_patch_problem_lines(world))
         ignored = []
-        for (api_version, kind), places in sorted(self._ignored.items()):
+        for (api_version, kind), locations in sorted(self._ignored.items()):
             if reason := reason_ignored(api_version, kind):
                 what = f"{kind} of {api_version}"
-                found += (Finding(Severity.WARNING, place, f"ignored: {reason}", object=what) for place in places)
+                found += (
+                    Finding(Severity.WARNING, location, f"ignored: {reason}", object=what) for location in locations
+                )
             else:
-                ignored.append(IgnoredObjects(api_version, kind, tuple(places)))
+                ignored.append(IgnoredObjects(api_version, kind, tuple(locations)))
         return Analysis(
             objects=sum(world.statistics().configs.values()),
             errors=tuple(finding for finding in found if finding.severity is Severity.ERROR),

@@ -1,4 +1,4 @@
-"""What a file says: its objects, good and bad, in order."""
+"""The content of a file: its objects, good and bad, in order."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ import attrs
 from mesh_pilot.sources.published import InvalidObject, ValidObject
 
 
-class Place(NamedTuple):
-    """Where objects stand; places sort in the order in which their objects win."""
+class FileLocation(NamedTuple):
+    """A file or a folder of credentials: what is read in one piece. Locations sort in order of precedence."""
 
     root: int
     """The position of the root among those that were configured: an earlier root wins."""
     path: str
-    """The root as it was given, and the way from there; bytes that are not UTF-8 are surrogates, as `os` has them."""
+    """The root as it was given, and the path from there; bytes that are not UTF-8 are surrogates, as in `os`."""
 
-    @property
-    def shown(self) -> str:
-        """The path as people are told of it."""
+    def __str__(self) -> str:
+        """The path for people."""
         return printable(self.path)
 
 
 def printable(path: str) -> str:
-    """A path with what can't be printed, or is not UTF-8, as backslash escapes: fit for any page, log and encoding."""
+    """A path fit for any page, log and encoding: unprintable characters and bytes that are not UTF-8 are escaped."""
     if path.isprintable():
         return path
     text = os.fsencode(path).decode(errors="backslashreplace")
@@ -33,41 +32,42 @@ def printable(path: str) -> str:
 
 
 @attrs.frozen
-class Ignored:
-    """An object of a kind that is not ours, such as a Deployment."""
+class IgnoredObject:
+    """An object of a kind that is not read, such as a Deployment."""
 
     api_version: str
     kind: str
     line: int = 0
     is_named: bool = True
-    """False: it has no name, so it may be an object of ours that was overwritten."""
+    """False: it has no name, so it may be an Istio object that was overwritten."""
 
 
-Entry = ValidObject | InvalidObject
+ParsedObject = ValidObject | InvalidObject
+ParsedDocument = ValidObject | InvalidObject | IgnoredObject
 
 
 @attrs.frozen
-class Content:
-    """All that a readable place says."""
+class FileContent:
+    """The content of a readable location."""
 
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[ParsedObject, ...] = ()
     is_empty: bool = False
-    """Whether there is no document at all, not even one that is ignored: what it says then is what nothing says."""
+    """True if there is no document at all, not even one that is ignored."""
     unnamed_line: int = 0
-    """Where the first document stands that is ignored and has no name; 0: there is none."""
+    """The line of the first document that is ignored and has no name; 0: there is none."""
 
 
 @attrs.frozen
 class Unreadable:
-    """A place that can't be read at present: what it said before stays."""
+    """A location that can't be read at present: its objects stay."""
 
     reason: str
 
 
 @attrs.frozen
 class Gone:
-    """A place that is no more: what it said is taken back."""
+    """A location that is gone, with its objects."""
 
 
-Reading = Content | Unreadable | Gone
-"""What looking at a place has shown."""
+FileReading = FileContent | Unreadable | Gone
+"""A location as a scan found it."""

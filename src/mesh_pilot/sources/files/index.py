@@ -18,7 +18,7 @@ import attrs
 
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Event, Item, Rejected
-from mesh_pilot.sources.files.content import Content, Gone, Place, Reading, Unreadable
+from mesh_pilot.sources.files.content import FileContent, FileLocation, FileReading, Gone, Unreadable
 from mesh_pilot.sources.published import (
     InvalidObject,
     Key,
@@ -48,14 +48,14 @@ class FileIndex:
 
         index = FileIndex("files")
         index.state.announce()
-        events = index.update({Place(0, "a.yaml"): content, Place(0, "b.yaml"): Gone()})
+        events = index.update({FileLocation(0, "a.yaml"): content, FileLocation(0, "b.yaml"): Gone()})
 
     State: `state`, what was published; `_ever_good`, by file, the keys of which it had a good object at any time.
     """
 
     def __init__(self, source: str) -> None:
-        self.state = PublishedState[Place](source, Precedence.LOWEST, describe=lambda place: place.shown)
-        self._ever_good: dict[Place, frozenset[Key]] = {}
+        self.state = PublishedState[FileLocation](source, Precedence.LOWEST, describe=lambda location: str(location))
+        self._ever_good: dict[FileLocation, frozenset[Key]] = {}
 
     def __repr__(self) -> str:
         state = self.statistics()
@@ -71,51 +71,51 @@ class FileIndex:
     def rejections(self) -> tuple[Rejected, ...]:
         return self.state.rejections()
 
-    def count_objects(self, place: Place) -> int:
+    def count_objects(self, location: FileLocation) -> int:
         """The number of objects of a file, good or bad."""
-        return len(self.state.content(place).objects)
+        return len(self.state.content(location).objects)
 
-    def described(self, place: Place) -> str:
+    def described(self, location: FileLocation) -> str:
         """The objects of a file, for people."""
-        return _names(self.state.content(place).objects)
+        return _names(self.state.content(location).objects)
 
-    def is_harmless(self, place: Place, reading: Reading) -> bool:
+    def is_harmless(self, location: FileLocation, reading: FileReading) -> bool:
         """True if a reading only adds or changes objects: it rejects nothing and removes nothing."""
         keys = set()
         match reading:
             case Unreadable():
                 return False
-            case Content(entries):
+            case FileContent(entries):
                 for entry in entries:
                     if isinstance(entry, InvalidObject) or entry.key in keys:
                         return False
                     keys.add(entry.key)
-        if any(holder != place for key in keys for holder in self.state.holders(key)):
+        if any(holder != location for key in keys for holder in self.state.holders(key)):
             return False
-        return self.state.content(place).objects.keys() <= keys
+        return self.state.content(location).objects.keys() <= keys
 
-    def update(self, changes: Mapping[Place, Reading]) -> list[Event]:
+    def update(self, changes: Mapping[FileLocation, FileReading]) -> list[Event]:
         """The events that these changes come to, taken as one."""
-        return self.state.update({place: self._judged(place, changes[place]) for place in sorted(changes)})
+        return self.state.update({location: self._judged(location, changes[location]) for location in sorted(changes)})
 
-    def _judged(self, place: Place, reading: Reading) -> LocationContent | None:
-        known = self.state.content(place)
+    def _judged(self, location: FileLocation, reading: FileReading) -> LocationContent | None:
+        known = self.state.content(location)
         match reading:
             case Gone():
-                self._ever_good.pop(place, None)
+                self._ever_good.pop(location, None)
                 return None
             case Unreadable(reason):
-                self._ever_good.setdefault(place, frozenset())
+                self._ever_good.setdefault(location, frozenset())
                 return LocationContent(known.objects, (Problem("", reason),))
-            case Content():
-                ever_good = self._ever_good.get(place, frozenset())
+            case FileContent():
+                ever_good = self._ever_good.get(location, frozenset())
                 content = _judged(reading, known, ever_good)
                 good = {key for key, found in content.objects.items() if isinstance(found, ValidObject)}
-                self._ever_good[place] = frozenset(good | (ever_good & content.objects.keys()))
+                self._ever_good[location] = frozenset(good | (ever_good & content.objects.keys()))
                 return content
 
 
-def _judged(content: Content, known: LocationContent, ever_good: Collection[Key]) -> LocationContent:
+def _judged(content: FileContent, known: LocationContent, ever_good: Collection[Key]) -> LocationContent:
     """The objects of a file of which `known` was read before, with those that may be in a part that can't be read."""
     was_partial = any(isinstance(found, UnseenObject) for found in known.objects.values())
     objects: dict[Key, ValidObject | InvalidObject] = {}
@@ -145,7 +145,7 @@ def _judged(content: Content, known: LocationContent, ever_good: Collection[Key]
     return LocationContent({**unseen, **objects}, tuple(problems))
 
 
-def _first_faulty(content: Content) -> int:
+def _first_faulty(content: FileContent) -> int:
     """The line of the first document that is not a good object."""
     bad = next((entry.line for entry in content.entries if isinstance(entry, InvalidObject)), 0)
     return min(filter(None, (bad, content.unnamed_line)), default=0)

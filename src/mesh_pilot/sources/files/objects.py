@@ -13,7 +13,7 @@ from mesh_pilot.config.kinds import KindError, lookup
 from mesh_pilot.config.yaml import Document, load_part, split
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import item_key
-from mesh_pilot.sources.files.content import Entry, Ignored
+from mesh_pilot.sources.files.content import IgnoredObject, ParsedDocument
 from mesh_pilot.sources.files.secrets import read_secret_object
 from mesh_pilot.sources.published import InvalidObject, Key, ValidObject
 
@@ -23,13 +23,13 @@ _IDENTITY = ("apiVersion", "kind", "metadata", "metadata.name", "metadata.namesp
 """Fields that say which object it is: where one of them is wrong, that can't be told."""
 
 
-Known = dict[tuple[int, bytes], tuple[Entry | Ignored, ...]]
+ParsedParts = dict[tuple[int, bytes], tuple[ParsedDocument, ...]]
 """What stood in the parts of a file when it was last read, by the lines before a part and a digest of it."""
 
 
 def read_objects(
-    data: bytes, origin: Origin, default_namespace: str, known: Known | None = None
-) -> Iterator[Entry | Ignored]:
+    data: bytes, origin: Origin, default_namespace: str, known: ParsedParts | None = None
+) -> Iterator[ParsedDocument]:
     """Every object of a file, one at a time, in order.
 
     Parts of a file between separators that are as they were before are not read again: ``known`` says what stood in
@@ -45,12 +45,12 @@ def read_objects(
     if origin.location.lower().endswith(".json"):
         # JSON may be indented with tabs, YAML may not; inside JSON strings there can be none.
         text = text.replace("\t", " ")
-    fresh: Known = {}
+    fresh: ParsedParts = {}
     for offset, part in split(text):
-        place = (offset, hashlib.blake2b(part.encode(), digest_size=16).digest())
-        entries = known.get(place) if known else None
+        location = (offset, hashlib.blake2b(part.encode(), digest_size=16).digest())
+        entries = known.get(location) if known else None
         if entries is None:
-            read: list[Entry | Ignored] = []
+            read: list[ParsedDocument] = []
             for document in load_part(part, offset, origin):
                 if isinstance(document, ConfigError):
                     read.append(_faulty(document))
@@ -60,20 +60,20 @@ def read_objects(
             entries = tuple(read)
         else:
             yield from entries
-        fresh[place] = entries
+        fresh[location] = entries
     if known is not None:
         known.clear()
         known.update(fresh)
 
 
-def _read(document: Document, origin: Origin, default_namespace: str) -> Entry | Ignored:
+def _read(document: Document, origin: Origin, default_namespace: str) -> ParsedDocument:
     api_version, kind = document.data.get("apiVersion"), document.data.get("kind")
     if api_version == "v1" and kind == "Secret":
         return read_secret_object(document, default_namespace)
     if isinstance(api_version, str) and isinstance(kind, str) and api_version and kind:
         try:
             if lookup(api_version, kind) is None:
-                return Ignored(api_version, kind, document.line, _has_name(document))
+                return IgnoredObject(api_version, kind, document.line, _has_name(document))
         except KindError:
             pass  # decoding says it, with line and path
     try:

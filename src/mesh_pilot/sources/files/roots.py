@@ -17,8 +17,8 @@ import attrs
 
 from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import Item, item_key
-from mesh_pilot.sources.files.content import Entry, Ignored, printable
-from mesh_pilot.sources.files.objects import Known, internal_error, read_objects
+from mesh_pilot.sources.files.content import ParsedDocument, printable
+from mesh_pilot.sources.files.objects import ParsedParts, internal_error, read_objects
 from mesh_pilot.sources.files.secrets import PART_NAMES, make_credential
 from mesh_pilot.sources.published import InvalidObject, ValidObject
 
@@ -34,12 +34,12 @@ _SIGNATURE_SIZE = 5
 Identity = tuple[int, int]
 """Device and inode."""
 
-Parts = Mapping[str, bytes]
+FileParts = Mapping[str, bytes]
 """The contents of a unit's files by name; the name of a lone file is empty."""
 
 
 @attrs.frozen
-class Listing:
+class RootListing:
     """What a root holds at the moment."""
 
     units: Mapping[str, Signature] = attrs.field(factory=dict)
@@ -56,13 +56,13 @@ class Root(Protocol):
     def path(self) -> str:
         """As it was given."""
 
-    def list(self, visited: set[Identity]) -> Listing:
+    def list(self, visited: set[Identity]) -> RootListing:
         """What it holds. Folders in `visited` are skipped, and those that it enters are added."""
 
-    def read(self, unit: str) -> Parts:
+    def read(self, unit: str) -> FileParts:
         """Raises OSError."""
 
-    def parse(self, unit: str, parts: Parts, known: Known | None = None) -> Iterator[Entry | Ignored]:
+    def parse(self, unit: str, parts: FileParts, known: ParsedParts | None = None) -> Iterator[ParsedDocument]:
         """What stands in a unit, object by object. ``known``: see `objects.read_objects`."""
 
 
@@ -78,15 +78,15 @@ class ConfigRoot:
     source: str
     default_namespace: str = "default"
 
-    def list(self, visited: set[Identity]) -> Listing:
+    def list(self, visited: set[Identity]) -> RootListing:
         walk = _Walk(visited, _is_config_file)
         identity = walk.enter(self.path)
-        return Listing(walk.units, walk.faults, frozenset(walk.folders), identity)
+        return RootListing(walk.units, walk.faults, frozenset(walk.folders), identity)
 
-    def read(self, unit: str) -> Parts:
+    def read(self, unit: str) -> FileParts:
         return {"": read_file(Path(unit))}
 
-    def parse(self, unit: str, parts: Parts, known: Known | None = None) -> Iterator[Entry | Ignored]:
+    def parse(self, unit: str, parts: FileParts, known: ParsedParts | None = None) -> Iterator[ParsedDocument]:
         return read_objects(parts[""], Origin(self.source, printable(unit)), self.default_namespace, known)
 
 
@@ -97,7 +97,7 @@ class CredentialsRoot:
     path: str
     source: str
 
-    def list(self, visited: set[Identity]) -> Listing:
+    def list(self, visited: set[Identity]) -> RootListing:
         walk = _Walk(visited, lambda name: name in PART_NAMES)
         identity = walk.enter(self.path, depth=1)
         units: dict[str, Signature] = {}
@@ -105,13 +105,13 @@ class CredentialsRoot:
             folder = str(Path(file).parent)
             if folder != self.path:
                 units[folder] = units.get(folder, ()) + signature
-        return Listing(units, walk.faults, frozenset(walk.folders), identity)
+        return RootListing(units, walk.faults, frozenset(walk.folders), identity)
 
-    def read(self, unit: str) -> Parts:
+    def read(self, unit: str) -> FileParts:
         files = sorted(file for file in Path(unit).iterdir() if file.name in PART_NAMES)
         return {file.name: read_file(file) for file in files}
 
-    def parse(self, unit: str, parts: Parts, known: Known | None = None) -> Iterator[Entry | Ignored]:
+    def parse(self, unit: str, parts: FileParts, known: ParsedParts | None = None) -> Iterator[ParsedDocument]:
         secret, problems = make_credential(printable(Path(unit).name), "", parts)
         key = item_key(secret)
         yield InvalidObject(problems, key) if problems else ValidObject(key, secret)
@@ -128,19 +128,19 @@ class FileRoot:
     key: tuple[str, ...]
     """The key of the item that it gives."""
 
-    def list(self, visited: set[Identity]) -> Listing:
+    def list(self, visited: set[Identity]) -> RootListing:
         try:
             file = Path(self.path).resolve(strict=True)
             status = file.stat()
         except OSError as error:
-            return Listing(faults={self.path: _reason(error)})
+            return RootListing(faults={self.path: _reason(error)})
         folders = frozenset({str(file.parent)})
-        return Listing({self.path: _signature(status)}, folders=folders, identity=_identity(status))
+        return RootListing({self.path: _signature(status)}, folders=folders, identity=_identity(status))
 
-    def read(self, unit: str) -> Parts:
+    def read(self, unit: str) -> FileParts:
         return {"": read_file(Path(unit))}
 
-    def parse(self, unit: str, parts: Parts, known: Known | None = None) -> Iterator[Entry | Ignored]:
+    def parse(self, unit: str, parts: FileParts, known: ParsedParts | None = None) -> Iterator[ParsedDocument]:
         try:
             item = self.decode(parts[""].decode("utf-8-sig"), Origin(self.source, printable(unit)))
         except UnicodeDecodeError:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from mesh_pilot.config.yaml import Document
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Secret, item_key
-from mesh_pilot.sources.files.content import Entry, Ignored
+from mesh_pilot.sources.files.content import IgnoredObject, ParsedDocument
 from mesh_pilot.sources.published import InvalidObject, ValidObject
 
 _PARTS = {
@@ -57,11 +57,11 @@ def make_credential(name: str, namespace: str, parts: Mapping[str, bytes]) -> tu
     return secret, (*problems, *_check(secret, names))
 
 
-def read_secret_object(document: Document, default_namespace: str) -> Entry | Ignored:
-    """The credential of a Kubernetes Secret; Ignored where it is of another type or holds none of our parts."""
+def read_secret_object(document: Document, default_namespace: str) -> ParsedDocument:
+    """The credential of a Kubernetes Secret; an IgnoredObject if it is of another type or has none of these parts."""
     data = document.data
     if data.get("type", "Opaque") not in _TYPES:
-        return Ignored("v1", "Secret", document.line)
+        return IgnoredObject("v1", "Secret", document.line)
     metadata = data.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     if not isinstance(metadata, Mapping) or not isinstance(name, str) or not name:
@@ -72,7 +72,7 @@ def read_secret_object(document: Document, default_namespace: str) -> Entry | Ig
     problems: list[Problem] = []
     parts = {part: value for part, value in _decoded(document, problems).items() if part in _PARTS}
     if not parts and not problems:
-        return Ignored("v1", "Secret", document.line)
+        return IgnoredObject("v1", "Secret", document.line)
     secret, wrong = make_credential(name, namespace, parts)
     where = {part: "stringData" if part in _mapping(data, "stringData") else "data" for part in parts}
     if not problems:

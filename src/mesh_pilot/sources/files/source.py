@@ -15,11 +15,20 @@ from mesh_pilot.config.kinds import reason_ignored
 from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.sources.base import EventSender, IgnoredKind
 from mesh_pilot.sources.beside import LARGE_BYTES, beside
-from mesh_pilot.sources.files.content import Content, Entry, Gone, Ignored, Place, Reading, Unreadable
+from mesh_pilot.sources.files.content import (
+    FileContent,
+    FileLocation,
+    FileReading,
+    Gone,
+    IgnoredObject,
+    ParsedDocument,
+    ParsedObject,
+    Unreadable,
+)
 from mesh_pilot.sources.files.index import FileIndex
-from mesh_pilot.sources.files.look import Look, identities_of, look
-from mesh_pilot.sources.files.objects import Known
-from mesh_pilot.sources.files.roots import Identity, Parts, Root
+from mesh_pilot.sources.files.objects import ParsedParts
+from mesh_pilot.sources.files.roots import FileParts, Identity, Root
+from mesh_pilot.sources.files.scan import Scan, identities_of, scan
 from mesh_pilot.sources.files.waiting import Timing, Waiting
 from mesh_pilot.sources.files.watch import Watched, Watcher
 from mesh_pilot.sources.files.writers import Writers
@@ -73,15 +82,15 @@ class FileSource:
         self._always_poll = poll
         self._failure = ""
         self._index = FileIndex(name)
-        self._last = Look()
+        self._last = Scan()
         self._waiting = Waiting(self._timing)
         self._writers = Writers(self._timing.open_seconds)
         self._written: frozenset[Identity] = frozenset()
-        self._recent: set[Place] = set()
+        self._recent: set[FileLocation] = set()
         self._changed_at = -math.inf
-        self._ignored: dict[Place, tuple[Ignored, ...]] = {}
+        self._ignored: dict[FileLocation, tuple[IgnoredObject, ...]] = {}
         self._ignored_told: tuple[IgnoredKind, ...] | None = ()
-        self._known: dict[Place, Known] = {}
+        self._known: dict[FileLocation, ParsedParts] = {}
         self._synced = False
         self._looks = 0
         self._reads = 0
@@ -144,12 +153,12 @@ class FileSource:
         again = frozenset(self._recent) if is_quiet else frozenset()
         found = await self._find(watcher, again)
         now = trio.current_time()
-        readings: dict[Place, Reading] = {}
-        for place, what in found.changed.items():
-            readings[place] = what if isinstance(what, Unreadable | Gone) else await self._parse(place, what)
+        readings: dict[FileLocation, FileReading] = {}
+        for location, what in found.changed.items():
+            readings[location] = what if isinstance(what, Unreadable | Gone) else await self._parse(location, what)
             if isinstance(what, Gone):
-                self._known.pop(place, None)
-                self._ignored.pop(place, None)
+                self._known.pop(location, None)
+                self._ignored.pop(location, None)
         self._last = attrs.evolve(found, changed={})
         self._looks += 1
         self._reads += found.reads
@@ -157,12 +166,12 @@ class FileSource:
             self._ignored_told = None
             self._changed_at = now
             self._recent |= readings.keys()
-            for place, reading in readings.items():
-                self._waiting.add(place, reading, now, in_place=place in found.in_place)
+            for location, reading in readings.items():
+                self._waiting.add(location, reading, now, in_place=location in found.in_place)
         elif is_quiet:
             self._recent.clear()
 
-    async def _find(self, watcher: Watcher, again: Collection[Place]) -> Look:
+    async def _find(self, watcher: Watcher, again: Collection[FileLocation]) -> Scan:
         """One look that passes over what is being written, and over what was while it looked."""
         watcher.catch_up()
         self._writers.mark()
@@ -174,38 +183,42 @@ class FileSource:
             self._written = identities_of(self._writers.open)
         return found
 
-    async def _parse(self, place: Place, parts: Parts) -> Content:
+    async def _parse(self, location: FileLocation, parts: FileParts) -> FileContent:
         """What stands in a unit; others run meanwhile, or after every object of a small one."""
-        entries: list[Entry] = []
-        ignored: list[Ignored] = []
-        known = dict(self._known.get(place, {}))
-        found: Iterable[Entry | Ignored] = self._roots[place.root].parse(place.path, parts, known)
+        entries: list[ParsedObject] = []
+        ignored: list[IgnoredObject] = []
+        known = dict(self._known.get(location, {}))
+        found: Iterable[ParsedDocument] = self._roots[location.root].parse(location.path, parts, known)
         if sum(map(len, parts.values())) > LARGE_BYTES:
             found = await beside(True, partial(list, found))
         for entry in found:
-            if isinstance(entry, Ignored):
+            if isinstance(entry, IgnoredObject):
                 ignored.append(entry)
             else:
                 entries.append(entry)
             await trio.lowlevel.checkpoint()
-        self._known[place] = known
+        self._known[location] = known
         if len(known) < 2:
-            del self._known[place]  # a file of one object is read again whatever changes in it
-        self._tell_ignored(place, ignored)
+            del self._known[location]  # a file of one object is read again whatever changes in it
+        self._tell_ignored(location, ignored)
         unnamed_line = next((entry.line for entry in ignored if not entry.is_named), 0)
         is_empty = not (entries or ignored) or not any(map(bytes.strip, parts.values()))
-        return Content(tuple(entries), is_empty, unnamed_line)
+        return FileContent(tuple(entries), is_empty, unnamed_line)
 
-    def _tell_ignored(self, place: Place, ignored: Sequence[Ignored]) -> None:
-        before = {(entry.api_version, entry.kind) for entry in self._ignored.pop(place, ())}
+    def _tell_ignored(self, location: FileLocation, ignored: Sequence[IgnoredObject]) -> None:
+        before = {(entry.api_version, entry.kind) for entry in self._ignored.pop(location, ())}
         if not ignored:
             return
-        self._ignored[place] = tuple(ignored)
-        for kind in _kinds({place: ignored}):
+        self._ignored[location] = tuple(ignored)
+        for kind in _kinds({location: ignored}):
             if (kind.api_version, kind.kind) not in before:
                 tell = log.warning if kind.reason else log.info
                 told = attrs.asdict(kind)
-                tell("objects of this kind are ignored", file=place.shown, **{k: v for k, v in told.items() if v})
+                tell(
+                    "objects of this kind are ignored",
+                    file=str(location),
+                    **{k: v for k, v in told.items() if v},
+                )
 
     def _ignored_kinds(self) -> tuple[IgnoredKind, ...]:
         if self._ignored_told is None:
@@ -221,16 +234,16 @@ class FileSource:
             events = self._index.state.announce()
         return [*events, *self._sync()]
 
-    def _due(self) -> Mapping[Place, Reading]:
+    def _due(self) -> Mapping[FileLocation, FileReading]:
         """The changes that need not wait any longer."""
         now, at_rest = trio.current_time(), not self._recent
-        return self._waiting.due(now, self._index, at_rest=at_rest, written=self._places_written())
+        return self._waiting.due(now, self._index, at_rest=at_rest, written=self._locations_written())
 
-    def _places_written(self) -> Collection[Place]:
+    def _locations_written(self) -> Collection[FileLocation]:
         """The changed units that are being written."""
         if not self._written:
             return ()
-        return {place for place in self._waiting.places if self._last.is_of(place, self._written)}
+        return {location for location in self._waiting.locations if self._last.is_of(location, self._written)}
 
     def _sync(self) -> Sequence[Event]:
         """Synced, if that is so and has not been said."""
@@ -267,25 +280,25 @@ class FileSource:
         timing = self._timing
         is_polling = self._always_poll or self._failure
         at = trio.current_time() + (timing.poll_seconds if is_polling else timing.rescan_seconds)
-        at = min(at, self._waiting.next_at(at_rest=not self._recent, written=self._places_written()))
+        at = min(at, self._waiting.next_at(at_rest=not self._recent, written=self._locations_written()))
         return min(at, self._changed_at + timing.quiet_seconds) if self._recent else at
 
 
-def _kinds(ignored: Mapping[Place, Sequence[Ignored]]) -> tuple[IgnoredKind, ...]:
-    """Ignored objects by kind, with where the first one stands."""
+def _kinds(ignored: Mapping[FileLocation, Sequence[IgnoredObject]]) -> tuple[IgnoredKind, ...]:
+    """Ignored objects by kind, with the location of the first."""
     count: Counter[tuple[str, str]] = Counter()
     first: dict[tuple[str, str], str] = {}
-    for place in sorted(ignored):
-        for entry in ignored[place]:
+    for location in sorted(ignored):
+        for entry in ignored[location]:
             kind = entry.api_version, entry.kind
             count[kind] += 1
-            first.setdefault(kind, f"{place.shown}:{entry.line}")
+            first.setdefault(kind, f"{location!s}:{entry.line}")
     return tuple(IgnoredKind(*kind, count[kind], first[kind], reason_ignored(*kind)) for kind in sorted(count))
 
 
 def _look_around(
-    roots: Sequence[Root], before: Look, again: Collection[Place], open_files: Collection[str]
-) -> tuple[Look, frozenset[Identity]]:
+    roots: Sequence[Root], before: Scan, again: Collection[FileLocation], open_files: Collection[str]
+) -> tuple[Scan, frozenset[Identity]]:
     """One look, and which files are those that are open for writing. Blocking."""
     written = identities_of(open_files)
-    return look(roots, before, again, written), written
+    return scan(roots, before, again, written), written

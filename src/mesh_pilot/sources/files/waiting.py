@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import attrs
 
-from mesh_pilot.sources.files.content import Content, Place, Reading, Unreadable
+from mesh_pilot.sources.files.content import FileContent, FileLocation, FileReading, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
 
 
@@ -47,15 +47,15 @@ class Timing:
 
 @attrs.frozen
 class _Change:
-    """What a place says now and does not count yet."""
+    """What a location says now and does not count yet."""
 
-    reading: Reading
+    reading: FileReading
     since: float
-    """When the place first changed since it came to rest."""
+    """When the location first changed since it came to rest."""
     at: float
     """When it changed last."""
     in_place: bool
-    """Whether the same file was written to, rather than another one put in its place."""
+    """Whether the same file was written to, rather than another one put in its location."""
     is_told: bool = False
     """Whether it was told that it stands empty."""
 
@@ -63,12 +63,12 @@ class _Change:
 class Waiting:
     """The changes that have not counted yet.
 
-    State: `_changes`, the last reading of each place; `_since`, since when any of them waits.
+    State: `_changes`, the last reading of each location; `_since`, since when any of them waits.
     """
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
-        self._changes: dict[Place, _Change] = {}
+        self._changes: dict[FileLocation, _Change] = {}
         self._since = math.inf
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class Waiting:
         return len(self._changes)
 
     @property
-    def places(self) -> Collection[Place]:
+    def locations(self) -> Collection[FileLocation]:
         return self._changes.keys()
 
     @property
@@ -86,41 +86,41 @@ class Waiting:
         """Changes of which nothing was told yet: all but those of files that stand empty."""
         return sum(not change.is_told for change in self._changes.values())
 
-    def add(self, place: Place, reading: Reading, now: float, *, in_place: bool) -> None:
-        """A place says something else than before."""
-        before = self._changes.get(place)
+    def add(self, location: FileLocation, reading: FileReading, now: float, *, in_place: bool) -> None:
+        """A location says something else than before."""
+        before = self._changes.get(location)
         since = before.since if before else now
-        self._changes[place] = _Change(reading, since, now, in_place or (before is not None and before.in_place))
+        self._changes[location] = _Change(reading, since, now, in_place or (before is not None and before.in_place))
         self._since = min(self._since, now)
 
     def due(
-        self, now: float, index: FileIndex, *, at_rest: bool, written: Collection[Place] = ()
-    ) -> Mapping[Place, Reading]:
+        self, now: float, index: FileIndex, *, at_rest: bool, written: Collection[FileLocation] = ()
+    ) -> Mapping[FileLocation, FileReading]:
         """The changes that count now; they wait no longer.
 
         `at_rest`: nothing has changed anywhere for the quiet time. `written`: files that are being written.
         """
-        due: dict[Place, Reading] = {}
-        for place, change in list(self._changes.items()):
-            if place in written:
+        due: dict[FileLocation, FileReading] = {}
+        for location, change in list(self._changes.items()):
+            if location in written:
                 continue
-            empties = _empties(index, place, change.reading)
-            if empties or not index.is_harmless(place, change.reading):
+            empties = _empties(index, location, change.reading)
+            if empties or not index.is_harmless(location, change.reading):
                 if now < self._when(change, at_rest):
                     continue
                 if empties and not change.is_told:
-                    self._changes[place] = change = attrs.evolve(change, is_told=True)
+                    self._changes[location] = change = attrs.evolve(change, is_told=True)
                     if now < change.at + self._timing.empty_seconds:
-                        due[place] = self._stands_empty(index, place)
+                        due[location] = self._stands_empty(index, location)
                         continue
-            due[place] = change.reading
-            del self._changes[place]
+            due[location] = change.reading
+            del self._changes[location]
         self._since = min(self._since, now) if self.untold else math.inf
         return due
 
-    def next_at(self, *, at_rest: bool, written: Collection[Place] = ()) -> float:
+    def next_at(self, *, at_rest: bool, written: Collection[FileLocation] = ()) -> float:
         """When the next change is due, if nothing else happens; infinity: not without a word from outside."""
-        times = (self._when(change, at_rest) for place, change in self._changes.items() if place not in written)
+        times = (self._when(change, at_rest) for location, change in self._changes.items() if location not in written)
         return min(times, default=math.inf)
 
     def _when(self, change: _Change, at_rest: bool) -> float:
@@ -135,14 +135,14 @@ class Waiting:
         if change.is_told:
             yield change.at + self._timing.empty_seconds
 
-    def _stands_empty(self, index: FileIndex, place: Place) -> Unreadable:
+    def _stands_empty(self, index: FileIndex, location: FileLocation) -> Unreadable:
         seconds = self._timing.empty_seconds
         return Unreadable(
-            f"is empty; {index.described(place)} stay in force until it has been empty for {seconds:g} s: "
+            f"is empty; {index.described(location)} stay in force until it has been empty for {seconds:g} s: "
             "delete the file to remove them at once"
         )
 
 
-def _empties(index: FileIndex, place: Place, reading: Reading) -> bool:
+def _empties(index: FileIndex, location: FileLocation, reading: FileReading) -> bool:
     """Whether a file that has objects holds no document any more."""
-    return isinstance(reading, Content) and reading.is_empty and index.count_objects(place) > 0
+    return isinstance(reading, FileContent) and reading.is_empty and index.count_objects(location) > 0

@@ -152,7 +152,7 @@ class Watcher:
 
 
 class _Stop:
-    """What the watching thread asks, each step, whether to stop; the first time, its watches are in place."""
+    """What the watching thread asks, each step, whether to stop; the first time, its watches are in location."""
 
     def __init__(self, token: trio.lowlevel.TrioToken, ready: trio.Event) -> None:
         self._token = token

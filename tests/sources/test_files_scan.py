@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mesh_pilot.model.events import Item
-from mesh_pilot.sources.files.content import Content, Gone, Ignored, Place, Reading, Unreadable
+from mesh_pilot.sources.files.content import FileContent, FileLocation, FileReading, Gone, IgnoredObject, Unreadable
 from mesh_pilot.sources.files.index import FileIndex
-from mesh_pilot.sources.files.look import Look, look
-from mesh_pilot.sources.files.roots import ConfigRoot, Parts
+from mesh_pilot.sources.files.roots import ConfigRoot, FileParts
+from mesh_pilot.sources.files.scan import Scan, scan
 from tests.sources.files_feed import bad_text, text
 
 _FILES = st.sampled_from(["a.yaml", "b.yml", "sub/a.yaml", "sub/deep/c.yaml", ".hidden.yaml", "notes.txt"])
@@ -47,17 +47,17 @@ class Looker:
         self.root = ConfigRoot(str(folder), "files")
         self.index = FileIndex("files")
         self.index.state.announce()
-        self._last = Look()
+        self._last = Scan()
 
     def look(self) -> None:
-        found = look([self.root], self._last, self._last.seen)
+        found = scan([self.root], self._last, self._last.seen)
         self._last = found
-        self.index.update({place: self._reading(place, what) for place, what in found.changed.items()})
+        self.index.update({location: self._reading(location, what) for location, what in found.changed.items()})
 
-    def _reading(self, place: Place, what: Parts | Unreadable | Gone) -> Reading:
+    def _reading(self, location: FileLocation, what: FileParts | Unreadable | Gone) -> FileReading:
         if isinstance(what, Mapping):
-            entries = self.root.parse(place.path, what)
-            return Content(tuple(entry for entry in entries if not isinstance(entry, Ignored)))
+            entries = self.root.parse(location.path, what)
+            return FileContent(tuple(entry for entry in entries if not isinstance(entry, IgnoredObject)))
         return what
 
 
