@@ -8,7 +8,7 @@ from typing import Any
 from mesh_pilot.model.service import Endpoint, Health, Locality, Protocol, Resolution, Service
 from mesh_pilot.sources.consul import ConsulSettings, CriticalRule, WarningRule
 from mesh_pilot.sources.consul.instance import read_instance
-from mesh_pilot.sources.consul.mapping import Reading, read_service
+from mesh_pilot.sources.consul.mapping import MappedService, read_service
 
 
 def entry(
@@ -39,7 +39,7 @@ def entry(
     }
 
 
-def read(*entries: dict[str, Any], name: str = "web", **settings: Any) -> Reading:
+def read(*entries: dict[str, Any], name: str = "web", **settings: Any) -> MappedService:
     return read_service(name, map(read_instance, entries), ConsulSettings(**settings))
 
 
@@ -55,7 +55,7 @@ def endpoints(*entries: dict[str, Any], **settings: Any) -> tuple[Endpoint, ...]
     return found.endpoints
 
 
-def reasons(reading: Reading) -> list[str]:
+def reasons(reading: MappedService) -> list[str]:
     return [str(problem) for problem in reading.problems]
 
 
@@ -236,7 +236,7 @@ def test_identities_are_spiffe_ids_or_names_of_accounts() -> None:
 
 
 def test_proxies_of_consuls_own_mesh_are_no_services() -> None:
-    assert read(entry(Kind="connect-proxy")) == Reading()
+    assert read(entry(Kind="connect-proxy")) == MappedService()
     assert len(endpoints(entry("a"), entry("b", Kind="connect-proxy"))) == 1
 
 

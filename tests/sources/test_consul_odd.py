@@ -15,7 +15,7 @@ from mesh_pilot.model.events import Endpoints
 from mesh_pilot.sources.consul import ConsulSettings
 from mesh_pilot.sources.consul.configs import read_config, read_tree
 from mesh_pilot.sources.consul.instance import read_instance
-from mesh_pilot.sources.consul.mapping import Reading, read_service
+from mesh_pilot.sources.consul.mapping import MappedService, read_service
 from tests.sources.conformance import Picture
 from tests.sources.files_feed import text
 from tests.sources.test_consul_stub import CATALOG, KEY, TIMING, WEB, addresses, entry, following
@@ -151,7 +151,7 @@ _ENTRIES = st.fixed_dictionaries(
 @given(st.lists(_JSON | _ENTRIES, max_size=3), st.text())
 def test_any_health_entries_come_to_a_service_or_problems(entries: list[Any], name: str) -> None:
     reading = read_service(name, map(read_instance, entries), ConsulSettings())
-    assert isinstance(reading, Reading)
+    assert isinstance(reading, MappedService)
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)

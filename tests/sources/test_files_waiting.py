@@ -88,7 +88,7 @@ def test_a_file_that_stands_empty_keeps_its_objects_for_a_time_and_tells_so() ->
         "is empty; VirtualService/default/x, VirtualService/default/y stay in force until it has been empty for 10 s: "
         "delete the file to remove them at once"
     )
-    assert (len(waiting), waiting.untold) == (1, 0)
+    assert (len(waiting), waiting.unreported) == (1, 0)
     assert waiting.due(9.9, index, at_rest=True) == {}
     assert waiting.next_at(at_rest=True) == TIMING.empty_seconds
     due = waiting.due(10, index, at_rest=True)

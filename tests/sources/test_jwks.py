@@ -15,7 +15,7 @@ import trio.testing
 from mesh_pilot.app.sources import PolicyKeySets
 from mesh_pilot.model.events import Delete, Event, Synced, Upsert
 from mesh_pilot.sources.jwks import KeySource
-from mesh_pilot.sources.jwks.fetch import DISCOVERY, MAX_BYTES, FetchError, Wanted, fetch_keys
+from mesh_pilot.sources.jwks.fetch import DISCOVERY, MAX_BYTES, FetchError, KeySetRef, fetch_keys
 from mesh_pilot.sources.jwks.source import REFRESH_SECONDS
 from mesh_pilot.world import World
 from tests.support.worlds import configs
@@ -46,9 +46,9 @@ class Issuer:
     """Answers for keys as a test wants it."""
 
     answer: str | FetchError = attrs.field(factory=lambda: keys("one"))
-    asked: list[tuple[Wanted, float]] = attrs.field(factory=list)
+    asked: list[tuple[KeySetRef, float]] = attrs.field(factory=list)
 
-    async def fetch(self, client: httpx.AsyncClient, wanted: Wanted, timeout_seconds: float) -> str:
+    async def fetch(self, client: httpx.AsyncClient, wanted: KeySetRef, timeout_seconds: float) -> str:
         await trio.lowlevel.checkpoint()
         self.asked.append((wanted, timeout_seconds))
         if isinstance(self.answer, FetchError):
@@ -110,7 +110,7 @@ async def test_keys_are_fetched_when_a_policy_names_them_and_are_gone_with_it() 
         assert issuer.asked == []
         await at.apply(*upserts(BY_URL))
         assert at.known(url=URL) == keys("one")
-        assert issuer.asked == [(Wanted("", URL), 5.0)]
+        assert issuer.asked == [(KeySetRef("", URL), 5.0)]
         await at.apply(*without(BY_URL))
         assert at.known(url=URL) == ""
         assert at.source.statistics().items == 0
@@ -120,7 +120,7 @@ async def test_without_a_url_the_issuer_is_asked_and_inline_keys_need_nobody() -
     issuer = Issuer()
     async with running(issuer, BY_ISSUER, policy("{issuer: x, jwks: '{\"keys\":[]}'}", "inline")) as at:
         assert at.known(issuer=ISSUER) == keys("one")
-        assert [w for w, _ in issuer.asked] == [Wanted(ISSUER, "")]
+        assert [w for w, _ in issuer.asked] == [KeySetRef(ISSUER, "")]
 
 
 async def test_it_syncs_once_the_others_have_and_every_key_set_was_asked_for() -> None:
@@ -170,7 +170,7 @@ async def test_the_longest_timeout_of_those_who_want_the_same_keys_counts() -> N
     issuer = Issuer()
     long = policy(f'{{issuer: "{ISSUER}", jwksUri: "{URL}", timeout: 30s}}', "patient")
     async with running(issuer, BY_URL, long):
-        assert issuer.asked == [(Wanted("", URL), 30.0)]
+        assert issuer.asked == [(KeySetRef("", URL), 30.0)]
 
 
 async def test_started_again_it_says_what_it_knew() -> None:
@@ -207,7 +207,7 @@ async def test_keys_are_read_from_the_url_or_from_where_the_issuer_says() -> Non
     found = httpx.Response(200, json={"keys": [{"kty": "RSA", "kid": "a"}], "more": 1})
     discovery = httpx.Response(200, json={"jwks_uri": URL})
     async with answering({URL: found, ISSUER + DISCOVERY: discovery}) as client:
-        for wanted in (Wanted("", URL), Wanted(ISSUER, ""), Wanted(ISSUER + "/", "")):
+        for wanted in (KeySetRef("", URL), KeySetRef(ISSUER, ""), KeySetRef(ISSUER + "/", "")):
             assert await fetch_keys(client, wanted, 1) == '{"keys":[{"kid":"a","kty":"RSA"}]}'
 
 
@@ -225,13 +225,13 @@ async def test_keys_are_read_from_the_url_or_from_where_the_issuer_says() -> Non
 async def test_what_is_no_key_set_is_said_in_words(answer: httpx.Response, reason: str) -> None:
     async with answering({URL: answer}) as client:
         with pytest.raises(FetchError) as caught:
-            await fetch_keys(client, Wanted("", URL), 1)
+            await fetch_keys(client, KeySetRef("", URL), 1)
     assert str(caught.value).startswith(reason)
 
 
 async def test_an_issuer_that_is_no_url_needs_its_keys_told() -> None:
     async with answering({}) as client:
         with pytest.raises(FetchError, match="give jwksUri, or jwks"):
-            await fetch_keys(client, Wanted("robots@example.com", ""), 1)
+            await fetch_keys(client, KeySetRef("robots@example.com", ""), 1)
         with pytest.raises(FetchError, match="answers 404"):
-            await fetch_keys(client, Wanted(ISSUER, ""), 1)
+            await fetch_keys(client, KeySetRef(ISSUER, ""), 1)

@@ -13,8 +13,8 @@ import pytest
 from mesh_pilot.mcp.collections import McpCollection
 from mesh_pilot.mcp.messages import McpResource
 from mesh_pilot.model.events import Upsert
-from mesh_pilot.sources.beside import LARGE_BYTES
 from mesh_pilot.sources.mcp.translate import DecodedItem, decode_item
+from mesh_pilot.sources.offload import LARGE_BYTES
 from tests.sources.conformance import running
 from tests.sources.files_feed import FilesFeed
 from tests.sources.mcp_feed import SERVICES, McpFeed, XdsFeed, virtual_service

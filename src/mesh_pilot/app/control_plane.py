@@ -64,24 +64,24 @@ from mesh_pilot.xds.session import XdsOptions
 log = structlog.get_logger(scope="bootstrap")
 
 HTTP_GRACE_SECONDS = 0.5
-"""What HTTP requests that run at the end of the drain have to finish."""
+"""The grace period of HTTP requests at the end of the drain."""
 
 RENEW_SECONDS = 60.0
-"""How often to look for certificates that are due; new proxies may have come meanwhile."""
+"""The longest interval between checks for certificates that are due, also of new proxies."""
 
 AUTHORITY_NAME = "mesh-pilot"
-"""What the root certificate of our own making is called."""
+"""The name of a root certificate that this program makes."""
 
 TRIM_SECONDS = 15.0
-"""How often what was made for proxies that are gone is let go. It stays for one to two such times, for a reconnect."""
+"""The interval at which resources of disconnected proxies are dropped: they stay for one to two intervals."""
 
 REPORT_SECONDS = 60.0
-"""How often to look for what fails in proxies."""
+"""The interval of reports on failures in proxies."""
 
 
 @attrs.frozen
 class Addresses:
-    """Where it really listens, with the ports that 0 became; empty where a server is off."""
+    """The addresses at which it listens, with the real ports for 0; empty if a server is off."""
 
     grpc: str
     secure_grpc: str
@@ -116,7 +116,7 @@ class ControlPlane:
         self.state = state
         self.addresses = addresses
         self.health = HealthService()
-        """gRPC's own health service, served beside xDS."""
+        """gRPC's own health service."""
         self._ready = trio.Event()
 
     def __repr__(self) -> str:
@@ -124,7 +124,7 @@ class ControlPlane:
         return f"<ControlPlane {self.addresses.grpc} {f'not ready: {waiting}' if waiting else 'ready'}>"
 
     async def wait_ready(self) -> None:
-        """Until every source is in, or waiting for them was given up, and proxies are served."""
+        """Wait until every source has synced, or the wait for them is over, and proxies are served."""
         await self._ready.wait()
 
 
@@ -132,7 +132,7 @@ class ControlPlane:
 async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = ()) -> AsyncIterator[ControlPlane]:
     """Run a control plane for the length of the block; it is serving HTTP at once and xDS when it is ready.
 
-    ``more_sources`` are sources beside those of the settings, which win over them.
+    ``more_sources`` come after those of the settings, which win over them.
 
     Leaving the block drains within ``shutdown_seconds``; being cancelled, or an exception, ends it at once. Either way
     no task, socket or file watch is left. Raises StartError.
@@ -200,7 +200,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
 
 
 async def _serve_when_synced(plane: ControlPlane, sockets: _Sockets, nursery: trio.Nursery) -> None:
-    """Let proxies in once there is something true to tell them."""
+    """Serve proxies once the sources have synced, or the wait for them is over."""
     timeout = plane.settings.sync_timeout
     with trio.move_on_after(math.inf if timeout is None else timeout) as waiting:
         await plane.state.reducer.wait_synced()
@@ -243,7 +243,7 @@ def _message_size(bounds: Bounds) -> dict[str, int]:
 
 
 async def _drain(plane: ControlPlane) -> None:
-    """Send proxies elsewhere, and give what runs its time."""
+    """Send proxies elsewhere, and let calls end within the drain time."""
     plane.state.draining = True
     seconds = plane.settings.shutdown_seconds
     log.info("draining", within_seconds=seconds)
@@ -321,7 +321,7 @@ async def _report(world: World, catalog: WorldCatalog) -> None:
 
 
 def _may_read(settings: Settings, world: World, peer: Peer) -> bool:
-    """Whether configuration is served to a peer."""
+    """True if configuration is served to a peer."""
     if settings.serve_config:
         return True
     mesh = world.mesh.peek(())

@@ -29,25 +29,25 @@ class Settings:
     registries: tuple[Registry, ...] = ()
     """Registries of services, in order of precedence."""
     mcp_servers: tuple[str, ...] = ()
-    """Servers of configuration beside those of mesh config ``configSources``, written as there."""
+    """Servers of configuration in addition to mesh config ``configSources``, written as there."""
     mcp_tls: CertificateFiles | None = None
-    """How the servers named above are connected to: the CA to trust, and our certificate; None: in plaintext."""
+    """The CA and the client certificate towards the servers named above; None: plaintext."""
     mcp_sink_addr: str | None = None
-    """Where sources of MCP may dial us; None: nowhere."""
+    """The address at which sources of MCP may connect; None: nowhere."""
     serve_config: bool | None = None
-    """Whether what the World holds is served over MCP and xDS beside what Envoys get; never secrets.
+    """True if configuration is served over MCP and xDS, in addition to Envoys' resources; never secrets.
 
     None: to clients with a certificate, and to those on this machine.
     """
     grpc_addr: str = "127.0.0.1:15010"
     secure_grpc_addr: str = "127.0.0.1:15012"
-    """Served only where ``tls`` is given."""
+    """Served only if ``tls`` is given."""
     tls: CertificateFiles | None = None
     """The server's certificate, and the CA that signs those of clients."""
     client_bounds: Bounds = DEFAULT_BOUNDS
-    """What clients of xDS may ask for, and how fast."""
+    """The limits of xDS clients."""
     split_virtual_hosts: bool = False
-    """Whether Delta Envoys that can take virtual hosts as resources of their own get them so without asking."""
+    """True if Delta Envoys get virtual hosts as separate resources without asking, if they can take them."""
     max_concurrent_streams: int = SERVER_LIMITS.max_concurrent_streams
     """Streams that one connection to a gRPC port may have open."""
     http_addr: str = "127.0.0.1:8080"
@@ -55,15 +55,15 @@ class Settings:
     ca_dir: Path | None = None
     """Folder of the root certificate that signs those of proxies, made there if absent; None: a root for this run."""
     trust_local: bool = True
-    """Whether plaintext peers on this machine are who they say, and get certificates."""
+    """True if plaintext peers on this machine are trusted to be who they say, and get certificates."""
     domain: str = "cluster.local"
     namespace: str = "istio-system"
-    """Where the control plane lives: the mesh's root namespace, unless its MeshConfig names another."""
+    """The namespace of the control plane: the mesh's root namespace, unless its MeshConfig names another."""
     shutdown_seconds: float = 10.0
     debounce_after: float = 0.1
     debounce_max: float = 10.0
     sync_timeout: float | None = None
-    """How long to wait for sources before serving with what there is; None: as long as it takes."""
+    """The wait for sources before serving without them; None: as long as it takes."""
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from mesh_pilot.sources.config_sources import is_server, source_of
 from mesh_pilot.sources.files import file_source
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
 from mesh_pilot.sources.jwks import KeySource, wanted_by
-from mesh_pilot.sources.jwks.fetch import Wanted
+from mesh_pilot.sources.jwks.fetch import KeySetRef
 from mesh_pilot.sources.mcp.sink_server import SinkServer
 from mesh_pilot.world import World
 
@@ -74,7 +74,7 @@ class PolicyKeySets:
 
     world: World
 
-    def wanted_key_sets(self) -> Mapping[Wanted, float]:
+    def wanted_key_sets(self) -> Mapping[KeySetRef, float]:
         return wanted_by(self.world.configs_of.peek("RequestAuthentication"))
 
     def is_complete(self) -> bool:
@@ -82,24 +82,24 @@ class PolicyKeySets:
 
 
 class ConfigSourcesWatch:
-    """Tells when ``configSources`` of the mesh config's file are no longer those that are read.
+    """Logs when ``configSources`` of the mesh config's file are no longer those that are read.
 
-    State: those that were last told of.
+    State: the addresses that are read, and those of the last change that was logged.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._path = settings.mesh_config
         self._read = load_mesh_config(str(settings.mesh_config)).config_sources if settings.mesh_config else []
-        self._told = self._read
+        self._logged = self._read
 
     def published(self, world: World, changed: Collection[Key]) -> None:
         """A revision of the World, and what changed in it."""
         if self._path is None or ("mesh",) not in changed:
             return
         now = world.mesh.peek(()).config_sources
-        if now == self._told:
+        if now == self._logged:
             return
-        self._told = now
+        self._logged = now
         if now == self._read:
             log.info("configSources match the running sources again", where=str(self._path))
             return

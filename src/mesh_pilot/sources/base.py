@@ -1,4 +1,4 @@
-"""What a source is, and how long it waits before it tries again."""
+"""The contract of sources and registries, and the backoff between retries."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import trio
 from mesh_pilot.model.events import Event
 
 THE_OTHERS = "the other sources"
-"""What a source waits for that reads what the others say; not worth telling beside what those wait for."""
+"""`waiting_for` of a source that only waits for other sources; omitted when a more specific reason is known."""
 
 
 class SourceStatistics(Protocol):
-    """What every source can say of itself; each adds its own. A frozen value."""
+    """The statistics that every source has; each adds its own. A frozen value."""
 
     @property
     def items(self) -> int:
-        """How many items it holds now: what it sent and did not take back."""
+        """The number of items in force: sent and not deleted."""
 
     @property
     def rejected(self) -> int:
-        """How many things it was given stand refused now."""
+        """The number of rejections in force."""
 
     @property
     def synced(self) -> bool:
-        """Whether its first full picture has been sent since it last started."""
+        """True once it has sent its first full picture since it last started."""
 
     @property
     def waiting_for(self) -> str:
-        """Why it has not synced, for the operator; empty once it has."""
+        """The reason why it has not synced, for the operator; empty once it has."""
 
 
 @runtime_checkable
 class Staleness(Protocol):
-    """What the statistics of a source say besides, where its feed can fall silent while what it said stays in force."""
+    """More statistics, of a source whose feed can fall silent while its items stay in force."""
 
     @property
     def stale_seconds(self) -> float:
@@ -45,25 +45,25 @@ class Staleness(Protocol):
 
     @property
     def trouble(self) -> str:
-        """Why it does not, or what else is wrong with it; empty while all is well."""
+        """The reason why it does not answer, or another failure; empty while all is well."""
 
 
 @attrs.frozen
 class IgnoredKind:
-    """Objects that a source was given and does not read, because their kind is none of Istio's."""
+    """Objects that a source does not read, because their kind is not one of Istio's."""
 
     api_version: str
     kind: str
     count: int
     first: str
-    """Where the first of them stands: file and line."""
+    """File and line of the first of them."""
     reason: str
     """Why they are not read, and what to write instead; empty for kinds that nobody would expect to be read."""
 
 
 @runtime_checkable
 class Ignoring(Protocol):
-    """What the statistics of a source say besides, where it may be given objects that it does not read."""
+    """More statistics, of a source that may be given objects that it does not read."""
 
     @property
     def ignored(self) -> tuple[IgnoredKind, ...]: ...
@@ -83,12 +83,12 @@ class Registry(Protocol):
         """Its sources, in order of precedence."""
 
     def origins(self) -> Sequence[str]:
-        """Where services come from, for people: ``Consul at http://127.0.0.1:8500``."""
+        """The origins of its services, for people: ``Consul at http://127.0.0.1:8500``."""
 
     def short_name_domain(self, *, is_alone: bool) -> str:
         """The DNS domain that bare host names in Istio objects belong to; empty: not one of this registry.
 
-        `is_alone`: no other source has short names of its own (see `ShortNames`).
+        `is_alone`: no other source has short names (see `ShortNames`).
         """
 
 
@@ -110,7 +110,7 @@ class Source(Protocol):
     """A feed of events: owns its connection, and never lets one bad object stop the rest."""
 
     name: str
-    """What its events carry, such as ``files``; unique in the process."""
+    """The name in its events, such as ``files``; unique in the process."""
 
     async def run(
         self,
@@ -120,18 +120,18 @@ class Source(Protocol):
     ) -> None:
         """Send events until cancelled.
 
-        `task_status` is started once it is at work, before it has synced. Retries by itself what may come back; what
+        `task_status` is started once it is at work, before it has synced. It retries what may come back; an error that
         it raises restarts it. It may be run again after it raised or was cancelled: it then sends its picture anew,
         as a Replace, and Synced. Cancellation leaves nothing behind: what it knows is kept for the next run.
         """
 
     def statistics(self) -> SourceStatistics:
-        """How it is doing; may be asked at any time, running or not."""
+        """Its statistics, at any time, running or not."""
 
 
 @attrs.define
 class Backoff:
-    """How long to wait before the next try: exponential, with full jitter.
+    """The waits between retries: exponential, with full jitter.
 
         backoff = Backoff()
         while True:
@@ -157,11 +157,11 @@ class Backoff:
         return min(self.limit_seconds, self.first_seconds * 2.0 ** min(self.tries, 64))
 
     def next_seconds(self) -> float:
-        """How long to wait now; the next answer is of a range twice as wide."""
+        """The time to wait now; the next one is of a range twice as wide."""
         ceiling = self.ceiling_seconds
         self.tries += 1
         return ceiling * self.random()
 
     def reset(self) -> None:
-        """It worked: the next wait is of the first range again."""
+        """Call it after a success: the next wait is of the first range again."""
         self.tries = 0

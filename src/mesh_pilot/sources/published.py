@@ -1,4 +1,4 @@
-"""What a source last published, by location, and the events that each new reading comes to: pure, no I/O, no clock.
+"""The published state of a source, by location, and the events that each new reading comes to: pure, no I/O, no clock.
 
     state = PublishedState[str]("consul", Precedence.FIRST)
     first = state.announce()                                  # Replace: nothing yet
@@ -14,7 +14,7 @@ The rules, for every source:
 - A bad object keeps its last good version in force, if that came from its location. So does a location that can't be
   read, and an object that may be in the part of a location that can't be read.
 - Events say only what differs from before. An item that moves between locations in one update is never deleted.
-- Before `announce` there are no events: nobody has been told anything, so that nothing can differ.
+- Before `announce` there are no events: nothing was sent, so nothing can differ.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Key = tuple[str, ...]
 Location = TypeVar("Location", bound=Hashable)
 
 _Subject = Key | str
-"""What a rejection is about: the key of an object, or else the description of a location."""
+"""The subject of a rejection: the key of an object, or else the description of a location."""
 
 
 class Precedence(Enum):
-    """Which of several locations that hold the same item is in force."""
+    """The rule that selects, from several locations that hold the same item, the one that is in force."""
 
     FIRST = auto()
     """The one that held it first."""
@@ -81,7 +81,7 @@ class LocationContent:
     problems: tuple[Problem, ...] = ()
     """Problems of the location as a whole, and of objects without a name."""
     line: int = 0
-    """Where the problems begin; 0: at the line of the first of them."""
+    """The line of the rejection; 0: that of its first problem."""
 
 
 _EMPTY = LocationContent()
@@ -102,7 +102,7 @@ class PublishedState(Generic[Location]):
     """
 
     def __init__(self, source: str, precedence: Precedence, *, describe: Callable[[Location], str] = str) -> None:
-        """`describe`: a location as people are told of it. Several may have the same description."""
+        """`describe`: a location for people; it does not change. Several may have the same description."""
         self._source = source
         self._precedence = precedence
         self._describe = describe
@@ -145,7 +145,7 @@ class PublishedState(Generic[Location]):
         return tuple(self._rejections.values())
 
     def content(self, location: Location) -> LocationContent:
-        """What was last read at a location; empty if nothing was."""
+        """The last reading of a location; empty if there is none."""
         return self._contents.get(location, _EMPTY)
 
     def holders(self, key: Key) -> Sequence[Location]:
@@ -164,16 +164,16 @@ class PublishedState(Generic[Location]):
         return [Replace(self._source, (), self.items()), *self.rejections()]
 
     def put(self, location: Location, items: Iterable[Item], problems: Iterable[Problem] = ()) -> list[Event]:
-        """A location holds these items and no others; `problems` are told, and keep none of them out of force."""
+        """A location holds these items and no others; they are in force in spite of `problems`, which are reported."""
         objects = {key: ValidObject(key, item) for item in items for key in (item_key(item),)}
         return self.update({location: LocationContent(objects, tuple(problems))})
 
     def refuse(
         self, location: Location, problems: Iterable[Problem], *, line: int = 0, key: Key | None = None
     ) -> list[Event]:
-        """A location can't be accepted as it is now: what it held before stays.
+        """A location can't be accepted as it is now: its last good items stay in force.
 
-        `key`: the object that is bad, where that can be told.
+        `key`: that of the bad object, if it is known.
         """
         objects = self.content(location).objects
         if key is None:

@@ -1,4 +1,4 @@
-"""Keeping one source running: when it dies it is started again, and nothing else notices."""
+"""A supervisor keeps one source running: it restarts a source that raises, and nothing else notices."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ class SourceState(StrEnum):
     SYNCING = "syncing"
     """Running; its first full picture is not in yet."""
     SYNCED = "synced"
-    """Running; what it said is current."""
+    """Running; its items are current."""
     WAITING = "waiting"
-    """It died and will be started again; what it said stays."""
+    """It raised and will be started again; its items stay in force."""
     ENDED = "ended"
-    """It returned or was cancelled; what it said stays."""
+    """It returned or was cancelled; its items stay in force."""
 
 
 @attrs.frozen
 class SupervisorStatistics:
-    """How a source and its supervision are doing. Times are of Trio's clock, in seconds; None: never."""
+    """The state of a source and its supervision. Times are of Trio's clock, in seconds; None: never."""
 
     name: str
     state: SourceState
     restarts: int
-    """How often it died and was started again."""
+    """The number of times that it raised and was started again."""
     last_error: str
-    """What it last died of; empty if it never did."""
+    """The last error that it raised; empty if it never did."""
     ever_synced: bool
-    """Whether a full picture came at any time: once it did, the source no longer holds up readiness."""
+    """True once a full picture came at any time: the source no longer holds up readiness."""
     synced_since: float | None
-    """When it synced since it was last started."""
+    """The time when it synced since it was last started."""
     last_event: float | None
-    """When it last sent anything."""
+    """The time of its last event."""
     events: int
-    """How many events it has sent."""
+    """The number of events that it has sent."""
     source: SourceStatistics
-    """What the source says itself."""
+    """The statistics of the source itself."""
 
 
 class Supervisor:
@@ -85,7 +85,7 @@ class Supervisor:
         )
 
     async def wait_synced(self) -> None:
-        """Until the source's first full picture has been passed on. Cancelling leaves nothing behind."""
+        """Wait until the source's first full picture has been passed on. Cancelling leaves nothing behind."""
         await self._ever_synced.wait()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -20,13 +20,13 @@ class RegistryOptions(NamedTuple):
     title: str
     """Of their section in the help."""
     prefix: str
-    """What all of them begin with: ``--consul-``."""
+    """The prefix of all of them: ``--consul-``."""
     flags: Sequence[tuple[str, Mapping[str, Any]]]
     """Each flag, with the attributes of its click option."""
     read: Callable[[Mapping[str, Any], Mapping[str, str]], Registry | None]
     """The registry that flags and environment name, if any. Raises UsageError."""
     needed: str
-    """What to give, where there is nothing to serve: ``a Consul with --consul-server-url``."""
+    """The hint for a command line that names nothing to serve: ``a Consul with --consul-server-url``."""
 
 
 REGISTRIES: Sequence[RegistryOptions] = (

@@ -1,4 +1,4 @@
-"""Asking Consul: python-consul2's client on one httpx client on Trio.
+"""Queries to Consul: python-consul2's client on one httpx client on Trio.
 
     async with open_api(settings) as api:
         answer = await api.services(index=0, wait_seconds=0)
@@ -39,15 +39,15 @@ Parameter = tuple[str, object]
 
 
 class ConsulError(SourceError):
-    """A query that was not answered as it should be: what Consul or the network said."""
+    """A query that failed: the reason that Consul or the network gave."""
 
 
 @attrs.frozen
 class Answer:
-    """What a query returned."""
+    """The answer to a query."""
 
     index: int
-    """Where to go on from; 0 where Consul gave none that can be used."""
+    """The index for the next query; 0 if Consul gave none that is usable."""
     data: object
 
 
@@ -76,7 +76,7 @@ class TokenFile:
 
 
 class HttpTransport(base.HTTPClient):  # type: ignore[misc]
-    """What python-consul2 sends its requests with: its methods return coroutines."""
+    """The HTTP client of python-consul2, whose methods return coroutines."""
 
     def __init__(self, client: httpx.AsyncClient, settings: ConsulSettings) -> None:
         """`client` stays its owner's."""
@@ -91,7 +91,7 @@ class HttpTransport(base.HTTPClient):  # type: ignore[misc]
         self._extensions = {"sni_hostname": server_name} if server_name else {}
         self._timing = settings.timing
         self.requests = 0
-        """How many were sent."""
+        """The number of requests that were sent."""
 
     async def get(
         self,
@@ -142,13 +142,13 @@ class HttpTransport(base.HTTPClient):  # type: ignore[misc]
     delete = partialmethod(_request, "DELETE")
 
     def _patience(self, params: Sequence[Parameter]) -> float:
-        """How long an answer may take, in seconds: Consul adds up to a sixteenth to what was asked for."""
+        """The timeout of a request in seconds: Consul adds up to a sixteenth to the wait that was asked for."""
         wait = next((float(str(value).removesuffix("ms")) / 1000 for name, value in params if name == "wait"), 0.0)
         return wait * 17 / 16 + self._timing.grace_seconds
 
 
 class ConsulApi(base.Consul):  # type: ignore[misc]
-    """The questions of a source. Answers are of the type that is said; in them may be anything that JSON can say."""
+    """The queries of a source. The type of an answer is checked; in it may be any JSON."""
 
     def __init__(self, transport: HttpTransport, settings: ConsulSettings) -> None:
         # Not super().__init__(): it would let the environment overrule where this client was told to connect.
@@ -186,11 +186,11 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
         return await self._asked(list, f"/v1/health/state/{state}", index, wait_seconds)
 
     async def nodes(self, index: int, wait_seconds: float) -> Answer:
-        """Since when the nodes are what they are; none of them is listed."""
+        """The index of the nodes; none of them is listed."""
         return await self._asked(list, "/v1/catalog/nodes", index, wait_seconds, ("filter", 'Node == ""'))
 
     async def summary(self) -> Answer:
-        """Who has which instances: a list of ``{Name, Tags, Nodes, InstanceCount, Checks..., ...}``, one a service.
+        """The outlines of all services: a list of ``{Name, Tags, Nodes, InstanceCount, Checks..., ...}``.
 
         This is what Consul's own web page asks for. It is not documented, and nothing depends on it: without it,
         finding out which service changed takes longer.
@@ -204,7 +204,7 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
     async def _asked(
         self, expected: type | tuple[type, ...], path: str, index: int, wait_seconds: float, *more: Parameter
     ) -> Answer:
-        """What a path says, of the expected type; None is what Consul answers of what is not there.
+        """The answer of a path, of the expected type; Consul answers null for a key that does not exist.
 
         python-consul2's own methods know neither filters nor, some of them, consistency. Raises ConsulError.
         """
@@ -221,7 +221,7 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
 
 @asynccontextmanager
 async def open_api(settings: ConsulSettings) -> AsyncIterator[ConsulApi]:
-    """A client with a pool of its own, for the length of the block. Raises ConsulError for bad TLS files."""
+    """A client with its own connections, for the length of the block. Raises ConsulError for bad TLS files."""
     agent = settings.agent
     context = (
         _tls_context(agent.tls) if agent.base_url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -263,7 +263,7 @@ def _tls_context(tls: Tls) -> ssl.SSLContext:
 
 
 def _innermost_text(error: BaseException) -> str:
-    """What the nearest error behind this one says that says anything."""
+    """The text of the nearest error behind this one that has any."""
     nearest: BaseException | None = error
     while nearest is not None and not str(nearest):
         nearest = nearest.__cause__ or nearest.__context__

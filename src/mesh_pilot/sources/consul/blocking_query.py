@@ -128,7 +128,7 @@ async def run_blocking_query(
     """Send a query again and again, and take its answers, until cancelled. `name` is for people.
 
     After a failure the next query starts without an index: after an outage, an index may mean something else.
-    `service`: shares the slots of the pool; without one, the query has a connection of its own. `pace_seconds`: instead
+    `service`: shares the slots of the pool; without one, the query always blocks. `pace_seconds`: instead
     of that of the settings.
     """
     timing = settings.timing

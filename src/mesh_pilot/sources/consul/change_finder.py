@@ -1,4 +1,4 @@
-"""Finding the services that have changed, among those that have no query of their own.
+"""The change finder: which services have changed, of those without a blocking query.
 
 A few queries cover all services:
 
@@ -53,7 +53,7 @@ class ChangeFinder:
         self._index = 0
         self._outlines: dict[str, object] | None = None
         self.sweeps = 0
-        """How often every service was read."""
+        """The number of times that every service was read."""
 
     def __repr__(self) -> str:
         return f"<ChangeFinder after {self.sweeps} sweeps>"

@@ -12,13 +12,13 @@ from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
 
 Value = bytes | Problem
-"""What stands at a key, or why it can't be told."""
+"""The value of a key, or the reason why it can't be read."""
 
 _SHAPE = "the key must be <prefix>/<kind>/<namespace>/<name>, such as mesh-pilot/config/VirtualService/shop/reviews"
 
 
 def read_tree(data: object) -> tuple[dict[str, Value], tuple[Problem, ...]]:
-    """What stands at each key of an answer, and what is wrong with the answer as such. Folders are passed over."""
+    """The value of each key in an answer, and the problems of the answer itself. Folders are skipped."""
     values: dict[str, Value] = {}
     problems: list[Problem] = []
     nameless = 0
@@ -36,7 +36,7 @@ def read_tree(data: object) -> tuple[dict[str, Value], tuple[Problem, ...]]:
 
 
 def _value(text: object) -> Value:
-    """The bytes that stand at a key; Consul says nothing where there are none."""
+    """The bytes of a key; Consul answers null where there are none."""
     if text is None:
         return b""
     try:
@@ -70,7 +70,7 @@ def read_config(prefix: str, key: str, value: Value, source: str) -> Config:
 
 
 def location_of(key: str) -> str:
-    """A key as people are told of it."""
+    """The location of a key, for people."""
     return f"consul {key}"
 
 
@@ -88,7 +88,7 @@ def _only(text: str, origin: Origin) -> Document:
 
 
 def _placed(document: Document, namespace: str, name: str) -> Document:
-    """A document with the name and namespace of its key, where it does not say them itself."""
+    """A document with the name and namespace of its key, unless it has its own."""
     metadata = document.data.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         return document

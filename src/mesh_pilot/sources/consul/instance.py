@@ -11,7 +11,7 @@ from mesh_pilot.model.service import Protocol
 
 
 class State(IntEnum):
-    """What an instance's checks come to: the worst of them."""
+    """The state of an instance: that of its worst check."""
 
     PASSING = 0
     WARNING = 1
@@ -39,7 +39,7 @@ class Instance:
     node_address: str
     port: int
     facts: Mapping[str, str]
-    """What is said of it: metadata, and tags ``key=value`` or ``key|value`` where metadata does not say it."""
+    """Its metadata, and tags ``key=value`` or ``key|value`` whose key is not in the metadata."""
     node_meta: Mapping[str, str]
     tagged: Mapping[str, tuple[str, int]]
     """Further addresses with their ports (0: its own) by tag: ``lan``, ``wan``, ``virtual``."""
@@ -63,12 +63,12 @@ class Instance:
 
 
 def is_entry(entry: object) -> bool:
-    """Whether this is a health entry at all: it has a node and a service."""
+    """True if this is a health entry at all: it has a node and a service."""
     return isinstance(entry, Mapping) and all(isinstance(entry.get(part), Mapping) for part in ("Node", "Service"))
 
 
 def read_instance(entry: object) -> Instance:
-    """The instance that a health entry describes; what is missing or odd in it counts as absent."""
+    """The instance that a health entry describes; a field of the wrong type counts as absent."""
     whole = _object(entry)
     node, service = _object(whole.get("Node")), _object(whole.get("Service"))
     tagged = {tag: _object(where) for tag, where in _object(service.get("TaggedAddresses")).items()}
@@ -91,7 +91,7 @@ def read_instance(entry: object) -> Instance:
 
 
 def _tags(tags: object) -> dict[str, str]:
-    """What tags say; sorted first, so that their order never matters. A tag ``http`` is the protocol."""
+    """The facts in tags; these are sorted first, so that their order never matters. A tag ``http`` is the protocol."""
     found: dict[str, str] = {}
     for tag in sorted(_text(tag) for tag in _list(tags)):
         cut = min((at for at in (tag.find("="), tag.find("|")) if at > 0), default=0)

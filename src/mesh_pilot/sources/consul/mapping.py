@@ -1,4 +1,4 @@
-"""What the instances of a Consul service come to in a mesh: a Service, its Endpoints, and what is wrong with them.
+"""The instances of a Consul service in the terms of the mesh: a Service, its Endpoints, and their problems.
 
 Metadata keys that mean something here (see ``docs/consul.md``) may stand in the service's metadata or in tags
 ``key=value``; all others are labels of the endpoint.
@@ -55,8 +55,8 @@ _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 @attrs.frozen
-class Reading:
-    """What a service's instances come to."""
+class MappedService:
+    """A service of Consul in the terms of the mesh."""
 
     service: Service | None = None
     """None: nothing to serve; or, with problems, nothing that can be."""
@@ -81,32 +81,32 @@ class _PortOf:
     is_main: bool
 
     def at(self, instance: Instance, main: int) -> int:
-        """Where an instance listens; 0: it does not have this port."""
+        """The port at which an instance listens; 0: it lacks this port."""
         return main if self.is_main else _port_number(instance.facts.get(f"port_{self.name}", ""))
 
 
 def is_name(name: str) -> bool:
-    """Whether a service's name can stand in a host name."""
+    """True if a service's name can be part of a host name."""
     return _NAME.fullmatch(name) is not None and ".." not in name
 
 
 def no_name(name: str) -> Problem:
-    """What is wrong with a name that is none."""
+    """The problem of a name that can't be part of a host name."""
     return Problem("Service", f"{name!r} can't stand in a host name: letters, digits, - and _ can")
 
 
-def read_service(name: str, instances: Iterable[Instance], settings: ConsulSettings) -> Reading:
+def read_service(name: str, instances: Iterable[Instance], settings: ConsulSettings) -> MappedService:
     """The service that instances make up; the order in which they come does not matter."""
     members = sorted((i for i in instances if i.is_served), key=lambda i: (i.node, i.id))
     if not members:
-        return Reading()
+        return MappedService()
     problems: list[Problem] = []
     if not is_name(name):
-        return Reading(problems=(no_name(name),))
+        return MappedService(problems=(no_name(name),))
     ports = _ports(members, settings, problems)
     if not ports:
         reason = "no instance has a port: register it with one, or with metadata port_<name>"
-        return Reading(problems=(*problems, Problem("Port", reason)))
+        return MappedService(problems=(*problems, Problem("Port", reason)))
     namespace = _namespace(members, settings, problems)
     key = ServiceKey(_host(name, members, settings), namespace)
     endpoints = tuple(e for i in members for e in _endpoints(name, i, ports, namespace, settings))
@@ -121,7 +121,7 @@ def read_service(name: str, instances: Iterable[Instance], settings: ConsulSetti
         registry="Consul",
         declared_by_users=False,
     )
-    reading = Reading(service, Endpoints(key, endpoints), tuple(problems))
+    reading = MappedService(service, Endpoints(key, endpoints), tuple(problems))
     return attrs.evolve(reading, merged=_merged(name, service, endpoints, settings)) if settings.merged else reading
 
 
@@ -193,7 +193,7 @@ def _protocol(
     problems: list[Problem],
     port_name: str = "",
 ) -> Protocol:
-    """What a port speaks: as a key says, else as the name of a further port does, else as the service in general."""
+    """The protocol of a port: of one of these keys, else of the name of a further port, else of the service."""
     for key in (*keys, *(() if port_name else ("protocol",))):
         said = _said(members, key, problems)
         protocol = Protocol.parse(said)
@@ -207,7 +207,7 @@ def _protocol(
 
 
 def _said(members: Sequence[Instance], key: str, problems: list[Problem]) -> str:
-    """What instances say of their service as a whole; where they differ, what most say."""
+    """The value of a key that concerns the whole service; if instances differ, that of most of them."""
     votes = Counter(i.facts[key] for i in members if key in i.facts)
     if not votes:
         return ""
@@ -264,7 +264,7 @@ def _endpoints(
 
 
 def _health(instance: Instance, settings: ConsulSettings) -> Health | None:
-    """How healthy an instance is; None: it is out."""
+    """The health of an instance; None: it is left out."""
     match instance.state:
         case State.PASSING:
             return Health.HEALTHY
@@ -285,10 +285,10 @@ def _locality(instance: Instance) -> Locality:
 
 
 def _identity(account: str, namespace: str) -> str:
-    """A SPIFFE id as it is; the name of an account as one of this namespace, in whatever trust domain the mesh has."""
+    """A SPIFFE id as it is; the name of an account as one of this namespace, without a trust domain."""
     return account if not account or account.startswith("spiffe://") else f"ns/{namespace}/sa/{account}"
 
 
 def _is_external(instance: Instance) -> bool:
-    """Outside the mesh: by its own metadata, or registered on a node that stands for the outside."""
+    """True outside the mesh: by its own metadata, or registered on an external node."""
     return instance.facts.get("external", instance.node_meta.get("external-node", "")).lower() == "true"

@@ -29,7 +29,7 @@ RESERVED_QUERIES = 5
 _REFRESH_WORKERS = 4
 _MAX_INDEXES = 256
 _LAG_SECONDS = 0.5
-"""How far behind a server may be that answers a stale read; Consul says some tens of milliseconds, commonly."""
+"""The lag of a server that answers a stale read; Consul's documentation says some tens of milliseconds, commonly."""
 
 
 class Query(Protocol):
@@ -68,7 +68,7 @@ class QueryPool:
         starts = max(min(settings.max_starts, settings.max_queries // 4), 1)
         self._starts = trio.CapacityLimiter(starts)
         self.slots = max(settings.max_queries - starts - RESERVED_QUERIES, 1)
-        """How many services may have a query; the connections of all queries are ``max_queries`` at most."""
+        """The number of services that may have a query; all queries have at most ``max_queries`` connections."""
         self.services: dict[str, PooledService] = {}
         self._slotted: dict[str, PooledService] = {}
         self._changed_at: deque[int] = deque(maxlen=_MAX_INDEXES)

@@ -1,4 +1,4 @@
-"""What can be set about Consul: how to reach an agent, what to ask it, what its answers mean."""
+"""The settings of Consul: the way to an agent, the queries, and the meaning of the answers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mesh_pilot.model.service import Protocol
 
 
 class Consistency(StrEnum):
-    """How fresh answers must be, as Consul names it."""
+    """The consistency of reads, in Consul's terms."""
 
     DEFAULT = "default"
     CONSISTENT = "consistent"
@@ -21,7 +21,7 @@ class Consistency(StrEnum):
 
 
 class WarningRule(StrEnum):
-    """What becomes of an instance with a check in state warning."""
+    """The treatment of an instance with a check in state warning."""
 
     IN = "in"
     OUT = "out"
@@ -29,7 +29,7 @@ class WarningRule(StrEnum):
 
 
 class CriticalRule(StrEnum):
-    """What becomes of an instance that is critical or under maintenance."""
+    """The treatment of an instance that is critical or under maintenance."""
 
     OUT = "out"
     UNHEALTHY = "unhealthy"
@@ -42,7 +42,7 @@ class AddressError(ValueError):
 
 @attrs.frozen(kw_only=True)
 class Tls:
-    """How to talk TLS to an agent. Files are PEM."""
+    """The TLS settings of an agent. Files are PEM."""
 
     ca_file: Path | None = None
     ca_path: Path | None = None
@@ -56,7 +56,7 @@ class Tls:
 
 @attrs.frozen
 class Agent:
-    """How to reach one agent."""
+    """The address and credentials of one agent."""
 
     address: str = "http://127.0.0.1:8500"
     """``http://host:port``, ``https://host:port``, ``host:port`` or ``unix:///path``."""
@@ -97,28 +97,28 @@ class Agent:
 
 @attrs.frozen(kw_only=True)
 class Timing:
-    """How long to wait for what, in seconds of Trio's clock."""
+    """Waits, in seconds of Trio's clock."""
 
     wait_seconds: float = 60.0
-    """How long a blocking query may stay unanswered (Consul adds up to a sixteenth). An agent that is gone without a
-    word is noticed after about so long."""
+    """The time that a blocking query may stay unanswered (Consul adds up to a sixteenth). An agent that disappears
+    silently is noticed after about so long."""
     reread_seconds: float = 600.0
-    """How often a service is read anyway that holds no query, because there are more than ``max_queries``."""
+    """The interval at which a service without a query is read in any case."""
     sweep_seconds: float = 60.0
-    """How long such services may stay unread while others change that say so themselves."""
+    """The longest time that services without a query stay unread while others change."""
     grace_seconds: float = 10.0
-    """How much later than promised an answer may come."""
+    """The grace period of an answer that is later than promised."""
     connect_seconds: float = 5.0
     retry_seconds: float = 0.5
     """The first wait before a query that failed is tried again; each next may be twice as long,"""
     retry_limit_seconds: float = 15.0
     """up to this."""
     hold_seconds: float = 30.0
-    """How long an answer must stay empty that was not empty before, until it is believed; inf: for ever."""
+    """The time for which objects stay that are missing from a suddenly empty answer; inf: for ever."""
     pace_seconds: float = 0.5
-    """Where a query returns again and again it is asked no more often than this, after a few times at once."""
+    """The interval between queries that keep returning at once, after a burst of a few."""
     trigger_pace_seconds: float = 0.05
-    """The same of queries that cover all services, where there are more than ``max_queries``."""
+    """The same, for the queries that cover all services."""
 
 
 @attrs.frozen(kw_only=True)
@@ -127,7 +127,7 @@ class ConsulSettings:
 
     agent: Agent = Agent()
     datacenter: str = ""
-    """Which one to ask for; empty: the agent's own."""
+    """The datacenter to read; empty: the agent's own."""
     remote: bool = False
     """Not the datacenter of this mesh's own proxies: its hosts are ``<name>.service.<datacenter>.<domain>``."""
     merged: bool = False
@@ -142,19 +142,19 @@ class ConsulSettings:
     service_tag: str = ""
     """Only services, and instances, that carry this tag; empty: all."""
     config_prefix: str = ""
-    """Where in the KV store Istio objects stand; empty: nowhere."""
+    """The prefix of Istio objects in the KV store; empty: none are read."""
     namespace: str = "default"
     """The mesh's namespace that services live in unless their metadata says another."""
     default_protocol: Protocol = Protocol.AUTO
     service_port: int = 0
-    """What clients call services by that do not say; 0: the lowest port of their instances."""
+    """The port of services that name none; 0: the lowest port of their instances."""
     address_tag: str = ""
-    """Which tagged address endpoints have, such as ``wan``, where there is one."""
+    """The tagged address that endpoints have, such as ``wan``, if their instance has it."""
     warning: WarningRule = WarningRule.IN
     critical: CriticalRule = CriticalRule.OUT
     max_queries: int = 60
     """Queries at once, and with them connections; Consul's own limit is 200 a client, with those of our last lives
     (``http_max_conns_per_client``): it keeps what we gave up until it would have answered."""
     max_starts: int = 16
-    """How many of them may be such as are answered immediately: at the start and after an outage."""
+    """How many of them may be queries that Consul answers immediately, as at the start and after an outage."""
     timing: Timing = Timing()

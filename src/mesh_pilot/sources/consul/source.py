@@ -12,7 +12,6 @@ import trio
 from mesh_pilot.model.config import Config, ConfigError, Origin, Problem
 from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.sources.base import Backoff, EventSender
-from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.consul.api import Answer, ConsulApi, open_api
 from mesh_pilot.sources.consul.blocking_query import OutageGate, TakeAnswer, run_blocking_query
 from mesh_pilot.sources.consul.change_finder import ChangeFinder, ChangeTriggers
@@ -22,6 +21,7 @@ from mesh_pilot.sources.consul.mapping import no_name, read_service
 from mesh_pilot.sources.consul.query_pool import PooledService, Query, QueryPool
 from mesh_pilot.sources.consul.service_filter import service_filter
 from mesh_pilot.sources.consul.settings import ConsulSettings
+from mesh_pilot.sources.offload import LARGE_BYTES, offload
 from mesh_pilot.sources.published import Precedence, PublishedState
 
 log = structlog.get_logger(scope="sources")
@@ -30,12 +30,12 @@ CATALOG = "the catalog"
 CONFIGS = "the configs in KV"
 
 OWN_SERVICE = "consul"
-"""What Consul's own servers are registered as: no service of the mesh."""
+"""The service of Consul's own servers: not one of the mesh."""
 
 
 @attrs.frozen
 class ConsulStatistics:
-    """How a Consul source is doing."""
+    """The statistics of a Consul source."""
 
     items: int
     rejected: int
@@ -52,11 +52,11 @@ class ConsulStatistics:
     waiting: int
     """Services without a query of their own: they are read when they may have changed."""
     outages: int
-    """How often Consul did not answer at all."""
+    """The number of times that Consul did not answer at all."""
     stale_seconds: float
     """For how long it has not answered; 0 while it does."""
     trouble: str
-    """Why it does not answer, or what it refuses; empty while all is well."""
+    """The reason why it does not answer, or the query that it refuses; empty while all is well."""
     held_back: tuple[str, ...]
     """The answers in which something is missing that stays in force for now."""
 
@@ -273,7 +273,7 @@ class ConsulSource:
             for key, value in sorted(values.items()):
                 if self._values.get(key) != value:
                     is_large = isinstance(value, bytes) and len(value) > LARGE_BYTES
-                    config = await beside(is_large, partial(self._read_config, key, value))
+                    config = await offload(is_large, partial(self._read_config, key, value))
                     self._values[key] = value
                     events += self._taken(location_of(key), config)
             await self._publish(run, CONFIGS, events)

@@ -3,9 +3,9 @@
     source = file_source(["/etc/mesh/config"], credentials=["/etc/mesh/credentials"])
     await source.run(events)
 
-How it is put together, each part usable and tested by itself: `roots` lists and reads what was pointed at, `look`
+Each part is usable and tested alone: `roots` lists and reads folders and files, `scan`
 finds what changed since the last look, `objects` and `secrets` parse, `index` decides what is in force and turns
-changes into events (pure), `watch` is told of changes by the operating system, and `source` runs it all.
+changes into events (pure), `watch` gets changes from the operating system, and `source` runs it all.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def file_source(
 ) -> FileSource:
     """The source of all config folders and credential folders.
 
-    All in one, so that an object that stands in two of them is found out: the earlier folder wins. `folders` hold
+    One source for all, so that an object in two folders is noticed: the earlier folder wins. `folders` hold
     YAML and JSON files, at any depth; `credentials` hold a folder of PEM files for each credential. `poll`: look for
-    changes every second instead of being told by the operating system.
+    changes every second instead of waiting for events of the operating system.
     """
     roots: list[Root] = [ConfigRoot(folder, name, default_namespace) for folder in folders]
     roots += [CredentialsRoot(folder, name) for folder in credentials]

@@ -1,4 +1,4 @@
-"""Which object is in force, where several files hold it and some of them are broken: pure, no I/O, no clock.
+"""The index of files: the objects in force, if several files hold them and some are broken. Pure, no I/O, no clock.
 
 The rules, in addition to those of `sources.published`:
 

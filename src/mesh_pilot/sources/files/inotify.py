@@ -1,4 +1,4 @@
-"""Linux's inotify on Trio: being told of a change the moment it is complete.
+"""Linux's inotify on Trio: each change is noticed the moment it is complete.
 
 Source: the manual pages ``inotify(7)``, ``inotify_init(2)`` and ``inotify_add_watch(2)``.
 """
@@ -27,7 +27,7 @@ from mesh_pilot.sources.files.writers import Writers
 log = structlog.get_logger(scope="sources")
 
 CAME_SECONDS = 0.05
-"""A file that came (with a writer, or as a link) is looked at after so long, if nothing else is told of it."""
+"""A file that came (with a writer, or as a link) is read after so long, unless another event comes first."""
 
 _MODIFY, _ATTRIB, _CLOSE_WRITE = 0x2, 0x4, 0x8
 _MOVED_FROM, _MOVED_TO, _CREATE, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x40, 0x80, 0x100, 0x200, 0x400, 0x800
@@ -41,7 +41,7 @@ _BUFFER = 64 * 1024
 
 
 class What(Enum):
-    """What can happen to a path."""
+    """The kinds of changes of a path."""
 
     CAME = auto()
     """A file is there: with a writer, who writes next, or as a link."""
@@ -50,9 +50,9 @@ class What(Enum):
     RELEASED = auto()
     """A file was closed by its writer, moved or deleted."""
     OTHER = auto()
-    """Anything else, whole by itself: a folder came or went, times or permissions changed."""
+    """Anything else, complete at once: a folder came or went, times or permissions changed."""
     WATCH_LOST = auto()
-    """What happens there from now on may not be told: the folder is another one, or there was more than was kept."""
+    """Later changes there may be missed: the folder is another one, or the event queue overflowed."""
 
 
 @attrs.frozen
@@ -72,12 +72,12 @@ def _libc() -> ctypes.CDLL | None:
 
 
 def is_there() -> bool:
-    """Whether this system has inotify."""
+    """True if this system has inotify."""
     return _libc() is not None
 
 
 class Inotify:
-    """Watches folders, each by itself; leaving the block ends that. State: the file descriptor, the watched folders."""
+    """A set of watched folders; leaving the block ends it. State: the file descriptor, the folders by watch."""
 
     def __init__(self) -> None:
         """Raises OSError."""
@@ -98,7 +98,7 @@ class Inotify:
         os.close(self._fd)
 
     def watch(self, folders: Collection[str]) -> None:
-        """Be told of what happens to these folders and right in them, and in no others. Raises OSError.
+        """Watch these folders and their direct children, and no others. Raises OSError.
 
         Nothing is missed in a folder that was watched before.
         """
@@ -117,7 +117,7 @@ class Inotify:
         await trio.lowlevel.wait_readable(self._fd)
 
     def read(self) -> Iterator[Happening]:
-        """What has happened since the last call."""
+        """The changes since the last call."""
         try:
             data = os.read(self._fd, _BUFFER)
         except BlockingIOError:
@@ -162,7 +162,7 @@ class Folders:
     """Folders that are watched, and what their events come to.
 
     State: `_look_at`, when to look at a file that came; `_is_lost`, whether events were; `_is_news`, whether something
-    is to be told.
+    is to be reported.
     """
 
     def __init__(self, inotify: Inotify, matters: Callable[[str], bool], writers: Writers) -> None:
@@ -181,7 +181,7 @@ class Folders:
         self._inotify.watch(folders)
 
     def catch_up(self) -> None:
-        """Take in what has happened up to now, without waiting to be told of it."""
+        """Take in all events up to now, without waiting for more."""
         now = trio.current_time()
         for each in self._inotify.read():
             if each.what is What.WATCH_LOST:
@@ -205,7 +205,7 @@ class Folders:
     async def follow(self, changed: Callable[[], None]) -> None:
         """Call ``changed`` whenever something may have changed that matters.
 
-        Returns when it is no longer sure to be told: the folders are to be looked at, and to be watched anew.
+        Returns when events may have been missed: the folders are to be scanned and watched anew.
         """
         while not self._is_lost:
             with trio.CancelScope(deadline=min(self._look_at, self._writers.next_overdue)) as self._waiting:

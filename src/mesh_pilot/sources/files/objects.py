@@ -20,11 +20,11 @@ from mesh_pilot.sources.published import InvalidObject, Key, ValidObject
 log = structlog.get_logger(scope="sources")
 
 _IDENTITY = ("apiVersion", "kind", "metadata", "metadata.name", "metadata.namespace")
-"""Fields that say which object it is: where one of them is wrong, that can't be told."""
+"""Fields that identify an object: if one of them is wrong, nobody can tell which object it is."""
 
 
 ParsedParts = dict[tuple[int, bytes], tuple[ParsedDocument, ...]]
-"""What stood in the parts of a file when it was last read, by the lines before a part and a digest of it."""
+"""The documents of the parts of a file as last read, by the number of lines before a part and its digest."""
 
 
 def read_objects(
@@ -91,7 +91,7 @@ def _has_name(document: Document) -> bool:
 
 
 def internal_error(error: Exception, origin: Origin, key: Key | None = None) -> InvalidObject:
-    """What a mistake of ours while decoding costs: this object and no other. Logs it."""
+    """The object that an internal error while decoding costs; no other is lost. Logs the error."""
     log.error("internal error while decoding an object", file=origin.location, line=origin.line, exc_info=error)
     reason = f"internal error of mesh-pilot while decoding it ({type(error).__name__}: {error}); please report it"
     return InvalidObject((Problem("", reason, line=origin.line),), key, origin.line)

@@ -1,7 +1,7 @@
-"""What can be pointed at: a folder of YAML files, a folder of credentials, a single file.
+"""The roots that can be read: a folder of YAML files, a folder of credentials, a single file.
 
 A root lists its units (a unit is what is read, and refused, together: a file, or the files of one credential), reads
-one, and says what stands in it. No state; blocking calls, to be made in a worker thread, except `parse`.
+one, and parses it. No state; all calls but `parse` block, and belong in a worker thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 """Larger files are refused: they are not configuration."""
 
 Signature = tuple[int, ...]
-"""What a unit's files look like from outside: device, inode, size, times. Another one means: read again."""
+"""Device, inode, size and times of a unit's files. If it differs, the unit is read again."""
 
 _SIGNATURE_SIZE = 5
 """Numbers that there are for each file."""
@@ -40,7 +40,7 @@ FileParts = Mapping[str, bytes]
 
 @attrs.frozen
 class RootListing:
-    """What a root holds at the moment."""
+    """The present content of a root."""
 
     units: Mapping[str, Signature] = attrs.field(factory=dict)
     faults: Mapping[str, str] = attrs.field(factory=dict)
@@ -48,7 +48,7 @@ class RootListing:
     folders: frozenset[str] = frozenset()
     """Real paths of the folders in which any change matters."""
     identity: Identity | None = None
-    """Which folder it is; None where there is none."""
+    """The identity of the folder; None if there is none."""
 
 
 class Root(Protocol):
@@ -57,13 +57,13 @@ class Root(Protocol):
         """As it was given."""
 
     def list(self, visited: set[Identity]) -> RootListing:
-        """What it holds. Folders in `visited` are skipped, and those that it enters are added."""
+        """Its present content. Folders in `visited` are skipped, and those that it enters are added."""
 
     def read(self, unit: str) -> FileParts:
         """Raises OSError."""
 
     def parse(self, unit: str, parts: FileParts, known: ParsedParts | None = None) -> Iterator[ParsedDocument]:
-        """What stands in a unit, object by object. ``known``: see `objects.read_objects`."""
+        """The documents of a unit, one by one. ``known``: see `objects.read_objects`."""
 
 
 @attrs.frozen
@@ -119,7 +119,7 @@ class CredentialsRoot:
 
 @attrs.frozen
 class FileRoot:
-    """A single file that says one thing."""
+    """A single file that holds one item."""
 
     path: str
     source: str
@@ -218,7 +218,7 @@ def read_file(path: Path) -> bytes:
 
 
 def files_of(signature: Signature) -> frozenset[Identity]:
-    """Which files a signature is of."""
+    """The identities of the files of a signature."""
     return frozenset(zip(signature[::_SIGNATURE_SIZE], signature[1::_SIGNATURE_SIZE], strict=True))
 
 

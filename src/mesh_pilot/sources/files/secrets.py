@@ -101,7 +101,7 @@ def _mapping(data: Mapping[str, object], field: str) -> Mapping[str, object]:
 
 
 def _check(secret: Secret, names: Mapping[str, str]) -> list[Problem]:
-    """What is wrong with a credential. Never quotes what it holds."""
+    """The problems of a credential. They never quote its content."""
     problems = []
     if not secret.certificate_chain and not secret.private_key and not secret.ca_certificates:
         return [Problem("", f"holds no certificate: expected some of {', '.join(PART_NAMES)}")]

@@ -1,4 +1,4 @@
-"""The source that reads files: looks, parses, waits for half-written files to settle, and sends what changed."""
+"""The source of files: it scans, parses, waits for half-written files to settle, and sends the changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import trio
 from mesh_pilot.config.kinds import reason_ignored
 from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.sources.base import EventSender, IgnoredKind
-from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.files.content import (
     FileContent,
     FileLocation,
@@ -32,39 +31,40 @@ from mesh_pilot.sources.files.scan import Scan, identities_of, scan
 from mesh_pilot.sources.files.waiting import Timing, Waiting
 from mesh_pilot.sources.files.watch import Watched, Watcher
 from mesh_pilot.sources.files.writers import Writers
+from mesh_pilot.sources.offload import LARGE_BYTES, offload
 
 log = structlog.get_logger(scope="sources")
 
 
 @attrs.frozen
 class FileSourceStatistics:
-    """How a file source is doing."""
+    """The statistics of a file source."""
 
     items: int
     """Objects in force."""
     rejected: int
-    """Rejections that stand."""
+    """Rejections in force."""
     synced: bool
     waiting_for: str
-    """What keeps it from syncing; empty once it has."""
+    """The reason why it has not synced; empty once it has."""
     files: int
     """Files known, readable or not."""
     pending: int
-    """Files whose change refuses or takes back something and waits for things to settle."""
+    """Files whose change rejects or removes an object, and waits for things to settle."""
     looks: int
-    """How often it looked for changes."""
+    """The number of scans."""
     reads: int
-    """How many files it has opened."""
+    """The number of files that it has opened."""
     watching: str
-    """How it learns of changes: ``events`` of the operating system, or ``polling`` with the reason if it has to."""
+    """The way it notices changes: ``events`` of the operating system, or ``polling`` with the reason if it has to."""
     being_written: int = 0
-    """Files that someone has open for writing: they stand as they were."""
+    """Files that are open for writing: their last content stays in force."""
     ignored: tuple[IgnoredKind, ...] = ()
-    """Objects of kinds that are none of Istio's."""
+    """Objects of kinds that are not Istio's."""
 
 
 class FileSource:
-    """Sends what stands in files and folders, and how that changes.
+    """Sends the objects in files and folders, and their changes.
 
     What adds or changes objects is sent at once; what refuses or takes back some waits (`waiting` says for what). What
     is being written, can't be read, or has vanished, keeps what it said.
@@ -75,7 +75,7 @@ class FileSource:
     """
 
     def __init__(self, name: str, roots: Sequence[Root], *, timing: Timing | None = None, poll: bool = False) -> None:
-        """`poll`: look every `poll_seconds` instead of being told by the operating system."""
+        """`poll`: scan every `poll_seconds` instead of waiting for events of the operating system."""
         self.name = name
         self._roots = tuple(roots)
         self._timing = timing or Timing()
@@ -89,7 +89,7 @@ class FileSource:
         self._recent: set[FileLocation] = set()
         self._changed_at = -math.inf
         self._ignored: dict[FileLocation, tuple[IgnoredObject, ...]] = {}
-        self._ignored_told: tuple[IgnoredKind, ...] | None = ()
+        self._ignored_kinds_cache: tuple[IgnoredKind, ...] | None = ()
         self._known: dict[FileLocation, ParsedParts] = {}
         self._synced = False
         self._looks = 0
@@ -147,7 +147,7 @@ class FileSource:
         self._wake.set()
 
     async def _look(self, watcher: Watcher) -> None:
-        """See what has changed, and parse it. Cancelled half-way, it is as if it had not looked."""
+        """Scan, and parse what has changed. If cancelled half-way, nothing has happened."""
         is_quiet = trio.current_time() >= self._changed_at + self._timing.quiet_seconds
         # A file may change twice within what its times can tell: what changed is read once more before it counts.
         again = frozenset(self._recent) if is_quiet else frozenset()
@@ -163,7 +163,7 @@ class FileSource:
         self._looks += 1
         self._reads += found.reads
         if readings:
-            self._ignored_told = None
+            self._ignored_kinds_cache = None
             self._changed_at = now
             self._recent |= readings.keys()
             for location, reading in readings.items():
@@ -172,7 +172,7 @@ class FileSource:
             self._recent.clear()
 
     async def _find(self, watcher: Watcher, again: Collection[FileLocation]) -> Scan:
-        """One look that passes over what is being written, and over what was while it looked."""
+        """A scan that skips files that are being written, or were while it ran."""
         watcher.catch_up()
         self._writers.mark()
         find = partial(_look_around, self._roots, self._last, again, self._writers.open)
@@ -184,13 +184,13 @@ class FileSource:
         return found
 
     async def _parse(self, location: FileLocation, parts: FileParts) -> FileContent:
-        """What stands in a unit; others run meanwhile, or after every object of a small one."""
+        """The content of a unit. Other tasks run while a large one is parsed, or after every object of a small one."""
         entries: list[ParsedObject] = []
         ignored: list[IgnoredObject] = []
         known = dict(self._known.get(location, {}))
         found: Iterable[ParsedDocument] = self._roots[location.root].parse(location.path, parts, known)
         if sum(map(len, parts.values())) > LARGE_BYTES:
-            found = await beside(True, partial(list, found))
+            found = await offload(True, partial(list, found))
         for entry in found:
             if isinstance(entry, IgnoredObject):
                 ignored.append(entry)
@@ -199,7 +199,7 @@ class FileSource:
             await trio.lowlevel.checkpoint()
         self._known[location] = known
         if len(known) < 2:
-            del self._known[location]  # a file of one object is read again whatever changes in it
+            del self._known[location]  # a file of one object is read again after any change
         self._tell_ignored(location, ignored)
         unnamed_line = next((entry.line for entry in ignored if not entry.is_named), 0)
         is_empty = not (entries or ignored) or not any(map(bytes.strip, parts.values()))
@@ -213,29 +213,29 @@ class FileSource:
         for kind in _kinds({location: ignored}):
             if (kind.api_version, kind.kind) not in before:
                 tell = log.warning if kind.reason else log.info
-                told = attrs.asdict(kind)
+                fields = attrs.asdict(kind)
                 tell(
                     "objects of this kind are ignored",
                     file=str(location),
-                    **{k: v for k, v in told.items() if v},
+                    **{k: v for k, v in fields.items() if v},
                 )
 
     def _ignored_kinds(self) -> tuple[IgnoredKind, ...]:
-        if self._ignored_told is None:
-            self._ignored_told = _kinds(self._ignored)
-        return self._ignored_told
+        if self._ignored_kinds_cache is None:
+            self._ignored_kinds_cache = _kinds(self._ignored)
+        return self._ignored_kinds_cache
 
     def _take(self) -> Sequence[Event]:
-        """What is to be sent now."""
+        """The events to send now."""
         events = self._index.update(self._due())
         if not self._index.state.is_announced:
-            if self._waiting.untold:
+            if self._waiting.unreported:
                 return []
             events = self._index.state.announce()
         return [*events, *self._sync()]
 
     def _due(self) -> Mapping[FileLocation, FileReading]:
-        """The changes that need not wait any longer."""
+        """The changes that are due."""
         now, at_rest = trio.current_time(), not self._recent
         return self._waiting.due(now, self._index, at_rest=at_rest, written=self._locations_written())
 
@@ -246,7 +246,7 @@ class FileSource:
         return {location for location in self._waiting.locations if self._last.is_of(location, self._written)}
 
     def _sync(self) -> Sequence[Event]:
-        """Synced, if that is so and has not been said."""
+        """Synced, if it has just become so."""
         if self._synced or self._waiting_for():
             return ()
         self._synced = True
@@ -265,7 +265,7 @@ class FileSource:
         return "; ".join(f"{path} can't be read" for path in unread)
 
     async def _watch(self, watcher: Watcher) -> bool:
-        """Watch the folders that there are now; True: look again before waiting to be told."""
+        """Watch the folders that there are now; True: scan again before waiting for events."""
         if self._always_poll:
             return False
         if await watcher.over(Watched.over(self._last.folders, [root.path for root in self._roots])):
@@ -276,7 +276,7 @@ class FileSource:
         return False
 
     def _next_look(self) -> float:
-        """When to look next if nothing is told."""
+        """The time of the next scan if there is no event."""
         timing = self._timing
         is_polling = self._always_poll or self._failure
         at = trio.current_time() + (timing.poll_seconds if is_polling else timing.rescan_seconds)
@@ -299,6 +299,6 @@ def _kinds(ignored: Mapping[FileLocation, Sequence[IgnoredObject]]) -> tuple[Ign
 def _look_around(
     roots: Sequence[Root], before: Scan, again: Collection[FileLocation], open_files: Collection[str]
 ) -> tuple[Scan, frozenset[Identity]]:
-    """One look, and which files are those that are open for writing. Blocking."""
+    """One scan, and the identities of the files that are open for writing. Blocking."""
     written = identities_of(open_files)
     return scan(roots, before, again, written), written

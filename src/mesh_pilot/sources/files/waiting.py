@@ -1,4 +1,4 @@
-"""Changes of files that wait before they count: pure, no I/O, times come in.
+"""Changes of files that wait before they take effect: pure, no I/O, times come in.
 
 The rules:
 
@@ -6,9 +6,9 @@ The rules:
 - What refuses or takes back an object waits until nothing has changed in any file for a short time: the object may be
   on its way to another file.
 - So does, for longer, what was written in place: the rest of the file may be on its way.
-- A file that is being written stands as it was.
+- The last content of a file that is being written stays in force.
 - A file with objects that now holds no document at all was probably truncated: its objects stay in force, which is
-  told, until it has been empty for long enough. Deleting the file takes them back without that wait.
+  reported, until it has been empty for long enough. Deleting the file removes them without that wait.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from mesh_pilot.sources.files.index import FileIndex
 
 @attrs.frozen
 class Timing:
-    """How long to wait for what, in seconds of Trio's clock."""
+    """Waits, in seconds of Trio's clock."""
 
     quiet_seconds: float = 0.1
     """Nothing may have changed for so long before an object is refused or taken back: the file may be half written,
     the object on its way to another file."""
     patience_seconds: float = 2.0
-    """Where files never come to rest, objects are refused and taken back after so long all the same."""
+    """If files never come to rest, objects are rejected and removed after so long all the same."""
     settle_seconds: float = 0.5
     """A file that was written in place must not have changed for so long before it refuses or takes back an object: its
     writer may close it and go on."""
     open_seconds: float = 30.0
-    """A file that is open for writing stands as it was for so long; then it counts as it stands. So does one that is
-    written in place and never comes to rest."""
+    """The last content of a file that is open for writing stays for so long; then it is read as it is. So is one that
+    is written in place and never comes to rest."""
     empty_seconds: float = 10.0
-    """A file that held objects must have been without any document for so long before they are taken back."""
+    """A file must have been without any document for so long before its objects are removed."""
     rescan_seconds: float = 30.0
-    """How often to look although nothing was told: network file systems tell nothing."""
+    """The interval of scans without any event: network file systems have none."""
     poll_seconds: float = 1.0
-    """How often to look where nothing can be told."""
+    """The interval of scans where folders can't be watched."""
 
 
 @attrs.frozen
 class _Change:
-    """What a location says now and does not count yet."""
+    """The last reading of a location, which has no effect yet."""
 
     reading: FileReading
     since: float
@@ -55,13 +55,13 @@ class _Change:
     at: float
     """When it changed last."""
     in_place: bool
-    """Whether the same file was written to, rather than another one put in its location."""
-    is_told: bool = False
-    """Whether it was told that it stands empty."""
+    """True if the same file was written to, rather than replaced by another one."""
+    is_reported: bool = False
+    """True once it was reported that the file is empty."""
 
 
 class Waiting:
-    """The changes that have not counted yet.
+    """The changes that have no effect yet.
 
     State: `_changes`, the last reading of each location; `_since`, since when any of them waits.
     """
@@ -82,12 +82,12 @@ class Waiting:
         return self._changes.keys()
 
     @property
-    def untold(self) -> int:
-        """Changes of which nothing was told yet: all but those of files that stand empty."""
-        return sum(not change.is_told for change in self._changes.values())
+    def unreported(self) -> int:
+        """The number of changes of which nothing was reported yet: all but those of empty files."""
+        return sum(not change.is_reported for change in self._changes.values())
 
     def add(self, location: FileLocation, reading: FileReading, now: float, *, in_place: bool) -> None:
-        """A location says something else than before."""
+        """A location has changed."""
         before = self._changes.get(location)
         since = before.since if before else now
         self._changes[location] = _Change(reading, since, now, in_place or (before is not None and before.in_place))
@@ -96,7 +96,7 @@ class Waiting:
     def due(
         self, now: float, index: FileIndex, *, at_rest: bool, written: Collection[FileLocation] = ()
     ) -> Mapping[FileLocation, FileReading]:
-        """The changes that count now; they wait no longer.
+        """The changes that take effect now; they are no longer pending.
 
         `at_rest`: nothing has changed anywhere for the quiet time. `written`: files that are being written.
         """
@@ -108,14 +108,14 @@ class Waiting:
             if empties or not index.is_harmless(location, change.reading):
                 if now < self._when(change, at_rest):
                     continue
-                if empties and not change.is_told:
-                    self._changes[location] = change = attrs.evolve(change, is_told=True)
+                if empties and not change.is_reported:
+                    self._changes[location] = change = attrs.evolve(change, is_reported=True)
                     if now < change.at + self._timing.empty_seconds:
                         due[location] = self._stands_empty(index, location)
                         continue
             due[location] = change.reading
             del self._changes[location]
-        self._since = min(self._since, now) if self.untold else math.inf
+        self._since = min(self._since, now) if self.unreported else math.inf
         return due
 
     def next_at(self, *, at_rest: bool, written: Collection[FileLocation] = ()) -> float:
@@ -132,7 +132,7 @@ class Waiting:
             yield self._since + self._timing.patience_seconds
         if change.in_place:
             yield min(change.at + self._timing.settle_seconds, change.since + self._timing.open_seconds)
-        if change.is_told:
+        if change.is_reported:
             yield change.at + self._timing.empty_seconds
 
     def _stands_empty(self, index: FileIndex, location: FileLocation) -> Unreadable:
@@ -144,5 +144,5 @@ class Waiting:
 
 
 def _empties(index: FileIndex, location: FileLocation, reading: FileReading) -> bool:
-    """Whether a file that has objects holds no document any more."""
+    """True if a file that had objects holds no document any more."""
     return isinstance(reading, FileContent) and reading.is_empty and index.count_objects(location) > 0

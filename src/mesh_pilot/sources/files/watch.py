@@ -1,4 +1,4 @@
-"""Being told when something may have changed in folders, by the operating system."""
+"""Watching folders for changes, by the operating system."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ GROUP_MS = 200
 
 @attrs.frozen
 class Watched:
-    """What is watched."""
+    """The folders and paths to watch."""
 
     folders: frozenset[str] = frozenset()
     """Real paths of folders; anything that happens right in them matters."""
     points: frozenset[str] = frozenset()
-    """Absolute paths whose coming and going matters, whatever else happens beside them."""
+    """Absolute paths of which only the coming and going matters."""
 
     @classmethod
     def over(cls, folders: Collection[str], roots: Collection[str]) -> Watched:
@@ -45,7 +45,7 @@ class Watched:
         return sorted(self.folders | {_nearest_folder(point) for point in self.points})
 
     def matters(self, path: str) -> bool:
-        """Whether something that happened at `path` is of interest."""
+        """True if a change at `path` is of interest."""
         if path in self.folders or str(Path(path).parent) in self.folders:
             return True
         return any(point == path or point.startswith(path + os.sep) for point in self.points)
@@ -80,8 +80,8 @@ class Watcher:
     async def over(self, watched: Watched) -> bool:
         """Watch this, and no longer what was watched before.
 
-        Returns once whatever happens from now on will be told, or the watch has failed. False: all is as it was.
-        True: look again, for what happened before this watch was not told, and what it is to watch may be gone.
+        Returns once every change from now on will be noticed, or the watch has failed. False: all is as it was.
+        True: scan again, for changes before this watch were not noticed, and its folders may be gone.
         """
         if watched == self._wanted and trio.current_time() < self._again_at:
             return False
@@ -99,7 +99,7 @@ class Watcher:
         return True
 
     def catch_up(self) -> None:
-        """Know of all that has happened up to now, where the operating system tells."""
+        """Take in all events up to now, where the operating system has any."""
         if self._folders is not None:
             self._folders.catch_up()
 
@@ -152,7 +152,7 @@ class Watcher:
 
 
 class _Stop:
-    """What the watching thread asks, each step, whether to stop; the first time, its watches are in location."""
+    """The stop event that the watching thread asks at each step; at the first, its watches are in place."""
 
     def __init__(self, token: trio.lowlevel.TrioToken, ready: trio.Event) -> None:
         self._token = token
@@ -170,7 +170,7 @@ class _Stop:
         self._stop.set()
 
     async def set_when_cancelled(self) -> None:
-        """The thread can't be cancelled, only asked."""
+        """The thread can't be cancelled; it asks this event."""
         try:
             await trio.sleep_forever()
         finally:

@@ -1,4 +1,4 @@
-"""Which files someone has open for writing, as far as inotify's events tell: pure, times come in."""
+"""The files that are open for writing, by inotify's events: pure, times come in."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Writers:
 
     @property
     def modified(self) -> frozenset[str]:
-        """What was written to since `mark`, closed or not: what was read meanwhile may be half of it."""
+        """Files that were written to since `mark`, closed or not: a read since then may be partial."""
         return frozenset(self._modified)
 
     @property
@@ -44,7 +44,7 @@ class Writers:
         self._modified.clear()
 
     def wrote(self, path: str, now: float) -> bool:
-        """A file was written to. True: it is past the limit, and counts as it stands."""
+        """A file was written to. True: it is past the limit, and is read as it is."""
         if path in self._overdue:
             return True
         self._modified.add(path)

@@ -1,4 +1,4 @@
-"""Asking an issuer for its keys: one HTTP request, or two where its configuration has to say at what URL they are."""
+"""Fetching the keys of an issuer: one HTTP request, or two if its configuration has to name their URL."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MAX_BYTES = 1_000_000
 
 
 class FetchError(Exception):
-    """Keys that could not be had, with the reason for people."""
+    """Keys that could not be fetched, with the reason for people."""
 
 
 @attrs.frozen
-class Wanted:
-    """Whose keys, by the issuer's name or the URL of its keys; the other is empty."""
+class KeySetRef:
+    """A key set, by the issuer's name or the URL of its keys; the other is empty."""
 
     issuer: str
     url: str
@@ -32,7 +32,7 @@ class Wanted:
         return self.url or self.issuer
 
 
-async def fetch_keys(client: httpx.AsyncClient, wanted: Wanted, timeout_seconds: float) -> str:
+async def fetch_keys(client: httpx.AsyncClient, wanted: KeySetRef, timeout_seconds: float) -> str:
     """The key set, as compact JSON in a fixed order, so that the same keys are the same text.
 
     ``timeout_seconds`` is for each request. Raises FetchError.

@@ -18,16 +18,16 @@ from mesh_pilot.api.istio.security.v1beta1 import RequestAuthentication
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, KeySet, Replace, Synced, Upsert, item_key, key_set_of
 from mesh_pilot.sources.base import THE_OTHERS, Backoff, EventSender
-from mesh_pilot.sources.jwks.fetch import FetchError, Wanted, fetch_keys
+from mesh_pilot.sources.jwks.fetch import FetchError, KeySetRef, fetch_keys
 
 REFRESH_SECONDS = 1200.0
-"""How old keys may get before they are fetched again; Istio's own."""
+"""The age at which keys are fetched again; Istio's own."""
 TIMEOUT_SECONDS = 5.0
-"""How long a request may take where the policy does not say."""
+"""The timeout of a request if the policy has none."""
 RETRY_LIMIT_SECONDS = 60.0
 """The longest wait between tries that fail."""
 
-Fetch = Callable[[httpx.AsyncClient, Wanted, float], Awaitable[str]]
+Fetch = Callable[[httpx.AsyncClient, KeySetRef, float], Awaitable[str]]
 
 log = structlog.get_logger(scope="sources")
 
@@ -39,9 +39,9 @@ def _new_client() -> httpx.AsyncClient:
 @attrs.frozen
 class KeySourceStatistics:
     items: int
-    """Key sets held."""
+    """Key sets in force."""
     rejected: int
-    """Key sets wanted that were never had."""
+    """Key sets that were never fetched."""
     synced: bool
     waiting_for: str
     stale_seconds: float
@@ -53,7 +53,7 @@ class KeySourceStatistics:
 class KeySetDemand(Protocol):
     """The key sets that are needed. Whoever changes them calls `KeySource.wake`."""
 
-    def wanted_key_sets(self) -> Mapping[Wanted, float]:
+    def wanted_key_sets(self) -> Mapping[KeySetRef, float]:
         """The key sets, each with the timeout of a request in seconds."""
 
     def is_complete(self) -> bool:
@@ -61,10 +61,10 @@ class KeySetDemand(Protocol):
 
 
 @attrs.define
-class _Follower:
+class _Refresh:
     """A key set that is needed. State: its keys, and how the last try went."""
 
-    wanted: Wanted
+    wanted: KeySetRef
     timeout_seconds: float
     scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     keys: str = ""
@@ -85,7 +85,7 @@ class KeySource:
         self._demand = demand
         self._fetch = fetch
         self._client = client
-        self._followers: dict[Wanted, _Follower] = {}
+        self._followers: dict[KeySetRef, _Refresh] = {}
         self._wake = trio.Event()
         self._synced = False
 
@@ -120,8 +120,8 @@ class KeySource:
         self._synced = False
         known = {wanted: follower.keys for wanted, follower in self._followers.items()}
         self._followers.clear()
-        held = tuple(KeySet(w.issuer, w.url, keys) for w, keys in known.items() if keys)
-        await events.send(Replace(self.name, ("keys",), held))
+        in_force = tuple(KeySet(w.issuer, w.url, keys) for w, keys in known.items() if keys)
+        await events.send(Replace(self.name, ("keys",), in_force))
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
@@ -133,7 +133,7 @@ class KeySource:
                     await events.send(Delete(self.name, item_key(KeySet(gone.issuer, gone.url))))
                 for new, timeout in wanted.items():
                     if new not in self._followers:
-                        follower = _Follower(new, timeout, keys=known.pop(new, ""))
+                        follower = _Refresh(new, timeout, keys=known.pop(new, ""))
                         self._followers[new] = follower
                         nursery.start_soon(self._follow, follower, events)
                     self._followers[new].timeout_seconds = timeout
@@ -146,7 +146,7 @@ class KeySource:
         """True once all policies are known, and each of their key sets has been requested."""
         return self._demand.is_complete() and all(f.tried for f in self._followers.values())
 
-    async def _follow(self, follower: _Follower, events: EventSender) -> None:
+    async def _follow(self, follower: _Refresh, events: EventSender) -> None:
         backoff = Backoff(limit_seconds=RETRY_LIMIT_SECONDS)
         with follower.scope:
             while True:
@@ -170,23 +170,23 @@ class KeySource:
                     self._wake.set()
                 await trio.sleep(pause)
 
-    def _failed(self, follower: _Follower, reason: str) -> None:
+    def _failed(self, follower: _Refresh, reason: str) -> None:
         if follower.failing_since is None:
             follower.failing_since = trio.current_time()
         if reason != follower.trouble:
-            stays = "the last good ones stay in force" if follower.keys else "no token of its is held good"
-            log.warning("no keys to check tokens by", of=str(follower.wanted), reason=reason, meanwhile=stays)
+            stays = "the last good ones stay in force" if follower.keys else "its tokens are rejected"
+            log.warning("JWKS fetch failed", of=str(follower.wanted), reason=reason, meanwhile=stays)
         follower.trouble = reason
 
 
-def wanted_by(policies: Iterable[Config]) -> Mapping[Wanted, float]:
+def wanted_by(policies: Iterable[Config]) -> Mapping[KeySetRef, float]:
     """The key sets that RequestAuthentications name, each with its timeout in seconds; the longest one counts."""
-    found: dict[Wanted, float] = {}
+    found: dict[KeySetRef, float] = {}
     for config in policies:
         spec: RequestAuthentication = config.spec
         for rule in spec.jwt_rules:
             if not rule.jwks:
-                wanted = Wanted(*key_set_of(rule.issuer, rule.jwks_uri))
+                wanted = KeySetRef(*key_set_of(rule.issuer, rule.jwks_uri))
                 timeout = rule.timeout.total_seconds() if rule.timeout else TIMEOUT_SECONDS
                 found[wanted] = max(found.get(wanted, 0.0), timeout)
     return found

@@ -3,7 +3,7 @@
     source = kubernetes_source(load_access(None))
     await source.run(events)
 
-``access`` finds the server and who we are to it, as kubectl does; ``follow`` lists and watches one kind; ``source``
+``access`` finds the server and who we are to it, as kubectl does; ``reflector`` lists and watches one kind; ``source``
 makes events of all of them. Only kinds of Istio are read: no Services, no Secrets.
 """
 

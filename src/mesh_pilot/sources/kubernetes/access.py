@@ -1,4 +1,4 @@
-"""Where the API server is, and who we are to it: from a kubeconfig, or as a pod.
+"""The address of the API server and the credentials towards it: from a kubeconfig, or as a pod.
 
 Source of the rules: Kubernetes, "Organizing Cluster Access Using kubeconfig Files" and "Accessing the Kubernetes API
 from a Pod".
@@ -25,12 +25,12 @@ CONNECT_SECONDS = 10.0
 
 
 class KubernetesError(SourceError):
-    """An API server that can't be reached as asked: what is wrong, in one line."""
+    """An API server that can't be reached with these settings: the reason, in one line."""
 
 
 @attrs.frozen(kw_only=True)
 class Pem:
-    """PEM text in a file, which is read anew for each use, or as it stands."""
+    """PEM text in a file, which is read anew for each use, or given directly."""
 
     path: Path | None = None
     text: bytes = attrs.field(default=b"", repr=False)
@@ -50,7 +50,7 @@ class Pem:
 
 @attrs.frozen(kw_only=True)
 class Access:
-    """An API server, and how to be somebody there."""
+    """An API server, and the credentials towards it."""
 
     server: str
     """Its URL."""

@@ -1,4 +1,4 @@
-"""Events of all Istio objects in a Kubernetes."""
+"""The source of all Istio objects in a Kubernetes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from mesh_pilot.config.kinds import KINDS, Kind
 from mesh_pilot.model.config import ConfigError, Origin
 from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.sources.base import Backoff, EventSender
-from mesh_pilot.sources.beside import beside, has_many_values
 from mesh_pilot.sources.kubernetes.access import Access
-from mesh_pilot.sources.kubernetes.follow import Object, follow
+from mesh_pilot.sources.kubernetes.reflector import Object, reflect
+from mesh_pilot.sources.offload import has_many_values, offload
 from mesh_pilot.sources.published import Key, Precedence, PublishedState
 
 log = structlog.get_logger(scope="sources")
@@ -102,10 +102,10 @@ class KubernetesSource:
         self._state.restart()
         async with trio.open_nursery() as nursery:
             for kind in self._kinds.values():
-                nursery.start_soon(partial(follow, self._access, kind, self, self._backoff()))
+                nursery.start_soon(partial(reflect, self._access, kind, self, self._backoff()))
             task_status.started()
 
-    # -- what followers tell
+    # -- what reflectors report
 
     async def listed(self, kind: Kind, version: str, objects: list[Object]) -> None:
         """All objects of a kind: those that are not among them are gone."""
@@ -140,7 +140,7 @@ class KubernetesSource:
     def found(self, kind: Kind) -> None:
         self._trouble.pop(kind.name, None)
 
-    # -- what becomes of it
+    # -- objects
 
     async def _read(self, kind: Kind, version: str, found: Object) -> None:
         """Decode an object, unless it was read in this very version."""
@@ -152,7 +152,7 @@ class KubernetesSource:
         document |= {part: found[part] for part in ("spec", "status") if part in found}
         origin = Origin(self.name, self._location(key))
         try:
-            config = await beside(has_many_values(document), partial(decode, document, origin=origin))
+            config = await offload(has_many_values(document), partial(decode, document, origin=origin))
         except ConfigError as error:
             events = self._state.refuse(key, error.problems, key=key)
         else:

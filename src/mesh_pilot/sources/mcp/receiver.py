@@ -21,11 +21,11 @@ from mesh_pilot.mcp.wire import Dialect
 from mesh_pilot.model.config import ConfigError, Severity
 from mesh_pilot.model.events import Event, Synced
 from mesh_pilot.sources.base import EventSender
-from mesh_pilot.sources.beside import LARGE_BYTES, beside
 from mesh_pilot.sources.mcp.pacing import FirstRequests, NackBackoff
 from mesh_pilot.sources.mcp.sink import AppliedResponse, RejectedResource, Sink
 from mesh_pilot.sources.mcp.statistics import ReceiverStatistics, TrafficCounter
 from mesh_pilot.sources.mcp.translate import DecodedItem, EventTranslator, decode_item
+from mesh_pilot.sources.offload import LARGE_BYTES, offload
 
 log = structlog.get_logger(scope="mcp")
 
@@ -188,7 +188,7 @@ class McpReceiver:
                 raise StreamEnded("the other side ended the stream")
             on_message()
             self.traffic.received(len(data))
-            response = await beside(len(data) > LARGE_BYTES, partial(_decode, dialect, data))
+            response = await offload(len(data) > LARGE_BYTES, partial(_decode, dialect, data))
             is_known = response.collection in self._collections
             first_requests.received(response.collection, is_greeting=not is_known)
             if is_known:
@@ -230,7 +230,7 @@ class McpReceiver:
             if verdict is None:
                 self._judged += 1
                 validate = partial(self._validate, response.collection, resource)
-                verdict = await beside(len(resource.body) > LARGE_BYTES, validate)
+                verdict = await offload(len(resource.body) > LARGE_BYTES, validate)
             elif isinstance(verdict, RejectedResource):
                 rejected_before += 1
             verdicts[resource.name] = verdict

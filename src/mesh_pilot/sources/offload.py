@@ -1,4 +1,4 @@
-"""Reading large documents in a thread, so that pushes go on meanwhile.
+"""Decoding large documents in a thread, so that pushes go on.
 
 Decoding takes some ten microseconds a value. What is small is decoded where it arrives, which is quicker than to hand
 it over; a document of a megabyte would hold the loop, and every push with it, for a second.
@@ -23,8 +23,8 @@ _ONE = trio.CapacityLimiter(1)
 T = TypeVar("T")
 
 
-async def beside(is_large: bool, read: Callable[[], T]) -> T:
-    """What ``read`` returns or raises; it runs in a thread where it ``is_large``.
+async def offload(is_large: bool, read: Callable[[], T]) -> T:
+    """The result of ``read``, which runs in a thread if it ``is_large``. Raises its errors.
 
     If cancelled, the thread runs to its end and its result is dropped: ``read`` must change nothing that others see.
     """
@@ -34,7 +34,7 @@ async def beside(is_large: bool, read: Callable[[], T]) -> T:
 
 
 def has_many_values(data: object) -> bool:
-    """Whether plain data has LARGE_VALUES values or more; looks at no more than that."""
+    """True if plain data has LARGE_VALUES values or more; it counts no further."""
     waiting = [data]
     found = 0
     while waiting:

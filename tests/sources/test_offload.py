@@ -11,13 +11,13 @@ import trio.testing
 
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Event, Replace
-from mesh_pilot.sources.beside import LARGE_BYTES, LARGE_VALUES, beside, has_many_values
 from mesh_pilot.sources.files import file_source, objects
+from mesh_pilot.sources.offload import LARGE_BYTES, LARGE_VALUES, has_many_values, offload
 
 
 async def test_only_large_work_leaves_the_loops_thread() -> None:
-    assert await beside(False, threading.current_thread) is threading.current_thread()
-    assert await beside(True, threading.current_thread) is not threading.current_thread()
+    assert await offload(False, threading.current_thread) is threading.current_thread()
+    assert await offload(True, threading.current_thread) is not threading.current_thread()
 
 
 async def test_others_run_while_something_large_is_read() -> None:
@@ -32,7 +32,7 @@ async def test_others_run_while_something_large_is_read() -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(let_go)
-        assert await beside(True, read) == "read"
+        assert await offload(True, read) == "read"
 
 
 async def test_what_is_raised_is_raised_where_it_was_asked_for() -> None:
@@ -41,13 +41,13 @@ async def test_what_is_raised_is_raised_where_it_was_asked_for() -> None:
 
     for is_large in (False, True):
         with pytest.raises(ValueError, match="broken"):
-            await beside(is_large, fail)
+            await offload(is_large, fail)
 
 
 async def test_whoever_is_cancelled_does_not_wait_for_the_thread(autojump_clock: trio.testing.MockClock) -> None:
     go_on = threading.Event()
     with trio.move_on_after(5) as scope:
-        await beside(True, lambda: go_on.wait(60))
+        await offload(True, lambda: go_on.wait(60))
     go_on.set()
     assert scope.cancelled_caught
 

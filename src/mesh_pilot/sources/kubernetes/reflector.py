@@ -1,4 +1,4 @@
-"""Listing and watching one kind at an API server, for ever.
+"""A reflector lists and watches one kind at an API server, for ever.
 
 Source of the rules: Kubernetes, "API Concepts": a list says at which version it is, a watch goes on from there; where
 the server has forgotten that version it says 410 Gone, and the list is read again.
@@ -28,19 +28,19 @@ PAGE = 500
 """Objects that are asked for at once."""
 
 WATCH_SECONDS = 240
-"""How long a watch is asked to last; the server ends it then, and another goes on."""
+"""The length of a watch; the server ends it then, and the next goes on."""
 
 READ_SECONDS = WATCH_SECONDS + 30.0
-"""How long the server may say nothing: it ends a watch in time, and sends bookmarks besides."""
+"""The longest silence of the server: it ends a watch in time, and sends bookmarks."""
 
 ABSENT_SECONDS = 30.0
-"""How often to look whether a kind that the server does not know is there by now."""
+"""The interval at which a kind that the server does not know is tried again."""
 
 GONE, NOT_FOUND = 410, 404
 
 
-class Told(Protocol):
-    """Who is told of a kind."""
+class KindListener(Protocol):
+    """The receiver of the objects of a kind."""
 
     async def listed(self, kind: Kind, version: str, objects: list[Object]) -> None:
         """All there is."""
@@ -49,41 +49,41 @@ class Told(Protocol):
         """An object came, changed or, without ``there``, went."""
 
     def lost(self, kind: Kind, reason: str) -> None:
-        """It can't be read just now."""
+        """It can't be read at present."""
 
     def found(self, kind: Kind) -> None:
         """It can be read."""
 
 
-class _Gone(Exception):
+class _VersionExpired(Exception):
     """The server has forgotten the version from which to go on."""
 
 
 _ODD = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""What reading raises of what no Kubernetes says."""
+"""The errors of reading an answer that is not Kubernetes'."""
 
 
-async def follow(access: Access, kind: Kind, told: Told, backoff: Backoff) -> None:
-    """Read a kind until cancelled; what goes wrong is told, and tried again."""
-    follower = _Follower(access, kind, told, backoff)
+async def reflect(access: Access, kind: Kind, listener: KindListener, backoff: Backoff) -> None:
+    """Read a kind until cancelled; failures are reported to the listener, and retried."""
+    reflector = _Reflector(access, kind, listener, backoff)
     while True:
         try:
             async with access.client(READ_SECONDS) as client:
-                await follower.read(client)
-        except _Gone:
-            follower.forget()
+                await reflector.read(client)
+        except _VersionExpired:
+            reflector.forget()
         except (httpx.HTTPError, KubernetesError, *_ODD) as error:
-            told.lost(kind, f"{access.server}: {str(error) or type(error).__name__}")
+            listener.lost(kind, f"{access.server}: {str(error) or type(error).__name__}")
             await trio.sleep(backoff.next_seconds())
 
 
-class _Follower:
-    """State: the version of the API in use, and the version up to which everything was told."""
+class _Reflector:
+    """State: the version of the API in use, and the version up to which everything was reported."""
 
-    def __init__(self, access: Access, kind: Kind, told: Told, backoff: Backoff) -> None:
+    def __init__(self, access: Access, kind: Kind, listener: KindListener, backoff: Backoff) -> None:
         self._access = access
         self._kind = kind
-        self._told = told
+        self._listener = listener
         self._backoff = backoff
         self._version = ""
         self._position = ""
@@ -95,11 +95,11 @@ class _Follower:
     async def read(self, client: httpx.AsyncClient) -> None:
         """List where that is needed, and watch.
 
-        Raises _Gone, httpx.HTTPError, KubernetesError; one of _ODD for what is no Kubernetes.
+        Raises _VersionExpired, httpx.HTTPError, KubernetesError; one of _ODD for what is no Kubernetes.
         """
         while True:
             if not self._position and not await self._list(client):
-                self._told.found(self._kind)
+                self._listener.found(self._kind)
                 await trio.sleep(ABSENT_SECONDS)
                 continue
             await self._watch(client)
@@ -109,7 +109,7 @@ class _Follower:
         return f"/apis/{self._kind.group}/{self._version}/{self._kind.plural}"
 
     async def _list(self, client: httpx.AsyncClient) -> bool:
-        """Whether the server knows the kind."""
+        """List all objects; False if the server does not know the kind."""
         self._version = await self._served_version(client)
         objects: list[Object] = []
         query: dict[str, str | int] = {"limit": PAGE}
@@ -120,12 +120,12 @@ class _Follower:
             page = _checked(reply)
             objects += page["items"] or ()
             if not page["metadata"].get("continue"):
-                await self._told.listed(self._kind, self._version, objects)
+                await self._listener.listed(self._kind, self._version, objects)
                 self._position = page["metadata"]["resourceVersion"]
                 self._backoff.reset()
                 return True
             query["continue"] = page["metadata"]["continue"]
-        await self._told.listed(self._kind, "", [])
+        await self._listener.listed(self._kind, "", [])
         return False
 
     async def _served_version(self, client: httpx.AsyncClient) -> str:
@@ -137,7 +137,7 @@ class _Follower:
         return next((version for version in reversed(self._kind.versions) if version in served), "")
 
     async def _watch(self, client: httpx.AsyncClient) -> None:
-        """Take what happens, until the server ends the watch."""
+        """Take changes until the server ends the watch."""
         query: dict[str, str | int] = {
             "watch": 1,
             "resourceVersion": self._position,
@@ -149,7 +149,7 @@ class _Follower:
             if reply.status_code != httpx.codes.OK:
                 await reply.aread()
                 _checked(reply)
-            self._told.found(self._kind)
+            self._listener.found(self._kind)
             self._backoff.reset()
             inlet, outlet = trio.open_memory_channel[str | httpx.HTTPError](math.inf)
             async with outlet, trio.open_nursery() as nursery:
@@ -169,12 +169,12 @@ class _Follower:
         found = event["object"]
         match event["type"]:
             case "ADDED" | "MODIFIED" | "DELETED":
-                await self._told.changed(self._kind, self._version, found, there=event["type"] != "DELETED")
+                await self._listener.changed(self._kind, self._version, found, there=event["type"] != "DELETED")
             case "BOOKMARK":
                 pass
             case _:
                 if found.get("code") == GONE:
-                    raise _Gone
+                    raise _VersionExpired
                 raise KubernetesError(f"watching {self._kind.plural}: {found.get('message') or found}")
         self._position = found["metadata"]["resourceVersion"]
 
@@ -193,9 +193,9 @@ async def _read_lines(reply: httpx.Response, inlet: trio.MemorySendChannel[str |
 
 
 def _checked(reply: httpx.Response) -> Mapping[str, Any]:
-    """The JSON of a reply. Raises _Gone, KubernetesError, ValueError."""
+    """The JSON of a reply. Raises _VersionExpired, KubernetesError, ValueError."""
     if reply.status_code == GONE:
-        raise _Gone
+        raise _VersionExpired
     if reply.status_code != httpx.codes.OK:
         try:
             reason = reply.json()["message"]
