@@ -1,6 +1,7 @@
-"""Sources: each one turns a foreign feed (files, a registry, another control plane) into our events.
+"""Sources: each one turns a foreign feed (files, a registry, another control plane) into events.
 
-`base` says what a source is and how it backs off; `supervisor` keeps one running. A package a feed:
+`base` is the contract of a source, `published` turns its readings into events, `supervisor` keeps it running. Each feed
+has a package:
 
     from mesh_pilot.sources.files import file_source
     from mesh_pilot.sources.supervisor import Supervisor
@@ -8,6 +9,6 @@
     supervisor = Supervisor(file_source(["config"]), events)
     nursery.start_soon(supervisor.run)
 
-What every source keeps to is written down as tests, in `tests/sources/conformance.py`.
+Every source passes the tests in `tests/sources/conformance.py`.
 May import: ``rpc``, ``mcp``, ``kubernetes``, ``config``, ``model``, ``api``.
 """

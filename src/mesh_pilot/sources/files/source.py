@@ -131,11 +131,11 @@ class FileSource:
             task_status.started()
             while True:
                 self._wake = trio.Event()
-                await self._look(watcher)
+                await self._scan(watcher)
                 for event in self._take():
                     await events.send(event)
                 if not await self._watch(watcher):
-                    with trio.move_on_at(self._next_look()):
+                    with trio.move_on_at(self._next_scan()):
                         await self._wake.wait()
 
     def _watching(self) -> str:
@@ -146,7 +146,7 @@ class FileSource:
     def _wake_up(self) -> None:
         self._wake.set()
 
-    async def _look(self, watcher: Watcher) -> None:
+    async def _scan(self, watcher: Watcher) -> None:
         """Scan, and parse what has changed. If cancelled half-way, nothing has happened."""
         is_quiet = trio.current_time() >= self._changed_at + self._timing.quiet_seconds
         # A file may change twice within what its times can tell: what changed is read once more before it counts.
@@ -175,7 +175,7 @@ class FileSource:
         """A scan that skips files that are being written, or were while it ran."""
         watcher.catch_up()
         self._writers.mark()
-        find = partial(_look_around, self._roots, self._last, again, self._writers.open)
+        find = partial(_scan_roots, self._roots, self._last, again, self._writers.open)
         found, self._written = await trio.to_thread.run_sync(find, abandon_on_cancel=True)
         watcher.catch_up()
         if half_read := identities_of(self._writers.modified):
@@ -275,7 +275,7 @@ class FileSource:
         self._failure = watcher.failure
         return False
 
-    def _next_look(self) -> float:
+    def _next_scan(self) -> float:
         """The time of the next scan if there is no event."""
         timing = self._timing
         is_polling = self._always_poll or self._failure
@@ -296,7 +296,7 @@ def _kinds(ignored: Mapping[FileLocation, Sequence[IgnoredObject]]) -> tuple[Ign
     return tuple(IgnoredKind(*kind, count[kind], first[kind], reason_ignored(*kind)) for kind in sorted(count))
 
 
-def _look_around(
+def _scan_roots(
     roots: Sequence[Root], before: Scan, again: Collection[FileLocation], open_files: Collection[str]
 ) -> tuple[Scan, frozenset[Identity]]:
     """One scan, and the identities of the files that are open for writing. Blocking."""

@@ -74,7 +74,7 @@ class _Refresh:
 
 
 class KeySource:
-    """Implements ``sources.base.Source``. State: a follower for each key set that policies name."""
+    """Implements ``sources.base.Source``. State: a refresh for each key set that policies name."""
 
     name = "jwks"
 
@@ -85,25 +85,25 @@ class KeySource:
         self._demand = demand
         self._fetch = fetch
         self._client = client
-        self._followers: dict[KeySetRef, _Refresh] = {}
+        self._refreshes: dict[KeySetRef, _Refresh] = {}
         self._wake = trio.Event()
         self._synced = False
 
     def __repr__(self) -> str:
-        return f"<KeySource of {len(self._followers)} key sets {'synced' if self._synced else 'not synced'}>"
+        return f"<KeySource of {len(self._refreshes)} key sets {'synced' if self._synced else 'not synced'}>"
 
     def wake(self) -> None:
         """The demand may have changed."""
         self._wake.set()
 
     def statistics(self) -> KeySourceStatistics:
-        followers = self._followers.values()
-        failing = sorted((f for f in followers if f.failing_since is not None), key=lambda f: f.failing_since or 0.0)
+        refreshes = self._refreshes.values()
+        failing = sorted((f for f in refreshes if f.failing_since is not None), key=lambda f: f.failing_since or 0.0)
         since = failing[0].failing_since if failing else None
-        untried = [str(f.wanted) for f in followers if not f.tried]
+        untried = [str(f.wanted) for f in refreshes if not f.tried]
         return KeySourceStatistics(
-            items=sum(bool(f.keys) for f in followers),
-            rejected=sum(f.tried and not f.keys for f in followers),
+            items=sum(bool(f.keys) for f in refreshes),
+            rejected=sum(f.tried and not f.keys for f in refreshes),
             synced=self._synced,
             waiting_for="" if self._synced else f"keys at {', '.join(untried)}" if untried else THE_OTHERS,
             stale_seconds=0.0 if since is None else trio.current_time() - since,
@@ -118,8 +118,8 @@ class KeySource:
     ) -> None:
         """Send key sets until cancelled; what is known is kept for the next run."""
         self._synced = False
-        known = {wanted: follower.keys for wanted, follower in self._followers.items()}
-        self._followers.clear()
+        known = {wanted: refresh.keys for wanted, refresh in self._refreshes.items()}
+        self._refreshes.clear()
         in_force = tuple(KeySet(w.issuer, w.url, keys) for w, keys in known.items() if keys)
         await events.send(Replace(self.name, ("keys",), in_force))
         async with trio.open_nursery() as nursery:
@@ -127,16 +127,16 @@ class KeySource:
             while True:
                 self._wake = trio.Event()
                 wanted = self._demand.wanted_key_sets()
-                for gone in [w for w in self._followers if w not in wanted]:
-                    follower = self._followers.pop(gone)
-                    follower.scope.cancel()
+                for gone in [w for w in self._refreshes if w not in wanted]:
+                    refresh = self._refreshes.pop(gone)
+                    refresh.scope.cancel()
                     await events.send(Delete(self.name, item_key(KeySet(gone.issuer, gone.url))))
                 for new, timeout in wanted.items():
-                    if new not in self._followers:
-                        follower = _Refresh(new, timeout, keys=known.pop(new, ""))
-                        self._followers[new] = follower
-                        nursery.start_soon(self._follow, follower, events)
-                    self._followers[new].timeout_seconds = timeout
+                    if new not in self._refreshes:
+                        refresh = _Refresh(new, timeout, keys=known.pop(new, ""))
+                        self._refreshes[new] = refresh
+                        nursery.start_soon(self._refresh, refresh, events)
+                    self._refreshes[new].timeout_seconds = timeout
                 if not self._synced and self._is_complete():
                     self._synced = True
                     await events.send(Synced(self.name))
@@ -144,39 +144,39 @@ class KeySource:
 
     def _is_complete(self) -> bool:
         """True once all policies are known, and each of their key sets has been requested."""
-        return self._demand.is_complete() and all(f.tried for f in self._followers.values())
+        return self._demand.is_complete() and all(f.tried for f in self._refreshes.values())
 
-    async def _follow(self, follower: _Refresh, events: EventSender) -> None:
+    async def _refresh(self, refresh: _Refresh, events: EventSender) -> None:
         backoff = Backoff(limit_seconds=RETRY_LIMIT_SECONDS)
-        with follower.scope:
+        with refresh.scope:
             while True:
                 try:
                     async with self._client() as client:
-                        keys = await self._fetch(client, follower.wanted, follower.timeout_seconds)
+                        keys = await self._fetch(client, refresh.wanted, refresh.timeout_seconds)
                 except FetchError as error:
-                    self._failed(follower, str(error))
+                    self._failed(refresh, str(error))
                     pause = backoff.next_seconds()
                 else:
-                    if follower.failing_since is not None:
-                        log.info("JWKS fetch recovered", of=str(follower.wanted))
-                    follower.failing_since, follower.trouble = None, ""
+                    if refresh.failing_since is not None:
+                        log.info("JWKS fetch recovered", of=str(refresh.wanted))
+                    refresh.failing_since, refresh.trouble = None, ""
                     backoff.reset()
                     pause = REFRESH_SECONDS
-                    if keys != follower.keys:
-                        follower.keys = keys
-                        await events.send(Upsert(self.name, KeySet(follower.wanted.issuer, follower.wanted.url, keys)))
-                if not follower.tried:
-                    follower.tried = True
+                    if keys != refresh.keys:
+                        refresh.keys = keys
+                        await events.send(Upsert(self.name, KeySet(refresh.wanted.issuer, refresh.wanted.url, keys)))
+                if not refresh.tried:
+                    refresh.tried = True
                     self._wake.set()
                 await trio.sleep(pause)
 
-    def _failed(self, follower: _Refresh, reason: str) -> None:
-        if follower.failing_since is None:
-            follower.failing_since = trio.current_time()
-        if reason != follower.trouble:
-            stays = "the last good ones stay in force" if follower.keys else "its tokens are rejected"
-            log.warning("JWKS fetch failed", of=str(follower.wanted), reason=reason, meanwhile=stays)
-        follower.trouble = reason
+    def _failed(self, refresh: _Refresh, reason: str) -> None:
+        if refresh.failing_since is None:
+            refresh.failing_since = trio.current_time()
+        if reason != refresh.trouble:
+            stays = "the last good ones stay in force" if refresh.keys else "its tokens are rejected"
+            log.warning("JWKS fetch failed", of=str(refresh.wanted), reason=reason, meanwhile=stays)
+        refresh.trouble = reason
 
 
 def wanted_by(policies: Iterable[Config]) -> Mapping[KeySetRef, float]:

@@ -133,8 +133,13 @@ class KubernetesSource:
 
     def lost(self, kind: Kind, reason: str) -> None:
         if kind.name not in self._trouble:
-            tell = log.debug if self._trouble else log.warning  # of what stops all of them, one line is enough
-            tell("can't be read; what was read stays in force", source=self.name, kind=kind.name, why=reason)
+            write = log.debug if self._trouble else log.warning  # one line is enough if all kinds fail at once
+            write(
+                "Kubernetes list or watch failed; its last objects stay in force",
+                source=self.name,
+                kind=kind.name,
+                why=reason,
+            )
             self._trouble[kind.name] = (trio.current_time(), reason)
 
     def found(self, kind: Kind) -> None:
