@@ -92,6 +92,20 @@ def test_an_edit_reaches_what_it_patches_and_nothing_else() -> None:
     assert shop.cluster(API_80).connect_timeout.seconds == 4
 
 
+def test_an_edit_that_changes_only_problems_leaves_the_resources_as_they_are() -> None:
+    def clusters(name: str) -> str:
+        refused = patch("CLUSTER", "MERGE", {"name": name}, cluster={"name": API_80})
+        return envoy_filter(patch("CLUSTER", "MERGE", BUFFER), refused)
+
+    shop = Shop(clusters("x"))
+    found = shop.resources.set(CLUSTER)
+    assert found is not None
+    before, reasons = found.snapshot(), shop.said()
+    update(shop.world, clusters("y"))
+    assert shop.said() != reasons
+    assert found.snapshot() is before
+
+
 def test_a_proxy_whose_last_envoy_filter_goes_is_as_if_there_had_been_none() -> None:
     world = world_of(SHOP)
     resources = WorldCatalog(world).open(API)

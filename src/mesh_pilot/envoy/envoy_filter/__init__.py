@@ -17,8 +17,8 @@ translators' own. From an EnvoyFilter to bytes:
 
 A patch that cannot be applied costs only itself. Its ``PatchProblem`` is in the value it was found with: of an
 EnvoyFilter (``parse.Parsed``), of a plan (``plans.PatchedPlan``) or of a resource (``resources.PatchedResource``). The
-memo table remembers these, so problems cost nothing to collect; streams read them through ``unwrap_plan`` and
-``unwrap_resource`` and are not woken when only problems change.
+memo table remembers these, so the problems are there to be collected. Streams read plans and resources through
+``unwrap_plan`` and ``unwrap_resource``: for them nothing changes when only problems do.
 
 Rules: Istio's EnvoyFilter reference; ``docs/envoy-filters.md`` lists what differs from Istio 1.14.
 """

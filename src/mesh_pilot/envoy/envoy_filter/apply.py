@@ -1,4 +1,4 @@
-"""What each kind of patch does to a decoded cluster, listener or route table.
+"""Applying each kind of patch to a decoded cluster, listener or route table.
 
 Lists are edited in different orders. Filters: see ``edit``. Filter chains, virtual hosts and routes: first merges and
 removals, then additions, so that a patch for every route does not change those that another patch adds.

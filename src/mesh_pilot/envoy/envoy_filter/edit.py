@@ -39,7 +39,7 @@ class Edit:
         self._applied: dict[ConfigKey, None] = {}
         self._problems: dict[PatchProblem, None] = {}
         self.changes = 0
-        """How many times a patch was applied."""
+        """The number of times that a patch was applied."""
         self.last_tried: Patch | None = None
 
     def __repr__(self) -> str:

@@ -45,7 +45,7 @@ EFFECTIVE: Mapping[ApplyTo, frozenset[Operation]] = {
 """The supported operations on each kind of object."""
 
 _NAMED = frozenset((ApplyTo.LISTENER, ApplyTo.CLUSTER, ApplyTo.EXTENSION_CONFIG))
-"""Resources of their own, known by name: an unnamed one cannot be added."""
+"""Objects that are resources, and known by name: an unnamed one cannot be added."""
 
 
 @attrs.frozen

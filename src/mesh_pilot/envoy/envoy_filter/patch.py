@@ -60,7 +60,7 @@ class PatchProblem:
     """Its index in ``spec.configPatches``."""
     reason: str
     resource: str = ""
-    """What it was to change (``cluster outbound|80||a``); empty if it is wrong for every resource."""
+    """The resource to be changed (``cluster outbound|80||a``); empty if the patch is wrong for every resource."""
     severity: Severity = Severity.ERROR
     """A warning: the patch is applied, but a part of it has no effect."""
 

@@ -56,7 +56,7 @@ class PatchedPlan:
     added: Mapping[str, PatchRef] = attrs.field(factory=dict)
     """The patches that added resources, by the resource's name."""
     problems: tuple[PatchProblem, ...] = ()
-    """Those of the plan; problems of a resource are in its ``PatchedResource``."""
+    """Problems of the plan itself; those of a resource are in its ``PatchedResource``."""
 
 
 PlanPatcher = Derived[[UnpatchedPlan], PatchedPlan]

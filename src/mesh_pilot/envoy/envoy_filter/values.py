@@ -69,7 +69,7 @@ _ANY = "google.protobuf.Any"
 _DURATION = "google.protobuf.Duration"
 _PROTOBUF_DURATION = re.compile(r"-?\d+(\.\d{1,9})?s")
 _SPECIAL_JSON = "google.protobuf."
-"""Types of this package (Struct, Duration, ...) have JSON forms of their own instead of fields."""
+"""Types of this package (Struct, Duration, ...) have special JSON forms instead of fields."""
 
 
 def read_value(apply_to: ApplyTo, value: Struct) -> tuple[Message, str]:
@@ -102,7 +102,7 @@ def _parse(value: JsonObject, kind: type[Message]) -> tuple[Message, list[str]]:
 
 
 def _depth(message: Message) -> int:
-    """How deeply messages are nested. Each Any is counted on its own, as it is decoded on its own."""
+    """The nesting depth of messages. Each Any counts from 1 again, because it is decoded separately."""
     deepest = 0
     pending: list[tuple[Message, int]] = [(message, 1)]
     while pending:

@@ -1,4 +1,4 @@
-"""HTTP filters, each in a file of its own, and the order in which a request passes them.
+"""HTTP filters, one to a file, and the order in which a request passes them.
 
 To add an HTTP filter:
 

@@ -1,6 +1,6 @@
 """Dynamic DNS: resolves a request's host before it is sent to the cluster of a service with resolution DYNAMIC_DNS.
 
-The filter is only there where such a service may be reached; it ignores requests to other clusters.
+The filter is only there if the namespace can see such a service; it ignores requests to other clusters.
 """
 
 from __future__ import annotations

@@ -56,14 +56,14 @@ NETWORK_EXT_AUTHZ = "envoy.filters.network.ext_authz"
 SHADOW_PREFIX = "istio_ext_authz_"
 """Prefix of the dynamic metadata in which the shadow rules note what they matched."""
 DEFAULT_TIMEOUT = timedelta(seconds=600)
-"""How long a provider may take if it has no timeout."""
+"""The timeout of a provider that has none in its settings."""
 
 DENY_ALL = RBAC(action=RBAC.DENY, policies={"default-deny-all-due-to-bad-CUSTOM-action": MATCHES_ALL})
 
 
 @attrs.frozen
 class ExtAuthzConfig:
-    """How a provider is asked: the configurations of both ``ext_authz`` filters."""
+    """The configurations of both ``ext_authz`` filters for a provider."""
 
     http: http_pb2.ExtAuthz
     network: network_pb2.ExtAuthz | None
@@ -86,7 +86,7 @@ class MissingProvider:
 
 
 def missing_provider(view: View, namespace: str, labels: Labels, *, grpc: bool) -> MissingProvider | None:
-    """What a proxy (or a gRPC server) denies only because no provider can be asked; None if there is nothing."""
+    """The CUSTOM policies of a proxy or gRPC server that deny because no provider can be asked; None: none do."""
     policies = policies_for(view, namespace, labels).custom
     if not policies or rules_of(view, policies, EnforcementPoint.HTTP).enforced is None:
         return None
@@ -180,7 +180,7 @@ EXT_AUTHZ = FilterTranslator(
 def provider_config(
     view: View, namespace: str, policies: tuple[ConfigKey, ...]
 ) -> ExtAuthzConfig | ProviderUnavailable:
-    """How proxies of a namespace ask the provider that these policies name."""
+    """The configuration for the provider that these policies name, for proxies of a namespace."""
     names = tuple(dict.fromkeys(_provider_name(view, key) for key in policies))
     if len(names) > 1:
         return ProviderUnavailable(f"there can be one provider for a workload, not {', '.join(names)}")

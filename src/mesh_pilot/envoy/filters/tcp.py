@@ -35,7 +35,7 @@ _ACCESS_LOG_FIELD = TcpProxy.ACCESS_LOG_FIELD_NUMBER
 def tcp_filters(
     view: View, context: PolicyContext, target: TcpTarget, protocol: Protocol = Protocol.TCP
 ) -> list[Filter]:
-    """The network filters that carry a connection to its target: authorization, the protocol's own, the TCP proxy."""
+    """The network filters that carry a connection to its target: authorization, filters of the protocol, TCP proxy."""
     filters = [tcp_proxy(view, context, target)]
     if target.sni_port and protocol.is_tls:
         cache = dns_cache(cluster_defaults(view))

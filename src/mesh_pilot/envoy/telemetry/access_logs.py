@@ -106,10 +106,10 @@ def access_loggers(view: View, context: PolicyContext) -> tuple[AccessLogger, ..
     loggers = {name: AccessLogger(name) for name in inherited}
     for spec in telemetry_for(view, context.namespace, context.labels):
         entries = [e for e in spec.access_logging if is_for_side(e.match, context)]
-        own = tuple(dict.fromkeys(name for e in entries for name in provider_names(e.providers)))
-        if own:
+        named = tuple(dict.fromkeys(name for e in entries for name in provider_names(e.providers)))
+        if named:
             # A Telemetry with providers replaces those of wider ones; without, it changes how they log.
-            inherited, loggers = own, {}
+            inherited, loggers = named, {}
         for entry in entries:
             for name in provider_names(entry.providers) or inherited:
                 if entry.disabled:

@@ -42,7 +42,7 @@ class Tracer:
     config: bytes
     """An encoded ``Tracing.Http``."""
     max_tag_length: int
-    """The longest path in a tag; 0: the provider has no limit of its own."""
+    """The longest path in a tag; 0: the provider sets no limit."""
     child_spans: bool
     """See ``tracing.TracingConfig``."""
 

@@ -75,7 +75,7 @@ class TracingConfig:
     by_request_id: bool = True
     """See ``TracingSettings``."""
     child_spans: bool = False
-    """True if each upstream request gets a span of its own, a child of the downstream request's."""
+    """True if each upstream request gets a child span of the downstream request's."""
 
 
 NO_TRACING = TracingConfig()
@@ -144,10 +144,10 @@ def tracing_settings(view: View, context: PolicyContext) -> TracingSettings | No
 
 
 @derived
-def _mesh_tracing(view: View, own: str) -> tuple[TracingSettings, bool, tuple[str, ...]]:
-    """The settings of the mesh config and of the proxy's own metadata, ``enableTracing``, and the default providers."""
+def _mesh_tracing(view: View, proxy_metadata: str) -> tuple[TracingSettings, bool, tuple[str, ...]]:
+    """The settings of the mesh config and of the proxy's metadata, ``enableTracing``, and the default providers."""
     mesh = view.mesh()
-    config = proxy_settings(view, own).tracing or mesh_api.Tracing()
+    config = proxy_settings(view, proxy_metadata).tracing or mesh_api.Tracing()
     base = TracingSettings(
         config.sampling or DEFAULT_SAMPLING,
         config.custom_tags,

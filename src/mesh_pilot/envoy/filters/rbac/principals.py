@@ -190,7 +190,7 @@ REQUEST_KEYS: dict[str, Callable[[str], Callable[[str], Principal]]] = {
     "request.auth.presenter": lambda key: partial(claim_text, ("azp",)),
     "request.auth.claims": lambda key: partial(claim_text, _in_brackets(key)),
 }
-"""Keys about requests (up to a bracket), each with a function from the whole key to such a builder."""
+"""Keys about requests (up to a bracket), each with a function from the whole key to the builder."""
 
 
 def is_unsupported_by_grpc(key: str) -> bool:

@@ -4,7 +4,7 @@ A rule matches if one of its ``from``, one of its ``to`` and all of its ``when``
 terms: an attribute, values of which one must match, and values of which none may match.
 
 Not every enforcement point can check every attribute: connections have no path, header or token, and proxyless gRPC
-servers see no tokens. There an ALLOW rule with such a term allows nothing, and a DENY or AUDIT rule is applied without
+servers see no tokens. There an ALLOW rule with that term allows nothing, and a DENY or AUDIT rule is applied without
 the term, so that no policy can be bypassed.
 """
 
@@ -24,7 +24,7 @@ M = TypeVar("M", Permission, Principal)
 
 
 class EnforcementPoint(Enum):
-    """Where a policy is enforced."""
+    """The place at which a policy is enforced."""
 
     HTTP = auto()
     """Envoy's HTTP filter, on requests."""
