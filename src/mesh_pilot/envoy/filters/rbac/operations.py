@@ -38,7 +38,7 @@ def path(value: str) -> Permission:
 
 
 def port(value: str) -> Permission:
-    """``operation.ports`` and ``destination.port``: the port that the client connected to."""
+    """``operation.ports`` and ``destination.port``: the connection's destination port."""
     return Permission(destination_port=int(value))
 
 

@@ -32,7 +32,7 @@ LOCAL_DOMAIN = "cluster.local"
 
 
 def certificate(matcher: string_pb2.StringMatcher) -> Principal:
-    """The identity in the client's certificate matches."""
+    """A caller with a matching identity in its certificate."""
     return Principal(authenticated=Principal.Authenticated(principal_name=matcher))
 
 
@@ -89,12 +89,12 @@ def _covers(domain: str, name: str) -> bool:
 
 
 def claim(path: tuple[str, ...], value: value_pb2.ValueMatcher) -> Principal:
-    """The request has a valid token with a matching claim."""
+    """A caller with a matching claim in its valid token."""
     return Principal(metadata=metadata(JWT_AUTHN_NAME, (JWT_PAYLOAD, *path), value))
 
 
 def claim_text(path: tuple[str, ...], value: str) -> Principal:
-    """A claim that is this text, or a list with this member."""
+    """A caller with a claim that is this text, or a list with this member."""
     return claim(path, text_or_member(text(value)))
 
 
