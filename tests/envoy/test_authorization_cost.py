@@ -77,7 +77,7 @@ def test_an_edit_of_a_policy_makes_the_listener_of_its_workload_again_and_no_oth
     assert mesh.changed(before) == [(3, INBOUND)]
     after = mesh.calls()
     assert after["virtual_inbound"] - calls["virtual_inbound"] == 1
-    assert after["_common"] - calls["_common"] == 1, "one HTTP connection manager"
+    assert after["_encoded_common"] - calls["_encoded_common"] == 1, "one HTTP connection manager"
     assert after["_policy_rules"] - calls["_policy_rules"] == 2, "for requests and for connections"
     assert after["rules_of"] - calls["rules_of"] == 1, "to connections another path says nothing new"
     assert after["_jwt_config"] == calls["_jwt_config"], "tokens are left alone"
