@@ -106,7 +106,7 @@ def test_keys_that_change_are_sent_to_those_who_check_tokens_by_them() -> None:
 
 def test_a_listener_names_the_policies_that_it_is_made_from() -> None:
     """So that whoever sees Envoy refuse it knows where to look."""
-    held = Mesh(3, 2).get()
+    proxies = Mesh(3, 2).get()
     kinds = ("AuthorizationPolicy", "RequestAuthentication")
-    named = [{key.name for key in proxy[INBOUND].configs if key.kind in kinds} for proxy in held]
+    named = [{key.name for key in proxy[INBOUND].configs if key.kind in kinds} for proxy in proxies]
     assert named == [{"p0"}, {"p1"}, set()]

@@ -88,13 +88,13 @@ def router_listeners(text: str, proxy: Proxy | None = None) -> dict[str, Listene
 
 def test_a_sidecar_guards_what_comes_in_and_nothing_else() -> None:
     proxy = sidecar("10.1.1.1", namespace="edge", labels={"app": "web"})
-    held = sidecar_listeners(world_of(WEB + ALL, mesh=MESH), proxy)
-    inbound = held.pop("virtualInbound")
+    listeners = sidecar_listeners(world_of(WEB + ALL, mesh=MESH), proxy)
+    inbound = listeners.pop("virtualInbound")
     assert set(map(tuple, guards(inbound, http=True))) == {(RBAC, ASK, JWT, RBAC, RBAC, RBAC)}
     # The first chain is a black hole.
     bytes_chains = guards(inbound, http=False)[1:]
     assert set(map(tuple, bytes_chains)) == {(TCP_RBAC, TCP_ASK, TCP_RBAC, TCP_RBAC, TCP_RBAC)}
-    for listener in held.values():
+    for listener in listeners.values():
         assert not any(guards(listener, http=True) + guards(listener, http=False))
     mongo = next(c for c in inbound.filter_chains if any("mongo" in f.name for f in c.filters))
     assert [f.name for f in mongo.filters][-2:] == [
@@ -104,10 +104,10 @@ def test_a_sidecar_guards_what_comes_in_and_nothing_else() -> None:
 
 
 def test_a_gateway_guards_requests_and_connections() -> None:
-    held = router_listeners(WEB + ALL)
-    assert guards(held["0.0.0.0_80"], http=True) == [[RBAC, ASK, JWT, RBAC, RBAC, RBAC]]
+    listeners = router_listeners(WEB + ALL)
+    assert guards(listeners["0.0.0.0_80"], http=True) == [[RBAC, ASK, JWT, RBAC, RBAC, RBAC]]
     for port in (81, 443):
-        chains = guards(held[f"0.0.0.0_{port}"], http=False)
+        chains = guards(listeners[f"0.0.0.0_{port}"], http=False)
         assert chains and set(map(tuple, chains)) == {(TCP_RBAC, TCP_ASK, TCP_RBAC, TCP_RBAC, TCP_RBAC)}
 
 

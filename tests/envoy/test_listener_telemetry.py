@@ -16,7 +16,7 @@ from tests.support.worlds import sidecar, world_of
 
 def logged(world: World, side: TrafficSide = TrafficSide.OUTBOUND) -> list[tuple[str, str]]:
     """(provider, expression) of each log."""
-    return [(held.provider, held.expression) for held in access_loggers(world.view, context(side))]
+    return [(logger.provider, logger.expression) for logger in access_loggers(world.view, context(side))]
 
 
 # -- which logs

@@ -148,8 +148,8 @@ def test_spans_name_the_cluster_of_the_proxys_node_as_their_service(provider: st
     found = managers(world, proxy_in("web.shop", "10.1.1.1"))
     router = sidecar("10.1.1.9", namespace="shop", labels={"app": "web"}, node_type="router")
     workload = target(world, attrs.evolve(router, cluster="web.shop")).workload
-    (held,) = (query.get(world.view) for query in gateway_listeners(world.view, workload).values())
-    found.append(manager(Listener.FromString(held.body).filter_chains[0]))
+    (listener,) = (query.get(world.view) for query in gateway_listeners(world.view, workload).values())
+    found.append(manager(Listener.FromString(listener.body).filter_chains[0]))
     names = {config.FromString(m.tracing.provider.typed_config.value).service_name for m in found}
     assert names == {"web.shop"}
 
@@ -278,9 +278,9 @@ def test_spans_have_istios_tags_where_that_is_said(entry: str, mesh: str) -> Non
         assert [t.tag for t in found.tracing.custom_tags] == sorted(ISTIO_TAGS)
 
 
-@pytest.mark.parametrize("said", ["", ", enableIstioTags: false"])
-def test_without_that_they_have_none_so_that_listeners_are_shared(said: str) -> None:
-    world = traced_world(f"providers: [{{name: zipkin}}]{said}")
+@pytest.mark.parametrize("setting", ["", ", enableIstioTags: false"])
+def test_without_that_they_have_none_so_that_listeners_are_shared(setting: str) -> None:
+    world = traced_world(f"providers: [{{name: zipkin}}]{setting}")
     assert tags(http_chain(world)) == {}
 
 

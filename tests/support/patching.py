@@ -1,4 +1,4 @@
-"""A small shop whose proxies have EnvoyFilters: what they are sent, decoded, and what was said of the patches."""
+"""A small shop whose proxies have EnvoyFilters: what they are sent, decoded, and the problems of the patches."""
 
 from __future__ import annotations
 
@@ -131,14 +131,14 @@ class Shop:
         self.resources = self.catalog.open(proxy)
 
     def resource(self, type_url: str, name: str) -> Resource | None:
-        held = self.resources.set(type_url)
-        assert held is not None
-        return held.get(name)
+        resources = self.resources.set(type_url)
+        assert resources is not None
+        return resources.get(name)
 
     def names(self, type_url: str) -> list[str]:
-        held = self.resources.set(type_url)
-        assert held is not None
-        return list(held.snapshot().entries)
+        resources = self.resources.set(type_url)
+        assert resources is not None
+        return list(resources.snapshot().entries)
 
     def cluster(self, name: str) -> Cluster:
         return Cluster.FromString(self._body(CLUSTER, name))
@@ -157,7 +157,7 @@ class Shop:
     def problems(self) -> tuple[PatchProblem, ...]:
         return self.resources.patch_problems()
 
-    def said(self) -> list[str]:
+    def problem_texts(self) -> list[str]:
         return [f"{p.resource}: {p.reason}" if p.resource else p.reason for p in self.problems]
 
     def _body(self, type_url: str, name: str) -> bytes:
@@ -169,10 +169,10 @@ class Shop:
 def managers(listener: Listener) -> list[HttpConnectionManager]:
     """The HTTP connection managers of a listener, in the order of its chains."""
     return [
-        HttpConnectionManager.FromString(held.typed_config.value)
+        HttpConnectionManager.FromString(filter_.typed_config.value)
         for chain in listener.filter_chains
-        for held in chain.filters
-        if held.typed_config.type_url.endswith(".HttpConnectionManager")
+        for filter_ in chain.filters
+        if filter_.typed_config.type_url.endswith(".HttpConnectionManager")
     ]
 
 

@@ -37,7 +37,7 @@ def buffered(*texts: str, **match: Any) -> list[str]:
     """The clusters that a patch is merged into."""
     shop = Shop(*texts, envoy_filter(patch("CLUSTER", "MERGE", BUFFER, **match)))
     clusters = (shop.cluster(name) for name in shop.names(CLUSTER))
-    return [held.name for held in clusters if held.per_connection_buffer_limit_bytes.value == 4096]
+    return [cluster.name for cluster in clusters if cluster.per_connection_buffer_limit_bytes.value == 4096]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_what_is_added_is_not_touched_by_other_patches() -> None:
 def test_a_cluster_that_is_there_can_not_be_added() -> None:
     shop = Shop(envoy_filter(patch("CLUSTER", "ADD", {**LIMITER, "name": API_80})))
     assert shop.cluster(API_80).type != 0
-    assert shop.said() == [
+    assert shop.problem_texts() == [
         f"cluster {API_80}: there is a cluster of this name already: ADD can't put another beside it"
     ]
 
@@ -127,7 +127,7 @@ def test_a_transport_socket_is_merged_into_the_one_of_its_name_among_those_chose
 def test_a_transport_socket_that_none_of_those_is_called_is_reported() -> None:
     change = patch("CLUSTER", "MERGE", {"transport_socket": socket("own"), **BUFFER}, cluster={"name": API_80})
     shop = Shop(MESH_TLS, envoy_filter(change))
-    assert "by endpoint; none is own" in shop.said()[0]
+    assert "by endpoint; none is own" in shop.problem_texts()[0]
     assert not shop.cluster(API_80).HasField("per_connection_buffer_limit_bytes")
 
 
@@ -139,7 +139,7 @@ def test_a_cluster_without_a_transport_socket_gets_one() -> None:
 def test_a_cluster_can_not_be_renamed() -> None:
     shop = Shop(envoy_filter(patch("CLUSTER", "MERGE", {"name": "x"}, cluster={"name": API_80})))
     assert API_80 in shop.names(CLUSTER)
-    assert "can't be renamed to x" in shop.said()[0]
+    assert "can't be renamed to x" in shop.problem_texts()[0]
 
 
 def test_the_clusters_of_a_router_are_its_own_context() -> None:
@@ -151,9 +151,9 @@ def test_the_clusters_of_a_router_are_its_own_context() -> None:
 def test_a_config_of_an_extension_is_there_for_whoever_asks_for_its_name(context: str) -> None:
     value = {"name": "lua", "typed_config": {"@type": LUA, "inline_code": "x"}}
     shop = Shop(envoy_filter(patch("EXTENSION_CONFIG", "ADD", value, context=context)))
-    held = shop.resource(EXTENSION, "lua")
-    assert held is not None
-    assert TypedExtensionConfig.FromString(held.body).typed_config.type_url == LUA
+    extension = shop.resource(EXTENSION, "lua")
+    assert extension is not None
+    assert TypedExtensionConfig.FromString(extension.body).typed_config.type_url == LUA
     assert shop.names(EXTENSION) == ["lua"]
 
 

@@ -126,9 +126,9 @@ def test_a_merge_reaches_what_another_patch_has_inserted() -> None:
 def test_a_merge_is_into_the_config_of_the_filter() -> None:
     value = {"typed_config": {"@type": ROUTER, "suppress_envoy_headers": True}}
     shop = Shop(envoy_filter(outbound("MERGE", value, **in_http_filter(LAST))))
-    held = managers(shop.listener("0.0.0.0_80"))[0].http_filters[-1]
-    assert held.name == LAST
-    assert Router.FromString(held.typed_config.value).suppress_envoy_headers
+    last = managers(shop.listener("0.0.0.0_80"))[0].http_filters[-1]
+    assert last.name == LAST
+    assert Router.FromString(last.typed_config.value).suppress_envoy_headers
 
 
 def test_a_merge_that_names_no_filter_is_for_those_of_its_type() -> None:
@@ -146,7 +146,7 @@ def test_a_merge_of_another_type_is_reported_and_costs_only_itself() -> None:
         envoy_filter(outbound("MERGE", wrong, **in_http_filter(CORS)), outbound("INSERT_FIRST", CSRF)),
     )
     assert shop.http_filters("0.0.0.0_80") == [["new", FAULT, CORS, LAST]]
-    assert shop.said() == [
+    assert shop.problem_texts() == [
         "listener 0.0.0.0_80: envoy.extensions.filters.http.router.v3.Router can't be merged into "
         "envoy.extensions.filters.http.cors.v3.Cors"
     ]
@@ -184,9 +184,9 @@ def test_network_filters_are_patched_alike(operation: str, match: dict[str, Any]
 def test_a_network_filter_is_merged_into_its_config() -> None:
     value = {"typed_config": {"@type": TCP_TYPE, "idle_timeout": "7s"}}
     shop = Shop(envoy_filter(patch("NETWORK_FILTER", "MERGE", value, listener=in_filter(TCP))))
-    held = TcpProxy.FromString(shop.listener("10.9.1.1_9000").filter_chains[0].filters[0].typed_config.value)
-    assert held.idle_timeout.seconds == 7
-    assert held.cluster == "outbound|9000||api.shop.svc.cluster.local"
+    proxy = TcpProxy.FromString(shop.listener("10.9.1.1_9000").filter_chains[0].filters[0].typed_config.value)
+    assert proxy.idle_timeout.seconds == 7
+    assert proxy.cluster == "outbound|9000||api.shop.svc.cluster.local"
 
 
 def test_a_connection_manager_that_is_merged_keeps_the_patches_to_its_filters() -> None:
@@ -214,7 +214,7 @@ def test_a_filter_that_is_discovered_has_nothing_to_merge_into() -> None:
             outbound("MERGE", CSRF, **in_http_filter("new")),
         )
     )
-    assert ["new has no config of its own to merge into" in said for said in shop.said()] == [True]
+    assert ["new has no config of its own to merge into" in text for text in shop.problem_texts()] == [True]
 
 
 @pytest.mark.parametrize(
@@ -236,5 +236,5 @@ def test_listener_filters_are_patched_alike(operation: str, wanted: str, after: 
     }
     match = {"listenerFilter": f"envoy.filters.listener.{wanted}"} if wanted else {}
     shop = Shop(envoy_filter(patch("LISTENER_FILTER", operation, value, context="SIDECAR_INBOUND", listener=match)))
-    held = names(shop.listener("virtualInbound").listener_filters)
-    assert [name.removeprefix("envoy.filters.listener.") for name in held] == after
+    inspectors = names(shop.listener("virtualInbound").listener_filters)
+    assert [name.removeprefix("envoy.filters.listener.") for name in inspectors] == after

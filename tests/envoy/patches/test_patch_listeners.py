@@ -32,7 +32,7 @@ BUFFER = {"per_connection_buffer_limit_bytes": 4096}
 def buffered(shop: Shop) -> list[str]:
     """The listeners that the patch was merged into."""
     listeners = (shop.listener(name) for name in shop.names(LISTENER))
-    return [held.name for held in listeners if held.per_connection_buffer_limit_bytes.value == 4096]
+    return [listener.name for listener in listeners if listener.per_connection_buffer_limit_bytes.value == 4096]
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_a_listener_can_be_removed_and_another_added() -> None:
     )
     assert shop.names(LISTENER) == ["0.0.0.0_80", "virtualOutbound", "extra", "virtualInbound"]
     assert shop.listener("extra").address.socket_address.port_value == 18888
-    held = shop.resource(LISTENER, "extra")
-    assert held is not None
-    assert [str(c) for c in held.configs] == ["EnvoyFilter/shop/f"]
+    added = shop.resource(LISTENER, "extra")
+    assert added is not None
+    assert [str(c) for c in added.configs] == ["EnvoyFilter/shop/f"]
 
 
 def test_what_is_added_for_every_context_is_there_once() -> None:
@@ -94,7 +94,7 @@ def test_a_name_that_is_taken_can_not_be_added() -> None:
         envoy_filter(patch("LISTENER", "ADD", EXTRA), name="g"),
         envoy_filter(patch("LISTENER", "ADD", EXTRA.replace("name: extra", "name: virtualOutbound", 1)), name="h"),
     )
-    assert shop.said() == [
+    assert shop.problem_texts() == [
         "listener extra: there is a listener of this name already: ADD can't put another beside it",
         "listener virtualOutbound: there is a listener of this name already: ADD can't put another beside it",
     ]
@@ -120,7 +120,7 @@ def test_a_listener_can_not_be_renamed() -> None:
     shop = Shop(envoy_filter(patch("LISTENER", "MERGE", {"name": "x", **BUFFER}, listener={"portNumber": 80})))
     assert shop.names(LISTENER)[0] == "0.0.0.0_80"
     assert buffered(shop) == []
-    assert "can't be renamed to x" in shop.said()[0]
+    assert "can't be renamed to x" in shop.problem_texts()[0]
 
 
 def chains_with_timeout(match: dict[str, Any], **listener: Any) -> list[str]:
@@ -212,10 +212,10 @@ def test_other_proxies_have_the_very_resources_they_had() -> None:
     shop = Shop(envoy_filter(patch("LISTENER", "MERGE", BUFFER), workloadSelector={"labels": {"app": "api"}}))
     assert buffered(shop)
     other = shop.catalog.open(OTHER)
-    held = other.set(LISTENER)
-    assert held is not None
+    their_listeners = other.set(LISTENER)
+    assert their_listeners is not None
     plain = Shop(proxy=OTHER)
-    assert {n: r.version for n, r in held.snapshot().entries.items()} == {
+    assert {n: r.version for n, r in their_listeners.snapshot().entries.items()} == {
         n: plain.resource(LISTENER, n).version  # type: ignore[union-attr]
         for n in plain.names(LISTENER)
     }

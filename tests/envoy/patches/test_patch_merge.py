@@ -88,8 +88,8 @@ def test_a_route_that_gets_another_action_loses_the_one_it_had() -> None:
 
 
 def test_an_any_is_merged_inside_another_of_its_type() -> None:
-    held = any_of(TcpProxy(stat_prefix="a", cluster="c"))
-    found = merge_any(held, any_of(TcpProxy(cluster="d")))
+    target = any_of(TcpProxy(stat_prefix="a", cluster="c"))
+    found = merge_any(target, any_of(TcpProxy(cluster="d")))
     assert TcpProxy.FromString(found.value) == TcpProxy(stat_prefix="a", cluster="d")
 
 

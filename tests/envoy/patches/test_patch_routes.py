@@ -100,7 +100,7 @@ def test_a_table_is_matched_by_name_and_port(match: dict[str, Any], found: bool)
 def test_a_table_can_not_be_renamed() -> None:
     shop = Shop(envoy_filter(patch("ROUTE_CONFIGURATION", "MERGE", {"name": "81"})))
     assert shop.table("80").name == "80"
-    assert "can't be renamed to 81" in shop.said()[0]
+    assert "can't be renamed to 81" in shop.problem_texts()[0]
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_tables_inside_the_inbound_listener_are_patched_too(match: dict[str, Any
         context="SIDECAR_INBOUND",
         routeConfiguration={**match, "vhost": {"route": {"name": "default"}}},
     )
-    held = managers(Shop(envoy_filter(change)).listener("virtualInbound"))
-    assert [m.route_config.virtual_hosts[0].routes[0].route.timeout.seconds == 11 for m in held] == found
+    inbound = managers(Shop(envoy_filter(change)).listener("virtualInbound"))
+    assert [m.route_config.virtual_hosts[0].routes[0].route.timeout.seconds == 11 for m in inbound] == found
 
 
 def test_a_patch_to_outbound_tables_is_not_for_those_inside_listeners() -> None:

@@ -1,4 +1,4 @@
-"""Patches over time: what changes with an EnvoyFilter, what stays shared, and what is said of those that fail."""
+"""Patches over time: what changes with an EnvoyFilter, what stays shared, and how those that fail are reported."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ROUTER_MERGE = patch(
 )
 
 
-def held(resources: WorldResources, type_url: str) -> dict[str, Resource]:
+def resources_of(resources: WorldResources, type_url: str) -> dict[str, Resource]:
     found = resources.set(type_url)
     assert found is not None
     return dict(found.snapshot().entries)
@@ -43,13 +43,13 @@ def everything(resources: WorldResources) -> dict[tuple[str, str], str]:
     for name in ("80", "http.8081"):
         tables.get(name)
     types = (CLUSTER, LISTENER, ROUTE, EXTENSION)
-    return {(t, n): r.version for t in types for n, r in held(resources, t).items()}
+    return {(t, n): r.version for t in types for n, r in resources_of(resources, t).items()}
 
 
 def test_resources_that_no_patch_is_for_are_the_very_same_as_other_proxies_have() -> None:
     change = patch("CLUSTER", "MERGE", BUFFER, cluster={"name": API_80})
     shop = Shop(envoy_filter(change, workloadSelector={"labels": {"app": "api"}}))
-    mine, theirs = held(shop.resources, CLUSTER), held(shop.catalog.open(OTHER), CLUSTER)
+    mine, theirs = resources_of(shop.resources, CLUSTER), resources_of(shop.catalog.open(OTHER), CLUSTER)
     shared = {name for name in mine if theirs.get(name) is mine[name]}
     assert shared == {n for n in theirs if n != API_80 and not n.startswith("inbound")} | {
         "InboundPassthroughClusterIpv4"
@@ -60,7 +60,7 @@ def test_resources_that_no_patch_is_for_are_the_very_same_as_other_proxies_have(
 def test_a_resource_that_a_patch_looks_at_and_leaves_alone_is_the_same_object() -> None:
     change = patch("FILTER_CHAIN", "REMOVE", listener={"filterChain": {"name": "no such"}})
     shop = Shop(envoy_filter(change, workloadSelector={"labels": {"app": "api"}}))
-    mine, theirs = held(shop.resources, LISTENER), held(shop.catalog.open(OTHER), LISTENER)
+    mine, theirs = resources_of(shop.resources, LISTENER), resources_of(shop.catalog.open(OTHER), LISTENER)
     assert mine["0.0.0.0_80"] is theirs["0.0.0.0_80"]
 
 
@@ -100,9 +100,9 @@ def test_an_edit_that_changes_only_problems_leaves_the_resources_as_they_are() -
     shop = Shop(clusters("x"))
     found = shop.resources.set(CLUSTER)
     assert found is not None
-    before, reasons = found.snapshot(), shop.said()
+    before, reasons = found.snapshot(), shop.problem_texts()
     update(shop.world, clusters("y"))
-    assert shop.said() != reasons
+    assert shop.problem_texts() != reasons
     assert found.snapshot() is before
 
 
@@ -199,18 +199,18 @@ def test_a_real_envoy_takes_what_the_patches_of_the_goldens_make(tmp_path: Path)
     clusters: dict[str, bytes] = {}
     for world, proxy in itertools.chain.from_iterable(map(proxies, scenarios)):
         resources = WorldCatalog(world).open(proxy)
-        listeners += (r.body for n, r in held(resources, LISTENER).items() if n != "0.0.0.0_8081")
-        clusters |= {n: r.body for n, r in held(resources, CLUSTER).items()}
+        listeners += (r.body for n, r in resources_of(resources, LISTENER).items() if n != "0.0.0.0_8081")
+        clusters |= {n: r.body for n, r in resources_of(resources, CLUSTER).items()}
     assert complaints(tmp_path, listeners, clusters.values()) == ""
 
 
 def test_proxies_with_the_same_envoy_filters_share_what_is_patched_and_the_plans_of_it() -> None:
     shop = Shop(envoy_filter(patch("CLUSTER", "MERGE", BUFFER), patch("LISTENER", "MERGE", BUFFER)))
-    mine = {t: held(shop.resources, t) for t in (CLUSTER, LISTENER)}
+    mine = {t: resources_of(shop.resources, t) for t in (CLUSTER, LISTENER)}
     sets = shop.catalog.statistics().sets
     other = shop.catalog.open(OTHER)
     for type_url, resources in mine.items():
-        theirs = held(other, type_url)
+        theirs = resources_of(other, type_url)
         outbound = [n for n in theirs if not n.startswith("inbound") and n != "virtualInbound"]
         assert outbound and all(theirs[n] is resources[n] for n in outbound)
     assert shop.catalog.statistics().sets == sets + 2  # those of its own inbound traffic

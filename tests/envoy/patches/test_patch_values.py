@@ -1,4 +1,4 @@
-"""Values of patches: people's JSON becomes Envoy's messages, or it is said what is wrong with it."""
+"""Values of patches: JSON as people write it becomes Envoy messages, or its error is reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def value_of(*patches: dict[str, Any]) -> Any:
 
 
 def reason_of(bad: dict[str, Any]) -> str:
-    """What is said of a patch that can't be used; the good one beside it stays."""
+    """The problem of an invalid patch, beside a valid one that stays."""
     found = parse(patch("CLUSTER", "MERGE", ANY_CLUSTER), bad)
     assert [p.index for p in found.patches] == [0]
     (problem,) = found.problems
@@ -43,28 +43,28 @@ def test_fields_may_be_written_in_either_case_and_numbers_as_numbers() -> None:
 
 
 def test_the_type_of_an_extension_is_found_by_its_name() -> None:
-    held = value_of(patch("HTTP_FILTER", "ADD", {"name": "lua", "typed_config": {"@type": LUA, "inlineCode": "x"}}))
-    assert Lua.FromString(held.typed_config.value).inline_code == "x"
+    value = value_of(patch("HTTP_FILTER", "ADD", {"name": "lua", "typed_config": {"@type": LUA, "inlineCode": "x"}}))
+    assert Lua.FromString(value.typed_config.value).inline_code == "x"
 
 
 @pytest.mark.parametrize("wrapper", ["udpa.type.v1.TypedStruct", "xds.type.v3.TypedStruct"])
 def test_a_typed_struct_of_a_known_type_becomes_that_type(wrapper: str) -> None:
     config = {"@type": f"type.googleapis.com/{wrapper}", "type_url": LUA, "value": {"inline_code": "x"}}
-    held = value_of(patch("HTTP_FILTER", "ADD", {"name": "lua", "typed_config": config}))
-    assert held.typed_config.type_url == LUA
-    assert Lua.FromString(held.typed_config.value).inline_code == "x"
+    value = value_of(patch("HTTP_FILTER", "ADD", {"name": "lua", "typed_config": config}))
+    assert value.typed_config.type_url == LUA
+    assert Lua.FromString(value.typed_config.value).inline_code == "x"
 
 
 def test_a_typed_struct_of_an_unknown_type_stays_as_it_is() -> None:
     config = {"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "type_url": "acme/acme.Own", "value": {"a": [1]}}
-    held = value_of(patch("HTTP_FILTER", "ADD", {"name": "own", "typed_config": config}))
-    kept = TypedStruct.FromString(held.typed_config.value)
-    assert kept.type_url == "acme/acme.Own"
-    assert kept.value["a"][0] == 1
+    value = value_of(patch("HTTP_FILTER", "ADD", {"name": "own", "typed_config": config}))
+    struct = TypedStruct.FromString(value.typed_config.value)
+    assert struct.type_url == "acme/acme.Own"
+    assert struct.value["a"][0] == 1
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "reason"),
     [
         ({"connect_timeout": "soon"}, "connect_timeout"),
         ({"type": "SOMETHING"}, "SOMETHING"),
@@ -84,8 +84,8 @@ def test_a_typed_struct_of_an_unknown_type_stays_as_it_is() -> None:
         ({"metadata": {"typed_filter_metadata": {"a": {"@type": "x/envoy.nowhere.v3.Own"}}}}, "no such type is known"),
     ],
 )
-def test_a_value_that_is_not_such_a_message_is_refused(value: dict[str, Any], said: str) -> None:
-    assert said in reason_of(patch("CLUSTER", "MERGE", value))
+def test_a_value_that_is_not_such_a_message_is_refused(value: dict[str, Any], reason: str) -> None:
+    assert reason in reason_of(patch("CLUSTER", "MERGE", value))
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,10 @@ def test_durations_may_be_written_as_in_go(text: str, nanoseconds: int) -> None:
 
 def test_durations_inside_a_typed_config_in_lists_and_in_maps_may_be_written_as_in_go() -> None:
     router = {"@type": ROUTER, "upstream_log_options": {"upstream_log_flush_interval": "500ms"}}
-    held = value_of(patch("HTTP_FILTER", "ADD", {"name": "r", "typed_config": router}))
+    value = value_of(patch("HTTP_FILTER", "ADD", {"name": "r", "typed_config": router}))
     assert (
-        Router.FromString(held.typed_config.value).upstream_log_options.upstream_log_flush_interval.nanos == 500_000_000
+        Router.FromString(value.typed_config.value).upstream_log_options.upstream_log_flush_interval.nanos
+        == 500_000_000
     )
     checks = {"health_checks": [{"timeout": "1m", "interval": "250ms", "tcp_health_check": {}}]}
     (check,) = value_of(patch("CLUSTER", "MERGE", checks)).health_checks
@@ -119,8 +120,8 @@ def test_durations_inside_a_typed_config_in_lists_and_in_maps_may_be_written_as_
 
 def test_a_value_in_free_form_data_may_look_like_a_type_or_a_duration() -> None:
     value = {"metadata": {"filter_metadata": {"acme": {"@type": {}, "timeout": "500ms", "x": {"@type": "acme.Own"}}}}}
-    held = value_of(patch("CLUSTER", "MERGE", value)).metadata.filter_metadata["acme"]
-    assert held["timeout"] == "500ms" and held["x"]["@type"] == "acme.Own"
+    acme = value_of(patch("CLUSTER", "MERGE", value)).metadata.filter_metadata["acme"]
+    assert acme["timeout"] == "500ms" and acme["x"]["@type"] == "acme.Own"
 
 
 def nested(levels: int, *, lists: bool = False) -> Any:
@@ -136,8 +137,8 @@ def test_a_deeply_nested_value_is_refused_where_envoy_could_not_read_it(levels: 
     found = parse(
         patch("CLUSTER", "MERGE", {"metadata": {"filter_metadata": {"a": {"b": nested(levels, lists=lists)}}}})
     )
-    for kept in found.patches:
-        around = Listener(metadata=kept.message.metadata)  # type: ignore[attr-defined]
+    for parsed in found.patches:
+        around = Listener(metadata=parsed.message.metadata)  # type: ignore[attr-defined]
         assert Listener.FromString(around.SerializeToString()) == around
     assert [p.severity for p in found.problems] == [Severity.ERROR] * (1 - len(found.patches))
     assert bool(found.patches) == (levels < (40 if lists else 28))
@@ -210,7 +211,7 @@ def test_naming_a_type_loads_nothing_but_envoys_api() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "reason"),
     [
         (patch("ROUTE_CONFIGURATION", "ADD", {"name": "a"}), "ADD has no meaning for ROUTE_CONFIGURATION"),
         (patch("EXTENSION_CONFIG", "MERGE", {"name": "a"}), "MERGE has no meaning for EXTENSION_CONFIG"),
@@ -223,8 +224,8 @@ def test_naming_a_type_loads_nothing_but_envoys_api() -> None:
         (patch("CLUSTER", "MERGE", {}, proxy={"proxyVersion": r"\z"}), "can't be read here"),
     ],
 )
-def test_a_patch_that_can_never_do_anything_is_refused(bad: dict[str, Any], said: str) -> None:
-    assert said in reason_of(bad)
+def test_a_patch_that_can_never_do_anything_is_refused(bad: dict[str, Any], reason: str) -> None:
+    assert reason in reason_of(bad)
 
 
 def test_a_patch_for_waypoints_is_only_a_warning() -> None:
