@@ -6,7 +6,7 @@ import pytest
 from envoy.config.listener.v3.listener_pb2 import Listener
 
 from mesh_pilot.envoy.filters.jwt_authn import UNUSABLE_JWKS
-from mesh_pilot.envoy.gateway.generators import gateway_listeners
+from mesh_pilot.envoy.gateway.listeners import gateway_listeners
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world.names import GATEWAY_NAME
 from tests.support.listeners import is_http, manager

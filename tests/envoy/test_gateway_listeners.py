@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from envoy.config.listener.v3 import listener_pb2
 
-from mesh_pilot.envoy.gateway.generators import gateway_listeners
+from mesh_pilot.envoy.gateway.listeners import gateway_listeners
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.world import World
 from tests.support import envoy_check

@@ -96,7 +96,7 @@ def test_an_internal_error_in_what_observes_traffic_costs_that_piece_only(
     assert found.http_filters
     tracing = broken == "listeners.hcm.tracing_config"
     assert (bool(found.access_log), found.HasField("tracing")) == (tracing, not tracing)
-    assert {e["event"] for e in entries} == {"translator failed; the resource goes without this piece"}
+    assert {e["event"] for e in entries} == {"translator failed; resource generated without this part"}
 
 
 def test_a_format_of_ones_own_ends_in_a_newline() -> None:

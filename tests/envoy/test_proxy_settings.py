@@ -17,7 +17,7 @@ from envoy.extensions.upstreams.http.v3 import http_protocol_options_pb2
 
 from mesh_pilot.envoy.clusters.connection_pool import HTTP_OPTIONS
 from mesh_pilot.envoy.clusters.inbound import inbound_clusters
-from mesh_pilot.envoy.gateway.generators import gateway_listeners
+from mesh_pilot.envoy.gateway.listeners import gateway_listeners
 from mesh_pilot.mesh.proxy.proxy_config import own_settings
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world import World

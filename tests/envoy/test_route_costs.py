@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.envoy.gateway.generators import gateway_route
+from mesh_pilot.envoy.gateway.routes import gateway_route
 from mesh_pilot.envoy.routes.tables import route_configuration
 from mesh_pilot.incremental import Watch
 from mesh_pilot.model.resource import Resource

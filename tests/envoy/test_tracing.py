@@ -14,7 +14,7 @@ from envoy.extensions.filters.http.router.v3.router_pb2 import Router
 from envoy.extensions.request_id.uuid.v3.uuid_pb2 import UuidRequestIdConfig
 from google.protobuf import duration_pb2, unknown_fields
 
-from mesh_pilot.envoy.gateway.generators import gateway_listeners
+from mesh_pilot.envoy.gateway.listeners import gateway_listeners
 from mesh_pilot.envoy.telemetry.tracers import TRACING_PROVIDER_FIELDS
 from mesh_pilot.envoy.telemetry.tracing import tracing_settings
 from mesh_pilot.mesh.policies import TrafficSide

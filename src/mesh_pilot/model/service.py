@@ -163,6 +163,11 @@ class Service:
         return ServiceKey(self.host, self.namespace)
 
     @property
+    def configs(self) -> tuple[ConfigKey, ...]:
+        """The config it was made from; empty if it comes from a registry."""
+        return (self.config,) if self.config is not None else ()
+
+    @property
     def order(self) -> tuple[datetime, str, str]:
         """Oldest first, then by host and namespace."""
         return (self.created, self.host, self.namespace)

@@ -12,7 +12,7 @@ from mesh_pilot.envoy.catalog.generators import PartKey
 from mesh_pilot.envoy.envoy_filter.parse import parsed
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.envoy.filters.ext_authz import missing_provider
-from mesh_pilot.envoy.gateway.generators import gateway_conflicts
+from mesh_pilot.envoy.gateway.listeners import gateway_conflicts
 from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
 from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telemetry_problems
 from mesh_pilot.envoy.tls.secrets import withheld

@@ -22,7 +22,8 @@ from mesh_pilot.envoy.envoy_filter.plans import (
     unwrap_plan,
 )
 from mesh_pilot.envoy.envoy_filter.resources import PatchTask, patched_table, unwrap_by_name
-from mesh_pilot.envoy.gateway import generators as gateways
+from mesh_pilot.envoy.gateway.listeners import gateway_listeners
+from mesh_pilot.envoy.gateway.routes import gateway_route
 from mesh_pilot.envoy.grpc.clusters import grpc_assignment, grpc_cluster
 from mesh_pilot.envoy.grpc.listeners import client_listener, server_listener
 from mesh_pilot.envoy.grpc.routes import grpc_route_table
@@ -78,8 +79,8 @@ def _router_parts(target: ProxyKeys) -> Parts:
     return {
         **_common(target),
         CLUSTER: ((CLUSTER, clusters.cluster_plans.query(scope, target.place)),),
-        LISTENER: ((LISTENER, gateways.gateway_listeners.query(workload)),),
-        ROUTE: ((ROUTE, by_name(gateways.gateway_route.query(workload, NAME))),),
+        LISTENER: ((LISTENER, gateway_listeners.query(workload)),),
+        ROUTE: ((ROUTE, by_name(gateway_route.query(workload, NAME))),),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mesh_pilot.envoy.gateway.generators import gateway_table_hosts
+from mesh_pilot.envoy.gateway.routes import gateway_table_hosts
 from mesh_pilot.envoy.routes.virtual_host import catch_all_plan, host_plan
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, Workload

@@ -1,1 +1,1 @@
-"""Clusters (CDS): outbound, inbound, and what DestinationRules set on them."""
+"""Clusters (CDS): outbound and inbound, with the settings of DestinationRules."""

@@ -228,5 +228,4 @@ def _sidecar_pool(view: View, key: InboundClusterKey) -> api.ConnectionPoolSetti
 
 
 def _configs(service: Service | None, key: InboundClusterKey) -> tuple[ConfigKey, ...]:
-    of_service = (service.config,) if service and service.config else ()
-    return (*of_service, *key.rule, *((key.sidecar,) if key.sidecar else ()))
+    return (*(service.configs if service else ()), *key.rule, *((key.sidecar,) if key.sidecar else ()))

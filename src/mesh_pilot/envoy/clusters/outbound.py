@@ -93,7 +93,7 @@ def cluster(
         if dns_client is not None:
             apply_dns(view, message, upstream, port, dns_client, logical=discovery is Discovery.LOGICAL_DNS)
         body = encode(message)
-    return make_resource(variables.name, CLUSTER, body, _configs(service, upstream))
+    return make_resource(variables.name, CLUSTER, body, (*service.configs, *upstream.rule))
 
 
 @derived
@@ -187,7 +187,3 @@ def _variables(view: View, upstream: Upstream, service: Service, port: Port, def
         sni=outbound_sni(service.host, port.number, upstream.subset),
         identities=() if upstream.by_sni else identities(view, service.key, port.name),
     )
-
-
-def _configs(service: Service, upstream: Upstream) -> tuple[ConfigKey, ...]:
-    return (service.config, *upstream.rule) if service.config else upstream.rule

@@ -1,1 +1,1 @@
-"""Protobuf messages and byte templates that every package here uses."""
+"""Common protobuf messages and byte templates."""

@@ -1,1 +1,1 @@
-"""Endpoints (EDS): the load assignment of a cluster for a client."""
+"""Endpoints (EDS): the load assignments of clusters."""

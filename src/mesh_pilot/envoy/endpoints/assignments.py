@@ -86,8 +86,7 @@ def assignment(view: View, scope: OutboundScope, locality: ProxyLocality, name: 
     if labels is None or discovery_of(scope, service, through) is not Discovery.EDS:
         return None
     viewpoint = endpoint_viewpoint(view, ref, parsed.port, parsed.subset, locality, is_sni(name))
-    origin = (service.config,) if service.config else ()
-    return load_assignment(view, name, service.key, port.name, labels, viewpoint, origin)
+    return load_assignment(view, name, service.key, port.name, labels, viewpoint, service.configs)
 
 
 @derived
@@ -124,13 +123,13 @@ def load_assignment(
     port: str,
     labels: Labels,
     viewpoint: EndpointViewpoint,
-    origin: tuple[ConfigKey, ...],
+    configs: tuple[ConfigKey, ...],
 ) -> Resource:
     """The endpoints of a service's port (by name) that have these labels, as the assignment of the cluster ``name``.
 
-    ``origin``: the objects that the service was made from.
+    ``configs``: the objects that the service was made from.
     """
-    return make_resource(name, ENDPOINT, encode_assignment(view, name, service, port, labels, viewpoint), origin)
+    return make_resource(name, ENDPOINT, encode_assignment(view, name, service, port, labels, viewpoint), configs)
 
 
 def encode_assignment(

@@ -1,4 +1,4 @@
-"""Filter chains of servers that pass on bytes: by ``tcp`` and ``tls`` rules of VirtualServices, or by server name."""
+"""Filter chains of TCP and TLS servers: by ``tcp`` and ``tls`` rules of VirtualServices, or by server name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from envoy.config.core.v3 import base_pb2
 
 from mesh_pilot.envoy.filters.tcp import tcp_filters
 from mesh_pilot.envoy.listeners.filter_chains import (
-    MATCH_ALL,
     MESH_ALPNS,
     ChainMatch,
     EncodedChain,
@@ -37,8 +36,8 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol, Service
 from mesh_pilot.world import View
 
-Targets = tuple[tuple[ChainMatch, TcpTarget], ...]
-"""Where connections go, by what they match."""
+_Targets = tuple[tuple[ChainMatch, TcpTarget], ...]
+"""(match of connections, their destinations)."""
 
 
 def tcp_chains(
@@ -48,7 +47,7 @@ def tcp_chains(
     server: GatewayServer,
     socket: base_pb2.TransportSocket | None,
 ) -> Iterator[EncodedChain]:
-    """The chains of a server by ``tcp`` rules, up to the first that takes everything the server gets."""
+    """The chains of a server by ``tcp`` rules, up to the first that matches all of the server's connections."""
     names = sni_match(() if server.kind.is_plain else server.server_names, ()).server_names
     for key in _virtual_services(view, scope, server):
         for match, target in _tcp_targets(view, scope, server, key):
@@ -60,14 +59,14 @@ def tcp_chains(
                 host=str(key),
                 configs=(server.gateway, key),
             )
-            if match == MATCH_ALL:
+            if match.is_any:
                 return
 
 
 def passthrough_chains(
     view: View, scope: OutboundScope, context: PolicyContext, server: GatewayServer
 ) -> Iterator[EncodedChain]:
-    """The chains of a server by ``tls`` rules: each match has its server names."""
+    """The chains of a server by ``tls`` rules, which match server names."""
     for key in _virtual_services(view, scope, server):
         for match, target in _tls_targets(view, scope, server, key):
             filters = tcp_filters(view, context, target, server.protocol)
@@ -77,7 +76,7 @@ def passthrough_chains(
 def auto_passthrough_chains(
     view: View, scope: OutboundScope, context: PolicyContext, server: GatewayServer
 ) -> Iterator[EncodedChain]:
-    """A chain for each cluster that mesh mTLS may name in its server name."""
+    """A chain for each cluster that mesh mTLS can name in its SNI."""
     for service in all_services(view, scope):
         if service.external or not any(common_hosts(server.server_names, (service.host,))):
             continue
@@ -86,23 +85,23 @@ def auto_passthrough_chains(
 
 
 def _virtual_services(view: View, scope: OutboundScope, server: GatewayServer) -> Iterator[ConfigKey]:
-    """Those bound to the server's Gateway that have a host in common with it, in order of precedence."""
+    """The VirtualServices bound to the server's Gateway that share a host with it, in order of precedence."""
     for head in visible_virtual_services(view, scope.namespace, server.gateway_name):
         if any(common_hosts(server.hosts_for(head.key.namespace), head.hosts)):
             yield head.key
 
 
 @derived
-def _tcp_targets(view: View, scope: OutboundScope, server: GatewayServer, key: ConfigKey) -> Targets:
-    """What the ``tcp`` rules of a VirtualService say for a server."""
+def _tcp_targets(view: View, scope: OutboundScope, server: GatewayServer, key: ConfigKey) -> _Targets:
+    """The destinations of a server by the ``tcp`` rules of a VirtualService."""
     config = view.config(key)
     routes = tcp_routes(view, (config,), _conditions(scope, server)) if config is not None else ()
     return tuple((_match(route), route_target(view, scope, route, server.port)) for route in routes)
 
 
 @derived
-def _tls_targets(view: View, scope: OutboundScope, server: GatewayServer, key: ConfigKey) -> Targets:
-    """What the ``tls`` rules of a VirtualService say for a server."""
+def _tls_targets(view: View, scope: OutboundScope, server: GatewayServer, key: ConfigKey) -> _Targets:
+    """The destinations of a server by the ``tls`` rules of a VirtualService."""
     config = view.config(key)
     routes = tls_routes(view, (config,), _conditions(scope, server)) if config is not None else ()
     return tuple((_match(route), route_target(view, scope, route, server.port)) for route in routes)
@@ -123,7 +122,7 @@ def _sni_chain(view: View, context: PolicyContext, sni: str, host: str, gateway:
 
 
 def _sni_names(view: View, scope: OutboundScope, service: Service) -> Iterator[str]:
-    """The clusters of a service for connections that are passed on as they are."""
+    """The names of a service's clusters for TLS that is passed through, as SNI."""
     ref = destination_rule_ref(view, scope.namespace, scope.labels, service.key)
     subsets = ("", *subset_names(view, ref)) if ref else ("",)
     for port in service.ports:

@@ -1,8 +1,8 @@
-"""Listeners of proxyless gRPC, by the name that is asked for.
+"""Listeners of proxyless gRPC, by the name that a client or server requests.
 
-A channel for ``xds:///reviews.shop:9080`` asks for a listener of that very name, short or full, and learns from it
-which route table to follow. A server asks for one named after the address that it listens on, by the template in its
-bootstrap (Istio's: ``xds.istio.io/grpc/lds/inbound/%s``), and learns whether to speak mTLS.
+A channel for ``xds:///reviews.shop:9080`` requests a listener of exactly that name, short or full; it names the
+channel's route table. A server requests one named after its address, by the template in its bootstrap (Istio's:
+``xds.istio.io/grpc/lds/inbound/%s``); it says whether the server uses mTLS.
 
 Rules: the gRFCs A27 (clients), A36 (servers), A29 (mTLS), A39 (HTTP filters), A41 (RBAC).
 """
@@ -32,23 +32,23 @@ from mesh_pilot.model.service import UNSPECIFIED, Service
 from mesh_pilot.world.view import View
 
 INBOUND_PREFIX = "xds.istio.io/grpc/lds/inbound/"
-"""Begins the names that servers ask for; the address follows."""
+"""Prefix of the names that servers request, before the address."""
 
 
 @attrs.frozen(cache_hash=True)
 class Authority:
-    """What a channel or a server is for."""
+    """The target of a channel, or the address of a server."""
 
     host: str
     port: int
-    """0: not said."""
+    """0: not given."""
 
 
 @derived
 def client_listener(view: View, scope: OutboundScope, name: str) -> Resource | None:
     """The listener for a channel to ``host:port``, or to ``host`` of a service with just one port.
 
-    None where the host is no service that the scope may reach, or has no such port.
+    None if the scope cannot reach a service of this host, or it has no such port.
     """
     if name.startswith(INBOUND_PREFIX):
         return None
@@ -65,10 +65,9 @@ def client_listener(view: View, scope: OutboundScope, name: str) -> Resource | N
 
 @derived
 def server_listener(view: View, namespace: str, labels: Labels, name: str) -> Resource | None:
-    """The listener for a server on ``address:port`` of a workload with these labels; None for names of other kinds.
+    """The listener for a server on ``address:port`` of a workload with these labels; None for other names.
 
-    Every server of a workload gets one, whether or not a service knows of the port: registries may only learn of a
-    server once it serves.
+    Every server gets one, even if no service has the port: a registry may learn of a server only once it serves.
     """
     if not name.startswith(INBOUND_PREFIX):
         return None
@@ -89,7 +88,7 @@ def parse_authority(text: str) -> Authority:
 
 
 def _service(view: View, scope: OutboundScope, host: str) -> Service | None:
-    """The service that a host names, in full or by one of its short forms."""
+    """The service that a host names, by its full name or one of its short forms."""
     for full in _full_names(host, scope.dns_domain):
         service = scope_service(view, scope, full)
         if service is not None and host in service_names(service, scope.dns_domain)[0]:
@@ -98,7 +97,7 @@ def _service(view: View, scope: OutboundScope, host: str) -> Service | None:
 
 
 def _full_names(host: str, dns_domain: str) -> Iterator[str]:
-    """What a host may be short for: as it is, then with what ends the client's own domain, longest first."""
+    """The full names that a host can stand for: itself, then with each suffix of the client's domain, longest first."""
     yield host
     while dns_domain:
         yield f"{host}.{dns_domain}"
@@ -107,7 +106,7 @@ def _full_names(host: str, dns_domain: str) -> Iterator[str]:
 
 @derived
 def _api_listener(view: View, name: str, table: str, vip: str, port: int) -> Resource:
-    """A listener that is no socket but says by which route table a channel goes."""
+    """An API listener: it has no socket, but names the route table of a channel."""
     manager = hcm_pb2.HttpConnectionManager(stat_prefix=table, http_filters=grpc_client_filters())
     manager.rds.route_config_name = table
     manager.rds.config_source.ads.SetInParent()
@@ -118,7 +117,7 @@ def _api_listener(view: View, name: str, table: str, vip: str, port: int) -> Res
 
 @derived
 def _encoded_filters(view: View, namespace: str, labels: Labels) -> tuple[bytes, ...]:
-    """The encoded HTTP filters of a server."""
+    """The HTTP filters of a server, encoded."""
     return tuple(encode(filter_) for filter_ in grpc_server_filters(view, namespace, labels))
 
 
@@ -126,7 +125,7 @@ def _encoded_filters(view: View, namespace: str, labels: Labels) -> tuple[bytes,
 def _inbound_listener(
     view: View, name: str, authority: Authority, strict: bool, filters: tuple[bytes, ...]
 ) -> Resource:
-    """A listener with one chain, in mTLS or (gRPC cannot tell them apart on one port) in plaintext."""
+    """A listener with one chain, of mTLS or of plaintext: gRPC cannot serve both on one port."""
     manager = hcm_pb2.HttpConnectionManager(
         stat_prefix=f"inbound_{authority.host}_{authority.port}",
         http_filters=map(hcm_pb2.HttpFilter.FromString, filters),

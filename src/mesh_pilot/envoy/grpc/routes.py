@@ -1,8 +1,8 @@
-"""Route tables of proxyless gRPC: those of a sidecar's port, in the words that gRPC's xDS client has.
+"""Route tables of proxyless gRPC: those of a sidecar's port, in the form that gRPC's xDS client supports.
 
-A table is named after the cluster of its service, ``outbound|9080||reviews.shop.svc.cluster.local``, and holds the
-virtual hosts of all services on the port. gRPC refuses a whole table for a filter that it does not know, and skips
-over what it does not support; where it can say the same in another way, routes are put so.
+A table is named after the cluster of its service, ``outbound|9080||reviews.shop.svc.cluster.local``, and contains the
+virtual hosts of all services on the port. gRPC rejects a whole table for a filter that it does not know, and ignores
+other fields that it does not support; routes are translated to equivalent ones without these where there are any.
 
 Rules: the gRFCs A28 (matches and splits), A31 (timeouts), A33 (faults), A42 (hashing), A44 (retries).
 """
@@ -41,23 +41,23 @@ from mesh_pilot.world.view import View
 
 METHOD = ":method"
 GRPC_METHOD = "POST"
-"""All that gRPC ever sends, after it has chosen the route."""
+"""The method of every gRPC call. The client sets it only after it has chosen the route."""
 
 CHANNEL_ID = "io.grpc.channel_id"
-"""What stands for the source address in gRPC's hash policies: a channel is a client."""
+"""Key by which gRPC's hash policies hash the channel; used instead of the source address."""
 
 UNAVAILABLE = "unavailable"
 CONDITIONS_OF_UNAVAILABLE = frozenset(
     ("5xx", "gateway-error", "reset", "reset-before-request", "connect-failure", "refused-stream")
 )
-"""Envoy's conditions for failures that gRPC knows by the status UNAVAILABLE."""
+"""Envoy's retry conditions for failures that a gRPC client reports as UNAVAILABLE."""
 CODES_OF_UNAVAILABLE = frozenset((429, 502, 503, 504))
-"""HTTP statuses that a gRPC client takes for UNAVAILABLE (gRPC's "HTTP to gRPC Status Code Mapping")."""
+"""HTTP statuses that gRPC maps to UNAVAILABLE ("HTTP to gRPC Status Code Mapping")."""
 
 
 @derived
 def grpc_route_table(view: View, scope: OutboundScope, name: str) -> Resource | None:
-    """The route table of this name for gRPC clients of a scope; None where they have no such service or port."""
+    """The route table of this name for gRPC clients of a scope; None if they have no such service or port."""
     target = outbound_name(name)
     if target is None or target.subset:
         return None
@@ -65,8 +65,7 @@ def grpc_route_table(view: View, scope: OutboundScope, name: str) -> Resource | 
     if service is None or service.port(target.port) is None:
         return None
     hosts = planned_hosts(view, scope, TableName(target.port))
-    own = host_port(target.host, target.port)
-    if not any(host.name == own for host in hosts):
+    if not any(host.name == host_port(target.host, target.port) for host in hosts):
         hosts = (*hosts, _undeclared(view, scope, service, target.port))
     return route_table(view, name, hosts, render=grpc_virtual_host, grpc=True)
 
@@ -79,55 +78,57 @@ def grpc_virtual_host(view: View, planned: PlannedHost) -> bytes:
 
 @derived
 def grpc_routes(view: View, source: RouteSource) -> tuple[EncodedRoute, ...]:
-    """Routes as gRPC understands them; those that no gRPC call can take are left out."""
+    """The routes of a source as gRPC supports them, without those that no gRPC call can match."""
     return tuple(
-        EncodedRoute(encode(put), route.matches_all)
+        EncodedRoute(encode(translated), route.matches_all)
         for route in routes_of(view, source)
-        for put in _put(rc.Route.FromString(route.data))
+        for translated in _translated(rc.Route.FromString(route.data))
     )
 
 
 @derived
 def _undeclared(view: View, scope: OutboundScope, service: Service, port: int) -> PlannedHost:
-    """The virtual host of a service whose port is not declared as HTTP: a gRPC client that asks for it knows better."""
+    """The virtual host of a service whose port is not declared as HTTP: a gRPC client that requests it knows better."""
     names, _ = service_names(service, scope.dns_domain)
     domains = tuple(domain for name in names for domain in (name, host_port(name, port)))
     rule = destination_rule_ref(view, scope.namespace, scope.labels, service.key)
     routes = ServiceRoutes(service.host, port, rule)
-    configs = (service.config, *rule) if service.config is not None else rule
-    return PlannedHost(host_port(service.host, port), domains, (routes,), configs=configs)
+    return PlannedHost(host_port(service.host, port), domains, (routes,), configs=(*service.configs, *rule))
 
 
-def _put(route: rc.Route) -> Iterator[rc.Route]:
-    """A route in gRPC's words: one, several for the same, or none."""
+def _translated(route: rc.Route) -> Iterator[rc.Route]:
+    """The routes for gRPC that together match what a route matches: one, several, or none."""
     for name in [name for name in route.typed_per_filter_config if not grpc_client_supports(name)]:
         del route.typed_per_filter_config[name]
     if route.HasField("route"):
-        _retry(route.route.retry_policy)
+        _add_unavailable(route.route.retry_policy)
         for hashed in route.route.hash_policy:
             if hashed.connection_properties.source_ip:
                 hashed.filter_state.key = CHANNEL_ID
     for headers in itertools.product(*map(_alternatives, route.match.headers)):
-        put = rc.Route()
-        put.CopyFrom(route)
-        del put.match.headers[:]
-        put.match.headers.extend(header for header in headers if header is not None)
-        yield put
+        result = rc.Route()
+        result.CopyFrom(route)
+        del result.match.headers[:]
+        result.match.headers.extend(header for header in headers if header is not None)
+        yield result
 
 
 def _alternatives(matcher: rc.HeaderMatcher) -> Iterator[rc.HeaderMatcher | None]:
-    """Matchers of which a call must pass one (None: passed by all). gRPC has no header that is missing pass any but
-    one for presence, not even an inverted one, and none of its calls a method yet when it looks."""
+    """Matchers of which a call has to pass one; None: all calls pass.
+
+    In gRPC a missing header fails every matcher except an inverted one for presence, and a call has no method yet when
+    its route is chosen.
+    """
     if matcher.name == METHOD:
-        if matcher.present_match or _takes(matcher.string_match, GRPC_METHOD) != matcher.invert_match:
+        if matcher.present_match or _matches(matcher.string_match, GRPC_METHOD) != matcher.invert_match:
             yield None
         return
-    if matcher.invert_match and matcher.treat_missing_header_as_empty and not _takes(matcher.string_match, ""):
+    if matcher.invert_match and matcher.treat_missing_header_as_empty and not _matches(matcher.string_match, ""):
         yield rc.HeaderMatcher(name=matcher.name, present_match=True, invert_match=True)
     yield matcher
 
 
-def _takes(matcher: string_pb2.StringMatcher, text: str) -> bool:
+def _matches(matcher: string_pb2.StringMatcher, text: str) -> bool:
     match matcher.WhichOneof("match_pattern"):
         case "exact":
             return bool(matcher.exact == text)
@@ -142,10 +143,10 @@ def _takes(matcher: string_pb2.StringMatcher, text: str) -> bool:
             return False
 
 
-def _retry(policy: rc.RetryPolicy) -> None:
-    """Retry on UNAVAILABLE too where a condition of Envoy's means what gRPC sees as that."""
+def _add_unavailable(policy: rc.RetryPolicy) -> None:
+    """Retry on UNAVAILABLE, too, if gRPC reports the failures of one of Envoy's conditions as that."""
     conditions = policy.retry_on.split(",")
     codes = policy.retriable_status_codes if STATUS_CODES in conditions else ()
-    meant = CONDITIONS_OF_UNAVAILABLE.intersection(conditions) or CODES_OF_UNAVAILABLE.intersection(codes)
-    if meant and UNAVAILABLE not in conditions:
+    equivalent = CONDITIONS_OF_UNAVAILABLE.intersection(conditions) or CODES_OF_UNAVAILABLE.intersection(codes)
+    if equivalent and UNAVAILABLE not in conditions:
         policy.retry_on += f",{UNAVAILABLE}"

@@ -1,6 +1,6 @@
-"""TLS of proxyless gRPC, which has its certificates from providers that its bootstrap names.
+"""TLS of proxyless gRPC: certificates come from the certificate providers of its bootstrap, not from SDS or files.
 
-gRPC cannot be sent certificates nor told of files. Rules: the gRFC A29, in the spelling that every version reads.
+Rules: gRFC A29, with the field names that every version of gRPC reads.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from mesh_pilot.envoy.tls.common import TLS_SOCKET
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 
 CERTIFICATE_PROVIDER = "default"
-"""The certificate provider that the bootstrap must have, by the name that Istio's agent gives it."""
+"""The name of the certificate provider in bootstraps that Istio's agent writes."""
 
 
-def client_socket(names: Iterable[str], *, own: bool) -> base_pb2.TransportSocket:
-    """TLS to servers with one of these names (none: any that the roots vouch for); ``own``: show a certificate."""
-    context = tls_pb2.UpstreamTlsContext(common_tls_context=_common(names, own=own))
+def client_socket(names: Iterable[str], *, certificate: bool) -> base_pb2.TransportSocket:
+    """TLS to servers with one of these SANs (empty: any that the roots verify); ``certificate``: present one."""
+    context = tls_pb2.UpstreamTlsContext(common_tls_context=_common(names, certificate=certificate))
     return transport_socket(TLS_SOCKET, context)
 
 
 def server_socket() -> base_pb2.TransportSocket:
-    """mTLS with whoever the roots vouch for; gRPC servers cannot look at names here."""
+    """mTLS with clients that the roots verify; gRPC servers cannot match SANs."""
     context = tls_pb2.DownstreamTlsContext(
-        common_tls_context=_common((), own=True), require_client_certificate=boolean(True)
+        common_tls_context=_common((), certificate=True), require_client_certificate=boolean(True)
     )
     return transport_socket(TLS_SOCKET, context)
 
 
-def _common(names: Iterable[str], *, own: bool) -> tls_pb2.CommonTlsContext:
+def _common(names: Iterable[str], *, certificate: bool) -> tls_pb2.CommonTlsContext:
     common = tls_pb2.CommonTlsContext()
-    if own:
-        certificate = common.tls_certificate_certificate_provider_instance
-        certificate.instance_name, certificate.certificate_name = CERTIFICATE_PROVIDER, IDENTITY_SECRET
+    if certificate:
+        identity = common.tls_certificate_certificate_provider_instance
+        identity.instance_name, identity.certificate_name = CERTIFICATE_PROVIDER, IDENTITY_SECRET
     combined = common.combined_validation_context
     combined.default_validation_context.match_subject_alt_names.extend(exact(name) for name in names)
     roots = combined.validation_context_certificate_provider_instance

@@ -20,7 +20,7 @@ from envoy.extensions.request_id.uuid.v3 import uuid_pb2
 from google.protobuf import any_pb2, duration_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
-from mesh_pilot.envoy.core.pieces import optional_piece
+from mesh_pilot.envoy.core.optional import optional_part
 from mesh_pilot.envoy.core.protobuf import ads, any_of, boolean, duration, encode, preserve_case, uint32
 from mesh_pilot.envoy.filters import http_filters
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
@@ -117,7 +117,7 @@ def _encoded_common(view: View, context: PolicyContext, protocol: Protocol, forw
     _apply_headers(manager, headers(view, context.settings), outbound=context.side is TrafficSide.OUTBOUND)
     _apply_connections(manager, connections(view, context.settings))
     traced = NO_TRACING
-    with optional_piece("tracing", namespace=context.namespace):
+    with optional_part("tracing", namespace=context.namespace):
         traced = tracing_config(view, context)
     if traced.tracing:
         manager.tracing.MergeFromString(traced.tracing)

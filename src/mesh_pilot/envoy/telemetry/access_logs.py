@@ -17,7 +17,7 @@ from google.protobuf import json_format as protobuf_json
 from google.protobuf import struct_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
-from mesh_pilot.envoy.core.pieces import optional_piece
+from mesh_pilot.envoy.core.optional import optional_part
 from mesh_pilot.envoy.core.protobuf import any_of, encode
 from mesh_pilot.envoy.telemetry.loggers import file_log, json_format, provider_log, text_format
 from mesh_pilot.incremental import derived
@@ -133,9 +133,9 @@ def _on_listeners(view: View) -> bool:
 def _built(view: View, context: PolicyContext, http: bool) -> list[tuple[accesslog_pb2.AccessLog, AccessLogger]]:
     """The logs that can be built, without their filters. An internal error in one only costs that log."""
     built: list[tuple[accesslog_pb2.AccessLog, AccessLogger]] = []
-    with optional_piece("access logs", namespace=context.namespace):
+    with optional_part("access logs", namespace=context.namespace):
         for logger in access_loggers(view, context):
-            with optional_piece("access log", provider=logger.provider, namespace=context.namespace):
+            with optional_part("access log", provider=logger.provider, namespace=context.namespace):
                 log = _log(view, context, logger, http)
                 if log is not None:
                     built.append((log, logger))

@@ -1,1 +1,1 @@
-"""TLS contexts, upstream and downstream, and the secrets (SDS) that they name."""
+"""TLS contexts, upstream and downstream, and the secrets (SDS) that they refer to."""

@@ -233,7 +233,7 @@ class _Collector:
             if service.host in self._routed:
                 continue
             rule = destination_rule_ref(self._view, scope.namespace, scope.labels, service.key)
-            configs = (service.config, *rule) if service.config is not None else rule
+            configs = (*service.configs, *rule)
             for port in _http_ports(service, self._table):
                 self._add_service(service, port.number, ServiceRoutes(service.host, port.number, rule), configs)
 
