@@ -77,13 +77,13 @@ def apply_connection_pool(
         cluster.typed_extension_protocol_options[HTTP_OPTIONS].CopyFrom(any_of(options))
 
 
-def apply_proxy_settings(view: View, cluster: cluster_pb2.Cluster, own: str) -> None:
+def apply_proxy_settings(view: View, cluster: cluster_pb2.Cluster, node_config: str) -> None:
     """Set what ProxyConfig says about clusters: buffer size, and the case of HTTP/1 headers. Call after
-    ``apply_connection_pool``. ``own``: the ProxyConfig of the node itself."""
-    buffer = cluster_buffer(view, own)
+    ``apply_connection_pool``. ``node_config``: the ProxyConfig of the node itself."""
+    buffer = cluster_buffer(view, node_config)
     if buffer:
         cluster.per_connection_buffer_limit_bytes.CopyFrom(uint32(buffer))
-    if not keeps_case(view, own):
+    if not keeps_case(view, node_config):
         return
     options = http_protocol_options_pb2.HttpProtocolOptions()
     by_name = cluster.typed_extension_protocol_options
@@ -167,6 +167,7 @@ def _http_options(
         common.max_connection_duration.CopyFrom(duration(tcp.max_connection_duration))
     if outlier is not None and outlier.outlier_detection_http_error_codes:
         options.outlier_detection.error_matcher.CopyFrom(_any_of_statuses(outlier.outlier_detection_http_error_codes))
+    # Envoy uses HTTP/1.1 without options; any option makes the choice of a version mandatory.
     if upstream_http is UpstreamHttp.HTTP1 and not options.ListFields():
         return None
     match upstream_http:
@@ -175,6 +176,7 @@ def _http_options(
         case UpstreamHttp.HTTP2:
             options.explicit_http_config.http2_protocol_options.CopyFrom(http2_options(http))
         case UpstreamHttp.AS_CLIENT:
+            # Envoy chooses by the downstream connection, so both versions need their options.
             options.use_downstream_protocol_config.http_protocol_options.SetInParent()
             options.use_downstream_protocol_config.http2_protocol_options.CopyFrom(http2_options(http))
     return options

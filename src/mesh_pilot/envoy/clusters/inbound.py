@@ -129,11 +129,14 @@ def _cluster_keys(view: View, workload: Workload) -> Iterator[InboundClusterKey]
     served = instances(view, workload)
     config = view.config(scope.sidecar) if scope.sidecar else None
     spec: api.Sidecar | None = config.spec if config else None
+    # Ingress listeners replace the ports of services: a Sidecar declares all or none.
     if spec is not None and spec.ingress:
         for listener in spec.ingress:
             if listener.port is not None:
                 yield _ingress(view, workload, listener, listener.port, served)
         return
+    # Captured connections keep their destination, the address that the application may have bound to. Without capture,
+    # or if the mesh says LOCALHOST, the application is reached at the loopback address.
     keeps_destination = scope.interception is not Interception.NONE and not _to_localhost(view)
     pools = scope.sidecar if spec is not None and spec.inbound_connection_pool is not None else None
     for instance in served:

@@ -1,7 +1,7 @@
-"""Load assignments (EDS): the endpoints of a cluster by locality, with weights, priorities and how to viewpoint them.
+"""Load assignments (EDS): the endpoints of a cluster by locality, with weights, priorities and TLS metadata.
 
-A client's scope and locality are first reduced to a small ``EndpointViewpoint`` for the cluster; the assignment is made
-from that, so that all clients with the same viewpoint share its bytes.
+A client's scope and locality are reduced to a small ``EndpointViewpoint`` of the cluster first, and the assignment
+depends on that alone: all clients with an equal viewpoint share its bytes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _UNHEALTHY = Health.UNHEALTHY
 
 @attrs.frozen(cache_hash=True)
 class EndpointViewpoint:
-    """What a cluster's load assignment depends on besides the service: clients with an equal viewpoint share it."""
+    """The parts of a client that a cluster's load assignment depends on."""
 
     preference: Preference = None
     network: str | None = None

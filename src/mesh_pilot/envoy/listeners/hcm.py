@@ -156,9 +156,9 @@ def _forward_client_identity(manager: Manager, view: View, context: PolicyContex
 
 
 @derived
-def _topology(view: View, own: str) -> tuple[int, int]:
+def _topology(view: View, node_config: str) -> tuple[int, int]:
     """(number of trusted proxies before a gateway, what it does with the XFCC header that they send)."""
-    topology = proxy_settings(view, own).gateway_topology
+    topology = proxy_settings(view, node_config).gateway_topology
     if topology is None:
         return (0, Manager.SANITIZE_SET)
     forward = _FORWARD_CLIENT_CERT.get(topology.forward_client_cert_details, Manager.SANITIZE_SET)

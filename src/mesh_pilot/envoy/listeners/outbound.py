@@ -120,6 +120,7 @@ def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListen
     chains = list(merged[0])
     if listener.http is not None:
         chains.insert(0, _http_chain(view, outbound_context(scope, spans), listener))
+    # Inspectors wait for the client: a listener has them only if a chain needs what they detect.
     if listener.sniffed:
         set_detection_timeout(header, view)
     if listener.sniffed or any(c.match.server_names for c in chains):
@@ -148,9 +149,9 @@ def virtual_outbound(view: View, scope: OutboundScope) -> Resource:
     )
     if scope.interception is Interception.TPROXY:
         header.transparent.CopyFrom(boolean(True))
-    own = black_hole_chain(view, VIRTUAL_OUTBOUND, port)
-    rest = _passthrough_chain(view, scope, f"{VIRTUAL_OUTBOUND}-catchall-tcp")
-    return context_listener(view, outbound_context(scope), header, (own, rest))
+    black_hole = black_hole_chain(view, VIRTUAL_OUTBOUND, port)
+    passthrough = _passthrough_chain(view, scope, f"{VIRTUAL_OUTBOUND}-catchall-tcp")
+    return context_listener(view, outbound_context(scope), header, (black_hole, passthrough))
 
 
 @derived
@@ -167,8 +168,8 @@ def http_proxy_listener(view: View, scope: OutboundScope, port: int, spans: Span
 
 def http_proxy_port(view: View, scope: OutboundScope) -> int:
     """The port of the HTTP proxy listener: of the node's metadata, else of the mesh config; 0: there is none."""
-    own = scope.meta("HTTP_PROXY_PORT")
-    return int(own) if own.isdecimal() else _mesh_http_port(view)
+    of_node = scope.meta("HTTP_PROXY_PORT")
+    return int(of_node) if of_node.isdecimal() else _mesh_http_port(view)
 
 
 @derived
