@@ -45,7 +45,7 @@ class ServerKind(StrEnum):
         return self in (ServerKind.HTTP, ServerKind.TCP)
 
 
-Ports = tuple[tuple[int, int], ...]
+TargetPorts = tuple[tuple[int, int], ...]
 """Service ports of a router with the ports that it listens on for them."""
 
 
@@ -117,7 +117,7 @@ class MergedServers:
 
 
 @derived
-def target_ports(view: View, workload: Workload) -> Ports:
+def target_ports(view: View, workload: Workload) -> TargetPorts:
     """What a router that is an endpoint of services listens on for their ports."""
     found: dict[int, int] = {}
     for instance in instances(view, workload):
@@ -126,7 +126,7 @@ def target_ports(view: View, workload: Workload) -> Ports:
 
 
 @derived
-def merged_servers(view: View, scope: OutboundScope, ports: Ports) -> MergedServers:
+def merged_servers(view: View, scope: OutboundScope, ports: TargetPorts) -> MergedServers:
     """The servers of the Gateways (oldest first) that select a router."""
     merger = _Merger(unprivileged=scope.is_on("UNPRIVILEGED_POD"))
     for key in scope.gateways:

@@ -109,6 +109,10 @@ def _apply_consistent_hash(cluster: Cluster, consistent: api.LoadBalancerSetting
         if consistent.maglev.table_size:
             cluster.maglev_lb_config.table_size.CopyFrom(uint64(consistent.maglev.table_size))
         return
-    ring = consistent.ring_hash.minimum_ring_size if consistent.ring_hash else consistent.minimum_ring_size
     cluster.lb_policy = Cluster.RING_HASH
-    cluster.ring_hash_lb_config.minimum_ring_size.CopyFrom(uint64(ring or DEFAULT_RING_SIZE))
+    cluster.ring_hash_lb_config.minimum_ring_size.CopyFrom(uint64(minimum_ring_size(consistent) or DEFAULT_RING_SIZE))
+
+
+def minimum_ring_size(consistent: api.LoadBalancerSettingsConsistentHashLb) -> int:
+    """The ring size that a rule sets, in ``ringHash`` or in the deprecated field; 0: none."""
+    return consistent.ring_hash.minimum_ring_size if consistent.ring_hash else consistent.minimum_ring_size

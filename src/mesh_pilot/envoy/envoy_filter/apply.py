@@ -21,7 +21,6 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
 from mesh_pilot.envoy.core.protobuf import any_of
 from mesh_pilot.envoy.envoy_filter.edit import HTTP_CONNECTION_MANAGER, Edit, config_type, patch_filters
 from mesh_pilot.envoy.envoy_filter.match import (
-    Ports,
     chain_matches,
     cluster_matches,
     is_named,
@@ -34,6 +33,7 @@ from mesh_pilot.envoy.envoy_filter.match import (
 )
 from mesh_pilot.envoy.envoy_filter.merge import check_name, merge_patch, merge_socket, replaces_lists
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Context, Operation, Patch, PatchError
+from mesh_pilot.mesh.gateway_servers import TargetPorts
 
 CLUSTER_KINDS = (ApplyTo.CLUSTER,)
 TABLE_KINDS = (ApplyTo.ROUTE_CONFIGURATION, ApplyTo.VIRTUAL_HOST, ApplyTo.HTTP_ROUTE)
@@ -190,7 +190,7 @@ def _edit_inline_table(edit: Edit, context: Context, manager: HttpConnectionMana
 # -- route tables
 
 
-def edit_table(edit: Edit, table: RouteConfiguration, context: Context, ports: Ports = ()) -> None:
+def edit_table(edit: Edit, table: RouteConfiguration, context: Context, ports: TargetPorts = ()) -> None:
     """Apply the patches for this table; ``ports`` are those of a router."""
 
     def matching(kind: ApplyTo) -> list[Patch]:
@@ -207,7 +207,7 @@ def edit_table(edit: Edit, table: RouteConfiguration, context: Context, ports: P
             edit.apply(patch, partial(_add_host, table, patch))
 
 
-def edit_host(edit: Edit, table: str, host: VirtualHost, context: Context, ports: Ports = ()) -> bool:
+def edit_host(edit: Edit, table: str, host: VirtualHost, context: Context, ports: TargetPorts = ()) -> bool:
     """Apply the patches for a virtual host that is a separate resource, and for its routes; False if it is removed."""
 
     def matching(kind: ApplyTo) -> list[Patch]:

@@ -12,6 +12,7 @@ from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Context, Patch
 from mesh_pilot.envoy.filters import HTTP_FILTERS
 from mesh_pilot.envoy.listeners.inbound_chains import VIRTUAL_INBOUND
 from mesh_pilot.envoy.listeners.outbound import VIRTUAL_OUTBOUND
+from mesh_pilot.mesh.gateway_servers import TargetPorts
 from mesh_pilot.mesh.names import Direction, parse_cluster
 
 RouteAction = api.EnvoyFilterRouteConfigurationMatchRouteMatchAction
@@ -47,9 +48,6 @@ DEPRECATED_NAMES: Mapping[str, str] = {
     },
 }  # fmt: skip
 """The names of filters before Envoy 1.14, by their names now: patches still match on them."""
-
-Ports = tuple[tuple[int, int], ...]
-"""Pairs of a router's service port and the port that it listens on for it."""
 
 
 def cluster_matches(match: api.EnvoyFilterClusterMatch | None, name: str, hosts: Collection[str] = ()) -> bool:
@@ -132,7 +130,7 @@ def is_named(matched: str, name: str) -> bool:
     return matched in (name, DEPRECATED_NAMES.get(name, name))
 
 
-def table_matches(patch: Patch, name: str, context: Context, ports: Ports) -> bool:
+def table_matches(patch: Patch, name: str, context: Context, ports: TargetPorts) -> bool:
     """True if the route table of this name matches; ``ports`` are those of a router."""
     match = patch.match.route_configuration
     if match is None:
@@ -203,6 +201,6 @@ def _gateway_table(name: str) -> tuple[int, str, str]:
     return port, "", ""
 
 
-def _server_ports(listens_on: int, ports: Ports) -> Collection[int]:
+def _server_ports(listens_on: int, ports: TargetPorts) -> Collection[int]:
     """The ports of Gateway servers for which the router listens on this port."""
     return [service for service, port in ports if port == listens_on] or (listens_on,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mesh_pilot.envoy.routes.tables import route_table, split_table
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.gateway_servers import GatewayServer, Ports, merged_servers, target_ports
+from mesh_pilot.mesh.gateway_servers import GatewayServer, TargetPorts, merged_servers, target_ports
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import planned_gateway_hosts
 from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost
@@ -26,7 +26,7 @@ def gateway_table_hosts(view: View, workload: Workload, name: str) -> tuple[Plan
 
 
 @derived
-def _table(view: View, scope: OutboundScope, ports: Ports, name: str) -> Resource | None:
+def _table(view: View, scope: OutboundScope, ports: TargetPorts, name: str) -> Resource | None:
     servers = _servers_of(view, scope, ports, name)
     if scope.split and servers:
         return split_table(view, name)
@@ -34,5 +34,5 @@ def _table(view: View, scope: OutboundScope, ports: Ports, name: str) -> Resourc
 
 
 @derived
-def _servers_of(view: View, scope: OutboundScope, ports: Ports, name: str) -> tuple[GatewayServer, ...]:
+def _servers_of(view: View, scope: OutboundScope, ports: TargetPorts, name: str) -> tuple[GatewayServer, ...]:
     return merged_servers(view, scope, ports).tables.get(name, ())

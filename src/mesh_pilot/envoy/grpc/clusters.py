@@ -14,6 +14,7 @@ from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.config.endpoint.v3 import endpoint_pb2
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.envoy.clusters.load_balancing import minimum_ring_size
 from mesh_pilot.envoy.core.protobuf import address, resource_of, uint64
 from mesh_pilot.envoy.endpoints.assignments import EndpointViewpoint, assignment, encode_assignment
 from mesh_pilot.envoy.grpc.tls import client_socket
@@ -116,7 +117,6 @@ def _dns_target(view: View, upstream: Upstream, port: Port) -> tuple[str, int] |
 
 def _apply_ring_hash(message: Cluster, hashing: api.LoadBalancerSettingsConsistentHashLb) -> None:
     """Set ring hash, the only consistent hashing that all gRPC implementations support."""
-    size = hashing.ring_hash.minimum_ring_size if hashing.ring_hash else hashing.minimum_ring_size
     message.lb_policy = Cluster.RING_HASH
-    if size:
+    if size := minimum_ring_size(hashing):
         message.ring_hash_lb_config.minimum_ring_size.CopyFrom(uint64(size))
