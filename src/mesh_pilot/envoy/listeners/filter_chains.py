@@ -33,7 +33,7 @@ from mesh_pilot.world.view import View
 
 RAW_BUFFER = "raw_buffer"
 TLS_TRANSPORT = "tls"
-"""Transport protocols that the TLS inspector detects."""
+"""Transport protocols, as the TLS inspector detects them."""
 
 PLAINTEXT_HTTP = ("http/1.1", "h2c")
 """Application protocols that the HTTP inspector detects in plaintext; HTTP/1.0 is left to TCP, as in Istio."""

@@ -17,18 +17,17 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
     HttpConnectionManager as Manager,
 )
 from envoy.extensions.request_id.uuid.v3 import uuid_pb2
-from google.protobuf import any_pb2, duration_pb2
+from google.protobuf import duration_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.envoy.core.optional import optional_part
-from mesh_pilot.envoy.core.protobuf import ads, any_of, boolean, duration, encode, preserve_case, uint32
+from mesh_pilot.envoy.core.protobuf import ads, any_of, any_of_encoded, boolean, duration, encode, preserve_case, uint32
 from mesh_pilot.envoy.filters import http_filters
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
 from mesh_pilot.envoy.telemetry.tracing import NO_TRACING, tracing_config
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.proxy_config import Connections, Headers, connections, headers, proxy_settings
-from mesh_pilot.model.resource import PREFIX
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
@@ -90,10 +89,7 @@ def hcm_filter(view: View, settings: HcmSettings) -> listener_components_pb2.Fil
     body = _encoded_common(view, settings.context, settings.protocol, settings.forward_proxy) + encode(manager)
     if settings.routes:
         body += field(_ROUTE_CONFIG_FIELD, settings.routes)
-    return listener_components_pb2.Filter(
-        name=HTTP_CONNECTION_MANAGER,
-        typed_config=any_pb2.Any(type_url=PREFIX + Manager.DESCRIPTOR.full_name, value=body),
-    )
+    return listener_components_pb2.Filter(name=HTTP_CONNECTION_MANAGER, typed_config=any_of_encoded(Manager, body))
 
 
 @derived
