@@ -23,7 +23,7 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failures import StandingFailure
 from mesh_pilot.incremental import NAME, by_name, derived
-from mesh_pilot.mesh.proxy.scope import Plan
+from mesh_pilot.mesh.proxy.scope import Plan, single_shard
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, SECRET, Resource, make_resource
 from mesh_pilot.model.service import ServiceKey
@@ -72,7 +72,10 @@ class Opened:
     """Proxies whose clusters come from a plan of this file."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, text: str, planned: Any = plan) -> None:
-        parts = {CLUSTER: ((CLUSTER, planned.query()),), SECRET: ((SECRET, by_name(fragile.query(NAME))),)}
+        parts = {
+            CLUSTER: ((CLUSTER, single_shard.query(planned.query())),),
+            SECRET: ((SECRET, by_name(fragile.query(NAME))),),
+        }
         monkeypatch.setattr(catalog_module, "parts_of", lambda target: parts)
         self.world = world_of(text)
         self.catalog = WorldCatalog(self.world)
@@ -173,7 +176,7 @@ class Web:
 @pytest.fixture
 async def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery) -> AsyncIterator[Web]:
     """A control plane whose cluster for one proxy fails."""
-    parts = {CLUSTER: ((CLUSTER, plan.query()),)}
+    parts = {CLUSTER: ((CLUSTER, single_shard.query(plan.query())),)}
     monkeypatch.setattr(catalog_module, "parts_of", lambda target: parts)
     (tmp_path / "a.yaml").write_text(BAD)
 

@@ -19,7 +19,7 @@ import attrs
 import yaml
 
 from mesh_pilot.envoy.catalog.generators import PartKey, parts_of
-from mesh_pilot.incremental import Query
+from mesh_pilot.incremental import ByName, Query
 from mesh_pilot.mesh.proxy.scope import ProxyKeys, ResourceQuery, merged_plan, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy, parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
@@ -152,8 +152,8 @@ class Dump:
 
         def run() -> None:
             view = self.world.view
-            found = query.get(view) if isinstance(query, Query) else {n: query.query(n) for n in names}
-            plan = merged_plan(view, found) if isinstance(found, tuple) else found
+            by_name = {n: query.query(n) for n in names} if isinstance(query, ByName) else {}
+            plan = merged_plan(view, query.get(view)) if isinstance(query, Query) else by_name
             for name, call in plan.items():
                 self._guard(section, name, lambda c=call, n=name: self._put(section, n, c))
 

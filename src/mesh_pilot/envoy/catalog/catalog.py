@@ -19,7 +19,7 @@ from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.envoy.envoy_filter.plans import plan_problems, table_problems
 from mesh_pilot.incremental import ByName, Query, Watch
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim
-from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
+from mesh_pilot.mesh.proxy.scope import PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import SECRET, VIRTUAL_HOST, Resource
 from mesh_pilot.security.secrets import IdentitySet, Issuer
@@ -171,7 +171,7 @@ class WorldResources:
         self._stale = True
         self._parts: Parts = {}
         self._sets: dict[str, JoinedSet] = {}
-        self._hosts: ByName[Plan | PlanShards] | None = None
+        self._hosts: ByName[PlanShards] | None = None
         self._host_sets: TableSets | None = None
 
     def __repr__(self) -> str:

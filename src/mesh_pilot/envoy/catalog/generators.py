@@ -17,7 +17,7 @@ from mesh_pilot.envoy.envoy_filter.plans import (
     UnpatchedPlan,
     patched_clusters,
     patched_extensions,
-    patched_hosts,
+    patched_host_shards,
     patched_listeners,
     unwrap_plan,
 )
@@ -32,12 +32,12 @@ from mesh_pilot.envoy.listeners import outbound as listeners
 from mesh_pilot.envoy.routes import tables as routes
 from mesh_pilot.envoy.tls.secrets import workload_secret
 from mesh_pilot.incremental import NAME, ByName, Query, by_name, derived
-from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ProxyKeys
+from mesh_pilot.mesh.proxy.scope import PlanShards, ProxyKeys, single_shard
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, Resource
 from mesh_pilot.world import View
 
-PartKey = tuple[str, Query[Plan | PlanShards] | ByName[Resource | None]]
+PartKey = tuple[str, Query[PlanShards] | ByName[Resource | None]]
 """Type, and how to get the resources: all of a plan, or those asked for by name."""
 
 Parts = Mapping[str, tuple[PartKey, ...]]
@@ -52,18 +52,14 @@ def parts_of(target: ProxyKeys) -> Parts:
     return _patched(target, parts) if target.filters else parts
 
 
-def hosts_of(target: ProxyKeys) -> ByName[Plan | PlanShards] | None:
+def hosts_of(target: ProxyKeys) -> ByName[PlanShards] | None:
     """The virtual hosts of a route table, by its name; None where tables have them inside."""
     if not target.scope.split:
         return None
     router = target.scope.type is NodeType.ROUTER
-    hosts: ByName[Plan | PlanShards]
-    hosts = (
-        by_name(gateway_hosts.query(target.workload, NAME))
-        if router
-        else by_name(sidecar_hosts.query(target.scope, NAME))
-    )
-    return by_name(patched_hosts.query(_tables_task(target), hosts, NAME)) if target.filters else hosts
+    of_router, of_sidecar = gateway_hosts.query(target.workload, NAME), sidecar_hosts.query(target.scope, NAME)
+    hosts = by_name(of_router if router else of_sidecar)
+    return by_name(patched_host_shards.query(_tables_task(target), hosts, NAME)) if target.filters else hosts
 
 
 def _common(target: ProxyKeys) -> dict[str, tuple[PartKey, ...]]:
@@ -79,7 +75,7 @@ def _router_parts(target: ProxyKeys) -> Parts:
     return {
         **_common(target),
         CLUSTER: ((CLUSTER, clusters.cluster_plans.query(scope, target.place)),),
-        LISTENER: ((LISTENER, gateway_listeners.query(workload)),),
+        LISTENER: ((LISTENER, single_shard.query(gateway_listeners.query(workload))),),
         ROUTE: ((ROUTE, by_name(gateway_route.query(workload, NAME))),),
     }
 
@@ -87,7 +83,7 @@ def _router_parts(target: ProxyKeys) -> Parts:
 def _sidecar_parts(target: ProxyKeys) -> Parts:
     """Of clusters and listeners the first part is for outbound, the second for inbound traffic."""
     scope, workload = target.scope, target.workload
-    inbound: PartKey = (CLUSTER, inbound_clusters.inbound_clusters.query(workload))
+    inbound: PartKey = (CLUSTER, single_shard.query(inbound_clusters.inbound_clusters.query(workload)))
     outbound: PartKey = (CLUSTER, clusters.cluster_plans.query(scope, target.place))
     needed: PartKey = (CLUSTER, needed_cluster_plans.query(scope, target.place))
     others: PartKey = (CLUSTER, by_name(cluster_on_demand.query(scope, target.place, NAME)))
@@ -96,7 +92,7 @@ def _sidecar_parts(target: ProxyKeys) -> Parts:
         CLUSTER: (needed, inbound, others) if scope.on_demand else (outbound, inbound),
         LISTENER: (
             (LISTENER, listeners.listener_plans.query(scope, workload.spans)),
-            (LISTENER, inbound_listeners.inbound_listeners.query(workload)),
+            (LISTENER, single_shard.query(inbound_listeners.inbound_listeners.query(workload))),
         ),
         ROUTE: ((ROUTE, by_name(routes.route_configuration.query(scope, NAME))),),
     }
@@ -117,8 +113,8 @@ def _grpc_parts(target: ProxyKeys) -> Parts:
 
 
 @derived
-def _no_extensions(view: View) -> Plan:
-    return {}
+def _no_extensions(view: View) -> PlanShards:
+    return ()
 
 
 def _patched(target: ProxyKeys, parts: Parts) -> Parts:
@@ -131,7 +127,8 @@ def _patched(target: ProxyKeys, parts: Parts) -> Parts:
         base, *rest = (query for _, query in parts[type_url] if isinstance(query, Query))
         first = UnpatchedPlan(main, base)
         others = (UnpatchedPlan(inbound, query, target.workload, first) for query in rest)
-        return tuple((type_url, unwrap_plan.query(patcher.query(plan))) for plan in (first, *others))
+        patched = (unwrap_plan.query(patcher.query(plan)) for plan in (first, *others))
+        return tuple((type_url, single_shard.query(plan)) for plan in patched)
 
     return {
         **parts,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Set
 from contextlib import suppress
 from itertools import islice
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 from weakref import ref
 
 import attrs
@@ -23,6 +24,11 @@ from mesh_pilot.security.secrets import IdentitySet
 from mesh_pilot.snapshots import EMPTY, Join, Selection, Snapshot, SnapshotStore, joined, without
 
 log = structlog.get_logger(scope="envoy")
+
+P = TypeVar("P", Plan, PlanShards)
+
+_UNPLANNED: Plan = MappingProxyType({})
+"""The plan of a shard that was never generated."""
 
 AT_ONCE = 500
 """Resources that are let go of before others get their turn."""
@@ -39,14 +45,14 @@ class SetStatistics:
 class LiveSet:
     """The resources of one plan (all of them, for wildcards) or of one function of a name (those asked for).
 
-    A plan may come in parts: then only those parts are looked through that changed.
+    Of a plan, only the shards that changed are looked through.
     """
 
     def __init__(
         self,
         memo: Memo,
         type_url: str,
-        resources: Query[Plan | PlanShards] | ByName[Resource | None],
+        resources: Query[PlanShards] | ByName[Resource | None],
         store: SnapshotStore,
         failures: Failures | None = None,
     ) -> None:
@@ -55,8 +61,8 @@ class LiveSet:
         self._plan = resources if isinstance(resources, Query) else None
         self._named = resources if isinstance(resources, ByName) else None
         self._watch = Watch(memo, self._wake)
-        self._parts: dict[Query[Any], Plan] = {}
-        """The parts of the plan as they were followed last; the plan itself where it has none."""
+        self._shards: dict[Query[Any], Plan] = {}
+        """The shards of the plan as they were followed last."""
         self._names: dict[Query[Any], str] = {}
         self._calls: dict[str, ResourceQuery] = {}
         """The resources of a plan. Of a function of names that follows from the name, and ``_asked`` has those."""
@@ -152,11 +158,9 @@ class LiveSet:
         """Make the resources of a plan that was never followed. They are watched, and therefore stay until it is."""
         assert self._plan is not None
         yield
-        top = self._planned_by(self._plan)
-        for part in top if isinstance(top, tuple) else (self._plan,) if top is not None else ():
+        for shard in self._planned_by(self._plan) or ():
             yield
-            calls = self._planned_by(part)
-            for call in calls.values() if isinstance(calls, Mapping) else ():
+            for call in (self._planned_by(shard) or {}).values():
                 if call not in self._ahead:
                     yield
                     self._ahead[call] = None
@@ -214,7 +218,7 @@ class LiveSet:
     def close(self) -> Iterator[None]:
         """Let go of everything, with a pause after ``AT_ONCE`` resources. Nobody may read the set any more."""
         # What is left of it is in cycles: the less that is, the less has to wait for the garbage collector.
-        self._names, self._calls, self._parts, self._snapshot, self._changes = {}, {}, {}, EMPTY, {}
+        self._names, self._calls, self._shards, self._snapshot, self._changes = {}, {}, {}, EMPTY, {}
         self._asked, self._asked_sets, self._ahead = {}, {}, {}
         closing = self._watch.close_slowly()
         while any(True for _ in islice(closing, AT_ONCE)):
@@ -227,44 +231,45 @@ class LiveSet:
         for wake in self._wakers.values():
             wake()
 
-    def _follow_plan(self, plan: Query[Plan | PlanShards], taken: Collection[Query[Any]]) -> None:
-        """Bring the names up to those of the plan; costs what is in the parts of it that changed."""
+    def _follow_plan(self, plan: Query[PlanShards], taken: Collection[Query[Any]]) -> None:
+        """Bring the names up to those of the plan; costs what is in its shards that changed."""
         gone: list[Query[Any]] = []
-        changed = [query for query in taken if query in self._parts and query != plan]
+        changed = [query for query in taken if query in self._shards]
         if not self._planned or plan in taken:
-            top: Plan | PlanShards | None = self._planned_by(plan)
-            if top is None:
+            shards = self._planned_by(plan)
+            if shards is None:
                 return
             self._planned = True
-            wanted = dict.fromkeys(top if isinstance(top, tuple) else (plan,))
+            wanted = dict.fromkeys(shards)
             stale = frozenset(taken)
-            gone = [part for part in self._parts if part not in wanted]
-            changed = [part for part in wanted if part not in self._parts or part in stale]
+            gone = [shard for shard in self._shards if shard not in wanted]
+            changed = [shard for shard in wanted if shard not in self._shards or shard in stale]
         before: dict[str, ResourceQuery] = {}
         after: dict[str, ResourceQuery] = {}
-        for part in gone:
-            before.update(self._parts.pop(part))
-            self._failed.pop(part, None)
-            if part != plan:
-                self._watch.drop(part)
-        for part in changed:
-            held = self._parts.setdefault(part, {})
-            calls = self._planned_by(part)
-            if isinstance(calls, Mapping):
-                before.update(held)
+        for shard in gone:
+            before.update(self._shards.pop(shard))
+            self._failed.pop(shard, None)
+            self._watch.drop(shard)
+        for shard in changed:
+            old = self._shards.setdefault(shard, _UNPLANNED)
+            calls = self._planned_by(shard)
+            if calls is not None:
+                before.update(old)
                 after.update(calls)
-                self._parts[part] = calls
+                self._shards[shard] = calls
         self._follow_calls(before, after)
         if self._ahead and self._planned:
             for call in self._ahead.keys() - self._names.keys():
                 self._watch.drop(call)
             self._ahead = {}
 
-    def _planned_by(self, plan: Query[Plan | PlanShards]) -> Plan | PlanShards | None:
+    def _planned_by(self, plan: Query[P]) -> P | None:
+        """The value of the plan or of a shard of it; None if it cannot be generated."""
         try:
             planned = self._watch.get(plan)
         except Exception as error:
-            if self._is_news(plan, failure_of(error, self.type_url, repr(plan), stays=self._planned, is_plan=True)):
+            stays = self._planned if plan == self._plan else self._shards.get(plan, _UNPLANNED) is not _UNPLANNED
+            if self._is_news(plan, failure_of(error, self.type_url, repr(plan), stays=stays, is_plan=True)):
                 log.error(
                     "cannot plan resources; the last plan stays", type=self.type_url, plan=repr(plan), exc_info=error
                 )

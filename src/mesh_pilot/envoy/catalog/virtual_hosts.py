@@ -26,6 +26,11 @@ def _shard_plan(view: View, table: str, shard: TableShard) -> Plan:
 
 
 @derived
-def gateway_hosts(view: View, workload: Workload, table: str) -> Plan:
+def gateway_hosts(_: View, workload: Workload, table: str) -> PlanShards:
     """Those of a router's table; none where no server has it."""
+    return (_gateway_plan.query(workload, table),)
+
+
+@derived
+def _gateway_plan(view: View, workload: Workload, table: str) -> Plan:
     return host_plan(table, gateway_table_hosts(view, workload, table))

@@ -39,7 +39,7 @@ class UnpatchedPlan:
     """A translator's plan, and how it is to be patched."""
 
     task: PatchTask
-    base: Query[Plan | PlanShards]
+    base: Query[PlanShards]
     workload: Workload | None = None
     """For inbound clusters: the workload whose services ``cluster.service`` refers to."""
     sibling: UnpatchedPlan | None = None
@@ -109,19 +109,20 @@ def patched_extensions(view: View, unpatched: UnpatchedPlan) -> PatchedPlan:
 
 
 @derived
-def patched_hosts(view: View, task: PatchTask, base: ByName[Plan | PlanShards], table: str) -> Plan:
+def patched_host_shards(_: View, task: PatchTask, base: ByName[PlanShards], table: str) -> PlanShards:
+    """``patched_hosts`` as the one shard of a plan."""
+    return (patched_hosts.query(task, base, table),)
+
+
+@derived
+def patched_hosts(view: View, task: PatchTask, base: ByName[PlanShards], table: str) -> Plan:
     """The virtual hosts of a table as separate resources; ``base`` has those of any table, without patches."""
-    plan = _merged(view, base.query(table))
+    plan = merged_plan(view, base.query(table).get(view))
     return {name: unwrap_resource.query(patched_host.query(task, query)) for name, query in plan.items()}
 
 
 def _base_plan(view: View, unpatched: UnpatchedPlan) -> Plan:
-    return _merged(view, unpatched.base)
-
-
-def _merged(view: View, query: Query[Plan | PlanShards]) -> Plan:
-    plan = query.get(view)
-    return merged_plan(view, plan) if isinstance(plan, tuple) else plan
+    return merged_plan(view, unpatched.base.get(view))
 
 
 def _with_added(
@@ -183,14 +184,15 @@ def _inbound_port(name: str) -> int:
 # -- problems, which the wrapped values carry
 
 
-def plan_problems(view: View, plan: Query[Plan | PlanShards]) -> Iterator[PatchProblem]:
+def plan_problems(view: View, plan: Query[PlanShards]) -> Iterator[PatchProblem]:
     """The problems of a plan and of its patched resources; none for a plan without patches."""
-    if plan.derived is unwrap_plan:
-        patched: Query[PatchedPlan] = plan.args[0]
-        yield from patched.get(view).problems
-    for query in _merged(view, plan).values():
-        if query.derived is unwrap_resource:
-            yield from query.args[0].get(view).problems
+    for shard in plan.get(view):
+        if shard.derived is unwrap_plan:
+            patched: Query[PatchedPlan] = shard.args[0]
+            yield from patched.get(view).problems
+        for query in shard.get(view).values():
+            if query.derived is unwrap_resource:
+                yield from query.args[0].get(view).problems
 
 
 def table_problems(view: View, tables: ByName[Any], names: Iterable[str]) -> Iterator[PatchProblem]:

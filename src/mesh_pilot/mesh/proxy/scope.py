@@ -40,6 +40,12 @@ PlanShards = tuple[PlanQuery, ...]
 """A plan in parts that have no name in common, so that a change costs only the part that it is in."""
 
 
+@derived
+def single_shard(_: View, plan: PlanQuery) -> PlanShards:
+    """A plan that is not sharded."""
+    return (plan,)
+
+
 def merged_plan(view: View, plans: PlanShards) -> Plan:
     """A plan in parts as one."""
     whole: dict[str, ResourceQuery] = {}
