@@ -236,7 +236,7 @@ def test_a_name_that_no_table_has_is_not_served() -> None:
     assert resource(world_of(service("web")), "nonsense") is None
 
 
-def test_a_table_is_spliced_to_the_same_bytes_that_protobuf_writes() -> None:
+def test_a_joined_table_has_the_bytes_that_protobuf_writes() -> None:
     text = "".join(service(f"s{i}.example.com", addresses=f"10.0.0.{i}") for i in range(20))
     found = resource(world_of(text + rule("wild", "*.example.com")), "80")
     assert found is not None
