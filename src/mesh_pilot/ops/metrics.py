@@ -48,7 +48,7 @@ class Metrics:
 
     def __init__(self, state: PlaneState) -> None:
         self._registry = CollectorRegistry()
-        self._parts = _Parts(state)
+        self._parts = _PlaneCollector(state)
         self._registry.register(self._parts)
         for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
             self._registry.register(collector)
@@ -62,7 +62,7 @@ class Metrics:
             return generate_latest(self._registry)
 
 
-class _Parts(Collector):
+class _PlaneCollector(Collector):
     """Collects the metrics of every part at each scrape."""
 
     def __init__(self, state: PlaneState) -> None:

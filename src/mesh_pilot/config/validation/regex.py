@@ -40,7 +40,7 @@ def regex_reason(pattern: str) -> str:
     """
     if len(pattern) > MAX_REGEX:
         return f"the regular expression has {len(pattern)} characters, allowed are {MAX_REGEX}"
-    parts = _Parts()
+    parts = _Tokens()
     if not parts.cut(pattern):
         return f'{pattern!r} is not a regular expression: a "[" has no "]"'
     bare = "".join(parts.bare)
@@ -67,7 +67,7 @@ def version_regex_reason(pattern: str) -> str:
         return f"has {len(pattern)} characters, allowed are {MAX_VERSION_REGEX}"
     if reason := regex_reason(pattern):
         return reason
-    parts = _Parts()
+    parts = _Tokens()
     parts.cut(pattern)
     bare = "".join(parts.bare)
     if _REPEATED_GROUP.search(bare) or len(_REPEATING.findall(bare)) > MAX_REPEATS:
@@ -75,7 +75,7 @@ def version_regex_reason(pattern: str) -> str:
     return ""
 
 
-class _Parts:
+class _Tokens:
     """A pattern, split into escapes, classes and the rest."""
 
     def __init__(self) -> None:
