@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
 import trio
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
 
-from mesh_pilot.cli.demo.play import Screen
 from mesh_pilot.cli.demo.stage import Stage
 from mesh_pilot.cli.demo.traffic import Tally, keep_asking
 from mesh_pilot.cli.envoy_process import EnvoyProcess
@@ -20,13 +22,13 @@ from mesh_pilot.ops.problems import rejected_lines
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 10.0
-"""How long a thing may take that should take a moment."""
+"""Timeout for steps that should take a moment."""
 
 WINDOW_REQUESTS = 200
-"""Requests through each Envoy that a table is made of."""
+"""Requests through each Envoy in a table."""
 
 SLACK = 9.0
-"""By how many per cent a split of so many random choices may be off: over four standard deviations."""
+"""Tolerated deviation of a split of that many random choices, in per cent: over four standard deviations."""
 
 
 class StoryError(Exception):
@@ -167,3 +169,48 @@ def _now(ask: Callable[[], T]) -> Callable[[], Awaitable[T]]:
 def _expect(condition: bool, otherwise: str) -> None:
     if not condition:
         raise StoryError(otherwise)
+
+
+class Screen:
+    """Writes to standard output. State: the number of the current step."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._step = 0
+
+    def step(self, title: str) -> None:
+        self._step += 1
+        self._console.print(f"\n[bold]{self._step}. {title}[/bold]")
+
+    def say(self, text: str) -> None:
+        """A line under the current step, without markup."""
+        self._console.print(f"   {text}", markup=False)
+
+    def good(self, text: str) -> None:
+        self._console.print("   [green]ok[/green] ", end="")
+        self._console.print(text, markup=False)
+
+    @contextmanager
+    def answers(self, tally: Tally) -> Iterator[None]:
+        """Show the answers by backend while the block runs: a live table on a terminal, else its last state."""
+        if self._console.is_terminal:
+            with Live(get_renderable=lambda: _table(tally), console=self._console, refresh_per_second=10):
+                yield
+        else:
+            yield
+            self._console.print(_table(tally))
+
+
+def _table(tally: Tally) -> Table:
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    table.add_column("   answered by")
+    for door in tally.answers:
+        table.add_column(f"via {door}", justify="right")
+    table.add_column("share", justify="right")
+    table.add_column("")
+    everything = sum(counter.total() for counter in tally.answers.values())
+    for name in sorted({name for counter in tally.answers.values() for name in counter}):
+        counts = [counter[name] for counter in tally.answers.values()]
+        share = 100 * sum(counts) / everything
+        table.add_row(f"   {name}", *map(str, counts), f"{share:.0f} %", "#" * round(share / 4))
+    return table
