@@ -365,25 +365,25 @@ class Selection:
 
     def __init__(self, store: SnapshotStore) -> None:
         self._store = store
-        self._table = EMPTY
-        self._names = NO_NAMES
-        self._found = EMPTY
+        self.table = EMPTY
+        self.names = NO_NAMES
+        self.found = EMPTY
 
     def of(self, table: Snapshot, names: frozenset[str]) -> Snapshot:
-        if table is self._table and names is self._names:
-            return self._found
-        store, found = self._store, self._found
-        touched = store.diff(self._table, table)
-        if names is not self._names:
-            touched = union(touched, store.shared(frozenset.symmetric_difference, names, self._names))
-        self._table, self._names = table, names
+        if table is self.table and names is self.names:
+            return self.found
+        store, found = self._store, self.found
+        touched = store.diff(self.table, table)
+        if names is not self.names:
+            touched = union(touched, store.shared(frozenset.symmetric_difference, names, self.names))
+        self.table, self.names = table, names
         if is_large(len(touched), len(names)):
-            self._found = store.select(table, names)
+            self.found = store.select(table, names)
         else:
             now = {name: table.entries.get(name) if name in names else None for name in touched}
             drops = [name for name, resource in now.items() if resource is None and name in found.entries]
-            self._found = store.edit(found, [resource for resource in now.values() if resource is not None], drops)
-        return self._found
+            self.found = store.edit(found, [resource for resource in now.values() if resource is not None], drops)
+        return self.found
 
 
 def _digest_of(resource: Resource | None) -> int:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gc
 
+import attrs
 import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.resource_sets import AT_ONCE
 from mesh_pilot.envoy.routes.tables import parse_table
-from mesh_pilot.model.resource import ENDPOINT, ROUTE, SECRET
+from mesh_pilot.model.resource import ENDPOINT, LISTENER, ROUTE, SECRET
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import DeltaRequest, Node, Variant
 from mesh_pilot.xds.stream import Stream
@@ -131,6 +132,24 @@ def test_a_name_that_is_asked_for_again_after_it_was_forgotten_is_followed(world
     add_service(world, "made-up-1.test")
     assert settle(back) == ["outbound|80||made-up-1.test"]
     stays.close()
+
+
+@pytest.mark.parametrize("node", [NODE, attrs.evolve(NODE, metadata={"GENERATOR": "grpc"})], ids=["envoy", "grpc"])
+def test_a_name_that_a_client_takes_up_again_before_it_answers_is_followed(world: World, node: Node) -> None:
+    """Proxyless gRPC gets its listeners from two sets, Envoy its endpoints from one."""
+    catalog = WorldCatalog(world)
+    type_url, name = (LISTENER, "made-up-1.test:80") if node.metadata else (ENDPOINT, "outbound|80||made-up-1.test")
+    stream = Stream(catalog, Variant.DELTA)
+    stream.on_request(DeltaRequest(type_url, (name, "other"), node=node))
+    unanswered = stream.next_response()
+    assert unanswered is not None
+    stream.on_request(DeltaRequest(type_url, unsubscribe=(name,)))
+    catalog.trim()
+    stream.on_request(DeltaRequest(type_url, (name,)))
+    stream.on_request(DeltaRequest(type_url, nonce=unanswered.nonce))
+    assert settle(stream) == []
+    add_service(world, "made-up-1.test")
+    assert settle(stream) == [name]
 
 
 def add_service(world: World, host: str) -> None:

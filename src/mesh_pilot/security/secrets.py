@@ -95,6 +95,9 @@ class IdentitySet:
         """As ``snapshot``: what there is does not depend on the names."""
         return self._snapshot
 
+    def has_asked(self, names: frozenset[str]) -> bool:
+        return True
+
     def get(self, name: str) -> Resource | None:
         return self._snapshot.entries.get(name)
 

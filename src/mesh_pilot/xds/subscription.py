@@ -438,6 +438,8 @@ class Subscription:
         """
         before = self.client_state.entries
         held_back = without(self._changed(), pending.names)
+        if not held_back and not pending.stand_ins:
+            return self._desired
         puts = [before[name] for name in held_back if name in before]
         drops = [name for name in held_back if name not in before]
         return self._store.edit(self._desired, [*puts, *pending.stand_ins], drops)

@@ -123,13 +123,16 @@ class LiveSet:
 
     def ask(self, names: frozenset[str]) -> Snapshot:
         """A snapshot with what there is of these names, among others. Costs nothing if all were asked for before."""
-        if self._named is not None and not self._has_asked(names):
+        if not self.has_asked(names):
             for name in names:
                 self.get(name)
             self._note_asked(names)
         return self.snapshot()
 
-    def _has_asked(self, names: frozenset[str]) -> bool:
+    def has_asked(self, names: frozenset[str]) -> bool:
+        """True if ``ask`` or ``work`` has dealt with this set of names, and none was forgotten since."""
+        if self._named is None:
+            return True
         found = self._asked_sets.get(id(names))
         return found is not None and found() is names
 
@@ -143,7 +146,7 @@ class LiveSet:
         It may be left at any step, and begun again. Reading without it does the same work at once.
         """
         if self._named is not None:
-            if self._has_asked(names):
+            if self.has_asked(names):
                 return
             for name in names:
                 if name not in self._asked:
@@ -348,28 +351,36 @@ class JoinedSet:
         self._wildcard = Join(store, joined)
         self._all = Join(store, joined)
         self._selection = Selection(store)
-        self._selected: frozenset[str] | None = None
-        """The names that the parts were asked for last."""
+        self._asked_for: list[frozenset[str]] = []
+        """For each part the names that it was asked for last, if there are several."""
 
     def snapshot(self) -> Snapshot:
         """All that a wildcard subscription gets."""
+        if len(self._plans) == 1:
+            return self._plans[0].snapshot()
         return self._wildcard.of({at: part.snapshot() for at, part in enumerate(self._plans)})
 
     def select(self, names: frozenset[str]) -> Snapshot:
         """The resources of these names, also ones that no wildcard subscription gets."""
+        if len(self._parts) == 1:
+            return self._selection.of(self._parts[0].ask(names), names)
         now: dict[Hashable, Snapshot] = {at: part.snapshot() for at, part in enumerate(self._parts)}
-        if names is not self._selected or now != self._all.parts:
+        if names is not self._selection.names or now != self._all.parts or not self._has_asked():
             now = dict(enumerate(self._ask(names)))
-            self._selected = names
         return self._selection.of(self._all.of(now), names)
 
     def _ask(self, names: frozenset[str]) -> Iterator[Snapshot]:
         """The snapshots of all parts with what there is of these names; each is asked for what none before it has."""
+        self._asked_for = []
         for part in self._parts:
             snapshot = part.ask(names)
             yield snapshot
-            if part is not self._parts[-1]:
-                names = without(names, snapshot.names)
+            self._asked_for.append(names)
+            names = without(names, snapshot.names)
+
+    def _has_asked(self) -> bool:
+        """False if a part has forgotten a name since ``_ask``: nobody seemed to request it for a while."""
+        return all(part.has_asked(names) for part, names in zip(self._parts, self._asked_for, strict=True))
 
     def get(self, name: str) -> Resource | None:
         for part in self._parts:
