@@ -19,10 +19,12 @@ from tools.compare_bytes.meshes import Case
 
 FORKER = """
 import json, os, pkgutil, sys
+from contextlib import suppress
 import mesh_pilot.cli
 for module in pkgutil.walk_packages(mesh_pilot.__path__, "mesh_pilot."):
-    if not module.name.endswith("__main__"):
-        __import__(module.name)
+    with suppress(ImportError):
+        if not module.name.endswith("__main__"):
+            __import__(module.name)
 print("loaded", mesh_pilot.__file__, flush=True)
 for line in iter(sys.stdin.readline, ""):
     child = os.fork()
@@ -33,7 +35,8 @@ for line in iter(sys.stdin.readline, ""):
     print("ended", flush=True)
 """
 """A process that loads one revision and forks a ``mesh-pilot`` for each list of arguments (JSON, one a line) on its
-standard input: a fork takes milliseconds, the imports more than a second."""
+standard input: a fork takes milliseconds, the imports more than a second. A module that cannot be imported is left to
+those forks that need it."""
 
 
 class RevisionError(Exception):
