@@ -79,7 +79,7 @@ def test_what_is_held_is_what_a_fresh_process_holds(changes: int) -> None:
     names = golden.scenarios()
     process.world.apply([Upsert(SOURCE, item) for item in objects.values() if pick.random() < 0.5])
     for _ in range(changes):
-        now = process.world.held(SOURCE)
+        now = process.world.items_of(SOURCE)
         some = pick.sample(keys, pick.randint(1, 10))
         process.world.apply([Delete(SOURCE, k) if k in now else Upsert(SOURCE, objects[k]) for k in some])
         for client in pick.sample(process.clients, 4):
@@ -93,7 +93,7 @@ def test_what_is_held_is_what_a_fresh_process_holds(changes: int) -> None:
     process.settle()
 
     fresh = Process()
-    fresh.world.apply([Replace(SOURCE, (), tuple(process.world.held(SOURCE).values()))])
+    fresh.world.apply([Replace(SOURCE, (), tuple(process.world.items_of(SOURCE).values()))])
     fresh.settle()
     for old, new in zip(process.sizes(), fresh.sizes(), strict=True):
         assert old == new

@@ -67,7 +67,7 @@ class Journey:
 
     def wander(self, mesh: Mesh, scenario: str) -> None:
         """To a mesh object by object, in any order, with clients that look now and then."""
-        before = self.world.held(SOURCE)
+        before = self.world.items_of(SOURCE)
         events: list[Event] = [Delete(SOURCE, key) for key in before if key not in mesh]
         events += [Upsert(SOURCE, item) for key, item in mesh.items() if before.get(key) != item]
         self.random.shuffle(events)

@@ -135,7 +135,7 @@ def test_scopes_that_follow_the_same_rule_share_the_cluster() -> None:
     plans = []
     for namespace in ("a", "b"):
         at = target(world, sidecar(namespace=namespace))
-        plans.append(outbound_clusters(world.view, at.scope, at.place))
+        plans.append(outbound_clusters(world.view, at.scope, at.locality))
     assert plans[0] == plans[1]
 
 
@@ -143,14 +143,14 @@ def test_endpoints_that_come_and_go_leave_clusters_alone() -> None:
     world = world_of(entry())
     at = target(world, sidecar())
     watch = Watch(world.memo, lambda: None)
-    for call in watch.get(outbound_clusters.query(at.scope, at.place)).values():
+    for call in watch.get(outbound_clusters.query(at.scope, at.locality)).values():
         watch.get(call)
     before = world.memo.statistics().calls
     update(
         world,
         entry(endpoints="[{address: 10.2.1.1, serviceAccount: store}, {address: 10.9.9.9, serviceAccount: store}]"),
     )
-    for call in watch.get(outbound_clusters.query(at.scope, at.place)).values():
+    for call in watch.get(outbound_clusters.query(at.scope, at.locality)).values():
         watch.get(call)
     after = world.memo.statistics().calls
     assert (after["cluster"], after["outbound_clusters"]) == (before["cluster"], before["outbound_clusters"])

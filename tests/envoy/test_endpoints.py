@@ -365,10 +365,10 @@ def test_passthrough_gateways_share_the_bytes_apart_from_those_of_other_clients(
     assert eds(world, edges[0], BY_SNI) is eds(world, edges[1], BY_SNI)
     watch = Watch(world.memo, lambda: None)
     at = target(world, edges[0])
-    watch.get(assignment.query(at.scope, at.place, BY_SNI))
+    watch.get(assignment.query(at.scope, at.locality, BY_SNI))
     before = world.memo.statistics().calls
     update(world, peer_authentication("mtls: {mode: STRICT}"))
-    watch.get(assignment.query(at.scope, at.place, BY_SNI))
+    watch.get(assignment.query(at.scope, at.locality, BY_SNI))
     # A policy that turns nothing off costs no assignment.
     assert world.memo.statistics().calls["load_assignment"] == before["load_assignment"]
 
@@ -381,7 +381,7 @@ def test_a_change_of_one_services_endpoints_costs_one_assignment() -> None:
     watch = Watch(world.memo, lambda: None)
     at = target(world, sidecar())
     for host in (HOST, *(f"h{i}.example.com" for i in range(20))):
-        watch.get(assignment.query(at.scope, at.place, f"outbound|80||{host}"))
+        watch.get(assignment.query(at.scope, at.locality, f"outbound|80||{host}"))
     watch.take()
     before = world.memo.statistics().calls
     update(world, entry("{address: 10.2.1.1}, {address: 10.2.1.2}"))

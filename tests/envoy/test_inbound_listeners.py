@@ -8,7 +8,7 @@ import pytest
 from envoy.extensions.transport_sockets.tls.v3.tls_pb2 import DownstreamTlsContext
 
 from mesh_pilot.incremental import Watch
-from mesh_pilot.mesh.inbound import inbound_plan
+from mesh_pilot.mesh.inbound import merged_inbound_ports
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.world import World
 from tests.support.listeners import inspector_names, is_http, listeners, manager, resources, target, tcp
@@ -185,7 +185,7 @@ def test_of_two_services_on_one_port_the_first_counts_and_the_conflict_is_told()
         + web("{number: 81, name: tcp, protocol: TCP, targetPort: 8080}", "b")
     )
     assert takes(virtual_inbound(world), 8080)[0].startswith("mtls http")
-    conflicts = inbound_plan(world.view, target(world, workload()).workload).conflicts
+    conflicts = merged_inbound_ports(world.view, target(world, workload()).workload).conflicts
     assert [(c.listener, c.kept, c.dropped) for c in conflicts] == [("0.0.0.0_8080", "a.example", "b.example")]
 
 
@@ -270,7 +270,7 @@ def test_another_endpoint_of_the_service_does_not_touch_a_workloads_listener() -
     update(world, web().replace("10.1.1.2", "10.1.1.3"))
     resources(world, workload(), watch)
     after = world.memo.statistics().calls
-    for function in ("instances", "inbound_listeners", "virtual_inbound"):
+    for function in ("workload_instances", "inbound_listeners", "virtual_inbound"):
         assert after[function] == before[function]
 
 

@@ -37,7 +37,7 @@ def test_every_cluster_that_a_listener_names_is_sent(scenario: str) -> None:
         if proxy.is_grpc or proxy.type is not NodeType.SIDECAR:
             continue
         seen = target(world, proxy)
-        sent = set(outbound_clusters(world.view, seen.scope, seen.place))
+        sent = set(outbound_clusters(world.view, seen.scope, seen.locality))
         sent |= set(inbound_clusters(world.view, seen.workload))
         named = {c for listener in listeners(world, proxy).values() for c in clusters_named(listener)}
         assert named <= sent, entry["name"]

@@ -201,5 +201,5 @@ def test_distribution_never_starves_what_it_names(weights: list[int], shares: li
     groups = [(Locality(f"r{i % 3}", f"z{i}"), w) for i, w in enumerate(weights)]
     wanted = Distribution(tuple((f"r{i}", share) for i, share in enumerate(shares)))
     for (locality, _), weight in zip(groups, distributed_weights(wanted, groups), strict=True):
-        named = any(matches(locality, pattern) for pattern, _ in wanted.shares)
+        named = any(matches(locality, pattern) for pattern, _ in wanted.percentages)
         assert (weight is not None and weight > 0) == named

@@ -424,7 +424,8 @@ def test_the_meshs_pattern_names_the_statistics_of_tcp_proxies() -> None:
 
 
 def calls(world: World, function: str) -> int:
-    return world.memo.statistics().calls.get(function, 0)
+    """Fails for a name of no function, so that a renamed one is noticed."""
+    return world.memo.statistics().calls[function]
 
 
 def test_an_edit_of_a_virtual_service_rebuilds_only_the_listeners_of_its_hosts() -> None:
@@ -433,11 +434,11 @@ def test_an_edit_of_a_virtual_service_rebuilds_only_the_listeners_of_its_hosts()
     world = world_of(DB + many + virtual_service("v", routes))
     watch = Watch(world.memo, lambda: None)
     before = resources(world, client(), watch)
-    counted = {name: calls(world, name) for name in ("outbound_plan", "outbound_listener")}
+    counted = {name: calls(world, name) for name in ("service_listeners", "outbound_listener")}
     update(world, virtual_service("v", routes.replace("new", "db")))
     after = resources(world, client(), watch)
     assert {n for n in after if after[n] != before[n]} == {"10.9.0.1_5432"}
-    assert calls(world, "outbound_plan") == counted["outbound_plan"]
+    assert calls(world, "service_listeners") == counted["service_listeners"]
     assert calls(world, "outbound_listener") == counted["outbound_listener"] + 1
 
 

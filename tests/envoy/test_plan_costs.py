@@ -107,16 +107,16 @@ def test_the_number_of_buckets_follows_the_mesh_and_costs_nobody_anything() -> N
     client = Client(world)
     held = client.resources.set(CLUSTER)
     assert held is not None
-    before, bits = held.snapshot(), world.bits.peek(())
+    before, bits = held.snapshot(), world.shard_bits.peek(())
     update(world, "".join(service(f"more{n}") for n in range(200)))
-    assert world.bits.peek(()) > bits
+    assert world.shard_bits.peek(()) > bits
     client.look()
     assert all(held.snapshot().entries[name] is resource for name, resource in before.entries.items())
     assert len(client.catalog.snapshots.diff(before, held.snapshot())) == 200
     world.apply([Delete(SOURCE, item_key(c)) for n in range(200) for c in configs(service(f"more{n}"))])
     world.apply([Delete(SOURCE, item_key(c)) for n in range(4, 60) for c in configs(web(n) if n % 2 else database(n))])
     update(world, service("last"))
-    assert world.bits.peek(()) == bits
+    assert world.shard_bits.peek(()) == bits
     client.look()
     left = {
         name

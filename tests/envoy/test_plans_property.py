@@ -16,12 +16,12 @@ from mesh_pilot.incremental import Watch
 from mesh_pilot.mesh.outbound import outbound_listeners
 from mesh_pilot.mesh.overlap_index import OverlapIndex
 from mesh_pilot.mesh.proxy.scope import OutboundScope, proxy_facts, proxy_keys
-from mesh_pilot.mesh.sidecar_scope import all_services, scope_buckets, scope_services
+from mesh_pilot.mesh.sidecar_scope import all_services, scope_services, scope_shards
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableName, planned_hosts
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.events import Delete, Item, Synced, Upsert, item_key
 from mesh_pilot.model.service import Port, Protocol, Resolution, Service
-from mesh_pilot.world import World, buckets
+from mesh_pilot.world import World, shards
 from tests.support import plain_plans
 from tests.support.worlds import SOURCE, configs, sidecar
 
@@ -125,7 +125,7 @@ PROXIES = (
 
 @pytest.fixture(scope="module", autouse=True)
 def _many_small_buckets() -> Iterator[None]:
-    with mock.patch.object(buckets, "FULL", 1):
+    with mock.patch.object(shards, "HOSTS_PER_SHARD", 1):
         yield
 
 
@@ -142,7 +142,7 @@ def check(world: World, watch: Watch) -> None:
 
 def check_services(watch: Watch, scope: OutboundScope, world: World) -> None:
     wanted = plain_plans.scope_services(world.view, scope)
-    found = [s for b in scope_buckets(world.view, scope) for s in scope_services(world.view, scope, b)]
+    found = [s for b in scope_shards(world.view, scope) for s in scope_services(world.view, scope, b)]
     assert {s.host: s for s in found} == {s.host: s for s in wanted} and len(found) == len(wanted)
     if scope.sidecar is None:
         assert watch.get(all_services.query(scope)) == wanted

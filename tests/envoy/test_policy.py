@@ -12,12 +12,12 @@ from mesh_pilot.mesh.destination_rules import (
     Policy,
     client_policy,
     destination_rule_ref,
-    policy,
-    rule,
+    merged_rule,
     subset_labels,
     subset_names,
+    traffic_policy,
 )
-from mesh_pilot.mesh.proxy.scope import Labels
+from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.model.events import Delete, item_key
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world import View, World
@@ -217,15 +217,15 @@ def test_a_subset_replaces_what_it_sets_and_its_ports_replace_that() -> None:
     world = world_of(destination_rule("a", "shop", "store", more=more))
     assert [timeout(world, "c", 80), timeout(world, "c", 80, "v1"), timeout(world, "c", 90, "v1")] == [1, 2, 3]
     ref = destination_rule_ref(world.view, "c", frozenset(), STORE)
-    assert policy(world.view, ref, 80, "v1").tls is not None
-    assert policy(world.view, ref, 90, "v1").tls is None
+    assert traffic_policy(world.view, ref, 80, "v1").tls is not None
+    assert traffic_policy(world.view, ref, 90, "v1").tls is None
 
 
 def test_the_mesh_default_traffic_policy_is_for_clients_without_a_word_of_their_own() -> None:
     mesh = "defaultTrafficPolicy: {connectionPool: {tcp: {connectTimeout: 7s}}, outlierDetection: {interval: 3s}}"
     world = world_of(destination_rule("a", "shop", "store", 1), mesh=mesh)
     ref = destination_rule_ref(world.view, "c", frozenset(), STORE)
-    assert policy(world.view, ref, 80).outlier_detection is None
+    assert traffic_policy(world.view, ref, 80).outlier_detection is None
     found = client_policy(world.view, ref, 80)
     assert found.outlier_detection == api.OutlierDetection(interval=timedelta(seconds=3))
     assert timeout(world, "c") == 1
@@ -242,7 +242,7 @@ def test_an_edit_of_a_rules_policy_does_not_ask_again_who_follows_it() -> None:
     assert timeout(world, "c") == 2
     after = world.memo.statistics().calls
     assert after["_chosen"] == before["_chosen"]
-    assert after["rule"] == before["rule"] + 1
+    assert after["merged_rule"] == before["merged_rule"] + 1
 
 
 @pytest.mark.parametrize("gone", [0, 1])
@@ -253,4 +253,4 @@ def test_a_rule_that_goes_leaves_what_the_others_say(gone: int) -> None:
     config = configs(texts[gone])[0]
     world.apply([Delete("test", item_key(config))])
     assert timeout(world, "client") == (2 if gone == 0 else 1)
-    assert rule(world.view, ()).policy is None
+    assert merged_rule(world.view, ()).policy is None

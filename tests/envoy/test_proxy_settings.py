@@ -55,7 +55,7 @@ def edge_manager(world: World, **metadata: Any) -> Manager:
 def own_cluster(world: World, name: str, proxy: Proxy) -> Cluster:
     seen = target(world, proxy)
     plan = {
-        **outbound_clusters(world.view, seen.scope, seen.place),
+        **outbound_clusters(world.view, seen.scope, seen.locality),
         **inbound_clusters(world.view, seen.workload),
     }
     found = plan[name].get(world.view)

@@ -270,7 +270,7 @@ def test_a_host_in_two_namespaces_means_to_routes_what_it_means_to_clusters() ->
     world = world_of(own + vs + gateway + _two_of_one_host())
     edge = router(namespace="shop")
     seen = target(world, edge)
-    made = [c for c in outbound_clusters(world.view, seen.scope, seen.place) if c.endswith("db.example")]
+    made = [c for c in outbound_clusters(world.view, seen.scope, seen.locality) if c.endswith("db.example")]
     routed = [r.route.cluster for host in gateway_table(world, proxy=edge).values() for r in host.routes]
     assert routed == made == ["outbound|82||db.example"]
 

@@ -120,13 +120,13 @@ def everything(world: World, watch: Watch) -> dict[tuple[str, str], tuple[str, b
     found: dict[tuple[str, str], tuple[str, bytes]] = {}
     for proxy in PROXIES:
         target = watch.get(proxy_keys.query(proxy_facts(proxy)))
-        plan = dict(watch.get(outbound_clusters.query(target.scope, target.place)))
+        plan = dict(watch.get(outbound_clusters.query(target.scope, target.locality)))
         if proxy.type == "sidecar":
             plan |= watch.get(inbound_clusters.query(target.workload))
         for name, call in plan.items():
             for resource in (
                 watch.get(call),
-                watch.get(assignment.query(target.scope, target.place, name)),
+                watch.get(assignment.query(target.scope, target.locality, name)),
             ):
                 if resource is not None:
                     found[(proxy.name, resource.type_url + name)] = (resource.version, resource.body)

@@ -10,9 +10,9 @@ from cryptography.x509.verification import PolicyBuilder, Store
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
+from mesh_pilot.model.spiffe import Identity, parse_identity
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
-from mesh_pilot.security.spiffe import Identity, parse_identity
 from mesh_pilot.snapshots import SnapshotStore
 
 NOW = datetime(2024, 3, 1, tzinfo=UTC)

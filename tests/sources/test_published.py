@@ -310,7 +310,7 @@ class Readings(RuleBasedStateMachine):
 
     @invariant()
     def events_lead_to_what_it_holds(self) -> None:
-        assert self.model.items == {item_key(item): item for item in self.state.items()} == self.world.held("test")
+        assert self.model.items == {item_key(item): item for item in self.state.items()} == self.world.items_of("test")
         assert set(self.model.rejected.values()) == set(self.state.rejections()) == set(self.world.rejections())
         assert len(self.state) == len(self.model.items)
 

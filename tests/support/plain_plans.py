@@ -11,7 +11,7 @@ import attrs
 
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
 from mesh_pilot.mesh.destination_rules import destination_rule_ref
-from mesh_pilot.mesh.listener_candidates import TcpMember, _endpoint_addresses, _RouteHeads
+from mesh_pilot.mesh.listener_candidates import TcpMember, _endpoint_addresses, _VirtualServicesByHost
 from mesh_pilot.mesh.names import listener_name
 from mesh_pilot.mesh.outbound import SERVER_FIRST, OutboundListener
 from mesh_pilot.mesh.proxy.scope import OutboundScope
@@ -43,9 +43,10 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.net import UNIX_PREFIX, is_ip
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import UNSPECIFIED, Port, Protocol, Resolution, Service
-from mesh_pilot.world.buckets import buckets
+from mesh_pilot.world.indexes import VirtualServiceMeta
 from mesh_pilot.world.names import MESH_GATEWAY, host_covers
-from mesh_pilot.world.view import View, VirtualServiceHead
+from mesh_pilot.world.shards import all_shards
+from mesh_pilot.world.view import View
 
 
 def visible_services(view: View, namespace: str) -> tuple[Service, ...]:
@@ -54,7 +55,7 @@ def visible_services(view: View, namespace: str) -> tuple[Service, ...]:
 
 
 def _exported(view: View, to: str) -> tuple[Service, ...]:
-    found = (s for bucket in buckets(view.bits()) for s in view.services_exported_to(to, bucket))
+    found = (s for shard in all_shards(view.shard_bits()) for s in view.services_exported_to(to, shard))
     return tuple(sorted(found, key=lambda service: service.order))
 
 
@@ -74,7 +75,7 @@ def egress_services(view: View, scope: OutboundScope, egress: Egress) -> tuple[S
     return tuple(s for s in found if chosen[s.host] == s.namespace)
 
 
-def egress_virtual_services(view: View, scope: OutboundScope, egress: Egress) -> tuple[VirtualServiceHead, ...]:
+def egress_virtual_services(view: View, scope: OutboundScope, egress: Egress) -> tuple[VirtualServiceMeta, ...]:
     """The VirtualServices for sidecars behind one egress listener, in order of precedence."""
     heads = _in_order(view.virtual_services(MESH_GATEWAY), scope.namespace)
     if egress.index < 0:
@@ -164,7 +165,7 @@ class _HostPlanner:
         """Hosts of services that a VirtualService is for."""
         self._drafts: list[_Draft] = []
 
-    def add_virtual_service(self, head: VirtualServiceHead) -> None:
+    def add_virtual_service(self, head: VirtualServiceMeta) -> None:
         hosts, services = self._parted(head.hosts)
         by_port: dict[int, list[Service]] = {}
         for service in services:
@@ -290,7 +291,7 @@ class _ListenerPlanner:
     def add(self, egress: Egress) -> None:
         view, scope = self.view, self.scope
         bind_to_port = egress.capture_none or scope.interception is Interception.NONE
-        routes = _RouteHeads(egress_virtual_services(view, scope, egress))
+        routes = _VirtualServicesByHost(egress_virtual_services(view, scope, egress))
         services = egress_services(view, scope, egress)
         with_port = bool(egress.port) or egress.bind.startswith(UNIX_PREFIX)
         if with_port:
@@ -337,7 +338,7 @@ class _ListenerPlanner:
             return (bind,)
         return tuple(a for a in addresses if is_ip(a))
 
-    def _place(self, spot: _Spot, routes: _RouteHeads) -> None:
+    def _place(self, spot: _Spot, routes: _VirtualServicesByHost) -> None:
         if spot.protocol.is_http:
             self._place_http(spot)
         elif spot.protocol is Protocol.AUTO or spot.protocol.is_tcp:
@@ -356,7 +357,7 @@ class _ListenerPlanner:
         held.http, held.sniffed = spot.protocol, sniffed
         held.route_name = str(spot.port) if spot.port else bind
 
-    def _place_tcp(self, spot: _Spot, routes: _RouteHeads) -> None:
+    def _place_tcp(self, spot: _Spot, routes: _VirtualServicesByHost) -> None:
         bind, cidr = (spot.bind, "") if spot.bind else self._bind_of(spot.address)
         held = self.held.get(listener_name(bind, spot.port))
         if held is not None and (held.locked or self._stays_out(held, spot)):
@@ -383,7 +384,7 @@ class _ListenerPlanner:
             self._refuse(held, spot, "connections that are not HTTP pass through, because HTTP came first")
         return True
 
-    def _member(self, spot: _Spot, bind: str, cidr: str, routes: _RouteHeads) -> TcpMember:
+    def _member(self, spot: _Spot, bind: str, cidr: str, routes: _VirtualServicesByHost) -> TcpMember:
         ports = spot.service.ports
         shared = "/" in spot.address or (spot.address == UNSPECIFIED and bind == self.scope.wildcard)
         return TcpMember(

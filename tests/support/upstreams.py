@@ -24,7 +24,7 @@ def target(world: World, proxy: Proxy) -> ProxyKeys:
 def outbound(world: World, proxy: Proxy) -> dict[str, Cluster]:
     """Outbound clusters by name."""
     at = target(world, proxy)
-    return _clusters(world, outbound_clusters(world.view, at.scope, at.place))
+    return _clusters(world, outbound_clusters(world.view, at.scope, at.locality))
 
 
 def inbound(world: World, proxy: Proxy) -> dict[str, Cluster]:
@@ -35,7 +35,7 @@ def inbound(world: World, proxy: Proxy) -> dict[str, Cluster]:
 def eds(world: World, proxy: Proxy, name: str) -> Resource | None:
     """The assignment of a cluster as a resource."""
     at = target(world, proxy)
-    return assignment(world.view, at.scope, at.place, name)
+    return assignment(world.view, at.scope, at.locality, name)
 
 
 def endpoints(world: World, proxy: Proxy, name: str) -> ClusterLoadAssignment:

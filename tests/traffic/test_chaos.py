@@ -92,7 +92,7 @@ def fresh_copy(world: World) -> World:
     fresh = World()
     for source in world.sources():
         fresh.expect(source)
-    fresh.apply([Replace(s, (), tuple(world.held(s).values())) for s in world.sources()])
+    fresh.apply([Replace(s, (), tuple(world.items_of(s).values())) for s in world.sources()])
     fresh.apply([Synced(s) for s in world.sources()])
     return fresh
 

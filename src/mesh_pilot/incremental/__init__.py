@@ -1,31 +1,30 @@
-"""The memo table: derived values that remember what they read, and are computed again only when that changed.
+"""The memo table: derived values that record their reads, and are only computed again when one of these changed.
 
-Three things live here. *Cells* hold input, written from outside (an index key of the World). *Derived values* are
-results of pure functions that are declared with ``@derived``; every cell and derived value that one read is noted, a
-miss as well as a hit. A *Watch* stands at the other end: it keeps derived values alive and learns which of them may
-have changed. ::
+*Cells* are the input: keys of an index of the World, written from outside. *Derived values* are the results of pure
+functions that are declared with ``@derived``; the table records every cell and derived value that each of them read,
+also missing keys. A *Watch* is the other end: it keeps derived values alive, and learns which of them may have
+changed. ::
 
     @derived
     def total(view: View, account: str) -> int: ...
 
-    total(view, "a")          # from memory, where nothing it read has changed
-    total.query("a")          # the same as a value: typed, hashable; what plans hold
-    total.compute(view, "a")  # the function itself: remembers nothing
+    total(view, "a")          # from the table, unless a read of it changed
+    total.query("a")          # its identity: typed and hashable; plans consist of queries
+    total.compute(view, "a")  # the function itself, without the table
 
-When a cell changes, whatever read it, directly or through others, is marked stale, each with the few reads that may
-be to blame; nothing is computed. When a stale value is asked for, those reads are brought up to date in the order
-in which they were made, and only if one really came out different is the function called again; if its result is
-equal to the last one, what depends on it is not called (early cut-off). The work done is thus proportional to what
-a change touches, not to how much was derived.
+When a cell changes, all values that read it, directly or through others, become stale, and each of them records which
+of its reads may have changed. Nothing is computed yet. When someone reads a stale value, these reads are refreshed in
+the order in which they were made. The function is only called again if one of them really changed. If its result is
+equal to the last one, its readers are not called (early cut-off). The work is therefore proportional to what a change
+touches, and not to the number of derived values.
 
-Functions must be pure: the same reads give an equal value. An exception is remembered like a value, with its traceback
-as a note, and raised to whoever asks, until one of the reads changes. Not safe for use from several threads. Knows
-nothing of meshes.
+Functions must be pure: the same reads give an equal value. An exception is stored like a value, with its traceback as a
+note, and raised at each read until one of the function's reads changes. Not thread-safe.
 
 May import: nothing of ours.
 """
 
-from mesh_pilot.incremental.declared import NAME, ByName, Derived, Query, View, by_name, derived
+from mesh_pilot.incremental.declared import NAME, ByName, Derived, Query, by_name, derived
 from mesh_pilot.incremental.memo import CycleError, Index, Memo, Watch
 from mesh_pilot.incremental.reports import Explanation, MemoStatistics
 
@@ -39,7 +38,6 @@ __all__ = [
     "Memo",
     "MemoStatistics",
     "Query",
-    "View",
     "Watch",
     "by_name",
     "derived",

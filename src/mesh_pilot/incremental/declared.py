@@ -11,24 +11,24 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Reader(Protocol):
-    """What a memo table does for a derived function that reads another."""
+class ValueReader(Protocol):
+    """The part of a memo table by which a derived function reads another."""
 
     def read(self, declared: Derived[..., Any], args: tuple[Any, ...], /) -> Any: ...
 
 
-class View(Protocol):
-    """The first argument of a derived function: whatever reads the indexes of one memo table for it."""
+class MemoView(Protocol):
+    """The first argument of a derived function: it reads the indexes of one memo table."""
 
     @property
-    def memo(self) -> Reader: ...
+    def memo(self) -> ValueReader: ...
 
 
 class Derived(Generic[P, T_co]):
-    """A pure function of a view and of arguments that can be hashed, whose results a memo table remembers."""
+    """A pure function of a view and hashable arguments, whose results a memo table stores."""
 
     compute: Callable[Concatenate[Any, P], T_co]
-    """The function itself: for a caller that has use for the value once, or has to be charged with the reads."""
+    """The function itself: for callers that need the value only once, or whose reads its reads have to be."""
 
     def __init__(self, function: Callable[Concatenate[Any, P], T_co]) -> None:
         self.compute = function
@@ -41,10 +41,10 @@ class Derived(Generic[P, T_co]):
     def name(self) -> str:
         return self.compute.__name__
 
-    def __call__(self, view: View, *args: P.args, **kwargs: P.kwargs) -> T_co:
-        """The value, from memory where nothing it read has changed. Arguments are positional.
+    def __call__(self, view: MemoView, *args: P.args, **kwargs: P.kwargs) -> T_co:
+        """The value, from the memo table unless one of its reads changed. Arguments are positional.
 
-        Raises what the function raised.
+        Raises the exception that the function raised.
         """
         if kwargs:
             raise TypeError("the arguments of a derived value are positional: they are its key")
@@ -58,22 +58,22 @@ class Derived(Generic[P, T_co]):
 
 
 def derived(function: Callable[Concatenate[Any, P], T]) -> Derived[P, T]:
-    """Declare that a memo table remembers the results of ``function(view, *args)``."""
+    """Declare that memo tables store the results of ``function(view, *args)``."""
     return Derived(function)
 
 
 class Query(NamedTuple, Generic[T_co]):
-    """A derived value's identity: what derives it, and its arguments. Cheap to make, to hash and to compare."""
+    """The identity of a derived value: function and arguments. Cheap to make, to hash and to compare."""
 
     derived: Derived[..., T_co]
     args: tuple[Any, ...]
 
-    def get(self, view: View) -> T_co:
-        """The value. Raises what the function raised."""
+    def get(self, view: MemoView) -> T_co:
+        """The value. Raises the exception that the function raised."""
         return cast(T_co, view.memo.read(self.derived, self.args))
 
-    def compute(self, view: View) -> T_co:
-        """The value, computed now and not remembered."""
+    def compute(self, view: MemoView) -> T_co:
+        """The value, computed now and not stored."""
         return self.derived.compute(view, *self.args)
 
     def __repr__(self) -> str:
@@ -92,11 +92,11 @@ class ByName(NamedTuple, Generic[T_co]):
 
 
 NAME = "<name>"
-"""Stands for the name in ``by_name``."""
+"""The placeholder for the name in ``by_name``."""
 
 
 def by_name(query: Query[T]) -> ByName[T]:
-    """``by_name(cluster.query(scope, NAME))``: the clusters of a scope, whatever their names."""
+    """``by_name(cluster.query(scope, NAME))``: the clusters of a scope, of any name."""
     *args, name = query.args
     if name is not NAME:
         raise ValueError(f"the last argument of {query!r} must be NAME")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
@@ -16,45 +16,45 @@ V = TypeVar("V")
 
 _UNSET: Any = type("_Unset", (), {"__repr__": lambda self: "<not computed>"})()
 
-SEARCHED = 20_000
-"""How many values of a function ``Memo.explain`` looks through."""
+MAX_SEARCHED = 20_000
+"""The most values of a function that ``Memo.explain`` searches."""
 
 TRACEBACK = "Traceback (most recent call last):"
 TRACEBACK_FRAMES = 12
-"""How many of the innermost calls are remembered with an exception."""
+"""The number of innermost calls that are stored with an exception."""
 
 
 class _Read:
-    """Something that can be read: it knows its readers and when it last changed."""
+    """A cell or derived value: it has readers, and the time of its last change."""
 
     __slots__ = ("changed_at", "readers")
 
     def __init__(self) -> None:
         self.changed_at = 0
         self.readers: _Reader | set[_Reader] | None = None
-        """Most have just one: a set would be the larger part of what they take."""
+        """Most have only one reader, and a set would take most of their memory."""
 
     def join(self, reader: _Reader) -> None:
-        held = self.readers
-        if held is None:
+        readers = self.readers
+        if readers is None:
             self.readers = reader
-        elif isinstance(held, set):
-            held.add(reader)
-        elif held is not reader:
-            self.readers = {held, reader}
+        elif isinstance(readers, set):
+            readers.add(reader)
+        elif readers is not reader:
+            self.readers = {readers, reader}
 
     def leave(self, reader: _Reader) -> None:
-        held = self.readers
-        if isinstance(held, set):
-            held.discard(reader)
-            if not held:
+        readers = self.readers
+        if isinstance(readers, set):
+            readers.discard(reader)
+            if not readers:
                 self.readers = None
-        elif held is reader:
+        elif readers is reader:
             self.readers = None
 
 
 class _Reader(_Read):
-    """Something that also reads; it knows which of its reads may have changed since it was last up to date."""
+    """A derived value or watch: ``pending`` are the reads that may have changed since it was last fresh."""
 
     __slots__ = ("pending", "stale")
 
@@ -90,7 +90,7 @@ class _Family:
 
 
 class _Node(_Reader):
-    """A derived value. There are many: each field counts."""
+    """A derived value. There are many: each slot costs memory."""
 
     __slots__ = ("args", "computing", "error", "family", "reads", "value", "verified_at")
 
@@ -102,11 +102,11 @@ class _Node(_Reader):
         self.family = family
         self.args = args
         self.reads: tuple[_Read, ...] = ()
-        """What the last call read, in the order of the first reads."""
+        """The reads of the last call, in the order of the first reads."""
         self.value: Any = _UNSET
         self.error: Exception | None = None
         self.verified_at = -1
-        """When it was last up to date; -1 where that can't be told without a call."""
+        """When it was last fresh; -1 if that is unknown until the next call."""
         self.computing = False
 
     def __repr__(self) -> str:
@@ -115,9 +115,9 @@ class _Node(_Reader):
 
 
 def _without_frames(error: Exception) -> Exception:
-    """The same exception, its traceback as a note: frames would keep alive all that their variables refer to.
+    """The exception with its traceback as a note: frames would keep alive everything that their variables refer to.
 
-    One that passes through several functions has the note of the innermost.
+    An exception that passes through several functions has the note of the innermost.
     """
     if not any(note.startswith(TRACEBACK) for note in getattr(error, "__notes__", ())):
         error.add_note("".join(traceback.format_exception(error, limit=-TRACEBACK_FRAMES)).rstrip())
@@ -129,8 +129,7 @@ def _without_frames(error: Exception) -> Exception:
 
 
 def _explained(node: _Node) -> Explanation:
-    held = node.readers
-    readers: Iterable[_Reader] = held if isinstance(held, set) else () if held is None else (held,)
+    readers = node.readers if isinstance(node.readers, set) else () if node.readers is None else (node.readers,)
     before = [read for read in node.reads if read.changed_at <= node.changed_at]
     return Explanation(
         query=repr(Query(node.family.derived, node.args)),
@@ -147,14 +146,14 @@ def _named(read: _Read) -> str:
 
 
 class CycleError(RuntimeError):
-    """A derived value that needs itself."""
+    """A derived value depends on itself."""
 
 
 K = TypeVar("K", bound=Hashable)
 
 
 class Index(Generic[K, V]):
-    """A family of cells under one name: a mapping that notes who reads which key.
+    """A named family of cells: a mapping that tracks which values read which key.
 
     ``index[key] = value`` writes, ``del index[key]`` removes, ``index.read(key)`` is a tracked read that gives the
     default for a missing key. ``peek`` and iteration are for the writer: they are not tracked.
@@ -168,7 +167,7 @@ class Index(Generic[K, V]):
         self._cells: dict[K, _Cell] = {}
 
     def read(self, key: K) -> V:
-        """The value of a key, or the default; whoever is being computed now depends on it."""
+        """The value of a key, or the default. The value that is being computed now depends on it."""
         reads = self._memo._reads
         if reads is not None:
             cell = self._cells.get(key)
@@ -208,16 +207,16 @@ class Index(Generic[K, V]):
 
 
 class Memo:
-    """The table. ``view`` is what functions get as their first argument."""
+    """The memo table. ``view`` is the first argument of all functions."""
 
     def __init__(self) -> None:
         self.view: Any = None
         self._families: dict[Derived[..., Any], _Family] = {}
         self._indexes: list[Index[Any, Any]] = []
         self._active: _Node | None = None
-        """What is being computed."""
+        """The value that is being computed."""
         self._reads: dict[_Read, None] | None = None
-        """What it has read so far."""
+        """Its reads so far."""
         self._tick = 0
         self._orphans: set[_Node] = set()
         self._cut_off = 0
@@ -230,7 +229,7 @@ class Memo:
         return index
 
     def read(self, declared: Derived[..., Any], args: tuple[Any, ...]) -> Any:
-        """What ``Derived.__call__`` and ``Query.get`` read."""
+        """The value for ``Derived.__call__`` and ``Query.get``."""
         family = self._families.get(declared)
         node = None if family is None else family.nodes.get(args)
         if node is None:
@@ -247,59 +246,61 @@ class Memo:
         return node.value
 
     def advance(self) -> int:
-        """The next moment of the table's own clock, which orders changes; no two calls give the same."""
+        """Advance the table's logical clock, which orders changes. The new time, which is unique."""
         self._tick += 1
         return self._tick
 
     def statistics(self) -> MemoStatistics:
         calls: Counter[str] = Counter()
-        held: Counter[str] = Counter()
+        stored: Counter[str] = Counter()
         for declared, family in self._families.items():
             calls[declared.name] += family.calls
-            held[declared.name] += len(family.nodes)
+            stored[declared.name] += len(family.nodes)
         return MemoStatistics(
             cells=sum(len(i._cells) for i in self._indexes),
-            derived=held.total(),
+            derived=stored.total(),
             computed=calls.total(),
             cut_off=self._cut_off,
             spared=self._spared,
             calls=dict(calls),
-            held=dict(+held),
+            held=dict(+stored),
         )
 
     def explain(self, name: str, containing: str = "", limit: int = 20) -> list[Explanation]:
-        """Up to ``limit`` of the values that a function derived, found by its name; ``containing``: only those whose
-        arguments, as text, contain this. Looks at ``SEARCHED`` values at most, so that it takes no long time."""
+        """Explain up to ``limit`` values of a function, by its name, whose arguments as text contain ``containing``.
+
+        Searches at most ``MAX_SEARCHED`` values, to bound the time.
+        """
         families = (family for declared, family in self._families.items() if declared.name == name)
-        nodes = islice((node for family in families for node in family.nodes.values()), SEARCHED)
+        nodes = islice((node for family in families for node in family.nodes.values()), MAX_SEARCHED)
         return [_explained(node) for node in islice((n for n in nodes if containing in repr(n.args)), limit)]
 
     @property
     def orphans(self) -> int:
-        """How many derived values ``collect`` has to look at."""
+        """The number of derived values that ``collect`` has to check."""
         return len(self._orphans)
 
     def collect(self, most: int | None = None) -> int:
-        """Forget derived values that nothing reads and nobody watches; returns how many. Call between changes.
+        """Drop derived values without readers and watches, at ``most`` this many. The number of dropped values.
 
-        At ``most`` so many: the others wait for the next call.
+        Call it between changes only.
         """
-        forgotten = 0
-        while self._orphans and (most is None or forgotten < most):
+        dropped = 0
+        while self._orphans and (most is None or dropped < most):
             node = self._orphans.pop()
             if node.readers is not None or node.family.nodes.get(node.args) is not node:
                 continue
             del node.family.nodes[node.args]
-            forgotten += 1
+            dropped += 1
             for read in node.reads:
                 self._unread(read, node)
             node.reads = ()
-        return forgotten
+        return dropped
 
     # -- the mechanism
 
     def _node(self, declared: Derived[..., Any], args: tuple[Any, ...]) -> _Node:
-        """The node of a derived value, made where there is none."""
+        """The node of a derived value, new if there is none."""
         family = self._families.get(declared)
         if family is None:
             family = self._families[declared] = _Family(declared)
@@ -309,11 +310,12 @@ class Memo:
         return node
 
     def _refresh(self, node: _Node) -> None:
-        """Bring a stale node up to date, calling its function only if a read of it really changed."""
+        """Refresh a stale node: its function is only called if one of its reads really changed."""
         if node.computing:
             raise CycleError(f"{node!r} needs itself")
         if node.verified_at >= 0:
             pending: Collection[_Read] = node.pending or ()
+            # A read may only have been made because of the value of an earlier one: keep their order.
             order = [read for read in node.reads if read in pending] if len(pending) > 1 else pending
             for read in order:
                 if isinstance(read, _Node) and read.stale:
@@ -346,6 +348,7 @@ class Memo:
         try:
             value = family.function(self.view, *node.args)
         except CycleError:
+            # Not stored: the error depends on where the cycle was entered.
             for read in reads:
                 if read.readers is None:
                     self._unread(read, node)
@@ -355,7 +358,7 @@ class Memo:
         finally:
             self._active, self._reads = outer
             node.computing = False
-        self._note_reads(node, reads)
+        self._record_reads(node, reads)
         node.stale = False
         self._tick += 1
         node.verified_at = self._tick
@@ -367,7 +370,7 @@ class Memo:
             node.value = value
         node.changed_at = self._tick
 
-    def _note_reads(self, node: _Node, reads: dict[_Read, None]) -> None:
+    def _record_reads(self, node: _Node, reads: dict[_Read, None]) -> None:
         before = node.reads
         node.reads = tuple(reads)
         for read in reads:
@@ -395,8 +398,8 @@ class Memo:
         stack: list[_Read] = [cell]
         while stack:
             read = stack.pop()
-            held = read.readers
-            for reader in held if isinstance(held, set) else () if held is None else (held,):
+            readers = read.readers
+            for reader in readers if isinstance(readers, set) else () if readers is None else (readers,):
                 if reader.pending is None:
                     reader.pending = {read}
                 else:
@@ -410,10 +413,10 @@ class Memo:
 
 
 class Watch(_Reader):
-    """Keeps derived values alive and tells, once, when any of them may have changed.
+    """Keeps derived values alive, and reports when any of them may have changed.
 
-    ``on_stale`` is called from within the write that caused it, and must not read or write. After that nothing more
-    is said until ``take`` was called.
+    ``on_stale`` is called within the write that caused the change, and must not read or write. It is not called again
+    until ``take`` was called.
     """
 
     __slots__ = ("_memo", "_on_stale", "_watched")
@@ -425,9 +428,9 @@ class Watch(_Reader):
         self._watched: dict[_Node, None] = {}
 
     def get(self, query: Query[T]) -> T:
-        """The value, which is watched from now on. Must not be called from a derived function.
+        """The value, and watch it from now on. Must not be called from a derived function.
 
-        Raises what the function raised.
+        Raises the exception that the function raised.
         """
         memo = self._memo
         assert memo._active is None
@@ -444,7 +447,7 @@ class Watch(_Reader):
         return cast(T, node.value)
 
     def drop(self, query: Query[Any]) -> None:
-        """Watch a value no more."""
+        """Stop watching a value."""
         family = self._memo._families.get(query.derived)
         node = None if family is None else family.nodes.get(query.args)
         if node is not None and node in self._watched:
@@ -454,7 +457,7 @@ class Watch(_Reader):
             self._memo._unread(node, self)
 
     def take(self) -> list[Query[Any]]:
-        """The watched values that may have changed since the last call. Get each again, or drop it."""
+        """The watched values that may have changed since the last call. ``get`` or ``drop`` each of them."""
         queries = [Query(n.family.derived, n.args) for n in self.pending or () if isinstance(n, _Node)]
         self.pending = None
         self.stale = False
@@ -464,12 +467,12 @@ class Watch(_Reader):
         return f"<Watch of {len(self._watched)} values>"
 
     def close(self) -> None:
-        """Watch nothing more."""
+        """Stop watching all values."""
         for _ in self.close_slowly():
             pass
 
     def close_slowly(self) -> Iterator[None]:
-        """As ``close``, with a pause after each value."""
+        """Stop watching all values, one at each step."""
         while self._watched:
             node, _ = self._watched.popitem()
             if self.pending:

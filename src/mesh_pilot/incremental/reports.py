@@ -1,4 +1,4 @@
-"""What a memo table says of itself."""
+"""Reports of a memo table: statistics, and explanations of values."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import attrs
 
 @attrs.frozen
 class MemoStatistics:
-    """How much is remembered and how much work was done."""
+    """The size of a memo table, and its work since the start."""
 
     cells: int
-    """Input keys that something read."""
+    """Input keys with readers."""
     derived: int
-    """Derived values held."""
+    """Derived values in the table."""
     computed: int
     """Calls of functions since the start."""
     cut_off: int
-    """Calls whose result was equal to the last one, so that nothing above was called."""
+    """Calls whose result was equal to the last one, so that no reader was called."""
     spared: int
-    """Stale values that turned out unchanged without a call."""
+    """Stale values that were refreshed without a call."""
     calls: dict[str, int]
     """Calls by function name."""
     held: dict[str, int]
-    """Derived values held, by function name."""
+    """Derived values in the table, by function name."""
 
 
 @attrs.frozen
 class Explanation:
-    """One derived value, for a person who asks why it is what it is. Names only: what was read may be secret."""
+    """Explains a derived value to a person. Only names: the values of its reads may be secret."""
 
     query: str
     state: str
-    """``fresh``; ``stale``: something it read may have changed, and nobody has asked since; ``failed``: it raised."""
+    """``fresh``; ``stale``: a read may have changed, and the value was not read since; ``failed``: it raised."""
     computed_at: int
-    """When it last came out different, by the table's own clock."""
+    """When it last changed, in the table's logical time."""
     cause: str
-    """The read that changed last before that; empty where it read nothing."""
+    """The read that changed last before that; empty without reads."""
     reads: tuple[str, ...]
-    """What the last computation read, in order."""
+    """The reads of the last computation, in order."""
     readers: tuple[str, ...]
-    """What read it: derived values; streams by their watch."""
+    """The derived values that read it, and the watches of streams."""

@@ -8,7 +8,7 @@ import attrs
 
 
 class ConflictKind(StrEnum):
-    """What met what, by the name of Istio's metric for it where there is one."""
+    """The kind of a conflict, named after Istio's metric for it if there is one."""
 
     INBOUND = "pilot_conflict_inbound_listener"
     HTTP_OVER_TCP = "pilot_conflict_outbound_listener_http_over_current_tcp"
@@ -20,12 +20,12 @@ class ConflictKind(StrEnum):
 
 @attrs.frozen(cache_hash=True)
 class Conflict:
-    """A service that can't be reached as declared, because another has its place on a listener."""
+    """A service that can't be reached as declared, because another one has precedence on a listener."""
 
     listener: str
     kept: str
-    """Host that has the place; empty where nobody has."""
+    """The host with precedence; empty if there is none."""
     dropped: str
-    """Host that has not."""
+    """The host that is left out."""
     reason: str
     kind: ConflictKind = ConflictKind.TCP_OVER_TCP

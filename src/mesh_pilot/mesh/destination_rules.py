@@ -1,32 +1,32 @@
-"""DestinationRules: which one a client follows for a service, and the traffic policy for each port and subset.
+"""DestinationRules: which one applies to a client and service, and its traffic policy for each port and subset.
 
-Rules: Istio's DestinationRule reference, and Pilot's order where several rules name a host. The client's namespace
-is asked first, then the service's, then the root namespace; in each the most specific host wins. Rules for the same
-host in one namespace are merged: the oldest decides, younger ones add subsets that it lacks and a policy if it has
-none. A rule with a workloadSelector is for clients of its own namespace with these labels.
+Rules: Istio's DestinationRule reference, and Pilot's order for several rules of a host. The client's namespace comes
+first, then the service's, then the root namespace; in each the most specific host wins. Rules for the same host in one
+namespace are merged: the oldest decides, younger ones add subsets that it lacks, and a policy if it has none. A rule
+with a workloadSelector applies to clients of its namespace with these labels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from enum import Enum
+from enum import Enum, auto
 from typing import TypeVar
 
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.proxy.scope import Labels
+from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey
-from mesh_pilot.world.names import host_covers
+from mesh_pilot.world.names import OWN_NAMESPACE, export_namespaces, exported_to, host_covers
 from mesh_pilot.world.view import View
 
 T = TypeVar("T")
 
 DestinationRuleRef = tuple[ConfigKey, ...]
-"""The DestinationRules that together are one rule, the deciding one first; empty: no rule. Small and hashable:
-clients that follow the same rules share what is made from them."""
+"""The keys of DestinationRules that are merged into one, the oldest first; empty: no rule. Small and hashable: clients
+with the same rules share what is derived from them."""
 
 NO_RULE: DestinationRuleRef = ()
 
@@ -42,7 +42,7 @@ class MergedRule:
 
 @attrs.frozen
 class Policy:
-    """What a rule says for one port and subset; a field is None where nothing is said."""
+    """The traffic policy of a rule for one port and subset; a field is None if the rule does not set it."""
 
     load_balancer: api.LoadBalancerSettings | None = None
     connection_pool: api.ConnectionPoolSettings | None = None
@@ -57,10 +57,10 @@ NO_POLICY = Policy()
 
 
 def destination_rule_ref(view: View, namespace: str, labels: Labels | None, service: ServiceKey) -> DestinationRuleRef:
-    """The rule that a client follows for a service. Called as it is: most services have none to remember.
+    """The rule that applies to a client and service. Not derived: most services have no rules to choose from.
 
-    ``labels`` are the client's (``Scope.labels``); None where the rule is asked for by the service's own side, for
-    which rules with a workloadSelector do not count.
+    ``labels`` are the client's (``OutboundScope.labels``); None for the server side, to which rules with a
+    workloadSelector do not apply.
     """
     return _chosen(view, namespace, labels, service) if _rules_covering(view, service.host) else NO_RULE
 
@@ -68,17 +68,17 @@ def destination_rule_ref(view: View, namespace: str, labels: Labels | None, serv
 @derived
 def _chosen(view: View, namespace: str, labels: Labels | None, service: ServiceKey) -> DestinationRuleRef:
     found = NO_RULE
-    for entry in _entries_for(view, _rules_covering(view, service.host), namespace, service):
-        if entry.selector is None:
-            found = entry.configs
-        elif labels is not None and entry.configs[0].namespace == namespace and entry.selector <= labels:
-            return entry.configs
+    for group in _groups_for(view, _rules_covering(view, service.host), namespace, service):
+        if group.selector is None:
+            found = group.configs
+        elif labels is not None and group.configs[0].namespace == namespace and group.selector <= labels:
+            return group.configs
     return found
 
 
 @derived
-def rule(view: View, ref: DestinationRuleRef) -> MergedRule:
-    """What the DestinationRules of a reference say together."""
+def merged_rule(view: View, ref: DestinationRuleRef) -> MergedRule:
+    """The merged DestinationRules of a reference."""
     policy: api.TrafficPolicy | None = None
     subsets: dict[str, api.Subset] = {}
     for key in ref:
@@ -94,7 +94,7 @@ def rule(view: View, ref: DestinationRuleRef) -> MergedRule:
 
 @derived
 def covers_many(view: View, ref: DestinationRuleRef) -> bool:
-    """Whether a rule is written for a wildcard, so that many services may follow it."""
+    """True if a rule has a wildcard host, so that it may apply to many services."""
     configs = (view.config(key) for key in ref)
     return any(config.spec.host.startswith("*") for config in configs if config is not None)
 
@@ -102,32 +102,32 @@ def covers_many(view: View, ref: DestinationRuleRef) -> bool:
 @derived
 def subset_names(view: View, ref: DestinationRuleRef) -> tuple[str, ...]:
     """The subsets of a rule, in the order in which they are declared."""
-    return tuple(rule(view, ref).subsets)
+    return tuple(merged_rule(view, ref).subsets)
 
 
 @derived
 def subset_labels(view: View, ref: DestinationRuleRef, subset: str) -> Labels | None:
-    """The labels that endpoints of a subset have (none: all endpoints); None when there is no such subset."""
+    """The labels of a subset's endpoints (empty: all endpoints); None if there is no such subset."""
     if not subset:
         return frozenset()
-    found = rule(view, ref).subsets.get(subset)
+    found = merged_rule(view, ref).subsets.get(subset)
     return None if found is None else frozenset(found.labels.items())
 
 
 @derived
-def policy(view: View, ref: DestinationRuleRef, port: int, subset: str = "") -> Policy:
+def traffic_policy(view: View, ref: DestinationRuleRef, port: int, subset: str = "") -> Policy:
     """The traffic policy for a port (by number) and a subset (empty: the service as a whole)."""
     if not ref:
         return NO_POLICY
-    merged = rule(view, ref)
+    merged = merged_rule(view, ref)
     result = _overlay(NO_POLICY, merged.policy, port)
     chosen = merged.subsets.get(subset)
     return _overlay(result, chosen.traffic_policy, port) if chosen else result
 
 
 def client_policy(view: View, ref: DestinationRuleRef, port: int, subset: str = "") -> Policy:
-    """``policy`` as a client follows it: where the rule says nothing, the mesh's default."""
-    result = policy(view, ref, port, subset)
+    """The traffic policy for clients: fields that the rule does not set have the mesh's defaults."""
+    result = traffic_policy(view, ref, port, subset)
     connection_pool, outlier_detection = _mesh_default(view)
     if connection_pool is None and outlier_detection is None:
         return result
@@ -140,8 +140,8 @@ def client_policy(view: View, ref: DestinationRuleRef, port: int, subset: str = 
 
 @derived
 def passes_through(view: View, ref: DestinationRuleRef, port: int, subset: str = "") -> bool:
-    """Whether a rule turns load balancing off: connections go where the client meant them to."""
-    balancer = policy(view, ref, port, subset).load_balancer
+    """True if a rule turns load balancing off (PASSTHROUGH): connections go to their original destination."""
+    balancer = traffic_policy(view, ref, port, subset).load_balancer
     return balancer is not None and balancer.simple == api.LoadBalancerSettingsSimpleLb.PASSTHROUGH
 
 
@@ -152,7 +152,7 @@ def _mesh_default(view: View) -> tuple[api.ConnectionPoolSettings | None, api.Ou
 
 
 def _overlay(under: Policy, over: api.TrafficPolicy | None, port: int) -> Policy:
-    """What ``over`` sets replaces what ``under`` has, whole; settings of a port replace all that ports may set."""
+    """A policy with the fields that ``over`` sets. The settings of a port replace all fields that ports can have."""
     if over is None:
         return under
     result = Policy(
@@ -177,7 +177,7 @@ def _overlay(under: Policy, over: api.TrafficPolicy | None, port: int) -> Policy
 
 
 def _first(one: T | None, other: T | None) -> T | None:
-    """The first that is there; an empty message is there (``outlierDetection: {}`` means its defaults)."""
+    """The first that is not None. An empty message counts: ``outlierDetection: {}`` means its defaults."""
     return other if one is None else one
 
 
@@ -185,22 +185,25 @@ def _first(one: T | None, other: T | None) -> T | None:
 
 
 class _Pool(Enum):
-    """Which rules of a namespace are asked."""
+    """Which rules of a namespace are candidates."""
 
-    LOCAL = "all that their own namespace may see"
-    EXPORTED = "those that others may see too"
-    PRIVATE = "those that nobody else sees"
+    LOCAL = auto()
+    """All that the namespace itself may see."""
+    EXPORTED = auto()
+    """Those that other namespaces may see, too."""
+    PRIVATE = auto()
+    """Those that no other namespace may see."""
 
 
 @attrs.frozen
-class _Head:
-    """What of a DestinationRule decides whom it is for; an edit of its policy leaves this alone."""
+class _RuleMeta:
+    """The fields of a DestinationRule that decide where it applies. An edit of its policy leaves them alone."""
 
     key: ConfigKey
     export_to: frozenset[str]
-    """Namespaces and ``*``."""
+    """See ``export_namespaces``."""
     declared: bool
-    """Whether it says itself to whom it is exported."""
+    """True if it has an ``exportTo`` of its own."""
     selector: Labels | None
 
     @property
@@ -208,13 +211,13 @@ class _Head:
         return self.export_to == {self.key.namespace}
 
 
-_Covering = tuple[tuple[_Head, ...], ...]
-"""The rules that may be for a host, by the host that they are written for, most specific first."""
+_Covering = tuple[tuple[_RuleMeta, ...], ...]
+"""The rules that may apply to a service's host, grouped by their own host, the most specific first."""
 
 
 @attrs.frozen
-class _Entry:
-    """Rules of one namespace, host and selector."""
+class _RuleGroup:
+    """Merged rules of one namespace, host and selector."""
 
     configs: DestinationRuleRef
     selector: Labels | None
@@ -222,96 +225,95 @@ class _Entry:
     declared: bool
 
     def visible_to(self, namespace: str) -> bool:
-        return "*" in self.export_to or namespace in self.export_to
+        return exported_to(self.export_to, namespace)
 
 
 @derived
-def _heads(view: View, host: str) -> tuple[_Head, ...]:
+def _rule_metas(view: View, host: str) -> tuple[_RuleMeta, ...]:
     configs = view.destination_rules(host)
     default = _default_export(view) if configs else ()
-    return tuple(_head(config.key, config.spec, default) for config in configs)
+    return tuple(_rule_meta(config.key, config.spec, default) for config in configs)
 
 
-def _head(key: ConfigKey, spec: api.DestinationRule, default: tuple[str, ...]) -> _Head:
+def _rule_meta(key: ConfigKey, spec: api.DestinationRule, default: tuple[str, ...]) -> _RuleMeta:
     selector = spec.workload_selector
-    # A rule for some workloads is never exported, whatever it says: not by itself, and not merged into another.
-    said = spec.export_to if selector is None else ["."]
-    return _Head(
+    # A rule with a workloadSelector is never exported, neither alone nor merged into another.
+    declared = spec.export_to if selector is None else [OWN_NAMESPACE]
+    return _RuleMeta(
         key=key,
-        export_to=frozenset(key.namespace if e == "." else e for e in said or default),
-        declared=bool(said),
+        export_to=export_namespaces(declared, default, key.namespace),
+        declared=bool(declared),
         selector=None if selector is None else frozenset(selector.match_labels.items()),
     )
 
 
 @derived
 def _default_export(view: View) -> tuple[str, ...]:
-    return tuple(view.mesh().default_destination_rule_export_to) or ("*",)
+    return tuple(view.mesh().default_destination_rule_export_to)
 
 
 @derived
 def _rules_covering(view: View, host: str) -> _Covering:
-    """The rules that may be for a service's host: for most there are none."""
+    """The rules that may apply to a service's host; for most hosts there are none."""
     wildcards = (w for w in view.wildcard_rule_hosts() if w != host and host_covers(w, host))
-    found = (_heads.compute(view, host), *(_heads(view, wildcard) for wildcard in wildcards))
-    return tuple(heads for heads in found if heads)
+    found = (_rule_metas.compute(view, host), *(_rule_metas(view, wildcard) for wildcard in wildcards))
+    return tuple(metas for metas in found if metas)
 
 
-def _entries_for(view: View, covering: _Covering, namespace: str, service: ServiceKey) -> tuple[_Entry, ...]:
-    """The rules among which a client of a namespace chooses for a service, by workloadSelector."""
+def _groups_for(view: View, covering: _Covering, namespace: str, service: ServiceKey) -> tuple[_RuleGroup, ...]:
+    """The rules for clients of a namespace and a service, which differ in their workloadSelector."""
     root = view.root_namespace
-    # In the root namespace the rules for everybody are no more the client's own than anyone's: only private ones are.
-    own = _most_specific(covering, namespace, _Pool.PRIVATE if namespace == root else _Pool.LOCAL)
-    if own:
-        return own
-    for owner in dict.fromkeys((service.namespace, root)):
-        exported = _most_specific(covering, owner, _Pool.EXPORTED)
+    # Exported rules of the root namespace are for the whole mesh: only private ones are the client's own.
+    local = _most_specific(covering, namespace, _Pool.PRIVATE if namespace == root else _Pool.LOCAL)
+    if local:
+        return local
+    for exporter in dict.fromkeys((service.namespace, root)):
+        exported = _most_specific(covering, exporter, _Pool.EXPORTED)
         visible = tuple(e for e in exported if e.visible_to(namespace))
         if visible:
             return visible
     return ()
 
 
-def _most_specific(covering: _Covering, namespace: str, pool: _Pool) -> tuple[_Entry, ...]:
-    return next((entries for heads in covering if (entries := _merged(heads, namespace, pool))), ())
+def _most_specific(covering: _Covering, namespace: str, pool: _Pool) -> tuple[_RuleGroup, ...]:
+    return next((groups for metas in covering if (groups := _merged(metas, namespace, pool))), ())
 
 
-def _merged(heads: tuple[_Head, ...], namespace: str, pool: _Pool) -> tuple[_Entry, ...]:
-    """The rules of one namespace for exactly one host, merged where their selectors allow; oldest first.
+def _merged(metas: tuple[_RuleMeta, ...], namespace: str, pool: _Pool) -> tuple[_RuleGroup, ...]:
+    """The rules of one namespace and host, merged if their selectors allow it; oldest first.
 
-    For clients of its own namespace a rule with a selector also lends its subsets to an older rule without one, as in
-    Pilot.
+    As in Pilot, a rule with a selector also adds its subsets to an older rule without one.
     """
-    entries: list[_Entry] = []
-    for head in _pooled(heads, namespace, pool):
+    groups: list[_RuleGroup] = []
+    for meta in _pooled(metas, namespace, pool):
         separate = True
-        for i, entry in enumerate(entries):
-            if entry.selector is not None and head.selector is not None and entry.selector != head.selector:
+        for i, group in enumerate(groups):
+            if group.selector is not None and meta.selector is not None and group.selector != meta.selector:
                 continue
-            if entry.selector == head.selector:
+            if group.selector == meta.selector:
                 separate = False
-            adopts = head.declared and not entry.declared
-            entries[i] = attrs.evolve(
-                entry,
-                configs=(*entry.configs, head.key),
-                export_to=head.export_to if adopts else entry.export_to,
-                declared=entry.declared or head.declared,
+            adopts = meta.declared and not group.declared
+            groups[i] = attrs.evolve(
+                group,
+                configs=(*group.configs, meta.key),
+                export_to=meta.export_to if adopts else group.export_to,
+                declared=group.declared or meta.declared,
             )
         if separate:
-            entries.append(_Entry((head.key,), head.selector, head.export_to, head.declared))
-    return tuple(entries)
+            groups.append(_RuleGroup((meta.key,), meta.selector, meta.export_to, meta.declared))
+    return tuple(groups)
 
 
-def _pooled(heads: tuple[_Head, ...], namespace: str, pool: _Pool) -> Iterator[_Head]:
-    for head in heads:
-        if head.key.namespace != namespace:
+def _pooled(metas: tuple[_RuleMeta, ...], namespace: str, pool: _Pool) -> Iterator[_RuleMeta]:
+    for meta in metas:
+        if meta.key.namespace != namespace:
             continue
         match pool:
             case _Pool.LOCAL:
-                chosen = not head.declared or "*" in head.export_to or namespace in head.export_to
+                chosen = not meta.declared or exported_to(meta.export_to, namespace)
             case _Pool.EXPORTED:
-                chosen = not head.private
+                chosen = not meta.private
             case _Pool.PRIVATE:
-                chosen = head.private
+                chosen = meta.private
         if chosen:
-            yield head
+            yield meta

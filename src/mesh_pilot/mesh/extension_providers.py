@@ -1,4 +1,4 @@
-"""Extension providers of the mesh config: by name, and the cluster at which a provider's service is reached."""
+"""Extension providers of the mesh config, by name, and the clusters of their services."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ BUILT_IN = {
         envoy_file_access_log=mesh_api.MeshConfigExtensionProviderEnvoyFileAccessLogProvider(path="/dev/stdout"),
     )
 }
-"""Providers that need not be declared."""
+"""Providers that exist without a declaration."""
 
 
 @derived
 def extension_provider(view: View, name: str) -> Provider | None:
-    """A provider by its name; None where the mesh config has none of it."""
+    """A provider by its name; None if the mesh config lacks it."""
     declared = (p for p in view.mesh().extension_providers if p.name == name)
     return next(declared, BUILT_IN.get(name))
 
 
 def provider_cluster(view: View, namespace: str, service: str, port: int) -> tuple[str, str] | None:
-    """The cluster and host of a provider's service (``host`` or ``namespace/host``), seen from a namespace.
+    """The cluster and host of a provider's service (``host`` or ``namespace/host``), as seen from a namespace.
 
-    None where there is no such service or port: Envoy refuses what names a cluster that it does not have.
+    None if there is no such service or port: Envoy rejects resources that name an unknown cluster.
     """
     host = service.rpartition("/")[2]
     found = visible_service(view, namespace, host)

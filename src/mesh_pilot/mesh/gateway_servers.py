@@ -1,8 +1,8 @@
 """Servers of Gateways, merged: which listeners a router has, and which servers share a route table.
 
-Rules as in Pilot: on a port and address, plaintext HTTP servers share one listener and one table; servers with TLS
-share one listener and are told apart by server name, each HTTPS server with a table of its own; anything else that
-meets is a conflict, which the older Gateway wins.
+Rules are Pilot's. On one port and address, plaintext HTTP servers share a listener and a table. Servers with TLS share
+a listener, which tells them apart by server name; each HTTPS server has its own table. All other combinations are
+conflicts, which the older Gateway wins.
 """
 
 from __future__ import annotations
@@ -14,31 +14,32 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.proxy.instances import instances
+from mesh_pilot.mesh.inbound import workload_instances
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world import View
+from mesh_pilot.world.names import PUBLIC
 
 TlsMode = api.ServerTlsSettingsTlSmode
 
-PRIVILEGED = 1024
-"""Ports below it need rights that an unprivileged router has not."""
+FIRST_UNPRIVILEGED_PORT = 1024
+"""Lower ports need rights that an unprivileged router lacks."""
 
 
 class ServerKind(StrEnum):
-    """What a server does with connections."""
+    """How a server handles connections."""
 
     HTTP = "HTTP"
     HTTPS = "HTTPS"
-    """TLS ends here, requests are routed."""
+    """Terminates TLS and routes requests."""
     TCP = "TCP"
     TLS = "TLS"
-    """TLS ends here, bytes are passed on."""
+    """Terminates TLS and forwards bytes."""
     PASSTHROUGH = "PASSTHROUGH"
-    """Passed on as they are, by server name."""
+    """Forwards TLS by server name."""
     AUTO_PASSTHROUGH = "AUTO_PASSTHROUGH"
-    """As they are, to the cluster that the server name names."""
+    """Forwards TLS to the cluster that the server name encodes."""
 
     @property
     def is_plain(self) -> bool:
@@ -46,16 +47,16 @@ class ServerKind(StrEnum):
 
 
 TargetPorts = tuple[tuple[int, int], ...]
-"""Service ports of a router with the ports that it listens on for them."""
+"""Service ports of a router, with the workload ports of each."""
 
 
 @attrs.frozen(cache_hash=True)
 class GatewayServer:
-    """One server of a Gateway, as far as it decides about listeners and routes."""
+    """The fields of a Gateway's server that decide about listeners and routes."""
 
     gateway: ConfigKey
     index: int
-    """Its place in the Gateway."""
+    """The index in the Gateway."""
     kind: ServerKind
     protocol: Protocol
     port: int
@@ -67,12 +68,11 @@ class GatewayServer:
     hosts: tuple[str, ...]
     """``host`` or ``namespace/host``; the namespace may be ``*``."""
     route_name: str
-    """Its route table; empty where there are no requests to route."""
+    """Its route table; empty if it routes no requests."""
     redirects: bool
     """Plaintext requests are redirected to HTTPS."""
     stat_prefix: str = ""
-    """The prefix of its statistics: its name, if it has one. As in Istio only for HTTPS servers: plaintext servers of a
-    port share their listener."""
+    """The server's name. As in Istio only for HTTPS servers, because plaintext servers of a port share a listener."""
 
     @property
     def gateway_name(self) -> str:
@@ -84,14 +84,14 @@ class GatewayServer:
         return tuple(sorted({host.rpartition("/")[2] for host in self.hosts}))
 
     def hosts_for(self, namespace: str) -> tuple[str, ...]:
-        """The hosts that VirtualServices of a namespace may be for."""
-        parted = (host.rpartition("/") for host in self.hosts)
-        return tuple(host for where, _, host in parted if where in ("", "*", namespace))
+        """The hosts that VirtualServices of a namespace may use."""
+        split = (host.rpartition("/") for host in self.hosts)
+        return tuple(host for scope, _, host in split if scope in ("", PUBLIC, namespace))
 
 
 @attrs.frozen(cache_hash=True)
 class GatewayListener:
-    """What a router listens on, and who shares it."""
+    """A listener of a router, and the servers that share it."""
 
     bind: str
     port: int
@@ -100,7 +100,7 @@ class GatewayListener:
 
 @attrs.frozen
 class SkippedServer:
-    """A server that has no place, and why."""
+    """A server that is left out, with the reason."""
 
     server: GatewayServer
     reason: str
@@ -108,7 +108,7 @@ class SkippedServer:
 
 @attrs.frozen
 class MergedServers:
-    """All servers of a router."""
+    """The merged servers of a router."""
 
     listeners: tuple[GatewayListener, ...]
     tables: Mapping[str, tuple[GatewayServer, ...]]
@@ -118,17 +118,17 @@ class MergedServers:
 
 @derived
 def target_ports(view: View, workload: Workload) -> TargetPorts:
-    """What a router that is an endpoint of services listens on for their ports."""
+    """The workload ports of a router, by port of the services that it is an endpoint of."""
     found: dict[int, int] = {}
-    for instance in instances(view, workload):
+    for instance in workload_instances(view, workload):
         found.setdefault(instance.port.number, instance.endpoint.port)
     return tuple(sorted(found.items()))
 
 
 @derived
 def merged_servers(view: View, scope: OutboundScope, ports: TargetPorts) -> MergedServers:
-    """The servers of the Gateways (oldest first) that select a router."""
-    merger = _Merger(unprivileged=scope.is_on("UNPRIVILEGED_POD"))
+    """The merged servers of the Gateways that select a router, oldest first."""
+    merger = _ServerMerger(unprivileged=scope.is_on("UNPRIVILEGED_POD"))
     for key in scope.gateways:
         config = view.config(key)
         for index, server in enumerate(config.spec.servers if config is not None else ()):
@@ -139,14 +139,14 @@ def merged_servers(view: View, scope: OutboundScope, ports: TargetPorts) -> Merg
 
 
 @attrs.define
-class _Shared:
-    """What the servers of one listener have taken."""
+class _ListenerServers:
+    """The servers merged into one listener."""
 
     servers: list[GatewayServer] = attrs.field(factory=list)
     names: dict[str, GatewayServer] = attrs.field(factory=dict)
-    """By host, the TLS server that it goes to."""
+    """TLS servers by host."""
     tables: dict[str, GatewayServer] = attrs.field(factory=dict)
-    """By route table, the HTTPS server that it is for."""
+    """HTTPS servers by route table."""
 
     def add(self, server: GatewayServer) -> None:
         self.servers.append(server)
@@ -156,55 +156,57 @@ class _Shared:
             self.tables[server.route_name] = server
 
     def conflict(self, server: GatewayServer) -> str:
-        """Why a server can't share the listener; empty if it can."""
+        """The reason why a server can't share the listener; empty if it can."""
         if not self.servers:
             return ""
         first = self.servers[0]
         if server.kind.is_plain != first.kind.is_plain:
-            return f"{_where(first)} is {'plaintext' if first.kind.is_plain else 'TLS'}, and both can't be on one port"
+            return f"{_named(first)} is {'plaintext' if first.kind.is_plain else 'TLS'}, and both can't be on one port"
         if server.kind.is_plain:
             if server.kind is first.kind is ServerKind.HTTP:
                 return ""
-            return f"{_where(first)} is {first.protocol}: on one port only HTTP servers can be told apart"
+            return f"{_named(first)} is {first.protocol}: on one port only HTTP servers can be told apart"
         taken = [name for name in server.server_names if name in self.names]
         if taken:
             other = self.names[taken[0]]
             shared = [name for name in taken if self.names[name] is other]
-            return f"{_where(other)} has the same hosts: {', '.join(shared)}"
+            return f"{_named(other)} has the same hosts: {', '.join(shared)}"
         if server.kind is ServerKind.HTTPS and server.route_name in self.tables:
-            return f"{_where(self.tables[server.route_name])} has a server with the same port name"
+            return f"{_named(self.tables[server.route_name])} has a server with the same port name"
         return ""
 
 
-class _Merger:
+class _ServerMerger:
     def __init__(self, *, unprivileged: bool) -> None:
         self._unprivileged = unprivileged
-        self._listeners: dict[tuple[str, int], _Shared] = {}
+        self._listeners: dict[tuple[str, int], _ListenerServers] = {}
         self._tables: dict[str, list[GatewayServer]] = {}
         self._skipped: list[SkippedServer] = []
 
     def add(self, server: GatewayServer) -> None:
-        held = self._listeners.get((server.bind, server.bound)) or _Shared()
-        reason = held.conflict(server)
-        if self._unprivileged and server.bound < PRIVILEGED:
+        listener = self._listeners.get((server.bind, server.bound)) or _ListenerServers()
+        reason = listener.conflict(server)
+        if self._unprivileged and server.bound < FIRST_UNPRIVILEGED_PORT:
             reason = f"an unprivileged router can't listen on port {server.bound}"
         if reason:
             self._skipped.append(SkippedServer(server, reason))
             return
-        held.add(server)
-        self._listeners[(server.bind, server.bound)] = held
+        listener.add(server)
+        self._listeners[(server.bind, server.bound)] = listener
         if server.route_name:
             self._tables.setdefault(server.route_name, []).append(server)
 
     def result(self) -> MergedServers:
         return MergedServers(
-            listeners=tuple(GatewayListener(*where, tuple(held.servers)) for where, held in self._listeners.items()),
+            listeners=tuple(
+                GatewayListener(*address, tuple(found.servers)) for address, found in self._listeners.items()
+            ),
             tables={name: tuple(servers) for name, servers in self._tables.items()},
             skipped=tuple(self._skipped),
         )
 
 
-def _where(server: GatewayServer) -> str:
+def _named(server: GatewayServer) -> str:
     return f"port {server.bound} of Gateway {server.gateway_name}"
 
 

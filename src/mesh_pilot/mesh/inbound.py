@@ -1,7 +1,7 @@
-"""What comes in to a sidecar: the ports that its application serves, and how each is reached.
+"""Inbound traffic of a sidecar: the ports that its application serves, and how each is reached.
 
-Without ingress listeners in a Sidecar these are the ports of the services that the workload is an endpoint of; with
-them, just those. Rules: Istio's Sidecar reference.
+These are the ingress listeners of its Sidecar, if there are any. Otherwise they are the ports of the services that the
+workload is an endpoint of. Rules: Istio's Sidecar reference.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
-from mesh_pilot.mesh.names import file_certificate, file_roots, listener_name
+from mesh_pilot.mesh.names import file_certificate, file_roots, inbound_stat_name, listener_name
 from mesh_pilot.mesh.peer_authentication import PeerModes, peer_modes
 from mesh_pilot.mesh.policies import PolicyContext, inbound_context
-from mesh_pilot.mesh.proxy.instances import instances
+from mesh_pilot.mesh.proxy.registration import registered
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
-from mesh_pilot.mesh.stat_names import inbound_stat_name
 from mesh_pilot.mesh.virtual_services.l4 import idle_timeout
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
-from mesh_pilot.model.service import Protocol
+from mesh_pilot.model.service import Instance, Protocol
 from mesh_pilot.world.view import View
 
 ANY_IPV4 = "0.0.0.0"
-PRIVILEGED = 1024
+FIRST_UNPRIVILEGED_PORT = 1024
 
 
 @attrs.frozen(cache_hash=True)
@@ -37,22 +36,22 @@ class InboundPort:
     """A port that an application serves."""
 
     number: int
-    """The port that connections are for: the endpoint's, or the ingress listener's."""
+    """The destination port of connections: the endpoint's, or the ingress listener's."""
     protocol: Protocol
     host: str
     """The service's host; for an ingress listener the Sidecar's ``name.namespace``."""
     service_port: int
-    """The service's number for it, by which clients know it."""
+    """The service port, by which clients know it."""
     bind: str = ANY_IPV4
-    """Part of the names of its chains and listener."""
+    """The address in the names of its filter chains and listener."""
     listen: str = ""
-    """Where it has a listener of its own, because nothing is captured; empty: it is part of virtualInbound."""
+    """The address of its own listener, if connections are not captured; empty: it is part of virtualInbound."""
     ingress: tuple[ConfigKey, int] | None = None
     """The Sidecar and the index of its ingress listener."""
     stat_name: str = ""
-    """What it is counted under, where the mesh config gives a pattern."""
+    """Its stat name, if the mesh config has a pattern."""
     config: ConfigKey | None = None
-    """Where it is declared."""
+    """The object that declares it."""
 
     @property
     def name(self) -> str:
@@ -100,31 +99,46 @@ class InboundSettings:
 
 
 @attrs.frozen
-class InboundPlan:
+class InboundPorts:
+    """The inbound ports of a workload."""
+
     ports: tuple[InboundPort, ...]
     conflicts: tuple[Conflict, ...]
 
 
 @derived
-def inbound_ports(view: View, workload: Workload) -> tuple[InboundPort, ...]:
-    """The ports of a workload, in the order of their services' age."""
-    return inbound_plan(view, workload).ports
+def workload_instances(view: View, workload: Workload) -> tuple[Instance, ...]:
+    """The service ports with an endpoint at a workload, oldest service first, in the order of the service's ports."""
+    found: list[Instance] = []
+    for key, endpoints in registered(view, workload.claim):
+        service = view.service(key)
+        if service is None:
+            continue
+        for port in service.ports:
+            found += (Instance(service, port, e) for e in endpoints if e.service_port == port.name)
+    return tuple(found)
 
 
 @derived
-def inbound_plan(view: View, workload: Workload) -> InboundPlan:
-    """The ports of a workload, and the services that lost theirs to an older one."""
+def inbound_ports(view: View, workload: Workload) -> tuple[InboundPort, ...]:
+    """The inbound ports of a workload, oldest service first."""
+    return merged_inbound_ports(view, workload).ports
+
+
+@derived
+def merged_inbound_ports(view: View, workload: Workload) -> InboundPorts:
+    """The inbound ports of a workload, and conflicts of services about a port: the oldest service wins."""
     scope = workload.scope
     config = view.config(scope.sidecar) if scope.sidecar else None
-    found = _ingress(config, workload) if config and config.spec.ingress else _instances(view, workload)
-    held: dict[int, InboundPort] = {}
+    declared = _ingress(config, workload) if config and config.spec.ingress else _service_ports(view, workload)
+    ports: dict[int, InboundPort] = {}
     conflicts: list[Conflict] = []
-    for port in found:
-        other = held.setdefault(port.number, port)
+    for port in declared:
+        other = ports.setdefault(port.number, port)
         if other is not port and other.host != port.host:
             reason = f"both serve port {port.number} of the workload; {other.protocol} of the older counts"
             conflicts.append(Conflict(port.name, other.host, port.host, reason, ConflictKind.INBOUND))
-    return InboundPlan(tuple(held.values()), tuple(conflicts))
+    return InboundPorts(tuple(ports.values()), tuple(conflicts))
 
 
 @derived
@@ -144,13 +158,13 @@ def inbound_settings(view: View, workload: Workload) -> InboundSettings:
     )
 
 
-def _instances(view: View, workload: Workload) -> Iterator[InboundPort]:
+def _service_ports(view: View, workload: Workload) -> Iterator[InboundPort]:
     scope = workload.scope
     pattern = _stat_pattern(view)
     uncaptured = scope.interception is Interception.NONE
-    for instance in instances(view, workload):
+    for instance in workload_instances(view, workload):
         endpoint, port = instance.endpoint, instance.port
-        # Behind NAT it is registered at an address that nobody can listen at.
+        # Behind NAT an endpoint is registered at an address that the workload does not have.
         address = endpoint.address if endpoint.address in workload.ip_addresses else workload.ip_addresses[0]
         if port.protocol is Protocol.UDP or (uncaptured and not _may_listen(scope, address, endpoint.port)):
             continue
@@ -178,8 +192,8 @@ def _ingress(config: Config, workload: Workload) -> Iterator[InboundPort]:
         if port is None:
             continue
         bind = listener.bind or _own_address(workload)
-        own = listener.capture_mode == api.CaptureMode.NONE or scope.interception is Interception.NONE
-        if own and _is_privileged(scope, port.number):
+        uncaptured = listener.capture_mode == api.CaptureMode.NONE or scope.interception is Interception.NONE
+        if uncaptured and _is_privileged(scope, port.number):
             continue
         yield InboundPort(
             number=port.number,
@@ -187,14 +201,14 @@ def _ingress(config: Config, workload: Workload) -> Iterator[InboundPort]:
             host=f"{config.name}.{config.namespace}",
             service_port=port.number,
             bind=bind,
-            listen=bind if own else "",
+            listen=bind if uncaptured else "",
             ingress=(config.key, index),
             config=config.key,
         )
 
 
 def _own_address(workload: Workload) -> str:
-    """An address of the workload that others reach; the wildcard if it has none."""
+    """The first address of the workload that other hosts can reach; the wildcard address if it has none."""
     for text in workload.ip_addresses:
         ip = ipaddress.ip_address(text)
         if not (ip.is_loopback or ip.is_link_local or ip.is_multicast or ip.is_unspecified):
@@ -203,12 +217,12 @@ def _own_address(workload: Workload) -> str:
 
 
 def _may_listen(scope: OutboundScope, address: str, port: int) -> bool:
-    """Whether a proxy can listen at its workload's address while the application listens on the loopback address.
+    """True if a proxy can listen at its workload's address while the application listens on the loopback address.
 
-    Where both are the same there is no room for a proxy: clients reach the application directly.
+    If both are the same, the proxy can't listen: clients reach the application directly.
     """
     return address != scope.loopback and not _is_privileged(scope, port)
 
 
 def _is_privileged(scope: OutboundScope, port: int) -> bool:
-    return scope.is_on("UNPRIVILEGED_POD") and port < PRIVILEGED
+    return scope.is_on("UNPRIVILEGED_POD") and port < FIRST_UNPRIVILEGED_PORT

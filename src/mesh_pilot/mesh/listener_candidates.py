@@ -1,8 +1,8 @@
-"""Who wants a place on which outbound listener: the ports of the services behind a sidecar's egress listeners.
+"""Candidates for outbound listeners: the ports of the services behind a sidecar's egress listeners.
 
-HTTP services of a port want the wildcard listener and are told apart by their host header; TCP services want one at
-each of their addresses, or the wildcard one where they have none. A Sidecar's egress listener with a port has that
-port alone. Only heads are read: services' ports and addresses, VirtualServices' hosts.
+HTTP services of a port want the wildcard listener, whose route table tells them apart by Host header. TCP services want
+a listener at each of their addresses, or the wildcard listener if they have none. A Sidecar's egress listener with a
+port has only that port. Of VirtualServices only the hosts are read, so that edits of routes change no candidate.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.net import UNIX_PREFIX, is_ip
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import UNSPECIFIED, Port, Protocol, Resolution, Service, ServiceKey
+from mesh_pilot.world.indexes import VirtualServiceMeta
 from mesh_pilot.world.names import host_matches
-from mesh_pilot.world.view import View, VirtualServiceHead
+from mesh_pilot.world.view import View
 
 Order = tuple[int, tuple[bool, datetime, str, str], int]
-"""By which spots come: place of the egress listener, precedence of the service, and place among its own."""
+"""The order of candidates: index of the egress listener, precedence of the service, index among its candidates."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -41,21 +42,21 @@ class TcpMember:
 
     service: ServiceKey
     port: int
-    """The listener's port, by which routes match."""
+    """The listener's port, which routes match."""
     cluster_port: int
-    """The service's port that connections go to."""
+    """The service port that connections go to."""
     protocol: Protocol
     cidr: str = ""
-    """The addresses that mean this service, where the listener has others too."""
+    """The service's addresses, if other services share the listener."""
     by_name: bool = False
-    """Told apart by TLS server name, because it has no address of its own."""
+    """True if TLS server names tell it apart, because it has no address that only it has."""
     virtual_services: tuple[ConfigKey, ...] = ()
-    """Those that may have tls or tcp routes for it, in order of precedence."""
+    """VirtualServices that may have tls or tcp routes for it, in order of precedence."""
 
 
 @attrs.frozen
 class ListenerCandidate:
-    """A service port that wants a place on a listener."""
+    """A service port that wants to be on a listener."""
 
     order: Order
     bind: str
@@ -65,9 +66,9 @@ class ListenerCandidate:
     protocol: Protocol
     bind_to_port: bool
     is_own: bool
-    """Whether the listener is at an address of the service's: few others want a place there."""
+    """True if the listener is at an address of the service: few other services want that listener."""
     member: TcpMember | None = None
-    """What it is there as; None: HTTP."""
+    """None: HTTP."""
 
     @property
     def name(self) -> str:
@@ -75,31 +76,31 @@ class ListenerCandidate:
 
     @property
     def egress(self) -> int:
-        """The place of its egress listener."""
+        """The index of its egress listener."""
         return self.order[0]
 
 
 def has_port(egress: Egress) -> bool:
-    """Whether an egress listener has its own port (or socket), and not those of its services."""
+    """True if an egress listener declares a port (or socket); otherwise it has the ports of its services."""
     return bool(egress.port) or egress.bind.startswith(UNIX_PREFIX)
 
 
-def listener_candidates(view: View, scope: OutboundScope, bucket: int) -> Iterator[ListenerCandidate]:
-    """What the services in a bucket of a scope want, in order."""
-    for at, egress in enumerate(egress_listeners(view, scope)):
-        yield from _Wanted(view, scope, egress, at, bucket).candidates()
+def listener_candidates(view: View, scope: OutboundScope, shard: int) -> Iterator[ListenerCandidate]:
+    """The candidates of the services in a shard of a scope, in order."""
+    for index, egress in enumerate(egress_listeners(view, scope)):
+        yield from _EgressCandidates(view, scope, egress, index, shard).candidates()
 
 
-class _Wanted:
-    """What the services of a bucket want that are behind one egress listener."""
+class _EgressCandidates:
+    """The candidates of the services in a shard that are behind one egress listener."""
 
-    def __init__(self, view: View, scope: OutboundScope, egress: Egress, at: int, bucket: int) -> None:
+    def __init__(self, view: View, scope: OutboundScope, egress: Egress, index: int, shard: int) -> None:
         self._view = view
         self._scope = scope
         self._egress = egress
-        self._at = at
-        self._bucket = bucket
-        self._routes: _RouteHeads | None = None
+        self._index = index
+        self._shard = shard
+        self._routes: _VirtualServicesByHost | None = None
         self._bind_to_port = egress.capture_none or scope.interception is Interception.NONE
         self._unprivileged = scope.is_on("UNPRIVILEGED_POD")
 
@@ -107,15 +108,15 @@ class _Wanted:
         egress = self._egress
         if has_port(egress) and not self._may_bind(egress.port):
             return
-        for service in egress_services(self._view, self._scope, egress, self._bucket):
+        for service in egress_services(self._view, self._scope, egress, self._shard):
             order = precedence(self._view, service)
-            for count, (address, port, protocol, bind) in enumerate(self._places(service)):
-                spot = self._spot(service, address, port, protocol, bind, (self._at, order, count))
-                if spot is not None:
-                    yield spot
+            for count, (address, port, protocol, bind) in enumerate(self._bindings(service)):
+                candidate = self._candidate(service, address, port, protocol, bind, (self._index, order, count))
+                if candidate is not None:
+                    yield candidate
 
-    def _places(self, service: Service) -> Iterator[tuple[str, int, Protocol, str]]:
-        """Address of the service, port, protocol, and where to bind (empty text: as protocol and address have it)."""
+    def _bindings(self, service: Service) -> Iterator[tuple[str, int, Protocol, str]]:
+        """Service address, port, protocol, and address to bind (empty: protocol and service address decide)."""
         egress, scope = self._egress, self._scope
         loopback = scope.loopback if self._bind_to_port else ""
         for address in self._addresses(service):
@@ -131,7 +132,7 @@ class _Wanted:
         return not (self._bind_to_port and self._unprivileged and 0 < port < 1024)
 
     def _addresses(self, service: Service) -> tuple[str, ...]:
-        """The addresses that clients know a service by; UNSPECIFIED for none."""
+        """The addresses by which clients know a service; UNSPECIFIED if it has none."""
         if service.addresses:
             return service.addresses
         if service.auto_address and self._scope.auto_addresses:
@@ -139,9 +140,9 @@ class _Wanted:
         return (UNSPECIFIED,)
 
     def _binds(self, service: Service, address: str, port: Port, bind: str) -> tuple[str, ...]:
-        """Where the listeners of a service port are; empty text: as the protocol has it.
+        """The addresses to bind for a service port; an empty one follows from the protocol.
 
-        A headless TCP service has one at each endpoint, because that is what its clients connect to.
+        A headless TCP service has a listener at each endpoint, because its clients connect to endpoints.
         """
         headless = address == UNSPECIFIED and service.resolution is Resolution.PASSTHROUGH
         if bind or not headless or port.protocol.is_http:
@@ -151,7 +152,7 @@ class _Wanted:
             return (bind,)
         return tuple(a for a in addresses if is_ip(a))
 
-    def _spot(
+    def _candidate(
         self, service: Service, address: str, port: int, protocol: Protocol, bind: str, order: Order
     ) -> ListenerCandidate | None:
         wildcard = self._scope.wildcard
@@ -183,33 +184,33 @@ class _Wanted:
         )
 
     def _virtual_services(self, host: str) -> tuple[ConfigKey, ...]:
-        where = (self._view, self._scope, self._egress)
+        key = (self._view, self._scope, self._egress)
         if host.startswith("*"):
-            return _RouteHeads(all_egress_virtual_services(*where)).for_host(host)
+            return _VirtualServicesByHost(all_egress_virtual_services(*key)).for_host(host)
         if self._routes is None:
-            self._routes = _RouteHeads(egress_virtual_services(*where, self._bucket))
+            self._routes = _VirtualServicesByHost(egress_virtual_services(*key, self._shard))
         return self._routes.for_host(host)
 
 
-class _RouteHeads:
-    """VirtualServices by the services' hosts that they cover."""
+class _VirtualServicesByHost:
+    """VirtualServices, found by the host of a service."""
 
-    def __init__(self, heads: Iterable[VirtualServiceHead]) -> None:
+    def __init__(self, metas: Iterable[VirtualServiceMeta]) -> None:
         self._order: dict[ConfigKey, int] = {}
         self._exact: Mapping[str, list[ConfigKey]] = defaultdict(list)
         self._wildcards: list[tuple[str, ConfigKey]] = []
-        for head in heads:
-            self._order[head.key] = len(self._order)
-            for host in head.hosts:
+        for meta in metas:
+            self._order[meta.key] = len(self._order)
+            for host in meta.hosts:
                 if host.startswith("*"):
-                    self._wildcards.append((host, head.key))
+                    self._wildcards.append((host, meta.key))
                 else:
-                    self._exact[host].append(head.key)
+                    self._exact[host].append(meta.key)
 
     def for_host(self, host: str) -> tuple[ConfigKey, ...]:
-        return tuple(sorted(set(self._found(host)), key=self._order.__getitem__))
+        return tuple(sorted(set(self._matching(host)), key=self._order.__getitem__))
 
-    def _found(self, host: str) -> Iterator[ConfigKey]:
+    def _matching(self, host: str) -> Iterator[ConfigKey]:
         if host.startswith("*"):
             yield from (k for h, keys in self._exact.items() if host_matches(h, host) for k in keys)
         else:

@@ -1,8 +1,7 @@
-"""Locality load balancing: which endpoints a client prefers, by where both are.
+"""Locality load balancing: which endpoints a client prefers, by the localities of both.
 
 Rules: Istio's LocalityLoadBalancerSetting (distribute, failover, failoverPriority); Envoy's priorities and locality
-weights. What a client prefers is worked out for its place first, to a small value: clients for which it is the same
-share endpoints' bytes.
+weights. The preference of a client is a small value: clients with equal preferences share encoded endpoints.
 """
 
 from __future__ import annotations
@@ -28,67 +27,67 @@ ANY = "*"
 
 @attrs.frozen(cache_hash=True)
 class Distribution:
-    """So much of the traffic to each group of localities; others get none."""
+    """A percentage of traffic for each group of localities; other localities get none."""
 
-    shares: tuple[tuple[str, int], ...]
-    """Locality pattern -> percent."""
+    percentages: tuple[tuple[str, int], ...]
+    """By locality pattern."""
 
 
 @attrs.frozen(cache_hash=True)
 class Failover:
-    """The nearest first: same subzone, zone, region, then the region to fail over to, then all others."""
+    """Nearest first: the same subzone, zone, region, then the failover region, then all others."""
 
     locality: Locality
     regions: tuple[str, ...]
-    """Where to fail over to from this region; empty: all other regions are equal."""
+    """The failover region; empty: all other regions are equal."""
     within_region: bool = True
-    """Whether zones and subzones count (else a region is one, and Envoy itself prefers the zone)."""
+    """False if a region is one priority, in which Envoy itself prefers the zone."""
 
 
 @attrs.frozen(cache_hash=True)
 class LabelPriority:
-    """Those first that have the most labels, in their order, as wanted."""
+    """Endpoints first that match the most labels, in the order of the labels."""
 
     labels: tuple[tuple[str, str], ...]
 
 
 Preference = Distribution | Failover | LabelPriority | None
-"""None: all are equal."""
+"""None: all endpoints are equal."""
 
 
 def preference(
-    setting: api.LocalityLoadBalancerSetting | None, place: ProxyLocality, detects_outliers: bool
+    setting: api.LocalityLoadBalancerSetting | None, client: ProxyLocality, detects_outliers: bool
 ) -> Preference:
-    """What a client at a place prefers.
+    """The preference of a client.
 
-    Failover needs outlier detection: without it Envoy would never find an endpoint bad enough to leave.
+    Failover needs outlier detection: without it Envoy would never consider an endpoint unhealthy.
     """
     if setting is None:
         return None
     if setting.distribute:
-        if place.locality == NOWHERE:
+        if client.locality == NOWHERE:
             return None
         for rule in setting.distribute:
-            if matches(place.locality, rule.from_):
+            if matches(client.locality, rule.from_):
                 return Distribution(tuple(sorted(rule.to.items())))
         return None
     if not detects_outliers:
         return None
-    return _failover(place, setting.failover_priority, [(f.from_, f.to) for f in setting.failover])
+    return _failover(client, setting.failover_priority, [(f.from_, f.to) for f in setting.failover])
 
 
 def zone_aware_preference(
-    setting: api.ZoneAwareLoadBalancerSetting, place: ProxyLocality, detects_outliers: bool
+    setting: api.ZoneAwareLoadBalancerSetting, client: ProxyLocality, detects_outliers: bool
 ) -> Preference:
-    """The same under zone aware load balancing: a region is one priority, in which Envoy prefers its own zone."""
+    """The preference under zone aware load balancing: a region is one priority, in which Envoy prefers its zone."""
     if not detects_outliers:
         return None
-    found = _failover(place, setting.failover_priority, [(f.from_, f.to) for f in setting.failover])
+    found = _failover(client, setting.failover_priority, [(f.from_, f.to) for f in setting.failover])
     return attrs.evolve(found, within_region=False) if isinstance(found, Failover) else found
 
 
 def matches(locality: Locality, pattern: str) -> bool:
-    """Whether a locality is covered by ``region/zone/subzone``, each part possibly ``*`` or left out."""
+    """True if a locality matches ``region/zone/subzone``, each part possibly ``*`` or omitted."""
     region, zone, subzone = Locality.parse(pattern)
     return (
         region in (ANY, locality.region) and zone in (ANY, "", locality.zone) and subzone in (ANY, "", locality.subzone)
@@ -96,13 +95,13 @@ def matches(locality: Locality, pattern: str) -> bool:
 
 
 def label_of(endpoint: Endpoint, key: str) -> str:
-    """A label of an endpoint, with those of its topology filled in; empty if it has none such."""
+    """A label of an endpoint, or of its topology; empty if it lacks the label."""
     value = endpoint.labels.get(key)
     return value if value is not None else topology(endpoint.locality, endpoint.network).get(key, "")
 
 
 def topology(locality: Locality, network: str, cluster_id: str = "") -> dict[str, str]:
-    """The labels that say where something runs."""
+    """The topology labels of a locality, network and cluster."""
     found = {
         REGION_LABEL: locality.region,
         ZONE_LABEL: locality.zone,
@@ -113,11 +112,11 @@ def topology(locality: Locality, network: str, cluster_id: str = "") -> dict[str
     return {k: v for k, v in found.items() if v}
 
 
-# -- what it does to endpoints
+# -- effect on endpoints
 
 
 def failover_level(wanted: Failover, locality: Locality) -> int:
-    """How far away a locality is: 0 is nearest."""
+    """The distance of a locality: 0 is nearest."""
     own = wanted.locality
     if locality.region == own.region:
         if not wanted.within_region or locality == own:
@@ -127,7 +126,7 @@ def failover_level(wanted: Failover, locality: Locality) -> int:
 
 
 def label_level(wanted: LabelPriority, endpoint: Endpoint) -> int:
-    """How many of the labels, from the last, an endpoint lacks after its first mismatch: 0 has them all."""
+    """The number of labels from the first mismatch on: 0 if an endpoint matches all."""
     for i, (key, value) in enumerate(wanted.labels):
         if label_of(endpoint, key) != value:
             return len(wanted.labels) - i
@@ -135,31 +134,31 @@ def label_level(wanted: LabelPriority, endpoint: Endpoint) -> int:
 
 
 def distributed_weights(wanted: Distribution, groups: Sequence[tuple[Locality, int]]) -> list[int | None]:
-    """The weight of each locality, given those it has by its endpoints; None for one that gets no traffic."""
+    """The weight of each locality, given the weight of its endpoints; None for one without traffic."""
     result: list[int | None] = [None] * len(groups)
-    left = set(range(len(groups)))
-    for pattern, share in wanted.shares:
-        chosen = [i for i in sorted(left) if matches(groups[i][0], pattern)]
-        left.difference_update(chosen)
+    remaining = set(range(len(groups)))
+    for pattern, percentage in wanted.percentages:
+        chosen = [i for i in sorted(remaining) if matches(groups[i][0], pattern)]
+        remaining.difference_update(chosen)
         total = sum(groups[i][1] for i in chosen)
         for i in chosen:
             weight = groups[i][1]
-            result[i] = math.ceil(weight * share / total) or weight
+            result[i] = math.ceil(weight * percentage / total) or weight
     return result
 
 
-def _failover(place: ProxyLocality, by_labels: Sequence[str], regions: Iterable[tuple[str, str]]) -> Preference:
+def _failover(client: ProxyLocality, by_labels: Sequence[str], regions: Iterable[tuple[str, str]]) -> Preference:
     if by_labels:
-        own = {**dict(place.labels), **topology(place.locality, place.network, place.cluster_id)}
+        own = {**dict(client.labels), **topology(client.locality, client.network, client.cluster_id)}
         return LabelPriority(tuple(_wanted_label(label, own) for label in by_labels))
-    if place.locality == NOWHERE:
+    if client.locality == NOWHERE:
         return None
-    targets = tuple(to for origin, to in regions if origin == place.locality.region)
-    return Failover(place.locality, targets[:1])
+    targets = tuple(to for origin, to in regions if origin == client.locality.region)
+    return Failover(client.locality, targets[:1])
 
 
 def _wanted_label(text: str, own: Mapping[str, str]) -> tuple[str, str]:
-    """``label`` (the client's own value is wanted) or ``label=value``."""
+    """A label and the value to match: of ``label`` the client's own, or that of ``label=value``."""
     key, equals, value = text.partition("=")
     return (key, value if equals else own.get(key, ""))
 
@@ -167,7 +166,7 @@ def _wanted_label(text: str, own: Mapping[str, str]) -> tuple[str, str]:
 def locality_setting(
     load_balancer: api.LoadBalancerSettings | None, defaults: ClusterDefaults
 ) -> api.LocalityLoadBalancerSetting | None:
-    """The locality load balancing that applies: the rule's, else the mesh's; None where it is off."""
+    """The locality load balancing that applies: the rule's, else the mesh's; None if it is disabled."""
     own = load_balancer.locality_lb_setting if load_balancer else None
     setting = defaults.locality if own is None else own
     if setting is None or setting.enabled is False or zone_aware_setting(load_balancer, defaults) is not None:
@@ -178,7 +177,7 @@ def locality_setting(
 def zone_aware_setting(
     load_balancer: api.LoadBalancerSettings | None, defaults: ClusterDefaults
 ) -> api.ZoneAwareLoadBalancerSetting | None:
-    """Zone aware load balancing, if it is on (it is only where somebody says so); it takes the place of locality's."""
+    """Zone aware load balancing, if enabled (by default it is not). It replaces locality load balancing."""
     if load_balancer is not None and load_balancer.zone_aware_lb_setting is not None:
         own = load_balancer.zone_aware_lb_setting
         return None if own.enabled is False else own

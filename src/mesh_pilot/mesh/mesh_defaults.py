@@ -1,5 +1,4 @@
-"""The mesh-wide settings that clusters depend on, apart from the rest of the mesh config: an edit of access logs
-leaves every cluster alone."""
+"""The settings of the mesh config that clusters depend on, so that an edit of other settings changes no cluster."""
 
 from __future__ import annotations
 
@@ -18,15 +17,15 @@ class ClusterDefaults:
     connect_timeout: timedelta
     tcp_keepalive: api.ConnectionPoolSettingsTcpSettingsTcpKeepalive | None
     h2_upgrade: bool
-    """Speak HTTP/2 to every HTTP port unless a rule says otherwise."""
+    """Use HTTP/2 for every HTTP port, unless a DestinationRule overrides it."""
     auto_mtls: bool
     dns_refresh_rate: timedelta
     locality: api.LocalityLoadBalancerSetting | None
     zone_aware: api.ZoneAwareLoadBalancerSetting | None
     tls: mesh_api.MeshConfigTlsConfig | None
-    """Versions and ciphers of TLS to others than the mesh's proxies (``meshMTLS`` is for what those accept)."""
+    """Versions and ciphers of TLS with peers outside the mesh (``meshMTLS`` applies to the mesh's proxies)."""
     verify_certificates: bool
-    """Trust the operating system's roots, rather than everybody, where a rule asks for TLS and names no roots."""
+    """Verify with the operating system's roots, instead of not at all, if a rule has TLS without roots."""
     inbound_stat_name: str
     outbound_stat_name: str
     trust_domain: str
@@ -35,7 +34,7 @@ class ClusterDefaults:
 
 @derived
 def cluster_defaults(view: View) -> ClusterDefaults:
-    """What of the mesh config clusters depend on."""
+    """The mesh config's settings for clusters."""
     mesh = view.mesh()
     return ClusterDefaults(
         connect_timeout=mesh.connect_timeout or timedelta(seconds=10),

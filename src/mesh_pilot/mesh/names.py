@@ -1,4 +1,4 @@
-"""Names that bind resources to each other: clusters, and the secrets they and listeners refer to.
+"""Names of clusters, listeners, secrets and statistics.
 
 Spelled as Istio spells them, because dashboards, EnvoyFilters and people match on them.
 """
@@ -8,25 +8,27 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
+from mesh_pilot.model.service import Port, Service
+
 BLACK_HOLE = "BlackHoleCluster"
-"""A cluster without endpoints: what is sent there fails."""
+"""A cluster without endpoints: requests and connections to it fail."""
 PASSTHROUGH = "PassthroughCluster"
-"""Wherever the client was going."""
+"""The cluster for the client's original destination."""
 INBOUND_PASSTHROUGH_V4 = "InboundPassthroughClusterIpv4"
 INBOUND_PASSTHROUGH_V6 = "InboundPassthroughClusterIpv6"
 
 CREDENTIAL_PREFIX = "kubernetes://"
-"""Secrets named by ``credentialName``."""
+"""Begins the names of secrets named by ``credentialName``."""
 ROOTS_SUFFIX = "-cacert"
-"""Ends the name of the secret with the roots that belong to a ``credentialName``."""
+"""Ends the name of the secret with the roots of a ``credentialName``."""
 FILE_CERTIFICATE_PREFIX = "file-cert:"
 FILE_ROOTS_PREFIX = "file-root:"
 
 HTTP_RBAC = "envoy.filters.http.rbac"
-"""The HTTP filter that carries out AuthorizationPolicies; its dynamic metadata is under this name."""
+"""The HTTP filter that enforces AuthorizationPolicies; its dynamic metadata has this name."""
 DRY_RUN_ALLOW = "istio_dry_run_allow_"
 DRY_RUN_DENY = "istio_dry_run_deny_"
-"""Prefixes of the dynamic metadata of policies in dry run."""
+"""Prefixes of the dynamic metadata of dry-run policies."""
 
 
 class Direction(StrEnum):
@@ -42,7 +44,7 @@ class ClusterName(NamedTuple):
 
     direction: Direction
     port: int
-    """The service port's number; for inbound the port that the workload listens on."""
+    """The service port; for inbound clusters the workload port."""
     subset: str = ""
     host: str = ""
 
@@ -51,7 +53,7 @@ class ClusterName(NamedTuple):
 
     @property
     def sni(self) -> str:
-        """The same name in letters that a server name may have: how mTLS between proxies names its target."""
+        """The same name in characters that a server name may have: the SNI of mTLS between proxies."""
         return f"{self.direction}_.{self.port}_.{self.subset}_.{self.host}"
 
 
@@ -71,7 +73,7 @@ def outbound_sni(host: str, port: int, subset: str = "") -> str:
 
 
 def is_sni(name: str) -> bool:
-    """Whether a cluster's name is spelled as a server name, as the clusters of AUTO_PASSTHROUGH gateways are."""
+    """True if a cluster's name is spelled as a server name, like the clusters of AUTO_PASSTHROUGH gateways."""
     return name.startswith(f"{Direction.OUTBOUND}_.")
 
 
@@ -96,15 +98,50 @@ def credential_roots(name: str) -> str:
 
 
 def file_certificate(chain: str, key: str) -> str:
-    """The secret for a certificate chain and key that lie in files beside the proxy."""
+    """The secret for a certificate chain and key in files of the proxy's host."""
     return f"{FILE_CERTIFICATE_PREFIX}{chain}~{key}"
 
 
 def file_roots(path: str) -> str:
-    """The secret for roots that lie in a file beside the proxy."""
+    """The secret for root certificates in a file of the proxy's host."""
     return FILE_ROOTS_PREFIX + path
 
 
 def listener_name(bind: str, port: int) -> str:
     """``10.1.1.1_8080``."""
     return f"{bind}_{port}"
+
+
+def outbound_stat_name(pattern: str, service: Service, port: Port, subset: str) -> str:
+    """The stat name of an outbound cluster by the pattern of MeshConfig ``outboundClusterStatName``.
+
+    Empty for an empty pattern: the stat name is then the cluster's name.
+    """
+    return _filled_pattern(pattern, service, port).replace("%SUBSET_NAME%", subset)
+
+
+def inbound_stat_name(pattern: str, service: Service, port: Port) -> str:
+    """The stat name of an inbound cluster by the pattern of MeshConfig ``inboundClusterStatName``."""
+    return _filled_pattern(pattern, service, port).replace("%SUBSET_NAME%", "")
+
+
+def _filled_pattern(pattern: str, service: Service, port: Port) -> str:
+    if "%" not in pattern:
+        return pattern
+    values = {
+        "%SERVICE%": _short_name(service),
+        "%SERVICE_NAME%": service.host.partition(".")[0],
+        "%SERVICE_FQDN%": service.host,
+        "%SERVICE_PORT%": str(port.number),
+        "%SERVICE_PORT_NAME%": port.name,
+        "%TARGET_PORT%": str(port.target_port or port.number),
+    }
+    for variable, value in values.items():
+        pattern = pattern.replace(variable, value)
+    return pattern
+
+
+def _short_name(service: Service) -> str:
+    """``reviews.shop`` of a service with a namespaced name, else the host."""
+    name = service.host.partition(".")[0]
+    return f"{name}.{service.namespace}" if service.namespaced_name else service.host

@@ -1,6 +1,6 @@
-"""Several networks: endpoints that a client cannot reach directly are reached through their network's gateways.
+"""Multiple networks: clients reach endpoints of other networks through the gateways of these networks.
 
-Rules: Istio's MeshNetworks. Gateways pass connections on by SNI, so only endpoints with mesh mTLS can be reached so.
+Rules: Istio's MeshNetworks. Gateways forward connections by SNI, so only endpoints with mesh mTLS can be reached.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ class Networks:
 
     gateways: Mapping[str, tuple[Gateway, ...]] = attrs.field(factory=dict)
     ranges: tuple[tuple[IpNetwork, str], ...] = ()
-    """Addresses that belong to a network, narrowest range first."""
+    """The address ranges of networks, narrowest first."""
     registry_network: str = ""
-    """The network that a registry's endpoints are in, if nothing else is said."""
+    """The default network of a registry's endpoints."""
 
     @property
     def scale(self) -> int:
-        """What to multiply weights by so that they can be divided evenly among any network's gateways."""
+        """A factor for weights, so that they can be divided evenly among any network's gateways."""
         return math.lcm(*(len(g) for g in self.gateways.values()))
 
     def of(self, endpoint: Endpoint) -> str:
-        """The network of an endpoint: its own word, else by its address, else by registry; empty when unknown."""
+        """The network of an endpoint: as declared, else by address, else by registry; empty if unknown."""
         if endpoint.network:
             return endpoint.network
         try:
@@ -51,14 +51,14 @@ class Networks:
 
 
 @derived
-def networks(view: View, registry: str) -> Networks | None:
-    """The mesh's networks as they are for services of a registry (by name, in whatever case; empty: none).
+def networks_with_gateways(view: View, registry: str) -> Networks | None:
+    """The mesh's networks for services of a registry (name, case-insensitive; empty: none).
 
-    None where no network has a gateway, so that everything is reached directly.
+    None if no network has a gateway: all endpoints are then reached directly.
     """
     gateways: dict[str, tuple[Gateway, ...]] = {}
     ranges: list[tuple[IpNetwork, str]] = []
-    own = ""
+    registry_network = ""
     for name, network in sorted(view.networks().networks.items()):
         found: list[Gateway] = []
         for gateway in network.gateways:
@@ -70,25 +70,25 @@ def networks(view: View, registry: str) -> Networks | None:
             gateways[name] = tuple(sorted(set(found)))
         ranges += ((ipaddress.ip_network(e.from_cidr, strict=False), name) for e in network.endpoints if e.from_cidr)
         if registry and any((e.from_registry or "").lower() == registry.lower() for e in network.endpoints):
-            own = own or name
+            registry_network = registry_network or name
     if not gateways:
         return None
     ranges.sort(key=lambda r: (-r[0].prefixlen, str(r[0])))
-    return Networks(gateways, tuple(ranges), own)
+    return Networks(gateways, tuple(ranges), registry_network)
 
 
 def through_gateways(weights: Mapping[tuple[Gateway, ...], int]) -> list[tuple[Gateway, int]]:
-    """Each gateway with the weight of what is behind it, given the weight behind each network's gateways."""
-    shares: dict[Gateway, int] = defaultdict(int)
+    """Gateways with weights, given the weight of the endpoints behind each network's gateways."""
+    divided: dict[Gateway, int] = defaultdict(int)
     for gateways, weight in weights.items():
         for gateway in gateways:
-            shares[gateway] += weight // len(gateways)
-    return [(gateway, share) for gateway, share in sorted(shares.items()) if share]
+            divided[gateway] += weight // len(gateways)
+    return [(gateway, weight) for gateway, weight in sorted(divided.items()) if weight]
 
 
 @derived
 def _service_gateways(view: View, host: str, port: int) -> tuple[Gateway, ...]:
-    """A network's gateways given as a service of the registry: its endpoints for a port."""
+    """The gateways of a network declared by a service of the registry: its endpoints for a port."""
     found: list[Gateway] = []
     for service in view.services_named(host):
         declared = service.port(port)

@@ -1,4 +1,4 @@
-"""Names that stand in more than one of many sets, worked out from what changed since the last look."""
+"""Finds names that occur in more than one of many sets, from the changes since the last call."""
 
 from __future__ import annotations
 
@@ -9,24 +9,26 @@ from mesh_pilot.world.view import View
 
 
 class OverlapIndex:
-    """What the sets were at the last look, and which names were in more than one of them.
+    """The sets of the last call, and the names that occurred in more than one of them.
 
-    A derived value may keep one (``ledger_of(view, ...)``): what ``shared`` answers depends on its argument alone, the
-    state only makes the answer cheap. ``in`` speaks of the argument of the last ``shared``: ask it right after.
+    The result of ``shared`` depends on its argument alone: the state only makes it cheap. ``in`` refers to the argument
+    of the last ``shared``, and must be used right after it.
     """
 
     def __init__(self) -> None:
         self._sets: dict[int, frozenset[str]] = {}
-        self._every: set[str] = set()
-        self._more: dict[str, int] = {}
-        """In how many sets more than one the others are."""
+        self._all: set[str] = set()
+        self._extra: dict[str, int] = {}
+        """For names in several sets: the number of sets after the first."""
 
     def __repr__(self) -> str:
-        return f"<Ledger {len(self._every)} names in {len(self._sets)} sets, {len(self._more)} in several>"
+        return f"<OverlapIndex {len(self._all)} names in {len(self._sets)} sets, {len(self._extra)} in several>"
 
     def shared(self, sets: Mapping[int, frozenset[str]]) -> frozenset[str]:
-        """The names in more than one of these sets. Costs what differs from the sets of the last call; a set is only
-        looked into where it is another object."""
+        """The names in more than one of these sets.
+
+        Costs the difference to the sets of the last call; a set that is the same object is not read.
+        """
         changed = [(key, names) for key, names in sets.items() if self._sets.get(key) is not names]
         for key in self._sets.keys() - sets.keys():
             self._remove(self._sets.pop(key))
@@ -38,29 +40,29 @@ class OverlapIndex:
             before = self._sets.get(key)
             self._add(names if before is None else names - before)
             self._sets[key] = names
-        return frozenset(self._more)
+        return frozenset(self._extra)
 
     def __contains__(self, name: str) -> bool:
-        """Whether a name was in any set at the last look."""
-        return name in self._every
+        """True if a name was in any set of the last call."""
+        return name in self._all
 
     def _add(self, names: frozenset[str]) -> None:
-        for name in () if self._every.isdisjoint(names) else self._every & names:
-            self._more[name] = self._more.get(name, 0) + 1
-        self._every |= names
+        for name in () if self._all.isdisjoint(names) else self._all & names:
+            self._extra[name] = self._extra.get(name, 0) + 1
+        self._all |= names
 
     def _remove(self, names: frozenset[str]) -> None:
-        stay = [name for name in names if name in self._more] if self._more else []
-        for name in stay:
-            self._more[name] -= 1
-            if not self._more[name]:
-                del self._more[name]
-        self._every -= names
-        self._every.update(stay)
+        still_used = [name for name in names if name in self._extra] if self._extra else []
+        for name in still_used:
+            self._extra[name] -= 1
+            if not self._extra[name]:
+                del self._extra[name]
+        self._all -= names
+        self._all.update(still_used)
 
 
 @derived
 def overlap_index(_: View, *__: object) -> OverlapIndex:
-    """A ledger for one derived value, by its name and key. Mutable, unlike other derived values: it is made once, and
-    only that derived value may use it."""
+    """The index of one derived value, by name and key. Unlike other derived values it is mutable: only that derived
+    value may use it."""
     return OverlapIndex()

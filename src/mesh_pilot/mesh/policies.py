@@ -1,4 +1,4 @@
-"""Whose connections a listener takes: the side it stands on, and the proxy that policies select."""
+"""The context of a listener: everything that policies, filters and access logs depend on, except what it serves."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ import attrs
 
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.proxy_config import METADATA
-from mesh_pilot.mesh.proxy.scope import Labels, OutboundScope, Workload
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
-from mesh_pilot.mesh.selection import selecting_labels
+from mesh_pilot.mesh.selection import Labels, selecting_labels
 from mesh_pilot.world.view import View
 
-SELECTING_KINDS = ("AuthorizationPolicy", "RequestAuthentication", "Telemetry", "WasmPlugin")
-"""Kinds that pick workloads by ``selector`` and shape their inbound listeners; EnvoyFilter has its own field."""
+SELECTING_KINDS = ("AuthorizationPolicy", "RequestAuthentication", "Telemetry", "WasmPlugin", "EnvoyFilter")
+"""Kinds that select workloads by labels and affect their inbound listeners."""
 
 
 class TrafficSide(StrEnum):
-    """Which way connections come."""
+    """The direction of connections."""
 
     OUTBOUND = "outbound"
-    """From the application beside the proxy."""
+    """From the proxy's application."""
     INBOUND = "inbound"
-    """To the application beside the proxy."""
+    """To the proxy's application."""
     GATEWAY = "gateway"
     """Through a router."""
 
 
 @attrs.frozen(cache_hash=True)
 class PolicyContext:
-    """What decides the policies for connections, besides what they are for."""
+    """Everything that the policies for connections depend on, except their destination."""
 
     side: TrafficSide
     namespace: str
     labels: Labels
     http10: bool = False
-    """HTTP/1.0 is accepted too (node metadata HTTP10)."""
+    """HTTP/1.0 is accepted, too (node metadata HTTP10)."""
     settings: str = ""
-    """What the proxy says of its own settings (see ``proxy_settings``)."""
+    """The proxy's own ProxyConfig (see ``proxy_settings``)."""
     on_demand: bool = False
-    """Requests may have to wait for their cluster."""
+    """True if requests may wait for their cluster."""
     spans: SpanSource = NO_SOURCE
-    """What spans say of the proxy."""
+    """What spans tell about the proxy."""
 
 
 def outbound_context(scope: OutboundScope, spans: SpanSource = NO_SOURCE) -> PolicyContext:
-    """``spans`` is for listeners of HTTP: others have no spans."""
+    """The context of outbound listeners; ``spans`` is for HTTP listeners, others send no spans."""
     settings = scope.meta(METADATA)
     return PolicyContext(
         TrafficSide.OUTBOUND, scope.namespace, scope.labels, accepts_http10(scope), settings, scope.on_demand, spans
@@ -54,7 +54,7 @@ def outbound_context(scope: OutboundScope, spans: SpanSource = NO_SOURCE) -> Pol
 
 
 def inbound_context(view: View, workload: Workload) -> PolicyContext:
-    """With those of the workload's labels that any policy selects by: replicas then have the same context."""
+    """The context of inbound listeners, with only the labels by which any policy selects: replicas share it."""
     selected = _policy_labels(view)
     labels = frozenset((k, v) for k, v in workload.labels if k in selected)
     scope = workload.scope
@@ -72,11 +72,9 @@ def gateway_context(workload: Workload) -> PolicyContext:
 
 @derived
 def _policy_labels(view: View) -> frozenset[str]:
-    """The label keys by which any policy picks workloads."""
-    specs = [c.spec for kind in SELECTING_KINDS for c in view.all_configs(kind)]
-    selected = {label for spec in specs for label in selecting_labels(spec)}
-    filters = (c.spec.workload_selector for c in view.all_configs("EnvoyFilter"))
-    return frozenset(selected | {label for s in filters if s for label in s.labels})
+    """The label keys by which any policy selects workloads."""
+    specs = (config.spec for kind in SELECTING_KINDS for config in view.all_configs(kind))
+    return frozenset(label for spec in specs for label in selecting_labels(spec))
 
 
 def accepts_http10(scope: OutboundScope) -> bool:

@@ -1,63 +1,81 @@
-"""Which policies are for a proxy: those of its namespace and of the root namespace that select it.
+"""Workload selection: which objects apply to a proxy.
 
-AuthorizationPolicy, RequestAuthentication and Telemetry have the same ways to select: labels, all of the namespace
-(of the root namespace: all of the mesh), or a Kubernetes Gateway by its name.
+Istio has three levels. An object without a selector applies to its namespace; one in the root namespace applies to the
+mesh; one with a selector applies to the workloads that have its labels. ``targetRefs`` select the proxies of a
+Kubernetes Gateway by name. Of kinds that combine, such as AuthorizationPolicy, all objects of all levels apply
+(``selected``); of others, such as Sidecar or PeerAuthentication, the oldest of a level (``oldest_general``,
+``oldest_selecting``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
-from mesh_pilot.api.istio.type.v1beta1 import PolicyTargetReference, WorkloadSelector
+from mesh_pilot.api.istio.type.v1beta1 import PolicyTargetReference
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.proxy.scope import Labels
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world.names import GATEWAY_NAME
 from mesh_pilot.world.view import View
 
+Labels = frozenset[tuple[str, str]]
+
 _GATEWAY = ("gateway.networking.k8s.io", "Gateway")
-
-
-class Selecting(Protocol):
-    """A spec that says which workloads it is for."""
-
-    selector: WorkloadSelector | None
-    target_ref: PolicyTargetReference | None
-    target_refs: list[PolicyTargetReference]
 
 
 @derived
 def selected(view: View, kind: str, namespace: str, labels: Labels) -> tuple[ConfigKey, ...]:
-    """The policies of a kind for a proxy, those of the root namespace first, then the oldest."""
-    return tuple(config.key for config in _candidates(view, kind, namespace) if selects(config, namespace, labels))
+    """The objects of a kind that apply to a proxy: those of the root namespace first, then the oldest."""
+    found = (c for where in dict.fromkeys((view.root_namespace, namespace)) for c in view.configs(kind, where))
+    return tuple(config.key for config in found if applies(config, namespace, labels))
 
 
-def selecting_labels(spec: Selecting) -> Iterator[str]:
-    """The label keys by which a policy picks workloads."""
-    if spec.selector is not None:
-        yield from spec.selector.match_labels
-    if spec.target_ref is not None or spec.target_refs:
+def oldest_general(view: View, kind: str, namespace: str) -> Config | None:
+    """The oldest object of a namespace without a selector."""
+    return next((config for config in view.configs(kind, namespace) if _is_general(config.spec)), None)
+
+
+def oldest_selecting(view: View, kind: str, namespace: str, labels: Labels) -> Config | None:
+    """The oldest object of a namespace with a selector that selects a workload of that namespace."""
+    found = (config for config in view.configs(kind, namespace) if not _is_general(config.spec))
+    return next((config for config in found if applies(config, namespace, labels)), None)
+
+
+def applies(config: Config, namespace: str, labels: Labels) -> bool:
+    """True if an object, of the root namespace or of a proxy's namespace, applies to a proxy with these labels."""
+    if targets := _targets(config.spec):
+        names = set(gateway_names(targets))
+        return config.namespace == namespace and any(k == GATEWAY_NAME and v in names for k, v in labels)
+    return _selector_labels(config.spec).items() <= labels
+
+
+def selecting_labels(spec: Any) -> Iterator[str]:
+    """The label keys by which an object selects workloads."""
+    yield from _selector_labels(spec)
+    if _targets(spec):
         yield GATEWAY_NAME
 
 
-def is_general(spec: Selecting) -> bool:
-    """Whether it is for all proxies of its namespace (of the root namespace: of the mesh)."""
-    return spec.target_ref is None and not spec.target_refs and not (spec.selector and spec.selector.match_labels)
+def gateway_names(targets: Iterable[PolicyTargetReference]) -> Iterator[str]:
+    """The Kubernetes Gateways among targets. Others (services, classes of gateways) are for waypoints, which a mesh of
+    sidecars lacks."""
+    return (target.name for target in targets if (target.group, target.kind) == _GATEWAY)
 
 
-def selects(config: Config, namespace: str, labels: Labels) -> bool:
-    """Whether a policy is for a proxy of a namespace with these labels; it is one of that or of the root namespace."""
-    spec: Selecting = config.spec
-    targets = [*([spec.target_ref] if spec.target_ref is not None else []), *spec.target_refs]
-    if targets:
-        # Others (services, classes of gateways) are for waypoints, which there are none of.
-        names = {target.name for target in targets if (target.group, target.kind) == _GATEWAY}
-        return config.namespace == namespace and any(k == GATEWAY_NAME and v in names for k, v in labels)
-    return spec.selector is None or spec.selector.match_labels.items() <= labels
+def _is_general(spec: Any) -> bool:
+    return not _targets(spec) and not _selector_labels(spec)
 
 
-def _candidates(view: View, kind: str, namespace: str) -> tuple[Config, ...]:
-    root = view.root_namespace
-    mesh = view.configs(kind, root)
-    return mesh if namespace == root else (*mesh, *view.configs(kind, namespace))
+def _selector_labels(spec: Any) -> Mapping[str, str]:
+    """The labels of ``selector`` or ``workloadSelector``; empty: every workload."""
+    if (selector := getattr(spec, "selector", None)) is not None:
+        labels: Mapping[str, str] = selector.match_labels
+        return labels
+    workload_selector = getattr(spec, "workload_selector", None)
+    return workload_selector.labels if workload_selector is not None else {}
+
+
+def _targets(spec: Any) -> list[PolicyTargetReference]:
+    target = getattr(spec, "target_ref", None)
+    targets: list[PolicyTargetReference] = getattr(spec, "target_refs", [])
+    return targets if target is None else [target, *targets]

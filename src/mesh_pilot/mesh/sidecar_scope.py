@@ -1,10 +1,10 @@
-"""What a sidecar may reach: the services and VirtualServices behind each egress listener of its scope.
+"""The services and VirtualServices that a sidecar may reach, by the egress listeners of its scope.
 
-Rules: Istio's Sidecar reference, and Pilot's choice where a host is visible more than once. Without a Sidecar there
-is one listener for everything that is visible to the proxy's namespace.
+Rules: Istio's Sidecar reference, and Pilot's choice if a host is visible more than once. Without a Sidecar there is
+one egress listener for everything that is visible to the proxy's namespace.
 
-Everything is kept by bucket of its host (see ``world.buckets``): what comes or goes costs its own bucket. A scope that
-a Sidecar narrows to few services has coarser buckets than the mesh.
+Everything is derived by shard of its host (see ``world.shards``): a change costs its own shard. A scope that a Sidecar
+narrows to few services has fewer, larger shards than the mesh.
 """
 
 from __future__ import annotations
@@ -21,17 +21,23 @@ from mesh_pilot.mesh.names import PASSTHROUGH, outbound
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Port, Protocol, Service
-from mesh_pilot.world.buckets import ALL, FULL, bits_for, bucket_of, buckets, parts
-from mesh_pilot.world.configs import WILD
-from mesh_pilot.world.names import host_covers, host_matches
-from mesh_pilot.world.view import View, VirtualServiceHead
-
-ANY_NAMESPACE = "*"
+from mesh_pilot.world.indexes import VirtualServiceMeta
+from mesh_pilot.world.names import OWN_NAMESPACE, PUBLIC, host_covers, host_matches
+from mesh_pilot.world.shards import (
+    ALL_HOSTS,
+    HOSTS_PER_SHARD,
+    WILDCARD_HOSTS,
+    all_shards,
+    shard_bits_for,
+    shard_of,
+    subshards,
+)
+from mesh_pilot.world.view import View
 
 
 @attrs.frozen(cache_hash=True)
 class Egress:
-    """One egress listener of a scope. ``index`` is its place in the Sidecar, -1 for the implied one for all."""
+    """One egress listener of a scope. ``index`` is that in the Sidecar, -1 for the implicit one for all services."""
 
     index: int
     port: int = 0
@@ -41,10 +47,10 @@ class Egress:
     bind: str = ""
     capture_none: bool = False
     """captureMode NONE: the application connects to the listener itself."""
-    hosts: tuple[tuple[str, str], ...] = ((ANY_NAMESPACE, "*"),)
-    """(namespace or ``*``, host pattern) as its ``hosts`` say, with ``.`` already the proxy's namespace."""
+    hosts: tuple[tuple[str, str], ...] = ((PUBLIC, "*"),)
+    """Its ``hosts`` as (namespace or ``*``, host pattern), with ``.`` replaced by the proxy's namespace."""
     excluded: tuple[tuple[str, str], ...] = ()
-    """The same, of the services that are not imported whatever ``hosts`` has."""
+    """The same for services that are never imported (``~namespace/host``)."""
 
 
 @derived
@@ -56,99 +62,98 @@ def egress_listeners(view: View, scope: OutboundScope) -> tuple[Egress, ...]:
     return tuple(_egress(view, i, e, scope) for i, e in enumerate(config.spec.egress))
 
 
-def scope_bits(view: View, scope: OutboundScope) -> int:
-    """How finely what a scope may reach is parted: as finely as the mesh, unless a Sidecar narrows it."""
+def scope_shard_bits(view: View, scope: OutboundScope) -> int:
+    """The scope has ``1 <<`` this many shards: as many as the mesh, unless a Sidecar narrows it."""
     listeners = egress_listeners(view, scope)
     if len(listeners) == 1 and listeners[0].index < 0:
-        return view.bits()
-    return _narrow_bits(view, scope.namespace, listeners)
+        return view.shard_bits()
+    return _narrow_shard_bits(view, scope.namespace, listeners)
 
 
-def scope_buckets(view: View, scope: OutboundScope) -> range:
-    """The buckets of what a scope may reach."""
-    return buckets(scope_bits(view, scope))
+def scope_shards(view: View, scope: OutboundScope) -> range:
+    """The shards of a scope."""
+    return all_shards(scope_shard_bits(view, scope))
 
 
-def visible_services(view: View, namespace: str, bucket: int) -> tuple[Service, ...]:
-    """Every service of a bucket that may be seen from a namespace; what is exported to it alone comes first, then by
-    age."""
-    return view.services_exported_to(namespace, bucket) + view.services_exported_to(ANY_NAMESPACE, bucket)
+def visible_services(view: View, namespace: str, shard: int) -> tuple[Service, ...]:
+    """The services of a shard that a namespace may see: those exported to it by name, then public ones, each by age."""
+    return view.services_exported_to(namespace, shard) + view.services_exported_to(PUBLIC, shard)
 
 
 Precedence = tuple[bool, datetime, str, str]
 
 
 def precedence(view: View, service: Service) -> Precedence:
-    """By which the services that a scope may reach are in order."""
-    public = ANY_NAMESPACE in (service.export_to or default_service_export(view))
+    """The sort key of the services of a scope."""
+    public = PUBLIC in (service.export_to or default_service_export(view))
     return (public, *service.order)
 
 
 @derived
-def visible_virtual_services(view: View, namespace: str, gateway: str) -> tuple[VirtualServiceHead, ...]:
-    """VirtualServices bound to a gateway that a namespace may see, in order of precedence: private ones of the
-    namespace, those exported to it by name, then public ones, each by age."""
+def visible_virtual_services(view: View, namespace: str, gateway: str) -> tuple[VirtualServiceMeta, ...]:
+    """The VirtualServices of a gateway that a namespace may see, in order of precedence: private ones of the namespace,
+    those exported to it by name, then public ones, each by age."""
     return _in_order(view.virtual_services(gateway), namespace)
 
 
-def _in_order(heads: Iterable[VirtualServiceHead], namespace: str) -> tuple[VirtualServiceHead, ...]:
-    """Those that a namespace may see of heads by age, in order of precedence."""
-    ranked: tuple[list[VirtualServiceHead], ...] = ([], [], [])
-    for head in heads:
-        if head.visible_to(namespace):
-            ranked[_rank(head, namespace)].append(head)
-    return tuple(head for held in ranked for head in held)
+def _in_order(metas: Iterable[VirtualServiceMeta], namespace: str) -> tuple[VirtualServiceMeta, ...]:
+    """The VirtualServices that a namespace may see, in order of precedence; the argument is by age."""
+    ranked: tuple[list[VirtualServiceMeta], ...] = ([], [], [])
+    for meta in metas:
+        if meta.visible_to(namespace):
+            ranked[_rank(meta, namespace)].append(meta)
+    return tuple(meta for rank in ranked for meta in rank)
 
 
-def _rank(head: VirtualServiceHead, namespace: str) -> int:
-    """Private ones of the namespace, those exported to it by name, public ones."""
-    if "*" in head.export_to:
+def _rank(meta: VirtualServiceMeta, namespace: str) -> int:
+    """0: private to the namespace, or of it; 1: exported to it by name; 2: public."""
+    if PUBLIC in meta.export_to:
         return 2
-    return 0 if head.key.namespace == namespace else 1
+    return 0 if meta.key.namespace == namespace else 1
 
 
-def egress_services(view: View, scope: OutboundScope, egress: Egress, bucket: int) -> tuple[Service, ...]:
-    """The services behind one egress listener whose hosts are in a bucket of the scope: one a host, in order; trimmed
-    to the listener's port if it has one."""
-    if bucket.bit_length() == view.bits() + 1:
-        return _imported_services(view, scope.namespace, egress, bucket)
-    return _joined_services(view, scope.namespace, egress, bucket)
+def egress_services(view: View, scope: OutboundScope, egress: Egress, shard: int) -> tuple[Service, ...]:
+    """The services behind an egress listener with hosts in a shard of the scope: one for each host, in order. If the
+    listener has a port, they are trimmed to it."""
+    if shard.bit_length() == view.shard_bits() + 1:
+        return _imported_services(view, scope.namespace, egress, shard)
+    return _services_of_subshards(view, scope.namespace, egress, shard)
 
 
 def egress_virtual_services(
-    view: View, scope: OutboundScope, egress: Egress, bucket: int
-) -> tuple[VirtualServiceHead, ...]:
-    """The VirtualServices for sidecars behind one egress listener that have a host in a bucket of the scope, or are for
-    services there by a wildcard, in order of precedence. For ``WILD`` all that have a wildcard for a host."""
-    if bucket == WILD or bucket.bit_length() == view.bits() + 1:
-        return _imported_heads(view, scope.namespace, egress, bucket)
-    return _joined_heads(view, scope.namespace, egress, bucket)
+    view: View, scope: OutboundScope, egress: Egress, shard: int
+) -> tuple[VirtualServiceMeta, ...]:
+    """The VirtualServices behind an egress listener, in order of precedence: those with a host, or a wildcard for a
+    service, in a shard of the scope. For ``WILDCARD_HOSTS`` all with a wildcard host."""
+    if shard == WILDCARD_HOSTS or shard.bit_length() == view.shard_bits() + 1:
+        return _imported_virtual_services(view, scope.namespace, egress, shard)
+    return _virtual_services_of_subshards(view, scope.namespace, egress, shard)
 
 
-def in_precedence(heads: Iterable[VirtualServiceHead], namespace: str) -> tuple[VirtualServiceHead, ...]:
-    """Each once, in order of precedence for a namespace that may see them."""
-    found = {head.key: head for head in heads}
-    return _in_order(sorted(found.values(), key=lambda head: head.order), namespace)
+def in_precedence(metas: Iterable[VirtualServiceMeta], namespace: str) -> tuple[VirtualServiceMeta, ...]:
+    """VirtualServices without duplicates, in order of precedence for a namespace that may see them."""
+    found = {meta.key: meta for meta in metas}
+    return _in_order(sorted(found.values(), key=lambda meta: meta.order), namespace)
 
 
-def all_egress_virtual_services(view: View, scope: OutboundScope, egress: Egress) -> tuple[VirtualServiceHead, ...]:
-    """All VirtualServices for sidecars behind one egress listener, in order of precedence."""
-    return _joined_heads(view, scope.namespace, egress, ALL)
+def all_egress_virtual_services(view: View, scope: OutboundScope, egress: Egress) -> tuple[VirtualServiceMeta, ...]:
+    """All VirtualServices behind an egress listener, in order of precedence."""
+    return _virtual_services_of_subshards(view, scope.namespace, egress, ALL_HOSTS)
 
 
-def scope_services(view: View, scope: OutboundScope, bucket: int) -> tuple[Service, ...]:
-    """Every service in a bucket of a scope that it needs a cluster for: those of its listeners, and with a Sidecar
-    also the destinations of the VirtualServices it imports."""
+def scope_services(view: View, scope: OutboundScope, shard: int) -> tuple[Service, ...]:
+    """The services in a shard that a scope has clusters for: those behind its egress listeners, and with a Sidecar also
+    the destinations of the VirtualServices that it imports."""
     listeners = egress_listeners(view, scope)
     if len(listeners) == 1 and listeners[0].index < 0:
-        return egress_services(view, scope, listeners[0], bucket)
-    return _narrow_services(view, scope, bucket)
+        return egress_services(view, scope, listeners[0], shard)
+    return _narrow_services(view, scope, shard)
 
 
 @derived
 def all_services(view: View, scope: OutboundScope) -> tuple[Service, ...]:
-    """Every service that a scope needs a cluster for, in order."""
-    found = (s for bucket in scope_buckets(view, scope) for s in scope_services(view, scope, bucket))
+    """All services that a scope has clusters for, in order."""
+    found = (s for shard in scope_shards(view, scope) for s in scope_services(view, scope, shard))
     return tuple(sorted(found, key=lambda service: precedence(view, service)))
 
 
@@ -171,13 +176,13 @@ def unknown_destination(view: View, sidecar: ConfigKey | None) -> str:
 
 @derived
 def default_service_export(view: View) -> frozenset[str]:
-    """To whom services are exported that do not say it: namespaces, ``*``, ``.``, ``~``."""
-    return frozenset(view.mesh().default_service_export_to) or frozenset((ANY_NAMESPACE,))
+    """The mesh's default ``exportTo`` of services."""
+    return frozenset(view.mesh().default_service_export_to) or frozenset((PUBLIC,))
 
 
 @derived
-def _imported_services(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[Service, ...]:
-    services = visible_services(view, namespace, bucket)
+def _imported_services(view: View, namespace: str, egress: Egress, shard: int) -> tuple[Service, ...]:
+    services = visible_services(view, namespace, shard)
     if egress.index < 0:
         first: dict[str, Service] = {}
         for service in services:
@@ -192,51 +197,59 @@ def _imported_services(view: View, namespace: str, egress: Egress, bucket: int) 
 
 
 @derived
-def _joined_services(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[Service, ...]:
+def _services_of_subshards(view: View, namespace: str, egress: Egress, shard: int) -> tuple[Service, ...]:
     found = (
-        service for part in parts(bucket, view.bits()) for service in _imported_services(view, namespace, egress, part)
+        service
+        for part in subshards(shard, view.shard_bits())
+        for service in _imported_services(view, namespace, egress, part)
     )
     return tuple(sorted(found, key=lambda service: precedence(view, service)))
 
 
 @derived
-def _imported_heads(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[VirtualServiceHead, ...]:
-    heads = _in_order(view.mesh_virtual_services(bucket), namespace)
+def _imported_virtual_services(
+    view: View, namespace: str, egress: Egress, shard: int
+) -> tuple[VirtualServiceMeta, ...]:
+    metas = _in_order(view.mesh_virtual_services(shard), namespace)
     if egress.index >= 0:
-        heads = tuple(h for h in heads if _imports_any(egress, h))
-    wild = _imported_heads(view, namespace, egress, WILD) if bucket != WILD else ()
-    if not wild:
-        return heads
-    hosts = [service.host for service in _imported_services(view, namespace, egress, bucket)]
-    return in_precedence((*heads, *(h for h in wild if _is_for_any(h, hosts))), namespace)
+        metas = tuple(meta for meta in metas if _imports_any(egress, meta))
+    with_wildcard = (
+        _imported_virtual_services(view, namespace, egress, WILDCARD_HOSTS) if shard != WILDCARD_HOSTS else ()
+    )
+    if not with_wildcard:
+        return metas
+    hosts = [service.host for service in _imported_services(view, namespace, egress, shard)]
+    return in_precedence((*metas, *(meta for meta in with_wildcard if _covers_any(meta, hosts))), namespace)
 
 
-def _is_for_any(head: VirtualServiceHead, hosts: Iterable[str]) -> bool:
-    wildcards = [pattern for pattern in head.hosts if pattern.startswith("*")]
+def _covers_any(meta: VirtualServiceMeta, hosts: Iterable[str]) -> bool:
+    wildcards = [pattern for pattern in meta.hosts if pattern.startswith("*")]
     return any(host_matches(pattern, host) for host in hosts for pattern in wildcards)
 
 
 @derived
-def _joined_heads(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[VirtualServiceHead, ...]:
-    found = (_imported_heads(view, namespace, egress, part) for part in parts(bucket, view.bits()))
-    return in_precedence((head for heads in found for head in heads), namespace)
+def _virtual_services_of_subshards(
+    view: View, namespace: str, egress: Egress, shard: int
+) -> tuple[VirtualServiceMeta, ...]:
+    found = (_imported_virtual_services(view, namespace, egress, part) for part in subshards(shard, view.shard_bits()))
+    return in_precedence((meta for metas in found for meta in metas), namespace)
 
 
 @derived
-def _narrow_bits(view: View, namespace: str, listeners: tuple[Egress, ...]) -> int:
-    """For a scope with a Sidecar: by how many services it imports."""
-    bits = view.bits()
-    counts = (sum(len(_imported_services(view, namespace, e, b)) for b in buckets(bits)) for e in listeners)
-    return min(bits, bits_for(max(counts)))
+def _narrow_shard_bits(view: View, namespace: str, listeners: tuple[Egress, ...]) -> int:
+    """For a scope with a Sidecar: the bits for the number of services that it imports."""
+    bits = view.shard_bits()
+    counts = (sum(len(_imported_services(view, namespace, e, b)) for b in all_shards(bits)) for e in listeners)
+    return min(bits, shard_bits_for(max(counts)))
 
 
 @derived
-def _narrow_services(view: View, scope: OutboundScope, bucket: int) -> tuple[Service, ...]:
+def _narrow_services(view: View, scope: OutboundScope, shard: int) -> tuple[Service, ...]:
     found: dict[str, Service] = {}
     for egress in egress_listeners(view, scope):
-        for service in egress_services(view, scope, egress, bucket):
+        for service in egress_services(view, scope, egress, shard):
             _add(found, service)
-        for host, ports in _destinations_in(view, scope.namespace, egress, bucket):
+        for host, ports in _destinations_in(view, scope.namespace, egress, shard):
             named = view.services_named(host)
             if not named:
                 continue
@@ -249,50 +262,53 @@ def _narrow_services(view: View, scope: OutboundScope, bucket: int) -> tuple[Ser
 
 
 Destination = tuple[str, tuple[int, ...]]
-"""A host and the ports of it that are named; none: any."""
+"""A host, and the ports of it that are named; empty: any."""
 
-_Sent = tuple[tuple[int, datetime, str, str], int, Destination]
-"""Where a VirtualService sends to: its precedence, the place of the destination in it, and the destination."""
-
-
-@derived
-def _destinations_in(view: View, namespace: str, egress: Egress, bucket: int) -> tuple[Destination, ...]:
-    """Where the VirtualServices behind an egress listener send to in a bucket of the scope, in order of precedence."""
-    every = _sent_to(view, namespace, egress)
-    sent = (sent for part in parts(bucket, view.bits()) for sent in every.get(part, ()))
-    return tuple(dict.fromkeys(destination for _, _, destination in sorted(sent)))
+_RankedDestination = tuple[tuple[int, datetime, str, str], int, Destination]
+"""A destination of a VirtualService: the latter's precedence, the index in it, and the destination."""
 
 
 @derived
-def _sent_to(view: View, namespace: str, egress: Egress) -> Mapping[int, list[_Sent]]:
-    """Where the VirtualServices behind an egress listener send to, by bucket of the destination."""
-    every = buckets(view.bits())
-    heads = sum(len(_imported_heads(view, namespace, egress, bucket)) for bucket in every)
-    # Where there are few they are looked at together: it takes less than to remember what was found in each bucket.
-    few = heads <= 4 * FULL
-    found: dict[int, list[_Sent]] = {}
-    for bucket in every:
-        where = (namespace, egress, bucket)
-        for to, sent in (_sent_from.compute(view, *where) if few else _sent_from(view, *where)).items():
-            found.setdefault(to, []).extend(sent)
+def _destinations_in(view: View, namespace: str, egress: Egress, shard: int) -> tuple[Destination, ...]:
+    """The destinations of the VirtualServices behind an egress listener in a shard of the scope, by precedence."""
+    every = _ranked_destinations(view, namespace, egress)
+    ranked = (item for part in subshards(shard, view.shard_bits()) for item in every.get(part, ()))
+    return tuple(dict.fromkeys(destination for _, _, destination in sorted(ranked)))
+
+
+@derived
+def _ranked_destinations(view: View, namespace: str, egress: Egress) -> Mapping[int, list[_RankedDestination]]:
+    """The destinations of the VirtualServices behind an egress listener, by the destination's shard."""
+    every = all_shards(view.shard_bits())
+    count = sum(len(_imported_virtual_services(view, namespace, egress, shard)) for shard in every)
+    # To compute a few again costs less than to store the result of each shard.
+    few = count <= 4 * HOSTS_PER_SHARD
+    found: dict[int, list[_RankedDestination]] = {}
+    for shard in every:
+        args = (namespace, egress, shard)
+        by_shard = _ranked_destinations_of.compute(view, *args) if few else _ranked_destinations_of(view, *args)
+        for target, ranked in by_shard.items():
+            found.setdefault(target, []).extend(ranked)
     return found
 
 
 @derived
-def _sent_from(view: View, namespace: str, egress: Egress, bucket: int) -> Mapping[int, list[_Sent]]:
-    bits = view.bits()
-    found: dict[int, list[_Sent]] = {}
-    for head in _imported_heads(view, namespace, egress, bucket):
-        for place, destination in enumerate(destinations(view, head.key)):
-            found.setdefault(bucket_of(destination[0], bits), []).append(
-                ((_rank(head, namespace), *head.order), place, destination)
+def _ranked_destinations_of(
+    view: View, namespace: str, egress: Egress, shard: int
+) -> Mapping[int, list[_RankedDestination]]:
+    bits = view.shard_bits()
+    found: dict[int, list[_RankedDestination]] = {}
+    for meta in _imported_virtual_services(view, namespace, egress, shard):
+        for index, destination in enumerate(destinations(view, meta.key)):
+            found.setdefault(shard_of(destination[0], bits), []).append(
+                ((_rank(meta, namespace), *meta.order), index, destination)
             )
     return found
 
 
 @derived
 def destinations(view: View, key: ConfigKey) -> tuple[Destination, ...]:
-    """The hosts that a VirtualService sends to, each with the ports it names (none: any), in order of first use."""
+    """The destination hosts of a VirtualService, each with the ports that it names, in order of first use."""
     config = view.config(key)
     if config is None:
         return ()
@@ -332,17 +348,17 @@ def _egress(view: View, index: int, listener: api.IstioEgressListener, scope: Ou
 
 
 def _is_exclusion(host: str) -> bool:
-    """``~ns/host``; ``~/host`` is an import of nothing."""
+    """True for ``~namespace/host``; ``~/host`` imports nothing."""
     return host.startswith("~") and not host.startswith("~/")
 
 
 def _host(view: View, text: str, namespace: str) -> tuple[str, str]:
-    where, _, host = text.partition("/")
-    return (namespace if where == "." else where, view.registry_host(host))
+    declared, _, host = text.partition("/")
+    return (namespace if declared == OWN_NAMESPACE else declared, view.registry_host(host))
 
 
 def _imported(service: Service, egress: Egress) -> Service | None:
-    if any(_names(where, pattern, service) for where, pattern in egress.excluded):
+    if any(_names(namespace, pattern, service) for namespace, pattern in egress.excluded):
         return None
     for namespace, pattern in egress.hosts:
         if not _names(namespace, pattern, service):
@@ -355,18 +371,18 @@ def _imported(service: Service, egress: Egress) -> Service | None:
 
 
 def _names(namespace: str, pattern: str, service: Service) -> bool:
-    return namespace in (service.namespace, ANY_NAMESPACE) and host_covers(pattern, service.host)
+    return namespace in (service.namespace, PUBLIC) and host_covers(pattern, service.host)
 
 
-def _imports_any(egress: Egress, head: VirtualServiceHead) -> bool:
+def _imports_any(egress: Egress, meta: VirtualServiceMeta) -> bool:
     return any(
-        namespace in (head.key.namespace, ANY_NAMESPACE) and any(host_matches(pattern, h) for h in head.hosts)
+        namespace in (meta.key.namespace, PUBLIC) and any(host_matches(pattern, h) for h in meta.hosts)
         for namespace, pattern in egress.hosts
     )
 
 
 def _with_ports(service: Service, numbers: Iterable[int]) -> Service | None:
-    """A service trimmed to some ports (none named: all of it); None if it has none of them."""
+    """A service trimmed to some ports (no numbers: all of it); None if it has none of them."""
     wanted = set(numbers)
     if not wanted:
         return service
@@ -379,11 +395,11 @@ def _only(service: Service, ports: tuple[Port, ...]) -> Service:
 
 
 def _add(found: dict[str, Service], service: Service) -> None:
-    """Keep the first service of a host; another view of the same one adds its ports."""
-    held = found.get(service.host)
-    if held is None:
+    """Add a service. The first one of a host stays; the same service with other ports adds these."""
+    first = found.get(service.host)
+    if first is None:
         found[service.host] = service
-    elif held.namespace == service.namespace:
-        more = tuple(p for p in service.ports if held.port(p.number) is None)
+    elif first.namespace == service.namespace:
+        more = tuple(p for p in service.ports if first.port(p.number) is None)
         if more:
-            found[service.host] = attrs.evolve(held, ports=held.ports + more)
+            found[service.host] = attrs.evolve(first, ports=first.ports + more)

@@ -1,59 +1,23 @@
-"""Which services a scope has clusters for, and how a cluster finds its endpoints."""
+"""Which service a host means, for a namespace or scope."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
 
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.sidecar_scope import ANY_NAMESPACE, default_service_export, egress_listeners, scope_services
-from mesh_pilot.model.proxy import Interception, NodeType
+from mesh_pilot.mesh.sidecar_scope import default_service_export, egress_listeners, scope_services
 from mesh_pilot.model.service import Resolution, Service
-from mesh_pilot.world.buckets import bucket_of, buckets
+from mesh_pilot.world.names import PUBLIC, export_namespaces
+from mesh_pilot.world.shards import all_shards, shard_of
 from mesh_pilot.world.view import View
 
 
-class Discovery(Enum):
-    """How a cluster finds its endpoints."""
-
-    EDS = "we say"
-    STRICT_DNS = "all addresses of names"
-    LOGICAL_DNS = "an address of a name at a time"
-    ORIGINAL_DST = "where the client was going"
-    DYNAMIC_DNS = "the name that the client asked for"
-
-
-BY_DNS = (Discovery.STRICT_DNS, Discovery.LOGICAL_DNS)
-"""Endpoints are names, and come with the cluster."""
-
-_BY_RESOLUTION = {
-    Resolution.CLIENT_SIDE: Discovery.EDS,
-    Resolution.DNS: Discovery.STRICT_DNS,
-    Resolution.DNS_ROUND_ROBIN: Discovery.LOGICAL_DNS,
-    Resolution.PASSTHROUGH: Discovery.ORIGINAL_DST,
-    Resolution.DYNAMIC_DNS: Discovery.DYNAMIC_DNS,
-}
-
-
-def discovery_of(scope: OutboundScope, service: Service, through: bool) -> Discovery:
-    """How the clusters of a service find endpoints; ``through``: a rule turns load balancing off (PASSTHROUGH).
-
-    Only where traffic is redirected to the proxy does it know where a client was going: elsewhere (routers, sidecars
-    without interception) the endpoints that we know serve instead.
-    """
-    knows_target = scope.type is NodeType.SIDECAR and scope.interception is not Interception.NONE and not scope.grpc
-    found = _BY_RESOLUTION[service.resolution]
-    if knows_target:
-        return Discovery.ORIGINAL_DST if through else found
-    return Discovery.EDS if found is Discovery.ORIGINAL_DST else found
-
-
 def scope_service(view: View, scope: OutboundScope, host: str) -> Service | None:
-    """The service that a host means in a scope, with the ports that the scope may use; None where it has none.
+    """The service that a host means in a scope, with the ports that the scope may use; None if there is none.
 
-    The same choice as ``scope_services`` makes, but where no Sidecar narrows it without a look at other hosts: that
-    costs too little to be remembered, so this is called as it is.
+    The choice is that of ``scope_services``. Not derived: without a Sidecar no other hosts are read, which costs less
+    than to remember the result.
     """
     listeners = egress_listeners(view, scope)
     if len(listeners) == 1 and listeners[0].index < 0:
@@ -63,40 +27,38 @@ def scope_service(view: View, scope: OutboundScope, host: str) -> Service | None
 
 @derived
 def any_dynamic(view: View, namespace: str) -> bool:
-    """Whether a namespace may see any service whose hosts are resolved as requests ask for them."""
+    """True if a namespace may see any service with dynamic DNS, which resolves the host of each request."""
     return any(
-        _any_dynamic(view.services_exported_to(namespace, bucket)) or _any_dynamic_public(view, bucket)
-        for bucket in buckets(view.bits())
+        _any_dynamic(view.services_exported_to(namespace, shard)) or _any_dynamic_public(view, shard)
+        for shard in all_shards(view.shard_bits())
     )
 
 
 def visible_service(view: View, namespace: str, host: str) -> Service | None:
-    """The oldest service of a host that is exported to a namespace by name, else the oldest that is public.
+    """The oldest service of a host that is exported to a namespace by name, else the oldest public one.
 
-    What a host means where no Sidecar narrows it.
+    The service that a host means if no Sidecar narrows the namespace's view.
     """
     default = default_service_export(view)
     public: Service | None = None
     for service in view.services_named(host):
-        export = service.export_to or default
-        if "~" in export:
-            continue
-        if "*" in export:
+        namespaces = export_namespaces(service.export_to, default, service.namespace)
+        if PUBLIC in namespaces:
             public = public or service
-        elif namespace in export or ("." in export and service.namespace == namespace):
+        elif namespace in namespaces:
             return service
     return public
 
 
 @derived
 def _narrowed_service(view: View, scope: OutboundScope, host: str) -> Service | None:
-    services = scope_services(view, scope, bucket_of(host, view.bits()))
+    services = scope_services(view, scope, shard_of(host, view.shard_bits()))
     return next((service for service in services if service.host == host), None)
 
 
 @derived
-def _any_dynamic_public(view: View, bucket: int) -> bool:
-    return _any_dynamic(view.services_exported_to(ANY_NAMESPACE, bucket))
+def _any_dynamic_public(view: View, shard: int) -> bool:
+    return _any_dynamic(view.services_exported_to(PUBLIC, shard))
 
 
 def _any_dynamic(services: Iterable[Service]) -> bool:

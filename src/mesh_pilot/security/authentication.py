@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 import attrs
 
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.security.spiffe import Identity, parse_identity
+from mesh_pilot.model.spiffe import Identity, parse_identity
 
 DEFAULT_ACCOUNT = "default"
 

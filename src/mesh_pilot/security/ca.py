@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from mesh_pilot.security.spiffe import Identity
+from mesh_pilot.model.spiffe import Identity
 
 ROOT_CERTIFICATE = "root-cert.pem"
 ROOT_KEY = "root-key.pem"

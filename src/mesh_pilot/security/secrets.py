@@ -14,8 +14,8 @@ from envoy.config.core.v3 import base_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 
 from mesh_pilot.model.resource import IDENTITY_SECRET, SECRET, TRUST_SECRET, Resource, make_resource
+from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.security.ca import Certificate, CertificateAuthority
-from mesh_pilot.security.spiffe import Identity
 from mesh_pilot.snapshots import Snapshot, snapshot_of
 
 

@@ -1,7 +1,7 @@
-"""Addresses for services that have none, so that proxies that answer DNS can tell TCP services apart.
+"""Addresses for services without any, so that proxies with DNS capture can tell TCP services apart.
 
-As Istio's automatic allocation (of 240.240.0.0/16, which nobody routes), but an address follows from the set of hosts
-alone: the same world gives the same addresses, whatever the order in which it came about.
+As Istio's automatic allocation from 240.240.0.0/16, which is not routed. An address depends on the set of hosts alone:
+the same world has the same addresses, regardless of the order of events.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from mesh_pilot.model.service import Resolution, Service
 
 PREFIX = "240.240"
 _LAST = 254
-"""Hosts of a /24: its network and broadcast addresses are left out, which some systems refuse."""
+"""Usable addresses of a /24: some systems reject its network and broadcast addresses."""
 SLOTS = 256 * _LAST
-"""How many addresses there are."""
+"""The number of addresses."""
 
 
 def wants_address(service: Service) -> bool:
-    """Whether a service gets an address: one of a ServiceEntry with a name that clients can look up.
+    """True if a service gets an automatic address: one of a ServiceEntry, with a name that clients can resolve.
 
-    With resolution NONE a proxy passes on to where the client was going, which an address of ours would hide.
+    With resolution NONE a proxy forwards to the client's original destination, which an automatic address would hide.
     """
     return (
         service.config is not None
@@ -32,27 +32,27 @@ def wants_address(service: Service) -> bool:
 
 
 def allocate(hosts: Iterable[str]) -> dict[str, str]:
-    """An address for each host: by its hash, or the next free one, where hosts that sort first choose first.
+    """An address for each host: by the host's hash, or the next free one. On collision the host that sorts first wins.
 
     Hosts beyond ``SLOTS`` get none.
     """
     taken: dict[int, str] = {}
-    late: list[str] = []
+    displaced: list[str] = []
     for host in sorted(hosts):
-        slot = _home(host)
+        slot = _slot_of(host)
         if slot in taken:
-            late.append(host)
+            displaced.append(host)
         else:
             taken[slot] = host
-    for host in late[: SLOTS - len(taken)]:
-        slot = _home(host)
+    for host in displaced[: SLOTS - len(taken)]:
+        slot = _slot_of(host)
         while slot in taken:
             slot = (slot + 1) % SLOTS
         taken[slot] = host
     return {host: _address(slot) for slot, host in taken.items()}
 
 
-def _home(host: str) -> int:
+def _slot_of(host: str) -> int:
     return zlib.crc32(host.encode()) % SLOTS
 
 

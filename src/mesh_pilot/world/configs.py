@@ -1,64 +1,60 @@
-"""The indexes over configs: by key, by kind and namespace, VirtualServices by gateway, DestinationRules by host."""
+"""Writes the indexes of configs: by key, by kind and namespace, by gateway or host."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from mesh_pilot.api.istio.extensions.v1alpha1 import WasmPlugin
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.telemetry.v1alpha1 import Telemetry
+from mesh_pilot.incremental import Index
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.world.buckets import bucket_of
-from mesh_pilot.world.credentials import CredentialUses
-from mesh_pilot.world.names import GATEWAY_NAME, MESH_GATEWAY, full_gateway
+from mesh_pilot.world.indexes import Indexes, VirtualServiceMeta
+from mesh_pilot.world.names import GATEWAY_NAME, MESH_GATEWAY, export_namespaces, full_gateway
 from mesh_pilot.world.services import ServiceTable
-from mesh_pilot.world.view import VirtualServiceHead
+from mesh_pilot.world.shards import WILDCARD_HOSTS, shard_of
 
-if TYPE_CHECKING:
-    from mesh_pilot.world.world import World
-
-WILD = 0
-"""Stands for a bucket: where VirtualServices with a wildcard for a host are listed besides."""
+_CREDENTIAL_PREFIX = "kubernetes://"
+"""Optional before the name of a credential."""
 
 
 class ConfigTable:
     """Takes configs one by one; ``flush`` writes the indexes that those made stale."""
 
-    def __init__(self, world: World, services: ServiceTable) -> None:
-        self._world = world
+    def __init__(self, indexes: Indexes, services: ServiceTable) -> None:
+        self._indexes = indexes
         self._services = services
         self._by_kind: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
         self._stale_kinds: set[tuple[str, str]] = set()
-        self._heads: dict[ConfigKey, VirtualServiceHead] = {}
-        self._heads_at: dict[str, list[VirtualServiceHead]] = defaultdict(list)
+        self._metas: dict[ConfigKey, VirtualServiceMeta] = {}
+        self._metas_at: dict[str, list[VirtualServiceMeta]] = defaultdict(list)
         self._stale_gateways: set[str] = set()
-        self._mesh_heads: dict[int, dict[ConfigKey, VirtualServiceHead]] = defaultdict(dict)
-        """Those for sidecars, by the buckets of their hosts."""
-        self._stale_buckets: set[int] = set()
+        self._mesh_metas: dict[int, dict[ConfigKey, VirtualServiceMeta]] = defaultdict(dict)
+        """VirtualServices for sidecars, by the shards of their hosts."""
+        self._stale_shards: set[int] = set()
         self._rules_for: dict[str, list[Config]] = defaultdict(list)
         self._stale_hosts: set[str] = set()
         self._selecting: dict[ConfigKey, frozenset[str]] = {}
         self._selected: Counter[str] = Counter()
-        self._credential_uses = CredentialUses(world.credentials_named)
+        self._credential_uses = CredentialUses(indexes.credentials_named)
 
     def put(self, key: ConfigKey, config: Config | None) -> bool:
-        """Write or (with None) remove one config; returns whether anything changed."""
-        before = self._world.config.peek(key)
+        """Add, replace or (None) remove a config. True if anything changed."""
+        before = self._indexes.config.peek(key)
         if before == config:
             return False
-        self._world.config[key] = config
-        held = self._by_kind[key.kind]
+        self._indexes.config[key] = config
+        configs = self._by_kind[key.kind]
         if config is None:
-            held.pop(key, None)
+            configs.pop(key, None)
         else:
-            held[key] = config
+            configs[key] = config
         match key.kind:
             case "VirtualService":
-                self._put_head(key, _head(config, self._world) if config else None)
+                self._put_meta(key, _meta(config, self._indexes) if config else None)
             case "DestinationRule":
                 self._put_rule(before, config)
             case "ServiceEntry":
@@ -74,84 +70,84 @@ class ConfigTable:
         return True
 
     def mesh_changed(self, before: MeshConfig, mesh: MeshConfig) -> None:
-        """The default visibility may have changed: make heads again."""
+        """Recompute the visibility of VirtualServices if its default changed."""
         if before.default_virtual_service_export_to != mesh.default_virtual_service_export_to:
             for key, config in self._by_kind["VirtualService"].items():
-                self._put_head(key, _head(config, self._world))
+                self._put_meta(key, _meta(config, self._indexes))
 
     def flush(self) -> None:
-        world = self._world
+        indexes = self._indexes
         for kind, namespace in self._stale_kinds:
             configs = sorted(self._by_kind[kind].values(), key=_order)
-            world.configs_of[kind] = tuple(configs)
-            world.configs_in[(kind, namespace)] = tuple(c for c in configs if c.namespace == namespace)
+            indexes.configs_of[kind] = tuple(configs)
+            indexes.configs_in[(kind, namespace)] = tuple(c for c in configs if c.namespace == namespace)
         for gateway in self._stale_gateways:
-            world.virtual_services[gateway] = tuple(self._heads_at[gateway])
-        for bucket in self._stale_buckets:
-            world.mesh_virtual_services[bucket] = tuple(sorted(self._mesh_heads[bucket].values(), key=_order))
-            if not self._mesh_heads[bucket]:
-                del self._mesh_heads[bucket]
+            indexes.virtual_services[gateway] = tuple(self._metas_at[gateway])
+        for shard in self._stale_shards:
+            indexes.mesh_virtual_services[shard] = tuple(sorted(self._mesh_metas[shard].values(), key=_order))
+            if not self._mesh_metas[shard]:
+                del self._mesh_metas[shard]
         wildcards = False
         for host in self._stale_hosts:
             rules = tuple(self._rules_for[host])
-            wildcards |= host.startswith("*") and bool(rules) != bool(world.destination_rules.peek(host))
-            world.destination_rules[host] = rules
+            wildcards |= host.startswith("*") and bool(rules) != bool(indexes.destination_rules.peek(host))
+            indexes.destination_rules[host] = rules
             if not rules:
                 del self._rules_for[host]
         if wildcards:
             hosts = (h for h in self._rules_for if h.startswith("*"))
-            world.wildcard_rule_hosts[()] = tuple(sorted(hosts, key=lambda h: (-len(h), h)))
-        world.selected_labels[()] = frozenset(self._selected)
+            indexes.wildcard_rule_hosts[()] = tuple(sorted(hosts, key=lambda h: (-len(h), h)))
+        indexes.selected_labels[()] = frozenset(self._selected)
         self._stale_kinds.clear()
         self._stale_gateways.clear()
-        self._stale_buckets.clear()
+        self._stale_shards.clear()
         self._stale_hosts.clear()
 
     def counts(self) -> dict[str, int]:
         return {kind: len(configs) for kind, configs in sorted(self._by_kind.items()) if configs}
 
     def count_virtual_services(self) -> int:
-        return len(self._heads)
+        return len(self._metas)
 
-    def part_anew(self) -> None:
-        """The World has another number of buckets."""
-        self._stale_buckets |= self._mesh_heads.keys()
-        self._mesh_heads.clear()
-        for key, head in self._heads.items():
-            for bucket in self._buckets(head):
-                self._mesh_heads[bucket][key] = head
-                self._stale_buckets.add(bucket)
+    def reshard(self) -> None:
+        """Distribute VirtualServices over a new number of shards."""
+        self._stale_shards |= self._mesh_metas.keys()
+        self._mesh_metas.clear()
+        for key, meta in self._metas.items():
+            for shard in self._shards(meta):
+                self._mesh_metas[shard][key] = meta
+                self._stale_shards.add(shard)
 
-    def _buckets(self, head: VirtualServiceHead) -> Iterable[int]:
-        if MESH_GATEWAY not in head.gateways:
+    def _shards(self, meta: VirtualServiceMeta) -> Iterable[int]:
+        if MESH_GATEWAY not in meta.gateways:
             return ()
-        bits = self._world.bits.peek(())
-        found = dict.fromkeys(bucket_of(host, bits) for host in head.hosts)
-        if any(host.startswith("*") for host in head.hosts):
-            found[WILD] = None
+        bits = self._indexes.shard_bits.peek(())
+        found = dict.fromkeys(shard_of(host, bits) for host in meta.hosts)
+        if any(host.startswith("*") for host in meta.hosts):
+            found[WILDCARD_HOSTS] = None
         return found
 
-    def _put_head(self, key: ConfigKey, head: VirtualServiceHead | None) -> None:
-        before = self._heads.get(key)
-        if before == head:
+    def _put_meta(self, key: ConfigKey, meta: VirtualServiceMeta | None) -> None:
+        before = self._metas.get(key)
+        if before == meta:
             return
         if before is not None:
             for gateway in before.gateways:
-                held = self._heads_at[gateway]
-                del held[bisect_left(held, _order(before), key=_order)]
+                metas = self._metas_at[gateway]
+                del metas[bisect_left(metas, _order(before), key=_order)]
                 self._stale_gateways.add(gateway)
-            for bucket in self._buckets(before):
-                del self._mesh_heads[bucket][key]
-                self._stale_buckets.add(bucket)
-            del self._heads[key]
-        if head is not None:
-            for gateway in head.gateways:
-                insort(self._heads_at[gateway], head, key=_order)
+            for shard in self._shards(before):
+                del self._mesh_metas[shard][key]
+                self._stale_shards.add(shard)
+            del self._metas[key]
+        if meta is not None:
+            for gateway in meta.gateways:
+                insort(self._metas_at[gateway], meta, key=_order)
                 self._stale_gateways.add(gateway)
-            for bucket in self._buckets(head):
-                self._mesh_heads[bucket][key] = head
-                self._stale_buckets.add(bucket)
-            self._heads[key] = head
+            for shard in self._shards(meta):
+                self._mesh_metas[shard][key] = meta
+                self._stale_shards.add(shard)
+            self._metas[key] = meta
 
     def _put_rule(self, before: Config | None, rule: Config | None) -> None:
         if before is not None:
@@ -165,7 +161,7 @@ class ConfigTable:
 
     def _rule_host(self, rule: Config) -> str:
         spec: api.DestinationRule = rule.spec
-        return self._world.full_host(spec.host, rule.namespace)
+        return self._indexes.full_host(spec.host, rule.namespace)
 
     def _count_selected(self, key: ConfigKey, labels: frozenset[str]) -> None:
         before = self._selecting.get(key, frozenset())
@@ -181,25 +177,25 @@ class ConfigTable:
             self._selecting.pop(key, None)
 
 
-def _order(item: Config | VirtualServiceHead) -> tuple[object, str, str]:
+def _order(item: Config | VirtualServiceMeta) -> tuple[object, str, str]:
     return item.order
 
 
-def _head(config: Config, world: World) -> VirtualServiceHead:
+def _meta(config: Config, indexes: Indexes) -> VirtualServiceMeta:
     spec: api.VirtualService = config.spec
     namespace = config.namespace
-    export = spec.export_to or world.mesh.peek(()).default_virtual_service_export_to or ["*"]
-    return VirtualServiceHead(
+    default = indexes.mesh.peek(()).default_virtual_service_export_to
+    return VirtualServiceMeta(
         key=config.key,
         created=config.created,
-        hosts=tuple(world.full_host(h, namespace) for h in spec.hosts),
-        gateways=frozenset(full_gateway(g, namespace, world.domain) for g in spec.gateways or [MESH_GATEWAY]),
-        export_to=frozenset(namespace if e == "." else e for e in export),
+        hosts=tuple(indexes.full_host(h, namespace) for h in spec.hosts),
+        gateways=frozenset(full_gateway(g, namespace, indexes.domain) for g in spec.gateways or [MESH_GATEWAY]),
+        export_to=export_namespaces(spec.export_to, default, namespace),
     )
 
 
 def _labels_selected(config: Config | None) -> frozenset[str]:
-    """The label keys by which a config that shapes outbound traffic picks the proxies it is for."""
+    """The label keys by which a config selects proxies, if it applies to outbound traffic."""
     if config is None:
         return frozenset()
     match config.spec:
@@ -228,3 +224,50 @@ def _labels_compared(policy: api.TrafficPolicy) -> Iterator[str]:
     for balancer in (policy.load_balancer, *(p.load_balancer for p in policy.port_level_settings)):
         for setting in (balancer.locality_lb_setting, balancer.zone_aware_lb_setting) if balancer else ():
             yield from (label.partition("=")[0] for label in (setting.failover_priority if setting else ()))
+
+
+class CredentialUses:
+    """Counts the configs of a namespace that name a credential. A credential without a namespace is only for these.
+
+    A change costs the credentials of one config. State: these, by config, and the counts.
+    """
+
+    def __init__(self, named: Index[tuple[str, str], bool]) -> None:
+        self._named = named
+        self._names: dict[ConfigKey, frozenset[str]] = {}
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def put(self, key: ConfigKey, config: Config | None) -> None:
+        before = self._names.pop(key, frozenset())
+        after = _credentials_named(config) if config is not None else frozenset()
+        if after:
+            self._names[key] = after
+        for name in before ^ after:
+            slot = (key.namespace, name)
+            self._counts[slot] += 1 if name in after else -1
+            if self._counts[slot] == 0:
+                del self._counts[slot]
+            self._named[slot] = slot in self._counts
+
+
+def _credentials_named(config: Config) -> frozenset[str]:
+    """The ``credentialName``s of a Gateway's servers or a DestinationRule's policies; empty for other kinds."""
+    match config.spec:
+        case api.Gateway() as gateway:
+            found = [name for server in gateway.servers if server.tls for name in _of_server(server.tls)]
+        case api.DestinationRule() as rule:
+            found = [tls.credential_name for tls in _of_rule(rule) if tls]
+        case _:
+            return frozenset()
+    return frozenset(name.removeprefix(_CREDENTIAL_PREFIX) for name in found if name)
+
+
+def _of_server(tls: api.ServerTlsSettings) -> tuple[str, ...]:
+    return (tls.credential_name, *tls.credential_names, tls.ca_cert_credential_name)
+
+
+def _of_rule(rule: api.DestinationRule) -> Iterator[api.ClientTlsSettings | None]:
+    for policy in (rule.traffic_policy, *(subset.traffic_policy for subset in rule.subsets)):
+        if policy:
+            yield policy.tls
+            yield from (port.tls for port in policy.port_level_settings)

@@ -1,12 +1,40 @@
-"""Host and gateway names as users write them, made whole: short names belong to the namespace that wrote them."""
+"""Names as users write them: hosts, gateways and namespaces in ``exportTo``, resolved to full names."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+PUBLIC = "*"
+HIDDEN = "~"
+OWN_NAMESPACE = "."
+"""Entries of ``exportTo``: every namespace, none, and the object's own."""
+
+_PUBLIC_ONLY = frozenset((PUBLIC,))
+
 MESH_GATEWAY = "mesh"
-"""The gateway that stands for all sidecars."""
+"""The reserved gateway name for all sidecars."""
 
 GATEWAY_NAME = "gateway.networking.k8s.io/gateway-name"
-"""The label by which the proxies of a Kubernetes Gateway are known."""
+"""The label of the proxies of a Kubernetes Gateway."""
+
+
+def export_namespaces(export_to: Iterable[str], default: Iterable[str], namespace: str) -> frozenset[str]:
+    """The namespaces that may see an object: ``*`` for all, empty for none.
+
+    ``export_to`` is the object's ``exportTo``, ``default`` the mesh's for objects that have none, ``namespace`` the
+    object's own.
+    """
+    names = frozenset(export_to) or frozenset(default) or _PUBLIC_ONLY
+    if HIDDEN in names:
+        return frozenset()
+    if PUBLIC in names:
+        return _PUBLIC_ONLY
+    return frozenset(namespace if name == OWN_NAMESPACE else name for name in names)
+
+
+def exported_to(namespaces: frozenset[str], namespace: str) -> bool:
+    """True if ``export_namespaces`` include a namespace."""
+    return PUBLIC in namespaces or namespace in namespaces
 
 
 def full_host(host: str, namespace: str, domain: str) -> str:
@@ -17,9 +45,10 @@ def full_host(host: str, namespace: str, domain: str) -> str:
 
 
 def registry_host(host: str, domain: str) -> str:
-    """A host as people write it made whole for a registry whose services are in this domain, ``service.consul``.
+    """The full name of a host for a registry whose services are in this domain, such as ``service.consul``.
 
-    ``reviews``, ``reviews.service`` and ``*.service`` are short; what is not stays. So does all without a domain.
+    ``reviews``, ``reviews.service`` and ``*.service`` are short names. Other names, and all names without a domain,
+    stay as they are.
     """
     first, dot, rest = domain.partition(".")
     if not domain or not host:
@@ -44,9 +73,9 @@ def full_gateway(name: str, namespace: str, domain: str) -> str:
 
 
 def host_matches(pattern: str, other: str) -> bool:
-    """Whether two hosts, each possibly a wildcard (``*`` or ``*.suffix``), have a name in common.
+    """True if two hosts, each possibly a wildcard (``*`` or ``*.suffix``), have a name in common.
 
-    As Istio's ``host.Name.Matches``: a wildcard covers names that end as it does.
+    As Istio's ``host.Name.Matches``: a wildcard matches names with its suffix.
     """
     if pattern.startswith("*"):
         if other.startswith("*"):
@@ -58,12 +87,12 @@ def host_matches(pattern: str, other: str) -> bool:
 
 
 def host_covers(pattern: str, host: str) -> bool:
-    """Whether every name that ``host`` stands for is one of ``pattern``: Istio's ``SubsetOf`` turned round."""
+    """True if ``pattern`` matches every name that ``host`` matches: Istio's ``SubsetOf`` with swapped arguments."""
     if pattern.startswith("*"):
         return host.lstrip("*").endswith(pattern[1:]) if host.startswith("*") else host.endswith(pattern[1:])
     return pattern == host
 
 
-def place_of_id(id: str) -> str:
-    """Under what endpoints that are registered with this id are found in the index over addresses."""
+def registration_key(id: str) -> str:
+    """The ``endpoints_at`` key for endpoints registered under this id."""
     return f"id {id}"

@@ -1,12 +1,14 @@
-"""The reducer: the only writer of the World. It waits for a quiet moment, applies what came, publishes a revision.
+"""The reducer: the only writer of the World. It collects events until there is a quiet moment, applies them, and
+publishes a revision.
 
-Debouncing is Pilot's: changes are held until none came for ``debounce_after``, but no longer than ``debounce_max``.
-When nothing is being held, changes of endpoints only (see ``urgency``) are applied at once, those together that a
-source sends one right after the other.
+Debouncing is Pilot's: events wait until none came for ``debounce_after``, but no longer than ``debounce_max``. Events
+that change only endpoints are urgent: while no others wait, they are applied at once, together with those that a
+source sends right after them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 
@@ -14,18 +16,19 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.model.events import Event
-from mesh_pilot.world.urgency import touches_only_endpoints
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.model.config import Config
+from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, Rejected, Replace, Upsert
 from mesh_pilot.world.world import Revision, World
 
 _QUIET_AT_START = 0.01
-"""Seconds of quiet before the first pictures are published: nobody is served yet, and waiting helps nobody."""
+"""Seconds of quiet until the initial sync is complete: no proxy is served yet, so a longer wait has no use."""
 
 _TURNS = 3
-"""How often others run before urgent changes are published: who has more to send at once has sent it then."""
+"""Checkpoints before urgent events are published, so that sources can send the rest of a burst."""
 
 _URGENT_AT_ONCE = 1000
-"""So many urgent changes are published although more of them are coming."""
+"""Urgent events that are published even if more are arriving."""
 
 log = structlog.get_logger(scope="world")
 
@@ -36,22 +39,22 @@ class Published:
 
     revision: Revision
     first_event_at: float
-    """When the oldest of its events came in, in seconds of ``trio.current_time()``."""
+    """Arrival of its oldest event, in seconds of ``trio.current_time()``."""
     published_at: float
 
 
 @attrs.frozen
 class ReducerStatistics:
     events: int
-    """Events taken since the start."""
+    """Events applied since the start."""
     waiting: int
-    """Events held back by debouncing now."""
+    """Events that wait in the debounce window now."""
     revisions: int
     """Revisions published since the start, including those that changed nothing."""
     debounced: int
     """Events that shared a revision with an earlier one."""
     apply_seconds: float
-    """Time spent applying, all together."""
+    """Total time spent applying events."""
 
 
 class Reducer:
@@ -63,7 +66,7 @@ class Reducer:
         self._max = debounce_max
         self._waiting: list[Event] = []
         self._is_urgent = True
-        """Whether all that waits is about endpoints only."""
+        """True if all waiting events change only endpoints."""
         self._first_at = 0.0
         self._events = 0
         self._revisions = 0
@@ -77,7 +80,7 @@ class Reducer:
         self._hooks.append(hook)
 
     async def wait_synced(self) -> None:
-        """Until every expected source has sent its first full picture and it is published."""
+        """Wait until the initial sync of every expected source is published."""
         await self._synced.wait()
 
     @property
@@ -90,7 +93,7 @@ class Reducer:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Apply events until the channel closes. Cancelled, it leaves the World at its last revision."""
+        """Apply events until the channel closes. If cancelled, the World stays at its last revision."""
         task_status.started()
         while True:
             try:
@@ -111,14 +114,14 @@ class Reducer:
         )
 
     async def _gather(self, events: trio.MemoryReceiveChannel[Event]) -> None:
-        """Wait for an event, then for quiet."""
+        """Wait for an event, then for a quiet moment."""
         self._take(await events.receive())
         self._first_at = trio.current_time()
         deadline = self._first_at + self._max
         while True:
             self._drain(events)
             if self.synced and self._is_urgent:
-                if len(self._waiting) >= _URGENT_AT_ONCE or not await self._comes_more(events):
+                if len(self._waiting) >= _URGENT_AT_ONCE or not await self._more_arrive(events):
                     return
                 continue
             quiet = self._after if self.synced else min(self._after, _QUIET_AT_START)
@@ -129,7 +132,7 @@ class Reducer:
 
     def _take(self, event: Event) -> None:
         self._waiting.append(event)
-        self._is_urgent = self._is_urgent and self.synced and touches_only_endpoints(event, self._world)
+        self._is_urgent = self._is_urgent and self.synced and is_endpoint_only(event, self._world)
 
     def _drain(self, events: trio.MemoryReceiveChannel[Event]) -> None:
         while True:
@@ -138,8 +141,8 @@ class Reducer:
             except (trio.WouldBlock, trio.EndOfChannel):
                 return
 
-    async def _comes_more(self, events: trio.MemoryReceiveChannel[Event]) -> bool:
-        """Let others run: does any of them send something?"""
+    async def _more_arrive(self, events: trio.MemoryReceiveChannel[Event]) -> bool:
+        """Let other tasks run. True if one of them sends an event."""
         waiting = len(self._waiting)
         for _ in range(_TURNS):
             await trio.lowlevel.checkpoint()
@@ -172,3 +175,32 @@ class Reducer:
             except Exception as error:
                 name = getattr(hook, "__qualname__", repr(hook))
                 log.error("publish hook failed; world state is unaffected", hook=name, exc_info=error)
+
+
+def is_endpoint_only(event: Event, world: World) -> bool:
+    """True if an event changes only endpoints of the world, or nothing. Late changes of endpoints cost requests."""
+    match event:
+        case Upsert(item=Endpoints()) | Rejected() | Accepted():
+            return True
+        case Upsert(source=source, item=Config() as config):
+            before = world.item_of(source, ("config", *config.key))
+            return config.key.kind == "WorkloadEntry" or (
+                isinstance(before, Config) and _differs_in_endpoints_only(before, config)
+            )
+        case Delete(key=key) | Replace(collection=key):
+            return key[:1] == ("endpoints",) or key[:2] == ("config", "WorkloadEntry")
+        case _:
+            return False
+
+
+def _differs_in_endpoints_only(before: Config, after: Config) -> bool:
+    """True for two versions of a ServiceEntry that differ at most in endpoints.
+
+    With DNS resolution endpoints are part of the cluster: the answer is False then.
+    """
+    if after.key.kind != "ServiceEntry" or after.spec.resolution != api.ServiceEntryResolution.STATIC:
+        return False
+    if (before.created, before.labels, before.annotations) != (after.created, after.labels, after.annotations):
+        return False
+    fields = (field.name for field in dataclasses.fields(after.spec) if field.name != "endpoints")
+    return all(getattr(before.spec, name) == getattr(after.spec, name) for name in fields)

@@ -1,8 +1,8 @@
-"""The indexes over services: merged from registries and ServiceEntries, by host, by visibility, by address.
+"""Writes the indexes of services: merged from registries and ServiceEntries, by host, visibility and address.
 
-Several registries that know the same host in the same namespace add up: ports are joined (the first to name a
-number wins), endpoints are all used. Of several ServiceEntries of one host in one namespace the oldest declares the
-service; younger ones of its kind add ports that it does not have, and all their endpoints serve it.
+Registries with the same host in the same namespace are merged: the service has the ports of all (of two with one
+number the first), and all endpoints. Of several ServiceEntries for one host in one namespace the oldest declares the
+service. Younger ones with the same resolution and location add ports that it lacks; the endpoints of all are used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import attrs
 
@@ -18,28 +18,25 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Endpoints
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
+from mesh_pilot.model.spiffe import qualified
+from mesh_pilot.world.address_index import AddressIndex
 from mesh_pilot.world.auto_addresses import allocate, wants_address
-from mesh_pilot.world.buckets import bucket_of
-from mesh_pilot.world.entries import endpoints_of, from_template, group_of, selects, services_of
-from mesh_pilot.world.places import PlaceTable
-
-if TYPE_CHECKING:
-    from mesh_pilot.world.world import World
+from mesh_pilot.world.indexes import Indexes
+from mesh_pilot.world.names import export_namespaces
+from mesh_pilot.world.service_entries import endpoints_of, from_template, group_of, selects, services_of
+from mesh_pilot.world.shards import shard_of
 
 T = TypeVar("T")
 
-PUBLIC = "*"
-HIDDEN = "~"
-
 
 class ServiceTable:
-    """Takes services, endpoint sets and what declares them: ServiceEntries, WorkloadEntries, WorkloadGroups.
+    """Takes services and endpoint sets of registries, ServiceEntries, WorkloadEntries and WorkloadGroups.
 
     ``flush`` writes the merged indexes.
     """
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, indexes: Indexes) -> None:
+        self._indexes = indexes
         self._registered: dict[ServiceKey, list[Service]] = {}
         self._registered_endpoints: dict[ServiceKey, list[Endpoints]] = {}
         self._entries: dict[ConfigKey, Config] = {}
@@ -50,27 +47,26 @@ class ServiceTable:
         self._workloads: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
         self._groups: dict[ConfigKey, Config] = {}
         self._members: dict[ConfigKey, dict[ConfigKey, Config]] = defaultdict(dict)
-        """By WorkloadGroup, the WorkloadEntries that belong to it, as they were written."""
+        """By WorkloadGroup, its WorkloadEntries without the group's template."""
         self._group_of: dict[ConfigKey, ConfigKey] = {}
         self._stale_entries: dict[ConfigKey, None] = {}
         self._stale_services: dict[ServiceKey, None] = {}
         self._stale_endpoints: dict[ServiceKey, None] = {}
         self._named: dict[str, set[ServiceKey]] = defaultdict(set)
         self._exported: dict[tuple[str, int], dict[ServiceKey, Service]] = defaultdict(dict)
-        """By whom they are exported to, and bucket."""
+        """By namespace (or ``*``) and shard."""
         self._stale_exports: dict[tuple[str, int], None] = {}
-        self._listed: dict[ServiceKey, frozenset[str]] = {}
-        """To whom a service is exported."""
+        self._exported_to: dict[ServiceKey, frozenset[str]] = {}
         self._addressless: dict[str, set[ServiceKey]] = {}
-        """By host, the services that are given an address."""
-        self._auto: dict[str, str] = {}
-        """The address that a host is given."""
-        self._places = PlaceTable(world.endpoints_at, self._age)
+        """By host, the services that get an automatic address."""
+        self._auto_addresses: dict[str, str] = {}
+        """By host."""
+        self._addresses = AddressIndex(indexes.endpoints_at, self._age)
 
-    # -- what came in
+    # -- input
 
     def put_services(self, key: ServiceKey, services: list[Service]) -> bool:
-        """What the registries say of one service, in their order of precedence."""
+        """Set the registries' versions of a service, in order of precedence. True if they changed."""
         if self._registered.get(key, []) == services:
             return False
         _put(self._registered, key, services)
@@ -78,7 +74,7 @@ class ServiceTable:
         return True
 
     def put_endpoints(self, key: ServiceKey, endpoints: list[Endpoints]) -> bool:
-        """The endpoint sets that the registries give one service."""
+        """Set the registries' endpoint sets of a service. True if they changed."""
         if self._registered_endpoints.get(key, []) == endpoints:
             return False
         _put(self._registered_endpoints, key, endpoints)
@@ -86,7 +82,7 @@ class ServiceTable:
         return True
 
     def put_entry(self, key: ConfigKey, entry: Config | None) -> None:
-        """A ServiceEntry came, changed or (None) went."""
+        """Add, replace or (None) remove a ServiceEntry."""
         before = self._entries.pop(key, None)
         if before is not None:
             for service in services_of(before):
@@ -95,7 +91,7 @@ class ServiceTable:
                 self._stale_services[service.key] = self._stale_endpoints[service.key] = None
             self._selecting[key.namespace].discard(key)
         if entry is not None:
-            entry = self._with_whole_hosts(entry)
+            entry = self._with_full_hosts(entry)
             self._entries[key] = entry
             for service in services_of(entry):
                 self._declared[service.key][key] = service
@@ -104,15 +100,15 @@ class ServiceTable:
                 self._selecting[key.namespace].add(key)
             self._stale_entries[key] = None
 
-    def _with_whole_hosts(self, entry: Config) -> Config:
-        """A ServiceEntry with its short hosts made whole, where those are of one registry."""
-        hosts = [self._world.registry_host(host) for host in entry.spec.hosts]
+    def _with_full_hosts(self, entry: Config) -> Config:
+        """A ServiceEntry with full names for hosts that are short names of a registry."""
+        hosts = [self._indexes.registry_host(host) for host in entry.spec.hosts]
         if hosts == entry.spec.hosts:
             return entry
         return attrs.evolve(entry, spec=dataclasses.replace(entry.spec, hosts=hosts))
 
     def put_workload(self, key: ConfigKey, workload: Config | None) -> None:
-        """A WorkloadEntry came, changed or (None) went; it inherits from its WorkloadGroup."""
+        """Add, replace or (None) remove a WorkloadEntry. It inherits from its WorkloadGroup."""
         before = self._group_of.pop(key, None)
         if before is not None:
             del self._members[before][key]
@@ -120,69 +116,69 @@ class ServiceTable:
         if workload is not None and group is not None:
             self._group_of[key] = group
             self._members[group][key] = workload
-        self._take_workload(key, workload, self._groups.get(group) if group is not None else None)
+        self._put_merged_workload(key, workload, self._groups.get(group) if group is not None else None)
 
     def put_group(self, key: ConfigKey, group: Config | None) -> None:
-        """A WorkloadGroup came, changed or (None) went: it touches the WorkloadEntries that belong to it."""
+        """Add, replace or (None) remove a WorkloadGroup, which touches its WorkloadEntries."""
         if group is None:
             self._groups.pop(key, None)
         else:
             self._groups[key] = group
         for member, workload in self._members.get(key, {}).items():
-            self._take_workload(member, workload, group)
+            self._put_merged_workload(member, workload, group)
 
-    def _take_workload(self, key: ConfigKey, workload: Config | None, group: Config | None) -> None:
-        """Hold a WorkloadEntry as it is with its group: it touches the ServiceEntries that select it."""
+    def _put_merged_workload(self, key: ConfigKey, workload: Config | None, group: Config | None) -> None:
+        """Put a WorkloadEntry merged with its group, which touches the ServiceEntries that select it."""
         if workload is not None and group is not None:
             workload = from_template(workload, group)
-        held = self._workloads[key.namespace]
-        before = held.pop(key, None)
+        workloads = self._workloads[key.namespace]
+        before = workloads.pop(key, None)
         if workload is not None:
-            held[key] = workload
+            workloads[key] = workload
         for entry in self._selecting[key.namespace]:
             config = self._entries[entry]
             if any(selects(config, _labels(w)) for w in (before, workload) if w is not None):
                 self._stale_entries[entry] = None
 
     def mesh_changed(self, before: MeshConfig, mesh: MeshConfig) -> None:
-        """Identities carry the trust domain, visibility has a default: make again what that decides."""
+        """Recompute identities if the trust domain changed, and visibility if its default changed."""
         if before.trust_domain != mesh.trust_domain:
             self._stale_entries.update(dict.fromkeys(self._entries))
             registered = self._registered_endpoints.items()
-            identified = (k for k, sets in registered if any(_is_bare(e) for held in sets for e in held.endpoints))
+            identified = (k for k, sets in registered if any(_lacks_trust_domain(e) for s in sets for e in s.endpoints))
             self._stale_endpoints.update(dict.fromkeys(identified))
         if before.default_service_export_to != mesh.default_service_export_to:
-            keys = (s.key for _, s in self._world.services.items() if s is not None)
+            keys = (s.key for _, s in self._indexes.services.items() if s is not None)
             self._stale_services.update(dict.fromkeys(keys))
 
     def count(self) -> int:
-        """How many services there are, about."""
+        """The approximate number of services."""
         return len(self._registered) + len(self._declared)
 
-    # -- what goes out
+    # -- output
 
-    def part_anew(self) -> None:
-        """The World has another number of buckets."""
+    def reshard(self) -> None:
+        """Distribute services over a new number of shards."""
         self._stale_exports.update(dict.fromkeys(self._exported))
         self._exported.clear()
-        for key, lists in self._listed.items():
-            service = self._world.services.peek(key)
+        for key, namespaces in self._exported_to.items():
+            service = self._indexes.services.peek(key)
             if service is not None:
-                self._list(service, lists)
+                self._list(service, namespaces)
 
-    def _list(self, service: Service, lists: Iterable[str]) -> None:
-        for at in self._listings(service.key, lists):
-            self._exported[at][service.key] = service
-            self._stale_exports[at] = None
+    def _list(self, service: Service, namespaces: Iterable[str]) -> None:
+        for slot in self._export_slots(service.key, namespaces):
+            self._exported[slot][service.key] = service
+            self._stale_exports[slot] = None
 
-    def _unlist(self, key: ServiceKey, lists: Iterable[str]) -> None:
-        for at in self._listings(key, lists):
-            self._exported[at].pop(key, None)
-            self._stale_exports[at] = None
+    def _unlist(self, key: ServiceKey, namespaces: Iterable[str]) -> None:
+        for slot in self._export_slots(key, namespaces):
+            self._exported[slot].pop(key, None)
+            self._stale_exports[slot] = None
 
-    def _listings(self, key: ServiceKey, lists: Iterable[str]) -> list[tuple[str, int]]:
-        bucket = bucket_of(key.host, self._world.bits.peek(()))
-        return [(namespace, bucket) for namespace in lists]
+    def _export_slots(self, key: ServiceKey, namespaces: Iterable[str]) -> list[tuple[str, int]]:
+        shard = shard_of(key.host, self._indexes.shard_bits.peek(()))
+        return [(namespace, shard) for namespace in namespaces]
 
     def flush(self) -> None:
         for key in self._stale_entries:
@@ -199,41 +195,41 @@ class ServiceTable:
         if key in self._selecting[key.namespace]:
             workloads = self._workloads[key.namespace].values()
             selected = sorted((w for w in workloads if selects(entry, _labels(w))), key=lambda w: w.order)
-        trust_domain = self._world.mesh.peek(()).trust_domain
+        trust_domain = self._indexes.mesh.peek(()).trust_domain
         for service, endpoints in endpoints_of(entry, selected, trust_domain).items():
             if self._declared_endpoints[service].get(key) != endpoints:
                 self._declared_endpoints[service][key] = endpoints
                 self._stale_endpoints[service] = None
 
     def _flush_services(self) -> None:
-        world = self._world
-        for key, service in self._addressed({key: self._merged(key) for key in self._stale_services}).items():
-            listed = self._listed.get(key, frozenset())
-            lists = self._exports(service) if service else frozenset()
-            if world.services.peek(key) == service and listed == lists:
+        indexes = self._indexes
+        for key, service in self._with_auto_addresses({key: self._merged(key) for key in self._stale_services}).items():
+            before = self._exported_to.get(key, frozenset())
+            namespaces = self._export_namespaces(service) if service else frozenset()
+            if indexes.services.peek(key) == service and before == namespaces:
                 continue
-            world.services[key] = service
-            self._unlist(key, listed)
-            self._listed.pop(key, None)
+            indexes.services[key] = service
+            self._unlist(key, before)
+            self._exported_to.pop(key, None)
             if service is None:
                 self._named[key.host].discard(key)
             else:
                 self._named[key.host].add(key)
-                self._listed[key] = lists
-                self._list(service, lists)
-            named = (world.services.peek(k) for k in self._named[key.host])
-            world.services_named[key.host] = _sorted(s for s in named if s is not None)
+                self._exported_to[key] = namespaces
+                self._list(service, namespaces)
+            named = (indexes.services.peek(k) for k in self._named[key.host])
+            indexes.services_named[key.host] = _sorted(s for s in named if s is not None)
             if not self._named[key.host]:
                 del self._named[key.host]
         self._stale_services.clear()
-        for at in self._stale_exports:
-            world.services_exported[at] = _sorted(self._exported[at].values())
-            if not self._exported[at]:
-                del self._exported[at]
+        for slot in self._stale_exports:
+            indexes.services_exported[slot] = _sorted(self._exported[slot].values())
+            if not self._exported[slot]:
+                del self._exported[slot]
         self._stale_exports.clear()
 
-    def _addressed(self, merged: dict[ServiceKey, Service | None]) -> dict[ServiceKey, Service | None]:
-        """Services with the addresses that they are given; other services whose address that moves come along."""
+    def _with_auto_addresses(self, merged: dict[ServiceKey, Service | None]) -> dict[ServiceKey, Service | None]:
+        """The services with automatic addresses, and other services whose address moves because of them."""
         hosts = len(self._addressless)
         changed = False
         for key, service in merged.items():
@@ -247,32 +243,32 @@ class ServiceTable:
                 if not keys:
                     del self._addressless[key.host]
         if changed or len(self._addressless) != hosts:
-            before, self._auto = self._auto, allocate(self._addressless)
-            moved = (host for host, address in self._auto.items() if before.get(host, address) != address)
+            before, self._auto_addresses = self._auto_addresses, allocate(self._addressless)
+            moved = (host for host, address in self._auto_addresses.items() if before.get(host, address) != address)
             for key in sorted(key for host in moved for key in self._addressless[host]):
                 merged.setdefault(key, self._merged(key))
         return {
-            key: attrs.evolve(service, auto_address=self._auto.get(key.host, ""))
+            key: attrs.evolve(service, auto_address=self._auto_addresses.get(key.host, ""))
             if service is not None and key in self._addressless.get(key.host, ())
             else service
             for key, service in merged.items()
         }
 
     def _flush_endpoints(self) -> None:
-        world = self._world
+        indexes = self._indexes
         for key in self._stale_endpoints:
-            trust_domain = world.mesh.peek(()).trust_domain
-            sets = [_identified(held.endpoints, trust_domain) for held in self._registered_endpoints.get(key, ())]
+            trust_domain = indexes.mesh.peek(()).trust_domain
+            sets = [_qualified(s.endpoints, trust_domain) for s in self._registered_endpoints.get(key, ())]
             if declared := self._declared_endpoints.get(key):
                 sets += (declared[entry] for entry in sorted(declared, key=lambda k: self._entries[k].order))
             endpoints = sets[0] if len(sets) == 1 else tuple([endpoint for each in sets for endpoint in each])
-            self._places.put(key, world.endpoints.peek(key), endpoints)
-            world.endpoints[key] = endpoints
+            self._addresses.put(key, indexes.endpoints.peek(key), endpoints)
+            indexes.endpoints[key] = endpoints
         self._stale_endpoints.clear()
-        self._places.flush()
+        self._addresses.flush()
 
     def _age(self, key: ServiceKey) -> tuple[object, ...]:
-        service = self._world.services.peek(key)
+        service = self._indexes.services.peek(key)
         return (service is None, service.order) if service else (True, key)
 
     def _merged(self, key: ServiceKey) -> Service | None:
@@ -293,20 +289,15 @@ class ServiceTable:
             addresses=tuple(dict.fromkeys(a for c in candidates for a in c.addresses)),
         )
 
-    def _exports(self, service: Service) -> frozenset[str]:
-        """Where a service is listed: ``*``, or the namespaces that may see it."""
-        export = service.export_to or frozenset(self._world.mesh.peek(()).default_service_export_to or [PUBLIC])
-        if HIDDEN in export:
-            return frozenset()
-        if PUBLIC in export:
-            return frozenset((PUBLIC,))
-        return frozenset(service.namespace if e == "." else e for e in export)
+    def _export_namespaces(self, service: Service) -> frozenset[str]:
+        default = self._indexes.mesh.peek(()).default_service_export_to
+        return export_namespaces(service.export_to, default, service.namespace)
 
 
 def _declared(services: Sequence[Service]) -> Service:
-    """What several ServiceEntries, oldest first, declare one host to be.
+    """The service that several ServiceEntries, oldest first, declare for one host.
 
-    Endpoints are told apart by the names of ports, so a port whose name is taken can't be added.
+    Endpoints refer to ports by name, so a port whose name is taken can't be added.
     """
     first = services[0]
     ports = list(first.ports)
@@ -322,17 +313,19 @@ def _labels(workload: Config) -> Mapping[str, str]:
     return labels
 
 
-def _is_bare(endpoint: Endpoint) -> bool:
-    """Whether its identity is of the mesh's own trust domain, and does not say it."""
+def _lacks_trust_domain(endpoint: Endpoint) -> bool:
+    """True if the endpoint's identity is a path in the mesh's trust domain, ``ns/shop/sa/web``."""
     return endpoint.service_account.startswith("ns/")
 
 
-def _identified(endpoints: tuple[Endpoint, ...], trust_domain: str) -> tuple[Endpoint, ...]:
-    """Endpoints of a registry with whole identities."""
-    if not any(map(_is_bare, endpoints)):
+def _qualified(endpoints: tuple[Endpoint, ...], trust_domain: str) -> tuple[Endpoint, ...]:
+    """Endpoints of a registry with full SPIFFE ids."""
+    if not any(map(_lacks_trust_domain, endpoints)):
         return endpoints
-    prefix = f"spiffe://{trust_domain}/"
-    return tuple(attrs.evolve(e, service_account=prefix + e.service_account) if _is_bare(e) else e for e in endpoints)
+    return tuple(
+        attrs.evolve(e, service_account=qualified(e.service_account, trust_domain)) if _lacks_trust_domain(e) else e
+        for e in endpoints
+    )
 
 
 def _put(table: dict[ServiceKey, list[T]], key: ServiceKey, value: list[T]) -> None:

@@ -1,166 +1,135 @@
-"""What translators see: every read goes through here and is of an index key, so that the memo table can note it."""
+"""The View: how translators read the World. Each read names an index and a key, so that the memo table can track it."""
 
 from __future__ import annotations
-
-from datetime import datetime
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
-
-import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Secret
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
-from mesh_pilot.world.names import full_gateway, place_of_id
-
-if TYPE_CHECKING:
-    from mesh_pilot.world.world import World
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-Placed = tuple[ServiceKey, tuple[Endpoint, ...]]
-"""A service and those of its endpoints that have one address."""
-
-
-@attrs.frozen
-class VirtualServiceHead:
-    """What of a VirtualService decides where it applies; an edit of its routes leaves this alone."""
-
-    key: ConfigKey
-    created: datetime
-    hosts: tuple[str, ...]
-    """Full host names and wildcards; empty for a delegate."""
-    gateways: frozenset[str]
-    """``namespace/name`` and ``mesh``."""
-    export_to: frozenset[str]
-    """``*``, namespaces or ``~``; ``.`` is already its own namespace, and the mesh's default is filled in."""
-
-    @property
-    def order(self) -> tuple[datetime, str, str]:
-        return (self.created, self.key.name, self.key.namespace)
-
-    def visible_to(self, namespace: str) -> bool:
-        return "*" in self.export_to or namespace in self.export_to
+from mesh_pilot.world.indexes import Indexes, ServiceEndpoints, VirtualServiceMeta
+from mesh_pilot.world.names import full_gateway, registration_key
 
 
 class View:
-    """Tracked reads of the World. Translators get this and their key, and nothing else.
+    """Tracked reads of the World. Translators get a view and their key, and nothing else.
 
-    Values are shared and must not be changed. A read of what is not there is a read too.
+    Values are shared and must not be changed. A read of a missing key is tracked, too.
     """
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.domain = world.domain
+    def __init__(self, indexes: Indexes) -> None:
+        self._indexes = indexes
+        self.domain = indexes.domain
         """The mesh's DNS domain, ``cluster.local``; fixed while the process runs."""
-        self.memo = world.memo
+        self.memo = indexes.memo
 
     # -- mesh-wide
 
     def mesh(self) -> MeshConfig:
-        return self._world.mesh.read(())
+        return self._indexes.mesh.read(())
 
     def networks(self) -> MeshNetworks:
-        return self._world.networks.read(())
+        return self._indexes.networks.read(())
 
     @property
     def root_namespace(self) -> str:
-        """Where mesh-wide configs live."""
+        """The namespace of mesh-wide configs."""
         return _root_namespace(self)
 
     # -- configs
 
     def config(self, key: ConfigKey) -> Config | None:
-        return self._world.config.read(key)
+        return self._indexes.config.read(key)
 
     def configs(self, kind: str, namespace: str) -> tuple[Config, ...]:
-        """All of a kind in a namespace, oldest first. Not for VirtualService, DestinationRule, ServiceEntry and
-        WorkloadEntry, which are many: they have indexes of their own."""
-        return self._world.configs_in.read((kind, namespace))
+        """The configs of a kind in a namespace, oldest first.
+
+        Not for VirtualService, DestinationRule, ServiceEntry and WorkloadEntry, which have other indexes, because there
+        are many of them.
+        """
+        return self._indexes.configs_in.read((kind, namespace))
 
     def all_configs(self, kind: str) -> tuple[Config, ...]:
-        """All of a kind in the mesh, oldest first; with the same exceptions as ``configs``."""
-        return self._world.configs_of.read(kind)
+        """The configs of a kind in the mesh, oldest first; with the same exceptions as ``configs``."""
+        return self._indexes.configs_of.read(kind)
 
-    def virtual_services(self, gateway: str) -> tuple[VirtualServiceHead, ...]:
-        """What is bound to a gateway (``namespace/name`` or ``mesh``), oldest first, whoever may see it.
+    def virtual_services(self, gateway: str) -> tuple[VirtualServiceMeta, ...]:
+        """The VirtualServices bound to a gateway (``namespace/name`` or ``mesh``), oldest first, visible or not.
 
-        The VirtualService itself is ``config(head.key)``.
+        The VirtualService itself is ``config(meta.key)``.
         """
-        return self._world.virtual_services.read(gateway)
+        return self._indexes.virtual_services.read(gateway)
 
-    def mesh_virtual_services(self, bucket: int) -> tuple[VirtualServiceHead, ...]:
-        """VirtualServices for sidecars that have a host in a bucket (one of ``bits``), or a wildcard for a host
-        (``WILD``); oldest first, whoever may see them."""
-        return self._world.mesh_virtual_services.read(bucket)
+    def mesh_virtual_services(self, shard: int) -> tuple[VirtualServiceMeta, ...]:
+        """The VirtualServices for sidecars with a host in a shard (one of ``shard_bits``), or with a wildcard host
+        (``WILDCARD_HOSTS``); oldest first, visible or not."""
+        return self._indexes.mesh_virtual_services.read(shard)
 
     def destination_rules(self, host: str) -> tuple[Config, ...]:
         """DestinationRules whose host is exactly this full name (or this very wildcard), oldest first."""
-        return self._world.destination_rules.read(host)
+        return self._indexes.destination_rules.read(host)
 
     def wildcard_rule_hosts(self) -> tuple[str, ...]:
-        """The wildcard hosts that any DestinationRule has, longest first."""
-        return self._world.wildcard_rule_hosts.read(())
+        """The wildcard hosts of all DestinationRules, longest first."""
+        return self._indexes.wildcard_rule_hosts.read(())
 
     def selected_labels(self) -> frozenset[str]:
-        """Label keys by which any config that shapes outbound traffic picks proxies (``sourceLabels``, ...)."""
-        return self._world.selected_labels.read(())
+        """The label keys by which any config for outbound traffic selects proxies (``sourceLabels``, ...)."""
+        return self._indexes.selected_labels.read(())
 
     # -- services
 
     def service(self, key: ServiceKey) -> Service | None:
-        return self._world.services.read(key)
+        return self._indexes.services.read(key)
 
     def services_named(self, host: str) -> tuple[Service, ...]:
-        """The services of this host in all namespaces, oldest first, whoever may see them."""
-        return self._world.services_named.read(host)
+        """The services of this host in all namespaces, oldest first, visible or not."""
+        return self._indexes.services_named.read(host)
 
-    def bits(self) -> int:
-        """How finely the lists of all services and VirtualServices are parted: there are ``buckets(bits)``."""
-        return self._world.bits.read(())
+    def shard_bits(self) -> int:
+        """The indexes of services and VirtualServices have ``all_shards(bits)``."""
+        return self._indexes.shard_bits.read(())
 
-    def services_exported_to(self, namespace: str, bucket: int) -> tuple[Service, ...]:
-        """Services exported to exactly this namespace, or to everybody with ``*``, whose hosts are in a bucket (one of
-        ``bits``); oldest first."""
-        return self._world.services_exported.read((namespace, bucket))
+    def services_exported_to(self, namespace: str, shard: int) -> tuple[Service, ...]:
+        """Services exported to exactly this namespace, or to all with ``*``, whose hosts are in a shard (one of
+        ``shard_bits``); oldest first."""
+        return self._indexes.services_exported.read((namespace, shard))
 
     def endpoints(self, key: ServiceKey) -> tuple[Endpoint, ...]:
         """All endpoints of a service, of all its ports."""
-        return self._world.endpoints.read(key)
+        return self._indexes.endpoints.read(key)
 
-    def endpoints_at(self, ip: str) -> tuple[Placed, ...]:
-        """The endpoints at this address with the services that they serve, oldest service first."""
-        return self._world.endpoints_at.read(ip)
+    def endpoints_at(self, ip: str) -> tuple[ServiceEndpoints, ...]:
+        """The endpoints at this address with their services, oldest service first."""
+        return self._indexes.endpoints_at.read(ip)
 
-    def endpoints_with_id(self, id: str) -> tuple[Placed, ...]:
-        """The endpoints that are registered under this id, on whatever node, with their services, oldest first."""
-        return self._world.endpoints_at.read(place_of_id(id))
+    def endpoints_with_id(self, id: str) -> tuple[ServiceEndpoints, ...]:
+        """The endpoints registered under this id, on any node, with their services, oldest service first."""
+        return self._indexes.endpoints_at.read(registration_key(id))
 
     def secret(self, namespace: str, name: str) -> Secret | None:
-        return self._world.secrets.read((namespace, name))
+        return self._indexes.secrets.read((namespace, name))
 
     def names_credential(self, namespace: str, name: str) -> bool:
-        """Whether a Gateway or DestinationRule of this namespace names this credential."""
-        return self._world.credentials_named.read((namespace, name))
+        """True if a Gateway or DestinationRule of this namespace names this credential."""
+        return self._indexes.credentials_named.read((namespace, name))
 
     def key_set(self, issuer: str, url: str) -> str:
-        """The keys of an issuer of tokens, by its name or at a URL (the other is empty); empty if not known."""
-        return self._world.key_sets.read((issuer, url))
+        """The JWKS of an issuer, by its name or URL (the other is empty); empty if unknown."""
+        return self._indexes.key_sets.read((issuer, url))
 
     # -- names
 
     def full_host(self, host: str, namespace: str) -> str:
-        """A host as written in a config of this namespace, made whole."""
-        return self._world.full_host(host, namespace)
+        """The full name of a host as written in a config of this namespace."""
+        return self._indexes.full_host(host, namespace)
 
     def registry_host(self, host: str) -> str:
-        """A host that must be written in full, but where short names are of one registry: made whole."""
-        return self._world.registry_host(host)
+        """The full name of a host that may only be short for one of a registry."""
+        return self._indexes.registry_host(host)
 
     def full_gateway(self, name: str, namespace: str) -> str:
-        """A gateway as named in a VirtualService of this namespace: ``namespace/name`` or ``mesh``."""
+        """The full name (``namespace/name`` or ``mesh``) of a gateway as written in a config of this namespace."""
         return full_gateway(name, namespace, self.domain)
 
 

@@ -22,8 +22,8 @@ from mesh_pilot.mesh.proxy.registration import RegistrationClaim
 from mesh_pilot.mesh.proxy.scope import PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import SECRET, VIRTUAL_HOST, Resource
+from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.security.secrets import IdentitySet, Issuer
-from mesh_pilot.security.spiffe import parse_identity
 from mesh_pilot.snapshots import NO_NAMES, SnapshotStore
 from mesh_pilot.world import World
 

@@ -17,7 +17,7 @@ from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
 from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telemetry_problems
 from mesh_pilot.envoy.tls.secrets import withheld
 from mesh_pilot.mesh.conflicts import Conflict
-from mesh_pilot.mesh.inbound import inbound_plan
+from mesh_pilot.mesh.inbound import merged_inbound_ports
 from mesh_pilot.mesh.proxy.scope import ProxyKeys
 from mesh_pilot.model.config import ConfigKey, Problem, Severity
 from mesh_pilot.model.proxy import NodeType
@@ -127,7 +127,7 @@ def listener_conflicts(view: View, target: ProxyKeys) -> tuple[Conflict, ...]:
         return ()
     if target.scope.type is NodeType.ROUTER:
         return gateway_conflicts(view, target.workload)
-    return (*outbound_conflicts(view, target.scope), *inbound_plan(view, target.workload).conflicts)
+    return (*outbound_conflicts(view, target.scope), *merged_inbound_ports(view, target.workload).conflicts)
 
 
 def object_problems(view: View, key: ConfigKey) -> tuple[Problem, ...]:

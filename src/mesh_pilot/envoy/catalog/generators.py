@@ -64,7 +64,7 @@ def hosts_of(target: ProxyKeys) -> ByName[PlanShards] | None:
 
 def _common(target: ProxyKeys) -> dict[str, tuple[PartKey, ...]]:
     return {
-        ENDPOINT: ((ENDPOINT, by_name(endpoints.assignment.query(target.scope, target.place, NAME))),),
+        ENDPOINT: ((ENDPOINT, by_name(endpoints.assignment.query(target.scope, target.locality, NAME))),),
         SECRET: ((SECRET, by_name(workload_secret.query(target.workload, NAME))),),
         EXTENSION: ((EXTENSION, _no_extensions.query()),),
     }
@@ -74,7 +74,7 @@ def _router_parts(target: ProxyKeys) -> Parts:
     scope, workload = target.scope, target.workload
     return {
         **_common(target),
-        CLUSTER: ((CLUSTER, clusters.cluster_plans.query(scope, target.place)),),
+        CLUSTER: ((CLUSTER, clusters.cluster_plans.query(scope, target.locality)),),
         LISTENER: ((LISTENER, single_shard.query(gateway_listeners.query(workload))),),
         ROUTE: ((ROUTE, by_name(gateway_route.query(workload, NAME))),),
     }
@@ -84,9 +84,9 @@ def _sidecar_parts(target: ProxyKeys) -> Parts:
     """Of clusters and listeners the first part is for outbound, the second for inbound traffic."""
     scope, workload = target.scope, target.workload
     inbound: PartKey = (CLUSTER, single_shard.query(inbound_clusters.inbound_clusters.query(workload)))
-    outbound: PartKey = (CLUSTER, clusters.cluster_plans.query(scope, target.place))
-    needed: PartKey = (CLUSTER, needed_cluster_plans.query(scope, target.place))
-    others: PartKey = (CLUSTER, by_name(cluster_on_demand.query(scope, target.place, NAME)))
+    outbound: PartKey = (CLUSTER, clusters.cluster_plans.query(scope, target.locality))
+    needed: PartKey = (CLUSTER, needed_cluster_plans.query(scope, target.locality))
+    others: PartKey = (CLUSTER, by_name(cluster_on_demand.query(scope, target.locality, NAME)))
     return {
         **_common(target),
         CLUSTER: (needed, inbound, others) if scope.on_demand else (outbound, inbound),
@@ -103,7 +103,7 @@ def _grpc_parts(target: ProxyKeys) -> Parts:
     scope, workload = target.scope, target.workload
     return {
         CLUSTER: ((CLUSTER, by_name(grpc_cluster.query(scope, NAME))),),
-        ENDPOINT: ((ENDPOINT, by_name(grpc_assignment.query(scope, target.place, NAME))),),
+        ENDPOINT: ((ENDPOINT, by_name(grpc_assignment.query(scope, target.locality, NAME))),),
         LISTENER: (
             (LISTENER, by_name(client_listener.query(scope, NAME))),
             (LISTENER, by_name(server_listener.query(scope.namespace, workload.labels, NAME))),

@@ -19,23 +19,22 @@ from mesh_pilot.mesh.sidecar_scope import (
     Egress,
     egress_listeners,
     egress_virtual_services,
-    scope_bits,
-    scope_buckets,
     scope_services,
+    scope_shard_bits,
+    scope_shards,
     unknown_destination,
 )
 from mesh_pilot.mesh.virtual_services.rules import http_rules
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import Resource
-from mesh_pilot.world.buckets import bucket_of
-from mesh_pilot.world.configs import WILD
+from mesh_pilot.world.shards import WILDCARD_HOSTS, shard_of
 from mesh_pilot.world.view import View
 
 
 @derived
 def needed_cluster_plans(view: View, scope: OutboundScope, place: ProxyLocality) -> PlanShards:
     """The outbound clusters that a scope must have beforehand, in parts."""
-    of_services = (_needed.query(scope, place, bucket) for bucket in scope_buckets(view, scope))
+    of_services = (_needed.query(scope, place, shard) for shard in scope_shards(view, scope))
     return (*of_services, other_clusters.query(scope.type))
 
 
@@ -45,8 +44,8 @@ def cluster_on_demand(view: View, scope: OutboundScope, place: ProxyLocality, na
     parts = parse_cluster(name)
     if parts is None or parts.direction is not Direction.OUTBOUND:
         return None
-    bits = scope_bits(view, scope)
-    call = _call_of(view, scope, place, bucket_of(parts.host, bits), name)
+    bits = scope_shard_bits(view, scope)
+    call = _call_of(view, scope, place, shard_of(parts.host, bits), name)
     return None if call is None else call.get(view)
 
 
@@ -58,15 +57,15 @@ def pinned_hosts(view: View, scope: OutboundScope) -> frozenset[str]:
     if proxy is not None:
         found.add(proxy.host)
     for egress in egress_listeners(view, scope):
-        for bucket in (*scope_buckets(view, scope), WILD):
-            found |= _pinned_in(view, scope, egress, bucket)
+        for shard in (*scope_shards(view, scope), WILDCARD_HOSTS):
+            found |= _pinned_in(view, scope, egress, shard)
     return frozenset(found)
 
 
 @derived
-def _needed(view: View, scope: OutboundScope, place: ProxyLocality, bucket: int) -> Plan:
+def _needed(view: View, scope: OutboundScope, place: ProxyLocality, shard: int) -> Plan:
     pinned = pinned_hosts(view, scope)
-    services = {service.host: service for service in scope_services(view, scope, bucket)}
+    services = {service.host: service for service in scope_services(view, scope, shard)}
 
     def is_needed(name: str) -> bool:
         parts = parse_cluster(name)
@@ -74,18 +73,18 @@ def _needed(view: View, scope: OutboundScope, place: ProxyLocality, bucket: int)
         port = service.port(parts.port) if parts is not None and service is not None else None
         return port is None or not port.protocol.is_http or (parts is not None and parts.host in pinned)
 
-    plan = service_clusters(view, scope, place, bucket)
+    plan = service_clusters(view, scope, place, shard)
     return {name: call for name, call in plan.items() if is_needed(name)}
 
 
 @derived
-def _call_of(view: View, scope: OutboundScope, place: ProxyLocality, bucket: int, name: str) -> ResourceQuery | None:
-    return service_clusters(view, scope, place, bucket).get(name)
+def _call_of(view: View, scope: OutboundScope, place: ProxyLocality, shard: int, name: str) -> ResourceQuery | None:
+    return service_clusters(view, scope, place, shard).get(name)
 
 
 @derived
-def _pinned_in(view: View, scope: OutboundScope, egress: Egress, bucket: int) -> frozenset[str]:
-    heads = egress_virtual_services(view, scope, egress, bucket)
+def _pinned_in(view: View, scope: OutboundScope, egress: Egress, shard: int) -> frozenset[str]:
+    heads = egress_virtual_services(view, scope, egress, shard)
     return frozenset().union(*(_pinned_by(view, head.key) for head in heads))
 
 

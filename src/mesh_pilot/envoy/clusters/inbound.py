@@ -22,13 +22,18 @@ from mesh_pilot.envoy.clusters.connection_pool import (
 )
 from mesh_pilot.envoy.core.protobuf import address, duration, resource_of
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import NO_POLICY, NO_RULE, DestinationRuleRef, destination_rule_ref, policy
+from mesh_pilot.mesh.destination_rules import (
+    NO_POLICY,
+    NO_RULE,
+    DestinationRuleRef,
+    destination_rule_ref,
+    traffic_policy,
+)
+from mesh_pilot.mesh.inbound import workload_instances
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
-from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound
-from mesh_pilot.mesh.proxy.instances import instances
+from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound, inbound_stat_name
 from mesh_pilot.mesh.proxy.proxy_config import METADATA
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, ResourceQuery, Workload
-from mesh_pilot.mesh.stat_names import inbound_stat_name
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.net import UNIX_PREFIX
 from mesh_pilot.model.proxy import Interception
@@ -95,7 +100,7 @@ def inbound_cluster(view: View, key: InboundClusterKey) -> Resource | None:
     """The cluster for one port of an application."""
     defaults = cluster_defaults(view)
     # Of a DestinationRule only the connection pool applies on the server side.
-    pool = _sidecar_pool(view, key) or policy(view, key.rule, key.service_port).connection_pool
+    pool = _sidecar_pool(view, key) or traffic_policy(view, key.rule, key.service_port).connection_pool
     http = pool.http if pool else None
     message = Cluster(name=inbound(key.port))
     service = view.service(key.service) if key.service else None
@@ -126,7 +131,7 @@ def inbound_passthrough(view: View, ipv6: bool) -> Resource | None:
 def _cluster_keys(view: View, workload: Workload) -> Iterator[InboundClusterKey]:
     """One key for each ingress listener of the Sidecar, else for each service port, the oldest service first."""
     scope = workload.scope
-    served = instances(view, workload)
+    served = workload_instances(view, workload)
     config = view.config(scope.sidecar) if scope.sidecar else None
     spec: api.Sidecar | None = config.spec if config else None
     # Ingress listeners replace the ports of services: a Sidecar declares all or none.

@@ -29,16 +29,13 @@ from mesh_pilot.envoy.endpoints.assignments import preference_of
 from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import NO_POLICY, covers_many, destination_rule_ref, passes_through, subset_names
-from mesh_pilot.mesh.identities import identities
 from mesh_pilot.mesh.mesh_defaults import ClusterDefaults, cluster_defaults
-from mesh_pilot.mesh.names import BLACK_HOLE, PASSTHROUGH, outbound_sni
+from mesh_pilot.mesh.names import BLACK_HOLE, PASSTHROUGH, outbound_sni, outbound_stat_name
 from mesh_pilot.mesh.peer_authentication import PeerMode, client_mtls
 from mesh_pilot.mesh.proxy.proxy_config import METADATA
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyLocality, ResourceQuery
-from mesh_pilot.mesh.sidecar_scope import scope_buckets, scope_services
-from mesh_pilot.mesh.stat_names import outbound_stat_name
-from mesh_pilot.mesh.upstreams import Upstream
-from mesh_pilot.mesh.visibility import BY_DNS, Discovery, discovery_of
+from mesh_pilot.mesh.sidecar_scope import scope_services, scope_shards
+from mesh_pilot.mesh.upstreams import BY_DNS, Discovery, Upstream, accepted_identities, discovery_of
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import CLUSTER, Resource, make_resource
@@ -50,16 +47,16 @@ AUTO_PASSTHROUGH = api.ServerTlsSettingsTlSmode.AUTO_PASSTHROUGH
 
 @derived
 def cluster_plans(view: View, scope: OutboundScope, locality: ProxyLocality) -> PlanShards:
-    """The outbound clusters of a scope: a shard for each bucket of its services, then the clusters of no service."""
-    of_services = (service_clusters.query(scope, locality, bucket) for bucket in scope_buckets(view, scope))
+    """The outbound clusters of a scope: a shard for each shard of its services, then the clusters of no service."""
+    of_services = (service_clusters.query(scope, locality, shard) for shard in scope_shards(view, scope))
     return (*of_services, other_clusters.query(scope.type))
 
 
 @derived
-def service_clusters(view: View, scope: OutboundScope, locality: ProxyLocality, bucket: int) -> Plan:
-    """The outbound clusters of the services in a bucket of a scope."""
+def service_clusters(view: View, scope: OutboundScope, locality: ProxyLocality, shard: int) -> Plan:
+    """The outbound clusters of the services in a shard of a scope."""
     plan: dict[str, ResourceQuery] = {}
-    for service in scope_services(view, scope, bucket):
+    for service in scope_services(view, scope, shard):
         plan.update(_queries(view, scope, locality, service))
     return plan
 
@@ -185,5 +182,5 @@ def _variables(view: View, upstream: Upstream, service: Service, port: Port, def
         name=upstream.name,
         stat_name=outbound_stat_name(defaults.outbound_stat_name, service, port, upstream.subset),
         sni=outbound_sni(service.host, port.number, upstream.subset),
-        identities=() if upstream.by_sni else identities(view, service.key, port.name),
+        identities=() if upstream.by_sni else accepted_identities(view, service.key, port.name),
     )

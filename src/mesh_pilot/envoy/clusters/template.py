@@ -26,7 +26,7 @@ from mesh_pilot.envoy.tls.upstream import ProxyCertificateFiles, TlsPeer, apply_
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import DestinationRuleRef, client_policy
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
-from mesh_pilot.mesh.visibility import Discovery
+from mesh_pilot.mesh.upstreams import Discovery
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

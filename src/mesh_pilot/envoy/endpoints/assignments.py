@@ -21,11 +21,10 @@ from mesh_pilot.mesh.destination_rules import (
     DestinationRuleRef,
     client_policy,
     destination_rule_ref,
+    merged_rule,
     passes_through,
-    rule,
     subset_labels,
 )
-from mesh_pilot.mesh.identities import port_endpoints
 from mesh_pilot.mesh.locality import (
     Distribution,
     Failover,
@@ -43,10 +42,12 @@ from mesh_pilot.mesh.locality import (
 )
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.names import Direction, is_sni, parse_cluster
-from mesh_pilot.mesh.networks import Gateway, Networks, networks, through_gateways
+from mesh_pilot.mesh.networks import Gateway, Networks, networks_with_gateways, through_gateways
 from mesh_pilot.mesh.peer_authentication import PeerMode, peer_modes
-from mesh_pilot.mesh.proxy.scope import Labels, OutboundScope, ProxyLocality
-from mesh_pilot.mesh.visibility import Discovery, discovery_of, scope_service
+from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality
+from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.upstreams import Discovery, discovery_of, port_endpoints
+from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ENDPOINT, Resource, make_resource
 from mesh_pilot.model.service import MESH_TLS_MODE, NOWHERE, Endpoint, Health, Locality, ServiceKey
@@ -96,7 +97,7 @@ def endpoint_viewpoint(
     """A client's viewpoint of the cluster of a port and subset; ``by_sni``: of the cluster named by SNI."""
     return EndpointViewpoint(
         preference=preference_of.compute(view, ref, port, subset, locality),
-        network=locality.network if networks(view, "") is not None else None,
+        network=locality.network if networks_with_gateways(view, "") is not None else None,
         detects_outliers=client_policy(view, ref, port, subset).outlier_detection is not None,
         tls_modes=tls_modes(view, ref, port),
         mesh_tls_only=by_sni,
@@ -184,7 +185,7 @@ def _locality_groups(
         first.setdefault((endpoint.address, endpoint.port), endpoint)
     for endpoint in first.values():
         by_locality[endpoint.locality].append(endpoint)
-    mesh_networks = networks(view, _registry(view, service)) if viewpoint.network is not None else None
+    mesh_networks = networks_with_gateways(view, _registry(view, service)) if viewpoint.network is not None else None
     default_namespace = None
     if _some_peers_disable(view):
         # Inline endpoints of a ServiceEntry have no namespace. For clients only the mesh's policy applies to them, as
@@ -327,7 +328,7 @@ def _rule_tls_mode(endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...]) ->
 
 def tls_modes(view: View, ref: DestinationRuleRef, port: int) -> tuple[tuple[Labels, int], ...]:
     """(labels, TLS mode) that a rule sets for a port: those of its subsets, in any cluster, then its own."""
-    merged = rule(view, ref)
+    merged = merged_rule(view, ref)
     modes = [(frozenset(s.labels.items()), _tls_mode(s.traffic_policy, port)) for s in merged.subsets.values()]
     modes.append((frozenset(), _tls_mode(merged.policy, port)))
     return tuple((labels, mode) for labels, mode in modes if mode is not None)

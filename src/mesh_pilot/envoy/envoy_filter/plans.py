@@ -24,8 +24,8 @@ from mesh_pilot.envoy.envoy_filter.resources import (
     unwrap_resource,
 )
 from mesh_pilot.incremental import ByName, Derived, Query, derived
+from mesh_pilot.mesh.inbound import workload_instances
 from mesh_pilot.mesh.names import Direction, parse_cluster
-from mesh_pilot.mesh.proxy.instances import instances
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery, Workload, merged_plan
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.world.view import View
@@ -170,7 +170,7 @@ def _hosts_at(view: View, workload: Workload) -> Mapping[int, tuple[str, ...]]:
     The latter is that of a Sidecar's ingress listeners.
     """
     hosts: dict[int, dict[str, None]] = {}
-    for instance in instances(view, workload):
+    for instance in workload_instances(view, workload):
         for port in (instance.endpoint.port, instance.port.number):
             hosts.setdefault(port, {})[instance.service.host] = None
     return {port: tuple(names) for port, names in hosts.items()}

@@ -35,7 +35,7 @@ from mesh_pilot.envoy.filters.rbac.policies import RBAC_ALLOW, RBAC_AUDIT, RBAC_
 from mesh_pilot.envoy.filters.router import ROUTER
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
 from mesh_pilot.mesh.policies import PolicyContext
-from mesh_pilot.mesh.proxy.scope import Labels
+from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

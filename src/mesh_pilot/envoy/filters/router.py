@@ -11,7 +11,7 @@ from mesh_pilot.envoy.filters.translator import FilterTranslator
 from mesh_pilot.envoy.telemetry.tracing import tracing_config
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.proxy.proxy_config import headers
-from mesh_pilot.mesh.proxy.scope import Labels
+from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 

@@ -24,8 +24,8 @@ from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import all_services, visible_virtual_services
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import common_hosts
 from mesh_pilot.mesh.virtual_services.l4 import (
-    Conditions,
     L4Route,
+    MatchContext,
     TcpTarget,
     route_target,
     tcp_routes,
@@ -107,8 +107,8 @@ def _tls_targets(view: View, scope: OutboundScope, server: GatewayServer, key: C
     return tuple((_match(route), route_target(view, scope, route, server.port)) for route in routes)
 
 
-def _conditions(scope: OutboundScope, server: GatewayServer) -> Conditions:
-    return Conditions(frozenset((server.gateway_name,)), server.port, scope.namespace, scope.labels)
+def _conditions(scope: OutboundScope, server: GatewayServer) -> MatchContext:
+    return MatchContext(frozenset((server.gateway_name,)), server.port, scope.namespace, scope.labels)
 
 
 def _match(route: L4Route) -> ChainMatch:

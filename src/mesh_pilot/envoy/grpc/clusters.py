@@ -21,11 +21,10 @@ from mesh_pilot.envoy.grpc.tls import client_socket
 from mesh_pilot.envoy.tls.upstream import TlsMode
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import client_policy, destination_rule_ref, passes_through, subset_labels
-from mesh_pilot.mesh.identities import identities
 from mesh_pilot.mesh.names import ClusterName, Direction, parse_cluster
 from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality
-from mesh_pilot.mesh.upstreams import Upstream
-from mesh_pilot.mesh.visibility import BY_DNS, discovery_of, scope_service
+from mesh_pilot.mesh.upstreams import BY_DNS, Upstream, accepted_identities, discovery_of
+from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import Port
 from mesh_pilot.world.view import View
@@ -85,7 +84,7 @@ def _cluster(view: View, upstream: Upstream, by_dns: bool) -> Resource | None:
     if policy.tls is not None and policy.tls.mode != TlsMode.DISABLE:
         names = tuple(policy.tls.subject_alt_names)
         if not names and policy.tls.mode == TlsMode.ISTIO_MUTUAL:
-            names = identities(view, upstream.service, port.name)
+            names = accepted_identities(view, upstream.service, port.name)
         message.transport_socket.CopyFrom(client_socket(names, certificate=policy.tls.mode != TlsMode.SIMPLE))
     return resource_of(message.name, message, (*service.configs, *upstream.rule))
 

@@ -23,7 +23,8 @@ from mesh_pilot.envoy.grpc.tls import server_socket
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import outbound
 from mesh_pilot.mesh.peer_authentication import PeerMode, peer_mode
-from mesh_pilot.mesh.proxy.scope import Labels, OutboundScope
+from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.mesh.virtual_hosts.planned import service_addresses, service_names
 from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.net import is_ip

@@ -33,14 +33,20 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict
 from mesh_pilot.mesh.listener_candidates import TcpMember
 from mesh_pilot.mesh.names import BLACK_HOLE, listener_name
-from mesh_pilot.mesh.outbound import ListenerShard, OutboundListener, listener_shards, outbound_listeners, share_plan
+from mesh_pilot.mesh.outbound import (
+    ListenerShard,
+    OutboundListener,
+    listener_shards,
+    outbound_listeners,
+    shard_listeners,
+)
 from mesh_pilot.mesh.policies import PolicyContext, outbound_context
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ResourceQuery
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
 from mesh_pilot.mesh.sidecar_scope import unknown_destination
 from mesh_pilot.mesh.virtual_services.l4 import (
-    Conditions,
     L4Route,
+    MatchContext,
     route_target,
     service_target,
     tcp_routes,
@@ -68,7 +74,8 @@ def listener_plans(view: View, scope: OutboundScope, spans: SpanSource) -> PlanS
     shards = listener_shards(view, scope)
     proxy = http_proxy_port(view, scope)
     # A service on the same address and port takes precedence over the HTTP proxy.
-    if proxy and any(listener_name(scope.loopback, proxy) in share_plan(view, shard).listeners for shard in shards):
+    name = listener_name(scope.loopback, proxy)
+    if proxy and any(name in shard_listeners(view, shard).listeners for shard in shards):
         proxy = 0
     others = other_listeners.query(scope, proxy, spans if proxy else NO_SOURCE)
     return (*(service_listeners.query(shard, spans) for shard in shards), others)
@@ -79,7 +86,7 @@ def service_listeners(view: View, shard: ListenerShard, spans: SpanSource) -> Pl
     """The outbound listeners of a shard."""
     return {
         name: outbound_listener.query(shard.scope, listener, spans if listener.http is not None else NO_SOURCE)
-        for name, listener in share_plan(view, shard).listeners.items()
+        for name, listener in shard_listeners(view, shard).listeners.items()
     }
 
 
@@ -212,7 +219,7 @@ def _tcp_chains(
 def _member_chains(view: View, scope: OutboundScope, member: TcpMember) -> tuple[EncodedChain, ...]:
     """The chains of one TCP service: those of its routes, and one for connections that no route matches."""
     configs = [config for key in member.virtual_services if (config := view.config(key)) is not None]
-    conditions = Conditions(frozenset((MESH_GATEWAY,)), member.port, scope.namespace, scope.labels)
+    conditions = MatchContext(frozenset((MESH_GATEWAY,)), member.port, scope.namespace, scope.labels)
     if member.protocol.is_tls:
         routes = list(tls_routes(view, configs, conditions))
         covered = bool(routes)

@@ -17,7 +17,7 @@ from mesh_pilot.envoy.core.protobuf import boolean, duration, fractional_percent
 from mesh_pilot.envoy.routes.headers import HeaderOperations, header_operations
 from mesh_pilot.envoy.routes.retry import retry_policy
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.destination_rules import DestinationRuleRef, policy
+from mesh_pilot.mesh.destination_rules import DestinationRuleRef, traffic_policy
 from mesh_pilot.mesh.names import outbound
 from mesh_pilot.mesh.proxy.proxy_config import forwards_host
 from mesh_pilot.mesh.virtual_services.client import RouteClient
@@ -201,7 +201,7 @@ def hash_policy(view: View, ref: DestinationRuleRef, port: int, subset: str = ""
     """The hash policy that a DestinationRule sets for a port and subset; None without consistent hashing."""
     if not ref:
         return None
-    balancer = policy(view, ref, port, subset).load_balancer
+    balancer = traffic_policy(view, ref, port, subset).load_balancer
     return _consistent_hash(balancer.consistent_hash) if balancer is not None and balancer.consistent_hash else None
 
 

@@ -20,7 +20,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.inbound import MeshIdentity
 from mesh_pilot.mesh.names import credential, credential_roots, file_certificate, file_roots
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
-from mesh_pilot.security.spiffe import SCHEME
+from mesh_pilot.model.spiffe import SCHEME
 from mesh_pilot.world import View
 
 Mode = api.ServerTlsSettingsTlSmode

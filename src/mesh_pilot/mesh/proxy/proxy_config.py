@@ -1,6 +1,6 @@
-"""Settings of proxies: the mesh's ``defaultConfig``, and over it what a proxy says of itself in PROXY_CONFIG.
+"""ProxyConfig: the mesh's ``defaultConfig``, overridden by a proxy's node metadata PROXY_CONFIG.
 
-Of a ProxyConfig only what shapes listeners and clusters is looked at; the rest is for whoever starts the proxy.
+Only the fields that affect listeners and clusters are read. The others are for the program that starts the proxy.
 Rules: Istio's ProxyConfig reference; its page "Edge Proxy Configuration" for the profile EDGE.
 """
 
@@ -43,11 +43,11 @@ EDGE = Connections(
         mesh_api.ProxyConfigConnectionSettingsPathWithEscapedSlashesAction.UNESCAPE_AND_REDIRECT
     ),
 )
-"""What the profile EDGE sets, where nothing else is said."""
+"""The defaults of the profile EDGE."""
 
 
 def own_settings(value: object) -> str:
-    """What is used of a node's PROXY_CONFIG (an object, or JSON of one), as text that can be a key; empty for none."""
+    """The fields of a node's PROXY_CONFIG (an object, or JSON text of one) that are used, as hashable JSON text."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -61,7 +61,7 @@ def own_settings(value: object) -> str:
 
 @derived
 def proxy_settings(view: View, own: str) -> mesh_api.ProxyConfig:
-    """The settings of proxies with these of their own; what can't be read of those is left as the mesh has it."""
+    """The ProxyConfig of proxies with their ``own_settings``. Invalid fields of these are ignored."""
     base: mesh_api.ProxyConfig = view.mesh().default_config or mesh_api.ProxyConfig()
     if not own:
         return base
@@ -72,54 +72,54 @@ def proxy_settings(view: View, own: str) -> mesh_api.ProxyConfig:
 
 @derived
 def connections(view: View, own: str) -> Connections:
-    """Limits of connections, with those of the profile."""
+    """Connection settings, with the defaults of the profile."""
     given = proxy_settings(view, own).connection_settings or Connections()
     if given.profile is not mesh_api.ProxyConfigConnectionSettingsProfile.EDGE:
         return given
     unset = Connections()
-    said = {field.python_name: getattr(given, field.python_name) for field in descriptor_of(Connections).fields}
-    return replace(EDGE, **{name: value for name, value in said.items() if value != getattr(unset, name)})
+    declared = {field.python_name: getattr(given, field.python_name) for field in descriptor_of(Connections).fields}
+    return replace(EDGE, **{name: value for name, value in declared.items() if value != getattr(unset, name)})
 
 
 @derived
 def headers(view: View, own: str) -> Headers:
-    """Headers that proxies set or leave."""
+    """Settings for the headers that proxies add."""
     return proxy_settings(view, own).proxy_headers or Headers()
 
 
 @derived
 def listener_buffer(view: View, own: str) -> int:
-    """Bytes that a listener may buffer for a connection; 0: Envoy's own limit."""
+    """The bytes that a listener may buffer for a connection; 0: Envoy's default."""
     return connections(view, own).listener_per_connection_buffer_limit_bytes or 0
 
 
 @derived
 def takes_proxy_protocol(view: View, own: str) -> bool:
-    """Whether what stands before a gateway announces its clients with the PROXY protocol."""
+    """True if load balancers before a gateway use the PROXY protocol."""
     topology = proxy_settings(view, own).gateway_topology
     return topology is not None and topology.proxy_protocol is not None
 
 
 def cluster_buffer(view: View, own: str) -> int:
-    """Bytes that a cluster may buffer for a connection; 0: Envoy's own limit."""
+    """The bytes that a cluster may buffer for a connection; 0: Envoy's default."""
     return connections(view, own).cluster_per_connection_buffer_limit_bytes or 0
 
 
 @derived
 def counts_attempts(view: View, own: str) -> bool:
-    """Whether requests say how often they were tried."""
+    """True if requests get a header with the number of attempts."""
     count = headers(view, own).attempt_count
     return not (count and count.disabled)
 
 
 @derived
 def keeps_case(view: View, own: str) -> bool:
-    """Whether HTTP/1 headers are passed on in the case in which they came."""
+    """True if the case of HTTP/1 header names is preserved."""
     return bool(headers(view, own).preserve_http1_header_case)
 
 
 @derived
 def forwards_host(view: View, own: str) -> bool:
-    """Whether a request whose host is rewritten says what it was."""
-    said = headers(view, own).x_forwarded_host
-    return bool(said and said.enabled)
+    """True if a request with a rewritten host gets a header with the original host."""
+    forwarded = headers(view, own).x_forwarded_host
+    return bool(forwarded and forwarded.enabled)

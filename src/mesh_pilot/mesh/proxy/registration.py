@@ -1,6 +1,6 @@
-"""Beside which endpoints of a registry a proxy runs: those at its addresses, or those that its metadata names.
+"""The registered endpoints that a proxy belongs to: those at its addresses, or those that its metadata names.
 
-Node metadata (`REGISTRATION_METADATA`) names services and ids, each one or several with commas, and the node. They
+Node metadata (`REGISTRATION_METADATA`) names the node, and one or several services and ids, separated by commas. They
 select among several endpoints at an address. An id also finds an endpoint that is registered at another address, as
 behind NAT.
 """
@@ -13,30 +13,31 @@ import attrs
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.service import REGISTRATION_METADATA, Endpoint
-from mesh_pilot.world.view import Placed, View
+from mesh_pilot.world.indexes import ServiceEndpoints
+from mesh_pilot.world.view import View
 
 
 @attrs.frozen(cache_hash=True)
 class RegistrationClaim:
-    """What a proxy says beside whom it runs. Empty: whoever is at its addresses."""
+    """How a proxy identifies its endpoints. Without node, services and ids: all endpoints at its addresses."""
 
     ip_addresses: tuple[str, ...]
     namespace: str
-    """Of whose services alone it takes part; empty: of all. Nobody may put a service into a namespace that is not
-    theirs by claiming its addresses."""
+    """Only endpoints of services in this namespace count, so that a service of another namespace cannot take over a
+    proxy by registering its address. Empty (the node has no NAMESPACE): any namespace."""
     node: str = ""
     services: frozenset[str] = frozenset()
     ids: tuple[str, ...] = ()
 
     def covers(self, endpoint: Endpoint) -> bool:
-        """Whether an endpoint may be meant, as far as it is registered anywhere."""
-        known = endpoint.registration
-        if known is None:
+        """True if the claim matches an endpoint. Endpoints without a registration only match claims without names."""
+        registration = endpoint.registration
+        if registration is None:
             return not (self.node or self.services or self.ids)
         return (
-            self.node in ("", known.node)
-            and (not self.services or known.service in self.services)
-            and (not self.ids or known.id in self.ids)
+            self.node in ("", registration.node)
+            and (not self.services or registration.service in self.services)
+            and (not self.ids or registration.id in self.ids)
         )
 
 
@@ -45,8 +46,8 @@ def registration_claim(proxy: Proxy) -> RegistrationClaim:
         proxy.ip_addresses,
         proxy.text("NAMESPACE"),
         _first(proxy, [names.node for names in REGISTRATION_METADATA]),
-        frozenset(_listed(_first(proxy, [names.service for names in REGISTRATION_METADATA]))),
-        tuple(_listed(_first(proxy, [names.id for names in REGISTRATION_METADATA]))),
+        frozenset(_comma_separated(_first(proxy, [names.service for names in REGISTRATION_METADATA]))),
+        tuple(_comma_separated(_first(proxy, [names.id for names in REGISTRATION_METADATA]))),
     )
 
 
@@ -54,22 +55,22 @@ def _first(proxy: Proxy, names: Iterable[str]) -> str:
     return next(filter(None, map(proxy.text, names)), "")
 
 
-def registered(view: View, claim: RegistrationClaim) -> tuple[Placed, ...]:
-    """The endpoints that a proxy runs beside, by service, the oldest first at each address.
+def registered(view: View, claim: RegistrationClaim) -> tuple[ServiceEndpoints, ...]:
+    """The endpoints of a proxy by service, oldest first at each address.
 
-    An id that several nodes have, none of which has an address of the proxy, says too little: none of them counts.
+    An id that is registered on several nodes, none of them at an address of the proxy, is ambiguous: it is ignored.
     """
-    found = _covered(claim, (placed for ip in claim.ip_addresses for placed in view.endpoints_at(ip)))
+    found = _covered(claim, (found for ip in claim.ip_addresses for found in view.endpoints_at(ip)))
     if found or not claim.ids:
         return found
-    found = _covered(claim, (placed for id in claim.ids for placed in view.endpoints_with_id(id)))
+    found = _covered(claim, (found for id in claim.ids for found in view.endpoints_with_id(id)))
     nodes = {e.registration.node for _, endpoints in found for e in endpoints if e.registration}
     return found if len(nodes) == 1 else ()
 
 
-def _covered(claim: RegistrationClaim, places: Iterable[Placed]) -> tuple[Placed, ...]:
+def _covered(claim: RegistrationClaim, addresses: Iterable[ServiceEndpoints]) -> tuple[ServiceEndpoints, ...]:
     found = []
-    for service, endpoints in places:
+    for service, endpoints in addresses:
         if claim.namespace in ("", service.namespace):
             covered = tuple(e for e in endpoints if claim.covers(e))
             if covered:
@@ -77,5 +78,5 @@ def _covered(claim: RegistrationClaim, places: Iterable[Placed]) -> tuple[Placed
     return tuple(found)
 
 
-def _listed(text: str) -> list[str]:
+def _comma_separated(text: str) -> list[str]:
     return [part for part in map(str.strip, text.split(",")) if part]

@@ -14,30 +14,28 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import Query, derived
-from mesh_pilot.mesh.envoy_filter_selection import Described, FilterRef, filters_for
+from mesh_pilot.mesh.envoy_filter_selection import FilterRef, FilterSubject, filters_for
 from mesh_pilot.mesh.proxy.proxy_config import METADATA, own_settings
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered, registration_claim
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource, span_needs, workload_tags
-from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting
+from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType, Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import NOWHERE, Locality
 from mesh_pilot.world.view import View
 
-Labels = frozenset[tuple[str, str]]
-
 ResourceQuery = Query[Resource | None]
-"""How to get one resource."""
+"""The query for one resource; None if it no longer exists."""
 
 Plan = Mapping[str, ResourceQuery]
-"""Resource name -> how to get it. Cheap to make and to compare; making one encodes nothing."""
+"""Queries by resource name. Cheap to make and to compare: a plan encodes nothing."""
 
 PlanQuery = Query[Plan]
 
 PlanShards = tuple[PlanQuery, ...]
-"""A plan in parts that have no name in common, so that a change costs only the part that it is in."""
+"""A plan in shards with distinct names, so that a change costs only its own shard."""
 
 
 @derived
@@ -47,11 +45,11 @@ def single_shard(_: View, plan: PlanQuery) -> PlanShards:
 
 
 def merged_plan(view: View, plans: PlanShards) -> Plan:
-    """A plan in parts as one."""
-    whole: dict[str, ResourceQuery] = {}
+    """The union of the shards of a plan."""
+    merged: dict[str, ResourceQuery] = {}
     for plan in plans:
-        whole.update(plan.get(view))
-    return whole
+        merged.update(plan.get(view))
+    return merged
 
 
 SCOPE_METADATA = (
@@ -72,26 +70,26 @@ SCOPE_METADATA = (
     "TLS_SERVER_ROOT_CERT",
     "UNPRIVILEGED_POD",
 )
-"""Node metadata that translators may depend on, by ``Scope.meta``."""
+"""Node metadata that translators may read with ``OutboundScope.meta``."""
 
 SPLITS_SINCE = (1, 40)
-"""The Envoy that was seen to take virtual hosts over ADS; an earlier one may refuse every route table."""
+"""The first Istio proxy known to support VHDS over ADS; earlier ones may reject every route table."""
 
 
 @attrs.frozen(cache_hash=True)
 class OutboundScope:
-    """All that a proxy's outbound (or gateway) config depends on, besides the World."""
+    """Everything that a proxy's outbound (or gateway) configuration depends on, except the World."""
 
     type: NodeType
     namespace: str
     dns_domain: str
-    """The proxy's own search domain, ``shop.svc.cluster.local``."""
+    """The proxy's DNS search domain, ``shop.svc.cluster.local``."""
     sidecar: ConfigKey | None = None
-    """The Sidecar that applies, if any."""
+    """The Sidecar that applies."""
     labels: Labels = frozenset()
-    """Only those of the proxy's labels that some config selects on (``view.selected_labels()``)."""
+    """Only the labels by which some config selects (``view.selected_labels()``)."""
     gateways: tuple[ConfigKey, ...] = ()
-    """For a router: the Gateways whose selector picks it, oldest first."""
+    """For a router: the Gateways that select it, oldest first."""
     interception: Interception = Interception.REDIRECT
     ipv4: bool = True
     ipv6: bool = False
@@ -99,35 +97,32 @@ class OutboundScope:
     grpc: bool = False
     """A proxyless gRPC client."""
     certified: bool = True
-    """Whether it gets a certificate of the mesh from us. One that does not is left to plaintext where that is allowed:
-    it would wait for the certificate for ever."""
+    """True if this server gives it a mesh certificate. Other proxies use plaintext where that is allowed: they would
+    wait for a certificate forever."""
     split: bool = False
-    """Whether the virtual hosts of its route tables are resources of their own."""
+    """True if it gets virtual hosts as separate resources (VHDS)."""
     on_demand: bool = False
-    """Whether clusters that only routes name wait for a request."""
+    """True if it gets clusters that only routes name when a request needs them (ODCDS)."""
 
     def meta(self, key: str) -> str:
-        """A value of SCOPE_METADATA as text, empty when absent."""
+        """A value of SCOPE_METADATA as text; empty if absent."""
         for name, value in self.metadata:
             if name == key:
                 return value
         return ""
 
     def is_on(self, key: str) -> bool:
-        """Whether a switch of SCOPE_METADATA is on."""
+        """True if a boolean of SCOPE_METADATA is true."""
         return self.meta(key).lower() == "true"
 
     @property
     def auto_addresses(self) -> bool:
-        """Whether its clients reach services without addresses at those that are given them, as its own DNS says.
-
-        They are of IPv4, and of no use to others.
-        """
+        """True if the proxy's DNS resolves services without addresses to automatic ones, which are IPv4."""
         return self.ipv4 and self.is_on("DNS_CAPTURE") and self.is_on("DNS_AUTO_ALLOCATE")
 
     @property
     def wildcard(self) -> str:
-        """The address that means every local one."""
+        """The wildcard address to bind."""
         return "0.0.0.0" if self.ipv4 else "::"
 
     @property
@@ -137,18 +132,18 @@ class OutboundScope:
 
 @attrs.frozen(cache_hash=True)
 class ProxyLocality:
-    """Where a proxy runs."""
+    """The locality of a proxy, and other properties that its endpoints' priorities depend on."""
 
     locality: Locality
     network: str
     cluster_id: str
     labels: Labels
-    """Those of its labels that some ``failoverPriority`` may compare with the endpoints'."""
+    """Only the labels that some ``failoverPriority`` may compare with endpoints'."""
 
 
 @attrs.frozen(cache_hash=True)
 class Workload:
-    """A proxy's own side."""
+    """The proxy's own workload, for inbound configuration."""
 
     scope: OutboundScope
     name: str
@@ -156,14 +151,14 @@ class Workload:
     labels: Labels
     service_account: str
     claim: RegistrationClaim
-    """Beside which endpoints it runs; where the node does not say its NAMESPACE, those of every namespace."""
+    """Identifies the workload's endpoints."""
     spans: SpanSource = NO_SOURCE
-    """What its spans say of it."""
+    """What its spans tell about it."""
 
 
 @attrs.frozen(cache_hash=True)
 class ProxyFacts:
-    """What is read of a proxy: hashable, fixed for the life of its stream."""
+    """The properties of a proxy that translators may depend on: hashable, and fixed for the life of its stream."""
 
     type: NodeType
     namespace: str
@@ -181,31 +176,30 @@ class ProxyFacts:
     grpc: bool
     certified: bool
     version: str = ""
-    """Istio's, as the proxy says it; empty where it does not."""
+    """Node metadata ISTIO_VERSION; empty without it."""
     split: bool = False
-    """Whether it gets virtual hosts as resources of their own."""
+    """See ``OutboundScope.split``."""
     on_demand: bool = False
-    """Whether it asks for clusters when it needs them."""
+    """See ``OutboundScope.on_demand``."""
     texts: frozenset[tuple[str, str]] = frozenset()
-    """All of the node's metadata that is text: EnvoyFilters can ask for any."""
+    """All node metadata with text values: EnvoyFilters may match any."""
     service_cluster: str = ""
-    """The node's own cluster, ``web.shop``."""
+    """The node's ``cluster`` field, ``web.shop``."""
 
 
 @attrs.frozen(cache_hash=True)
 class ProxyKeys:
-    """A proxy as translators see it."""
+    """The keys by which translators produce a proxy's configuration."""
 
     scope: OutboundScope
-    place: ProxyLocality
+    locality: ProxyLocality
     workload: Workload
     filters: tuple[FilterRef, ...] = ()
-    """The EnvoyFilters that apply to it, in order; for most proxies there are none."""
+    """The EnvoyFilters that apply to it, in order."""
 
 
 def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
-    """What translators may know of a connected proxy; ``split`` is for proxies that do not say how they get virtual
-    hosts."""
+    """The facts of a connected proxy; ``split`` is the default for proxies whose metadata does not choose."""
     metadata = proxy.metadata
     return ProxyFacts(
         type=proxy.type,
@@ -224,19 +218,19 @@ def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         grpc=proxy.is_grpc,
         certified=bool(proxy.identity),
         version=proxy.text("ISTIO_VERSION"),
-        split=_gets_hosts_apart(proxy, split),
+        split=_uses_vhds(proxy, split),
         on_demand=proxy.incremental and not proxy.is_grpc and proxy.text(CLUSTERS).lower() == "on-demand",
         texts=frozenset((k, v) for k, v in metadata.items() if isinstance(v, str)),
         service_cluster=proxy.cluster,
     )
 
 
-def _gets_hosts_apart(proxy: Proxy, default: bool) -> bool:
-    """Whether virtual hosts are sent by themselves. Where the proxy does not ask for it, it must be able to."""
+def _uses_vhds(proxy: Proxy, default: bool) -> bool:
+    """True if virtual hosts are separate resources. By default only for proxies whose version supports it."""
     if not proxy.incremental or proxy.is_grpc:
         return False
-    asked = proxy.text(VIRTUAL_HOSTS)
-    return asked.lower() == "split" if asked else default and _numbers(proxy.version) >= SPLITS_SINCE
+    requested = proxy.text(VIRTUAL_HOSTS)
+    return requested.lower() == "split" if requested else default and _numbers(proxy.version) >= SPLITS_SINCE
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -251,13 +245,13 @@ def _scope_metadata(metadata: Mapping[str, Any]) -> Labels:
 
 @derived
 def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
-    """The parts of a proxy; they change when a Sidecar or Gateway begins or ceases to select it."""
+    """The keys of a proxy. They change when, for example, a Sidecar or Gateway starts or stops selecting it."""
     router = facts.type is NodeType.ROUTER
     selected = view.selected_labels()
     labels = facts.labels or _labels_at(view, facts.claim)
-    # What a proxyless client understands of xDS is too little to be patched.
-    described = Described(facts.namespace, labels, facts.version, facts.texts)
-    filters = () if facts.grpc else filters_for(view, described)
+    # Proxyless gRPC supports too little of xDS for patches.
+    subject = FilterSubject(facts.namespace, labels, facts.version, facts.texts)
+    filters = () if facts.grpc else filters_for(view, subject)
     scope = OutboundScope(
         type=facts.type,
         namespace=facts.namespace,
@@ -272,12 +266,12 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         grpc=facts.grpc,
         certified=facts.certified,
         split=facts.split,
-        # Patches may name any cluster.
+        # EnvoyFilters may name any cluster: the proxy needs all of them.
         on_demand=facts.on_demand and not router and not filters,
     )
     compared = selected | _mesh_failover_labels(view)
-    place = ProxyLocality(
-        locality=_known(facts.locality) or _locality_at(view, facts.claim),
+    locality = ProxyLocality(
+        locality=facts.locality if facts.locality != NOWHERE else _locality_at(view, facts.claim),
         network=facts.network,
         cluster_id=facts.cluster_id,
         labels=frozenset((k, v) for k, v in labels if k in compared),
@@ -291,7 +285,7 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         claim=facts.claim,
         spans=_span_source(view, facts, scope, labels),
     )
-    return ProxyKeys(scope, place, workload, filters)
+    return ProxyKeys(scope, locality, workload, filters)
 
 
 def _span_source(view: View, facts: ProxyFacts, scope: OutboundScope, labels: Labels) -> SpanSource:
@@ -305,23 +299,19 @@ def _span_source(view: View, facts: ProxyFacts, scope: OutboundScope, labels: La
 
 @derived
 def _labels_at(view: View, claim: RegistrationClaim) -> Labels:
-    """The labels that a registry gives a proxy's workload: for a node that does not say its own."""
+    """The labels of a proxy's workload in a registry, for nodes without labels in their metadata."""
     return next((frozenset(endpoints[0].labels.items()) for _, endpoints in registered(view, claim)), frozenset())
-
-
-def _known(locality: Locality) -> Locality | None:
-    return None if locality == NOWHERE else locality
 
 
 @derived
 def _locality_at(view: View, claim: RegistrationClaim) -> Locality:
-    """The locality that a registry gives a proxy's workload: for a node that does not say its own."""
+    """The locality of a proxy's workload in a registry, for nodes without a locality."""
     return next((endpoints[0].locality for _, endpoints in registered(view, claim)), NOWHERE)
 
 
 @derived
 def _mesh_failover_labels(view: View) -> frozenset[str]:
-    """The label keys that the mesh's own ``failoverPriority`` compares."""
+    """The label keys that the mesh's ``failoverPriority`` compares."""
     mesh = view.mesh()
     settings = (mesh.locality_lb_setting, mesh.zone_aware_lb_setting)
     return frozenset(label.partition("=")[0] for s in settings if s for label in s.failover_priority)
@@ -329,26 +319,16 @@ def _mesh_failover_labels(view: View) -> frozenset[str]:
 
 @derived
 def _sidecar_for(view: View, namespace: str, labels: Labels) -> ConfigKey | None:
-    """The Sidecar of a workload: the oldest that selects it, else its namespace's, else the root namespace's."""
-    default: Config | None = None
-    for config in view.configs("Sidecar", namespace):
-        spec: api.Sidecar = config.spec
-        selector = spec.workload_selector
-        if selector is None or not selector.labels:
-            default = default or config
-        elif selector.labels.items() <= labels:
-            return config.key
-    if default is not None:
-        return default.key
-    root = view.root_namespace
-    if root != namespace:
-        for config in view.configs("Sidecar", root):
-            if config.spec.workload_selector is None or not config.spec.workload_selector.labels:
-                return config.key
-    return None
+    """The Sidecar of a workload: the one that selects it, else its namespace's, else the root namespace's."""
+    found = (
+        oldest_selecting(view, "Sidecar", namespace, labels)
+        or oldest_general(view, "Sidecar", namespace)
+        or oldest_general(view, "Sidecar", view.root_namespace)
+    )
+    return found.key if found is not None else None
 
 
 @derived
 def _gateways_for(view: View, namespace: str, labels: Labels) -> tuple[ConfigKey, ...]:
-    """The Gateways whose selector picks a router with these labels; an empty selector picks every router."""
+    """The Gateways that select a router with these labels. An empty selector selects every router."""
     return tuple(c.key for c in view.all_configs("Gateway") if c.spec.selector.items() <= labels)

@@ -1,7 +1,7 @@
-"""Span sources: what the spans of a proxy say of where they come from, and which parts of that are needed.
+"""Span sources: what the spans of a proxy tell about their origin.
 
-A part that differs between workloads keeps their proxies from sharing HTTP listeners. It is therefore left out unless
-a tracer or an ``enableIstioTags`` for the namespace needs it. Rules: what Pilot sets; Istio's page "Canonical Service".
+A part that differs between workloads prevents their proxies from sharing HTTP listeners. It is therefore omitted unless
+a tracer or ``enableIstioTags`` for the namespace needs it. Rules: what Pilot sets; Istio's page "Canonical Service".
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _REVISION_LABELS = ("service.istio.io/canonical-revision", "app.kubernetes.io/ve
 
 @attrs.frozen(cache_hash=True)
 class SpanSource:
-    """What is needed of a proxy for its spans."""
+    """The origin of a proxy's spans, without parts that no tracer needs."""
 
     service: str = ""
-    """The node's cluster (``web.shop``): the service name in tracers that send one; empty where none does."""
+    """The node's cluster (``web.shop``): the service name for tracers that send one; empty if none does."""
     tags: Tags = ()
-    """Istio's tags of the workload; empty where they are not enabled."""
+    """Istio's tags of the workload; empty if they are disabled."""
 
 
 NO_SOURCE = SpanSource()
-"""Nothing is needed."""
+"""No part is needed."""
 
 
 @attrs.frozen
@@ -46,16 +46,16 @@ class SpanNeeds:
 
 @derived
 def span_needs(view: View, namespace: str, own: str) -> SpanNeeds:
-    """What spans may have to say of the proxies of a namespace with these settings of their own."""
+    """The parts that any tracer may need of proxies in a namespace with this ProxyConfig."""
     mesh = view.mesh()
-    naming = {p.name for p in mesh.extension_providers if p.opentelemetry is not None or p.datadog is not None}
+    named_providers = {p.name for p in mesh.extension_providers if p.opentelemetry is not None or p.datadog is not None}
     named = set(mesh.default_providers.tracing[:1] if mesh.default_providers else ())
     settings = proxy_settings(view, own).tracing
     tags = bool(settings and settings.enable_istio_tags)
     for entry in _entries(view, namespace):
         named.update(p.name for p in entry.providers[:1])
         tags = tags or bool(entry.enable_istio_tags)
-    return SpanNeeds(not named.isdisjoint(naming), tags)
+    return SpanNeeds(not named.isdisjoint(named_providers), tags)
 
 
 def workload_tags(namespace: str, labels: frozenset[tuple[str, str]], mesh_id: str, cluster_id: str) -> Tags:
@@ -71,9 +71,9 @@ def workload_tags(namespace: str, labels: frozenset[tuple[str, str]], mesh_id: s
 
 
 def _entries(view: View, namespace: str) -> Iterator[api.Tracing]:
-    """What any Telemetry that may be for proxies of a namespace says of tracing."""
-    for place in dict.fromkeys((view.root_namespace, namespace)):
-        for config in view.configs("Telemetry", place):
+    """The tracing entries of all Telemetry objects that may apply to proxies of a namespace."""
+    for level in dict.fromkeys((view.root_namespace, namespace)):
+        for config in view.configs("Telemetry", level):
             spec: api.Telemetry = config.spec
             yield from spec.tracing
 

@@ -12,7 +12,7 @@ import attrs
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import destination_rule_ref
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.sidecar_scope import Egress, egress_services, egress_virtual_services, scope_buckets
+from mesh_pilot.mesh.sidecar_scope import Egress, egress_services, egress_virtual_services, scope_shards
 from mesh_pilot.mesh.virtual_hosts.planned import (
     DomainTable,
     PlannedHost,
@@ -29,10 +29,9 @@ from mesh_pilot.mesh.virtual_services.rules import sources
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Port, Protocol, Service
 from mesh_pilot.world import View
-from mesh_pilot.world.buckets import bucket_of
-from mesh_pilot.world.configs import WILD
+from mesh_pilot.world.indexes import VirtualServiceMeta
 from mesh_pilot.world.names import MESH_GATEWAY, host_covers
-from mesh_pilot.world.view import VirtualServiceHead
+from mesh_pilot.world.shards import WILDCARD_HOSTS, shard_of
 
 HTTP_PORT = 80
 """The port implied by a host without one: only there do VirtualServices for hosts without a service apply."""
@@ -93,7 +92,7 @@ def host_candidates(
     view: View,
     table: SidecarTable,
     services: Iterable[Service],
-    virtual_services: Iterable[VirtualServiceHead],
+    virtual_services: Iterable[VirtualServiceMeta],
     includes: Callable[[str], bool],
 ) -> list[HostCandidate]:
     """The candidates for some hosts of a table, in order of precedence.
@@ -107,19 +106,19 @@ def host_candidates(
     return collector.candidates
 
 
-def services_on(view: View, table: SidecarTable, bucket: int) -> tuple[Service, ...]:
+def services_on(view: View, table: SidecarTable, shard: int) -> tuple[Service, ...]:
     """The services of a shard that have the table's port, whatever its protocol."""
-    return _services_by_port(view, table.scope, table.egress, bucket).get(table.port, ())
+    return _services_by_port(view, table.scope, table.egress, shard).get(table.port, ())
 
 
 def service_on(view: View, table: SidecarTable, host: str) -> Service | None:
     """The service with this host and the table's port."""
-    services = services_on(view, table, shard_of(view, table, host))
+    services = services_on(view, table, table_shard_of(view, table, host))
     return next((service for service in services if service.host == host), None)
 
 
-def shard_of(view: View, table: SidecarTable, host: str) -> int:
-    return bucket_of(host, scope_buckets(view, table.scope).start.bit_length() - 1)
+def table_shard_of(view: View, table: SidecarTable, host: str) -> int:
+    return shard_of(host, scope_shards(view, table.scope).start.bit_length() - 1)
 
 
 @derived
@@ -130,21 +129,21 @@ def port_is_used(view: View, scope: OutboundScope, egress: Egress, port: int) ->
 
 @derived
 def _used_ports(view: View, scope: OutboundScope, egress: Egress) -> frozenset[int]:
-    found = (_ports_in(view, scope, egress, bucket) for bucket in scope_buckets(view, scope))
+    found = (_ports_in(view, scope, egress, shard) for shard in scope_shards(view, scope))
     return frozenset().union(*found)
 
 
 @derived
-def _ports_in(view: View, scope: OutboundScope, egress: Egress, bucket: int) -> frozenset[int]:
-    return frozenset(_services_by_port(view, scope, egress, bucket))
+def _ports_in(view: View, scope: OutboundScope, egress: Egress, shard: int) -> frozenset[int]:
+    return frozenset(_services_by_port(view, scope, egress, shard))
 
 
 @derived
 def _services_by_port(
-    view: View, scope: OutboundScope, egress: Egress, bucket: int
+    view: View, scope: OutboundScope, egress: Egress, shard: int
 ) -> Mapping[int, tuple[Service, ...]]:
     found: dict[int, list[Service]] = {}
-    for service in egress_services(view, scope, egress, bucket):
+    for service in egress_services(view, scope, egress, shard):
         for number in (0, *dict.fromkeys(p.number for p in service.ports)):
             found.setdefault(number, []).append(service)
     return {number: tuple(services) for number, services in found.items()}
@@ -168,17 +167,17 @@ def _http_port_numbers(view: View, table: SidecarTable, host: str) -> frozenset[
 def _wildcard_ports(view: View, table: SidecarTable) -> Mapping[str, frozenset[int]]:
     """The wildcard hosts of VirtualServices that cover any service of the table, with the HTTP ports of those."""
     found: dict[str, frozenset[int]] = {}
-    for bucket in scope_buckets(view, table.scope):
-        for pattern, numbers in _wildcard_ports_in(view, table, bucket).items():
+    for shard in scope_shards(view, table.scope):
+        for pattern, numbers in _wildcard_ports_in(view, table, shard).items():
             found[pattern] = found.get(pattern, frozenset()) | numbers
     return found
 
 
 @derived
-def _wildcard_ports_in(view: View, table: SidecarTable, bucket: int) -> Mapping[str, frozenset[int]]:
+def _wildcard_ports_in(view: View, table: SidecarTable, shard: int) -> Mapping[str, frozenset[int]]:
     found: dict[str, frozenset[int]] = {}
-    services = services_on(view, table, bucket)
-    for head in egress_virtual_services(view, table.scope, table.egress, WILD):
+    services = services_on(view, table, shard)
+    for head in egress_virtual_services(view, table.scope, table.egress, WILDCARD_HOSTS):
         for pattern in (host for host in head.hosts if host.startswith("*") and host not in found):
             covered = [s for s in services if host_covers(pattern, s.host)]
             if covered:
@@ -200,7 +199,7 @@ class _Collector:
         self._routed: set[str] = set()
         """Hosts of services that a VirtualService applies to."""
 
-    def add_virtual_service(self, head: VirtualServiceHead) -> None:
+    def add_virtual_service(self, head: VirtualServiceMeta) -> None:
         hosts, services = self._split(head.hosts)
         by_port: dict[int, list[Service]] = {}
         for service in services:

@@ -24,7 +24,7 @@ from mesh_pilot.mesh.sidecar_scope import (
     egress_virtual_services,
     in_precedence,
     precedence,
-    scope_buckets,
+    scope_shards,
 )
 from mesh_pilot.mesh.virtual_hosts.host_candidates import (
     HostCandidate,
@@ -33,20 +33,17 @@ from mesh_pilot.mesh.virtual_hosts.host_candidates import (
     port_is_used,
     service_on,
     services_on,
-    shard_of,
+    table_shard_of,
 )
 from mesh_pilot.mesh.virtual_hosts.planned import DomainTable, PlannedHost
 from mesh_pilot.model.net import UNIX_PREFIX
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world import View
-from mesh_pilot.world.buckets import bucket_of, place_of
+from mesh_pilot.world.shards import CROSS_SHARD, host_hash, shard_of
 
 HTTP_PROXY = "http_proxy"
 
 MAX_PORT = 65535
-
-CONTESTED = 0
-"""The shard of the hosts that want a domain which another host wants, too."""
 
 NO_HOSTS: frozenset[str] = frozenset()
 
@@ -70,7 +67,7 @@ class TableShard:
     table: SidecarTable
     shard: int
     contested: frozenset[str] = NO_HOSTS
-    """Hosts of the shard that are left out; in the shard ``CONTESTED``, its hosts."""
+    """Hosts of the shard that are left out; in the shard ``CROSS_SHARD``, its hosts."""
 
 
 def parse_table(name: str) -> TableName | None:
@@ -109,7 +106,7 @@ def table_shards(view: View, scope: OutboundScope, name: TableName) -> tuple[Tab
 
 def shard_hosts(view: View, shard: TableShard) -> tuple[PlannedHost, ...]:
     """The virtual hosts of a shard, in the order of their hosts' hashes."""
-    if shard.shard == CONTESTED:
+    if shard.shard == CROSS_SHARD:
         return _contested_hosts_planned(view, shard.table, shard.contested)
     hosts = _lone_shard(view, shard.table, shard.shard).hosts
     return tuple(h for h in hosts if _host_of(h) not in shard.contested) if shard.contested else hosts
@@ -138,15 +135,15 @@ def _sidecar_table(view: View, scope: OutboundScope, name: TableName) -> Sidecar
 @derived
 def _table_shards(view: View, table: SidecarTable) -> tuple[TableShard, ...]:
     contested = _contested_hosts(view, table)
-    every = scope_buckets(view, table.scope)
+    every = scope_shards(view, table.scope)
     if not contested:
-        return tuple(TableShard(table, bucket) for bucket in every)
+        return tuple(TableShard(table, shard) for shard in every)
     bits = every.start.bit_length() - 1
     left_out: dict[int, set[str]] = {}
     for host in contested:
-        left_out.setdefault(bucket_of(host, bits), set()).add(host)
-    settled = (TableShard(table, bucket, frozenset(left_out.get(bucket, ()))) for bucket in every)
-    return (*settled, TableShard(table, CONTESTED, contested))
+        left_out.setdefault(shard_of(host, bits), set()).add(host)
+    settled = (TableShard(table, shard, frozenset(left_out.get(shard, ()))) for shard in every)
+    return (*settled, TableShard(table, CROSS_SHARD, contested))
 
 
 def _sniffed_hosts(view: View, table: SidecarTable, host: str, domain: str) -> tuple[PlannedHost, ...]:
@@ -157,7 +154,7 @@ def _sniffed_hosts(view: View, table: SidecarTable, host: str, domain: str) -> t
     if service_on(view, table, host) is None:
         return ()
     found: PlannedHost | None = None
-    lone = _lone_shard(view, table, shard_of(view, table, host))
+    lone = _lone_shard(view, table, table_shard_of(view, table, host))
     # The name of a service is nobody's short form. Only an address, a wildcard or upper case can be another's, too.
     if _is_plain(host) and host.lower() not in lone.contested:
         found = _with_domain((h for h in lone.hosts if _host_of(h) == host), domain)
@@ -189,14 +186,14 @@ class _LoneShard:
 
 
 @derived
-def _lone_shard(view: View, table: SidecarTable, bucket: int) -> _LoneShard:
-    bits = bucket.bit_length() - 1
+def _lone_shard(view: View, table: SidecarTable, shard: int) -> _LoneShard:
+    bits = shard.bit_length() - 1
     candidates = host_candidates(
         view,
         table,
-        services_on(view, table, bucket),
-        egress_virtual_services(view, table.scope, table.egress, bucket),
-        lambda host: bucket_of(host, bits) == bucket,
+        services_on(view, table, shard),
+        egress_virtual_services(view, table.scope, table.egress, shard),
+        lambda host: shard_of(host, bits) == shard,
     )
     planned: dict[str, tuple[int, PlannedHost]] = {}
     owners: dict[str, str] = {}
@@ -213,7 +210,7 @@ def _lone_shard(view: View, table: SidecarTable, bucket: int) -> _LoneShard:
 
 
 def _ordered(candidate: HostCandidate, domains: tuple[str, ...]) -> tuple[int, PlannedHost]:
-    return place_of(candidate.host), candidate.planned(domains)
+    return host_hash(candidate.host), candidate.planned(domains)
 
 
 def _in_order(planned: dict[str, tuple[int, PlannedHost]]) -> tuple[PlannedHost, ...]:
@@ -223,9 +220,9 @@ def _in_order(planned: dict[str, tuple[int, PlannedHost]]) -> tuple[PlannedHost,
 @derived
 def _contested_hosts(view: View, table: SidecarTable) -> frozenset[str]:
     """The hosts that want a domain which another host wants, too."""
-    shards = {bucket: _lone_shard(view, table, bucket) for bucket in scope_buckets(view, table.scope)}
+    shards = {shard: _lone_shard(view, table, shard) for shard in scope_shards(view, table.scope)}
     overlaps = overlap_index(view, "hosts", table)
-    contested = overlaps.shared({bucket: lone.tokens for bucket, lone in shards.items()})
+    contested = overlaps.shared({shard: lone.tokens for shard, lone in shards.items()})
     contested = contested.union(*[lone.contested for lone in shards.values() if lone.contested])
     if not contested:
         return NO_HOSTS
@@ -244,7 +241,7 @@ def _contested_hosts_planned(view: View, table: SidecarTable, hosts: frozenset[s
     scope, egress = table.scope, table.egress
     found = (service_on(view, table, host) for host in hosts)
     services = sorted((s for s in found if s is not None), key=lambda service: precedence(view, service))
-    every = (egress_virtual_services(view, scope, egress, b) for b in {shard_of(view, table, h) for h in hosts})
+    every = (egress_virtual_services(view, scope, egress, b) for b in {table_shard_of(view, table, h) for h in hosts})
     virtual_services = in_precedence((head for heads in every for head in heads), scope.namespace)
     candidates = host_candidates(view, table, services, virtual_services, hosts.__contains__)
     free = DomainTable({name for candidate in candidates for name in candidate.reserved})

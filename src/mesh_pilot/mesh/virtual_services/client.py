@@ -1,4 +1,4 @@
-"""Which rules of a VirtualService are for a client: by gateway, source and port, decided here and not by the proxy."""
+"""Which HTTP rules of a VirtualService apply to a client: by gateway, source and port, which the proxy can't match."""
 
 from __future__ import annotations
 
@@ -9,61 +9,63 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import NO_RULE, DestinationRuleRef, destination_rule_ref
-from mesh_pilot.mesh.proxy.scope import Labels, OutboundScope
-from mesh_pilot.mesh.virtual_services.rules import HttpRule, http_rules, takes_all, traits
-from mesh_pilot.mesh.virtual_services.services import only_port, service_key
+from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.virtual_services.rules import HttpRule, http_rules, matches_all, traits
+from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world import View
 from mesh_pilot.world.names import MESH_GATEWAY
 
 
 @attrs.frozen(cache_hash=True)
 class RouteClient:
-    """Of a proxy only what makes a difference for one VirtualService, so that as many as can be share its routes."""
+    """The properties of a proxy that the routes of a VirtualService depend on. Proxies with equal ones share routes."""
 
     gateway: str = MESH_GATEWAY
-    """``mesh``, or the ``namespace/name`` of the Gateway that routes."""
+    """``mesh``, or the ``namespace/name`` of a Gateway."""
     namespace: str = ""
-    """Empty where it makes no difference."""
+    """Empty if no match needs it."""
     labels: Labels = frozenset()
-    """Those that matches of the VirtualService ask for."""
+    """Only labels that matches of the VirtualService need."""
     rules: tuple[tuple[str, DestinationRuleRef], ...] = ()
-    """The DestinationRules that the client follows, by host of the destinations that have any."""
+    """The DestinationRules that apply to the client, by destination host. Hosts without a rule are omitted."""
     only_ports: tuple[tuple[str, int], ...] = ()
-    """What a destination without a port means, by host, where that is not the port that the client asked for."""
+    """The port of destinations without one, by host, if it is not the port of the request."""
     grpc: bool = False
-    """A gRPC client without proxy, which reads time limits elsewhere."""
+    """True for proxyless gRPC, which reads timeouts from other fields."""
 
     def rule(self, host: str) -> DestinationRuleRef:
         return next((ref for name, ref in self.rules if name == host), NO_RULE)
 
     def only_port(self, host: str) -> int:
-        """0: the port that the client asked for."""
+        """0: the port of the request."""
         return next((port for name, port in self.only_ports if name == host), 0)
 
 
 Selected = tuple[HttpRule, api.HttpMatchRequest | None]
-"""A rule and one of its matches; None where it has none and takes everything."""
+"""A rule and one of its matches; None if the rule has none and matches all requests."""
 
 
 def route_client(
     view: View, scope: OutboundScope, gateway: str, key: ConfigKey, *, infer_ports: bool = False
 ) -> RouteClient:
-    """What a proxy of a scope is to a VirtualService.
+    """The client that a proxy of a scope is for a VirtualService.
 
-    ``infer_ports``: a destination without a port means the only one of its service.
+    ``infer_ports``: a destination without a port means the only port of its service.
     """
-    known = traits(view, key)
+    needed = traits(view, key)
     rules = []
-    for host in known.destinations:
+    for host in needed.destinations:
         ref = destination_rule_ref(view, scope.namespace, scope.labels, service_key(view, scope, host))
         if ref:
             rules.append((host, ref))
-    ports = ((host, only_port(view, scope, host)) for host in known.destinations if infer_ports)
+    ports = ((host, only_port(view, scope, host)) for host in needed.destinations if infer_ports)
     return RouteClient(
         gateway=gateway,
-        namespace=scope.namespace if known.by_namespace else "",
-        labels=frozenset(item for item in scope.labels if item[0] in known.source_labels),
+        namespace=scope.namespace if needed.by_namespace else "",
+        labels=frozenset(item for item in scope.labels if item[0] in needed.source_labels),
         rules=tuple(rules),
         only_ports=tuple((host, port) for host, port in ports if port),
         grpc=scope.grpc,
@@ -72,25 +74,25 @@ def route_client(
 
 @derived
 def has_routes(view: View, key: ConfigKey, client: RouteClient, port: int) -> bool:
-    """Whether any rule of a VirtualService is for a client on a port: without one, it is as if it were not there."""
-    return next(select(http_rules(view, key), client, port), None) is not None
+    """True if any rule of a VirtualService applies to a client on a port. Otherwise the VirtualService is ignored."""
+    return next(applicable_rules(http_rules(view, key), client, port), None) is not None
 
 
-def select(rules: Sequence[HttpRule], client: RouteClient, port: int) -> Iterator[Selected]:
-    """The rules and matches for a client, in order, up to the first that takes everything."""
+def applicable_rules(rules: Sequence[HttpRule], client: RouteClient, port: int) -> Iterator[Selected]:
+    """The rules and matches that apply to a client, in order, up to the first that matches all requests."""
     for rule in rules:
         if not rule.spec.match:
             yield rule, None
             return
         for match in rule.spec.match:
-            if not _is_for(match, client, port):
+            if not _applies(match, client, port):
                 continue
             yield rule, match
-            if takes_all(match):
+            if matches_all(match):
                 return
 
 
-def _is_for(match: api.HttpMatchRequest, client: RouteClient, port: int) -> bool:
+def _applies(match: api.HttpMatchRequest, client: RouteClient, port: int) -> bool:
     if match.gateways and client.gateway not in match.gateways:
         return False
     if match.port and match.port != port:
@@ -98,3 +100,17 @@ def _is_for(match: api.HttpMatchRequest, client: RouteClient, port: int) -> bool
     if match.source_namespace and match.source_namespace != client.namespace:
         return False
     return match.source_labels.items() <= client.labels
+
+
+@derived
+def service_key(view: View, scope: OutboundScope, host: str) -> ServiceKey:
+    """The key of the service that a host means in a scope; for a host without a service a key without namespace."""
+    service = scope_service(view, scope, host)
+    return service.key if service is not None else ServiceKey(host, "")
+
+
+@derived
+def only_port(view: View, scope: OutboundScope, host: str) -> int:
+    """The port of a service that has only one; 0 if it has several, or there is no service."""
+    service = scope_service(view, scope, host)
+    return service.ports[0].number if service is not None and len(service.ports) == 1 else 0

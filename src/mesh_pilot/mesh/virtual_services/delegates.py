@@ -1,7 +1,7 @@
-"""Merging a delegating rule with a rule of its delegate: the delegate narrows down, what it leaves open is inherited.
+"""Merges a delegating (root) rule with the rules of its delegate. Delegates inherit fields that they do not set.
 
-Rules: Istio's VirtualService reference, "Delegate". A match of the delegate must lie within a match of the rule that
-delegates; a rule of which one does not is left out.
+Rules: Istio's VirtualService reference, "Delegate". Each match of the delegate must be contained in a match of the root
+rule. A rule with any other match is omitted.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ V = TypeVar("V")
 
 
 def merge_rules(root: api.HttpRoute, delegate: api.HttpRoute, match: list[api.HttpMatchRequest]) -> api.HttpRoute:
-    """The delegate's rule with what it inherits; ``match`` is the merged one."""
+    """The delegate's rule with inherited fields; ``match`` are the merged matches."""
     mirroring = delegate if delegate.mirror is not None or delegate.mirrors else root
     percentage = delegate if delegate.mirror_percentage is not None or delegate.mirror_percent is not None else root
-    return dataclasses.replace(  # what the root cannot set beside a delegate stays the delegate's
+    return dataclasses.replace(  # all other fields can't be set together with ``delegate``
         delegate,
         name="-".join(name for name in (root.name, delegate.name) if name),
         match=match,
@@ -39,9 +39,9 @@ def merge_rules(root: api.HttpRoute, delegate: api.HttpRoute, match: list[api.Ht
 def merge_matches(
     root: list[api.HttpMatchRequest], delegate: list[api.HttpMatchRequest]
 ) -> list[api.HttpMatchRequest] | None:
-    """Every pair of a delegate's match and one of the root's that contains it; None if one lies in none.
+    """Each match of the delegate, merged with each root match that contains it; None if no match contains one of them.
 
-    Gateways are compared as written: make them whole before.
+    Gateways must have full names.
     """
     if not root or not delegate:
         return delegate or root
@@ -74,7 +74,7 @@ def _merged(root: api.HttpMatchRequest, inner: api.HttpMatchRequest) -> api.Http
 
 
 def _conflict(root: api.HttpMatchRequest, inner: api.HttpMatchRequest) -> bool:
-    """Whether the inner match takes anything that the root's does not."""
+    """True if the inner match may match requests that the root's does not."""
     texts = (
         (root.uri, inner.uri),
         (root.scheme, inner.scheme),
@@ -98,7 +98,7 @@ def _conflict(root: api.HttpMatchRequest, inner: api.HttpMatchRequest) -> bool:
 
 
 def _wider(root: api.StringMatch | None, inner: api.StringMatch | None) -> bool:
-    """Whether a text that ``inner`` takes may not be one of ``root``'s. Of regular expressions nothing is known."""
+    """True if ``inner`` may match a text that ``root`` does not. Regular expressions only contain equal ones."""
     if root is None or inner is None or root == inner:
         return False
     if root.exact is not None:
@@ -109,7 +109,7 @@ def _wider(root: api.StringMatch | None, inner: api.StringMatch | None) -> bool:
 
 
 def _first(own: V | None, inherited: V | None) -> V | None:
-    """What is set; an empty message is set (and false, so that ``or`` won't do)."""
+    """The first that is not None: empty messages count, although they are false."""
     return own if own is not None else inherited
 
 

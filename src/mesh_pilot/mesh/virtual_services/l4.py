@@ -1,7 +1,7 @@
-"""Routing of connections: the tls and tcp routes of VirtualServices turned into filter chains.
+"""The tls and tcp routes of VirtualServices.
 
-Conditions that the proxy can't see (its own labels, its namespace, the port and gateway that it is asked for) are
-decided here; server names and subnets become the chain's match. Rules: Istio's VirtualService reference; Pilot's order.
+MatchContext that a proxy can't match (its labels and namespace, port and gateway) are evaluated here. Server names and
+subnets become matches of filter chains. Rules: Istio's VirtualService reference; Pilot's order.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.config.scalars import read_duration
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import client_policy, destination_rule_ref
-from mesh_pilot.mesh.names import outbound
-from mesh_pilot.mesh.proxy.scope import Labels, OutboundScope
-from mesh_pilot.mesh.stat_names import outbound_stat_name
+from mesh_pilot.mesh.names import outbound, outbound_stat_name
+from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.mesh.visibility import scope_service
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.service import Resolution, ServiceKey
@@ -28,46 +28,46 @@ L4Match = api.L4MatchAttributes | api.TlsMatchAttributes
 
 @attrs.frozen(cache_hash=True)
 class TcpTarget:
-    """Where a connection goes."""
+    """The target of connections."""
 
     stat_prefix: str
     clusters: tuple[tuple[str, int], ...]
-    """Clusters with their weights, each above 0; the weight of an only one does not matter."""
+    """Clusters with their weights, each above 0; the weight of a single one is ignored."""
     hash_source_ip: bool = False
-    """Connections of one address go to the same endpoint."""
+    """Connections from one address go to the same endpoint."""
     idle_timeout: timedelta | None = None
     tunnel: Tunnel | None = None
     sni_port: int = 0
-    """Not 0: the server name that the client asks for is resolved, and connected to at this port."""
+    """If not 0, connections go to this port of the host that the SNI names, resolved by the proxy."""
 
 
 @attrs.frozen(cache_hash=True)
 class Tunnel:
-    """The connection is carried in an HTTP request to the cluster."""
+    """Tunnels connections through HTTP requests to the cluster."""
 
     target: str
-    """``host:port`` that the cluster is asked to connect to."""
+    """The ``host:port`` that the cluster has to connect to."""
     post: bool = False
-    """POST rather than CONNECT."""
+    """True for POST, False for CONNECT."""
 
 
 def to_cluster(name: str) -> TcpTarget:
-    """A target that is one cluster and nothing else."""
+    """A target with one cluster and no settings."""
     return TcpTarget(name, ((name, 1),))
 
 
 @attrs.frozen
-class Conditions:
-    """What a match is held against that is known before there is any connection."""
+class MatchContext:
+    """The properties of a proxy and listener that matches are evaluated against."""
 
     gateways: frozenset[str]
-    """Names that count as this proxy's: ``mesh``, or the full names of Gateways."""
+    """``mesh``, or the full names of the proxy's Gateways."""
     port: int
     namespace: str
     labels: Labels
 
     def allow(self, view: View, match: L4Match, config: Config) -> bool:
-        """Whether a match of this VirtualService may apply here at all."""
+        """True if the conditions of a match of this VirtualService hold, except server names and subnets."""
         gateways = (view.full_gateway(g, config.namespace) for g in match.gateways)
         return (
             (not match.gateways or any(g in self.gateways for g in gateways))
@@ -79,7 +79,7 @@ class Conditions:
 
 @attrs.frozen
 class L4Route:
-    """A route that applies, with what is left of its match."""
+    """A route that applies, with the part of its match that the proxy evaluates."""
 
     config: Config
     server_names: tuple[str, ...]
@@ -92,8 +92,8 @@ class L4Route:
         return not (self.server_names or self.cidrs or self.source_cidrs)
 
 
-def tls_routes(view: View, configs: Sequence[Config], conditions: Conditions) -> Iterator[L4Route]:
-    """The tls routes that apply, in order; of equal matches the first."""
+def tls_routes(view: View, configs: Sequence[Config], conditions: MatchContext) -> Iterator[L4Route]:
+    """The tls routes that apply, in order; of equal matches only the first."""
     seen: set[tuple[tuple[str, ...], ...]] = set()
     for config in configs:
         spec: api.VirtualService = config.spec
@@ -108,8 +108,8 @@ def tls_routes(view: View, configs: Sequence[Config], conditions: Conditions) ->
                     yield L4Route(config, tuple(match.sni_hosts), cidrs, (), tls.route)
 
 
-def tcp_routes(view: View, configs: Sequence[Config], conditions: Conditions) -> Iterator[L4Route]:
-    """The tcp routes that apply, in order; the first that takes every connection is the last."""
+def tcp_routes(view: View, configs: Sequence[Config], conditions: MatchContext) -> Iterator[L4Route]:
+    """The tcp routes that apply, in order, up to the first that matches all connections."""
     for config in configs:
         spec: api.VirtualService = config.spec
         for tcp in spec.tcp:
@@ -135,40 +135,42 @@ def tcp_routes(view: View, configs: Sequence[Config], conditions: Conditions) ->
 
 
 def route_target(view: View, scope: OutboundScope, route: L4Route, port: int) -> TcpTarget:
-    """Where a route sends connections that came to a port."""
+    """The target of a route for connections to a port."""
     key = route.config.key
-    ends = [
-        (_end(view, scope, d.destination, key.namespace, port), d.weight)
+    resolved = [
+        (_resolved(view, scope, d.destination, key.namespace, port), d.weight)
         for d in route.destinations
         if d.destination is not None
     ]
-    (first, _), *others = ends
+    (first, _), *others = resolved
     if not others:
         return _with_policy(view, scope, _single(view, first), first)
-    weighted = tuple((end.cluster, weight) for end, weight in ends if weight > 0)
+    weighted = tuple((destination.cluster, weight) for destination, weight in resolved if weight > 0)
     target = TcpTarget(f"{key.name}.{key.namespace}", weighted or ((first.cluster, 1),))
     return _with_policy(view, scope, target, attrs.evolve(first, subset=""))
 
 
 def service_target(view: View, scope: OutboundScope, service: ServiceKey, port: int) -> TcpTarget:
-    """Where connections to a service's port go that no route says anything of."""
-    end = _End(outbound(service.host, port), service, port, "")
-    return _with_policy(view, scope, _single(view, end), end)
+    """The target of connections to a service's port without a route."""
+    destination = _ResolvedDestination(outbound(service.host, port), service, port, "")
+    return _with_policy(view, scope, _single(view, destination), destination)
 
 
 @attrs.frozen
-class _End:
-    """Where a destination leads."""
+class _ResolvedDestination:
+    """A destination with its service and port."""
 
     cluster: str
     service: ServiceKey | None
-    """None: not known here."""
+    """None: the service is unknown."""
     port: int
     subset: str
 
 
-def _end(view: View, scope: OutboundScope, destination: api.Destination, namespace: str, listener_port: int) -> _End:
-    """Without a port in the destination it is the service's only one, else the one that the connection came to."""
+def _resolved(
+    view: View, scope: OutboundScope, destination: api.Destination, namespace: str, listener_port: int
+) -> _ResolvedDestination:
+    """A destination without a port means the service's only port, else the listener's."""
     host = view.full_host(destination.host, namespace)
     service = scope_service(view, scope, host)
     port = listener_port
@@ -177,17 +179,17 @@ def _end(view: View, scope: OutboundScope, destination: api.Destination, namespa
     elif service is not None and len(service.ports) == 1:
         port = service.ports[0].number
     subset = destination.subset
-    return _End(outbound(host, port, subset), service.key if service else None, port, subset)
+    return _ResolvedDestination(outbound(host, port, subset), service.key if service else None, port, subset)
 
 
-def _single(view: View, end: _End) -> TcpTarget:
-    """One destination, counted under its cluster's name or by the mesh's pattern."""
+def _single(view: View, destination: _ResolvedDestination) -> TcpTarget:
+    """The target for one destination, with the cluster's name or the mesh's pattern as stat prefix."""
     pattern = _stat_pattern(view)
-    service = view.service(end.service) if pattern and end.service else None
-    port = service.port(end.port) if service else None
+    service = view.service(destination.service) if pattern and destination.service else None
+    port = service.port(destination.port) if service else None
     if service is None or port is None:
-        return to_cluster(end.cluster)
-    return TcpTarget(outbound_stat_name(pattern, service, port, end.subset), ((end.cluster, 1),))
+        return to_cluster(destination.cluster)
+    return TcpTarget(outbound_stat_name(pattern, service, port, destination.subset), ((destination.cluster, 1),))
 
 
 @derived
@@ -195,13 +197,13 @@ def _stat_pattern(view: View) -> str:
     return view.mesh().outbound_cluster_stat_name
 
 
-def _with_policy(view: View, scope: OutboundScope, target: TcpTarget, end: _End) -> TcpTarget:
-    """What the DestinationRule of the (first) destination and the proxy's own settings add."""
+def _with_policy(view: View, scope: OutboundScope, target: TcpTarget, destination: _ResolvedDestination) -> TcpTarget:
+    """The target with settings of the (first) destination's DestinationRule, and of the proxy."""
     own = idle_timeout(scope)
-    if end.service is None:
+    if destination.service is None:
         return attrs.evolve(target, idle_timeout=own)
-    ref = destination_rule_ref(view, scope.namespace, scope.labels, end.service)
-    policy = client_policy(view, ref, end.port, end.subset)
+    ref = destination_rule_ref(view, scope.namespace, scope.labels, destination.service)
+    policy = client_policy(view, ref, destination.port, destination.subset)
     hashing = policy.load_balancer.consistent_hash if policy.load_balancer else None
     tcp = policy.connection_pool.tcp if policy.connection_pool else None
     tunnel = policy.tunnel
@@ -210,7 +212,7 @@ def _with_policy(view: View, scope: OutboundScope, target: TcpTarget, end: _End)
         hash_source_ip=bool(hashing and hashing.use_source_ip),
         idle_timeout=(tcp.idle_timeout if tcp else None) or own,
         tunnel=Tunnel(f"{tunnel.target_host}:{tunnel.target_port}", tunnel.protocol == "POST") if tunnel else None,
-        sni_port=end.port if _is_dynamic(view, end.service) else 0,
+        sni_port=destination.port if _is_dynamic(view, destination.service) else 0,
     )
 
 
@@ -221,7 +223,7 @@ def _is_dynamic(view: View, service: ServiceKey) -> bool:
 
 
 def idle_timeout(scope: OutboundScope) -> timedelta | None:
-    """How long a TCP connection may be idle, as node metadata says; None where it has nothing that can be read."""
+    """The idle timeout of TCP connections in node metadata; None if it is missing or invalid."""
     text = scope.meta("IDLE_TIMEOUT")
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""A VirtualService's HTTP rules as the rest of this package reads them: delegates merged in, gateways by full name."""
+"""The HTTP rules of a VirtualService, with delegates merged in, and full names of gateways."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.virtual_services.delegates import merge_matches, merge_rules
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world import View
-
-KIND = "VirtualService"
+from mesh_pilot.world.names import export_namespaces, exported_to
 
 ANY_VALUE = "*"
-"""As a regular expression, written for "any value" though it is none."""
+"""Used as a regular expression for "any value", although it is not one."""
 
 
 @attrs.frozen
@@ -25,24 +24,24 @@ class HttpRule:
 
     spec: api.HttpRoute
     namespace: str
-    """Where it was written: short host names in it belong there."""
+    """The namespace of the VirtualService that declares it, to which short host names belong."""
 
 
 @attrs.frozen
 class Traits:
-    """What of a VirtualService decides who shares what is made from it; most edits leave it alone."""
+    """The fields of a VirtualService that decide which proxies share its routes. Most edits leave them alone."""
 
     source_labels: frozenset[str]
-    """Keys of the labels by which its matches pick clients."""
+    """The label keys by which its matches select clients."""
     by_namespace: bool
-    """Whether a match picks clients by their namespace."""
+    """True if a match selects clients by namespace."""
     destinations: tuple[str, ...]
-    """Full names of the hosts that its routes send to, mirrors included."""
+    """The full names of its destination hosts, including mirrors."""
 
 
 @derived
 def http_rules(view: View, key: ConfigKey) -> tuple[HttpRule, ...]:
-    """The HTTP rules of a VirtualService, in order; a rule whose delegate can't be found or seen is left out."""
+    """The HTTP rules of a VirtualService, in order. Rules with a missing or invisible delegate are omitted."""
     config = view.config(key)
     if config is None:
         return ()
@@ -51,13 +50,13 @@ def http_rules(view: View, key: ConfigKey) -> tuple[HttpRule, ...]:
         if spec.delegate is not None:
             found += _delegated(view, spec, key.namespace)
         else:
-            found.append(HttpRule(_whole(view, spec, key.namespace), key.namespace))
+            found.append(HttpRule(_with_full_names(view, spec, key.namespace), key.namespace))
     return tuple(found)
 
 
 @derived
 def sources(view: View, key: ConfigKey) -> tuple[ConfigKey, ...]:
-    """The VirtualServices that the rules of one come from: itself and its delegates."""
+    """The VirtualServices that declare the rules of one: itself and its delegates."""
     config = view.config(key)
     if config is None:
         return (key,)
@@ -67,7 +66,7 @@ def sources(view: View, key: ConfigKey) -> tuple[ConfigKey, ...]:
 
 @derived
 def traits(view: View, key: ConfigKey) -> Traits:
-    """See ``Traits``."""
+    """The traits of a VirtualService."""
     rules = http_rules(view, key)
     matches = [match for rule in rules for match in rule.spec.match]
     hosts = (view.full_host(d.host, rule.namespace) for rule in rules for d in _destinations(rule.spec))
@@ -79,7 +78,7 @@ def traits(view: View, key: ConfigKey) -> Traits:
 
 
 def _destinations(spec: api.HttpRoute) -> Iterator[api.Destination]:
-    """Where a rule sends requests or copies of them."""
+    """The destinations of a rule's requests and mirrored requests."""
     named = (
         *(route.destination for route in spec.route),
         spec.mirror,
@@ -94,23 +93,23 @@ def _delegated(view: View, root: api.HttpRoute, namespace: str) -> Iterator[Http
     delegate = view.config(key)
     if delegate is None or delegate.spec.hosts or not _visible(view, delegate, namespace):
         return
-    root = _whole(view, root, namespace)
+    root = _with_full_names(view, root, namespace)
     for spec in delegate.spec.http:
         if spec.delegate is not None:
             continue
-        inner = _whole(view, spec, key.namespace)
+        inner = _with_full_names(view, spec, key.namespace)
         match = merge_matches(root.match, inner.match)
         if match is not None:
             yield HttpRule(merge_rules(root, inner, match), key.namespace)
 
 
 def _delegate_key(delegate: api.Delegate, namespace: str) -> ConfigKey:
-    return ConfigKey(KIND, delegate.namespace or namespace, delegate.name)
+    return ConfigKey("VirtualService", delegate.namespace or namespace, delegate.name)
 
 
 def _visible(view: View, delegate: Config, namespace: str) -> bool:
-    export = delegate.spec.export_to or _default_export_to(view) or ["*"]
-    return "*" in export or namespace in export or ("." in export and delegate.namespace == namespace)
+    default = _default_export_to(view)
+    return exported_to(export_namespaces(delegate.spec.export_to, default, delegate.namespace), namespace)
 
 
 @derived
@@ -118,8 +117,8 @@ def _default_export_to(view: View) -> tuple[str, ...]:
     return tuple(view.mesh().default_virtual_service_export_to)
 
 
-def _whole(view: View, spec: api.HttpRoute, namespace: str) -> api.HttpRoute:
-    """The rule with gateways in its matches by full name; the same object where it names none."""
+def _with_full_names(view: View, spec: api.HttpRoute, namespace: str) -> api.HttpRoute:
+    """The rule with full names of gateways in its matches; the same object if it names none."""
     if not any(match.gateways for match in spec.match):
         return spec
     match = [_with_full_gateways(view, m, namespace) for m in spec.match]
@@ -130,10 +129,10 @@ def _with_full_gateways(view: View, match: api.HttpMatchRequest, namespace: str)
     return replace(match, gateways=[view.full_gateway(name, namespace) for name in match.gateways])
 
 
-def takes_all(match: api.HttpMatchRequest) -> bool:
-    """Whether no request that gets as far as this match goes past it.
+def matches_all(match: api.HttpMatchRequest) -> bool:
+    """True if every request that reaches this match in the proxy's route table matches.
 
-    What the control plane decides on (source, port, gateway) does not count.
+    Conditions that the control plane evaluates (source, port, gateway) are ignored.
     """
     if match.headers or match.without_headers or match.query_params:
         return False

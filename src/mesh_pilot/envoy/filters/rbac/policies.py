@@ -23,8 +23,7 @@ from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import DRY_RUN_ALLOW, DRY_RUN_DENY, HTTP_RBAC
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
-from mesh_pilot.mesh.proxy.scope import Labels
-from mesh_pilot.mesh.selection import selected
+from mesh_pilot.mesh.selection import Labels, selected
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View

@@ -25,7 +25,7 @@ from mesh_pilot.envoy.filters.rbac.matchers import (
     text,
     text_or_member,
 )
-from mesh_pilot.security.spiffe import SCHEME
+from mesh_pilot.model.spiffe import SCHEME
 
 LOCAL_DOMAIN = "cluster.local"
 """In policies, an alias of the mesh's trust domain."""

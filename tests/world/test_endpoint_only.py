@@ -8,7 +8,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.model.events import Accepted, Delete, Event, Upsert
 from mesh_pilot.world import Reducer
-from mesh_pilot.world.urgency import touches_only_endpoints
+from mesh_pilot.world.reducer import is_endpoint_only
 from tests.support.worlds import SOURCE, configs, world_of
 
 ENTRY = """
@@ -59,7 +59,7 @@ def edited(before: str, after: str, text: str = ENTRY) -> Event:
     ],
 )
 def test_an_edit_of_the_endpoints_of_a_service_entry_is_of_endpoints_only(before: str, after: str) -> None:
-    assert touches_only_endpoints(edited(before, after), world_of(ENTRY))
+    assert is_endpoint_only(edited(before, after), world_of(ENTRY))
 
 
 @pytest.mark.parametrize(
@@ -79,33 +79,33 @@ def test_an_edit_of_the_endpoints_of_a_service_entry_is_of_endpoints_only(before
     ],
 )
 def test_any_other_edit_of_a_service_entry_is_not(before: str, after: str) -> None:
-    assert not touches_only_endpoints(edited(before, after), world_of(ENTRY))
+    assert not is_endpoint_only(edited(before, after), world_of(ENTRY))
 
 
 def test_endpoints_of_a_service_entry_that_dns_resolves_are_part_of_its_cluster() -> None:
     dns = ENTRY.replace("STATIC", "DNS")
-    assert not touches_only_endpoints(edited("10.0.0.1", "10.0.0.2", dns), world_of(dns))
+    assert not is_endpoint_only(edited("10.0.0.1", "10.0.0.2", dns), world_of(dns))
 
 
 def test_a_service_entry_that_is_new_or_goes_or_comes_from_another_source_is_more_than_endpoints() -> None:
     world = world_of(ENTRY)
     (config,) = configs(ENTRY)
-    assert not touches_only_endpoints(upsert(ENTRY), world_of())
-    assert not touches_only_endpoints(Delete(SOURCE, ("config", *config.key)), world)
-    assert not touches_only_endpoints(Upsert("another", config), world)
+    assert not is_endpoint_only(upsert(ENTRY), world_of())
+    assert not is_endpoint_only(Delete(SOURCE, ("config", *config.key)), world)
+    assert not is_endpoint_only(Upsert("another", config), world)
 
 
 def test_a_workload_entry_is_an_endpoint() -> None:
     world = world_of(ENTRY)
     event = upsert(WORKLOAD)
     assert isinstance(event, Upsert)
-    assert touches_only_endpoints(event, world)
-    assert touches_only_endpoints(Delete(SOURCE, ("config", "WorkloadEntry", "shop", "db-1")), world)
+    assert is_endpoint_only(event, world)
+    assert is_endpoint_only(Delete(SOURCE, ("config", "WorkloadEntry", "shop", "db-1")), world)
 
 
 def test_other_configs_are_not() -> None:
-    assert not touches_only_endpoints(upsert(OTHER), world_of(ENTRY))
-    assert not touches_only_endpoints(edited("db.example}", "other.example}", OTHER), world_of(ENTRY + "---" + OTHER))
+    assert not is_endpoint_only(upsert(OTHER), world_of(ENTRY))
+    assert not is_endpoint_only(edited("db.example}", "other.example}", OTHER), world_of(ENTRY + "---" + OTHER))
 
 
 async def published_at(*told: Event) -> list[tuple[float, int]]:

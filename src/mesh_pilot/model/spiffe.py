@@ -29,3 +29,14 @@ def parse_identity(uri: str) -> Identity | None:
             return Identity(domain, namespace, account)
         case _:
             return None
+
+
+def qualified(path: str, trust_domain: str) -> str:
+    """The SPIFFE id of a path, such as ``ns/shop/sa/web``, in a trust domain."""
+    return f"{SCHEME}{trust_domain}/{path}"
+
+
+def in_trust_domain(uri: str, trust_domain: str) -> str | None:
+    """The same SPIFFE id in another trust domain; None for a text that is no SPIFFE id with a path."""
+    _, slash, path = uri.removeprefix(SCHEME).partition("/")
+    return qualified(path, trust_domain) if uri.startswith(SCHEME) and slash else None

@@ -1,4 +1,4 @@
-"""ServiceEntry and WorkloadEntry turned into services and endpoints.
+"""Services and endpoints of ServiceEntries and WorkloadEntries.
 
 The rules are Istio's (ServiceEntry and WorkloadEntry reference; checked against what a real Pilot generates).
 """
@@ -26,15 +26,16 @@ from mesh_pilot.model.service import (
     Service,
     ServiceKey,
 )
+from mesh_pilot.model.spiffe import Identity
 
 GROUP_ANNOTATION = "istio.io/autoRegistrationGroup"
-"""Names the WorkloadGroup, of its own namespace, that a WorkloadEntry belongs to."""
+"""On a WorkloadEntry: the name of its WorkloadGroup, in the same namespace."""
 
 HEALTH_ANNOTATION = "proxy.istio.io/health-checks-enabled"
-"""On a WorkloadEntry: its health is checked, and stands in its condition ``Healthy``."""
+"""On a WorkloadEntry: its health is checked. Its condition ``Healthy`` has the result."""
 
 _TRUE = frozenset(("1", "t", "T", "true", "True", "TRUE"))
-"""What Go's strconv.ParseBool takes for true."""
+"""Texts that Go's strconv.ParseBool reads as true."""
 
 _RESOLUTION = {
     api.ServiceEntryResolution.NONE: Resolution.PASSTHROUGH,
@@ -46,7 +47,7 @@ _RESOLUTION = {
 
 
 def services_of(config: Config) -> tuple[Service, ...]:
-    """The services that a ServiceEntry declares, one a host."""
+    """The services that a ServiceEntry declares, one for each host."""
     spec: api.ServiceEntry = config.spec
     ports = tuple(Port(p.number, p.name, Protocol.parse(p.protocol), p.target_port) for p in spec.ports)
     addresses = tuple(dict.fromkeys(_plain_address(a) for a in spec.addresses))
@@ -75,7 +76,7 @@ def endpoints_of(
 ) -> dict[ServiceKey, tuple[Endpoint, ...]]:
     """The endpoints of the services of a ServiceEntry, for all of their ports.
 
-    ``workloads`` are the WorkloadEntries that its selector picks, oldest first; those that are unhealthy are left out.
+    ``workloads`` are the WorkloadEntries that its selector matches, oldest first. Unhealthy ones are omitted.
     """
     spec: api.ServiceEntry = config.spec
     services = [ServiceKey(host, config.namespace) for host in dict.fromkeys(spec.hosts)]
@@ -92,27 +93,26 @@ def endpoints_of(
 
 
 def selects(config: Config, labels: Mapping[str, str]) -> bool:
-    """Whether a ServiceEntry's workloadSelector picks a workload with these labels."""
+    """True if a ServiceEntry's workloadSelector matches these labels."""
     selector = config.spec.workload_selector
     return selector is not None and bool(selector.labels) and selector.labels.items() <= labels.items()
 
 
 def is_healthy(workload: Config) -> bool:
-    """Whether a WorkloadEntry is to be sent requests: one whose health is checked is unhealthy until that is said."""
+    """False if a WorkloadEntry must get no requests. One with health checks is unhealthy until reported healthy."""
     if workload.annotations.get(HEALTH_ANNOTATION) not in _TRUE:
         return True
     return workload.conditions.get("Healthy", "").lower() == "true"
 
 
 def group_of(workload: Config) -> ConfigKey | None:
-    """The WorkloadGroup that a WorkloadEntry says it belongs to."""
+    """The WorkloadGroup that a WorkloadEntry names."""
     name = workload.annotations.get(GROUP_ANNOTATION)
     return ConfigKey("WorkloadGroup", workload.namespace, name) if name else None
 
 
 def from_template(workload: Config, group: Config) -> Config:
-    """A WorkloadEntry with what its group says of all entries; its own word goes first, port by port and label by
-    label."""
+    """A WorkloadEntry merged with its group's template. Its own fields, ports and labels have precedence."""
     own: api.WorkloadEntry = workload.spec
     template: api.WorkloadEntry = group.spec.template or api.WorkloadEntry()
     labels = group.spec.metadata.labels if group.spec.metadata is not None else {}
@@ -151,16 +151,16 @@ def _endpoint(
 
 
 _locality = lru_cache(maxsize=1024)(Locality.parse)
-"""One object for the many endpoints that are at one place."""
+"""Cached, so that the many endpoints of a locality share one object."""
 
 
 @lru_cache(maxsize=1024)
 def _identity(trust_domain: str, namespace: str, account: str) -> str:
-    return f"spiffe://{trust_domain}/ns/{namespace}/sa/{account}"
+    return str(Identity(trust_domain, namespace, account))
 
 
 def _labels(entry: api.WorkloadEntry) -> dict[str, str]:
-    """An entry's labels and those of its topology, which subsets and failover may select on."""
+    """An entry's labels and the labels of its topology, by which subsets and failover may select."""
     locality = _locality(entry.locality)
     topology = {
         "topology.kubernetes.io/region": locality.region,
@@ -172,7 +172,7 @@ def _labels(entry: api.WorkloadEntry) -> dict[str, str]:
 
 
 def _plain_address(address: str) -> str:
-    """A one-address CIDR is that address."""
+    """The address of a CIDR range of one address; other ranges as they are."""
     if "/" not in address:
         return address
     network = ipaddress.ip_network(address, strict=False)

@@ -1,0 +1,95 @@
+"""The indexes of the World: what translators read, by key. The World's tables write them, ``View`` reads them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import attrs
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
+from mesh_pilot.config.mesh import default_mesh
+from mesh_pilot.incremental import Index, Memo
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.events import Secret
+from mesh_pilot.model.service import Endpoint, Service, ServiceKey
+from mesh_pilot.world.names import exported_to, full_host, registry_host
+
+ServiceEndpoints = tuple[ServiceKey, tuple[Endpoint, ...]]
+"""A service, and those of its endpoints that have one address."""
+
+
+@attrs.frozen
+class VirtualServiceMeta:
+    """The fields of a VirtualService that decide where it applies. An edit of its routes leaves them alone."""
+
+    key: ConfigKey
+    created: datetime
+    hosts: tuple[str, ...]
+    """Full host names and wildcards; empty for a delegate."""
+    gateways: frozenset[str]
+    """``namespace/name`` and ``mesh``."""
+    export_to: frozenset[str]
+    """``*``, namespaces or ``~``; ``.`` is replaced by the namespace, and the mesh's default is filled in."""
+
+    @property
+    def order(self) -> tuple[datetime, str, str]:
+        return (self.created, self.key.name, self.key.namespace)
+
+    def visible_to(self, namespace: str) -> bool:
+        return exported_to(self.export_to, namespace)
+
+
+class Indexes:
+    """The memo table and its input: one index for each question that translators ask."""
+
+    def __init__(self, domain: str, root_namespace: str, short_names_in: str) -> None:
+        self.domain = domain
+        """The mesh's DNS domain."""
+        self.default_mesh = default_mesh(root_namespace)
+        """The MeshConfig if no source sends one."""
+        self._short_names_in = short_names_in
+        self.memo = Memo()
+        index = self.memo.index
+        # mesh-wide settings
+        self.mesh: Index[tuple[()], MeshConfig] = index("mesh", self.default_mesh)
+        self.networks: Index[tuple[()], MeshNetworks] = index("networks", MeshNetworks())
+        # configs
+        self.config: Index[ConfigKey, Config | None] = index("config", None)
+        self.configs_in: Index[tuple[str, str], tuple[Config, ...]] = index("configs_in", ())
+        """By kind and namespace."""
+        self.configs_of: Index[str, tuple[Config, ...]] = index("configs_of", ())
+        """By kind."""
+        self.virtual_services: Index[str, tuple[VirtualServiceMeta, ...]] = index("virtual_services", ())
+        """By gateway."""
+        self.mesh_virtual_services: Index[int, tuple[VirtualServiceMeta, ...]] = index("mesh_virtual_services", ())
+        """VirtualServices for sidecars, by shard of their hosts."""
+        self.destination_rules: Index[str, tuple[Config, ...]] = index("destination_rules", ())
+        """By full host."""
+        self.wildcard_rule_hosts: Index[tuple[()], tuple[str, ...]] = index("wildcard_rule_hosts", ())
+        self.selected_labels: Index[tuple[()], frozenset[str]] = index("selected_labels", frozenset())
+        # services
+        self.services: Index[ServiceKey, Service | None] = index("services", None)
+        self.services_named: Index[str, tuple[Service, ...]] = index("services_named", ())
+        """By host."""
+        self.services_exported: Index[tuple[str, int], tuple[Service, ...]] = index("services_exported", ())
+        """By namespace (or ``*``) and shard."""
+        self.shard_bits: Index[tuple[()], int] = index("shard_bits", 0)
+        """The number of shards, see ``shards``."""
+        self.endpoints: Index[ServiceKey, tuple[Endpoint, ...]] = index("endpoints", ())
+        self.endpoints_at: Index[str, tuple[ServiceEndpoints, ...]] = index("endpoints_at", ())
+        """By IP address, and by ``registration_key``."""
+        # secrets and keys
+        self.secrets: Index[tuple[str, str], Secret | None] = index("secrets", None)
+        """By namespace and name."""
+        self.credentials_named: Index[tuple[str, str], bool] = index("credentials_named", False)
+        """By namespace and name: True if a config of the namespace names the credential."""
+        self.key_sets: Index[tuple[str, str], str] = index("key_sets", "")
+        """By issuer and URL."""
+
+    def full_host(self, host: str, namespace: str) -> str:
+        """The full name of a host as written in a config of this namespace."""
+        return full_host(self.registry_host(host), namespace, self.domain)
+
+    def registry_host(self, host: str) -> str:
+        """The full name of a host if it is short for one of a registry; otherwise the host as it is."""
+        return registry_host(host, self._short_names_in)
