@@ -59,7 +59,7 @@ async def test_streams_on_a_connection_are_limited_as_set(config: Path) -> None:
             await call.cancel()
         (server,) = plane.state.rpc_servers
         await eventually(lambda: server.statistics().streams_open == 0, what="the stream has ended")
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await channel.unary("/grpc.health.v1.Health/Check", HealthCheckRequest(), HealthCheckResponse)
 
 

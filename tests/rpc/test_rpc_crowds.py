@@ -8,6 +8,7 @@ import trio
 from mesh_pilot.app.control_plane import connections_ended
 from mesh_pilot.rpc import Cardinality, open_channel
 from tests.rpc.rpc_support import Bytes, Echo, in_thread, serving, settled
+from tests.support.patience import PATIENT_CLIENT, PATIENT_SERVER
 
 BIDI = "/test.Echo/Bidi"
 
@@ -20,7 +21,7 @@ async def test_500_connections_at_once_are_served_and_leave_nothing() -> None:
     async def client(address: str) -> None:
         nonlocal ready
         async with (
-            open_channel(address) as channel,
+            open_channel(address, limits=PATIENT_CLIENT) as channel,
             channel.request(BIDI, Cardinality.STREAM_STREAM, bytes, bytes) as call,
         ):
             await call.send_message(message)
@@ -32,7 +33,7 @@ async def test_500_connections_at_once_are_served_and_leave_nothing() -> None:
             await call.send_message(message, end=True)
             assert await call.recv_message() == message
 
-    async with serving(Echo()) as server:
+    async with serving(Echo(), limits=PATIENT_SERVER) as server:
         async with trio.open_nursery() as nursery:
             for _ in range(500):
                 nursery.start_soon(client, server.addresses[0])
@@ -84,7 +85,7 @@ async def test_connections_that_never_spoke_count_as_ended() -> None:
         for _ in range(3):
             async with await trio.open_tcp_stream("127.0.0.1", int(server.addresses[0].rpartition(":")[2])):
                 pass
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while connections_ended([server]) < 3:  # noqa: ASYNC110
                 await trio.sleep(0.005)
         assert server.statistics().streams_total == 0

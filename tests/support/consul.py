@@ -120,7 +120,7 @@ async def real_consul(
             start_new_session=True,
         )
     try:
-        async with client or httpx.AsyncClient(base_url=f"http://127.0.0.1:{http}", timeout=10, trust_env=False) as own:
+        async with client or httpx.AsyncClient(base_url=f"http://127.0.0.1:{http}", timeout=60, trust_env=False) as own:
             consul = Consul(process, http, own, log)
             with trio.fail_after(60):
                 while led and not await _is_led(consul):

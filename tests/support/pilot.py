@@ -58,7 +58,7 @@ def served(port: int) -> int:
 
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         try:
-            answer = next(channel.stream_stream(ADS)(requests(), timeout=10))
+            answer = next(channel.stream_stream(ADS)(requests(), timeout=60))
         finally:
             done.set()
     return port_of(discovery_pb2.DiscoveryResponse.FromString(answer))

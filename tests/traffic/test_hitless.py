@@ -87,6 +87,6 @@ async def test_a_thousand_virtual_services_and_broken_files_come_and_go(
 
 
 async def is_routed(at: Hitless, host: str) -> bool:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         reply = await at.envoy.client.get(f"http://127.0.0.1:{at.port}/", headers={"host": host})
     return reply.status_code == 200

@@ -83,7 +83,7 @@ async def test_a_port_that_comes_back_serves_at_once_what_it_should(
         answers = [await first_answer(ports[0], "x0.test")]
         for number in range(1, ROUNDS):
             port = ports[number % 2]
-            with trio.fail_after(30):
+            with trio.fail_after(60):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(mesh.apply, config(port, number, backend))
                     answers.append(await first_answer(port, f"x{number}.test"))

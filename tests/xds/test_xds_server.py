@@ -30,6 +30,7 @@ from mesh_pilot.rpc import Cardinality, ClientCall, Server, open_channel, open_l
 from mesh_pilot.xds import server as xds_server
 from mesh_pilot.xds.server import XdsServer
 from mesh_pilot.xds.session import XdsOptions
+from tests.support.patience import PATIENT_CLIENT, PATIENT_SERVER
 from tests.xds.fake_world import NODE, FakeWorld, node
 
 SECONDS = 60.0
@@ -62,7 +63,9 @@ async def plane(options: XdsOptions | None = None) -> AsyncIterator[Plane]:
             world.put(type_url, name)
     xds = XdsServer(world, identifier="mesh-pilot test", options=options or XdsOptions())
     async with trio.open_nursery() as nursery:
-        server = await nursery.start(partial(serve, xds.services(), await open_listeners("127.0.0.1:0")))
+        server = await nursery.start(
+            partial(serve, xds.services(), await open_listeners("127.0.0.1:0"), limits=PATIENT_SERVER)
+        )
         made = Plane(world, xds, server)
         yield made
         await made.until_idle()
@@ -76,7 +79,7 @@ async def stream_of(here: Plane, first: Message) -> AsyncIterator[ClientCall[byt
     method = "StreamAggregatedResources" if isinstance(first, DiscoveryRequest) else "DeltaAggregatedResources"
     path = f"/envoy.service.discovery.v3.AggregatedDiscoveryService/{method}"
     async with (
-        open_channel(here.address, tls=None) as channel,
+        open_channel(here.address, tls=None, limits=PATIENT_CLIENT) as channel,
         channel.request(path, Cardinality.STREAM_STREAM, bytes, bytes) as call,
     ):
         await call.send_message(first.SerializeToString())

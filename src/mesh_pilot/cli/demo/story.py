@@ -21,7 +21,7 @@ from mesh_pilot.ops.problems import rejected_lines
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 60.0
 """Timeout for steps that should take a moment."""
 
 WINDOW_REQUESTS = 200
