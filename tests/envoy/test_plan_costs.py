@@ -102,7 +102,7 @@ def test_what_comes_and_goes_costs_about_the_same_in_a_mesh_16_times_as_large(re
             assert more_calls.get(function, 0) == calls.get(function, 0) <= 4, (what, function)
 
 
-def test_the_number_of_buckets_follows_the_mesh_and_costs_nobody_anything() -> None:
+def test_the_number_of_shards_follows_the_mesh_and_costs_nobody_anything() -> None:
     world = world_of(mesh(60))
     client = Client(world)
     held = client.resources.set(CLUSTER)

@@ -1,4 +1,4 @@
-"""Plans in parts are what the plain way makes of all services at once, whatever collides, and however it came about."""
+"""Sharded planning equals planning in one pass, for any collisions and any order of events."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ PROXIES = (
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _many_small_buckets() -> Iterator[None]:
+def _many_small_shards() -> Iterator[None]:
     with mock.patch.object(shards, "HOSTS_PER_SHARD", 1):
         yield
 
