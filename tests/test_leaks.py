@@ -47,7 +47,7 @@ class Process:
         for client in self.clients:
             client.settle()
         for _ in range(3):
-            self.catalog.trim()
+            self.catalog.evict_idle()
             self.issuer.renew()
         self.world.memo.collect()
 
@@ -89,7 +89,7 @@ def test_what_is_held_is_what_a_fresh_process_holds(changes: int) -> None:
             guest.run(pick.randint(0, 20))
             guest.close()
         if pick.random() < 0.05:
-            process.catalog.trim()
+            process.catalog.evict_idle()
     process.settle()
 
     fresh = Process()

@@ -157,7 +157,7 @@ class Fleet(RuleBasedStateMachine):
     def leave(self, data: st.DataObject) -> None:
         which = data.draw(st.sampled_from(sorted(self.open)))
         self.open.pop(which).close()
-        self.catalog.trim()
+        self.catalog.evict_idle()
 
     @invariant()
     def nothing_is_broken(self) -> None:

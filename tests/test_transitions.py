@@ -105,7 +105,7 @@ class Journey:
             model, _ = self.models.pop(pick.randrange(len(self.models)))
             model.close()
         if pick.random() < 0.2:
-            self.catalog.trim()
+            self.catalog.evict_idle()
         joining = clients(scenario)
         for proxy, listeners in pick.sample(joining, min(len(joining), CLIENTS // 2)):
             variant = pick.choice(list(Variant))

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.envoy.catalog.resource_sets import AT_ONCE
+from mesh_pilot.envoy.catalog.resource_sets import EVICTION_SLICE
 from mesh_pilot.envoy.routes.tables import parse_table
 from mesh_pilot.model.resource import ENDPOINT, LISTENER, ROUTE, SECRET
 from mesh_pilot.world import World
@@ -17,7 +17,7 @@ from mesh_pilot.xds.stream import Stream
 from tests.support import golden
 from tests.support.worlds import update, world_of
 
-MANY = 3 * AT_ONCE + 7
+MANY = 3 * EVICTION_SLICE + 7
 NODE = Node("sidecar~10.9.9.9~evil.shop~shop.svc.cluster.local")
 MADE_UP = {
     ENDPOINT: "outbound|80||made-up-{}.test",
@@ -56,7 +56,7 @@ def test_names_of_nothing_leave_nothing_although_nothing_changes(world: World, t
     catalog = WorldCatalog(world)
     ask(catalog, type_url, names(type_url)).close()
     for _ in range(2):
-        catalog.trim()
+        catalog.evict_idle()
     statistics = world.memo.statistics()
     assert (statistics.cells, statistics.derived) == (0, 0)
 
@@ -72,7 +72,7 @@ def test_what_was_asked_for_does_not_wait_for_the_garbage_collector(world: World
         before = len(gc.get_objects())
         ask(catalog, type_url, names(type_url)).close()
         for _ in range(2):
-            catalog.trim()
+            catalog.evict_idle()
         catalog.snapshots.clear()
         assert len(gc.get_objects()) - before < MANY // 2
     finally:
@@ -85,7 +85,7 @@ def test_names_that_are_let_go_are_forgotten_while_the_client_stays(world: World
     stream = ask(catalog, type_url, names(type_url))
     stream.on_request(DeltaRequest(type_url, unsubscribe=names(type_url)[1:]))
     settle(stream)
-    assert sum(1 for _ in catalog.trim_slowly()) >= MANY // AT_ONCE
+    assert sum(1 for _ in catalog.evict_idle_slowly()) >= MANY // EVICTION_SLICE
     assert world.memo.statistics().derived < 30
 
 
@@ -111,7 +111,7 @@ def test_trimming_pauses_often_and_takes_nothing_from_who_came_meanwhile(world: 
     old = ask(catalog, ENDPOINT, names(ENDPOINT))
     stays = ask(catalog, ENDPOINT, ("outbound|80||stays.test",))
     old.close()
-    steps = catalog.trim_slowly()
+    steps = catalog.evict_idle_slowly()
     next(steps)
     late = ask(catalog, ENDPOINT, names(ENDPOINT))
     for _ in steps:
@@ -127,7 +127,7 @@ def test_a_name_that_is_asked_for_again_after_it_was_forgotten_is_followed(world
     wanted = names(ENDPOINT, 20)
     stays = ask(catalog, ENDPOINT, ("outbound|80||stays.test",))
     ask(catalog, ENDPOINT, wanted).close()
-    catalog.trim()
+    catalog.evict_idle()
     back = ask(catalog, ENDPOINT, wanted)
     add_service(world, "made-up-1.test")
     assert settle(back) == ["outbound|80||made-up-1.test"]
@@ -144,7 +144,7 @@ def test_a_name_that_a_client_takes_up_again_before_it_answers_is_followed(world
     unanswered = stream.next_response()
     assert unanswered is not None
     stream.on_request(DeltaRequest(type_url, unsubscribe=(name,)))
-    catalog.trim()
+    catalog.evict_idle()
     stream.on_request(DeltaRequest(type_url, (name,)))
     stream.on_request(DeltaRequest(type_url, nonce=unanswered.nonce))
     assert settle(stream) == []

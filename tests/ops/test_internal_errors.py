@@ -76,7 +76,7 @@ class Opened:
             CLUSTER: ((CLUSTER, single_shard.query(planned.query())),),
             SECRET: ((SECRET, by_name(fragile.query(NAME))),),
         }
-        monkeypatch.setattr(catalog_module, "parts_of", lambda target: parts)
+        monkeypatch.setattr(catalog_module, "generators_of", lambda target: parts)
         self.world = world_of(text)
         self.catalog = WorldCatalog(self.world)
         self.proxies = [self.open(name) for name in ("a", "b")]
@@ -177,7 +177,7 @@ class Web:
 async def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery) -> AsyncIterator[Web]:
     """A control plane whose cluster for one proxy fails."""
     parts = {CLUSTER: ((CLUSTER, single_shard.query(plan.query())),)}
-    monkeypatch.setattr(catalog_module, "parts_of", lambda target: parts)
+    monkeypatch.setattr(catalog_module, "generators_of", lambda target: parts)
     (tmp_path / "a.yaml").write_text(BAD)
 
     async def proxy(address: str, *, task_status: trio.TaskStatus[None]) -> None:

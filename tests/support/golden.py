@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 import yaml
 
-from mesh_pilot.envoy.catalog.generators import PartKey, parts_of
+from mesh_pilot.envoy.catalog.generators import GeneratorKey, generators_of
 from mesh_pilot.incremental import ByName, Query
 from mesh_pilot.mesh.proxy.scope import ProxyKeys, ResourceQuery, merged_plan, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy, parse_proxy
@@ -143,10 +143,10 @@ class Dump:
         return [n for n, c in self.document["clusters"].items() if c.get("type") == "EDS"]
 
     def _type(self, section: str, names: Iterable[str] = ()) -> None:
-        for part in parts_of(self.target)[SECTIONS[section]]:
+        for part in generators_of(self.target)[SECTIONS[section]]:
             self._part(section, part, names)
 
-    def _part(self, section: str, part: PartKey, names: Iterable[str] = ()) -> None:
+    def _part(self, section: str, part: GeneratorKey, names: Iterable[str] = ()) -> None:
         """All resources of a plan, or those of these names."""
         _, query = part
 

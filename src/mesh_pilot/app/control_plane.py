@@ -300,7 +300,7 @@ async def _look_after(catalog: WorldCatalog, xds: XdsServer, servers: Sequence[S
     while True:
         await trio.sleep(TRIM_SECONDS)
         freed = xds.trim()
-        for forgotten in catalog.trim_slowly():
+        for forgotten in catalog.evict_idle_slowly():
             freed += forgotten
             await trio.lowlevel.checkpoint()
         await memory.release(freed=freed, streams=max(xds.status.streams_ended, connections_ended(servers)))

@@ -135,7 +135,7 @@ class Resource:
     version: str = ""
     """Hash of the bytes, or of what they are made of: the same for the same world in any process."""
     configs: Sequence[ConfigKey] = ()
-    """What it was made from, to explain a NACK."""
+    """The objects that it was made from, to explain a NACK."""
 
     @cached_property
     def digest(self) -> int:

@@ -31,8 +31,8 @@ from mesh_pilot.sources.base import Staleness
 from mesh_pilot.sources.mcp.statistics import SIZE_BOUNDS, McpSourceStatistics, SinkServerStatistics
 from mesh_pilot.sources.supervisor import SupervisorStatistics
 from mesh_pilot.xds.limits import LogLimiter
+from mesh_pilot.xds.messages import Phase
 from mesh_pilot.xds.status import Durations
-from mesh_pilot.xds.subscription import Phase
 
 log = structlog.get_logger(scope="ops")
 

@@ -16,7 +16,7 @@ from mesh_pilot.ops.page import Cell, bad, described_links, line, links, page, t
 from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.xds.limits import LogLimiter
-from mesh_pilot.xds.subscription import Phase
+from mesh_pilot.xds.messages import Phase
 
 log = structlog.get_logger(scope="ops")
 

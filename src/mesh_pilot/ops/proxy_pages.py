@@ -12,8 +12,8 @@ from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.ops.page import ROWS, Cell, bad, moment, table
 from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.xds.messages import Phase
 from mesh_pilot.xds.status import ConnectionStatus, NackRecord, TypeStatus
-from mesh_pilot.xds.subscription import Phase
 
 STATES = {Phase.IDLE: "NOT SENT", Phase.UNACKED: "STALE", Phase.ACKED: "SYNCED", Phase.NACKED: "NACK"}
 """The words of Istio's ``proxy-status`` for the phases of a type."""

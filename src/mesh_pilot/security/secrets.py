@@ -58,7 +58,7 @@ class Issuer:
 
 
 class IdentitySet:
-    """The two secrets of one identity: a live set like those over the World."""
+    """The two secrets of one identity, read as ``envoy.catalog.resource_sets.ResourceSet`` is."""
 
     type_url = SECRET
     is_plan = True

@@ -1,9 +1,12 @@
-"""The input and output of a stream as values: requests, responses, NACKs and errors, free of protobuf and gRPC."""
+"""The input and output of a stream as values: requests, responses, NACKs, errors and its state for people.
+
+Free of protobuf and gRPC.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum, StrEnum
+from enum import Enum, IntEnum, StrEnum
 from typing import Any
 
 import attrs
@@ -77,7 +80,7 @@ class DeltaRequest:
     subscribe: tuple[str, ...] = ()
     unsubscribe: tuple[str, ...] = ()
     initial_versions: Mapping[str, str] = attrs.field(factory=dict, hash=False)
-    """What a reconnecting client has, name to version."""
+    """The resources that a reconnecting client has, name to version."""
     nonce: str = ""
     error: str | None = None
     """Why the response with this nonce was refused (``error_detail``); None when it was not."""
@@ -129,3 +132,34 @@ class Nack:
     """The resources that the reason names, or the only one in the response; empty when it is unknown which."""
     configs: tuple[ConfigKey, ...] = ()
     """The objects that those resources were made from."""
+
+
+class Phase(Enum):
+    """How far the last response of a type has come."""
+
+    IDLE = "idle"
+    """None was sent on this stream yet."""
+    UNACKED = "un-ACKed"
+    ACKED = "ACKed"
+    NACKED = "NACKed"
+
+
+@attrs.frozen
+class SubscriptionStatistics:
+    """One type of one stream, for people."""
+
+    type_url: str
+    phase: Phase
+    wildcard: bool
+    names: int
+    """Names subscribed to besides the wildcard."""
+    resources: int
+    """Resources that the client was sent and should still have."""
+    version: str
+    """Last version sent."""
+    nonce: str
+    """Last nonce sent."""
+    acked_version: str
+    acked_nonce: str
+    nacked: int
+    """Resources of refused responses that the client may or may not have."""

@@ -49,7 +49,7 @@ MAX_PLACEHOLDERS = 1000
 
 
 class PushOrder:
-    """What may be sent when, on one stream.
+    """The order in which one stream sends.
 
     Mutable state: the clusters and route tables that something else has to wait for, and how far a reconnecting client
     has come.
@@ -151,7 +151,7 @@ class PushOrder:
     # -- what to send
 
     def pending(self, subscription: Subscription) -> PendingResponse | None:
-        """What there is to send of a type now, whether or not it has to wait for other types."""
+        """The next response of a type, whether or not it has to wait for other types."""
         self._refresh(subscription)
         if subscription.type_url == CLUSTER:
             if self._has_unknown_clusters:
@@ -286,7 +286,7 @@ class PushOrder:
             clusters.assume(map(self._catalog.placeholder_cluster, self._placeholders))
 
     def _stand_in(self) -> Callable[[str], Resource | None]:
-        """What a client gets for endpoints that do not exist.
+        """The answer to a request for endpoints that do not exist.
 
         For a placeholder cluster it gets nothing while that is needed: it has the old cluster as long as it waits for
         the endpoints of the new one.
@@ -297,7 +297,7 @@ class PushOrder:
         return lambda name: None if name in self._placeholders and is_needed() else self._last_endpoints(name)
 
     def _last_endpoints(self, name: str) -> Resource | None:
-        """What a client gets that requests the endpoints of a cluster which it has and which is gone meanwhile.
+        """The answer to a request for endpoints of a cluster that the client has and that is gone meanwhile.
 
         Those it had, or none. It waits for them before it accepts the clusters, and then learns that this one is gone.
         """

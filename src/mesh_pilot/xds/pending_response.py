@@ -1,4 +1,4 @@
-"""What a subscription is about to send, and the digests that identify it. Pure functions of immutable values."""
+"""The next response of a subscription, and the digests that identify it. Pure functions of immutable values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DIGEST_MASK = (1 << 128) - 1
 
 @attrs.frozen(eq=False)
 class PendingResponse:
-    """What to send next. Streams that are about to send the same mostly share one."""
+    """The next response of a subscription. Streams that are about to send the same mostly share one."""
 
     puts: tuple[Resource, ...] = ()
     """New, changed or requested again; by name."""
@@ -97,7 +97,7 @@ def content_digest(resources: Iterable[Resource], removed: Iterable[str] = (), s
 
 @attrs.frozen
 class Content:
-    """What identifies the content of a response that holds changes."""
+    """The identity of the content of a response that holds changes."""
 
     digest: int
     version_suffixes: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ def content_of(pending: PendingResponse, removed: tuple[str, ...], clusters: Sna
 
 
 def version_suffix(name: str, clusters: Snapshot) -> str:
-    """What the version of endpoints ends with for a client that has these clusters: the version of their cluster."""
+    """The end of the version of endpoints for a client that has these clusters: the version of their cluster."""
     cluster = clusters.entries.get(name)
     return "" if cluster is None else f".{cluster.version[:8]}"
 

@@ -129,7 +129,7 @@ class XdsServer:
         return f"<XdsServer {len(self._sessions)} streams{' draining' if self._is_draining else ''}>"
 
     def services(self) -> list[Servable]:
-        """What to hand to ``rpc.serve``; may be served at several addresses."""
+        """The services for ``rpc.serve``; may be served at several addresses."""
         return [self]
 
     def __mapping__(self) -> Mapping[str, Handler]:

@@ -14,9 +14,8 @@ import attrs
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
-from mesh_pilot.xds.messages import Nack, Response, Variant
+from mesh_pilot.xds.messages import Nack, Response, SubscriptionStatistics, Variant
 from mesh_pilot.xds.stream import Stream, Waiting
-from mesh_pilot.xds.subscription import SubscriptionStatistics
 
 CONVERGENCE_BOUNDS = (0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0)
 """Seconds: the buckets of Istio's ``pilot_proxy_convergence_time``."""
@@ -44,7 +43,7 @@ class TypeStatus:
     """One type of one stream."""
 
     subscription: SubscriptionStatistics
-    """What is subscribed, sent and accepted, with versions and nonces."""
+    """The subscription with the versions and nonces that were sent and accepted."""
     sent_at: datetime | None = None
     acked_at: datetime | None = None
     """When a response was last accepted."""

@@ -25,10 +25,21 @@ from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES, ROUTE, VIRTUAL_HOST, Resource
 from mesh_pilot.snapshots import NO_NAMES
-from mesh_pilot.xds.messages import Code, DeltaRequest, Nack, Node, Request, Response, SotwRequest, StreamError, Variant
+from mesh_pilot.xds.messages import (
+    Code,
+    DeltaRequest,
+    Nack,
+    Node,
+    Request,
+    Response,
+    SotwRequest,
+    StreamError,
+    SubscriptionStatistics,
+    Variant,
+)
 from mesh_pilot.xds.ordering import PushOrder
 from mesh_pilot.xds.resources import Catalog, ProxyResources, TypeResources
-from mesh_pilot.xds.subscription import Subscription, SubscriptionStatistics
+from mesh_pilot.xds.subscription import Subscription
 from mesh_pilot.xds.unserved import Unserved
 
 _GENERATED_FOR = {ROUTE: {ROUTE, VIRTUAL_HOST}}
@@ -64,7 +75,7 @@ class _NullObserver:
 
 @attrs.frozen
 class Waiting:
-    """What a stream waits for before it can go on; all empty when it waits only for the world to change."""
+    """The reasons why a stream cannot go on; all empty when it waits only for the world to change."""
 
     node: bool = False
     """The first request, with the node."""
@@ -77,8 +88,8 @@ class Waiting:
     """Types that a reconnecting client should request before clusters that are gone are taken from it. Envoy requests
     all it has at once: end the waiting soon with ``end_reconnect_grace``."""
     clusters: bool = False
-    """A State of the World client should request clusters before it is told that some whose endpoints it requests have
-    none. Envoy never does while it waits for those: end this waiting with ``end_reconnect_grace`` too."""
+    """A State of the World client should request clusters before it gets an answer about endpoints of clusters that
+    do not exist. Envoy never does while it waits for those: end this waiting with ``end_reconnect_grace`` too."""
 
 
 class Stream:
@@ -111,7 +122,7 @@ class Stream:
         self._admit = admit
         self._bounds = bounds
         self.proxy: Proxy | None = None
-        """Who the client is; None before its first request."""
+        """The client; None before its first request."""
         self._resources: ProxyResources | None = None
         self._subscriptions: dict[str, Subscription] = {}
         self._order = PushOrder(variant, catalog, self._subscriptions, self._source_of, is_aggregated=only is None)
@@ -131,7 +142,7 @@ class Stream:
         return tuple(self._subscriptions[t].statistics() for t in RESOURCE_TYPES if t in self._subscriptions)
 
     def client_state(self, type_url: str) -> Mapping[str, Resource]:
-        """What the client was sent of a type and should have now. The bytes are empty where it came with them."""
+        """The resources of a type that the client should have now. Those that it brought with it have no bytes."""
         subscription = self._subscriptions.get(type_url)
         return subscription.client_state.entries if subscription else {}
 
@@ -290,7 +301,7 @@ class Stream:
     # -- responses
 
     def next_response(self, on_hold: Collection[str] = ()) -> Response | None:
-        """What to send now, None for nothing (until a request comes or the stream is woken).
+        """The next response, None for nothing (until a request comes or the stream is woken).
 
         The response counts as sent when it is returned. Types ``on_hold`` are left for later.
         """

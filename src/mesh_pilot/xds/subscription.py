@@ -45,14 +45,11 @@ protocol" document.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from enum import Enum
-
-import attrs
 
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds, check
 from mesh_pilot.model.resource import CLUSTER, LISTENER, RESOURCE_TYPES, Resource
 from mesh_pilot.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore, union, without
-from mesh_pilot.xds.messages import Response, Variant
+from mesh_pilot.xds.messages import Phase, Response, SubscriptionStatistics, Variant
 from mesh_pilot.xds.pending_response import (
     Content,
     NackedVersion,
@@ -66,37 +63,6 @@ from mesh_pilot.xds.pending_response import (
 from mesh_pilot.xds.resources import TypeResources
 
 WILDCARD = "*"
-
-
-class Phase(Enum):
-    """How far the last response of a type has come."""
-
-    IDLE = "idle"
-    """None was sent on this stream yet."""
-    UNACKED = "un-ACKed"
-    ACKED = "ACKed"
-    NACKED = "NACKed"
-
-
-@attrs.frozen
-class SubscriptionStatistics:
-    """One type of one stream, for people."""
-
-    type_url: str
-    phase: Phase
-    wildcard: bool
-    names: int
-    """Names subscribed to besides the wildcard."""
-    resources: int
-    """Resources that the client was sent and should still have."""
-    version: str
-    """Last version sent."""
-    nonce: str
-    """Last nonce sent."""
-    acked_version: str
-    acked_nonce: str
-    nacked: int
-    """Resources of refused responses that the client may or may not have."""
 
 
 class Subscription:
@@ -163,7 +129,7 @@ class Subscription:
         """
         if names:
             self._has_named = True
-        now, has_wildcard = self._parse(names)
+        now, has_wildcard = self._store.shared(_parsed, self._store, names)
         wildcard = has_wildcard or not self._has_named
         if wildcard == self.wildcard and now == self.names and not self._unnamed_by_stale:
             return
@@ -182,7 +148,7 @@ class Subscription:
         If it names them in its next request, it has to be sent them again.
         """
         self._has_named = self._has_named or bool(names)
-        now, has_wildcard = self._parse(names)
+        now, has_wildcard = self._store.shared(_parsed, self._store, names)
         self._unnamed_by_stale = union(self._unnamed_by_stale, without(self.names, now))
         if self._has_named and not has_wildcard and self.wildcard:
             self._unnamed_by_stale = union(self._unnamed_by_stale, self._desired.names)
@@ -196,7 +162,7 @@ class Subscription:
             if first:
                 self._set_wildcard(True)
             return
-        new, has_wildcard = self._parse(tuple(subscribe))
+        new, has_wildcard = self._store.shared(_parsed, self._store, tuple(subscribe))
         stopped = frozenset(unsubscribe).difference(subscribe)
         if WILDCARD in stopped:
             self._set_wildcard(False)
@@ -212,14 +178,10 @@ class Subscription:
             self._check(len(self.names), new)
         self._requested = union(self._requested, new)
         if self.wildcard:
-            # What was also subscribed to by name stays wanted, and the client may have dropped it.
+            # The wildcard still covers these names, but the client may have dropped them.
             self._requested = union(self._requested, lost)
         else:
             self._unsubscribe(lost)
-
-    def _parse(self, names: tuple[str, ...]) -> tuple[frozenset[str], bool]:
-        """The names of a request without the wildcard, and whether it has that."""
-        return self._store.shared(_parsed, self._store, names)
 
     def _check(self, count: int, names: Collection[str]) -> None:
         """Raises BoundError for too many names together, or for one that is too long."""
@@ -350,7 +312,7 @@ class Subscription:
         must_stay: Callable[[str], bool] | None = None,
         stand_in: Callable[[str], Resource | None] | None = None,
     ) -> PendingResponse | None:
-        """What to send now, None for nothing. Call ``refresh`` before.
+        """The next response, None for nothing. Call ``refresh`` before.
 
         ``must_stay`` tells which removals have to wait. ``stand_in`` gives what to send for a name that is requested
         and does not exist, where the client cannot be told so.
@@ -384,7 +346,7 @@ class Subscription:
         return self._choose(fresh.build(), refused)
 
     def _choose(self, fresh: PendingResponse, refused: Mapping[int, ResponseBuilder]) -> PendingResponse | None:
-        """Fresh content goes first. What was refused is tried again only without what has changed meanwhile."""
+        """Fresh content goes first. Refused content is tried again only if part of it has changed meanwhile."""
         if self.is_full_state:
             return fresh if fresh.puts or fresh.drops or self._requested or self._answer_due else None
         if fresh.puts or (fresh.drops and self._can_remove) or self._answer_due:
@@ -480,6 +442,7 @@ class Subscription:
 
 
 def _parsed(store: SnapshotStore, names: tuple[str, ...]) -> tuple[frozenset[str], bool]:
+    """The names of a request without the wildcard, and whether it has that."""
     found = frozenset(names)
     return store.names(found - {WILDCARD}), WILDCARD in found
 

@@ -147,7 +147,7 @@ def test_whatever_comes_and_goes_the_result_is_that_of_a_fresh_start() -> None:
             )
             update(world, present[name])
         if step % 7 == 0:
-            catalog.trim()
+            catalog.evict_idle()
         fresh = WorldCatalog(world_of(SHOP + "".join(present.values()))).open(API)
         assert everything(resources) == everything(fresh)
         assert resources.patch_problems() == fresh.patch_problems()

@@ -25,8 +25,8 @@ from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.resource import ROUTE
 from mesh_pilot.sources.base import Registry
 from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
+from mesh_pilot.xds.messages import Phase
 from mesh_pilot.xds.status import TypeStatus
-from mesh_pilot.xds.subscription import Phase
 
 SIDECAR = EnvoyNode("shop-1", "shop", "127.0.0.2", labels={"app": "shop"}, interception=Interception.NONE)
 GATEWAY = EnvoyNode("edge-1", "shop", "127.0.0.3", NodeType.ROUTER, labels={"istio": "edge"})

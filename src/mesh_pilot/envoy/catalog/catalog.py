@@ -1,4 +1,4 @@
-"""Where streams get their resources: each connected proxy's sets over the World, shared wherever they can be."""
+"""The catalog of streams: each connected proxy's sets of resources over the World, shared wherever possible."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import attrs
 
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failures import FailingSet, Failure, Failures, StandingFailure
-from mesh_pilot.envoy.catalog.generators import PartKey, Parts, hosts_of, parts_of
-from mesh_pilot.envoy.catalog.resource_sets import AT_ONCE, JoinedSet, LiveSet, Part
-from mesh_pilot.envoy.catalog.table_sets import TableSets
+from mesh_pilot.envoy.catalog.generators import GeneratorKey, Generators, generators_of, vhds_generator
+from mesh_pilot.envoy.catalog.resource_sets import EVICTION_SLICE, JoinedSet, Part, ResourceSet
+from mesh_pilot.envoy.catalog.virtual_host_sets import VirtualHostSets
 from mesh_pilot.envoy.clusters.placeholders import no_endpoints, placeholder
 from mesh_pilot.envoy.envoy_filter.parse import filter_problems
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
@@ -27,7 +27,7 @@ from mesh_pilot.security.secrets import IdentitySet, Issuer
 from mesh_pilot.snapshots import NO_NAMES, SnapshotStore
 from mesh_pilot.world import World
 
-_OF_ITS_OWN: Mapping[str, Any] = {
+_UNSCOPED: Mapping[str, Any] = {
     "claim": RegistrationClaim((), ""),
     "name": "",
     "ip_addresses": (),
@@ -35,7 +35,7 @@ _OF_ITS_OWN: Mapping[str, Any] = {
     "service_account": "",
     "texts": frozenset(),
 }
-"""What most proxies have for themselves alone."""
+"""The facts that differ between most proxies, as if all had the same."""
 
 
 @attrs.frozen
@@ -43,9 +43,9 @@ class CatalogStatistics:
     proxies: int
     """Proxies that have their resources open."""
     sets: int
-    """Live sets held, shared by those proxies."""
+    """Sets of resources, shared by those proxies."""
     idle_sets: int
-    """Sets kept warm for a reconnect, read by nobody."""
+    """Sets that nobody reads and that stay for a reconnect."""
 
 
 class WorldCatalog:
@@ -53,13 +53,13 @@ class WorldCatalog:
 
     def __init__(self, world: World, issuer: Issuer | None = None, *, split: bool = False) -> None:
         """``issuer`` gives proxies whose identity is known their certificates; without one there are none. With
-        ``split`` those that can take virtual hosts by themselves get them so, unless they say otherwise."""
+        ``split`` proxies that can take virtual hosts as separate resources get them so, unless they say otherwise."""
         self._world = world
         self._split = split
         self._issuer = issuer
-        self._sets: dict[PartKey, LiveSet] = {}
-        self._idle: dict[PartKey, bool] = {}
-        """Sets without readers; True once a ``trim`` has seen them so."""
+        self._sets: dict[GeneratorKey, ResourceSet] = {}
+        self._idle: dict[GeneratorKey, bool] = {}
+        """Sets without readers; True once ``evict_idle`` has seen them."""
         self._open: dict[WorldResources, None] = {}
         self.failed = Failures()
         self.snapshots = SnapshotStore()
@@ -88,7 +88,7 @@ class WorldCatalog:
         return Diagnostics(self._world.memo.view, self._open)
 
     def failures(self) -> list[StandingFailure]:
-        """What cannot be generated because of an error of ours, and which connected proxies lack it."""
+        """The resources that cannot be generated because of an internal error, and the proxies that lack them."""
         found: dict[Failure, set[str]] = {}
         for failing, failure in self.failed.standing():
             found.setdefault(failure, set()).update(
@@ -98,53 +98,53 @@ class WorldCatalog:
             )
         return [StandingFailure(failure, tuple(sorted(names))) for failure, names in found.items() if names]
 
-    def trim(self) -> None:
-        """Let go of sets that nobody has read since the last call, and of names that nobody asks for any more."""
-        for _ in self.trim_slowly():
+    def evict_idle(self) -> None:
+        """Drop sets that nobody has read since the last call, and names that nobody requests any more."""
+        for _ in self.evict_idle_slowly():
             pass
 
-    def trim_slowly(self) -> Iterator[int]:
-        """As ``trim``, in steps that take no time to speak of. Each gives the number of derived values it forgot.
+    def evict_idle_slowly(self) -> Iterator[int]:
+        """As ``evict_idle``, in short steps. Each gives the number of derived values that it forgot.
 
         Streams may be served between two steps. Call it every half a minute or so.
         """
-        idle = [part for part, seen in self._idle.items() if seen]
-        for part in self._idle:
-            self._idle[part] = True
-        for part in idle:
-            if self._idle.pop(part, None) is not None:
-                yield from self._forget(self._sets.pop(part).close())
-        for part, live in list(self._sets.items()):
-            yield from self._forget(live.keep(partial(_requested_of, live, part[0])))
+        idle = [key for key, seen in self._idle.items() if seen]
+        for key in self._idle:
+            self._idle[key] = True
+        for key in idle:
+            if self._idle.pop(key, None) is not None:
+                yield from self._forget(self._sets.pop(key).close())
+        for (type_url, _), resources in list(self._sets.items()):
+            yield from self._forget(resources.forget_unrequested(partial(_requested_of, resources, type_url)))
         yield from self._forget(iter(()))
 
     def _forget(self, dropping: Iterator[None]) -> Iterator[int]:
-        """Forget the derived values that nothing needs once something is dropped, step by step."""
+        """Forget the derived values that nothing needs after each step of dropping."""
         memo = self._world.memo
         for _ in dropping:
-            yield memo.collect(AT_ONCE)
+            yield memo.collect(EVICTION_SLICE)
         while memo.orphans:
-            yield memo.collect(AT_ONCE)
+            yield memo.collect(EVICTION_SLICE)
 
     def scope_of(self, proxy: Proxy) -> Hashable:
-        """What decides which resources are made for a proxy besides its own: two that have it in common share them."""
+        """The scope of a proxy: proxies of one scope share all resources except those of the workload itself."""
         facts = proxy_facts(proxy, split=self._split)
-        return attrs.evolve(facts, **_OF_ITS_OWN)
+        return attrs.evolve(facts, **_UNSCOPED)
 
     def statistics(self) -> CatalogStatistics:
         return CatalogStatistics(len(self._open), len(self._sets), len(self._idle))
 
-    def _attach(self, part: PartKey, reader: WorldResources) -> LiveSet:
-        live = self._sets.get(part)
-        if live is None:
-            live = self._sets[part] = LiveSet(self._world.memo, *part, self.snapshots, self.failed)
-        self._idle.pop(part, None)
-        live.attach(reader, reader.wake)
-        return live
+    def _attach(self, key: GeneratorKey, reader: WorldResources) -> ResourceSet:
+        found = self._sets.get(key)
+        if found is None:
+            found = self._sets[key] = ResourceSet(self._world.memo, *key, self.snapshots, self.failed)
+        self._idle.pop(key, None)
+        found.attach(reader, reader.wake)
+        return found
 
-    def _detach(self, part: PartKey, reader: WorldResources) -> None:
-        if self._sets[part].detach(reader):
-            self._idle[part] = False
+    def _detach(self, key: GeneratorKey, reader: WorldResources) -> None:
+        if self._sets[key].detach(reader):
+            self._idle[key] = False
 
 
 class WorldResources:
@@ -159,7 +159,7 @@ class WorldResources:
         requested: Callable[[str], frozenset[str]],
     ) -> None:
         self.wake = wake
-        """Called by every set that may have changed. Nothing stands between a set and the session that it wakes."""
+        """The callback of the session. Sets call it directly when they may have changed."""
         self.requested = requested
         """The names of a type that the proxy requests now."""
         self._catalog = catalog
@@ -169,17 +169,17 @@ class WorldResources:
         self._watch = Watch(self._world.memo, self._retarget)
         self._target: ProxyKeys | None = None
         self._stale = True
-        self._parts: Parts = {}
+        self._generators: Generators = {}
         self._sets: dict[str, JoinedSet] = {}
         self._hosts: ByName[PlanShards] | None = None
-        self._host_sets: TableSets | None = None
+        self._host_sets: VirtualHostSets | None = None
 
     def __repr__(self) -> str:
         return f"<WorldResources of {self._facts.name} open={sorted(self._sets)}>"
 
     @property
     def name(self) -> str:
-        """The proxy's."""
+        """The name of the proxy."""
         return self._facts.name
 
     @property
@@ -188,7 +188,7 @@ class WorldResources:
         return self._follow_target()
 
     def _follow_target(self) -> ProxyKeys:
-        """Bring the parts up to date with the proxy's target."""
+        """Change the sets if the keys of the proxy have changed."""
         if self._stale or self._target is None:
             self._stale = False
             self._watch.take()
@@ -196,32 +196,33 @@ class WorldResources:
             if target != self._target:
                 self._leave_all()
                 self._target = target
-                self._parts = parts_of(target)
-                self._hosts = hosts_of(target)
+                self._generators = generators_of(target)
+                self._hosts = vhds_generator(target)
         assert self._target is not None
         return self._target
 
-    def set(self, type_url: str) -> JoinedSet | TableSets | None:
+    def set(self, type_url: str) -> JoinedSet | VirtualHostSets | None:
         self._follow_target()
         if type_url == VIRTUAL_HOST:
             return self._virtual_hosts()
         joined = self._sets.get(type_url)
         if joined is None:
-            parts = self._parts.get(type_url)
-            if parts is None:
+            keys = self._generators.get(type_url)
+            if keys is None:
                 return None
-            live: tuple[Part, ...] = tuple(self._catalog._attach(p, self) for p in parts)
+            parts: tuple[Part, ...] = tuple(self._catalog._attach(key, self) for key in keys)
             if type_url == SECRET and self._own is not None:
                 self._own.attach(self, self.wake)
-                live = (self._own, *live)
-            joined = self._sets[type_url] = JoinedSet(self._catalog.snapshots, type_url, live)
+                parts = (self._own, *parts)
+            joined = self._sets[type_url] = JoinedSet(self._catalog.snapshots, parts)
         return joined
 
-    def patch_problems(self, seen: dict[PartKey, tuple[PatchProblem, ...]] | None = None) -> tuple[PatchProblem, ...]:
-        """What EnvoyFilters could not do to what this proxy has; found by looking at all of it.
+    def patch_problems(
+        self, seen: dict[GeneratorKey, tuple[PatchProblem, ...]] | None = None
+    ) -> tuple[PatchProblem, ...]:
+        """The patches of EnvoyFilters that failed on resources of this proxy; looks at all of them.
 
-        ``seen`` keeps what was found in parts that other proxies share, for a look at many; it is good until the
-        next change.
+        ``seen`` shares the results between proxies with the same sets. It is valid until the next change.
         """
         target = self.target
         if not target.filters:
@@ -230,21 +231,21 @@ class WorldResources:
         seen = {} if seen is None else seen
         found = dict.fromkeys(filter_problems(view, target.filters))
         tables = self._host_sets.tables if self._host_sets is not None else ()
-        for part in (*(p for parts in self._parts.values() for p in parts), *map(self._hosts_part, tables)):
-            if part not in seen:
-                seen[part] = tuple(self._problems_of(part))
-            found.update(dict.fromkeys(seen[part]))
+        for key in (*(k for keys in self._generators.values() for k in keys), *map(self._vhds_key, tables)):
+            if key not in seen:
+                seen[key] = tuple(self._problems_of(key))
+            found.update(dict.fromkeys(seen[key]))
         return tuple(found)
 
-    def _problems_of(self, part: PartKey) -> Iterator[PatchProblem]:
-        view, (_, query) = self._world.view, part
+    def _problems_of(self, key: GeneratorKey) -> Iterator[PatchProblem]:
+        view, (_, query) = self._world.view, key
         if isinstance(query, Query):
             return plan_problems(view, query)
-        live = self._catalog._sets.get(part)
-        return table_problems(view, query, live.asked() if live is not None else ())
+        found = self._catalog._sets.get(key)
+        return table_problems(view, query, found.asked() if found is not None else ())
 
     def concerns(self, failing: FailingSet, failure: Failure) -> bool:
-        """Whether the proxy has the resource, or would; it reads the set."""
+        """True if the proxy has the resource, or would have it. It reads the set."""
         return failing.is_plan or failure.resource in self.requested(failure.type_url)
 
     def close(self) -> None:
@@ -254,17 +255,17 @@ class WorldResources:
         self.requested = lambda _: NO_NAMES
         self._catalog._open.pop(self, None)
 
-    def _virtual_hosts(self) -> TableSets | None:
+    def _virtual_hosts(self) -> VirtualHostSets | None:
         if self._hosts is not None and self._host_sets is None:
-            self._host_sets = TableSets(
+            self._host_sets = VirtualHostSets(
                 self._catalog.snapshots,
                 partial(self.requested, VIRTUAL_HOST),
-                lambda table: self._catalog._attach(self._hosts_part(table), self),
-                lambda table: self._catalog._detach(self._hosts_part(table), self),
+                lambda table: self._catalog._attach(self._vhds_key(table), self),
+                lambda table: self._catalog._detach(self._vhds_key(table), self),
             )
         return self._host_sets
 
-    def _hosts_part(self, table: str) -> PartKey:
+    def _vhds_key(self, table: str) -> GeneratorKey:
         assert self._hosts is not None
         return (VIRTUAL_HOST, self._hosts.query(table))
 
@@ -277,8 +278,8 @@ class WorldResources:
 
     def _leave(self, type_url: str) -> None:
         del self._sets[type_url]
-        for part in self._parts[type_url]:
-            self._catalog._detach(part, self)
+        for key in self._generators[type_url]:
+            self._catalog._detach(key, self)
         if type_url == SECRET and self._own is not None:
             self._own.detach(self)
 
@@ -287,8 +288,8 @@ class WorldResources:
         self.wake()
 
 
-def _requested_of(live: LiveSet, type_url: str) -> Set[str]:
+def _requested_of(resources: ResourceSet, type_url: str) -> Set[str]:
     """The names of a type that the readers of a set request now."""
     # Proxies of a scope mostly request the very same set of names.
-    requested = (reader.requested(type_url) for reader in live.readers() if isinstance(reader, WorldResources))
+    requested = (reader.requested(type_url) for reader in resources.readers() if isinstance(reader, WorldResources))
     return frozenset().union(*{id(names): names for names in requested}.values())

@@ -1,4 +1,4 @@
-"""What a proxy's resources of each type are made from: its translators, with patches where it has EnvoyFilters."""
+"""The generators of a proxy's resources by type: its translators, patched where it has EnvoyFilters."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, Resource
 from mesh_pilot.world import View
 
-PartKey = tuple[str, Query[PlanShards] | ByName[Resource | None]]
+GeneratorKey = tuple[str, Query[PlanShards] | ByName[Resource | None]]
 """Type, and how to get the resources: all of a plan, or those asked for by name."""
 
-Parts = Mapping[str, tuple[PartKey, ...]]
-"""By type. The parts of a type have no name in common."""
+Generators = Mapping[str, tuple[GeneratorKey, ...]]
+"""By type. Those of one type have no name in common."""
 
 
-def parts_of(target: ProxyKeys) -> Parts:
-    """The parts of a proxy. Proxies with the same part share its resources."""
+def generators_of(target: ProxyKeys) -> Generators:
+    """The generators of a proxy's resources, except virtual hosts."""
     if target.scope.grpc:
         return _grpc_parts(target)
     parts = _router_parts(target) if target.scope.type is NodeType.ROUTER else _sidecar_parts(target)
     return _patched(target, parts) if target.filters else parts
 
 
-def hosts_of(target: ProxyKeys) -> ByName[PlanShards] | None:
+def vhds_generator(target: ProxyKeys) -> ByName[PlanShards] | None:
     """The virtual hosts of a route table, by its name; None where tables have them inside."""
     if not target.scope.split:
         return None
@@ -62,7 +62,7 @@ def hosts_of(target: ProxyKeys) -> ByName[PlanShards] | None:
     return by_name(patched_host_shards.query(_tables_task(target), hosts, NAME)) if target.filters else hosts
 
 
-def _common(target: ProxyKeys) -> dict[str, tuple[PartKey, ...]]:
+def _common(target: ProxyKeys) -> dict[str, tuple[GeneratorKey, ...]]:
     return {
         ENDPOINT: ((ENDPOINT, by_name(endpoints.assignment.query(target.scope, target.locality, NAME))),),
         SECRET: ((SECRET, by_name(workload_secret.query(target.workload, NAME))),),
@@ -70,7 +70,7 @@ def _common(target: ProxyKeys) -> dict[str, tuple[PartKey, ...]]:
     }
 
 
-def _router_parts(target: ProxyKeys) -> Parts:
+def _router_parts(target: ProxyKeys) -> Generators:
     scope, workload = target.scope, target.workload
     return {
         **_common(target),
@@ -80,13 +80,13 @@ def _router_parts(target: ProxyKeys) -> Parts:
     }
 
 
-def _sidecar_parts(target: ProxyKeys) -> Parts:
+def _sidecar_parts(target: ProxyKeys) -> Generators:
     """Of clusters and listeners the first part is for outbound, the second for inbound traffic."""
     scope, workload = target.scope, target.workload
-    inbound: PartKey = (CLUSTER, single_shard.query(inbound_clusters.inbound_clusters.query(workload)))
-    outbound: PartKey = (CLUSTER, clusters.cluster_plans.query(scope, target.locality))
-    needed: PartKey = (CLUSTER, needed_cluster_plans.query(scope, target.locality))
-    others: PartKey = (CLUSTER, by_name(cluster_on_demand.query(scope, target.locality, NAME)))
+    inbound: GeneratorKey = (CLUSTER, single_shard.query(inbound_clusters.inbound_clusters.query(workload)))
+    outbound: GeneratorKey = (CLUSTER, clusters.cluster_plans.query(scope, target.locality))
+    needed: GeneratorKey = (CLUSTER, needed_cluster_plans.query(scope, target.locality))
+    others: GeneratorKey = (CLUSTER, by_name(cluster_on_demand.query(scope, target.locality, NAME)))
     return {
         **_common(target),
         CLUSTER: (needed, inbound, others) if scope.on_demand else (outbound, inbound),
@@ -98,7 +98,7 @@ def _sidecar_parts(target: ProxyKeys) -> Parts:
     }
 
 
-def _grpc_parts(target: ProxyKeys) -> Parts:
+def _grpc_parts(target: ProxyKeys) -> Generators:
     """Proxyless gRPC asks for everything by name. It has neither secrets nor extensions from us."""
     scope, workload = target.scope, target.workload
     return {
@@ -117,13 +117,13 @@ def _no_extensions(view: View) -> PlanShards:
     return ()
 
 
-def _patched(target: ProxyKeys, parts: Parts) -> Parts:
+def _patched(target: ProxyKeys, parts: Generators) -> Generators:
     """The parts with EnvoyFilters over them."""
     tables = _tables_task(target)
     main = attrs.evolve(tables, router=None)
     inbound = PatchTask(target.filters, Context.SIDECAR_INBOUND)
 
-    def plans(type_url: str, patcher: PlanPatcher) -> tuple[PartKey, ...]:
+    def plans(type_url: str, patcher: PlanPatcher) -> tuple[GeneratorKey, ...]:
         base, *rest = (query for _, query in parts[type_url] if isinstance(query, Query))
         first = UnpatchedPlan(main, base)
         others = (UnpatchedPlan(inbound, query, target.workload, first) for query in rest)
@@ -144,7 +144,7 @@ def _patched(target: ProxyKeys, parts: Parts) -> Parts:
 
 
 def _tables_task(target: ProxyKeys) -> PatchTask:
-    """What route tables are patched for."""
+    """The task for which route tables are patched."""
     router = target.scope.type is NodeType.ROUTER
     context = Context.GATEWAY if router else Context.SIDECAR_OUTBOUND
     return PatchTask(target.filters, context, target.workload if router else None)

@@ -1,7 +1,7 @@
-"""Live sets of resources: a plan kept up to date and handed out as snapshots, shared by all proxies that read it.
+"""Sets of resources, kept up to date and handed out as snapshots, shared by all proxies that read them.
 
-A set watches its plan (which resources there are) and each resource it was asked for. After a change it brings up
-to date only those that may have changed. The next snapshot differs from the last one by those whose bytes really did.
+A set watches its plan (the list of resources) and each resource it was asked for. After a change it brings up to date
+only those that may have changed. The next snapshot differs from the last one by those whose bytes really changed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ P = TypeVar("P", Plan, PlanShards)
 _UNPLANNED: Plan = MappingProxyType({})
 """The plan of a shard that was never generated."""
 
-AT_ONCE = 500
-"""Resources that are let go of before others get their turn."""
+EVICTION_SLICE = 500
+"""Resources that are dropped before others get their turn."""
 
 
 @attrs.frozen
@@ -39,13 +39,16 @@ class SetStatistics:
     resources: int
     readers: int
     failed: int
-    """Resources whose translator raised and that stand at their last good bytes, or are missing."""
+    """Resources whose translator raised: they stay at their last good bytes, or are missing."""
 
 
-class LiveSet:
-    """The resources of one plan (all of them, for wildcards) or of one function of a name (those asked for).
+class ResourceSet:
+    """The resources of one plan, or of one function of a name: those that anybody asked for.
 
-    Of a plan, only the shards that changed are looked through.
+    A change of a plan costs the shards that it touches.
+
+    Mutable state: the plan as it was followed last, the names asked for, the last snapshot with the changes since, and
+    the readers to wake.
     """
 
     def __init__(
@@ -64,21 +67,23 @@ class LiveSet:
         self._shards: dict[Query[Any], Plan] = {}
         """The shards of the plan as they were followed last."""
         self._names: dict[Query[Any], str] = {}
-        self._calls: dict[str, ResourceQuery] = {}
-        """The resources of a plan. Of a function of names that follows from the name, and ``_asked`` has those."""
+        """The names of the planned resources, by query."""
+        self._queries: dict[str, ResourceQuery] = {}
+        """The queries of the planned resources, by name."""
         self._asked: dict[str, None] = {}
+        """The names that a function of names was asked for."""
         self._asked_sets: dict[int, ref[frozenset[str]]] = {}
         """Sets of names that are all in ``_asked``, by identity: to compare two of them costs as much as to ask."""
         self._ahead: dict[ResourceQuery, None] = {}
-        """Resources that were made before the plan is followed, see ``work``."""
+        """Resources that were generated before the plan is followed, see ``work``."""
         self._is_ahead = False
-        """Whether those are all of the plan."""
+        """True if those are all of the plan."""
         self._snapshot = EMPTY
-        """The last one handed out, and since then: """
+        """The last one handed out."""
         self._changes: dict[str, Resource | None] = {}
-        """Resources that changed, None for those that are gone."""
+        """The resources that changed since; None: removed."""
         self._failed: dict[Hashable, Failure] = {}
-        """By the name of the resource; of a plan, by itself."""
+        """By the name of the resource, or by the plan."""
         self._failures = failures or Failures()
         self._wakers: dict[Hashable, Callable[[], None]] = {}
         self._planned = False
@@ -86,20 +91,20 @@ class LiveSet:
 
     def __repr__(self) -> str:
         state = "fresh" if self._fresh else "stale"
-        return f"<LiveSet {self.type_url.rpartition('.')[2]} {len(self._snapshot)} {state}>"
+        return f"<ResourceSet {self.type_url.rpartition('.')[2]} {len(self._snapshot)} {state}>"
 
     def statistics(self) -> SetStatistics:
         return SetStatistics(len(self._snapshot), len(self._wakers), len(self._failed))
 
     @property
     def is_plan(self) -> bool:
-        """Whether it is of a plan, and not of a function of names."""
+        """True for a plan: a wildcard subscription gets all of it. False for a function of names."""
         return self._plan is not None
 
     # -- reading
 
     def snapshot(self) -> Snapshot:
-        """All of a plan; of a function of names, what there is of the names that anybody asked for."""
+        """All of a plan; of a function of names, the resources of all names that anybody asked for."""
         self._refresh()
         if self._changes:
             puts = [resource for resource in self._changes.values() if resource is not None]
@@ -122,7 +127,7 @@ class LiveSet:
                 self._update(name)
 
     def ask(self, names: frozenset[str]) -> Snapshot:
-        """A snapshot with what there is of these names, among others. Costs nothing if all were asked for before."""
+        """A snapshot with the resources of these names, among others. Costs nothing if all were asked for before."""
         if not self.has_asked(names):
             for name in names:
                 self.get(name)
@@ -141,9 +146,9 @@ class LiveSet:
         asked[key] = ref(names, lambda _: asked.pop(key, None))
 
     def work(self, names: frozenset[str]) -> Iterator[None]:
-        """Make what a reader of all, or of these names, will need: one resource after each step, none if all are there.
+        """Generate the plan, or the resources of these names: one after each step, none if all were generated before.
 
-        It may be left at any step, and begun again. Reading without it does the same work at once.
+        May be left at any step, and begun again. Reading without it does the same work at once.
         """
         if self._named is not None:
             if self.has_asked(names):
@@ -158,21 +163,21 @@ class LiveSet:
             self._is_ahead = True
 
     def _work_ahead(self) -> Iterator[None]:
-        """Make the resources of a plan that was never followed. They are watched, and therefore stay until it is."""
+        """Generate the resources of a plan that was never followed. They are watched, and so stay until it is."""
         assert self._plan is not None
         yield
         for shard in self._planned_by(self._plan) or ():
             yield
-            for call in (self._planned_by(shard) or {}).values():
-                if call not in self._ahead:
+            for query in (self._planned_by(shard) or {}).values():
+                if query not in self._ahead:
                     yield
-                    self._ahead[call] = None
+                    self._ahead[query] = None
                     # One that fails does so again, and is reported, when the plan is followed.
                     with suppress(Exception):
-                        self._watch.get(call)
+                        self._watch.get(query)
 
     def asked(self) -> tuple[str, ...]:
-        """The names that a function of names was asked for, whether or not there is such a resource."""
+        """The names that a function of names was asked for, whether or not there is a resource."""
         return tuple(self._asked)
 
     def get(self, name: str) -> Resource | None:
@@ -186,15 +191,15 @@ class LiveSet:
     def _current(self, name: str) -> Resource | None:
         return self._changes[name] if name in self._changes else self._snapshot.entries.get(name)
 
-    def keep(self, wanted: Callable[[], Set[str]]) -> Iterator[None]:
-        """Forget what a function of names was asked for besides what is wanted: nobody follows it any more.
+    def forget_unrequested(self, requested: Callable[[], Set[str]]) -> Iterator[None]:
+        """Forget the names that a function of names was asked for, except those still requested.
 
-        Pauses after ``AT_ONCE`` names, and then asks again what is wanted, for readers may have come.
+        Pauses after ``EVICTION_SLICE`` names, and then looks again at what is requested, for readers may have come.
         """
-        while self._named is not None and (unwanted := self._asked.keys() - wanted()):
-            # A reader that asks for one of these from now on finds that it has to be made again.
+        while self._named is not None and (unrequested := self._asked.keys() - requested()):
+            # A reader that asks for one of these from now on finds that it has to be generated again.
             self._asked_sets.clear()
-            for name in islice(unwanted, AT_ONCE):
+            for name in islice(unrequested, EVICTION_SLICE):
                 del self._asked[name]
                 self._watch.drop(self._named.query(name))
                 self._failed.pop(name, None)
@@ -202,7 +207,7 @@ class LiveSet:
             yield
 
     def failures(self) -> Mapping[Hashable, Failure]:
-        """What cannot be generated now."""
+        """The resources that cannot be generated now."""
         return self._failed
 
     # -- who reads
@@ -214,17 +219,17 @@ class LiveSet:
         self._wakers[reader] = wake
 
     def detach(self, reader: Hashable) -> bool:
-        """Returns whether nobody reads the set any more."""
+        """Returns True if nobody reads the set any more."""
         self._wakers.pop(reader, None)
         return not self._wakers
 
     def close(self) -> Iterator[None]:
-        """Let go of everything, with a pause after ``AT_ONCE`` resources. Nobody may read the set any more."""
-        # What is left of it is in cycles: the less that is, the less has to wait for the garbage collector.
-        self._names, self._calls, self._shards, self._snapshot, self._changes = {}, {}, {}, EMPTY, {}
+        """Drop everything, with a pause after ``EVICTION_SLICE`` resources. Nobody may read the set any more."""
+        # The rest is in reference cycles: the less there is, the less has to wait for the garbage collector.
+        self._names, self._queries, self._shards, self._snapshot, self._changes = {}, {}, {}, EMPTY, {}
         self._asked, self._asked_sets, self._ahead = {}, {}, {}
         closing = self._watch.close_slowly()
-        while any(True for _ in islice(closing, AT_ONCE)):
+        while any(True for _ in islice(closing, EVICTION_SLICE)):
             yield
 
     # -- the mechanism
@@ -235,8 +240,8 @@ class LiveSet:
             wake()
 
     def _follow_plan(self, plan: Query[PlanShards], taken: Collection[Query[Any]]) -> None:
-        """Bring the names up to those of the plan; costs what is in its shards that changed."""
-        gone: list[Query[Any]] = []
+        """Bring the names up to those of the plan; costs the shards that changed."""
+        removed: list[Query[Any]] = []
         changed = [query for query in taken if query in self._shards]
         if not self._planned or plan in taken:
             shards = self._planned_by(plan)
@@ -245,25 +250,26 @@ class LiveSet:
             self._planned = True
             wanted = dict.fromkeys(shards)
             stale = frozenset(taken)
-            gone = [shard for shard in self._shards if shard not in wanted]
+            removed = [shard for shard in self._shards if shard not in wanted]
             changed = [shard for shard in wanted if shard not in self._shards or shard in stale]
+        # A name may move between shards, so all of them are compared together.
         before: dict[str, ResourceQuery] = {}
         after: dict[str, ResourceQuery] = {}
-        for shard in gone:
+        for shard in removed:
             before.update(self._shards.pop(shard))
             self._failed.pop(shard, None)
             self._watch.drop(shard)
         for shard in changed:
-            old = self._shards.setdefault(shard, _UNPLANNED)
-            calls = self._planned_by(shard)
-            if calls is not None:
-                before.update(old)
-                after.update(calls)
-                self._shards[shard] = calls
-        self._follow_calls(before, after)
+            last = self._shards.setdefault(shard, _UNPLANNED)
+            queries = self._planned_by(shard)
+            if queries is not None:  # otherwise it failed, and the last plan of the shard stays
+                before.update(last)
+                after.update(queries)
+                self._shards[shard] = queries
+        self._follow_queries(before, after)
         if self._ahead and self._planned:
-            for call in self._ahead.keys() - self._names.keys():
-                self._watch.drop(call)
+            for query in self._ahead.keys() - self._names.keys():
+                self._watch.drop(query)
             self._ahead = {}
 
     def _planned_by(self, plan: Query[P]) -> P | None:
@@ -280,26 +286,23 @@ class LiveSet:
         self._failed.pop(plan, None)
         return planned
 
-    def _follow_calls(self, before: Plan, after: Plan) -> None:
-        for name, call in before.items():
-            if after.get(name) != call:
-                del self._calls[name], self._names[call]
-                self._watch.drop(call)
+    def _follow_queries(self, before: Plan, after: Plan) -> None:
+        for name, query in before.items():
+            if after.get(name) != query:
+                del self._queries[name], self._names[query]
+                self._watch.drop(query)
                 if name not in after:
                     self._failed.pop(name, None)
                     self._set(name, None)
-        for name, call in after.items():
-            if name not in self._calls:
-                self._add(name, call)
-
-    def _add(self, name: str, call: ResourceQuery) -> None:
-        self._calls[name] = call
-        self._names[call] = name
-        self._update(name)
+        for name, query in after.items():
+            if name not in self._queries:
+                self._queries[name] = query
+                self._names[query] = name
+                self._update(name)
 
     def _update(self, name: str) -> None:
         try:
-            resource = self._watch.get(self._calls[name] if self._named is None else self._named.query(name))
+            resource = self._watch.get(self._queries[name] if self._named is None else self._named.query(name))
         except Exception as error:
             self._fail(name, error)
             return
@@ -324,7 +327,7 @@ class LiveSet:
             )
 
     def _is_news(self, key: Hashable, failure: Failure) -> bool:
-        """Note a failure, unless the same one stands."""
+        """Record a failure; False if it was known."""
         standing = self._failed.get(key)
         if standing is not None and standing.error == failure.error:
             return False
@@ -333,19 +336,18 @@ class LiveSet:
         return True
 
 
-Part = LiveSet | IdentitySet
+Part = ResourceSet | IdentitySet
 """A set that several proxies may share."""
 
 
 class JoinedSet:
     """One proxy's resources of a type: sets without a name in common, read as one.
 
-    Implements ``xds.resources.TypeResources``. State: the snapshots of the parts when they were last read, and what
-    they came to. A proxy whose scope changes gets a new one.
+    Implements ``xds.resources.TypeResources``. State: the snapshots of the parts when they were last read, and those
+    made from them. A proxy whose scope changes gets a new one.
     """
 
-    def __init__(self, store: SnapshotStore, type_url: str, parts: tuple[Part, ...]) -> None:
-        self.type_url = type_url
+    def __init__(self, store: SnapshotStore, parts: tuple[Part, ...]) -> None:
         self._parts = parts
         self._plans = tuple(part for part in parts if part.is_plan)
         self._wildcard = Join(store, joined)
@@ -370,12 +372,12 @@ class JoinedSet:
         return self._selection.of(self._all.of(now), names)
 
     def _ask(self, names: frozenset[str]) -> Iterator[Snapshot]:
-        """The snapshots of all parts with what there is of these names; each is asked for what none before it has."""
+        """The snapshots of all parts with the resources of these names. Each is asked for what none before it has."""
         self._asked_for = []
         for part in self._parts:
+            self._asked_for.append(names)
             snapshot = part.ask(names)
             yield snapshot
-            self._asked_for.append(names)
             names = without(names, snapshot.names)
 
     def _has_asked(self) -> bool:
@@ -389,14 +391,10 @@ class JoinedSet:
                 return found
         return None
 
-    def asked(self) -> tuple[str, ...]:
-        """The names that anybody asked for, of those parts that are functions of names."""
-        return tuple(name for part in self._parts if isinstance(part, LiveSet) for name in part.asked())
-
     def work(self, names: frozenset[str]) -> Iterator[None]:
-        """Make what a reader of all, or of these names, will need, one resource a step; see ``LiveSet.work``."""
+        """Generate the plans and the resources of these names, one a step; see ``ResourceSet.work``."""
         for part in self._parts:
-            if isinstance(part, LiveSet):
+            if isinstance(part, ResourceSet):
                 yield from part.work(names)
             if names and part is not self._parts[-1]:
                 names = without(names, part.snapshot().names)

@@ -1,4 +1,4 @@
-"""The virtual hosts of all route tables that one proxy has: a live set for each table, read as one.
+"""The virtual hosts of all route tables that one proxy has: a set for each table, read as one.
 
 The client decides which tables those are, so sets come and go as it requests tables.
 """
@@ -7,24 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 
-from mesh_pilot.envoy.catalog.resource_sets import LiveSet
-from mesh_pilot.model.resource import VIRTUAL_HOST, Resource, table_of
+from mesh_pilot.envoy.catalog.resource_sets import ResourceSet
+from mesh_pilot.model.resource import Resource, table_of
 from mesh_pilot.snapshots import Join, Selection, Snapshot, SnapshotStore
 
 
-class TableSets:
+class VirtualHostSets:
     """The virtual hosts of one proxy: implements ``xds.resources.TypeResources``.
 
     Mutable state: the sets of the requested tables, and their snapshot.
     """
 
-    type_url = VIRTUAL_HOST
-
     def __init__(
         self,
         store: SnapshotStore,
         requested: Callable[[], frozenset[str]],
-        open_table: Callable[[str], LiveSet],
+        open_table: Callable[[str], ResourceSet],
         close_table: Callable[[str], None],
     ) -> None:
         """``requested`` gives the tables requested now; the same object as long as they are the same."""
@@ -32,12 +30,12 @@ class TableSets:
         self._open = open_table
         self._close = close_table
         self._tables: frozenset[str] = frozenset()
-        self._sets: dict[str, LiveSet] = {}
+        self._sets: dict[str, ResourceSet] = {}
         self._join = Join(store, HostsOfTables)
         self._selection = Selection(store)
 
     def __repr__(self) -> str:
-        return f"<TableSets of {len(self._sets)} tables>"
+        return f"<VirtualHostSets of {len(self._sets)} tables>"
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -57,13 +55,13 @@ class TableSets:
         return None if live is None else live.get(name)
 
     def work(self, names: frozenset[str]) -> Iterator[None]:
-        """Make the virtual hosts of the requested tables, one a step; see ``LiveSet.work``."""
+        """Generate the virtual hosts of the requested tables, one a step; see ``ResourceSet.work``."""
         self._follow()
         for live in list(self._sets.values()):
             yield from live.work(names)
 
     def close(self) -> None:
-        """Let go of all tables."""
+        """Close all tables."""
         for table in self._sets:
             self._close(table)
         self._sets.clear()
