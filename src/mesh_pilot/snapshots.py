@@ -373,13 +373,14 @@ class Selection:
         if table is self.table and names is self.names:
             return self.found
         store, found = self._store, self.found
-        touched = store.diff(self.table, table)
+        changed, moved = store.diff(self.table, table), NO_NAMES
         if names is not self.names:
-            touched = union(touched, store.shared(frozenset.symmetric_difference, names, self.names))
+            moved = store.shared(frozenset.symmetric_difference, names, self.names)
         self.table, self.names = table, names
-        if is_large(len(touched), len(names)):
+        if is_large(len(changed) + len(moved), len(names)):
             self.found = store.select(table, names)
         else:
+            touched = union(changed, moved)
             now = {name: table.entries.get(name) if name in names else None for name in touched}
             drops = [name for name, resource in now.items() if resource is None and name in found.entries]
             self.found = store.edit(found, [resource for resource in now.values() if resource is not None], drops)

@@ -245,11 +245,6 @@ class Memo:
             raise node.error.with_traceback(None)
         return node.value
 
-    def advance(self) -> int:
-        """Advance the table's logical clock, which orders changes. The new time, which is unique."""
-        self._tick += 1
-        return self._tick
-
     def statistics(self) -> MemoStatistics:
         calls: Counter[str] = Counter()
         stored: Counter[str] = Counter()

@@ -227,7 +227,8 @@ class ResourceSet:
         """Drop everything, with a pause after ``EVICTION_SLICE`` resources. Nobody may read the set any more."""
         # The rest is in reference cycles: the less there is, the less has to wait for the garbage collector.
         self._names, self._queries, self._shards, self._snapshot, self._changes = {}, {}, {}, EMPTY, {}
-        self._asked, self._asked_sets, self._ahead = {}, {}, {}
+        self._asked, self._ahead = {}, {}
+        self._asked_sets.clear()
         closing = self._watch.close_slowly()
         while any(True for _ in islice(closing, EVICTION_SLICE)):
             yield
