@@ -156,6 +156,12 @@ def test_packages_of_envoy_import_only_those_below(path: Path) -> None:
     assert not wrong, f"{path.name} of {package} may not import {sorted(wrong)}"
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "ops").rglob("*.py")), ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_pages_know_of_envoys_rendering_only_the_catalog(path: Path) -> None:
+    rendering = {module for module in imported(path) if module.startswith("envoy.")}
+    assert {module for module in rendering if not module.startswith("envoy.catalog.")} == set()
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "mesh").rglob("*.py")), ids=lambda p: p.relative_to(ROOT).as_posix())
 def test_the_intermediate_form_knows_nothing_of_envoys_messages(path: Path) -> None:
     assert not libraries(path) & {"envoy", "google", "xds", "udpa", "opencensus", "grpc"}

@@ -47,7 +47,7 @@ async def _serve(settings: Settings, style: LogFormat) -> None:
             # Only here: a second signal, while draining, has its usual effect.
             with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(_say_when_ready, plane, started, style)
+                    nursery.start_soon(_report_ready, plane, started, style)
                     nursery.start_soon(answer_signals, outlived, plane.state)
                     await anext(signals)
                     nursery.cancel_scope.cancel()
@@ -93,7 +93,7 @@ def _origins(settings: Settings) -> list[str]:
     return origins
 
 
-async def _say_when_ready(plane: ControlPlane, started: float, style: LogFormat) -> None:
+async def _report_ready(plane: ControlPlane, started: float, style: LogFormat) -> None:
     await plane.wait_ready()
     set_aside()
     state = plane.state.world.statistics()

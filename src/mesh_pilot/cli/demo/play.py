@@ -12,7 +12,7 @@ import trio
 
 from mesh_pilot.cli.consul_process import ConsulProcessError, find_consul
 from mesh_pilot.cli.demo.stage import Stage, stage
-from mesh_pilot.cli.demo.story import Screen, StoryError, tell, traffic
+from mesh_pilot.cli.demo.story import Screen, StoryError, run_story, traffic
 from mesh_pilot.cli.envoy_process import EnvoyError, find_envoy
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
 
@@ -60,12 +60,12 @@ async def _end_on_signal(scope: trio.CancelScope) -> None:
 async def _show(screen: Screen, keep: bool, finished: trio.Event, with_consul: bool) -> None:
     async with stage(with_consul=with_consul) as running:
         async with traffic(running) as tally:
-            await tell(running, tally, screen)
+            await run_story(running, tally, screen)
         finished.set()
         if keep:
             _show_suggestions(running, screen)
             await trio.sleep_forever()
-        screen.say("now it ends, and its web page with it; mesh-pilot demo --keep leaves it running")
+        screen.write("now it ends, and its web page with it; mesh-pilot demo --keep leaves it running")
 
 
 def leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
@@ -80,7 +80,7 @@ def leaves(group: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
 def _show_suggestions(running: Stage, screen: Screen) -> None:
     screen.step("It stays up until Ctrl-C. Try")
     for door in running.doors:
-        screen.say(f"curl -H 'Host: {door.host}' http://{door.address}/")
-    screen.say(f"$EDITOR {running.sample.traffic}")
-    screen.say(f"mesh-pilot proxy-status --pilot {running.plane.addresses.http}")
-    screen.say(f"open http://{running.plane.addresses.http}/")
+        screen.write(f"curl -H 'Host: {door.host}' http://{door.address}/")
+    screen.write(f"$EDITOR {running.sample.traffic}")
+    screen.write(f"mesh-pilot proxy-status --pilot {running.plane.addresses.http}")
+    screen.write(f"open http://{running.plane.addresses.http}/")

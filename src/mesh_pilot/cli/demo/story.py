@@ -47,7 +47,7 @@ async def traffic(stage: Stage) -> AsyncIterator[Tally]:
         nursery.cancel_scope.cancel()
 
 
-async def tell(stage: Stage, tally: Tally, screen: Screen) -> None:
+async def run_story(stage: Stage, tally: Tally, screen: Screen) -> None:
     """All steps. Raises StoryError if one fails."""
     await _show_start(stage, screen)
     await _show_split(tally, screen, "The VirtualService says: 90 % to v1, 10 % to v2", v2_percent=10)
@@ -55,23 +55,23 @@ async def tell(stage: Stage, tally: Tally, screen: Screen) -> None:
     await _break(stage, tally, screen)
     ejected_seconds = await _lose_a_backend(stage, tally, screen)
     screen.step("In the end")
-    screen.say(f"a changed rule was with every Envoy after {change_ms:.0f} ms")
-    screen.say("a broken file broke nothing")
-    screen.say(f"a dead backend was out after {ejected_seconds:.1f} s")
+    screen.write(f"a changed rule was with every Envoy after {change_ms:.0f} ms")
+    screen.write("a broken file broke nothing")
+    screen.write(f"a dead backend was out after {ejected_seconds:.1f} s")
     await _count(stage, tally, screen)
 
 
 async def _show_start(stage: Stage, screen: Screen) -> None:
     where = stage.plane.addresses
     screen.step("Start: a control plane, three backends, two Envoys")
-    screen.say(f"control plane  xDS on {where.grpc}, web page http://{where.http}/")
-    screen.say(f"configuration  {stage.sample.config}")
+    screen.write(f"control plane  xDS on {where.grpc}, web page http://{where.http}/")
+    screen.write(f"configuration  {stage.sample.config}")
     ports = ", ".join(f"{name} on {backend.port}" for name, backend in stage.backends.items())
-    screen.say(f"backends       {ports}")
+    screen.write(f"backends       {ports}")
     for door in stage.doors:
         listed = await stage.envoys[door.name].get("/server_info")
         version = listed.json()["version"].split("/")[1]
-        screen.say(f"{door.name:<14} Envoy {version}: http://{door.address}/ with host {door.host}")
+        screen.write(f"{door.name:<14} Envoy {version}: http://{door.address}/ with host {door.host}")
 
 
 async def _show_split(tally: Tally, screen: Screen, title: str, *, v2_percent: float) -> None:
@@ -128,8 +128,8 @@ async def _lose_a_backend(stage: Stage, tally: Tally, screen: Screen) -> float:
 async def _count(stage: Stage, tally: Tally, screen: Screen) -> None:
     sent = stage.plane.state.xds.status.statistics()
     pushes, acks, rejects = (sum(counts.values()) for counts in (sent.pushes, sent.acks, sent.rejects))
-    screen.say(f"{tally.requests} requests through Envoy, {len(tally.failures)} failed")
-    screen.say(f"{pushes} pushes, {acks} accepted by Envoy, {rejects} refused")
+    screen.write(f"{tally.requests} requests through Envoy, {len(tally.failures)} failed")
+    screen.write(f"{pushes} pushes, {acks} accepted by Envoy, {rejects} refused")
     refused = {name: await envoy.rejected() for name, envoy in stage.envoys.items()}
     _expect(not tally.failures, f"requests failed, such as {tally.failures[:1]}")
     _expect(not any(refused.values()), f"Envoy refused updates: {refused}")
@@ -182,7 +182,7 @@ class Screen:
         self._step += 1
         self._console.print(f"\n[bold]{self._step}. {title}[/bold]")
 
-    def say(self, text: str) -> None:
+    def write(self, text: str) -> None:
         """A line under the current step, without markup."""
         self._console.print(f"   {text}", markup=False)
 

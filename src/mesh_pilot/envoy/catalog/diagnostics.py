@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from itertools import islice
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -11,7 +11,7 @@ import attrs
 from mesh_pilot.envoy.catalog.generators import GeneratorKey
 from mesh_pilot.envoy.envoy_filter.parse import parsed
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
-from mesh_pilot.envoy.filters.ext_authz import missing_provider
+from mesh_pilot.envoy.filters.ext_authz import MissingProvider, missing_provider
 from mesh_pilot.envoy.gateway.listeners import gateway_conflicts
 from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
 from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telemetry_problems
@@ -92,7 +92,8 @@ class Diagnostics:
     def patches(self) -> ByProxies[PatchFailure]:
         """Patches of EnvoyFilters that could not be applied."""
         seen: dict[GeneratorKey, tuple[PatchProblem, ...]] = {}
-        return _by_problem((proxy.name, map(_failure, proxy.patch_problems(seen))) for proxy in self._proxies)
+        found = _by_problem((proxy.name, proxy.patch_problems(seen)) for proxy in self._proxies)
+        return {_failure(problem): proxies for problem, proxies in found.items()}
 
     def conflicts(self) -> ByProxies[Conflict]:
         """Services and Gateways that have no place on a listener."""
@@ -100,18 +101,18 @@ class Diagnostics:
 
     def denied(self) -> ByProxies[DeniedRequests]:
         """Requests denied because the provider of a CUSTOM policy is unavailable."""
-        return _by_problem((proxy.name, self._denied(proxy)) for proxy in self._proxies)
+        found = _by_problem((proxy.name, self._missing_provider(proxy)) for proxy in self._proxies)
+        return {DeniedRequests(tuple(map(str, m.policies)), m.reason): proxies for m, proxies in found.items()}
 
     def credentials(self) -> ByProxies[WithheldCredential]:
         """Credentials requested and not sent; of a proxy that requests more than `CREDENTIALS_CHECKED`, only some."""
         return _by_problem((proxy.name, self._withheld(proxy)) for proxy in self._proxies)
 
-    def _denied(self, proxy: OpenProxy) -> Iterator[DeniedRequests]:
+    def _missing_provider(self, proxy: OpenProxy) -> tuple[MissingProvider, ...]:
         workload = proxy.target.workload
         scope = workload.scope
         missing = missing_provider(self._view, scope.namespace, workload.labels, grpc=scope.grpc)
-        if missing is not None:
-            yield DeniedRequests(tuple(map(str, missing.policies)), missing.reason)
+        return (missing,) if missing is not None else ()
 
     def _withheld(self, proxy: OpenProxy) -> list[WithheldCredential]:
         workload = proxy.target.workload
