@@ -1,6 +1,7 @@
-"""The command ``mesh-pilot``: a module a command, loaded when it is called. May import: everything.
+"""The command ``mesh-pilot``, with a module for each subcommand. May import: everything.
 
-A command's module has its flags and imports what it does only when it runs: ``--help`` and completion are quick.
+A subcommand's module is loaded when it is called, and imports its implementation when it runs, so that ``--help`` and
+completion are quick.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ COMMANDS = {
     "analyze": ("mesh_pilot.cli.analyze", "Check Istio configuration in folders, as discovery would read it."),
     "proxy-status": (
         "mesh_pilot.cli.proxy_status",
-        "List connected proxies and whether they took what they were sent.",
+        "List connected proxies and whether they accepted their configuration.",
     ),
-    "mcp": ("mesh_pilot.cli.mcp", "Print what a server of configuration (MCP, or xDS) holds."),
-    "envoy-bootstrap": ("mesh_pilot.cli.envoy_command", "Write the bootstrap file with which an Envoy connects."),
-    "version": ("mesh_pilot.cli.version", "Say which version this is."),
+    "mcp": ("mesh_pilot.cli.mcp", "Print the configuration that a server offers over MCP or xDS."),
+    "envoy-bootstrap": ("mesh_pilot.cli.envoy_command", "Write a bootstrap file for an Envoy."),
+    "version": ("mesh_pilot.cli.version", "Print the version."),
 }
-"""Every command in the order of the help: its module, which has a click ``command``, and what it does."""
+"""Every subcommand in the order of the help: its module, which has a click ``command``, and a description."""
 
 
 class _Commands(click.Group):
-    """Imports a command's module only when that command is called: ``version`` need not load Envoy's API."""
+    """Imports a subcommand's module only when it is called: ``version`` does not load Envoy's API."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -61,7 +62,7 @@ def cli() -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit. What is the caller's mistake is one line on standard error, never a traceback."""
+    """Run the command line and exit. A mistake of the user is one line on standard error, never a traceback."""
     try:
         code = cli.main(args=arguments, prog_name="mesh-pilot", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

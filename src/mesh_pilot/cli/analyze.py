@@ -1,4 +1,4 @@
-"""``mesh-pilot analyze``: what is wrong with configuration, read as ``discovery`` reads it, without serving it."""
+"""``mesh-pilot analyze``: checks configuration as ``discovery`` reads it, without serving it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _COLOURS = {"error": "red", "warning": "yellow", "note": "cyan"}
 def command(paths: tuple[str, ...], output: str) -> int:
     """Check the Istio configuration at each PATH: a file, a folder, or - for standard input.
 
-    Prints each problem with file, line, object, field and reason, and what was ignored or passed over. A mesh.yaml is
-    checked as MeshConfig.
+    Prints each problem with file, line, object, field and reason, and the objects and files that are ignored. A
+    mesh.yaml is checked as MeshConfig.
 
-    Exits with 0 where there are no errors (there may be warnings), 1 where there are some or something can't be read,
-    2 for a wrong flag.
+    Exits with 0 if there are no errors (warnings are allowed), 1 if there are errors or a path cannot be read, 2 for a
+    wrong flag.
     """
     from mesh_pilot.cli.analysis import UnreadablePathError, analyze
     from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
@@ -50,7 +50,7 @@ def command(paths: tuple[str, ...], output: str) -> int:
 
 
 def _lines(found: Analysis) -> Iterator[tuple[str, str]]:
-    """How bad it is, and the line."""
+    """Severity and text of each line."""
     for finding in (*found.errors, *found.warnings):
         yield finding.severity.value, str(finding)
     for kind in found.ignored:

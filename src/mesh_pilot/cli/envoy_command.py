@@ -1,4 +1,4 @@
-"""``mesh-pilot envoy-bootstrap``: the file to start an Envoy with, on a machine that is not Kubernetes."""
+"""``mesh-pilot envoy-bootstrap``: the bootstrap file of an Envoy outside Kubernetes."""
 
 from __future__ import annotations
 
@@ -36,31 +36,33 @@ def ip_address(text: str) -> str:
     "kind",
     type=click.Choice([t.value for t in NodeType]),
     default="sidecar",
-    help="sidecar: beside a workload; router: a gateway.",
+    help="sidecar: the proxy of a workload; router: a gateway.",
 )
-@click.option("--label", "labels", type=label, multiple=True, help="A label that Gateways and Sidecars select by.")
+@click.option(
+    "--label", "labels", type=label, multiple=True, help="A label for the selectors of Gateways and Sidecars."
+)
 @click.option(
     "--interception",
     type=click.Choice([i.value for i in Interception]),
     default="REDIRECT",
-    help="How traffic reaches a sidecar: iptables REDIRECT or TPROXY, or NONE where applications call it.",
+    help="How traffic reaches a sidecar: iptables REDIRECT or TPROXY, or NONE if applications connect to it.",
 )
-@click.option("--locality", default="", help="Where it runs, as region/zone/subzone.")
+@click.option("--locality", default="", help="Its locality: region/zone/subzone.")
 @click.option("--domain", default="cluster.local", help="DNS domain of the mesh.")
 @click.option("--metadata", type=label, multiple=True, help="More node metadata, such as CLUSTER_ID=vms.")
-@click.option("--pilot", type=address, default="127.0.0.1:15010", help="Where mesh-pilot serves xDS.")
+@click.option("--pilot", type=address, default="127.0.0.1:15010", help="Address of mesh-pilot's xDS port.")
 @click.option("--delta/--sotw", default=False, help="Incremental xDS, or State of the World.")
 @click.option(
     "--virtual-hosts",
     type=click.Choice(["whole", "split"]),
-    help="With --delta: route tables whole, or a virtual host at a time; else as the control plane does by default.",
+    help="With --delta: complete route tables, or separate virtual hosts; by default as the control plane is set.",
 )
 @click.option(
     "--clusters",
     type=click.Choice(["all", "on-demand"]),
-    help="With --delta, for sidecars: clusters of HTTP services all at once, or each when a request first needs it.",
+    help="With --delta, for sidecars: all clusters of HTTP services at once, or each when a request first needs it.",
 )
-@click.option("--admin", type=address, default="127.0.0.1:15000", help="Where Envoy's admin interface listens.")
+@click.option("--admin", type=address, default="127.0.0.1:15000", help="Address of Envoy's admin interface.")
 @click.option(
     "--tls-ca", type=FILE, help="PEM file of the CA that signed the control plane's certificate: use mutual TLS."
 )
@@ -70,8 +72,7 @@ def ip_address(text: str) -> str:
 @click.option(
     "--sds-dir",
     type=FILE,
-    help="With --tls-*: where to write the two small files through which Envoy reads renewed certificates."
-    "  [default: here]",
+    help="With --tls-*: folder for the two files through which Envoy reads renewed certificates.  [default: here]",
 )
 def command(
     *,
@@ -95,10 +96,10 @@ def command(
     tls_server_name: str,
     sds_dir: Path | None,
 ) -> None:
-    """Print an Envoy bootstrap as YAML: save it, then start Envoy as standard error says.
+    """Print an Envoy bootstrap as YAML: save it, then start Envoy with the command shown on standard error.
 
     With --tls-*, also writes the files control-plane-certificate.yaml and control-plane-ca.yaml, to which the bootstrap
-    refers. Paths become absolute: write it on the machine of the Envoy, or give the paths as they are there.
+    refers. Paths become absolute: run the command on the machine of the Envoy, or give the paths as they are there.
     """
     from mesh_pilot.cli.envoy_bootstrap import DRAIN_FLAGS, ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
     from mesh_pilot.rpc.errors import AddressError

@@ -1,9 +1,9 @@
-"""Logs: one line an event, in scopes with a level each; to be read on a terminal or by a machine.
+"""Logs: one line for each event, for terminals or machines, with a level for each scope.
 
-A room logs through ``structlog.get_logger(scope=...)``. Scopes nest by dots: ``sources:debug`` is also the level of
-``sources.files`` unless that has its own. Everything goes to standard error. What libraries log (as Python's
-``logging``) comes out the same way, from warnings up. structlog itself is imported when logs are configured: the help
-of flags names scopes and levels without it.
+Modules log through ``structlog.get_logger(scope=...)``. Scopes nest by dots: ``sources:debug`` is also the level of
+``sources.files`` unless that has one. Everything goes to standard error, including warnings and errors that libraries
+log with Python's ``logging``. structlog is imported when logs are configured, because the help of flags needs only the
+names of scopes and levels.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ LEVELS = {
 
 class LogFormat(StrEnum):
     TEXT = "text"
-    """For people on a terminal; ``key=value`` (logfmt) in a pipe or a file."""
+    """Readable on a terminal; ``key=value`` (logfmt) in a pipe or a file."""
     JSON = "json"
 
 
 @attrs.frozen
 class LogLevels:
-    """Level of everything, and of the scopes that have their own. Numbers of Python's ``logging``."""
+    """The default level, and the levels of scopes that differ. Numbers of Python's ``logging``."""
 
     default: int = logging.INFO
     scopes: Mapping[str, int] = attrs.field(factory=dict)
 
     def of(self, scope: str) -> int:
-        """The level of a scope: its own, else that of the nearest scope above it, else the default."""
+        """The level of a scope, else of its nearest parent, else the default."""
         while scope:
             if scope in self.scopes:
                 return self.scopes[scope]
             scope = scope.rpartition(".")[0]
         return self.default
 
-    def drop_unheard(self, _: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        """A structlog processor that ends events below the level of their scope."""
+    def drop_below_level(self, _: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        """A structlog processor that drops events below the level of their scope."""
         if logging.getLevelNamesMapping()[method.upper()] < self.of(str(event.get("scope", ""))):
             from structlog import DropEvent
 
@@ -100,9 +100,9 @@ def configure(levels: LogLevels, style: LogFormat, stream: TextIO) -> None:
     stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
     renderers = _renderers(style, stream)
     structlog.configure(
-        processors=[levels.drop_unheard, structlog.stdlib.add_log_level, stamp, *renderers],
+        processors=[levels.drop_below_level, structlog.stdlib.add_log_level, stamp, *renderers],
         logger_factory=structlog.WriteLoggerFactory(stream),
-        # Costs nothing where no scope at all hears a level.
+        # Levels that no scope has cost nothing.
         wrapper_class=structlog.make_filtering_bound_logger(
             min(levels.default, *levels.scopes.values(), logging.CRITICAL)
         ),
@@ -149,6 +149,6 @@ def _human_names(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
 
 
 def _library_scope(logger: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """The scope of what a library logs is the name of its logger."""
+    """The scope of a library's event is the name of its logger."""
     event["scope"] = event["_record"].name
     return event

@@ -19,7 +19,7 @@ _NONE = "-"
 """An empty cell: in a pipe every line has the same number of words."""
 
 Entry: TypeAlias = "Mapping[str, Any]"
-"""A stream, as ``/debug/syncz`` describes it."""
+"""A stream, as in ``/debug/syncz``."""
 
 
 @click.command("proxy-status", context_settings={"show_default": True})
@@ -27,16 +27,16 @@ Entry: TypeAlias = "Mapping[str, Any]"
 @click.option("--pilot", type=address, default="127.0.0.1:8080", help="The control plane's --http-addr.")
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
 def command(*, names: tuple[str, ...], pilot: str, output: str) -> int:
-    """List connected proxies and whether they took what they were sent.
+    """List connected proxies and whether they accepted their configuration.
 
     NAME shows only proxies of that name: web-1.shop, web-1 in any namespace, or a pattern such as 'web-*'.
 
-    SYNCED: accepted. STALE: sent, and not answered yet. NACK: refused; the proxy keeps what it had, and the reason
-    stands below. NOT SENT: it asked, and there is nothing. In a pipe every line has all columns, with - where there
-    is nothing and NOT_SENT in one word; a terminal shows only the types that some proxy asked for.
+    SYNCED: accepted. STALE: sent, not answered yet. NACK: refused; the proxy keeps its previous configuration, and the
+    reason follows below. NOT SENT: requested, but there are no resources. In a pipe every line has all columns, with -
+    for empty cells and NOT_SENT in one word; a terminal shows only the types that some proxy requests.
 
-    Exits with 0, and with 1 when a proxy shown refuses something, no proxy has the name, or the control plane can't be
-    asked.
+    Exits with 0, or with 1 if a listed proxy refuses something, no proxy has the name, or the control plane does not
+    answer.
     """
     everything = sorted(_ask(pilot), key=lambda entry: str(entry["proxy"]))
     shown = [entry for entry in everything if not names or any(_has_name(entry, name) for name in names)]
@@ -81,7 +81,7 @@ def _has_name(entry: Entry, name: str) -> bool:
 
 
 def _as_json(entry: Entry) -> Mapping[str, object]:
-    """The shape that ``docs/operating.md`` describes."""
+    """The format described in ``docs/operating.md``."""
     refused = ("type", "at", "resources", "reason", "configs")
     return {
         "proxy": entry["proxy"],
@@ -131,7 +131,7 @@ def _table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _stacked(entry: Entry) -> list[str]:
-    """A proxy in two lines, for a terminal that is too narrow for the table: who, and the types by their state."""
+    """A proxy in two lines, for terminals too narrow for the table: its name, and the types by state."""
     by_state: dict[str, list[str]] = {}
     for name in SHORT_TYPES:
         if name in entry["status"]:

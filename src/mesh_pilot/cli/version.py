@@ -10,11 +10,11 @@ from mesh_pilot import __version__
 
 
 def version_text() -> str:
-    """Which version this is, on which Python."""
+    """The versions of mesh-pilot and Python."""
     return f"mesh-pilot {__version__} (Python {platform.python_version()}, {platform.system()})"
 
 
 @click.command("version")
 def command() -> None:
-    """Say which version this is, on which Python."""
+    """Print the versions of mesh-pilot and Python."""
     click.echo(version_text())

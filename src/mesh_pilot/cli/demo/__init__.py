@@ -10,8 +10,8 @@ import click
 
 
 @click.command("demo")
-@click.option("--keep", is_flag=True, help="Leave it running at the end, web page and all, to play with.")
-@click.option("--consul", "with_consul", is_flag=True, help="Take the services from a Consul, started for it.")
+@click.option("--keep", is_flag=True, help="Keep it running at the end, to experiment with.")
+@click.option("--consul", "with_consul", is_flag=True, help="Read the services from a Consul that the demo starts.")
 def command(*, keep: bool, with_consul: bool) -> int:
     """See it work: a small mesh with real Envoys, in half a minute.
 
