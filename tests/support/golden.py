@@ -24,6 +24,7 @@ from mesh_pilot.mesh.proxy.scope import ProxyKeys, ResourceQuery, merged_plan, p
 from mesh_pilot.model.proxy import Proxy, parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, SECRET
 from mesh_pilot.model.service import Locality
+from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.world import World
 from tests.golden import adsdump, xdsdiff
 from tests.support.kube_objects import add_kubernetes
@@ -108,7 +109,7 @@ def proxy_of(entry: dict[str, Any]) -> Proxy:
     """A proxy of ``proxies.yaml`` whose certificate proves its namespace."""
     node = node_of(entry)
     proxy = parse_proxy(node.id, node.metadata, locality=Locality.parse(node.locality), cluster=node.cluster)
-    return attrs.evolve(proxy, identity=f"spiffe://cluster.local/ns/{entry.get('namespace', 'default')}/sa/default")
+    return attrs.evolve(proxy, identity=str(Identity("cluster.local", entry.get("namespace", "default"), "default")))
 
 
 class Dump:

@@ -15,6 +15,7 @@ from mesh_pilot.model.config import Config, ConfigError, Origin
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Synced, Upsert
 from mesh_pilot.model.proxy import Proxy, parse_proxy
 from mesh_pilot.model.service import Locality
+from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.world import World
 
 SOURCE = "test"
@@ -69,7 +70,7 @@ def sidecar(
         {k: v for k, v in given.items() if v is not None},
         locality=Locality.parse(locality),
     )
-    return attrs.evolve(proxy, identity=f"spiffe://cluster.local/ns/{namespace}/sa/default" if certified else "")
+    return attrs.evolve(proxy, identity=str(Identity("cluster.local", namespace, "default")) if certified else "")
 
 
 def read(path: Path) -> str:

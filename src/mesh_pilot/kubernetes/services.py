@@ -22,6 +22,7 @@ from mesh_pilot.kubernetes.objects import (
 )
 from mesh_pilot.model.events import Endpoints, Item
 from mesh_pilot.model.service import MESH_TLS_MODE, NOWHERE, TLS_MODE_LABEL, Endpoint, Locality, ServiceKey
+from mesh_pilot.model.spiffe import qualified, workload_path
 
 T = TypeVar("T")
 
@@ -139,7 +140,7 @@ class KubernetesServices:
         if label := pod.labels.get(LOCALITY_LABEL, "").replace(".", "/"):
             locality = Locality.parse(label)
         namespace = address.pod.partition("/")[0]
-        account = f"spiffe://{self._trust_domain}/ns/{namespace}/sa/{pod.account}" if pod.account else ""
+        account = qualified(workload_path(namespace, pod.account), self._trust_domain) if pod.account else ""
         return Endpoint(
             address=address.ip,
             port=address.port,

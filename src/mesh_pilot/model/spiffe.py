@@ -16,7 +16,7 @@ class Identity:
     service_account: str
 
     def __str__(self) -> str:
-        return f"{SCHEME}{self.trust_domain}/ns/{self.namespace}/sa/{self.service_account}"
+        return qualified(workload_path(self.namespace, self.service_account), self.trust_domain)
 
 
 def parse_identity(uri: str) -> Identity | None:
@@ -29,6 +29,11 @@ def parse_identity(uri: str) -> Identity | None:
             return Identity(domain, namespace, account)
         case _:
             return None
+
+
+def workload_path(namespace: str, service_account: str) -> str:
+    """The path of a workload's SPIFFE id, without scheme and trust domain: ``ns/shop/sa/web``."""
+    return f"ns/{namespace}/sa/{service_account}"
 
 
 def qualified(path: str, trust_domain: str) -> str:

@@ -27,6 +27,7 @@ from mesh_pilot.model.service import (
     Service,
     ServiceKey,
 )
+from mesh_pilot.model.spiffe import SCHEME, workload_path
 from mesh_pilot.sources.consul.instance import Instance, State
 from mesh_pilot.sources.consul.settings import ConsulSettings, CriticalRule, WarningRule
 
@@ -286,7 +287,7 @@ def _locality(instance: Instance) -> Locality:
 
 def _identity(account: str, namespace: str) -> str:
     """A SPIFFE id as it is; the name of an account as one of this namespace, without a trust domain."""
-    return account if not account or account.startswith("spiffe://") else f"ns/{namespace}/sa/{account}"
+    return account if not account or account.startswith(SCHEME) else workload_path(namespace, account)
 
 
 def _is_external(instance: Instance) -> bool:
