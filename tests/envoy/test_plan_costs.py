@@ -98,7 +98,13 @@ def test_what_comes_and_goes_costs_about_the_same_in_a_mesh_16_times_as_large(re
         few, calls = small.cost(reads, text)
         many, more_calls = large.cost(reads, text)
         assert many < 3 * few, what
-        for function in ("cluster", "virtual_host", "virtual_service_routes", "outbound_listener", "service_clusters"):
+        for function in (
+            "cluster",
+            "encoded_virtual_host",
+            "virtual_service_routes",
+            "outbound_listener",
+            "service_clusters",
+        ):
             assert more_calls.get(function, 0) == calls.get(function, 0) <= 4, (what, function)
 
 

@@ -84,7 +84,7 @@ def test_what_is_not_of_a_table_leaves_its_virtual_hosts_alone(text: str) -> Non
     tables = Tables(world_of(mesh(20)))
     before = tables.get()
     cost = tables.cost(text)
-    assert not {"virtual_host", "virtual_service_routes", "route_configuration"} & cost.keys()
+    assert not {"encoded_virtual_host", "virtual_service_routes", "route_configuration"} & cost.keys()
     assert tables.get() == before
 
 
@@ -92,7 +92,7 @@ def test_a_new_service_costs_its_own_virtual_host() -> None:
     tables = Tables(world_of(mesh(50)))
     tables.get()
     cost = tables.cost(service("new"))
-    assert cost["virtual_host"] == 2
+    assert cost["encoded_virtual_host"] == 2
 
 
 def test_a_label_counts_only_where_a_virtual_service_asks_for_it() -> None:

@@ -10,7 +10,7 @@ from envoy.config.listener.v3 import listener_pb2
 from envoy.config.listener.v3.listener_components_pb2 import Filter
 
 from mesh_pilot.envoy.core.protobuf import address
-from mesh_pilot.envoy.gateway.tcp import auto_passthrough_chains, passthrough_chains, tcp_chains
+from mesh_pilot.envoy.gateway.tcp import auto_passthrough_chains, tcp_chains, tls_chains
 from mesh_pilot.envoy.listeners.filter_chains import (
     MATCH_ALL,
     EncodedChain,
@@ -63,7 +63,7 @@ def gateway_conflicts(view: View, workload: Workload) -> tuple[Conflict, ...]:
         conflict
         for planned in merged.listeners
         if len(planned.servers) > 1 or planned.servers[0].kind not in _CONFLICT_FREE
-        for conflict in listener_conflicts(view, scope, context, planned)
+        for conflict in overlapping_routes(view, scope, context, planned)
     )
     return (*(_conflict(skipped) for skipped in merged.skipped), *overlaps)
 
@@ -89,7 +89,7 @@ def gateway_listener(
 
 
 @derived
-def listener_conflicts(
+def overlapping_routes(
     view: View, scope: OutboundScope, context: PolicyContext, planned: GatewayListener
 ) -> tuple[Conflict, ...]:
     """The routes of a listener that get no connections, because others match the same."""
@@ -116,7 +116,7 @@ def _chains(
                     configs=(server.gateway,),
                 )
             case ServerKind.PASSTHROUGH:
-                yield from passthrough_chains(view, scope, context, server)
+                yield from tls_chains(view, scope, context, server)
             case ServerKind.AUTO_PASSTHROUGH:
                 yield from auto_passthrough_chains(view, scope, context, server)
             case _:

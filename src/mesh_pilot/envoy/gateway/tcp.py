@@ -63,7 +63,7 @@ def tcp_chains(
                 return
 
 
-def passthrough_chains(
+def tls_chains(
     view: View, scope: OutboundScope, context: PolicyContext, server: GatewayServer
 ) -> Iterator[EncodedChain]:
     """The chains of a server by ``tls`` rules, which match server names."""

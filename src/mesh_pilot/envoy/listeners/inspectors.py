@@ -53,7 +53,7 @@ def _detection_timeout(view: View) -> timedelta:
     return view.mesh().protocol_detection_timeout or timedelta()
 
 
-def inspectors(*, http: bool) -> list[ListenerFilter]:
+def outbound_inspectors(*, http: bool) -> list[ListenerFilter]:
     """The TLS inspector, and the HTTP inspector if ``http``, on every port."""
     return [tls_inspector(), http_inspector()] if http else [tls_inspector()]
 

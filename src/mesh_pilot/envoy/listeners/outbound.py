@@ -28,7 +28,7 @@ from mesh_pilot.envoy.listeners.filter_chains import (
     sni_match,
 )
 from mesh_pilot.envoy.listeners.hcm import HcmSettings, hcm_filter
-from mesh_pilot.envoy.listeners.inspectors import inspectors, set_detection_timeout
+from mesh_pilot.envoy.listeners.inspectors import outbound_inspectors, set_detection_timeout
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict
 from mesh_pilot.mesh.listener_candidates import TcpMember
@@ -131,7 +131,7 @@ def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListen
     if listener.sniffed:
         set_detection_timeout(header, view)
     if listener.sniffed or any(c.match.server_names for c in chains):
-        header.listener_filters.extend(inspectors(http=listener.sniffed))
+        header.listener_filters.extend(outbound_inspectors(http=listener.sniffed))
     # The chain that matches all is Envoy's default filter chain if there are others. A listener that connections are
     # handed to needs a default: without one, Envoy would close those that no chain matches.
     default = next((c for c in chains if c.match.is_any), None)

@@ -13,7 +13,7 @@ import attrs
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 
 from mesh_pilot.envoy.core.protobuf import ads, boolean, encode
-from mesh_pilot.envoy.routes.virtual_host import catch_all, virtual_host
+from mesh_pilot.envoy.routes.virtual_host import catch_all, encoded_virtual_host
 from mesh_pilot.incremental import Derived, derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost
@@ -55,7 +55,7 @@ def route_table(
     name: str,
     hosts: Iterable[PlannedHost],
     *,
-    render: Derived[[PlannedHost], bytes] = virtual_host,
+    render: Derived[[PlannedHost], bytes] = encoded_virtual_host,
     grpc: bool = False,
 ) -> Resource:
     """A RouteConfiguration, whose virtual hosts ``render`` encodes; ``grpc`` clients never validate clusters."""
@@ -95,7 +95,7 @@ def _encoded_shard(view: View, shard: TableShard) -> EncodedShard:
     digests: list[bytes] = []
     configs: dict[ConfigKey, None] = {}
     for planned in shard_hosts(view, shard):
-        host = virtual_host(view, planned)
+        host = encoded_virtual_host(view, planned)
         fields += (field_header(_VIRTUAL_HOSTS, len(host)), host)
         digests.append(hashlib.blake2b(host, digest_size=16).digest())
         configs.update(dict.fromkeys(planned.configs))

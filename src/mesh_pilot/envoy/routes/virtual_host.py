@@ -37,7 +37,7 @@ _ROUTES = rc.VirtualHost.ROUTES_FIELD_NUMBER
 
 
 @derived
-def virtual_host(view: View, planned: PlannedHost) -> bytes:
+def encoded_virtual_host(view: View, planned: PlannedHost) -> bytes:
     """A VirtualHost, encoded."""
     return encode_host(view, planned, [routes_of(view, source) for source in planned.routes])
 
@@ -109,7 +109,7 @@ def catch_all_plan(view: View, table: str, sidecar: ConfigKey | None) -> Plan:
 def host_resource(view: View, table: str, planned: PlannedHost) -> Resource:
     """A virtual host as a resource. It must have the resource's name: else Envoy cannot remove it."""
     name = host_name(table, planned.name)
-    body = virtual_host.compute(view, attrs.evolve(planned, name=name))
+    body = encoded_virtual_host.compute(view, attrs.evolve(planned, name=name))
     return make_resource(name, VIRTUAL_HOST, body, planned.configs)
 
 
