@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from mesh_pilot.sources.consul import Agent, ConsulError, ConsulSettings, ConsulSource, check_files
-from mesh_pilot.sources.consul.settings import AddressError, Timing, Tls
+from mesh_pilot.sources.consul.settings import ConsulAddressError, ConsulTiming, Tls
 from tests.sources.conformance import running
 from tests.support.certificates import write_certificates
 from tests.support.consul import Consul, real_consul
@@ -19,7 +19,7 @@ from tests.support.envoy import eventually
 
 pytestmark = pytest.mark.process
 
-TIMING = Timing(retry_seconds=0.05, retry_limit_seconds=0.2, hold_seconds=0.3, pace_seconds=0.05)
+TIMING = ConsulTiming(retry_seconds=0.05, retry_limit_seconds=0.2, hold_seconds=0.3, pace_seconds=0.05)
 ROOT = "b1gs33cr3t-0000-0000-0000-000000000000"
 
 Ports = Callable[[int], list[int]]
@@ -152,7 +152,7 @@ def test_addresses_are_read_as_consul_reads_them(address: str, url: str) -> None
 
 @pytest.mark.parametrize("address", ["ftp://x:1", "http://:8500", "http://x:port", ""])
 def test_a_bad_address_is_said(address: str) -> None:
-    with pytest.raises(AddressError, match="is no address of a Consul agent"):
+    with pytest.raises(ConsulAddressError, match="is no address of a Consul agent"):
         _ = Agent(address).base_url
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mesh_pilot.model.events import Item
 from mesh_pilot.sources.consul import Agent, ConsulSettings, ConsulSource
-from mesh_pilot.sources.consul.settings import Timing
+from mesh_pilot.sources.consul.settings import ConsulTiming
 from tests.sources.conformance import Feed, RereadingSourceConformance
 from tests.sources.files_feed import bad_text, text, version
 from tests.support.consul import Cable, Consul, cable, real_consul
@@ -17,7 +17,7 @@ from tests.support.consul import Cable, Consul, cable, real_consul
 pytestmark = pytest.mark.process
 
 PREFIX = "mesh-pilot/config"
-TIMING = Timing(retry_seconds=0.05, retry_limit_seconds=0.2, hold_seconds=0.1, pace_seconds=0.05)
+TIMING = ConsulTiming(retry_seconds=0.05, retry_limit_seconds=0.2, hold_seconds=0.1, pace_seconds=0.05)
 
 
 class ConsulFeed:

@@ -11,14 +11,14 @@ import trio
 
 from mesh_pilot.model.events import Delete, Endpoints, Upsert
 from mesh_pilot.sources.consul import Agent, Consistency, ConsulSettings, ConsulSource
-from mesh_pilot.sources.consul.settings import Timing
+from mesh_pilot.sources.consul.settings import ConsulTiming
 from tests.sources.conformance import running
 from tests.support.consul import TTL, Consul, real_consul
 from tests.support.envoy import eventually
 
 pytestmark = pytest.mark.process
 
-TIMING = Timing(retry_seconds=0.05, retry_limit_seconds=0.5, hold_seconds=5.0, pace_seconds=0.05)
+TIMING = ConsulTiming(retry_seconds=0.05, retry_limit_seconds=0.5, hold_seconds=5.0, pace_seconds=0.05)
 
 Ports = Callable[[int], list[int]]
 

@@ -14,7 +14,7 @@ import trio
 from mesh_pilot.model.events import Delete, Endpoints, Rejected, Replace, Synced, Upsert
 from mesh_pilot.model.service import Health, Service
 from mesh_pilot.sources.consul import Agent, ConsulSettings, ConsulSource, CriticalRule, WarningRule
-from mesh_pilot.sources.consul.settings import Timing
+from mesh_pilot.sources.consul.settings import ConsulTiming
 from tests.sources.conformance import Follower, running
 from tests.sources.files_feed import text
 from tests.support.consul import TTL, Consul, cable, real_consul
@@ -22,7 +22,7 @@ from tests.support.envoy import eventually
 
 pytestmark = pytest.mark.process
 
-TIMING = Timing(retry_seconds=0.05, retry_limit_seconds=0.2, hold_seconds=0.3, pace_seconds=0.05)
+TIMING = ConsulTiming(retry_seconds=0.05, retry_limit_seconds=0.2, hold_seconds=0.3, pace_seconds=0.05)
 
 Ports = Callable[[int], list[int]]
 

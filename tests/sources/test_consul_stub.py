@@ -12,12 +12,14 @@ import trio
 
 from mesh_pilot.model.events import Endpoints
 from mesh_pilot.sources.consul import Agent, Consistency, ConsulSettings, ConsulSource
-from mesh_pilot.sources.consul.settings import Timing
+from mesh_pilot.sources.consul.settings import ConsulTiming
 from tests.sources.conformance import Follower, running
 from tests.support.consul_stub import ConsulStub, consul_stub
 from tests.support.envoy import eventually
 
-TIMING = Timing(retry_seconds=0.02, retry_limit_seconds=0.1, hold_seconds=30.0, pace_seconds=0.02, grace_seconds=5.0)
+TIMING = ConsulTiming(
+    retry_seconds=0.02, retry_limit_seconds=0.1, hold_seconds=30.0, pace_seconds=0.02, grace_seconds=5.0
+)
 CATALOG, WEB = "/v1/catalog/services", "/v1/health/service/web"
 KEY = ("endpoints", "web.service.consul", "default")
 

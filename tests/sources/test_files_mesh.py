@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from mesh_pilot.model.config import ConfigError, Origin
 from mesh_pilot.model.events import Delete, MeshConfigValue, MeshNetworksValue
-from mesh_pilot.sources.files import Timing
+from mesh_pilot.sources.files import FileTiming
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_config, mesh_networks, mesh_source
 from mesh_pilot.sources.files.roots import FileRoot
 from mesh_pilot.sources.published import InvalidObject
@@ -87,7 +87,7 @@ async def test_an_empty_file_means_the_defaults_only_once_it_has_stood(tmp_path:
         mock_clock.jump(1)
         await follower.until(lambda picture: bool(picture.rejected))
         assert trust_domain(follower) == "example.org"
-        mock_clock.jump(Timing().empty_seconds)
+        mock_clock.jump(FileTiming().empty_seconds)
         await follower.until(lambda picture: not picture.rejected)
         assert trust_domain(follower) == "cluster.local"
 

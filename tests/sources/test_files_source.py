@@ -20,7 +20,7 @@ from mesh_pilot.config.decode import decode_document
 from mesh_pilot.config.yaml import Document
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Rejected
-from mesh_pilot.sources.files import FileSource, Timing, file_source
+from mesh_pilot.sources.files import FileSource, FileTiming, file_source
 from tests.sources.conformance import Follower, running
 from tests.sources.files_feed import bad_text, text, version
 
@@ -487,7 +487,7 @@ async def test_a_file_that_stays_open_for_too_long_counts_as_it_stands(
             file.write(text("one", 2))
             file.flush()
             await eventually(lambda: source.statistics().being_written == 1)
-            mock_clock.jump(Timing().open_seconds)
+            mock_clock.jump(FileTiming().open_seconds)
             await eventually(lambda: source.statistics().pending == 1)
             mock_clock.jump(1)
             await follower.until(lambda picture: key("two") not in picture.items)
@@ -514,7 +514,7 @@ async def test_a_file_that_stands_empty_keeps_its_objects_for_a_time_and_tells_s
         await eventually(lambda: source.statistics().pending == 1)
         mock_clock.jump(1)
         await follower.until(lambda picture: bool(picture.rejected))
-        mock_clock.jump(Timing().empty_seconds)
+        mock_clock.jump(FileTiming().empty_seconds)
         await follower.until(lambda picture: not picture.items and not picture.rejected)
 
 
@@ -572,7 +572,7 @@ async def test_what_is_good_does_not_wait_for_what_is_half_written(
 
 async def test_files_that_never_come_to_rest_are_rejected_after_all(folder: Path) -> None:
     (folder / "a.yaml").write_text(text("one", 1))
-    source = file_source([str(folder)], timing=Timing(quiet_seconds=1000, patience_seconds=0.01))
+    source = file_source([str(folder)], timing=FileTiming(quiet_seconds=1000, patience_seconds=0.01))
     async with running(source) as follower:
         await follower.until_synced()
         (folder / "a.yaml").write_text("half: [")
@@ -672,7 +672,7 @@ async def test_permissions_that_come_and_go(folder: Path, source: FileSource) ->
 
 
 async def test_polling_finds_changes_without_being_told(folder: Path) -> None:
-    source = file_source([str(folder)], poll=True, timing=Timing(poll_seconds=0.01))
+    source = file_source([str(folder)], poll=True, timing=FileTiming(poll_seconds=0.01))
     async with running(source) as follower:
         await follower.until_synced()
         (folder / "a.yaml").write_text(text("one", 1))
@@ -686,7 +686,7 @@ async def test_a_look_now_and_then_finds_what_was_not_told(tmp_path: Path) -> No
     folder = tmp_path / "a" / "b" / "config"
     folder.mkdir(parents=True)
     (folder / "x.yaml").write_text(text("one", 1))
-    async with running(file_source([str(folder)], timing=Timing(rescan_seconds=0.05))) as follower:
+    async with running(file_source([str(folder)], timing=FileTiming(rescan_seconds=0.05))) as follower:
         await follower.until_synced()
         # A folder further up is moved away: nobody watches that.
         (tmp_path / "a").rename(tmp_path / "z")
@@ -696,7 +696,7 @@ async def test_a_look_now_and_then_finds_what_was_not_told(tmp_path: Path) -> No
 
 async def test_it_looks_for_changes_where_watching_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mesh_pilot.sources.files.watch._nearest_folder", lambda path: "/nowhere/at/all")
-    source = file_source([str(folder)], timing=Timing(poll_seconds=0.01, rescan_seconds=0.1))
+    source = file_source([str(folder)], timing=FileTiming(poll_seconds=0.01, rescan_seconds=0.1))
     with capture_logs() as logs:
         async with running(source) as follower:
             await follower.until_synced()

@@ -134,12 +134,12 @@ def _one(
     import attrs
 
     from mesh_pilot.sources.consul import Consistency, ConsulSettings, CriticalRule, WarningRule
-    from mesh_pilot.sources.consul.settings import AddressError, Timing
+    from mesh_pilot.sources.consul.settings import ConsulAddressError, ConsulTiming
 
     agent = _agent(flags, environment, url)
     try:
         agent.base_url  # noqa: B018  it checks the address
-    except AddressError as error:
+    except ConsulAddressError as error:
         raise click.UsageError(f"--consul-server-url: {error}") from None
     return ConsulSettings(
         agent=agent,
@@ -160,7 +160,7 @@ def _one(
         warning=WarningRule(flags["consul_warning"]),
         critical=CriticalRule(flags["consul_critical"]),
         max_queries=flags["consul_max_queries"],
-        timing=attrs.evolve(Timing(), wait_seconds=flags["consul_wait"], hold_seconds=flags["consul_hold"]),
+        timing=attrs.evolve(ConsulTiming(), wait_seconds=flags["consul_wait"], hold_seconds=flags["consul_hold"]),
     )
 
 

@@ -14,7 +14,7 @@ import trio
 
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.consul.api import Answer, ConsulError
-from mesh_pilot.sources.consul.query_pool import PooledService, Query, QueryPool
+from mesh_pilot.sources.consul.query_pool import PooledQuery, PooledService, QueryPool
 from mesh_pilot.sources.consul.settings import ConsulSettings
 
 log = structlog.get_logger(scope="sources")
@@ -117,7 +117,7 @@ class QueryPace:
 
 async def run_blocking_query(
     name: str,
-    query: Query,
+    query: PooledQuery,
     take: TakeAnswer,
     gate: OutageGate,
     pool: QueryPool,

@@ -21,8 +21,8 @@ import trio
 
 from mesh_pilot.sources.consul.api import Answer, ConsulApi, ConsulError
 from mesh_pilot.sources.consul.blocking_query import TakeAnswer
-from mesh_pilot.sources.consul.query_pool import Query, QueryPool
-from mesh_pilot.sources.consul.settings import Timing
+from mesh_pilot.sources.consul.query_pool import PooledQuery, QueryPool
+from mesh_pilot.sources.consul.settings import ConsulTiming
 
 UNHEALTHY = ("critical", "warning")
 """States of checks that are few, mostly."""
@@ -45,7 +45,7 @@ class ChangeFinder:
        another, that happens some time after an explained change too.
     """
 
-    def __init__(self, pool: QueryPool, summary: Callable[[], Awaitable[Answer]], timing: Timing) -> None:
+    def __init__(self, pool: QueryPool, summary: Callable[[], Awaitable[Answer]], timing: ConsulTiming) -> None:
         self._pool = pool
         self._summary = summary
         self._sweep_seconds = timing.sweep_seconds
@@ -116,7 +116,7 @@ class ChangeTriggers:
     _checks: dict[str, frozenset[CheckId]] = attrs.field(factory=dict, init=False)
     _indexes: dict[str, int] = attrs.field(factory=dict, init=False)
 
-    def queries(self, api: ConsulApi) -> Iterable[tuple[str, Query, TakeAnswer]]:
+    def queries(self, api: ConsulApi) -> Iterable[tuple[str, PooledQuery, TakeAnswer]]:
         """The queries to run in addition to that of the catalog."""
         for state in UNHEALTHY:
             yield f"the {state} checks", partial(api.checks, state), partial(self._take_checks, state)

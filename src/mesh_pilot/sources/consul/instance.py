@@ -27,7 +27,7 @@ SERVED_KINDS = ("", "typical")
 
 
 @attrs.frozen
-class Instance:
+class ConsulInstance:
     """An instance as Consul knows it."""
 
     node: str
@@ -67,13 +67,13 @@ def is_entry(entry: object) -> bool:
     return isinstance(entry, Mapping) and all(isinstance(entry.get(part), Mapping) for part in ("Node", "Service"))
 
 
-def read_instance(entry: object) -> Instance:
+def read_instance(entry: object) -> ConsulInstance:
     """The instance that a health entry describes; a field of the wrong type counts as absent."""
     whole = _object(entry)
     node, service = _object(whole.get("Node")), _object(whole.get("Service"))
     tagged = {tag: _object(where) for tag, where in _object(service.get("TaggedAddresses")).items()}
     state = _state(whole.get("Checks"))
-    return Instance(
+    return ConsulInstance(
         node=_text(node.get("Node")),
         id=_text(service.get("ID")),
         kind=_text(service.get("Kind")),

@@ -28,7 +28,7 @@ from mesh_pilot.model.service import (
     ServiceKey,
 )
 from mesh_pilot.model.spiffe import SCHEME, workload_path
-from mesh_pilot.sources.consul.instance import Instance, State
+from mesh_pilot.sources.consul.instance import ConsulInstance, State
 from mesh_pilot.sources.consul.settings import ConsulSettings, CriticalRule, WarningRule
 
 RESERVED = frozenset(
@@ -81,7 +81,7 @@ class _PortOf:
     protocol: Protocol
     is_main: bool
 
-    def at(self, instance: Instance, main: int) -> int:
+    def at(self, instance: ConsulInstance, main: int) -> int:
         """The port at which an instance listens; 0: it lacks this port."""
         return main if self.is_main else _port_number(instance.facts.get(f"port_{self.name}", ""))
 
@@ -96,7 +96,7 @@ def no_name(name: str) -> Problem:
     return Problem("Service", f"{name!r} can't stand in a host name: letters, digits, - and _ can")
 
 
-def read_service(name: str, instances: Iterable[Instance], settings: ConsulSettings) -> MappedService:
+def read_service(name: str, instances: Iterable[ConsulInstance], settings: ConsulSettings) -> MappedService:
     """The service that instances make up; the order in which they come does not matter."""
     members = sorted((i for i in instances if i.is_served), key=lambda i: (i.node, i.id))
     if not members:
@@ -133,7 +133,7 @@ def _merged(
     return Endpoints(here.key, endpoints), here
 
 
-def _host(name: str, members: Sequence[Instance], settings: ConsulSettings) -> str:
+def _host(name: str, members: Sequence[ConsulInstance], settings: ConsulSettings) -> str:
     datacenter = settings.datacenter or members[0].datacenter
     if settings.remote and datacenter:
         return f"{name}.service.{datacenter}.{settings.domain}".lower()
@@ -144,7 +144,7 @@ def _local_host(name: str, settings: ConsulSettings) -> str:
     return f"{name}.service.{settings.domain}".lower()
 
 
-def _namespace(members: Sequence[Instance], settings: ConsulSettings, problems: list[Problem]) -> str:
+def _namespace(members: Sequence[ConsulInstance], settings: ConsulSettings, problems: list[Problem]) -> str:
     said = _said(members, "namespace", problems)
     if said and not _NAMESPACE.fullmatch(said):
         reason = f"{said!r} is no namespace; the service is served in {settings.namespace!r}"
@@ -156,7 +156,7 @@ def _namespace(members: Sequence[Instance], settings: ConsulSettings, problems: 
 # -- ports
 
 
-def _ports(members: Sequence[Instance], settings: ConsulSettings, problems: list[Problem]) -> tuple[_PortOf, ...]:
+def _ports(members: Sequence[ConsulInstance], settings: ConsulSettings, problems: list[Problem]) -> tuple[_PortOf, ...]:
     """The ports of a service: that of its registration first, then those of metadata by name."""
     found: dict[str, _PortOf] = {}
     numbers = {i.reached_at(settings.address_tag)[1] for i in members} - {0}
@@ -188,7 +188,7 @@ def _ports(members: Sequence[Instance], settings: ConsulSettings, problems: list
 
 
 def _protocol(
-    members: Sequence[Instance],
+    members: Sequence[ConsulInstance],
     keys: Sequence[str],
     settings: ConsulSettings,
     problems: list[Problem],
@@ -207,7 +207,7 @@ def _protocol(
     return settings.default_protocol if named is Protocol.AUTO else named
 
 
-def _said(members: Sequence[Instance], key: str, problems: list[Problem]) -> str:
+def _said(members: Sequence[ConsulInstance], key: str, problems: list[Problem]) -> str:
     """The value of a key that concerns the whole service; if instances differ, that of most of them."""
     votes = Counter(i.facts[key] for i in members if key in i.facts)
     if not votes:
@@ -219,7 +219,7 @@ def _said(members: Sequence[Instance], key: str, problems: list[Problem]) -> str
     return winner
 
 
-def _number_said(members: Sequence[Instance], key: str, problems: list[Problem]) -> int:
+def _number_said(members: Sequence[ConsulInstance], key: str, problems: list[Problem]) -> int:
     """A port number that instances say; the lowest where they differ, 0 where none does."""
     said = sorted({i.facts[key] for i in members if key in i.facts})
     bad = [text for text in said if not _port_number(text)]
@@ -236,7 +236,7 @@ def _port_number(text: str) -> int:
 
 
 def _endpoints(
-    name: str, instance: Instance, ports: Sequence[_PortOf], namespace: str, settings: ConsulSettings
+    name: str, instance: ConsulInstance, ports: Sequence[_PortOf], namespace: str, settings: ConsulSettings
 ) -> Iterable[Endpoint]:
     health = _health(instance, settings)
     address, main = instance.reached_at(settings.address_tag)
@@ -264,7 +264,7 @@ def _endpoints(
             )
 
 
-def _health(instance: Instance, settings: ConsulSettings) -> Health | None:
+def _health(instance: ConsulInstance, settings: ConsulSettings) -> Health | None:
     """The health of an instance; None: it is left out."""
     match instance.state:
         case State.PASSING:
@@ -276,7 +276,7 @@ def _health(instance: Instance, settings: ConsulSettings) -> Health | None:
             return Health.UNHEALTHY if settings.critical is CriticalRule.UNHEALTHY else None
 
 
-def _locality(instance: Instance) -> Locality:
+def _locality(instance: ConsulInstance) -> Locality:
     """Region, zone and subzone: of the service's metadata, else of its node's; the datacenter is the region."""
 
     def said(key: str) -> str:
@@ -290,6 +290,6 @@ def _identity(account: str, namespace: str) -> str:
     return account if not account or account.startswith(SCHEME) else workload_path(namespace, account)
 
 
-def _is_external(instance: Instance) -> bool:
+def _is_external(instance: ConsulInstance) -> bool:
     """True outside the mesh: by its own metadata, or registered on an external node."""
     return instance.facts.get("external", instance.node_meta.get("external-node", "")).lower() == "true"

@@ -32,7 +32,7 @@ _LAG_SECONDS = 0.5
 """The lag of a server that answers a stale read; Consul's documentation says some tens of milliseconds, commonly."""
 
 
-class Query(Protocol):
+class PooledQuery(Protocol):
     """A question to Consul that can wait for a change."""
 
     async def __call__(self, index: int, wait_seconds: float) -> Answer:
@@ -103,17 +103,17 @@ class QueryPool:
             self._slotted.pop(name, None)
             service.refreshed.set()
 
-    async def read(self, query: Query) -> Answer:
+    async def read(self, query: PooledQuery) -> Answer:
         """The present answer; few queries at a time. Raises ConsulError."""
         async with self._starts:
             return await self._ask(query, 0, 0.0)
 
-    async def block(self, query: Query, index: int, most_seconds: float | None) -> Answer:
+    async def block(self, query: PooledQuery, index: int, most_seconds: float | None) -> Answer:
         """The answer once it has changed, or after a while. Raises ConsulError."""
         wait = self._timing.wait_seconds * random.uniform(0.75, 1)
         return await self._ask(query, index, wait if most_seconds is None else min(wait, most_seconds))
 
-    async def next(self, service: PooledService, query: Query, index: int, most_seconds: float | None) -> Answer:
+    async def next(self, service: PooledService, query: PooledQuery, index: int, most_seconds: float | None) -> Answer:
         """The answer for a service once it may have changed, or after a while. Raises ConsulError."""
         if self._take_slot(service):
             service.due = trio.Event()
@@ -186,7 +186,7 @@ class QueryPool:
             del self._slotted[service.name]
             latest.due.set()
 
-    async def _ask(self, query: Query, index: int, wait_seconds: float) -> Answer:
+    async def _ask(self, query: PooledQuery, index: int, wait_seconds: float) -> Answer:
         self.under_way += 1
         try:
             return await query(index, wait_seconds)

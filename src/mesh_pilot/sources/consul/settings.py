@@ -36,7 +36,7 @@ class CriticalRule(StrEnum):
     """Known to proxies as unhealthy: used when too few others are left (panic routing)."""
 
 
-class AddressError(ValueError):
+class ConsulAddressError(ValueError):
     """An address of an agent that can't be read, with what a good one looks like."""
 
 
@@ -81,7 +81,7 @@ class Agent:
         except ValueError:
             port = -1
         if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-            raise AddressError(
+            raise ConsulAddressError(
                 f"{self.address!r} is no address of a Consul agent: http://host:8500, https://host:8501 or unix:///path"
             )
         scheme = "https" if self.use_tls else parts.scheme
@@ -96,7 +96,7 @@ class Agent:
 
 
 @attrs.frozen(kw_only=True)
-class Timing:
+class ConsulTiming:
     """Waits, in seconds of Trio's clock."""
 
     wait_seconds: float = 60.0
@@ -157,4 +157,4 @@ class ConsulSettings:
     (``http_max_conns_per_client``): it keeps what we gave up until it would have answered."""
     max_starts: int = 16
     """How many of them may be queries that Consul answers immediately, as at the start and after an outage."""
-    timing: Timing = Timing()
+    timing: ConsulTiming = ConsulTiming()

@@ -16,9 +16,9 @@ from mesh_pilot.sources.consul.api import Answer, ConsulApi, open_api
 from mesh_pilot.sources.consul.blocking_query import OutageGate, TakeAnswer, run_blocking_query
 from mesh_pilot.sources.consul.change_finder import ChangeFinder, ChangeTriggers
 from mesh_pilot.sources.consul.configs import Value, location_of, read_config, read_tree
-from mesh_pilot.sources.consul.instance import Instance, is_entry, read_instance
+from mesh_pilot.sources.consul.instance import ConsulInstance, is_entry, read_instance
 from mesh_pilot.sources.consul.mapping import no_name, read_service
-from mesh_pilot.sources.consul.query_pool import PooledService, Query, QueryPool
+from mesh_pilot.sources.consul.query_pool import PooledQuery, PooledService, QueryPool
 from mesh_pilot.sources.consul.service_filter import service_filter
 from mesh_pilot.sources.consul.settings import ConsulSettings
 from mesh_pilot.sources.offload import LARGE_BYTES, offload
@@ -95,7 +95,7 @@ class ConsulSource:
         self._filter = service_filter(settings.service_filter, settings.service_tag)
         self._state = PublishedState[str](name, Precedence.FIRST)
         self._values: dict[str, Value] = {}
-        self._instances: dict[str, tuple[Instance, ...]] = {}
+        self._instances: dict[str, tuple[ConsulInstance, ...]] = {}
         self._suspect_since: dict[str, float] = {}
         self._run: _Run | None = None
         self._queries = self._failures = self._outages = 0
@@ -159,7 +159,7 @@ class ConsulSource:
         self,
         run: _Run,
         what: str,
-        query: Query,
+        query: PooledQuery,
         take: TakeAnswer,
         *,
         service: PooledService | None = None,
@@ -247,7 +247,7 @@ class ConsulSource:
             await self._publish(run, where, self._read_service(name, self._instances[name], strays))
             return seconds or None
 
-    def _read_service(self, name: str, instances: Sequence[Instance], strays: int) -> Sequence[Event]:
+    def _read_service(self, name: str, instances: Sequence[ConsulInstance], strays: int) -> Sequence[Event]:
         where = _service(name)
         odd = (Problem("", f"{strays} entries without a node and a service are passed over"),) if strays else ()
         try:

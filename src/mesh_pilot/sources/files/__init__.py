@@ -14,9 +14,9 @@ from collections.abc import Iterable
 
 from mesh_pilot.sources.files.roots import ConfigRoot, CredentialsRoot, Root
 from mesh_pilot.sources.files.source import FileSource, FileSourceStatistics
-from mesh_pilot.sources.files.waiting import Timing
+from mesh_pilot.sources.files.waiting import FileTiming
 
-__all__ = ["FileSource", "FileSourceStatistics", "Timing", "file_source"]
+__all__ = ["FileSource", "FileSourceStatistics", "FileTiming", "file_source"]
 
 
 def file_source(
@@ -25,7 +25,7 @@ def file_source(
     credentials: Iterable[str] = (),
     name: str = "files",
     default_namespace: str = "default",
-    timing: Timing | None = None,
+    timing: FileTiming | None = None,
     poll: bool = False,
 ) -> FileSource:
     """The source of all config folders and credential folders.

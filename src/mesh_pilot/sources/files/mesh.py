@@ -20,7 +20,7 @@ from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.sources.files.roots import FileRoot, Root, read_file
 from mesh_pilot.sources.files.source import FileSource
-from mesh_pilot.sources.files.waiting import Timing
+from mesh_pilot.sources.files.waiting import FileTiming
 
 NAME = "mesh"
 """Name of the source of both files."""
@@ -45,7 +45,7 @@ def mesh_source(
     networks_path: str | None = None,
     *,
     root_namespace: str = ROOT_NAMESPACE,
-    timing: Timing | None = None,
+    timing: FileTiming | None = None,
     poll: bool = False,
 ) -> FileSource:
     """The source of the mesh-wide settings, for the files that are given; says nothing of the others.

@@ -28,7 +28,7 @@ from mesh_pilot.sources.files.index import FileIndex
 from mesh_pilot.sources.files.objects import ParsedParts
 from mesh_pilot.sources.files.roots import FileParts, Identity, Root
 from mesh_pilot.sources.files.scan import Scan, identities_of, scan
-from mesh_pilot.sources.files.waiting import Timing, Waiting
+from mesh_pilot.sources.files.waiting import FileTiming, PendingReadings
 from mesh_pilot.sources.files.watch import Watched, Watcher
 from mesh_pilot.sources.files.writers import Writers
 from mesh_pilot.sources.offload import LARGE_BYTES, offload
@@ -74,16 +74,18 @@ class FileSource:
     are; `_known`, what stood in the parts of files that hold several objects; `_ignored`, objects that are not ours.
     """
 
-    def __init__(self, name: str, roots: Sequence[Root], *, timing: Timing | None = None, poll: bool = False) -> None:
+    def __init__(
+        self, name: str, roots: Sequence[Root], *, timing: FileTiming | None = None, poll: bool = False
+    ) -> None:
         """`poll`: scan every `poll_seconds` instead of waiting for events of the operating system."""
         self.name = name
         self._roots = tuple(roots)
-        self._timing = timing or Timing()
+        self._timing = timing or FileTiming()
         self._always_poll = poll
         self._failure = ""
         self._index = FileIndex(name)
         self._last = Scan()
-        self._waiting = Waiting(self._timing)
+        self._waiting = PendingReadings(self._timing)
         self._writers = Writers(self._timing.open_seconds)
         self._written: frozenset[Identity] = frozenset()
         self._recent: set[FileLocation] = set()

@@ -23,7 +23,7 @@ from mesh_pilot.sources.files.index import FileIndex
 
 
 @attrs.frozen
-class Timing:
+class FileTiming:
     """Waits, in seconds of Trio's clock."""
 
     quiet_seconds: float = 0.1
@@ -60,13 +60,13 @@ class _Change:
     """True once it was reported that the file is empty."""
 
 
-class Waiting:
+class PendingReadings:
     """The changes that have no effect yet.
 
     State: `_changes`, the last reading of each location; `_since`, since when any of them waits.
     """
 
-    def __init__(self, timing: Timing) -> None:
+    def __init__(self, timing: FileTiming) -> None:
         self._timing = timing
         self._changes: dict[FileLocation, _Change] = {}
         self._since = math.inf
