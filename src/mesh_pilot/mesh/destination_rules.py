@@ -188,11 +188,11 @@ class _Pool(Enum):
     """Which rules of a namespace are candidates."""
 
     LOCAL = auto()
-    """All that the namespace itself may see."""
+    """Rules that the namespace itself may see."""
     EXPORTED = auto()
-    """Those that other namespaces may see, too."""
+    """Rules that other namespaces may see, too."""
     PRIVATE = auto()
-    """Those that no other namespace may see."""
+    """Rules that no other namespace may see."""
 
 
 @attrs.frozen

@@ -60,11 +60,11 @@ class GatewayServer:
     kind: ServerKind
     protocol: Protocol
     port: int
-    """As the Gateway says it: what matches of VirtualServices mean."""
+    """The port that the Gateway declares, to which matches of VirtualServices refer."""
     bound: int
-    """What the router listens on."""
+    """The port that the router listens on."""
     bind: str
-    """Address to listen on."""
+    """The address to listen on."""
     hosts: tuple[str, ...]
     """``host`` or ``namespace/host``; the namespace may be ``*``."""
     route_name: str

@@ -42,7 +42,7 @@ class PolicyContext:
     on_demand: bool = False
     """True if requests may wait for their cluster."""
     spans: SpanSource = NO_SOURCE
-    """What spans tell about the proxy."""
+    """The proxy's properties in its spans."""
 
 
 def outbound_context(scope: OutboundScope, spans: SpanSource = NO_SOURCE) -> PolicyContext:

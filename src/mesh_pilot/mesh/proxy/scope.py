@@ -153,7 +153,7 @@ class Workload:
     claim: RegistrationClaim
     """Identifies the workload's endpoints."""
     spans: SpanSource = NO_SOURCE
-    """What its spans tell about it."""
+    """The workload's properties in its spans."""
 
 
 @attrs.frozen(cache_hash=True)

@@ -182,7 +182,7 @@ class _LoneShard:
     tokens: frozenset[str]
     """The domains that the hosts want (``HostCandidate.tokens``)."""
     contested: frozenset[str]
-    """Those that two hosts of the shard want."""
+    """The tokens that two hosts of the shard want."""
 
 
 @derived
