@@ -66,7 +66,7 @@ def pool() -> Mapping[tuple[str, ...], Item]:
     """Objects of many scenarios together."""
     found: dict[tuple[str, ...], Item] = {}
     for scenario in golden.scenarios()[::3] + [name for name, _ in RESIDENTS]:
-        found |= golden.load(scenario).held(SOURCE)
+        found |= golden.load(scenario).items_of(SOURCE)
     return found
 
 

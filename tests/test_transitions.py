@@ -28,7 +28,7 @@ Mesh = Mapping[tuple[str, ...], Item]
 
 @cache
 def items_of(scenario: str) -> Mesh:
-    return golden.load(scenario).held(SOURCE)
+    return golden.load(scenario).items_of(SOURCE)
 
 
 @cache
