@@ -26,8 +26,7 @@ from mesh_pilot.rpc.admission import Admission
 from mesh_pilot.rpc.budget import EnhanceYourCalm, FrameBudget
 from mesh_pilot.rpc.http2 import GrpcH2Connection
 from mesh_pilot.rpc.inbox import Inbox
-from mesh_pilot.rpc.occasional import Occasional
-from mesh_pilot.rpc.token_bucket import TokenBucket
+from mesh_pilot.rpc.rate_limits import TokenBucket
 
 HEADERS = [(":method", "POST"), (":scheme", "http"), (":path", "/a/B"), (":authority", "x")]
 
@@ -217,12 +216,6 @@ async def test_a_stream_is_admitted_without_a_checkpoint_where_there_is_no_crowd
         scope.cancel()
         await admission.stream(trio.Lock())
     assert not scope.cancelled_caught
-
-
-def test_occasional_events_are_counted() -> None:
-    occasional = Occasional(every_seconds=10)
-    assert [occasional.due("cut", now) for now in (0.0, 1.0, 9.0, 10.0, 11.0)] == [0, None, None, 2, None]
-    assert occasional.due("refused", 11.0) == 0
 
 
 def test_a_message_in_pieces_of_a_few_bytes_takes_the_room_of_its_bytes() -> None:

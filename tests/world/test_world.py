@@ -381,3 +381,11 @@ def test_accounts_of_a_registry_follow_the_trust_domain_of_the_mesh() -> None:
     mesh.trust_domain = "example.com"
     world.apply([Upsert("mesh", MeshConfigValue(mesh))])
     assert [e.service_account for e in world.view.endpoints(WEB)] == ["spiffe://example.com/ns/shop/sa/web", whole]
+
+
+@pytest.mark.parametrize("kind", ["VirtualService", "DestinationRule", "ServiceEntry", "WorkloadEntry"])
+def test_kinds_with_indexes_of_their_own_are_not_listed_as_if_there_were_none(kind: str) -> None:
+    view = World().view
+    for read in (lambda: view.all_configs(kind), lambda: view.configs(kind, "shop")):
+        with pytest.raises(ValueError, match=kind):
+            read()

@@ -20,7 +20,7 @@ from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.responses import Json, html, json_response, text
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.xds.limits import LogLimiter
+from mesh_pilot.rpc.rate_limits import LogLimiter
 
 log = structlog.get_logger(scope="ops")
 

@@ -14,7 +14,7 @@ import structlog
 import trio
 
 from mesh_pilot.ops.http_connection import App, HttpConnection, HttpCounts, HttpLimits
-from mesh_pilot.xds.limits import LogLimiter
+from mesh_pilot.rpc.rate_limits import LogLimiter
 
 log = structlog.get_logger(scope="ops")
 

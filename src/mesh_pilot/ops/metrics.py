@@ -27,10 +27,10 @@ from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPE
 from mesh_pilot.ops.reports import conflict_counts, patch_counts
 from mesh_pilot.ops.responses import printable
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.sources.base import Staleness
 from mesh_pilot.sources.mcp.statistics import SIZE_BOUNDS, McpSourceStatistics, SinkServerStatistics
 from mesh_pilot.sources.supervisor import SupervisorStatistics
-from mesh_pilot.xds.limits import LogLimiter
 from mesh_pilot.xds.messages import Phase
 from mesh_pilot.xds.status import Durations
 

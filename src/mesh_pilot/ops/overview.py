@@ -15,7 +15,7 @@ from mesh_pilot.ops import proxy_pages, reports, world_pages
 from mesh_pilot.ops.page import Cell, bad, described_links, line, links, page, table
 from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
-from mesh_pilot.xds.limits import LogLimiter
+from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.xds.messages import Phase
 
 log = structlog.get_logger(scope="ops")

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from mesh_pilot.rpc.limits import Limits
-from mesh_pilot.rpc.token_bucket import TokenBucket
+from mesh_pilot.rpc.rate_limits import TokenBucket
 
 __all__ = ["FIRST_WORK", "SLICE_WORK", "Admission", "PacedListener"]
 

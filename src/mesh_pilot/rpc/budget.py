@@ -14,7 +14,7 @@ from enum import IntEnum
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError
 
-from mesh_pilot.rpc.token_bucket import TokenBucket
+from mesh_pilot.rpc.rate_limits import TokenBucket
 
 __all__ = ["EnhanceYourCalm", "FrameBudget", "FrameKind", "price"]
 

@@ -16,7 +16,7 @@ from mesh_pilot.rpc.connection import ServerConnection
 from mesh_pilot.rpc.errors import TlsError
 from mesh_pilot.rpc.limits import SERVER_LIMITS, Limits
 from mesh_pilot.rpc.net import address_of, release_socket
-from mesh_pilot.rpc.occasional import Occasional
+from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.rpc.server_stream import Peer
 from mesh_pilot.rpc.statistics import ConnectionStatistics, ServerStatistics
 from mesh_pilot.rpc.tls import TlsSession, TlsSource, handshake
@@ -28,6 +28,9 @@ log = structlog.get_logger(scope="rpc")
 _CUT_GRACE_SECONDS = 1.0
 """Time for streams cut by a drain to send their status."""
 
+
+_LOG_SECONDS = 10.0
+"""Seconds between log lines about connections that end for the same reason."""
 
 NOT_GRPC = "this port speaks gRPC, which is HTTP/2"
 """The default answer to an HTTP/1.1 client."""
@@ -78,7 +81,7 @@ class Server:
         self._limits = limits
         self._not_grpc = not_grpc
         self._admission = Admission(limits)
-        self._logged = Occasional()
+        self._logged = LogLimiter(seconds=_LOG_SECONDS)
         self.addresses: list[str] = [address_of(listener.socket) for listener in listeners]
         """Where the server listens, with the actual ports."""
         self._connections: set[ServerConnection] = set()
@@ -171,7 +174,7 @@ class Server:
 
     def _log_some(self, event: str, peer: Peer, reason: str, *, kind: str) -> None:
         """Log the first event of a kind, then one every ten seconds: a thousand connections may have it at once."""
-        left_out = self._logged.due(kind, trio.current_time())
+        left_out = self._logged.admit(kind, trio.current_time())
         if left_out is not None:
             log.info(event, peer=peer.address, reason=reason, **({"more_since_last": left_out} if left_out else {}))
 

@@ -10,6 +10,8 @@ from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.indexes import Indexes, ServiceEndpoints, VirtualServiceMeta
 from mesh_pilot.world.names import full_gateway, registration_key
 
+_INDEXED_KINDS = frozenset({"VirtualService", "DestinationRule", "ServiceEntry", "WorkloadEntry"})
+
 
 class View:
     """Tracked reads of the World. Translators get a view and their key, and nothing else.
@@ -44,13 +46,15 @@ class View:
     def configs(self, kind: str, namespace: str) -> tuple[Config, ...]:
         """The configs of a kind in a namespace, oldest first.
 
-        Not for VirtualService, DestinationRule, ServiceEntry and WorkloadEntry, which have other indexes, because there
-        are many of them.
+        Raises ValueError for VirtualService, DestinationRule, ServiceEntry and WorkloadEntry: there are many of them, so
+        they have indexes of their own.
         """
+        _check_listed(kind)
         return self._indexes.configs_in.read((kind, namespace))
 
     def all_configs(self, kind: str) -> tuple[Config, ...]:
-        """The configs of a kind in the mesh, oldest first; with the same exceptions as ``configs``."""
+        """The configs of a kind in the mesh, oldest first. Raises ValueError as ``configs`` does."""
+        _check_listed(kind)
         return self._indexes.configs_of.read(kind)
 
     def virtual_services(self, gateway: str) -> tuple[VirtualServiceMeta, ...]:
@@ -136,3 +140,8 @@ class View:
 @derived
 def _root_namespace(view: View) -> str:
     return view.mesh().root_namespace
+
+
+def _check_listed(kind: str) -> None:
+    if kind in _INDEXED_KINDS:
+        raise ValueError(f"{kind} has an index of its own")

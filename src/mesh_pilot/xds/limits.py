@@ -1,52 +1,12 @@
-"""Limits on log lines and on the scopes that a peer can make us generate resources for. No clock and no I/O."""
+"""The limit on the scopes that a peer can make us generate resources for. No clock and no I/O."""
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Hashable
 
 from mesh_pilot.model.bounds import Bounds, check
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.rpc.token_bucket import TokenBucket
-
-MAX_SUBJECTS = 10_000
-"""Subjects of log lines that are remembered; for others a line is written as if it were the first."""
-
-
-class LogLimiter:
-    """Admits the first line about a subject, then one in ``seconds``, and only so many lines about all subjects.
-
-    Mutable state: for each subject, least recently written first, when its last line was written and how many were
-    suppressed since; how many lines of all there may still be; the total of suppressed lines.
-    """
-
-    def __init__(self, *, seconds: float = 60.0, rate: float = 10.0, burst: float = 200.0) -> None:
-        """``rate`` and ``burst`` bound the lines of all subjects together, per second and at once."""
-        self._seconds = seconds
-        self._all = TokenBucket(rate, burst)
-        self._written: OrderedDict[Hashable, float] = OrderedDict()
-        self._suppressed: dict[Hashable, int] = {}
-        self.suppressed = 0
-        """Lines suppressed since the start."""
-
-    def __repr__(self) -> str:
-        return f"<LogLimiter {len(self._written)} subjects, {self.suppressed} suppressed>"
-
-    def admit(self, subject: Hashable, now: float) -> int | None:
-        """The number of lines about a subject suppressed since the last one; None to suppress this one too."""
-        written = self._written.get(subject)
-        is_due = written is None or now >= written + self._seconds
-        if not is_due or not self._all.take(1, now):
-            self.suppressed += 1
-            if written is not None:
-                self._suppressed[subject] = self._suppressed.get(subject, 0) + 1
-            return None
-        self._written[subject] = now
-        self._written.move_to_end(subject)
-        if len(self._written) > MAX_SUBJECTS:
-            oldest, _ = self._written.popitem(last=False)
-            self._suppressed.pop(oldest, None)
-        return self._suppressed.pop(subject, 0)
 
 
 class PeerScopes:

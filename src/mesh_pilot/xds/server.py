@@ -23,11 +23,11 @@ from mesh_pilot.model.bounds import BoundError, check, check_labels
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, Servable, ServerStream, Status
-from mesh_pilot.rpc.token_bucket import TokenBucket
+from mesh_pilot.rpc.rate_limits import LogLimiter, TokenBucket
 from mesh_pilot.security.authentication import AuthenticationError
 from mesh_pilot.xds.decode import Decoder
 from mesh_pilot.xds.encode import Encoder, EncoderStatistics
-from mesh_pilot.xds.limits import LogLimiter, PeerScopes, host_of
+from mesh_pilot.xds.limits import PeerScopes, host_of
 from mesh_pilot.xds.messages import Code, StreamError, Variant
 from mesh_pilot.xds.resources import Catalog
 from mesh_pilot.xds.session import DEFAULT_OPTIONS, MAX_REASON_LOGGED, Call, Session, XdsOptions, stream_error

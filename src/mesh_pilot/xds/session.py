@@ -21,10 +21,9 @@ from mesh_pilot.model.bounds import DEFAULT_BOUNDS, BoundError, Bounds
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.rpc import StreamTerminatedError
-from mesh_pilot.rpc.token_bucket import TokenBucket
+from mesh_pilot.rpc.rate_limits import LogLimiter, TokenBucket
 from mesh_pilot.xds.decode import Decoder
 from mesh_pilot.xds.encode import Encoder
-from mesh_pilot.xds.limits import LogLimiter
 from mesh_pilot.xds.messages import Code, Nack, Request, Response, StreamError, Variant
 from mesh_pilot.xds.resources import Catalog
 from mesh_pilot.xds.status import Connection, StatusRegistry

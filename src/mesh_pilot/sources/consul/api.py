@@ -34,7 +34,6 @@ _INDEX_DIGITS = 20
 """Of the largest index that there can be."""
 
 T = TypeVar("T")
-Json = Mapping[str, object]
 Parameter = tuple[str, object]
 
 

@@ -12,14 +12,11 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import httpx
-import structlog
 import trio
 
 from mesh_pilot.config.kinds import Kind
 from mesh_pilot.sources.base import Backoff
 from mesh_pilot.sources.kubernetes.access import Access, KubernetesError
-
-log = structlog.get_logger(scope="sources")
 
 Object = Mapping[str, Any]
 """An object of Kubernetes, as decoded JSON."""
