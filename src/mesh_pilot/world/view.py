@@ -46,8 +46,8 @@ class View:
     def configs(self, kind: str, namespace: str) -> tuple[Config, ...]:
         """The configs of a kind in a namespace, oldest first.
 
-        Raises ValueError for VirtualService, DestinationRule, ServiceEntry and WorkloadEntry: there are many of them, so
-        they have indexes of their own.
+        Raises ValueError for VirtualService, DestinationRule, ServiceEntry and WorkloadEntry, which have indexes of
+        their own, because there are many of them.
         """
         _check_listed(kind)
         return self._indexes.configs_in.read((kind, namespace))
