@@ -81,6 +81,15 @@ def test_no_identifier_uses_a_retired_word(path: Path) -> None:
     assert not found, "the field's terms"
 
 
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_docstrings_begin_with_the_thing(path: Path) -> None:
+    """Noun first: not "What a proxy has", but "The resources of a proxy"."""
+    texts = [node.value.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+             and isinstance(node.value.value, str)]  # fmt: skip
+    assert [text for text in texts if text.lstrip().partition(" ")[0] in {"What", "Who", "Those", "Whatever"}] == []
+
+
 def words(name: str) -> list[str]:
     """The words of a snake_case or CamelCase name."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]

@@ -58,7 +58,7 @@ class GrpcH2Connection(H2Connection):
         """Of the header block that has begun."""
 
     def receive_data(self, data: bytes | bytearray) -> list[h2.events.Event]:  # type: ignore[override]
-        """What the peer's bytes mean. Raises ProtocolError."""
+        """The events in the peer's bytes. Raises ProtocolError."""
         self.feed(data)
         events, _ = self.take_in(None, 0.0)
         return events
@@ -73,7 +73,7 @@ class GrpcH2Connection(H2Connection):
             self._waiting = bytearray(self._waiting) + data
 
     def take_in(self, work: float | None, now: float) -> tuple[list[h2.events.Event], bool]:
-        """What frames mean, up to ``work`` units of about 20 µs or all; and whether there are more.
+        """The events of frames, up to ``work`` units of about 20 µs (None: all), and whether frames are left.
 
         ``now`` is the time by which the budget counts. Raises ProtocolError, EnhanceYourCalm among them.
         """
@@ -194,7 +194,7 @@ class GrpcH2Connection(H2Connection):
 
 
 def _frame_end(data: bytes | bytearray, at: int) -> int:
-    """Where a frame ends that begins here; beyond the data where its size is not known yet."""
+    """The end of the frame that begins here; beyond the data if its size is not known yet."""
     if len(data) < at + _HEADER:
         return len(data) + 1
     return at + _HEADER + int.from_bytes(data[at : at + 3], "big")

@@ -39,7 +39,7 @@ def all_shards(bits: int) -> range:
 
 
 def subshards(shard: int, bits: int) -> range:
-    """Those of ``1 << bits`` shards that a larger one consists of."""
+    """The shards, of ``1 << bits``, that a larger one consists of."""
     shift = bits + 1 - shard.bit_length()
     return range(shard << shift, (shard + 1) << shift)
 

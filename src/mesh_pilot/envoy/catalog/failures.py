@@ -48,11 +48,11 @@ class StandingFailure:
 
 
 class FailingSet(Protocol):
-    """What of a live set is of interest here."""
+    """The part of a resource set that ``Failures`` reads."""
 
     @property
     def is_plan(self) -> bool:
-        """Whether all its readers have all that is in it."""
+        """True if every reader has all resources of the set."""
 
     def failures(self) -> Mapping[Hashable, Failure]: ...
 
@@ -60,11 +60,11 @@ class FailingSet(Protocol):
 
 
 class Failures:
-    """All failures of a catalog's sets. State: how many there were, and the sets that may have some."""
+    """All failures of a catalog's sets. State: the total, and the sets that may have failures."""
 
     def __init__(self) -> None:
         self.total: Counter[str] = Counter()
-        """Failures since the start, by type URL; one that lasts counts once."""
+        """Failures since the start, by type URL; each counts once, however long it lasts."""
         self._sets: WeakSet[FailingSet] = WeakSet()
 
     def note(self, failing: FailingSet, failure: Failure) -> None:
@@ -72,7 +72,7 @@ class Failures:
         self._sets.add(failing)
 
     def standing(self) -> Iterator[tuple[FailingSet, Failure]]:
-        """Those of sets that somebody reads. Costs what fails, not what there is."""
+        """The failures of sets that have readers. Costs the number of failures, not of resources."""
         for failing in list(self._sets):
             if not failing.failures():
                 self._sets.discard(failing)
@@ -84,7 +84,7 @@ class Failures:
 def failure_of(
     error: Exception, type_url: str, resource: str, *, stays: bool, is_plan: bool = False, configs: tuple[str, ...] = ()
 ) -> Failure:
-    """What is to be known of an exception that a derived value raised."""
+    """The failure for an exception that a derived value raised."""
     return Failure(
         type_url=type_url,
         resource=resource,

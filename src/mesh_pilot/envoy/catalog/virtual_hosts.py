@@ -12,7 +12,7 @@ from mesh_pilot.world import View
 
 @derived
 def sidecar_hosts(view: View, scope: OutboundScope, table: str) -> PlanShards:
-    """Those of a sidecar's table; none if the table contains its virtual hosts, or no sidecar has such a table."""
+    """A table's virtual hosts for a sidecar; none if the table contains them, or is no table of sidecars."""
     parsed = parse_table(table)
     if parsed is None or parsed.sniffed:
         return ()
@@ -27,7 +27,7 @@ def _shard_plan(view: View, table: str, shard: TableShard) -> Plan:
 
 @derived
 def gateway_hosts(_: View, workload: Workload, table: str) -> PlanShards:
-    """Those of a router's table; none if no server has such a table."""
+    """The virtual hosts of a router's table; none if no server has such a table."""
     return (_gateway_plan.query(workload, table),)
 
 

@@ -57,7 +57,7 @@ class HostCandidate:
     """True if the host is also meant by requests that name no port."""
     names: tuple[str, ...]
     short: tuple[str, ...]
-    """Those of the names that are short forms."""
+    """The names that are short forms."""
     routes: RouteSource
     configs: tuple[ConfigKey, ...]
     is_service: bool

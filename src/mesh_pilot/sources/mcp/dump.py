@@ -39,9 +39,9 @@ class CollectionDump:
     collections: Mapping[str, tuple[McpResource, ...]]
     """The answered ones, including empty ones."""
     unanswered: tuple[str, ...]
-    """Those without an answer in time."""
+    """Collections not answered in time."""
     not_offered: tuple[str, ...]
-    """Those that the server said it lacks."""
+    """Collections that the server does not have."""
 
 
 async def read_once(
