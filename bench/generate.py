@@ -133,10 +133,10 @@ def _everything(catalog: WorldCatalog, router: bool, number: int) -> tuple[int, 
     resources = catalog.open(_proxy(router, number))
     bodies = []
     for whole, type_url in ((CLUSTER, ENDPOINT), (LISTENER, ROUTE)):
-        held, followers = resources.set(whole), resources.set(type_url)
-        assert held is not None and followers is not None
+        referrers, followers = resources.set(whole), resources.set(type_url)
+        assert referrers is not None and followers is not None
         names: dict[str, None] = {}
-        for resource in held.all().values():
+        for resource in referrers.snapshot().entries.values():
             bodies.append(resource.body)
             if whole == CLUSTER:
                 names[endpoints_name(resource.body)] = None
