@@ -7,7 +7,6 @@ from collections.abc import Mapping
 import attrs
 
 from mesh_pilot.envoy.catalog.on_demand import cluster_on_demand, needed_cluster_plans
-from mesh_pilot.envoy.catalog.virtual_hosts import gateway_hosts, sidecar_hosts
 from mesh_pilot.envoy.clusters import inbound as inbound_clusters
 from mesh_pilot.envoy.clusters import outbound as clusters
 from mesh_pilot.envoy.endpoints import assignments as endpoints
@@ -23,16 +22,18 @@ from mesh_pilot.envoy.envoy_filter.plans import (
 )
 from mesh_pilot.envoy.envoy_filter.resources import PatchTask, patched_table, unwrap_by_name
 from mesh_pilot.envoy.gateway.listeners import gateway_listeners
-from mesh_pilot.envoy.gateway.routes import gateway_route
+from mesh_pilot.envoy.gateway.routes import gateway_route, gateway_table_hosts
 from mesh_pilot.envoy.grpc.clusters import grpc_assignment, grpc_cluster
 from mesh_pilot.envoy.grpc.listeners import client_listener, server_listener
 from mesh_pilot.envoy.grpc.routes import grpc_route_table
 from mesh_pilot.envoy.listeners import inbound as inbound_listeners
 from mesh_pilot.envoy.listeners import outbound as listeners
 from mesh_pilot.envoy.routes import tables as routes
+from mesh_pilot.envoy.routes.virtual_host import catch_all_plan, host_plan
 from mesh_pilot.envoy.tls.secrets import workload_secret
 from mesh_pilot.incremental import NAME, ByName, Query, by_name, derived
-from mesh_pilot.mesh.proxy.scope import PlanShards, ProxyKeys, single_shard
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyKeys, Workload, single_shard
+from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableShard, parse_table, shard_hosts, table_shards
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, ROUTE, SECRET, Resource
 from mesh_pilot.world import View
@@ -148,3 +149,29 @@ def _tables_task(target: ProxyKeys) -> PatchTask:
     router = target.scope.type is NodeType.ROUTER
     context = Context.GATEWAY if router else Context.SIDECAR_OUTBOUND
     return PatchTask(target.filters, context, target.workload if router else None)
+
+
+@derived
+def sidecar_hosts(view: View, scope: OutboundScope, table: str) -> PlanShards:
+    """A table's virtual hosts for a sidecar; none if the table contains them, or is no table of sidecars."""
+    parsed = parse_table(table)
+    if parsed is None or parsed.sniffed:
+        return ()
+    shards = (_shard_plan.query(table, shard) for shard in table_shards(view, scope, parsed))
+    return (*shards, catch_all_plan.query(table, scope.sidecar))
+
+
+@derived
+def _shard_plan(view: View, table: str, shard: TableShard) -> Plan:
+    return host_plan(table, shard_hosts(view, shard))
+
+
+@derived
+def gateway_hosts(_: View, workload: Workload, table: str) -> PlanShards:
+    """The virtual hosts of a router's table; none if no server has such a table."""
+    return (_gateway_plan.query(workload, table),)
+
+
+@derived
+def _gateway_plan(view: View, workload: Workload, table: str) -> Plan:
+    return host_plan(table, gateway_table_hosts(view, workload, table))

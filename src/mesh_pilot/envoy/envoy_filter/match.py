@@ -10,7 +10,7 @@ from envoy.config.route.v3 import route_components_pb2
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Context, Patch
 from mesh_pilot.envoy.filters import HTTP_FILTERS
-from mesh_pilot.envoy.listeners.inbound_chains import VIRTUAL_INBOUND
+from mesh_pilot.envoy.listeners.inbound import VIRTUAL_INBOUND
 from mesh_pilot.envoy.listeners.outbound import VIRTUAL_OUTBOUND
 from mesh_pilot.mesh.gateway_servers import TargetPorts
 from mesh_pilot.mesh.names import Direction, parse_cluster

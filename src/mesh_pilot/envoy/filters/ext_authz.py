@@ -39,10 +39,10 @@ from mesh_pilot.envoy.filters.rbac.policies import (
 from mesh_pilot.envoy.filters.rbac.rules import MATCHES_ALL, EnforcementPoint
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.extension_providers import extension_provider, provider_cluster
 from mesh_pilot.mesh.names import HTTP_RBAC, outbound_sni
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.selection import Labels
+from mesh_pilot.mesh.telemetry import extension_provider, provider_cluster
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View

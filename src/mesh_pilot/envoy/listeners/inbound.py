@@ -1,27 +1,243 @@
-"""A sidecar's inbound listeners: ``virtualInbound`` for captured connections, and those of ports without capture.
+"""Inbound listeners, and their filter chains: the connections that a port accepts, by protocol and mTLS mode.
 
-Listeners depend on ``InboundSettings``, never on the workload, so that its replicas share them.
+A client's proxy declares mesh mTLS, and HTTP inside it, by ALPN; an inspector detects plaintext HTTP; the rest is TCP.
+Rules: Istio's PeerAuthentication and protocol selection documents; matches as in Pilot (goldens ``sec-peer-auth``,
+``svc-sniffing``).
 """
 
 from __future__ import annotations
 
-from envoy.config.core.v3 import base_pb2
-from envoy.config.listener.v3.listener_pb2 import Listener
+from enum import Enum, auto
 
-from mesh_pilot.envoy.core.protobuf import address, boolean
-from mesh_pilot.envoy.listeners.filter_chains import balance_exactly, black_hole_chain, context_listener
-from mesh_pilot.envoy.listeners.inbound_chains import (
-    VIRTUAL_INBOUND,
-    passthrough_chains,
-    port_chains,
+import attrs
+from envoy.config.core.v3 import base_pb2
+from envoy.config.listener.v3.listener_components_pb2 import Filter
+from envoy.config.listener.v3.listener_pb2 import Listener
+from envoy.config.route.v3 import route_components_pb2, route_pb2
+
+from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.envoy.core.protobuf import address, boolean, encode
+from mesh_pilot.envoy.filters.tcp import tcp_filters
+from mesh_pilot.envoy.listeners.filter_chains import (
+    MESH_ALPNS,
+    MESH_HTTP_ALPN,
+    MESH_TCP_ALPN,
+    PLAINTEXT_HTTP,
+    RAW_BUFFER,
+    TLS_TRANSPORT,
+    ChainMatch,
+    EncodedChain,
+    balance_exactly,
+    black_hole_chain,
+    context_listener,
+    filter_chain,
 )
+from mesh_pilot.envoy.listeners.hcm import HcmSettings, hcm_filter
 from mesh_pilot.envoy.listeners.inspectors import inbound_filters, set_detection_timeout
+from mesh_pilot.envoy.routes.build import default_route
+from mesh_pilot.envoy.tls.downstream import downstream_tls, mesh_server_socket
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.inbound import InboundPort, InboundSettings, inbound_ports, inbound_settings
+from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound
+from mesh_pilot.mesh.peer_authentication import PeerMode
 from mesh_pilot.mesh.proxy.scope import Plan, ResourceQuery, Workload
+from mesh_pilot.mesh.virtual_services.l4 import TcpTarget
+from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
+
+VIRTUAL_INBOUND = "virtualInbound"
+
+
+class _Payload(Enum):
+    """The kind of protocol that a port carries."""
+
+    HTTP = auto()
+    TCP = auto()
+    SNIFFED = auto()
+    """Undeclared: HTTP is detected."""
+
+
+@attrs.frozen
+class _Connection:
+    """A kind of connection that a port accepts."""
+
+    transport: str
+    alpn: tuple[str, ...]
+    mesh_tls: bool
+    """Mesh mTLS, which the proxy terminates."""
+    http: bool
+
+
+_MTLS_HTTP = _Connection(TLS_TRANSPORT, (), mesh_tls=True, http=True)
+_MTLS_TCP = _Connection(TLS_TRANSPORT, (), mesh_tls=True, http=False)
+_MESH_ALPN_HTTP = _Connection(TLS_TRANSPORT, MESH_ALPNS, mesh_tls=True, http=True)
+_MESH_ALPN_TCP = _Connection(TLS_TRANSPORT, MESH_ALPNS, mesh_tls=True, http=False)
+_DECLARED_HTTP = _Connection(TLS_TRANSPORT, MESH_HTTP_ALPN, mesh_tls=True, http=True)
+_DECLARED_TCP = _Connection(TLS_TRANSPORT, MESH_TCP_ALPN, mesh_tls=True, http=False)
+_APPLICATION_TLS = _Connection(TLS_TRANSPORT, (), mesh_tls=False, http=False)
+"""TLS that the application terminates."""
+_PLAINTEXT_HTTP = _Connection(RAW_BUFFER, (), mesh_tls=False, http=True)
+_SNIFFED_HTTP = _Connection(RAW_BUFFER, PLAINTEXT_HTTP, mesh_tls=False, http=True)
+_PLAINTEXT_TCP = _Connection(RAW_BUFFER, (), mesh_tls=False, http=False)
+
+_ACCEPTED: dict[tuple[_Payload, PeerMode], tuple[_Connection, ...]] = {
+    (_Payload.HTTP, PeerMode.STRICT): (_MTLS_HTTP,),
+    (_Payload.HTTP, PeerMode.PERMISSIVE): (_MESH_ALPN_HTTP, _PLAINTEXT_HTTP),
+    (_Payload.HTTP, PeerMode.DISABLE): (_PLAINTEXT_HTTP,),
+    (_Payload.TCP, PeerMode.STRICT): (_MTLS_TCP,),
+    (_Payload.TCP, PeerMode.PERMISSIVE): (_MESH_ALPN_TCP, _APPLICATION_TLS, _PLAINTEXT_TCP),
+    (_Payload.TCP, PeerMode.DISABLE): (_PLAINTEXT_TCP,),
+    (_Payload.SNIFFED, PeerMode.STRICT): (_DECLARED_HTTP, _MTLS_TCP),
+    (_Payload.SNIFFED, PeerMode.PERMISSIVE): (
+        _DECLARED_HTTP,
+        _SNIFFED_HTTP,
+        _DECLARED_TCP,
+        _PLAINTEXT_TCP,
+        _APPLICATION_TLS,
+    ),
+    (_Payload.SNIFFED, PeerMode.DISABLE): (_SNIFFED_HTTP, _PLAINTEXT_TCP),
+}
+
+
+_INSIDE_TLS = {Protocol.HTTPS: Protocol.HTTP, Protocol.TLS: Protocol.TCP}
+"""The protocol inside a port's TLS, once the proxy has terminated it."""
+
+
+@attrs.frozen(cache_hash=True)
+class _ChainSettings:
+    """All that the chains of a port have in common."""
+
+    cluster: str
+    protocol: Protocol
+    mode: PeerMode
+    http_name: str
+    """Name of its HTTP chains."""
+    tcp_name: str
+    http_stats: str
+    tcp_stats: str
+    host: str
+    service_port: int
+    port: int = 0
+    """The connection's destination port; 0: any."""
+    cidrs: tuple[str, ...] = ()
+    config: ConfigKey | None = None
+
+
+@derived
+def port_chains(view: View, settings: InboundSettings, port: InboundPort) -> tuple[EncodedChain, ...]:
+    """The chains of one port.
+
+    The TLS settings of an ingress listener apply only where mesh mTLS is off: a port cannot terminate both.
+    """
+    mode = settings.modes.at(port.number)
+    server_tls = _ingress_tls(view, port.ingress) if port.ingress and mode is PeerMode.DISABLE else None
+    chain = _ChainSettings(
+        cluster=inbound(port.number),
+        protocol=_INSIDE_TLS.get(port.protocol, port.protocol) if server_tls else port.protocol,
+        mode=mode,
+        http_name=port.name,
+        tcp_name=port.name,
+        http_stats=f"inbound_{port.name}",  # Istio applies inboundClusterStatName to TCP only
+        tcp_stats=port.stat_name or inbound(port.number),
+        host=port.host,
+        service_port=port.service_port,
+        port=port.number,
+        config=port.config,
+    )
+    if server_tls is None:
+        return _chains(view, settings, chain)
+    http = _payload(chain.protocol) is _Payload.HTTP
+    return (
+        filter_chain(
+            ChainMatch(port=port.number, transport=TLS_TRANSPORT),
+            _filters(view, settings, chain, http),
+            name=port.name,
+            transport_socket=downstream_tls(view, server_tls),
+            host=port.host,
+            configs=(port.config,) if port.config else (),
+        ),
+    )
+
+
+@derived
+def passthrough_chains(view: View, settings: InboundSettings, mode_ports: tuple[int, ...]) -> tuple[EncodedChain, ...]:
+    """The chains for ports that no service declares; ``mode_ports`` are those of them with their own mTLS mode."""
+    chains: list[EncodedChain] = []
+    families = ((settings.ipv4, INBOUND_PASSTHROUGH_V4, "0.0.0.0/0"), (settings.ipv6, INBOUND_PASSTHROUGH_V6, "::/0"))
+    for enabled, cluster, cidr in families:
+        for port in (0, *mode_ports) if enabled else ():
+            chain = _ChainSettings(
+                cluster=cluster,
+                protocol=Protocol.AUTO,
+                mode=settings.modes.at(port) if port else settings.modes.default,
+                http_name=f"{VIRTUAL_INBOUND}-catchall-http",
+                tcp_name=VIRTUAL_INBOUND,
+                http_stats=cluster,
+                tcp_stats=cluster,
+                host="",
+                service_port=0,
+                port=port,
+                cidrs=(cidr,),
+            )
+            chains += _chains(view, settings, chain)
+    return tuple(chains)
+
+
+def _chains(view: View, settings: InboundSettings, chain: _ChainSettings) -> tuple[EncodedChain, ...]:
+    accepted = _ACCEPTED[_payload(chain.protocol), chain.mode]
+    return tuple(
+        filter_chain(
+            ChainMatch(cidrs=chain.cidrs, port=chain.port, protocols=connection.alpn, transport=connection.transport),
+            _filters(view, settings, chain, connection.http),
+            name=chain.http_name if connection.http else chain.tcp_name,
+            transport_socket=mesh_server_socket(view, settings.identity) if connection.mesh_tls else None,
+            host=chain.host,
+            configs=(chain.config,) if chain.config else (),
+        )
+        for connection in accepted
+    )
+
+
+@derived
+def _ingress_tls(view: View, ingress: tuple[ConfigKey, int]) -> api.ServerTlsSettings | None:
+    key, index = ingress
+    config = view.config(key)
+    listeners: list[api.IstioIngressListener] = config.spec.ingress if config else []
+    return listeners[index].tls if index < len(listeners) else None
+
+
+def _payload(protocol: Protocol) -> _Payload:
+    if protocol.is_http:
+        return _Payload.HTTP
+    return _Payload.TCP if protocol.is_tcp else _Payload.SNIFFED
+
+
+def _filters(view: View, settings: InboundSettings, chain: _ChainSettings, http: bool) -> list[Filter]:
+    if not http:
+        target = TcpTarget(chain.tcp_stats, ((chain.cluster, 1),), idle_timeout=settings.idle_timeout)
+        return tcp_filters(view, settings.context, target, chain.protocol)
+    hcm = HcmSettings(
+        settings.context,
+        chain.http_stats,
+        routes=_inline_routes(chain.cluster, chain.host, chain.service_port),
+        protocol=chain.protocol if chain.protocol.is_http else Protocol.HTTP,
+    )
+    return [hcm_filter(view, hcm)]
+
+
+def _inline_routes(cluster: str, host: str, service_port: int) -> bytes:
+    """An encoded RouteConfiguration that sends everything to the application's port.
+
+    It is inline in the listener, for it cannot change without it. It sets no timeouts: those are the client's.
+    """
+    route = default_route(cluster, f"{host}:{service_port}/*")
+    virtual_host = route_components_pb2.VirtualHost(name=f"inbound|http|{service_port}", domains=["*"], routes=[route])
+    return encode(
+        route_pb2.RouteConfiguration(name=cluster, virtual_hosts=[virtual_host], validate_clusters=boolean(False))
+    )
 
 
 @derived

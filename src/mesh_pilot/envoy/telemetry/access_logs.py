@@ -21,9 +21,8 @@ from mesh_pilot.envoy.core.optional import optional_part
 from mesh_pilot.envoy.core.protobuf import any_of, encode
 from mesh_pilot.envoy.telemetry.loggers import file_log, json_format, provider_log, text_format
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.extension_providers import extension_provider
 from mesh_pilot.mesh.policies import PolicyContext
-from mesh_pilot.mesh.telemetry import is_for_side, provider_names, telemetry_for
+from mesh_pilot.mesh.telemetry import extension_provider, is_for_side, provider_names, telemetry_for
 from mesh_pilot.world.view import View
 
 AccessLogs = tuple[bytes, ...]

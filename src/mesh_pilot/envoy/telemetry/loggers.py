@@ -12,7 +12,7 @@ from google.protobuf import message, struct_pb2
 from mesh_pilot.api.google.protobuf import Struct
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.envoy.core.protobuf import any_of
-from mesh_pilot.mesh.extension_providers import Provider, provider_cluster
+from mesh_pilot.mesh.telemetry import Provider, provider_cluster
 from mesh_pilot.world.view import View
 
 FILE = "envoy.access_loggers.file"

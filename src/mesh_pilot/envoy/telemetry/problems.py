@@ -11,7 +11,7 @@ from mesh_pilot.api.istio.telemetry import v1alpha1 as api
 from mesh_pilot.envoy.telemetry.loggers import LOG_PROVIDER_FIELDS
 from mesh_pilot.envoy.telemetry.tracers import TRACING_PROVIDER_FIELDS
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.extension_providers import Provider, extension_provider, provider_cluster
+from mesh_pilot.mesh.telemetry import Provider, extension_provider, provider_cluster
 from mesh_pilot.model.config import ConfigKey, Problem, Severity
 from mesh_pilot.world.view import View
 

@@ -17,7 +17,7 @@ from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.config.validation.extension_providers import call_header_reason, is_call_timeout
 from mesh_pilot.envoy.core.protobuf import any_of, boolean, duration, encode
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.extension_providers import Provider, extension_provider, provider_cluster
+from mesh_pilot.mesh.telemetry import Provider, extension_provider, provider_cluster
 from mesh_pilot.world.view import View
 
 ZIPKIN_PATH = "/api/v2/spans"
