@@ -14,7 +14,8 @@ import pytest
 import mesh_pilot
 
 ROOT = Path(mesh_pilot.__file__).parent
-ARCHITECTURE = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+REPOSITORY = Path(__file__).parents[1]
+ARCHITECTURE = (REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8")
 MODULES = [path for path in sorted(ROOT.rglob("*.py")) if path.relative_to(ROOT).parts[0] != "api"]
 
 RETIRED = {
@@ -62,7 +63,7 @@ def test_terms_of_the_glossary_are_in_the_code(term: str, code: str) -> None:
     named = re.findall(r"`([^`]+)`", code)
     assert named, f"{term}: the glossary names no code"
     paths = [Path(name) for name in named if "/" in name or name.endswith(".py")]
-    files = [next(p for p in (ROOT / path, ROOT.parents[1] / path) if p.exists()) for path in paths]
+    files = [next(p for p in (ROOT / path, REPOSITORY / path) if p.exists()) for path in paths]
     symbols = {name for name in named if Path(name) not in paths}
     assert symbols <= {name for file in files if file.is_file() for name in definitions(file)}
 
