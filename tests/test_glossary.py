@@ -94,3 +94,10 @@ def test_docstrings_begin_with_the_thing(path: Path) -> None:
 def words(name: str) -> list[str]:
     """The words of a snake_case or CamelCase name."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    named = re.findall(r"`([\w/.-]+(?:\.py|/))`", ARCHITECTURE)
+    assert len(named) > 30
+    places = (ROOT, REPOSITORY, *(ROOT / room for room in ("envoy", "mesh")))
+    assert [name for name in named if "NAME" not in name and not any((p / name).exists() for p in places)] == []

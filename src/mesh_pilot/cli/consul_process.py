@@ -52,7 +52,7 @@ def find_consul() -> Path:
 async def running_consul(folder: Path) -> AsyncIterator[ConsulProcess]:
     """Run an agent for the length of the block, with a leader. Raises ConsulProcessError."""
     binary = find_consul()
-    http, server, lan, wan = _free_ports(4)
+    http, server, lan, wan = free_ports(4)
     ports = {"http": http, "dns": -1, "grpc": -1, "server": server, "serf_lan": lan, "serf_wan": wan}
     config, log = folder / "consul.json", folder / "consul.log"
     config.write_text(json.dumps({"bind_addr": "127.0.0.1", "ports": ports, "disable_update_check": True}))
@@ -86,7 +86,8 @@ async def _is_led(client: httpx.AsyncClient) -> bool:
     return reply.status_code == 200 and "consul" in reply.json()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Different TCP ports of the loopback interface on which nothing listens now."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for sock in sockets:

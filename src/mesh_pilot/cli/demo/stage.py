@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -17,7 +16,7 @@ import trio
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.cli.consul_process import ConsulProcess, running_consul
+from mesh_pilot.cli.consul_process import ConsulProcess, free_ports, running_consul
 from mesh_pilot.cli.demo.traffic import Backend, Door, run_backend
 from mesh_pilot.cli.envoy_bootstrap import DRAIN_FLAGS, EnvoyNode, envoy_bootstrap
 from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
@@ -179,7 +178,7 @@ def copy_sample(folder: Path) -> Sample:
         copytree(original, folder, dirs_exist_ok=True)
     texts = {path: path.read_text(encoding="utf-8") for path in (folder / "config").glob("*.yaml")}
     written = sorted({int(port) for text in texts.values() for port in _PORT.findall(text)})
-    ports = dict(zip(written, _free_ports(len(written)), strict=True))
+    ports = dict(zip(written, free_ports(len(written)), strict=True))
     for path, text in texts.items():
         path.write_text(_PORT.sub(lambda found: str(ports[int(found[0])]), text), encoding="utf-8")
     return Sample(folder, ports)
@@ -187,11 +186,3 @@ def copy_sample(folder: Path) -> Sample:
 
 _PORT = re.compile(r"\b9[01]\d\d\b")
 """Every port of the sample is between 9000 and 9199, and nothing else there looks so."""
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
