@@ -48,9 +48,9 @@ Generators = Mapping[str, tuple[GeneratorKey, ...]]
 def generators_of(target: ProxyKeys) -> Generators:
     """The generators of a proxy's resources, except virtual hosts."""
     if target.scope.grpc:
-        return _grpc_parts(target)
-    parts = _router_parts(target) if target.scope.type is NodeType.ROUTER else _sidecar_parts(target)
-    return _patched(target, parts) if target.filters else parts
+        return _grpc_generators(target)
+    plain = _router_generators(target) if target.scope.type is NodeType.ROUTER else _sidecar_generators(target)
+    return _patched(target, plain) if target.filters else plain
 
 
 def vhds_generator(target: ProxyKeys) -> ByName[PlanShards] | None:
@@ -71,7 +71,7 @@ def _common(target: ProxyKeys) -> dict[str, tuple[GeneratorKey, ...]]:
     }
 
 
-def _router_parts(target: ProxyKeys) -> Generators:
+def _router_generators(target: ProxyKeys) -> Generators:
     scope, workload = target.scope, target.workload
     return {
         **_common(target),
@@ -81,8 +81,8 @@ def _router_parts(target: ProxyKeys) -> Generators:
     }
 
 
-def _sidecar_parts(target: ProxyKeys) -> Generators:
-    """Of clusters and listeners the first part is for outbound, the second for inbound traffic."""
+def _sidecar_generators(target: ProxyKeys) -> Generators:
+    """Of clusters and listeners the first generator is for outbound, the second for inbound traffic."""
     scope, workload = target.scope, target.workload
     inbound: GeneratorKey = (CLUSTER, single_shard.query(inbound_clusters.inbound_clusters.query(workload)))
     outbound: GeneratorKey = (CLUSTER, clusters.cluster_plans.query(scope, target.locality))
@@ -99,7 +99,7 @@ def _sidecar_parts(target: ProxyKeys) -> Generators:
     }
 
 
-def _grpc_parts(target: ProxyKeys) -> Generators:
+def _grpc_generators(target: ProxyKeys) -> Generators:
     """Proxyless gRPC asks for everything by name. It has neither secrets nor extensions from us."""
     scope, workload = target.scope, target.workload
     return {
@@ -118,27 +118,27 @@ def _no_extensions(view: View) -> PlanShards:
     return ()
 
 
-def _patched(target: ProxyKeys, parts: Generators) -> Generators:
-    """The parts with EnvoyFilters over them."""
+def _patched(target: ProxyKeys, plain: Generators) -> Generators:
+    """The generators with EnvoyFilters over them."""
     tables = _tables_task(target)
     main = attrs.evolve(tables, router=None)
     inbound = PatchTask(target.filters, Context.SIDECAR_INBOUND)
 
     def plans(type_url: str, patcher: PlanPatcher) -> tuple[GeneratorKey, ...]:
-        base, *rest = (query for _, query in parts[type_url] if isinstance(query, Query))
+        base, *rest = (query for _, query in plain[type_url] if isinstance(query, Query))
         first = UnpatchedPlan(main, base)
         others = (UnpatchedPlan(inbound, query, target.workload, first) for query in rest)
         patched = (unwrap_plan.query(patcher.query(plan)) for plan in (first, *others))
         return tuple((type_url, single_shard.query(plan)) for plan in patched)
 
     return {
-        **parts,
+        **plain,
         CLUSTER: plans(CLUSTER, patched_clusters),
         LISTENER: plans(LISTENER, patched_listeners),
         EXTENSION: plans(EXTENSION, patched_extensions),
         ROUTE: tuple(
             (ROUTE, by_name(unwrap_by_name.query(by_name(patched_table.query(tables, query, NAME)), NAME)))
-            for _, query in parts[ROUTE]
+            for _, query in plain[ROUTE]
             if isinstance(query, ByName)
         ),
     }
