@@ -14,11 +14,11 @@ REDIRECT: dict[str, Any] = {"hosts": ["a.b"], "http": [{"redirect": {"uri": "/x"
 ANSWER: dict[str, Any] = {"hosts": ["a.b"], "http": [{"directResponse": {"status": 200}}]}
 
 MATCHES = [
-    Rule("http[0].match[0].uri", {"prefix": ""}, {"regex": "("}, "not a regular expression"),
-    Rule("http[0].match[0].uri", {"regex": "/a/[0-9]+"}, {"regex": "a(?=b)"}, "RE2 does not have"),
-    Rule("http[0].match[0].uri", {"regex": "(?i)/a"}, {"regex": r"(a)\1"}, "RE2 does not have"),
-    Rule("http[0].match[0].uri", {"regex": r"a\++"}, {"regex": "a++"}, "RE2 does not have"),
-    Rule("http[0].match[0].uri", {"regex": "a{1,1000}"}, {"regex": "a{1001}"}, "RE2 does not allow"),
+    Rule("http[0].match[0].uri", {"prefix": ""}, {"regex": "("}, "RE2 takes: missing )"),
+    Rule("http[0].match[0].uri", {"regex": "/a/[0-9]+"}, {"regex": "a(?=b)"}, "invalid perl operator: (?="),
+    Rule("http[0].match[0].uri", {"regex": "(?i)/a"}, {"regex": r"(a)\1"}, r"invalid escape sequence: \1"),
+    Rule("http[0].match[0].uri", {"regex": r"a\++"}, {"regex": "a++"}, "bad repetition operator: ++"),
+    Rule("http[0].match[0].uri", {"regex": "a{1,1000}"}, {"regex": "a{1001}"}, "invalid repetition size: {1001}"),
     Rule("http[0].match[0].uri", {"regex": r"[(?=]\pL[[:alpha:]]"}, {"regex": ""}, "must not be empty"),
     Rule(
         "http[0].match[0].uri",
@@ -243,6 +243,27 @@ POLICIES = [
         {"uriRegexRewrite": {"match": "(", "rewrite": "/b"}},
         "not a regular expression",
         "http[0].rewrite.uriRegexRewrite.match",
+    ),
+    Rule(
+        "http[0].rewrite",
+        {"uriRegexRewrite": {"match": "^/a", "rewrite": "/b"}},
+        {"uriRegexRewrite": {"match": "^/a", "rewrite": "/b\n"}},
+        "line break",
+        "http[0].rewrite.uriRegexRewrite.rewrite",
+    ),
+    warns(
+        "http[0].rewrite",
+        {"uriRegexRewrite": {"match": "^/(a)", "rewrite": r"/\1\\"}},
+        {"uriRegexRewrite": {"match": "^/(a)", "rewrite": r"/\2"}},
+        "leaves the path as it is",
+        "http[0].rewrite.uriRegexRewrite.rewrite",
+    ),
+    warns(
+        "http[0].rewrite",
+        {"uriRegexRewrite": {"match": "^/(a)", "rewrite": r"\0"}},
+        {"uriRegexRewrite": {"match": "^/(a)", "rewrite": "/b\\"}},
+        "followed by neither",
+        "http[0].rewrite.uriRegexRewrite.rewrite",
     ),
     Rule(
         "http[0].rewrite",

@@ -93,12 +93,7 @@ OTHERS = [
     (
         "EnvoyFilter",
         {"configPatches": [{"applyTo": "CLUSTER", "patch": {"operation": "REMOVE"}}]},
-        Rule("configPatches[0].match.proxy.proxyVersion", r"^1\.(8|9).*", "(1+)+$", "repeats a group"),
-    ),
-    (
-        "EnvoyFilter",
-        {"configPatches": [{"applyTo": "CLUSTER", "patch": {"operation": "REMOVE"}}]},
-        Rule("configPatches[0].match.proxy.proxyVersion", r"1\.2[0-9]+", ".*.*.*.*.*x", "more than 4 repeats"),
+        Rule("configPatches[0].match.proxy.proxyVersion", r"^1\.(8|9).*", "(1+)+(", "RE2 takes: missing )"),
     ),
 ]
 

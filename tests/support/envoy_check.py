@@ -41,7 +41,7 @@ def complaints(folder: Path, listeners: Iterable[bytes], clusters: Iterable[byte
 
 
 def _bootstrap() -> bootstrap_pb2.Bootstrap:
-    """A node with an ADS server, for the references to it."""
+    """A node with an ADS server, for the references to it, and our limit for regular expressions."""
     bootstrap = bootstrap_pb2.Bootstrap()
     bootstrap.node.id = bootstrap.node.cluster = "check"
     ads = bootstrap.dynamic_resources.ads_config
@@ -53,4 +53,5 @@ def _bootstrap() -> bootstrap_pb2.Bootstrap:
     endpoint = server.load_assignment.endpoints.add().lb_endpoints.add().endpoint
     endpoint.address.socket_address.address = "127.0.0.1"
     endpoint.address.socket_address.port_value = 1
+    bootstrap.layered_runtime.layers.add(name="static").static_layer["re2.max_program_size.error_level"] = 32768
     return bootstrap

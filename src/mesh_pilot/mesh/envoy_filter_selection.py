@@ -6,12 +6,12 @@ the name that sorts first. An edit of a patch's operation or value changes none 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.config.validation.regex import compiled
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.selection import Labels, gateway_names
 from mesh_pilot.model.config import Config, ConfigKey
@@ -20,8 +20,6 @@ from mesh_pilot.world.view import View
 
 MAX_VERSION_LENGTH = 64
 """Characters. A proxy with a longer version matches no ``proxyVersion``."""
-
-_NEVER = re.compile(r"(?!)")
 
 
 @attrs.frozen(cache_hash=True)
@@ -50,11 +48,12 @@ class _PatchCondition:
     """The ``match.proxy`` of a patch."""
 
     patch: int
-    version: re.Pattern[str] | None
+    version: str
+    """A regular expression; empty for any version."""
     metadata: Labels
 
     def matches(self, proxy: FilterSubject) -> bool:
-        if self.version is not None and not _version_matches(self.version, proxy.version):
+        if self.version and not _version_matches(self.version, proxy.version):
             return False
         return self.metadata <= proxy.metadata
 
@@ -114,18 +113,13 @@ def _condition(index: int, match: api.EnvoyFilterEnvoyConfigObjectMatch | None) 
     proxy = match.proxy if match is not None else None
     if proxy is None or not (proxy.proxy_version or proxy.metadata):
         return None
-    version = version_pattern(proxy.proxy_version) or _NEVER if proxy.proxy_version else None
-    return _PatchCondition(index, version, frozenset(proxy.metadata.items()))
+    return _PatchCondition(index, proxy.proxy_version, frozenset(proxy.metadata.items()))
 
 
-def _version_matches(pattern: re.Pattern[str], version: str) -> bool:
-    """True if the pattern matches. Texts longer than any version are not searched: a client may send any text."""
-    return 0 < len(version) <= MAX_VERSION_LENGTH and pattern.search(version) is not None
+def _version_matches(pattern: str, version: str) -> bool:
+    """True if the pattern, unless anchored, is anywhere in the version; a pattern that is none matches nothing.
 
-
-def version_pattern(text: str) -> re.Pattern[str] | None:
-    """A ``proxyVersion``: matches anywhere in the version unless anchored; None if it is no regular expression."""
-    try:
-        return re.compile(text)
-    except re.error:
-        return None
+    Texts longer than any version are not searched: a client may send any text.
+    """
+    regex = compiled(pattern)
+    return regex is not None and 0 < len(version) <= MAX_VERSION_LENGTH and regex.search(version) is not None

@@ -14,7 +14,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import EnvoyFilterApplyTo as Apply
 from mesh_pilot.api.istio.networking.v1alpha3 import EnvoyFilterPatchOperation as Operation
 from mesh_pilot.config.validation.common import check_targets, check_workload_selector
 from mesh_pilot.config.validation.context import Context, check, error, warning
-from mesh_pilot.config.validation.regex import version_regex_reason
+from mesh_pilot.config.validation.regex import regex_reason
 from mesh_pilot.model.config import Problem
 
 HTTP_CONNECTION_MANAGER = "envoy.filters.network.http_connection_manager"
@@ -66,7 +66,7 @@ def _check_patch(path: str, patch: EnvoyFilterEnvoyConfigObjectPatch) -> Iterato
 
 def _check_match(path: str, apply_to: ApplyTo, match: EnvoyFilterEnvoyConfigObjectMatch) -> Iterator[Problem]:
     if match.proxy is not None and match.proxy.proxy_version:
-        yield from check(f"{path}.proxy.proxyVersion", version_regex_reason(match.proxy.proxy_version))
+        yield from check(f"{path}.proxy.proxyVersion", regex_reason(match.proxy.proxy_version))
     given = {
         "listener": match.listener,
         "routeConfiguration": match.route_configuration,

@@ -17,7 +17,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
 from mesh_pilot.config.validation.context import check, error, warning
 from mesh_pilot.config.validation.http_policies import check_cors, check_fault, check_retries
 from mesh_pilot.config.validation.names import check_labels, dns_label_reason, port_reason, wildcard_host_reason
-from mesh_pilot.config.validation.regex import regex_reason
+from mesh_pilot.config.validation.regex import regex_reason, rewrite_reason
 from mesh_pilot.config.validation.values import (
     changed_header_reason,
     duration_or_zero_reason,
@@ -209,7 +209,12 @@ def _check_rewrite(path: str, rewrite: HttpRewrite | None) -> Iterator[Problem]:
     for name, value in (("match", regex.match), ("rewrite", regex.rewrite)):
         if not value:
             yield error(f"{path}.uriRegexRewrite.{name}", "is missing")
-    yield from check(f"{path}.uriRegexRewrite.match", regex_reason(regex.match))
+    if reason := regex_reason(regex.match):
+        yield error(f"{path}.uriRegexRewrite.match", reason)
+    elif reason := rewrite_reason(regex.match, regex.rewrite):
+        yield warning(f"{path}.uriRegexRewrite.rewrite", f"Envoy leaves the path as it is: {reason}")
+    if any(character in regex.rewrite for character in "\r\n\0"):
+        yield error(f"{path}.uriRegexRewrite.rewrite", "must not have line breaks or null characters")
 
 
 MAX_TOTAL_WEIGHT = 2**32 - 1

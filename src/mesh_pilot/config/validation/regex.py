@@ -1,134 +1,106 @@
-"""Rules for regular expressions in RE2's syntax.
-
-The expression is split into tokens in one pass, in linear time. The rest is checked by Python's compiler, which accepts
-most of RE2's syntax.
-"""
+"""Rules for regular expressions: RE2 itself judges them, as it does in proxies."""
 
 from __future__ import annotations
 
 import re
+from functools import lru_cache
+from typing import Protocol, cast
+
+import re2
 
 MAX_REGEX = 16 * 1024
 """Maximum characters of a regular expression: every proxy compiles it and matches every request against it."""
 
-MAX_VERSION_REGEX = 1024
-"""Maximum characters of a regular expression for versions."""
+MAX_UNICODE_CLASSES = 256
+"""Maximum classes such as ``\\pL`` in a regular expression: each has hundreds of ranges."""
 
-MAX_REPEATS = 4
-"""Maximum repeats in one of those."""
+MAX_INSTRUCTIONS = 32768
+"""Instructions that Envoy takes with our bootstrap and with Istio's (``re2.max_program_size.error_level``)."""
 
-_MAX_REPEAT = 1000
-_REPEATED_GROUP = re.compile(r"\)[*+{]")
-_REPEATING = re.compile(r"(?<!\()[*+?{]")
-_PART = re.compile(r"\\|\[")
-_CLASS = re.compile(r"\[\^?+\]?+(?:\[:\^?[a-z]++:\]|\\.|[^\]\\])*+\]", re.DOTALL)
-_NOT_IN_RE2 = re.compile(r"\(\?(?:[=!>(#]|<[=!]|P=)|[*+?}]\+")
-_ONLY_IN_RE2 = re.compile(r"\(\?[ims-]*+U|\(\?<")
-_IN_CLASSES = ("\\p", "\\P", "\\x{")
-"""Escapes in character classes that only RE2 has; names such as ``[:alpha:]`` are apart."""
+MAX_REPEATED = 6_000
+"""Instructions that a regular expression may have besides one for each of its characters, compiled for bytes.
 
-_FLAGS = re.compile(r"\(\?[imsU]*+(?:-[imsU]++)?\)")
-_REPEAT = re.compile(r"\{([0-9]++)(?:,([0-9]*+))?\}")
-_DOUBTFUL = re.compile(r"(\\.)|(\[|[-&~|](?=[-&~|]))", re.DOTALL)
-"""In a class: syntax that Python warns of, because its meaning may change."""
+A few characters can repeat so often that Envoy needs seconds to compile them: ``x{0,1000}`` has 2,000.
+"""
+
+_INSTRUCTION_BYTES = 12
+"""RE2's share of memory for an instruction: it fails when two thirds of its memory do not suffice."""
+
+_BYTES, _UNICODE = re2.Options.Encoding.LATIN1, re2.Options.Encoding.UTF8
+"""How Envoys compile: newer ones for bytes, older ones for UTF-8.
+
+``envoy.reloadable_features.re2_use_latin1_mode`` says which.
+"""
+
+_QUOTED = 200
+"""Characters of a pattern in a reason."""
+
+_REFERENCE = re.compile(r"\\(.?)", re.DOTALL)
+
+
+class Regex(Protocol):
+    """A compiled regular expression."""
+
+    @property
+    def groups(self) -> int: ...
+    def search(self, text: str) -> object | None: ...
+    def fullmatch(self, text: str) -> object | None: ...
 
 
 def regex_reason(pattern: str) -> str:
-    """The reason why a regular expression is invalid, or an empty string.
-
-    Syntax that RE2 lacks is an error. Syntax that only RE2 has is accepted unchecked.
-    """
+    """The reason why some Envoy refuses a regular expression, or takes long to compile it; or an empty string."""
     if len(pattern) > MAX_REGEX:
         return f"the regular expression has {len(pattern)} characters, allowed are {MAX_REGEX}"
-    parts = _Tokens()
-    if not parts.cut(pattern):
-        return f'{pattern!r} is not a regular expression: a "[" has no "]"'
-    bare = "".join(parts.bare)
-    found = parts.back_reference or ((match := _NOT_IN_RE2.search(bare)) is not None and match[0])
-    if found:
-        return f'the regular expression {pattern!r} uses "{found}", which RE2 does not have'
-    if any(_is_above(number) for repeat in _REPEAT.findall(bare) for number in repeat):
-        return f"the regular expression {pattern!r} repeats more than {_MAX_REPEAT} times, which RE2 does not allow"
-    if parts.only_re2 or _ONLY_IN_RE2.search(bare):
-        return ""
+    if pattern.count("\\p") + pattern.count("\\P") > MAX_UNICODE_CLASSES:
+        return f"the regular expression has more than {MAX_UNICODE_CLASSES} Unicode classes (\\p, \\P)"
+    encoded = pattern.encode(errors="surrogatepass")
+    for_bytes = _complaint(encoded, _BYTES, min(MAX_REPEATED + len(encoded), MAX_INSTRUCTIONS))
+    if for_bytes.startswith("pattern too large"):
+        return f"the regular expression {_short(pattern)} is too large: x{{1000}} counts as a thousand x"
+    reason = _complaint(encoded, _UNICODE, MAX_INSTRUCTIONS)
+    if reason.startswith("pattern too large"):
+        return f"the regular expression {_short(pattern)} compiles to more than {MAX_INSTRUCTIONS} instructions"
+    if for_bytes and not reason:
+        reason = f"{for_bytes} (newer Envoys match bytes: write characters above \\xff as such)"
+    return f"{_short(pattern)} is not a regular expression that RE2 takes: {reason}" if reason else ""
+
+
+def _short(pattern: str) -> str:
+    return repr(pattern if len(pattern) <= _QUOTED else f"{pattern[:_QUOTED]}...")
+
+
+def _complaint(pattern: bytes, encoding: object, instructions: int) -> str:
     try:
-        re.compile(_FLAGS.sub("", "".join(parts.python)))
-    except (re.error, RecursionError, OverflowError) as error:
-        return f"{pattern!r} is not a regular expression: {error}"
+        re2.compile(pattern, _options(encoding, instructions))
+    except re2.error as error:
+        return cast(bytes, error.args[0]).decode(errors="replace")
     return ""
 
 
-def version_regex_reason(pattern: str) -> str:
-    """The reason why a regular expression that is matched in this process is refused, or an empty string.
-
-    Python's matcher backtracks, so nested or adjacent repeats could take exponential time.
-    """
-    if len(pattern) > MAX_VERSION_REGEX:
-        return f"has {len(pattern)} characters, allowed are {MAX_VERSION_REGEX}"
-    if reason := regex_reason(pattern):
-        return reason
-    parts = _Tokens()
-    parts.cut(pattern)
-    bare = "".join(parts.bare)
-    if _REPEATED_GROUP.search(bare) or len(_REPEATING.findall(bare)) > MAX_REPEATS:
-        return f"{pattern!r} repeats a group, or has more than {MAX_REPEATS} repeats; no version takes that to match"
+def rewrite_reason(pattern: str, rewrite: str) -> str:
+    """The reason why Envoy replaces nothing by a substitution for what a valid pattern matches, or an empty string."""
+    regex = compiled(pattern)
+    groups = regex.groups if regex is not None else 0
+    for character in _REFERENCE.findall(rewrite):
+        if character != "\\" and not ("0" <= character <= "9"):
+            return f'{rewrite!r} has a "\\" that is followed by neither the number of a group nor a second "\\"'
+        if character != "\\" and int(character) > groups:
+            return f'{rewrite!r} has "\\{character}", but match has {groups} groups'
     return ""
 
 
-class _Tokens:
-    """A pattern, split into escapes, classes and the rest."""
-
-    def __init__(self) -> None:
-        self.bare: list[str] = []
-        """The pattern with ``_`` in place of every class and escape."""
-        self.python: list[str] = []
-        """The pattern with its classes in a form that Python accepts without a warning."""
-        self.back_reference = ""
-        self.only_re2 = False
-        """True if it has syntax that Python does not support."""
-
-    def cut(self, pattern: str) -> bool:
-        """Parse a pattern; False if a class has no end."""
-        position = 0
-        while (part := _PART.search(pattern, position)) is not None:
-            start = part.start()
-            self._rest(pattern[position:start])
-            if part[0] == "[":
-                match = _CLASS.match(pattern, start)
-                if match is None:
-                    return False
-                position = match.end()
-                self._class(match[0])
-            else:
-                position = start + 2
-                if pattern.startswith("\\Q", start):
-                    end = pattern.find("\\E", position)
-                    position = len(pattern) if end < 0 else end + 2
-                    self.only_re2 = True
-                self.only_re2 = self.only_re2 or pattern.startswith("\\x{", start)
-                self._escape(pattern[start:position])
-        self._rest(pattern[position:])
-        return True
-
-    def _rest(self, text: str) -> None:
-        self.bare.append(text)
-        self.python.append(text)
-
-    def _escape(self, text: str) -> None:
-        self.bare.append("_")
-        self.python.append(text)
-        self.only_re2 = self.only_re2 or text[1:] in ("p", "P", "C", "z")
-        if text[1:].isdecimal() and text[1:] != "0":
-            self.back_reference = self.back_reference or text
-
-    def _class(self, text: str) -> None:
-        self.bare.append("_")
-        self.only_re2 = self.only_re2 or "[:" in text[1:] or any(part in text for part in _IN_CLASSES)
-        head = 2 if text.startswith("[^") else 1
-        body = _DOUBTFUL.sub(lambda match: match[1] or f"\\{match[2]}", text[head:])
-        self.python.append(text[:head] + body)
+@lru_cache(maxsize=256)
+def compiled(pattern: str) -> Regex | None:
+    """A regular expression that matches in this process, in linear time; None if it is none."""
+    try:
+        return cast(Regex, re2.compile(pattern, _options(_UNICODE, MAX_INSTRUCTIONS)))
+    except re2.error:
+        return None
 
 
-def _is_above(number: str) -> bool:
-    digits = number.lstrip("0")
-    return len(digits) > len(str(_MAX_REPEAT)) or int(digits or 0) > _MAX_REPEAT
+def _options(encoding: object, instructions: int) -> re2.Options:
+    options = re2.Options()
+    options.log_errors = False
+    options.encoding = encoding
+    options.max_mem = instructions * _INSTRUCTION_BYTES
+    return options

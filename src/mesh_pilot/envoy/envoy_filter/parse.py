@@ -21,7 +21,7 @@ from mesh_pilot.envoy.envoy_filter.patch import (
 )
 from mesh_pilot.envoy.envoy_filter.values import read_value
 from mesh_pilot.incremental import derived
-from mesh_pilot.mesh.envoy_filter_selection import FilterRef, version_pattern
+from mesh_pilot.mesh.envoy_filter_selection import FilterRef
 from mesh_pilot.model.config import Config, ConfigKey, Severity
 from mesh_pilot.world.view import View
 
@@ -109,7 +109,7 @@ def _parse(key: ConfigKey, index: int, entry: api.EnvoyFilterEnvoyConfigObjectPa
     given = entry.patch or api.EnvoyFilterPatch()
     operation = _effective_operation(entry.apply_to, given.operation)
     match = entry.match or api.EnvoyFilterEnvoyConfigObjectMatch()
-    _check(entry.apply_to, operation, match)
+    _check(entry.apply_to, operation)
     value, warning = None, ""
     if operation is not Operation.REMOVE:
         if given.value is None:
@@ -135,14 +135,11 @@ def _effective_operation(apply_to: ApplyTo, operation: Operation) -> Operation:
     return Operation.ADD if operation in INSERTS and not ordered else operation
 
 
-def _check(apply_to: ApplyTo, operation: Operation, match: api.EnvoyFilterEnvoyConfigObjectMatch) -> None:
+def _check(apply_to: ApplyTo, operation: Operation) -> None:
     if apply_to is ApplyTo.BOOTSTRAP:
         raise PatchError("a proxy's bootstrap is its own: it is not sent over xDS, and nothing here can change it")
     if operation not in EFFECTIVE.get(apply_to, frozenset()):
         raise PatchError(f"{operation.name} has no meaning for {apply_to.name}")
-    version = match.proxy.proxy_version if match.proxy is not None else ""
-    if version and version_pattern(version) is None:
-        raise PatchError(f"match.proxy.proxyVersion: {version!r} is a regular expression that can't be read here")
 
 
 def _unused_match(match: api.EnvoyFilterEnvoyConfigObjectMatch) -> str:

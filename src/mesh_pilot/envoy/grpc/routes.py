@@ -10,12 +10,12 @@ Rules: the gRFCs A28 (matches and splits), A31 (timeouts), A33 (faults), A42 (ha
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator
 
 from envoy.config.route.v3 import route_components_pb2 as rc
 from envoy.type.matcher.v3 import string_pb2
 
+from mesh_pilot.config.validation.regex import compiled
 from mesh_pilot.envoy.core.protobuf import encode
 from mesh_pilot.envoy.filters import grpc_client_supports
 from mesh_pilot.envoy.grpc.clusters import outbound_name
@@ -135,10 +135,8 @@ def _matches(matcher: string_pb2.StringMatcher, text: str) -> bool:
         case "prefix":
             return text.startswith(matcher.prefix)
         case "safe_regex":
-            try:
-                return re.fullmatch(matcher.safe_regex.regex, text) is not None
-            except re.error:  # RE2 knows some expressions that Python does not
-                return False
+            regex = compiled(matcher.safe_regex.regex)
+            return regex is not None and regex.fullmatch(text) is not None
         case _:
             return False
 
