@@ -15,6 +15,7 @@ POLICY: dict[str, Any] = {"rules": [{"from": [{"source": {"namespaces": ["a"]}}]
 CUSTOM: dict[str, Any] = {"action": "CUSTOM", "provider": {"name": "opa"}, "rules": [{}]}
 SOURCE = "rules[0].from[0].source"
 OPERATION = "rules[0].to[0].operation"
+KEYS = '{"keys": [{"kty": "oct", "k": "YWJj"}]}'
 WHEN = "rules[0].when[0]"
 TARGET = {"kind": "Service", "name": "a"}
 
@@ -30,7 +31,7 @@ PEERS = [
 
 REQUESTS = [
     Rule("jwtRules[0].issuer", "me", ABSENT, "is missing"),
-    Rule("jwtRules[0]", {"jwksUri": "https://a.b/keys"}, {"jwks": '{"keys": []}'}, "is missing", "jwtRules[0].issuer"),
+    Rule("jwtRules[0]", {"jwksUri": "https://a.b/keys"}, {"jwks": KEYS}, "is missing", "jwtRules[0].issuer"),
     Rule("jwtRules[0].spaceDelimitedClaims", ["a"], [""], "must not be empty", "jwtRules[0].spaceDelimitedClaims[0]"),
     Rule(
         "targetRefs",
@@ -47,12 +48,22 @@ REQUESTS = [
     ),
     Rule("jwtRules[0].jwksUri", "https://a.b/keys", "ftp://a.b", "not an http or https URL"),
     Rule("jwtRules[0].jwksUri", "http://a:8080", "https://", "not an http or https URL"),
-    Rule("jwtRules[0].jwks", '{"keys": [{"kty": "RSA"}]}', "{", "is not JSON"),
-    Rule("jwtRules[0].jwks", '{"keys": []}', '{"keys": [{}]}', "not a JSON Web Key Set"),
+    Rule("jwtRules[0].jwks", KEYS, "{", "is not JSON"),
+    Rule("jwtRules[0].jwks", KEYS, '{"kty": "oct"}', "not a JSON Web Key Set"),
+    Rule("jwtRules[0].jwks", KEYS.replace("[", '[{"kty": "new"}, '), '{"keys": [{"kty": "new"}]}', "has no key that"),
+    *(
+        Rule(f"jwtRules[0].{field}", value("x-a"), value(bad), "must not have line breaks", f"jwtRules[0].{at}")
+        for bad in ("a\rb", "\n", "\0")
+        for field, value, at in (
+            ("fromHeaders", lambda name: [{"name": name}], "fromHeaders[0].name"),
+            ("fromHeaders", lambda start: [{"name": "a", "prefix": start}], "fromHeaders[0].prefix"),
+            ("outputPayloadToHeader", str, "outputPayloadToHeader"),
+        )
+    ),
     warns(
         "jwtRules[0]",
-        {"issuer": "a", "jwks": '{"keys": []}'},
-        {"issuer": "a", "jwks": '{"keys": []}', "jwksUri": "https://a"},
+        {"issuer": "a", "jwks": KEYS},
+        {"issuer": "a", "jwks": KEYS, "jwksUri": "https://a"},
         "no effect beside jwks",
         "jwtRules[0].jwksUri",
     ),

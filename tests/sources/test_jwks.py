@@ -38,7 +38,7 @@ BY_ISSUER = policy(f'{{issuer: "{ISSUER}"}}')
 
 
 def keys(kid: str) -> str:
-    return json.dumps({"keys": [{"kid": kid, "kty": "RSA"}]}, separators=(",", ":"), sort_keys=True)
+    return json.dumps({"keys": [{"k": "YWJj", "kid": kid, "kty": "oct"}]}, separators=(",", ":"), sort_keys=True)
 
 
 @attrs.define
@@ -118,7 +118,7 @@ async def test_keys_are_fetched_when_a_policy_names_them_and_are_gone_with_it() 
 
 async def test_without_a_url_the_issuer_is_asked_and_inline_keys_need_nobody() -> None:
     issuer = Issuer()
-    async with running(issuer, BY_ISSUER, policy("{issuer: x, jwks: '{\"keys\":[]}'}", "inline")) as at:
+    async with running(issuer, BY_ISSUER, policy(f"{{issuer: x, jwks: '{keys('inline')}'}}", "inline")) as at:
         assert at.known(issuer=ISSUER) == keys("one")
         assert [w for w, _ in issuer.asked] == [KeySetRef(ISSUER, "")]
 
@@ -204,11 +204,11 @@ def answering(routes: dict[str, httpx.Response]) -> httpx.AsyncClient:
 
 
 async def test_keys_are_read_from_the_url_or_from_where_the_issuer_says() -> None:
-    found = httpx.Response(200, json={"keys": [{"kty": "RSA", "kid": "a"}], "more": 1})
+    found = httpx.Response(200, json={**json.loads(keys("a")), "more": 1})
     discovery = httpx.Response(200, json={"jwks_uri": URL})
     async with answering({URL: found, ISSUER + DISCOVERY: discovery}) as client:
         for wanted in (KeySetRef("", URL), KeySetRef(ISSUER, ""), KeySetRef(ISSUER + "/", "")):
-            assert await fetch_keys(client, wanted, 1) == '{"keys":[{"kid":"a","kty":"RSA"}]}'
+            assert await fetch_keys(client, wanted, 1) == keys("a")
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,10 @@ async def test_keys_are_read_from_the_url_or_from_where_the_issuer_says() -> Non
         (httpx.Response(503), f"{URL} answers 503"),
         (httpx.Response(200, text="<html>"), f"{URL} answers with what is not JSON"),
         (httpx.Response(200, json=[1]), f"{URL} answers with what is not a JSON object"),
-        (httpx.Response(200, json={"keys": [{}]}), f"{URL} is not a JSON Web Key Set"),
-        (httpx.Response(200, json={"keys": []}), f"{URL} has no keys"),
+        (httpx.Response(200, json={"keys": {}}), f"{URL} is not a JSON Web Key Set"),
+        (httpx.Response(200, json={"keys": []}), f"{URL} has no key that proxies can use: it is empty"),
+        (httpx.Response(200, json={"keys": [{"kty": "RSA"}]}), f"{URL} has no key that proxies can use: keys[0]"),
+        (httpx.Response(200, content=b"[" * 100_000), f"{URL} answers with what is not JSON"),
         (httpx.Response(200, content=b" " * (MAX_BYTES + 1)), f"{URL} answers with more than"),
     ],
 )
@@ -234,4 +236,15 @@ async def test_an_issuer_that_is_no_url_needs_its_keys_told() -> None:
         with pytest.raises(FetchError, match="give jwksUri, or jwks"):
             await fetch_keys(client, KeySetRef("robots@example.com", ""), 1)
         with pytest.raises(FetchError, match="answers 404"):
+            await fetch_keys(client, KeySetRef(ISSUER, ""), 1)
+
+
+@pytest.mark.parametrize("url", ["http://[x", "http://a..b/", "http://a:b/", "http://\u2488com/", "http://a/\n"])
+async def test_a_url_that_no_client_can_ask_is_said_in_words_too(url: str) -> None:
+    said = httpx.Response(200, json={"jwks_uri": url})
+    async with httpx.AsyncClient() as real, answering({ISSUER + DISCOVERY: said}) as client:
+        for wanted in (KeySetRef("", url), KeySetRef(url, "")):
+            with pytest.raises(FetchError):
+                await fetch_keys(real, wanted, 1)
+        with pytest.raises(FetchError):
             await fetch_keys(client, KeySetRef(ISSUER, ""), 1)

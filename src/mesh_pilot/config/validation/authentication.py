@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -10,10 +9,12 @@ from urllib.parse import urlsplit
 from mesh_pilot.api.istio.security.v1beta1 import JwtRule, PeerAuthentication, RequestAuthentication
 from mesh_pilot.config.validation.common import check_match_labels, check_targets, warn_of_waypoints
 from mesh_pilot.config.validation.context import Context, check, error, warning
+from mesh_pilot.config.validation.key_sets import key_set_reason
 from mesh_pilot.config.validation.names import port_reason
 from mesh_pilot.config.validation.values import duration_reason
 from mesh_pilot.model.config import Problem
 
+_NOT_IN_HEADER = re.compile(r"[\r\n\0]")
 _HEADER = re.compile(r"[-_A-Za-z0-9]+")
 
 
@@ -39,8 +40,9 @@ def _check_rule(path: str, rule: JwtRule) -> Iterator[Problem]:
             if not value:
                 yield error(f"{path}.{name}[{index}]", "must not be empty")
     for index, header in enumerate(rule.from_headers):
-        if not header.name:
-            yield error(f"{path}.fromHeaders[{index}].name", "is missing")
+        here = f"{path}.fromHeaders[{index}]"
+        yield from check(f"{here}.name", _line_reason(header.name) if header.name else "is missing")
+        yield from check(f"{here}.prefix", _line_reason(header.prefix))
     for index, claim in enumerate(rule.output_claim_to_headers):
         here = f"{path}.outputClaimToHeaders[{index}]"
         if not claim.claim:
@@ -48,37 +50,30 @@ def _check_rule(path: str, rule: JwtRule) -> Iterator[Problem]:
         if not _HEADER.fullmatch(claim.header):
             reason = f'"{claim.header}" is not a header name: letters, digits, "-" and "_"'
             yield error(f"{here}.header", reason if claim.header else "is missing")
+    yield from check(f"{path}.outputPayloadToHeader", _line_reason(rule.output_payload_to_header))
     if rule.jwks and rule.jwks_uri:
         yield warning(f"{path}.jwksUri", "has no effect beside jwks")
     if rule.jwks_uri:
-        yield from check(f"{path}.jwksUri", _url_reason(rule.jwks_uri))
+        yield from check(f"{path}.jwksUri", http_url_reason(rule.jwks_uri))
     if rule.jwks:
-        yield from check(f"{path}.jwks", _jwks_reason(rule.jwks))
+        yield from check(f"{path}.jwks", key_set_reason(rule.jwks))
     if rule.timeout is not None:
         yield from check(f"{path}.timeout", duration_reason(rule.timeout))
 
 
-def _url_reason(url: str) -> str:
+def http_url_reason(url: str) -> str:
+    """For a URL that is fetched."""
     try:
         parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isprintable()
     except ValueError:
         good = False
     return "" if good else f'"{url}" is not an http or https URL'
 
 
-def _jwks_reason(text: str) -> str:
-    """For a key set in JSON (RFC 7517)."""
-    try:
-        keys = json.loads(text)
-    except ValueError as problem:
-        return f"is not JSON: {problem}"
-    except RecursionError:
-        return "is not a JSON Web Key Set: it is nested too deeply"
-    listed = keys.get("keys", [keys]) if isinstance(keys, dict) else None
-    if not isinstance(listed, list) or not all(isinstance(key, dict) and "kty" in key for key in listed):
-        return 'is not a JSON Web Key Set: an object with a list of "keys", each with a "kty"'
-    return ""
+def _line_reason(text: str) -> str:
+    """For a header's name or the start of its value: what no header can have, Envoy refuses."""
+    return "must not have line breaks or null characters" if _NOT_IN_HEADER.search(text) else ""
 
 
 def validate_peer_authentication(spec: PeerAuthentication, context: Context) -> Iterator[Problem]:

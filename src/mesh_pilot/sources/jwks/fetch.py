@@ -6,10 +6,12 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import cast
-from urllib.parse import urlsplit
 
 import attrs
 import httpx
+
+from mesh_pilot.config.validation.authentication import http_url_reason
+from mesh_pilot.config.validation.key_sets import key_set_reason
 
 DISCOVERY = "/.well-known/openid-configuration"
 """Behind an issuer's name: where its configuration is, as OpenID Connect Discovery says."""
@@ -40,19 +42,17 @@ async def fetch_keys(client: httpx.AsyncClient, wanted: KeySetRef, timeout_secon
     url = wanted.url
     if not url:
         where = wanted.issuer.rstrip("/") + DISCOVERY
-        if urlsplit(where).scheme not in ("http", "https"):
+        if http_url_reason(where):
             raise FetchError("the issuer is no URL at which its configuration could be: give jwksUri, or jwks")
         said = await _json(client, where, timeout_seconds)
         url = str(said.get("jwks_uri") or "")
-        if urlsplit(url).scheme not in ("http", "https"):
+        if http_url_reason(url):
             raise FetchError(f"{where} names no jwks_uri")
     found = await _json(client, url, timeout_seconds)
-    keys = found.get("keys")
-    if not isinstance(keys, list) or not all(isinstance(key, dict) and key.get("kty") for key in keys):
-        raise FetchError(f'{url} is not a JSON Web Key Set: an object with a list of "keys", each with a "kty"')
-    if not keys:
-        raise FetchError(f"{url} has no keys")
-    return json.dumps({"keys": keys}, separators=(",", ":"), sort_keys=True)
+    key_set = json.dumps({"keys": found.get("keys")}, separators=(",", ":"), sort_keys=True)
+    if reason := key_set_reason(key_set):
+        raise FetchError(f"{url} {reason}")
+    return key_set
 
 
 async def _json(client: httpx.AsyncClient, url: str, timeout_seconds: float) -> dict[str, object]:
@@ -66,10 +66,11 @@ async def _json(client: httpx.AsyncClient, url: str, timeout_seconds: float) -> 
                     body += part
                     if len(body) > MAX_BYTES:
                         raise FetchError(f"{url} answers with more than {MAX_BYTES} bytes")
-        found = json.loads(bytes(body))
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # ValueError: a host that has no form for DNS
         raise FetchError(f"{url}: {str(error) or type(error).__name__}") from None
-    except ValueError as error:
+    try:
+        found = json.loads(bytes(body))
+    except (ValueError, RecursionError) as error:
         raise FetchError(f"{url} answers with what is not JSON: {error}") from None
     if not isinstance(found, dict):
         raise FetchError(f"{url} answers with what is not a JSON object")
