@@ -202,6 +202,40 @@ POLICIES = [
     ),
 ]
 
+LONG = "a" * 2049
+POLICIES += [
+    *(
+        Rule(f"{SOURCE}.{name}", ["a" * 2048], [bad], said, f"{SOURCE}.{name}[0]")
+        for name in ("principals", "notNamespaces", "trustDomains", "requestPrincipals")
+        for bad, said in ((LONG, "has 2049 characters, allowed are 2048"),)
+    ),
+    Rule(
+        f"{SOURCE}.requestPrincipals", ["a/" * 100], ["a/" * 101], "has 101 slashes", f"{SOURCE}.requestPrincipals[0]"
+    ),
+    Rule(
+        f"{OPERATION}.paths", [f"/{LONG}"], [f"/{{*}}/{LONG}"], "allowed with {*} and {**} are", f"{OPERATION}.paths[0]"
+    ),
+    Rule(f"{OPERATION}.notHosts", ["a" * 16_384], ["a" * 16_385], "allowed are 16384", f"{OPERATION}.notHosts[0]"),
+    *(
+        Rule(WHEN, {"key": key, "values": [good]}, {"key": key, "values": [bad]}, said, f"{WHEN}.values[0]")
+        for key, good, bad, said in (
+            ("source.principal", "*" + "a" * 2047, LONG, "allowed are 2048"),
+            ("source.serviceAccount", "a", LONG, "allowed are 2048"),
+            ("request.auth.principal", "/" * 100, "/" * 101, "has 101 slashes"),
+            ("request.headers[x]", "a", "a" * 16_385, "allowed are 16384"),
+        )
+    ),
+    *(
+        Rule(WHEN, {"key": f"{name}[a]", "values": ["b"]}, {"key": bad, "values": ["b"]}, said, f"{WHEN}.key")
+        for name, bad, said in (
+            ("request.headers", "request.headers[a\rb]", "must not have line breaks"),
+            ("request.headers", "request.headers[\n]", "must not have line breaks"),
+            ("request.headers", "request.headers[a\0]", "must not have line breaks"),
+            ("request.auth.claims", f"request.auth.claims[{LONG}]", "characters, allowed are 2048"),
+        )
+    ),
+]
+
 CUSTOMS = [
     Rule("provider", {"name": "opa"}, ABSENT, "action CUSTOM needs it", "provider.name"),
     Rule("provider", {"name": "opa"}, {}, "action CUSTOM needs it", "provider.name"),

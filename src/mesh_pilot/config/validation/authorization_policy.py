@@ -38,7 +38,24 @@ ATTRIBUTES = (
 
 MAX_SERVICE_ACCOUNT = 320
 
+MAX_VALUE = 16 * 1024
+"""Characters of a value."""
+
+MAX_IDENTITY = 2048
+"""Characters of a value that may become a regular expression, and of keys; SPIFFE allows no longer identities."""
+
+MAX_SLASHES = 100
+"""In a request principal: any of them may separate its issuer from its subject, and Envoy tries them all."""
+
+_IDENTITIES = {
+    *("source.principal", "source.namespace", "source.serviceAccount", "source.trustDomain", "request.auth.principal"),
+    *("principals", "notPrincipals", "requestPrincipals", "notRequestPrincipals", "namespaces", "notNamespaces"),
+    *("serviceAccounts", "notServiceAccounts", "trustDomains", "notTrustDomains"),
+}
+"""Keys and lists whose values are identities, or parts of them."""
+
 _KEYED = re.compile(r"(request\.headers|request\.auth\.claims)(\[[^\[\]]+\])+")
+_NOT_IN_HEADER = re.compile(r"[\r\n\0]")
 _FILTER_METADATA = re.compile(r"experimental\.envoy\.filters\.[^\[\]]+\[.+\]")
 _TRUST_DOMAIN = re.compile(r"\*?[^/*]*|[^/*]+\*")
 _TEMPLATE = re.compile(r"\{\*\*?\}")
@@ -145,13 +162,12 @@ def _check_operation(path: str, operation: Operation) -> Iterator[Problem]:
 
 
 def _check_filled(path: str, lists: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
-    """At least one list is not empty, and no entry is."""
+    """At least one list is not empty, no entry is, and none is too long."""
     if not any(lists.values()):
         yield error(path, f"is empty: at least one of {', '.join(lists)} is required")
     for name, values in lists.items():
         for index, value in enumerate(values):
-            if not value:
-                yield error(f"{path}.{name}[{index}]", "must not be empty")
+            yield from check(f"{path}.{name}[{index}]", _length_reason(name, value) if value else "must not be empty")
 
 
 def _port_text_reason(port: str) -> str:
@@ -163,6 +179,8 @@ def _path_reason(path: str) -> str:
     """For paths with `{*}` (one segment) and `{**}` (any number of segments), each alone between slashes."""
     if "{" not in path and "}" not in path:
         return ""
+    if len(path) > MAX_IDENTITY:
+        return f"has {len(path)} characters, allowed with {{*}} and {{**}} are {MAX_IDENTITY}"
     segments = path.split("/")
     braced = [segment for segment in segments if "{" in segment or "}" in segment]
     if not all(_TEMPLATE.fullmatch(segment) for segment in braced):
@@ -179,6 +197,9 @@ def _check_condition(path: str, condition: Condition, *, custom: bool) -> Iterat
     if not key:
         yield error(f"{path}.key", "is missing")
         return
+    if len(key) > MAX_IDENTITY:
+        yield error(f"{path}.key", f"has {len(key)} characters, allowed are {MAX_IDENTITY}")
+        return
     if not condition.values and not condition.not_values:
         yield error(path, f"values, notValues, or both are required for {key}")
     known = key in ATTRIBUTES and key not in ("request.headers", "request.auth.claims")
@@ -188,6 +209,8 @@ def _check_condition(path: str, condition: Condition, *, custom: bool) -> Iterat
         )
         yield error(f"{path}.key", f'"{key}" is not an attribute; known: {names}')
         return
+    if key.startswith("request.headers") and _NOT_IN_HEADER.search(key):
+        yield error(f"{path}.key", "must not have line breaks or null characters in the name of a header")
     if custom and (key in ("source.namespace", "source.principal") or key.startswith("request.auth.")):
         yield error(f"{path}.key", f"{key} is not supported with action CUSTOM")
     for name, values in (("values", condition.values), ("notValues", condition.not_values)):
@@ -198,6 +221,8 @@ def _check_condition(path: str, condition: Condition, *, custom: bool) -> Iterat
 def _value_reason(key: str, value: str) -> str:
     if not value:
         return "must not be empty"
+    if reason := _length_reason(key, value):
+        return reason
     if key in ("source.ip", "remote.ip", "destination.ip"):
         return subnet_reason(value)
     if key == "destination.port":
@@ -206,4 +231,14 @@ def _value_reason(key: str, value: str) -> str:
         return "" if _TRUST_DOMAIN.fullmatch(value) else f'"{value}" is not a trust domain, with "*" at one end at most'
     if key == "source.namespace" and "*" not in value:
         return dns_label_reason(value)
+    return ""
+
+
+def _length_reason(name: str, value: str) -> str:
+    """For a value of a key or list: it is not too long for Envoy to match."""
+    limit = MAX_IDENTITY if name in _IDENTITIES else MAX_VALUE
+    if len(value) > limit:
+        return f"has {len(value)} characters, allowed are {limit}"
+    if name.lower().endswith(("requestprincipals", "auth.principal")) and value.count("/") > MAX_SLASHES:
+        return f"has {value.count('/')} slashes, allowed are {MAX_SLASHES}"
     return ""
