@@ -10,14 +10,18 @@ import binascii
 from collections.abc import Mapping
 
 import attrs
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
 from mesh_pilot.config.yaml import Document
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Secret, item_key
 from mesh_pilot.sources.files.content import IgnoredObject, ParsedDocument
+from mesh_pilot.sources.files.pem import (
+    are_revocation_lists,
+    certificates,
+    presented_reason,
+    public_key_of,
+    subject_key,
+)
 from mesh_pilot.sources.published import InvalidObject, ValidObject
 
 _PARTS = {
@@ -32,6 +36,8 @@ _PARTS = {
 }
 PART_NAMES = tuple(_PARTS)
 """Names that a credential's parts may have, as keys of a Secret or as files."""
+
+_FORM = ": each from BEGIN to END, which stand on lines of their own"
 
 _TYPES = ("kubernetes.io/tls", "Opaque")
 
@@ -107,54 +113,25 @@ def _check(secret: Secret, names: Mapping[str, str]) -> list[Problem]:
         return [Problem("", f"holds no certificate: expected some of {', '.join(PART_NAMES)}")]
     chain = ca = key = None
     if secret.certificate_chain:
-        chain = _certificates(secret.certificate_chain)
+        chain = certificates(secret.certificate_chain)
         if chain is None:
-            problems.append(Problem(names["certificate_chain"], "is not a chain of PEM certificates"))
+            problems.append(Problem(names["certificate_chain"], f"is not a chain of PEM certificates{_FORM}"))
+        elif reason := presented_reason(chain[0]):
+            problems.append(Problem(names["certificate_chain"], reason))
         if not secret.private_key:
             problems.append(Problem(names["certificate_chain"], "has no private key beside it"))
     if secret.private_key:
-        key = _public_of(secret.private_key)
+        key = public_key_of(secret.private_key)
         if key is None:
             problems.append(Problem(names["private_key"], "is not an unencrypted PEM private key"))
         if not secret.certificate_chain:
             problems.append(Problem(names["private_key"], "has no certificate beside it"))
     if secret.ca_certificates:
-        ca = _certificates(secret.ca_certificates)
+        ca = certificates(secret.ca_certificates)
         if ca is None:
-            problems.append(Problem(names["ca_certificates"], "is not a list of PEM certificates"))
-    if chain and key and key != _subject_key(chain[0]):
+            problems.append(Problem(names["ca_certificates"], f"is not a list of PEM certificates{_FORM}"))
+    if chain and key and key != subject_key(chain[0]):
         problems.append(Problem(names["private_key"], f"is not the key of {names['certificate_chain']}"))
-    if secret.crl and not _is_crl(secret.crl):
-        problems.append(Problem(names["crl"], "is not a PEM certificate revocation list"))
+    if secret.crl and not are_revocation_lists(secret.crl):
+        problems.append(Problem(names["crl"], f"is not a PEM certificate revocation list, or several{_FORM}"))
     return problems
-
-
-def _certificates(pem: bytes) -> list[x509.Certificate] | None:
-    try:
-        return x509.load_pem_x509_certificates(pem)
-    except ValueError:
-        return None
-
-
-def _subject_key(certificate: x509.Certificate) -> bytes | None:
-    try:
-        return certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-    except (UnsupportedAlgorithm, ValueError):
-        return None
-
-
-def _public_of(pem: bytes) -> bytes | None:
-    """The public half of a private key, None where it can't be read."""
-    try:
-        key = load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        return None
-    return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-
-
-def _is_crl(pem: bytes) -> bool:
-    try:
-        x509.load_pem_x509_crl(pem)
-    except ValueError:
-        return False
-    return True
