@@ -25,8 +25,10 @@ May import: nothing of ours.
 """
 
 from mesh_pilot.incremental.declared import NAME, ByName, Derived, Query, by_name, derived
-from mesh_pilot.incremental.memo import CycleError, Index, Memo, Watch
+from mesh_pilot.incremental.memo import CycleError, Index, Memo
+from mesh_pilot.incremental.overlay import MemoOverlay
 from mesh_pilot.incremental.reports import Explanation, MemoStatistics
+from mesh_pilot.incremental.watch import Layer, Watch
 
 __all__ = [
     "NAME",
@@ -35,7 +37,9 @@ __all__ = [
     "Derived",
     "Explanation",
     "Index",
+    "Layer",
     "Memo",
+    "MemoOverlay",
     "MemoStatistics",
     "Query",
     "Watch",

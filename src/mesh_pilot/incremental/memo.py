@@ -1,17 +1,16 @@
-"""The memo table itself: cells, derived values, and the watches that keep them alive."""
+"""The memo table itself: cells and derived values."""
 
 from __future__ import annotations
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Iterator
-from itertools import islice
-from typing import Any, Generic, TypeVar, cast
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Set
+from itertools import chain, islice
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from mesh_pilot.incremental.declared import Derived, Query
 from mesh_pilot.incremental.reports import Explanation, MemoStatistics
 
-T = TypeVar("T")
 V = TypeVar("V")
 
 _UNSET: Any = type("_Unset", (), {"__repr__": lambda self: "<not computed>"})()
@@ -63,6 +62,9 @@ class _Reader(_Read):
         self.pending: set[_Read] | None = None
         self.stale = False
 
+    def notice(self) -> None:
+        """Called when it has become stale, for a reader that is not a derived value."""
+
 
 class _Cell(_Read):
     __slots__ = ("index", "key")
@@ -76,15 +78,23 @@ class _Cell(_Read):
     def __repr__(self) -> str:
         return f"<{self.index.name}[{self.key!r}]>"
 
+    @property
+    def layers(self) -> int:
+        """The overlays, as a bit mask, in which it has another value."""
+        return self.index._layers_at(self.key)
+
 
 class _Family:
-    """The derived values of one function."""
+    """The derived values of one function, in the table or in one of its overlays."""
 
-    __slots__ = ("calls", "derived", "function", "nodes")
+    __slots__ = ("calls", "derived", "function", "is_variant", "nodes", "view")
 
-    def __init__(self, declared: Derived[..., Any]) -> None:
+    def __init__(self, declared: Derived[..., Any], view: Any, *, is_variant: bool = False) -> None:
         self.derived = declared
         self.function = declared.compute
+        self.view = view
+        self.is_variant = is_variant
+        """True for the values of an overlay."""
         self.nodes: dict[tuple[Any, ...], _Node] = {}
         self.calls = 0
 
@@ -165,6 +175,7 @@ class Index(Generic[K, V]):
         self._default = default
         self._data: dict[K, V] = {}
         self._cells: dict[K, _Cell] = {}
+        self._variants: list[IndexVariant[K]] = []
 
     def read(self, key: K) -> V:
         """The value of a key, or the default. The value that is being computed now depends on it."""
@@ -186,6 +197,12 @@ class Index(Generic[K, V]):
             del self._data[key]
         else:
             self._data[key] = value
+        for variant in self._variants:
+            variant.compare(key)
+        self._touch(key)
+
+    def _touch(self, key: K) -> None:
+        """Whatever read this key is stale."""
         cell = self._cells.get(key)
         if cell is not None:
             self._memo._cell_changed(cell)
@@ -205,6 +222,23 @@ class Index(Generic[K, V]):
     def items(self) -> Iterator[tuple[K, V]]:
         return iter(self._data.items())
 
+    def _layers_at(self, key: K) -> int:
+        """The overlays, as a bit mask, in which this key has another value."""
+        return sum(variant.bit for variant in self._variants if key in variant.differing)
+
+
+class IndexVariant(Protocol[K]):
+    """An overlay's version of an index, as the index itself needs to know it."""
+
+    @property
+    def bit(self) -> int: ...
+
+    @property
+    def differing(self) -> Set[K]: ...
+
+    def compare(self, key: K) -> None:
+        """The index has another value for this key."""
+
 
 class Memo:
     """The memo table. ``view`` is the first argument of all functions."""
@@ -219,6 +253,11 @@ class Memo:
         """Its reads so far."""
         self._tick = 0
         self._orphans: set[_Node] = set()
+        self._layers: dict[_Node, int] = {}
+        """The overlays, as a bit mask, in which a derived value may differ: those of its reads. No entry: none."""
+        self._overlays: dict[int, Mapping[Derived[..., Any], _Family]] = {}
+        """The derived values of each overlay, by its bit."""
+        self._next_bit = 1
         self._cut_off = 0
         self._spared = 0
 
@@ -228,12 +267,26 @@ class Memo:
         self._indexes.append(index)
         return index
 
+    def index_named(self, name: str) -> Index[Any, Any]:
+        return next(index for index in self._indexes if index.name == name)
+
     def read(self, declared: Derived[..., Any], args: tuple[Any, ...]) -> Any:
         """The value for ``Derived.__call__`` and ``Query.get``."""
+        node = self._read(declared, args)
+        if node.error is not None:
+            raise node.error.with_traceback(None)
+        return node.value
+
+    def _read(self, declared: Derived[..., Any], args: tuple[Any, ...]) -> _Node:
+        """The fresh node of a derived value, which whatever is being computed has read."""
         family = self._families.get(declared)
         node = None if family is None else family.nodes.get(args)
         if node is None:
             node = self._node(declared, args)
+        self._note_read(node)
+        return node
+
+    def _note_read(self, node: _Node) -> None:
         reads = self._reads
         if reads is not None:
             reads[node] = None
@@ -241,16 +294,13 @@ class Memo:
             self._orphans.add(node)
         if node.stale:
             self._refresh(node)
-        if node.error is not None:
-            raise node.error.with_traceback(None)
-        return node.value
 
     def statistics(self) -> MemoStatistics:
         calls: Counter[str] = Counter()
         stored: Counter[str] = Counter()
-        for declared, family in self._families.items():
-            calls[declared.name] += family.calls
-            stored[declared.name] += len(family.nodes)
+        for family in self._all_families():
+            calls[family.derived.name] += family.calls
+            stored[family.derived.name] += len(family.nodes)
         return MemoStatistics(
             cells=sum(len(i._cells) for i in self._indexes),
             derived=stored.total(),
@@ -266,9 +316,13 @@ class Memo:
 
         Searches at most ``MAX_SEARCHED`` values, to bound the time.
         """
-        families = (family for declared, family in self._families.items() if declared.name == name)
+        families = (family for family in self._all_families() if family.derived.name == name)
         nodes = islice((node for family in families for node in family.nodes.values()), MAX_SEARCHED)
         return [_explained(node) for node in islice((n for n in nodes if containing in repr(n.args)), limit)]
+
+    def _all_families(self) -> Iterator[_Family]:
+        """Those of the table and of all overlays."""
+        return chain(self._families.values(), *(families.values() for families in self._overlays.values()))
 
     @property
     def orphans(self) -> int:
@@ -286,6 +340,7 @@ class Memo:
             if node.readers is not None or node.family.nodes.get(node.args) is not node:
                 continue
             del node.family.nodes[node.args]
+            self._layers.pop(node, None)
             dropped += 1
             for read in node.reads:
                 self._unread(read, node)
@@ -298,7 +353,7 @@ class Memo:
         """The node of a derived value, new if there is none."""
         family = self._families.get(declared)
         if family is None:
-            family = self._families[declared] = _Family(declared)
+            family = self._families[declared] = _Family(declared, self.view)
         node = family.nodes.get(args)
         if node is None:
             node = family.nodes[args] = _Node(family, args)
@@ -341,7 +396,7 @@ class Memo:
         family.calls += 1
         self._active, self._reads = node, reads
         try:
-            value = family.function(self.view, *node.args)
+            value = family.function(family.view, *node.args)
         except CycleError:
             # Not stored: the error depends on where the cycle was entered.
             for read in reads:
@@ -357,13 +412,30 @@ class Memo:
         node.stale = False
         self._tick += 1
         node.verified_at = self._tick
-        if error is None and node.error is None and node.value is not _UNSET and node.value == value:
+        has_moved = (self._overlays or self._layers) and not family.is_variant and self._note_layers(node, reads)
+        if error is None and node.error is None and node.value is not _UNSET and node.value == value and not has_moved:
             self._cut_off += 1
             return
         node.error = error
         if error is None:
             node.value = value
         node.changed_at = self._tick
+
+    def _note_layers(self, node: _Node, reads: Iterable[_Read]) -> bool:
+        """Record the overlays in which a value may differ; True if they are others than before.
+
+        For readers that counts as a change, because a reader in an overlay needs the value there instead.
+        """
+        layers = 0
+        for read in reads:
+            layers |= self._layers.get(read, 0) if isinstance(read, _Node) else cast(_Cell, read).layers
+        if layers == self._layers.get(node, 0):
+            return False
+        if layers:
+            self._layers[node] = layers
+        else:
+            del self._layers[node]
+        return True
 
     def _record_reads(self, node: _Node, reads: dict[_Read, None]) -> None:
         before = node.reads
@@ -404,78 +476,4 @@ class Memo:
                     if isinstance(reader, _Node):
                         stack.append(reader)
                     else:
-                        cast(Watch, reader)._stale()
-
-
-class Watch(_Reader):
-    """Keeps derived values alive, and reports when any of them may have changed.
-
-    ``on_stale`` is called within the write that caused the change, and must not read or write. It is not called again
-    until ``take`` was called.
-    """
-
-    __slots__ = ("_memo", "_on_stale", "_watched")
-
-    def __init__(self, memo: Memo, on_stale: Callable[[], None]) -> None:
-        super().__init__()
-        self._memo = memo
-        self._on_stale = on_stale
-        self._watched: dict[_Node, None] = {}
-
-    def get(self, query: Query[T]) -> T:
-        """The value, and watch it from now on. Must not be called from a derived function.
-
-        Raises the exception that the function raised.
-        """
-        memo = self._memo
-        assert memo._active is None
-        node = memo._node(query.derived, query.args)
-        if node not in self._watched:
-            self._watched[node] = None
-            node.join(self)
-        if self.pending:
-            self.pending.discard(node)
-        if node.stale:
-            memo._refresh(node)
-        if node.error is not None:
-            raise node.error.with_traceback(None)
-        return cast(T, node.value)
-
-    def drop(self, query: Query[Any]) -> None:
-        """Stop watching a value."""
-        family = self._memo._families.get(query.derived)
-        node = None if family is None else family.nodes.get(query.args)
-        if node is not None and node in self._watched:
-            del self._watched[node]
-            if self.pending:
-                self.pending.discard(node)
-            self._memo._unread(node, self)
-
-    def take(self) -> list[Query[Any]]:
-        """The watched values that may have changed since the last call. ``get`` or ``drop`` each of them."""
-        queries = [Query(n.family.derived, n.args) for n in self.pending or () if isinstance(n, _Node)]
-        self.pending = None
-        self.stale = False
-        return queries
-
-    def __repr__(self) -> str:
-        return f"<Watch of {len(self._watched)} values>"
-
-    def close(self) -> None:
-        """Stop watching all values."""
-        for _ in self.close_slowly():
-            pass
-
-    def close_slowly(self) -> Iterator[None]:
-        """Stop watching all values, one at each step."""
-        while self._watched:
-            node, _ = self._watched.popitem()
-            if self.pending:
-                self.pending.discard(node)
-            self._memo._unread(node, self)
-            yield
-        self._watched = {}
-        self.pending = None
-
-    def _stale(self) -> None:
-        self._on_stale()
+                        reader.notice()
