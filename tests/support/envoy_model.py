@@ -115,7 +115,7 @@ class EnvoyModel:
 
     def connect(self) -> None:
         """A new stream, after the old one broke: it asks for all that it had."""
-        self.stream = Stream(self._catalog, self.variant, admit=lambda _: self.proxy)
+        self.stream = self.new_stream()
         self._asked: dict[str, Set[str]] = {}
         self._nonces: dict[str, str] = {}
         self._node: Node | None = Node(self.proxy.id)
@@ -127,6 +127,13 @@ class EnvoyModel:
         self._ask_for_named()
         if self._hosts and VIRTUAL_HOST not in self._asked:
             self._ask(VIRTUAL_HOST, set())
+
+    def new_stream(self) -> Stream:
+        return Stream(self._catalog, self.variant, admit=lambda _: self.proxy)
+
+    def objects_to(self, response: Response) -> str:
+        """Why it refuses a response; empty: it takes it."""
+        return ""
 
     def close(self) -> None:
         self.stream.close()
@@ -155,7 +162,7 @@ class EnvoyModel:
 
     # -- requests
 
-    def _ask(self, type_url: str, names: Set[str], *, nonce: str = "") -> None:
+    def _ask(self, type_url: str, names: Set[str], *, nonce: str = "", error: str | None = None) -> None:
         first = type_url not in self._asked
         before = self._asked.get(type_url, set())
         self._asked[type_url] = set(names)
@@ -163,12 +170,13 @@ class EnvoyModel:
         request: Request
         if self.variant is Variant.SOTW:
             nonce = nonce or self._nonces.get(type_url, "")
-            request = SotwRequest(type_url, tuple(sorted(names)), nonce, self._versions.get(type_url, ""), node=node)
+            version = self._versions.get(type_url, "")
+            request = SotwRequest(type_url, tuple(sorted(names)), nonce, version, error, node=node)
         else:
             presented = self._hosts if type_url == VIRTUAL_HOST else self.has[type_url]
             versions = {n: self._version_of[type_url, n] for n in presented} if first else {}
             new, lost = tuple(sorted(names - before)), tuple(sorted(before - names))
-            request = DeltaRequest(type_url, new, lost, versions, nonce, node=node)
+            request = DeltaRequest(type_url, new, lost, versions, nonce, error, node=node)
         self.stream.on_request(request)
 
     def _ask_for_named(self) -> None:
@@ -204,6 +212,10 @@ class EnvoyModel:
 
     def _take(self, response: Response) -> None:
         type_url = response.type_url
+        if reason := self.objects_to(response):
+            self._nonces[type_url] = response.nonce
+            self._ask(type_url, self._asked[type_url], nonce=response.nonce, error=reason)
+            return
         has = self.has[type_url]
         before = dict(has)
         if self.variant is Variant.SOTW and type_url in (CLUSTER, LISTENER):

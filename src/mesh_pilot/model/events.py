@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import attrs
@@ -67,7 +68,47 @@ def key_set_of(issuer: str, jwks_uri: str) -> tuple[str, str]:
     return ("", jwks_uri) if jwks_uri else (issuer, "")
 
 
-Item = Config | Service | Endpoints | MeshConfigValue | MeshNetworksValue | Secret | KeySet
+@attrs.frozen
+class Refusal:
+    """A client's refusal of resources (a NACK), as the reason why something is withheld."""
+
+    proxy: str
+    """Name of the client, ``web-1.shop``."""
+    build: str
+    """See ``Proxy.build``."""
+    type_url: str
+    resources: tuple[str, ...]
+    """Names of the refused resources."""
+    words: str
+    """The client's reason."""
+    at: datetime
+
+
+@attrs.frozen
+class Withheld:
+    """An item that clients refuse, and the value that they get in its place while it stays as it is."""
+
+    key: tuple[str, ...]
+    """See ``item_key``."""
+    refused: tuple[Item, ...]
+    """The refused value: the item as all sources have it, the one that wins first."""
+    served: tuple[Item, ...]
+    """The last accepted value; empty: the item is left out."""
+    refusal: Refusal = attrs.field(eq=False)
+
+
+@attrs.frozen
+class Quarantine:
+    """The items that are withheld from the clients of a domain."""
+
+    domain: str
+    """See ``Proxy.domains``."""
+    withheld: tuple[Withheld, ...]
+    is_trial: bool = False
+    """True while it is being found out which of them a client refuses."""
+
+
+Item = Config | Service | Endpoints | MeshConfigValue | MeshNetworksValue | Secret | KeySet | Quarantine
 """An object of a source."""
 
 
@@ -88,6 +129,8 @@ def item_key(item: Item) -> tuple[str, ...]:
             return ("secret", item.namespace, item.name)
         case KeySet():
             return ("keys", item.issuer, item.url)
+        case Quarantine():
+            return ("quarantine", item.domain)
 
 
 @attrs.frozen

@@ -58,6 +58,11 @@ class Proxy:
     """Envoy's version, such as ``1.40.0``; empty if unknown."""
     identity: str = ""
     """The SPIFFE id that its connection vouches for; empty where nothing does, and then it gets no private key."""
+    build: str = ""
+    """The program that it is, as exactly as it says: name, version, commit, kind of build, TLS library."""
+    domains: tuple[str, ...] = ()
+    """The domains it belongs to, the narrowest first: groups of clients that the same items are withheld from. Those of
+    the first one that has any count; it has those of the wider ones, too."""
     incremental: bool = False
     """True if it receives all types over one Delta stream, so that its virtual hosts can be separate resources."""
 
@@ -84,6 +89,7 @@ def parse_proxy(
     locality: Locality = NOWHERE,
     cluster: str = "",
     version: str = "",
+    build: str = "",
 ) -> Proxy:
     """The proxy described by a node.
 
@@ -120,4 +126,5 @@ def parse_proxy(
         locality=locality,
         cluster=cluster,
         version=version,
+        build=build,
     )

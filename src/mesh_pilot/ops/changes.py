@@ -38,7 +38,7 @@ class ChangeStatistics:
     service_events: Mapping[str, int]
     """Services that registries added, updated or deleted, by the same words."""
     triggers: Mapping[str, int]
-    """Revisions by content: ``config``, ``endpoint``, ``service``, ``secret``, ``global`` (mesh, networks)."""
+    """Revisions by content: ``config``, ``endpoint``, ``service``, ``secret``, ``quarantine``, ``global`` (mesh, networks)."""
     warnings: Mapping[str, int]
     """Warnings about accepted objects, by kind; ``MeshConfig`` and ``MeshNetworks`` are kinds here."""
     without_effect: Mapping[str, int]
@@ -204,6 +204,7 @@ _TRIGGERS = {
     "networks": "global",
     "secret": "secret",
     "keys": "secret",
+    "quarantine": "quarantine",
 }
 
 

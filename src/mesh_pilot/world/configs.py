@@ -12,6 +12,7 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.telemetry.v1alpha1 import Telemetry
 from mesh_pilot.incremental import Index
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.world.copying import copy_containers
 from mesh_pilot.world.indexes import Indexes, VirtualServiceMeta
 from mesh_pilot.world.names import GATEWAY_NAME, MESH_GATEWAY, export_namespaces, full_gateway
 from mesh_pilot.world.services import ServiceTable
@@ -40,6 +41,11 @@ class ConfigTable:
         self._selecting: dict[ConfigKey, frozenset[str]] = {}
         self._selected: Counter[str] = Counter()
         self._credential_uses = CredentialUses(indexes.credentials_named)
+
+    def copy_to(self, other: ConfigTable) -> None:
+        """Give another table, of a copy of the indexes, the state of this one."""
+        copy_containers(self, other)
+        copy_containers(self._credential_uses, other._credential_uses)
 
     def put(self, key: ConfigKey, config: Config | None) -> bool:
         """Add, replace or (None) remove a config. True if anything changed."""

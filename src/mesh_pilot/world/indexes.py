@@ -8,9 +8,9 @@ import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.config.mesh import default_mesh
-from mesh_pilot.incremental import Index, Memo
+from mesh_pilot.incremental import Index, Layer
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.events import Secret
+from mesh_pilot.model.events import Secret, Withheld
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.names import exported_to, full_host, registry_host
 
@@ -40,16 +40,17 @@ class VirtualServiceMeta:
 
 
 class Indexes:
-    """The memo table and its input: one index for each question that translators ask."""
+    """The input of a memo table, or of an overlay of it: one index for each question that translators ask."""
 
-    def __init__(self, domain: str, root_namespace: str, short_names_in: str) -> None:
+    def __init__(self, layer: Layer, domain: str, root_namespace: str, short_names_in: str) -> None:
         self.domain = domain
         """The mesh's DNS domain."""
+        self.root_namespace = root_namespace
         self.default_mesh = default_mesh(root_namespace)
         """The MeshConfig if no source sends one."""
-        self._short_names_in = short_names_in
-        self.memo = Memo()
-        index = self.memo.index
+        self.short_names_in = short_names_in
+        self.layer = layer
+        index = layer.index
         # mesh-wide settings
         self.mesh: Index[tuple[()], MeshConfig] = index("mesh", self.default_mesh)
         self.networks: Index[tuple[()], MeshNetworks] = index("networks", MeshNetworks())
@@ -85,6 +86,9 @@ class Indexes:
         """By namespace and name: True if a config of the namespace names the credential."""
         self.key_sets: Index[tuple[str, str], str] = index("key_sets", "")
         """By issuer and URL."""
+        # what clients refuse
+        self.withheld: Index[str, tuple[Withheld, ...]] = index("withheld", ())
+        """By domain."""
 
     def full_host(self, host: str, namespace: str) -> str:
         """The full name of a host as written in a config of this namespace."""
@@ -92,4 +96,4 @@ class Indexes:
 
     def registry_host(self, host: str) -> str:
         """The full name of a host if it is short for one of a registry; otherwise the host as it is."""
-        return registry_host(host, self._short_names_in)
+        return registry_host(host, self.short_names_in)

@@ -18,7 +18,7 @@ import trio
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config
-from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, Rejected, Replace, Upsert
+from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, Quarantine, Rejected, Replace, Upsert
 from mesh_pilot.world.world import Revision, World
 
 _QUIET_AT_START = 0.01
@@ -178,9 +178,9 @@ class Reducer:
 
 
 def is_endpoint_only(event: Event, world: World) -> bool:
-    """True if an event changes only endpoints of the world, or nothing. Late changes of endpoints cost requests."""
+    """True if an event changes only endpoints, quarantines, or nothing. These cost requests if they are late."""
     match event:
-        case Upsert(item=Endpoints()) | Rejected() | Accepted():
+        case Upsert(item=Endpoints() | Quarantine()) | Rejected() | Accepted():
             return True
         case Upsert(source=source, item=Config() as config):
             before = world.item_of(source, ("config", *config.key))
@@ -188,7 +188,7 @@ def is_endpoint_only(event: Event, world: World) -> bool:
                 isinstance(before, Config) and _differs_in_endpoints_only(before, config)
             )
         case Delete(key=key) | Replace(collection=key):
-            return key[:1] == ("endpoints",) or key[:2] == ("config", "WorkloadEntry")
+            return key[:1] in (("endpoints",), ("quarantine",)) or key[:2] == ("config", "WorkloadEntry")
         case _:
             return False
 

@@ -21,6 +21,7 @@ from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.model.spiffe import qualified
 from mesh_pilot.world.address_index import AddressIndex
 from mesh_pilot.world.auto_addresses import allocate, wants_address
+from mesh_pilot.world.copying import copy_containers
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.names import export_namespaces
 from mesh_pilot.world.service_entries import endpoints_of, from_template, group_of, selects, services_of
@@ -62,6 +63,10 @@ class ServiceTable:
         self._auto_addresses: dict[str, str] = {}
         """By host."""
         self._addresses = AddressIndex(indexes.endpoints_at, self._age)
+
+    def copy_to(self, other: ServiceTable) -> None:
+        """Give another table, of a copy of the indexes, the state of this one."""
+        copy_containers(self, other)
 
     # -- input
 

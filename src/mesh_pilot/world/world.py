@@ -2,41 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import attrs
 import structlog
 
-from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.config.mesh import ROOT_NAMESPACE
-from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.incremental import Memo
 from mesh_pilot.model.events import (
     Accepted,
     Delete,
-    Endpoints,
     Event,
     Item,
-    KeySet,
     MeshConfigValue,
     MeshNetworksValue,
     Rejected,
     Replace,
-    Secret,
     Synced,
     Upsert,
     item_key,
 )
-from mesh_pilot.model.service import Service, ServiceKey
-from mesh_pilot.world.configs import ConfigTable
+from mesh_pilot.world.history import History
 from mesh_pilot.world.indexes import Indexes
-from mesh_pilot.world.services import ServiceTable
-from mesh_pilot.world.shards import shard_bits_for
+from mesh_pilot.world.overlays import Overlay
+from mesh_pilot.world.tables import Key, Tables
 from mesh_pilot.world.view import View
 
 log = structlog.get_logger(scope="world")
 
-Key = tuple[str, ...]
+_NOT_IN_HISTORY = ("endpoints", "quarantine")
+"""Kinds of items whose changes are not remembered."""
 
 COLLECTED_AT_ONCE = 10_000
 """The most unused derived values that are dropped after a revision. To drop all that a large change leaves would delay
@@ -81,7 +77,8 @@ class World(Indexes):
         ``short_names_in``: the DNS domain that short host names belong to, such as ``service.consul`` (then
         ``reviews.service`` is short as well); empty: the services of the namespace of the config that names them.
         """
-        super().__init__(domain, root_namespace, short_names_in)
+        self.memo = Memo()
+        super().__init__(self.memo, domain, root_namespace, short_names_in)
         self.view = View(self)
         self.memo.view = self.view
         self.revision = 0
@@ -90,8 +87,10 @@ class World(Indexes):
         self._synced: set[str] = set()
         self._failures = 0
         self._rejected: dict[tuple[str, str | Key], Rejected] = {}
-        self._service_table = ServiceTable(self)
-        self._config_table = ConfigTable(self, self._service_table)
+        self._tables = Tables(self)
+        self.history = History()
+        self.overlays: dict[str, Overlay] = {}
+        """By domain, for those from whose clients anything is withheld."""
 
     # -- sources
 
@@ -131,7 +130,7 @@ class World(Indexes):
 
     def apply(self, events: Iterable[Event]) -> Revision:
         """Apply events in order, and update every index. Derived values are not computed here."""
-        touched: dict[Key, None] = {}
+        touched: dict[Key, tuple[Item, ...]] = {}
         count = 0
         for event in events:
             count += 1
@@ -147,32 +146,33 @@ class World(Indexes):
             revision=self.revision,
             services=len(self.services),
             endpoints=sum(len(e) for _, e in self.endpoints.items()),
-            configs=self._config_table.counts(),
+            configs=self._tables.configs.counts(),
             rejected=len(self._rejected),
             failures=self._failures,
         )
 
-    def _take(self, event: Event, touched: dict[Key, None]) -> None:
+    def _take(self, event: Event, touched: dict[Key, tuple[Item, ...]]) -> None:
         items = self._items.setdefault(event.source, {})
         match event:
             case Upsert(item=item):
                 key = item_key(item)
+                self._touch(key, touched)
                 items[key] = item
-                touched[key] = None
                 self._rejected.pop((event.source, key), None)
             case Delete(key=key):
                 self._rejected.pop((event.source, key), None)
-                if items.pop(key, None) is not None:
-                    touched[key] = None
+                if key in items:
+                    self._touch(key, touched)
+                    del items[key]
             case Replace(collection=collection, items=replacements):
                 new = {item_key(i): i for i in replacements}
                 removed = [k for k in items if k[: len(collection)] == collection and k not in new]
                 for key in removed:
+                    self._touch(key, touched)
                     del items[key]
-                    touched[key] = None
                 for key, item in new.items():
+                    self._touch(key, touched)
                     items[key] = item
-                    touched[key] = None
                 for slot in list(self._rejected):
                     replaced = not collection or (
                         isinstance(slot[1], tuple) and slot[1][: len(collection)] == collection
@@ -188,28 +188,58 @@ class World(Indexes):
                     if slot[0] == source and rejected.origin.location == location:
                         del self._rejected[slot]
 
-    def _publish(self, touched: Iterable[Key]) -> set[Key]:
+    def _touch(self, key: Key, touched: dict[Key, tuple[Item, ...]]) -> None:
+        """An item is about to change: remember its value before these events."""
+        if key not in touched:
+            touched[key] = tuple(self.current(key))
+
+    def current(self, key: Key) -> list[Item]:
+        """An item as all sources have it, the one that wins first."""
+        return [items[key] for items in self._items.values() if key in items]
+
+    def _publish(self, touched: Mapping[Key, tuple[Item, ...]]) -> set[Key]:
         """Write the merged value of every touched key. The keys whose value changed."""
         changed: set[Key] = set()
         for key in sorted(touched, key=_mesh_first):
-            found = [items[key] for items in self._items.values() if key in items]
+            found = self.current(key)
             with self._isolated("internal error in one object; all others are applied", key=key):
-                if self._write(key, found):
+                if self._tables.write(key, found):
                     changed.add(key)
-        self._reshard()
-        for table in (self._config_table, self._service_table):
-            with self._isolated("internal error in indexes; they keep their last values"):
-                table.flush()
+                    if key[0] not in _NOT_IN_HISTORY:
+                        self.history.add(self.revision + 1, key, touched[key])
+            for overlay in self.overlays.values():
+                with self._isolated("internal error in one object of an overlay; all others are applied", key=key):
+                    overlay.write(key, found)
+        self._tables.reshard(self._tables.shard_bits())
+        self._flush(self._tables.configs.flush, self._tables.services.flush)
+        if self.overlays or any(key[0] == "quarantine" for key in changed):
+            self._publish_overlays(changed)
         return changed
 
-    def _reshard(self) -> None:
-        """Set the number of shards for the current number of hosts."""
-        before = self.shard_bits.peek(())
-        hosts = max(self._service_table.count(), self._config_table.count_virtual_services())
-        self.shard_bits[()] = shard_bits_for(hosts, before)
-        if self.shard_bits.peek(()) != before:
-            for table in (self._config_table, self._service_table):
-                table.reshard()
+    def _publish_overlays(self, changed: Iterable[Key]) -> None:
+        for key in changed:
+            if key[0] == "quarantine":
+                self._set_quarantine(key[1])
+        for overlay in self.overlays.values():
+            overlay.reshard(self.shard_bits.peek(()))
+            self._flush(overlay.flush)
+
+    def _set_quarantine(self, domain: str) -> None:
+        """Make the overlay of a domain, change it, or end it."""
+        withheld = self.withheld.peek(domain)
+        if not withheld:
+            overlay = self.overlays.pop(domain, None)
+            if overlay is not None:
+                overlay.close()
+            return
+        if domain not in self.overlays:
+            self.overlays[domain] = Overlay(self.memo, self._tables)
+        self.overlays[domain].withhold(withheld, self.current)
+
+    def _flush(self, *flushes: Callable[[], None]) -> None:
+        for flush in flushes:
+            with self._isolated("internal error in indexes; they keep their last values"):
+                flush()
 
     @contextmanager
     def _isolated(self, message: str, **context: object) -> Iterator[None]:
@@ -219,51 +249,6 @@ class World(Indexes):
         except Exception as error:
             self._failures += 1
             log.error(message, exc_info=error, **context)
-
-    def _write(self, key: Key, items: list[Item]) -> bool:
-        first = items[0] if items else None
-        match key[0]:
-            case "config":
-                assert first is None or isinstance(first, Config)
-                return self._config_table.put(ConfigKey(*key[1:]), first)
-            case "service":
-                return self._service_table.put_services(
-                    ServiceKey(*key[1:]), [i for i in items if isinstance(i, Service)]
-                )
-            case "endpoints":
-                return self._service_table.put_endpoints(
-                    ServiceKey(*key[1:]), [i for i in items if isinstance(i, Endpoints)]
-                )
-            case "secret":
-                assert first is None or isinstance(first, Secret)
-                before = self.secrets.peek((key[1], key[2]))
-                self.secrets[(key[1], key[2])] = first
-                return before != first
-            case "keys":
-                assert first is None or isinstance(first, KeySet)
-                known = self.key_sets.peek((key[1], key[2]))
-                self.key_sets[(key[1], key[2])] = first.keys if first else ""
-                return known != self.key_sets.peek((key[1], key[2]))
-            case "networks":
-                assert first is None or isinstance(first, MeshNetworksValue)
-                return self._set_networks(first.networks if first else MeshNetworks())
-            case _:
-                assert first is None or isinstance(first, MeshConfigValue)
-                return self._set_mesh(first.config if first else self.default_mesh)
-
-    def _set_networks(self, networks: MeshNetworks) -> bool:
-        before = self.networks.peek(())
-        self.networks[()] = networks
-        return bool(before != networks)
-
-    def _set_mesh(self, mesh: MeshConfig) -> bool:
-        before = self.mesh.peek(())
-        if before == mesh:
-            return False
-        self.mesh[()] = mesh
-        self._config_table.mesh_changed(before, mesh)
-        self._service_table.mesh_changed(before, mesh)
-        return True
 
 
 def _mesh_first(key: Key) -> tuple[bool, Key]:

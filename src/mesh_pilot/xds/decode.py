@@ -187,7 +187,21 @@ def _node(message: base_pb2.Node, bounds: Bounds) -> Node:
         locality=Locality(locality.region, locality.zone, locality.sub_zone),
         cluster=message.cluster,
         version=_version(message),
+        build=_build(message, bounds),
     )
+
+
+_BUILD_PROPERTIES = ("revision.sha", "build.type", "ssl.version")
+"""The properties in ``user_agent_build_version.metadata`` that tell builds of a version apart."""
+
+
+def _build(message: base_pb2.Node, bounds: Bounds) -> str:
+    """The client's name, its version, and where it says more, what tells its build apart."""
+    fields = message.user_agent_build_version.metadata.fields
+    details = [fields[name].string_value for name in _BUILD_PROPERTIES if name in fields]
+    build = " ".join(filter(None, (message.user_agent_name, _version(message), *details)))
+    check(bounds, "max_name_length", "characters in the node's build", len(build))
+    return build
 
 
 def _version(message: base_pb2.Node) -> str:

@@ -56,6 +56,8 @@ class Node:
     cluster: str = ""
     version: str = ""
     """Of Envoy, ``1.40.0``, or of another client as it puts it."""
+    build: str = ""
+    """See ``Proxy.build``."""
 
 
 @attrs.frozen
@@ -132,6 +134,8 @@ class Nack:
     """The resources that the reason names, or the only one in the response; empty when it is unknown which."""
     configs: tuple[ConfigKey, ...] = ()
     """The objects that those resources were made from."""
+    resources: tuple[Resource, ...] = attrs.field(default=(), repr=False)
+    """Those resources; all of the response when it is unknown which."""
 
 
 class Phase(Enum):

@@ -30,7 +30,16 @@ from mesh_pilot.xds.encode import Encoder, EncoderStatistics
 from mesh_pilot.xds.limits import PeerScopes, host_of
 from mesh_pilot.xds.messages import Code, StreamError, Variant
 from mesh_pilot.xds.resources import Catalog
-from mesh_pilot.xds.session import DEFAULT_OPTIONS, MAX_REASON_LOGGED, Call, Session, XdsOptions, stream_error
+from mesh_pilot.xds.session import (
+    DEFAULT_OPTIONS,
+    MAX_REASON_LOGGED,
+    NO_ANSWER_OBSERVER,
+    AnswerObserver,
+    Call,
+    Session,
+    XdsOptions,
+    stream_error,
+)
 from mesh_pilot.xds.status import Connection, StatusRegistry, XdsStatistics
 
 log = structlog.get_logger(scope="xds")
@@ -100,16 +109,18 @@ class XdsServer:
         admit: Admit = lambda proxy, peer: proxy,
         handlers: Mapping[str, StreamHandler] = MappingProxyType({}),
         scope_of: Callable[[Proxy], Hashable] = lambda proxy: proxy.namespace,
+        answers: AnswerObserver = NO_ANSWER_OBSERVER,
     ) -> None:
         """``identifier`` names this control plane to its clients; ``admit`` authenticates them.
 
         ``handlers`` serve the streams on ADS that want something else than Envoy's resources: node metadata
         ``GENERATOR`` names the handler. ``scope_of`` gives the scope that a proxy shares resources with; the number of
-        scopes per peer is limited.
+        scopes per peer is limited. ``answers`` learns what clients accept and refuse.
         """
         self.status = StatusRegistry()
         self._catalog = catalog
         self._options = options
+        self._answers = answers
         self._admit = admit
         self._decoder = Decoder(options.bounds)
         self._encoder = Encoder(identifier)
@@ -249,6 +260,7 @@ class XdsServer:
             turn=self._turn,
             nack_log=self._nack_log,
             presence_log=self._presence_log,
+            answers=self._answers,
         )
         self._sessions.add(session)
         try:

@@ -75,6 +75,58 @@ class Call(Protocol):
     async def send_message(self, message: bytes, /) -> None: ...
 
 
+class AnswerObserver(Protocol):
+    """Learns what clients accept and refuse. Clients are known by the number of their connection."""
+
+    def joining(self, client: int, proxy: Proxy) -> Proxy:
+        """A proxy that connects, as it should be known from now on."""
+        ...
+
+    def joined(self, client: int, proxy: Proxy, stream: Stream, release: Callable[[], None]) -> None:
+        """``release`` ends the pause of a client that keeps refusing."""
+
+    def sent(self, client: int, type_url: str) -> None: ...
+
+    def accepted(self, client: int, type_url: str) -> None: ...
+
+    def refused(self, client: int, nack: Nack) -> bool:
+        """Returns True if something is done about it, so that there should be no pause."""
+        ...
+
+    def is_interested(self, client: int) -> bool:
+        """True if ``settled`` should be called."""
+        ...
+
+    def settled(self, client: int) -> None:
+        """There is nothing more to send to a client, and it has answered everything."""
+
+    def left(self, client: int) -> None: ...
+
+
+class _NoAnswerObserver:
+    def joining(self, client: int, proxy: Proxy) -> Proxy:
+        return proxy
+
+    def joined(self, client: int, proxy: Proxy, stream: Stream, release: Callable[[], None]) -> None: ...
+
+    def sent(self, client: int, type_url: str) -> None: ...
+
+    def accepted(self, client: int, type_url: str) -> None: ...
+
+    def refused(self, client: int, nack: Nack) -> bool:
+        return False
+
+    def is_interested(self, client: int) -> bool:
+        return False
+
+    def settled(self, client: int) -> None: ...
+
+    def left(self, client: int) -> None: ...
+
+
+NO_ANSWER_OBSERVER = _NoAnswerObserver()
+
+
 class Session:
     """One stream with its tasks. Observes the stream: writes the log, and passes everything on to the registry.
 
@@ -98,6 +150,7 @@ class Session:
         turn: trio.Lock | None = None,
         nack_log: LogLimiter | None = None,
         presence_log: LogLimiter | None = None,
+        answers: AnswerObserver = NO_ANSWER_OBSERVER,
     ) -> None:
         """``turn`` is shared by sessions that may work for long: one does so at a time, for a slice.
 
@@ -105,7 +158,12 @@ class Session:
         proxies that connect and disconnect.
         """
         bounds = options.bounds
-        self.stream = Stream(catalog, variant, only=only, observer=self, wake=self._wake, admit=admit, bounds=bounds)
+
+        def joining(proxy: Proxy) -> Proxy:
+            return answers.joining(connection.id, admit(proxy))
+
+        self.stream = Stream(catalog, variant, only=only, observer=self, wake=self._wake, admit=joining, bounds=bounds)
+        self._answers = answers
         connection.stream = self.stream
         self._call = call
         self._decoder = decoder
@@ -297,6 +355,8 @@ class Session:
 
     def _note_quiet(self) -> None:
         """Nothing to send: when nothing waits for an ACK either, the client is up to date with the last change."""
+        if self._answers.is_interested(self._connection.id) and not self._on_hold() and self._is_settled():
+            self._answers.settled(self._connection.id)
         if self._changed_at is None or self.stream.waiting_for().acks:
             return
         if self._has_sent_change:
@@ -304,15 +364,27 @@ class Session:
         self._changed_at = None
         self._has_sent_change = False
 
+    def _is_settled(self) -> bool:
+        waiting = self.stream.waiting_for()
+        return not (waiting.acks or waiting.endpoints or waiting.referrers or waiting.clusters)
+
+    def _release(self) -> None:
+        """End the pause after refusals."""
+        self._on_hold_until.clear()
+        self._nacks_in_a_row.clear()
+        self._wake()
+
     # -- observing the stream
 
     def connected(self, proxy: Proxy) -> None:
+        self._answers.joined(self._connection.id, proxy, self.stream, self._release)
         self._log = self._log.bind(proxy=proxy.id)
         self._connection.connected(proxy)
         self._log_presence("proxy connected", version=proxy.version, variant=str(self._variant))
 
     def disconnected(self) -> None:
         """The stream has ended: write it to the log, if there ever was a proxy."""
+        self._answers.left(self._connection.id)
         if self._connection.proxy is not None:
             self._log_presence("proxy disconnected", after=round(trio.current_time() - self._began, 3))
 
@@ -326,6 +398,7 @@ class Session:
 
     def sent(self, response: Response) -> None:
         self._connection.sent(response)
+        self._answers.sent(self._connection.id, response.type_url)
         self._log.debug(
             "push",
             type=RESOURCE_TYPES[response.type_url].short,
@@ -337,6 +410,7 @@ class Session:
     def acked(self, type_url: str, nonce: str, version: str) -> None:
         self._nacks_in_a_row.pop(type_url, None)
         self._connection.acked(type_url, nonce, version)
+        self._answers.accepted(self._connection.id, type_url)
         self._log.debug("ACK", type=RESOURCE_TYPES[type_url].short, version=version)
 
     def unserved(self, type_url: str) -> None:
@@ -347,7 +421,8 @@ class Session:
         self._connection.rejected(nack)
         self._changed_at = None  # the change will not be accepted, so it never converges
         count = self._nacks_in_a_row[nack.type_url] = self._nacks_in_a_row.get(nack.type_url, 0) + 1
-        if count > 1:
+        is_handled = self._answers.refused(self._connection.id, nack)
+        if count > 1 and not is_handled:
             longest = self._options.nack_backoff_seconds * 2 ** min(count - 2, 30)
             longest = min(longest, self._options.max_nack_backoff_seconds)
             self._on_hold_until[nack.type_url] = trio.current_time() + longest * random.uniform(0.5, 1)

@@ -146,6 +146,16 @@ class Stream:
         subscription = self._subscriptions.get(type_url)
         return subscription.client_state.entries if subscription else {}
 
+    def has_doubts(self, type_url: str) -> bool:
+        """True unless the client has accepted all resources of a type that it was sent."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription is not None and not subscription.is_settled
+
+    def is_refused(self, type_url: str) -> bool:
+        """True while there is nothing to send of a type but what the client refused."""
+        subscription = self._subscriptions.get(type_url)
+        return subscription is not None and subscription.is_refused
+
     def waiting_for(self) -> Waiting:
         return Waiting(
             node=self.proxy is None,
@@ -232,7 +242,12 @@ class Stream:
             )
         try:
             proxy = parse_proxy(
-                node.id, node.metadata, locality=node.locality, cluster=node.cluster, version=node.version
+                node.id,
+                node.metadata,
+                locality=node.locality,
+                cluster=node.cluster,
+                version=node.version,
+                build=node.build,
             )
         except NodeError as error:
             raise StreamError(Code.INVALID_ARGUMENT, str(error)) from error
@@ -326,4 +341,5 @@ def _nack(proxy: Proxy, type_url: str, nonce: str, version: str, reason: str, re
     guilty = resources if len(resources) == 1 else [r for r in resources if r.name and r.name in reason]
     names = tuple(r.name for r in guilty if not any(r.name != o.name and r.name in o.name for o in guilty))
     configs = dict.fromkeys(key for r in guilty if r.name in names for key in r.configs)
-    return Nack(proxy, type_url, nonce, version, reason, names, tuple(configs))
+    named = tuple(r for r in guilty if r.name in names) or tuple(resources)
+    return Nack(proxy, type_url, nonce, version, reason, names, tuple(configs), named)

@@ -436,6 +436,16 @@ class Subscription:
         return self._nacked.keys()
 
     @property
+    def is_refused(self) -> bool:
+        """True while nothing differs from what the client refused, so that nothing is sent. Call ``refresh`` before."""
+        if self.phase is not Phase.NACKED:
+            return False
+        desired = self._desired.entries
+        return self.is_full_state or any(
+            self._is_as_refused(name, desired.get(name), nacked) for name, nacked in self._nacked.items()
+        )
+
+    @property
     def is_settled(self) -> bool:
         """True if the client has accepted all that it was sent."""
         return self.outstanding is None and self.phase is not Phase.NACKED and not self._nacked

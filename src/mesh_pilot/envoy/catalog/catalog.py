@@ -10,14 +10,14 @@ import attrs
 
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failures import FailingSet, Failure, Failures, StandingFailure
-from mesh_pilot.envoy.catalog.generators import GeneratorKey, Generators, generators_of, vhds_generator
+from mesh_pilot.envoy.catalog.generators import Generators, SetKey, generators_of, vhds_generator
 from mesh_pilot.envoy.catalog.resource_sets import EVICTION_SLICE, JoinedSet, Part, ResourceSet
 from mesh_pilot.envoy.catalog.virtual_host_sets import VirtualHostSets
 from mesh_pilot.envoy.clusters.placeholders import no_endpoints, placeholder
 from mesh_pilot.envoy.envoy_filter.parse import filter_problems
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.envoy.envoy_filter.plans import plan_problems, table_problems
-from mesh_pilot.incremental import ByName, Query, Watch
+from mesh_pilot.incremental import ByName, Layer, Query, Watch, derived
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim
 from mesh_pilot.mesh.proxy.scope import PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
@@ -25,7 +25,7 @@ from mesh_pilot.model.resource import SECRET, VIRTUAL_HOST, Resource
 from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.security.secrets import IdentitySet, Issuer
 from mesh_pilot.snapshots import NO_NAMES, SnapshotStore
-from mesh_pilot.world import World
+from mesh_pilot.world import View, World
 
 _UNSCOPED: Mapping[str, Any] = {
     "claim": RegistrationClaim((), ""),
@@ -57,8 +57,8 @@ class WorldCatalog:
         self._world = world
         self._split = split
         self._issuer = issuer
-        self._sets: dict[GeneratorKey, ResourceSet] = {}
-        self._idle: dict[GeneratorKey, bool] = {}
+        self._sets: dict[SetKey, ResourceSet] = {}
+        self._idle: dict[SetKey, bool] = {}
         """Sets without readers; True once ``evict_idle`` has seen them."""
         self._open: dict[WorldResources, None] = {}
         self.failed = Failures()
@@ -73,7 +73,8 @@ class WorldCatalog:
         """See ``xds.resources.Catalog``."""
         identity = parse_identity(proxy.identity)
         own = self._issuer.secrets_of(identity) if self._issuer and identity else None
-        resources = WorldResources(self, proxy_facts(proxy, split=self._split), own, wake, requested)
+        facts = proxy_facts(proxy, split=self._split)
+        resources = WorldResources(self, facts, proxy.domains, own, wake, requested)
         self._open[resources] = None
         return resources
 
@@ -114,7 +115,7 @@ class WorldCatalog:
         for key in idle:
             if self._idle.pop(key, None) is not None:
                 yield from self._forget(self._sets.pop(key).close())
-        for (type_url, _), resources in list(self._sets.items()):
+        for (_, (type_url, _)), resources in list(self._sets.items()):
             yield from self._forget(resources.forget_unrequested(partial(_requested_of, resources, type_url)))
         yield from self._forget(iter(()))
 
@@ -134,15 +135,16 @@ class WorldCatalog:
     def statistics(self) -> CatalogStatistics:
         return CatalogStatistics(len(self._open), len(self._sets), len(self._idle))
 
-    def _attach(self, key: GeneratorKey, reader: WorldResources) -> ResourceSet:
+    def _attach(self, key: SetKey, reader: WorldResources) -> ResourceSet:
         found = self._sets.get(key)
         if found is None:
-            found = self._sets[key] = ResourceSet(self._world.memo, *key, self.snapshots, self.failed)
+            layer, (type_url, resources) = key
+            found = self._sets[key] = ResourceSet(layer, type_url, resources, self.snapshots, self.failed)
         self._idle.pop(key, None)
         found.attach(reader, reader.wake)
         return found
 
-    def _detach(self, key: GeneratorKey, reader: WorldResources) -> None:
+    def _detach(self, key: SetKey, reader: WorldResources) -> None:
         if self._sets[key].detach(reader):
             self._idle[key] = False
 
@@ -154,6 +156,7 @@ class WorldResources:
         self,
         catalog: WorldCatalog,
         facts: ProxyFacts,
+        domains: tuple[str, ...],
         own: IdentitySet | None,
         wake: Callable[[], None],
         requested: Callable[[str], frozenset[str]],
@@ -166,7 +169,10 @@ class WorldResources:
         self._own = own
         self._world = catalog._world
         self._facts = facts
-        self._watch = Watch(self._world.memo, self._retarget)
+        self._domains = domains
+        self._layer: Layer = self._world.memo
+        self._watch = Watch(self._layer, self._retarget)
+        self._domain_watch = Watch(self._world.memo, self._retarget)
         self._target: ProxyKeys | None = None
         self._stale = True
         self._generators: Generators = {}
@@ -191,15 +197,38 @@ class WorldResources:
         """Change the sets if the keys of the proxy have changed."""
         if self._stale or self._target is None:
             self._stale = False
+            is_moved = self._follow_layer()
             self._watch.take()
             target = self._watch.get(proxy_keys.query(self._facts))
-            if target != self._target:
+            if is_moved or target != self._target:
                 self._leave_all()
                 self._target = target
                 self._generators = generators_of(target)
                 self._hosts = vhds_generator(target)
         assert self._target is not None
         return self._target
+
+    def _follow_layer(self) -> bool:
+        """Read the World, or the overlay without what is withheld from the proxy. True if that is another than before."""
+        if not self._domains:
+            return False
+        self._domain_watch.take()
+        domain = self._domain_watch.get(_domain_in_force.query(self._domains))
+        layer = self._world.overlays[domain].layer if domain else self._world.memo
+        if layer is self._layer:
+            return False
+        # The sets of the layer before are left with the keys of that one.
+        self._leave_all()
+        self._layer = layer
+        self._watch.close()
+        self._watch = Watch(layer, self._retarget)
+        return True
+
+    @property
+    def view(self) -> View:
+        """The World as the proxy is served it."""
+        view: View = self._layer.view
+        return view
 
     def set(self, type_url: str) -> JoinedSet | VirtualHostSets | None:
         self._follow_target()
@@ -210,16 +239,14 @@ class WorldResources:
             keys = self._generators.get(type_url)
             if keys is None:
                 return None
-            parts: tuple[Part, ...] = tuple(self._catalog._attach(key, self) for key in keys)
+            parts: tuple[Part, ...] = tuple(self._catalog._attach((self._layer, key), self) for key in keys)
             if type_url == SECRET and self._own is not None:
                 self._own.attach(self, self.wake)
                 parts = (self._own, *parts)
             joined = self._sets[type_url] = JoinedSet(self._catalog.snapshots, parts)
         return joined
 
-    def patch_problems(
-        self, seen: dict[GeneratorKey, tuple[PatchProblem, ...]] | None = None
-    ) -> tuple[PatchProblem, ...]:
+    def patch_problems(self, seen: dict[SetKey, tuple[PatchProblem, ...]] | None = None) -> tuple[PatchProblem, ...]:
         """The patches of EnvoyFilters that failed on resources of this proxy; looks at all of them.
 
         ``seen`` shares the results between proxies with the same sets. It is valid until the next change.
@@ -227,22 +254,22 @@ class WorldResources:
         target = self.target
         if not target.filters:
             return ()
-        view = self._world.memo.view
         seen = {} if seen is None else seen
-        found = dict.fromkeys(filter_problems(view, target.filters))
+        found = dict.fromkeys(filter_problems(self.view, target.filters))
         tables = self._host_sets.tables if self._host_sets is not None else ()
-        for key in (*(k for keys in self._generators.values() for k in keys), *map(self._vhds_key, tables)):
+        planned = ((self._layer, key) for keys in self._generators.values() for key in keys)
+        for key in (*planned, *map(self._vhds_key, tables)):
             if key not in seen:
                 seen[key] = tuple(self._problems_of(key))
             found.update(dict.fromkeys(seen[key]))
         return tuple(found)
 
-    def _problems_of(self, key: GeneratorKey) -> Iterator[PatchProblem]:
-        view, (_, query) = self._world.view, key
+    def _problems_of(self, key: SetKey) -> Iterator[PatchProblem]:
+        _, (_, query) = key
         if isinstance(query, Query):
-            return plan_problems(view, query)
+            return plan_problems(self.view, query)
         found = self._catalog._sets.get(key)
-        return table_problems(view, query, found.asked() if found is not None else ())
+        return table_problems(self.view, query, found.asked() if found is not None else ())
 
     def concerns(self, failing: FailingSet, failure: Failure) -> bool:
         """True if the proxy has the resource, or would have it. It reads the set."""
@@ -251,6 +278,7 @@ class WorldResources:
     def close(self) -> None:
         self._leave_all()
         self._watch.close()
+        self._domain_watch.close()
         self.wake = lambda: None
         self.requested = lambda _: NO_NAMES
         self._catalog._open.pop(self, None)
@@ -265,9 +293,9 @@ class WorldResources:
             )
         return self._host_sets
 
-    def _vhds_key(self, table: str) -> GeneratorKey:
+    def _vhds_key(self, table: str) -> SetKey:
         assert self._hosts is not None
-        return (VIRTUAL_HOST, self._hosts.query(table))
+        return self._layer, (VIRTUAL_HOST, self._hosts.query(table))
 
     def _leave_all(self) -> None:
         for type_url in list(self._sets):
@@ -279,13 +307,19 @@ class WorldResources:
     def _leave(self, type_url: str) -> None:
         del self._sets[type_url]
         for key in self._generators[type_url]:
-            self._catalog._detach(key, self)
+            self._catalog._detach((self._layer, key), self)
         if type_url == SECRET and self._own is not None:
             self._own.detach(self)
 
     def _retarget(self) -> None:
         self._stale = True
         self.wake()
+
+
+@derived
+def _domain_in_force(view: View, domains: tuple[str, ...]) -> str:
+    """The first domain from which anything is withheld; empty if there is none."""
+    return next((domain for domain in domains if view.withheld(domain)), "")
 
 
 def _requested_of(resources: ResourceSet, type_url: str) -> Set[str]:

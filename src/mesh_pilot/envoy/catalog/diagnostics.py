@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias, TypeVar
 
 import attrs
 
-from mesh_pilot.envoy.catalog.generators import GeneratorKey
+from mesh_pilot.envoy.catalog.generators import SetKey
 from mesh_pilot.envoy.envoy_filter.parse import parsed
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.envoy.filters.ext_authz import MissingProvider, missing_provider
@@ -79,7 +79,7 @@ class OpenProxy(Protocol):
 
     def requested(self, type_url: str) -> Set[str]: ...
 
-    def patch_problems(self, seen: dict[GeneratorKey, tuple[PatchProblem, ...]]) -> Iterable[PatchProblem]: ...
+    def patch_problems(self, seen: dict[SetKey, tuple[PatchProblem, ...]]) -> Iterable[PatchProblem]: ...
 
 
 class Diagnostics:
@@ -91,7 +91,7 @@ class Diagnostics:
 
     def patches(self) -> ByProxies[PatchFailure]:
         """Patches of EnvoyFilters that could not be applied."""
-        seen: dict[GeneratorKey, tuple[PatchProblem, ...]] = {}
+        seen: dict[SetKey, tuple[PatchProblem, ...]] = {}
         found = _by_problem((proxy.name, proxy.patch_problems(seen)) for proxy in self._proxies)
         return {_failure(problem): proxies for problem, proxies in found.items()}
 

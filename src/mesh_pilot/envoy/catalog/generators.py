@@ -31,7 +31,7 @@ from mesh_pilot.envoy.listeners import outbound as listeners
 from mesh_pilot.envoy.routes import tables as routes
 from mesh_pilot.envoy.routes.virtual_host import catch_all_plan, host_plan
 from mesh_pilot.envoy.tls.secrets import workload_secret
-from mesh_pilot.incremental import NAME, ByName, Query, by_name, derived
+from mesh_pilot.incremental import NAME, ByName, Layer, Query, by_name, derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyKeys, Workload, single_shard
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableShard, parse_table, shard_hosts, table_shards
 from mesh_pilot.model.proxy import NodeType
@@ -40,6 +40,9 @@ from mesh_pilot.world import View
 
 GeneratorKey = tuple[str, Query[PlanShards] | ByName[Resource | None]]
 """Type, and how to get the resources: all of a plan, or those asked for by name."""
+
+SetKey = tuple[Layer, GeneratorKey]
+"""Generators over the World, or over an overlay of it."""
 
 Generators = Mapping[str, tuple[GeneratorKey, ...]]
 """By type. Those of one type have no name in common."""

@@ -17,7 +17,7 @@ import attrs
 import structlog
 
 from mesh_pilot.envoy.catalog.failures import Failure, Failures, failure_of
-from mesh_pilot.incremental import ByName, Memo, Query, Watch
+from mesh_pilot.incremental import ByName, Layer, Query, Watch
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.security.secrets import IdentitySet
@@ -53,7 +53,7 @@ class ResourceSet:
 
     def __init__(
         self,
-        memo: Memo,
+        layer: Layer,
         type_url: str,
         resources: Query[PlanShards] | ByName[Resource | None],
         store: SnapshotStore,
@@ -63,7 +63,7 @@ class ResourceSet:
         self._store = store
         self._plan = resources if isinstance(resources, Query) else None
         self._named = resources if isinstance(resources, ByName) else None
-        self._watch = Watch(memo, self._wake)
+        self._watch = Watch(layer, self._wake)
         self._shards: dict[Query[Any], Plan] = {}
         """The shards of the plan as they were followed last."""
         self._names: dict[Query[Any], str] = {}

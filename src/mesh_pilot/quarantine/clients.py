@@ -1,0 +1,90 @@
+"""Connected clients as quarantine sees them: which state of the World they were served, accepted and refused."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Mapping
+from typing import Protocol
+
+import attrs
+
+from mesh_pilot.model.events import Withheld
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.resource import Resource
+from mesh_pilot.xds.messages import Nack
+
+
+class ClientStream(Protocol):
+    """The part of an xDS stream that quarantine reads."""
+
+    def client_state(self, type_url: str) -> Mapping[str, Resource]: ...
+
+    def has_doubts(self, type_url: str) -> bool: ...
+
+    def is_refused(self, type_url: str) -> bool: ...
+
+
+@attrs.frozen
+class Served:
+    """The state of the World that a response was made from."""
+
+    revision: int
+    withheld: tuple[Withheld, ...] = ()
+    """The items withheld from the client then."""
+
+
+@attrs.define(eq=False)
+class Client:
+    """One stream of a client. Mutable."""
+
+    id: int
+    proxy: Proxy
+    stream: ClientStream
+    release: Callable[[], None]
+    """Ends its pause after refusals: there is something new for it."""
+    sent: dict[str, Served] = attrs.field(factory=dict)
+    """By type, what the last response was made from."""
+    accepted: dict[str, Served] = attrs.field(factory=dict)
+    """By type, what the last response was made from after which it had accepted everything."""
+    refused: dict[str, Nack] = attrs.field(factory=dict)
+    """By type, its last refusal, until it accepts the type."""
+    held: dict[str, str] = attrs.field(factory=dict)
+    """By type, why nothing is done about its refusal."""
+
+    @property
+    def trial_domain(self) -> str:
+        return self.proxy.domains[0]
+
+    @property
+    def scope_domain(self) -> str:
+        return self.proxy.domains[1]
+
+    @property
+    def build_domain(self) -> str:
+        return self.proxy.domains[2]
+
+    def has_accepted(self, resource: Resource) -> bool:
+        """True if it has a resource in this version, and has accepted it."""
+        type_url = resource.type_url
+        return self.stream.client_state(type_url).get(resource.name) == resource and not self.stream.has_doubts(
+            type_url
+        )
+
+
+def domains_of(proxy: Proxy, client: int, scope: Hashable) -> tuple[str, str, str]:
+    """The domains of a client, the narrowest first: itself, clients of its build in its scope, and of its build."""
+    build = proxy.build or proxy.version or "unknown build"
+    digest = hashlib.blake2b(_canonical(scope).encode(), digest_size=4).hexdigest()
+    return (f"client {client}", f"{build}, {proxy.type} in {proxy.namespace} {digest}", build)
+
+
+def _canonical(value: object) -> str:
+    """Text that is the same for equal values in every process."""
+    kind: type = type(value)
+    if attrs.has(kind):
+        return _canonical(tuple(getattr(value, field.name) for field in attrs.fields(kind)))
+    if isinstance(value, frozenset):
+        return f"{{{','.join(sorted(map(_canonical, value)))}}}"
+    if isinstance(value, tuple):
+        return f"({','.join(map(_canonical, value))})"
+    return repr(value)

@@ -1,0 +1,90 @@
+"""Writes the indexes of one layer, the World or an overlay of it, from the merged items of all sources."""
+
+from __future__ import annotations
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
+from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.events import Endpoints, Item, KeySet, MeshConfigValue, MeshNetworksValue, Quarantine, Secret
+from mesh_pilot.model.service import Service, ServiceKey
+from mesh_pilot.world.configs import ConfigTable
+from mesh_pilot.world.indexes import Indexes
+from mesh_pilot.world.services import ServiceTable
+from mesh_pilot.world.shards import shard_bits_for
+
+Key = tuple[str, ...]
+
+
+class Tables:
+    """The tables behind the indexes of a layer. ``write`` takes items one by one; then call ``flush``."""
+
+    def __init__(self, indexes: Indexes) -> None:
+        self.indexes = indexes
+        self.services = ServiceTable(indexes)
+        self.configs = ConfigTable(indexes, self.services)
+
+    def copy(self, indexes: Indexes) -> Tables:
+        """Tables in the same state, flushed, for a copy of the indexes."""
+        copied = Tables(indexes)
+        self.services.copy_to(copied.services)
+        self.configs.copy_to(copied.configs)
+        return copied
+
+    def write(self, key: Key, items: list[Item]) -> bool:
+        """Write one key from its versions in all sources, the one that wins first. True if its merged value changed."""
+        indexes = self.indexes
+        first = items[0] if items else None
+        match key[0]:
+            case "config":
+                assert first is None or isinstance(first, Config)
+                return self.configs.put(ConfigKey(*key[1:]), first)
+            case "service":
+                return self.services.put_services(ServiceKey(*key[1:]), [i for i in items if isinstance(i, Service)])
+            case "endpoints":
+                return self.services.put_endpoints(ServiceKey(*key[1:]), [i for i in items if isinstance(i, Endpoints)])
+            case "secret":
+                assert first is None or isinstance(first, Secret)
+                before = indexes.secrets.peek((key[1], key[2]))
+                indexes.secrets[(key[1], key[2])] = first
+                return before != first
+            case "keys":
+                assert first is None or isinstance(first, KeySet)
+                known = indexes.key_sets.peek((key[1], key[2]))
+                indexes.key_sets[(key[1], key[2])] = first.keys if first else ""
+                return known != indexes.key_sets.peek((key[1], key[2]))
+            case "networks":
+                assert first is None or isinstance(first, MeshNetworksValue)
+                return self._set_networks(first.networks if first else MeshNetworks())
+            case "quarantine":
+                assert first is None or isinstance(first, Quarantine)
+                withheld = indexes.withheld.peek(key[1])
+                indexes.withheld[key[1]] = first.withheld if first else ()
+                return withheld != indexes.withheld.peek(key[1])
+            case _:
+                assert first is None or isinstance(first, MeshConfigValue)
+                return self._set_mesh(first.config if first else indexes.default_mesh)
+
+    def shard_bits(self) -> int:
+        """The number of shards, as ``shards`` counts it, for the current number of hosts."""
+        hosts = max(self.services.count(), self.configs.count_virtual_services())
+        return shard_bits_for(hosts, self.indexes.shard_bits.peek(()))
+
+    def reshard(self, bits: int) -> None:
+        """Distribute hosts over so many shards."""
+        if self.indexes.shard_bits.peek(()) != bits:
+            self.indexes.shard_bits[()] = bits
+            self.configs.reshard()
+            self.services.reshard()
+
+    def _set_networks(self, networks: MeshNetworks) -> bool:
+        before = self.indexes.networks.peek(())
+        self.indexes.networks[()] = networks
+        return bool(before != networks)
+
+    def _set_mesh(self, mesh: MeshConfig) -> bool:
+        before = self.indexes.mesh.peek(())
+        if before == mesh:
+            return False
+        self.indexes.mesh[()] = mesh
+        self.configs.mesh_changed(before, mesh)
+        self.services.mesh_changed(before, mesh)
+        return True

@@ -1,0 +1,267 @@
+"""Quarantine over a whole World: what clients refuse costs the object that they refuse."""
+
+from __future__ import annotations
+
+import pytest
+
+from mesh_pilot.model.resource import LISTENER, ROUTE
+from mesh_pilot.quarantine.keeper import QuarantineOptions
+from mesh_pilot.xds.messages import Variant
+from tests.quarantine.fleet import MARK, Fleet, RefusingClient
+from tests.support.worlds import sidecar
+
+GATEWAY = """
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge, namespace: infra}
+spec:
+  selector: {app: edge}
+  servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ["*"]}]
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: web, namespace: infra}
+spec:
+  hosts: [web.example.com]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: STATIC
+  endpoints: [{address: 10.9.9.9}]
+"""
+
+
+def route(tenant: str, value: str, *, host: str = "") -> str:
+    """A tenant's VirtualService, with a header that tells its version."""
+    return f"""
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {{name: {tenant}, namespace: {tenant}}}
+spec:
+  hosts: [{host or tenant + ".example.com"}]
+  gateways: [infra/edge, mesh]
+  http:
+  - headers: {{response: {{set: {{x-version: "{value}"}}}}}}
+    directResponse: {{status: 200}}
+"""
+
+
+EDGE = sidecar(name="edge-1", namespace="infra", labels={"app": "edge"}, node_type="router")
+
+
+def has(client: RefusingClient, text: str, type_url: str = ROUTE) -> bool:
+    return any(text.encode() in resource.body for resource in client.has[type_url].values())
+
+
+@pytest.fixture(params=list(Variant))
+def variant(request: pytest.FixtureRequest) -> Variant:
+    found: Variant = request.param
+    return found
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    fleet = Fleet()
+    fleet.edit(GATEWAY + route("good", "good-1") + route("bad", "bad-1"))
+    return fleet
+
+
+def test_a_refused_object_is_served_in_its_last_accepted_version(fleet: Fleet, variant: Variant) -> None:
+    edge = fleet.join(EDGE, variant)
+    fleet.settle()
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+    assert has(edge, "bad-1")
+    assert [*fleet.withheld().values()] == [["VirtualService/bad/bad"]]
+    assert fleet.keeper.statistics().trials == 1
+
+
+def test_later_edits_of_others_take_effect(fleet: Fleet, variant: Variant) -> None:
+    edge = fleet.join(EDGE, variant)
+    fleet.settle()
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+    fleet.edit(route("good", "good-2"))
+    fleet.settle()
+    assert has(edge, "good-2") and has(edge, "bad-1")
+    assert edge.refusals == 1
+
+
+def test_an_object_that_was_never_accepted_is_left_out(fleet: Fleet, variant: Variant) -> None:
+    edge = fleet.join(EDGE, variant)
+    fleet.settle()
+    fleet.edit(route("new", MARK) + route("good", "good-2"))
+    fleet.settle()
+    assert has(edge, "good-2") and not has(edge, "new.example.com")
+    assert [*fleet.withheld().values()] == [["VirtualService/new/new"]]
+
+
+def test_a_client_that_restarts_is_sent_nothing_that_it_refuses(fleet: Fleet, variant: Variant) -> None:
+    edge = fleet.join(EDGE, variant)
+    fleet.settle()
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+    edge = fleet.restart(edge)
+    fleet.settle()
+    assert edge.refusals == 0
+    assert has(edge, "good-1") and has(edge, "bad-1")
+
+
+def test_another_client_of_the_build_in_another_scope_is_sent_nothing_that_it_would_refuse(fleet: Fleet) -> None:
+    fleet.join(EDGE)
+    fleet.settle()
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+    other = fleet.join(sidecar(namespace="elsewhere"))
+    fleet.settle()
+    assert other.refusals == 0
+
+
+def test_clients_of_another_build_get_what_they_accept(fleet: Fleet, variant: Variant) -> None:
+    fleet.join(EDGE, variant)
+    newer = fleet.join(sidecar(name="edge-2", namespace="infra", labels={"app": "edge"}, node_type="router"), marks=frozenset(), build="envoy 2")
+    fleet.settle()
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+    assert has(newer, MARK)
+    assert [*fleet.withheld()] == ["envoy 1.40.0"]
+
+
+def test_it_ends_when_the_object_changes(fleet: Fleet, variant: Variant) -> None:
+    edge = fleet.join(EDGE, variant)
+    fleet.settle()
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+    fleet.edit(route("bad", "bad-2"))
+    fleet.settle()
+    assert has(edge, "bad-2")
+    assert not fleet.withheld() and not fleet.world.overlays
+
+
+def test_it_ends_when_the_object_is_deleted(fleet: Fleet, variant: Variant) -> None:
+    edge = fleet.join(EDGE, variant)
+    fleet.settle()
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+    fleet.delete("VirtualService", "bad", "bad")
+    fleet.settle()
+    assert not has(edge, "bad.example.com")
+    assert not fleet.withheld() and not fleet.world.overlays
+
+
+def test_an_object_that_changes_to_another_refused_version_stays_at_the_accepted_one(
+    fleet: Fleet, variant: Variant
+) -> None:
+    edge = fleet.join(EDGE, variant)
+    fleet.settle()
+    for number in range(3):
+        fleet.edit(route("bad", f"{MARK}-{number}"))
+        fleet.settle()
+    assert has(edge, "bad-1")
+    assert edge.refusals == 3
+
+
+def test_of_many_that_changed_together_only_the_guilty_is_withheld(fleet: Fleet, variant: Variant) -> None:
+    edge = fleet.join(EDGE, variant, words="no, and I do not say why")
+    fleet.settle()
+    fleet.edit("".join(route(f"tenant-{n}", f"v-{n}") for n in range(30)) + route("bad", MARK))
+    fleet.settle()
+    assert all(has(edge, f"v-{n}") for n in range(30)) and has(edge, "bad-1")
+    assert [*fleet.withheld().values()] == [["VirtualService/bad/bad"]]
+    assert fleet.keeper.statistics().trials <= 12
+
+
+def test_a_new_client_that_knows_nothing_gets_all_that_it_accepts(fleet: Fleet, variant: Variant) -> None:
+    fleet.edit("".join(route(f"tenant-{n}", f"v-{n}") for n in range(30)) + route("bad", MARK))
+    edge = fleet.join(EDGE, variant)
+    fleet.settle()
+    assert all(has(edge, f"v-{n}") for n in range(30)) and not has(edge, "bad.example.com")
+
+
+def test_a_refusal_that_another_client_in_the_same_place_contradicts_is_held(fleet: Fleet, variant: Variant) -> None:
+    good = fleet.join(EDGE, variant, frozenset())
+    alone = fleet.join(EDGE, variant)
+    fleet.settle()
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+    assert has(good, MARK) and has(alone, "bad-1")
+    assert not fleet.withheld()
+    (held,) = fleet.keeper.held()
+    assert "has accepted the same" in held.why
+
+
+def test_an_object_that_others_of_the_build_accept_is_withheld_only_from_the_scope_that_refuses_it(fleet: Fleet) -> None:
+    edge = fleet.join(EDGE)
+    accepting = fleet.join(sidecar(namespace="shop"), marks=frozenset())
+    fleet.settle()
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+    assert has(edge, "bad-1") and has(accepting, MARK)
+    (domain,) = fleet.withheld()
+    assert domain.startswith("envoy 1.40.0, router in infra ")
+
+
+def test_a_refused_gateway_does_not_take_the_listeners_of_others(variant: Variant) -> None:
+    fleet = Fleet()
+    fleet.edit(GATEWAY)
+    edge = fleet.join(EDGE, variant)
+    fleet.settle()
+    fleet.edit(GATEWAY.replace("name: edge", "name: other").replace("80", "81").replace('"*"', f"{MARK}.com"))
+    fleet.edit(route("good", "good-1"))
+    fleet.settle()
+    assert has(edge, "good-1") and "0.0.0.0_80" in edge.has[LISTENER]
+
+
+def test_more_objects_than_the_limit_are_held() -> None:
+    fleet = Fleet(QuarantineOptions(max_objects=2))
+    fleet.edit(GATEWAY + route("good", "good-1"))
+    edge = fleet.join(EDGE)
+    fleet.settle()
+    for number in range(3):
+        fleet.edit(route(f"bad-{number}", f"{MARK}-{number}"))
+        fleet.settle()
+    assert sum(map(len, fleet.withheld().values())) == 2
+    (held,) = fleet.keeper.held()
+    assert "more than 2 objects" in held.why
+    assert has(edge, "good-1")
+
+
+def test_more_trials_than_the_limit_are_held() -> None:
+    fleet = Fleet(QuarantineOptions(trials_per_minute=3))
+    fleet.edit(GATEWAY + route("good", "good-1"))
+    fleet.join(EDGE, words="no")
+    fleet.settle()
+    fleet.edit("".join(route(f"tenant-{n}", "x") for n in range(30)) + route("bad", MARK))
+    fleet.settle()
+    (held,) = fleet.keeper.held()
+    assert "more than 3 trials a minute" in held.why
+
+
+def test_a_client_that_refuses_whatever_changed_or_not_withholds_nothing(fleet: Fleet, variant: Variant) -> None:
+    edge = fleet.join(EDGE, variant)
+    fleet.settle()
+    edge.marks = frozenset(("example.com",))
+    fleet.edit(route("good", "good-2"))
+    fleet.settle()
+    assert not fleet.withheld()
+    assert fleet.keeper.held()
+
+
+def test_a_trial_whose_client_leaves_ends(fleet: Fleet, variant: Variant) -> None:
+    edge = fleet.join(EDGE, variant)
+    fleet.settle()
+    fleet.edit(route("bad", MARK))
+    edge.look()
+    fleet.leave(edge)
+    fleet.settle()
+    assert not fleet.world.overlays and not fleet.withheld()
+
+
+def test_nothing_is_computed_and_nothing_is_decided_while_nothing_is_refused(fleet: Fleet, variant: Variant) -> None:
+    fleet.join(EDGE, variant)
+    fleet.settle()
+    before = fleet.world.memo.statistics().calls
+    fleet.edit(route("bad", "bad-2"))
+    fleet.settle()
+    after = fleet.world.memo.statistics().calls
+    assert before.get("_domain_in_force") == after.get("_domain_in_force")
+    assert fleet.keeper.statistics().trials == 0 and fleet.keeper.take_events() == []
