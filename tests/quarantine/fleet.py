@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Set
 
 import attrs
 
@@ -65,6 +65,12 @@ class RefusingClient(EnvoyModel):
             keeper.settled(self._number)
         return self.responses != before
 
+    def _check_named(self, response: Response) -> None:
+        """A client that refuses clusters may be sent routes to them."""
+
+    def _check_removed(self, removed: Set[str]) -> None:
+        """Nor can it complain of clusters that are gone."""
+
     # -- observing the stream
 
     def connected(self, proxy: Proxy) -> None:
@@ -123,6 +129,11 @@ class Fleet:
         """The client starts anew, with nothing."""
         self.leave(client)
         return self.join(client.proxy, client.variant, client.marks, build=client.proxy.build)
+
+    def reconnect(self, client: RefusingClient) -> None:
+        """The client's stream breaks, and it comes back with what it has."""
+        client.leave()
+        client.connect()
 
     def apply(self, *events: Event) -> None:
         revision = self.world.apply(events)
