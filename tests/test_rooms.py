@@ -16,6 +16,7 @@ ORDER = (
     "app",
     "ops",
     "config_api",
+    "quarantine",
     "xds",
     "envoy",
     "mesh",

@@ -10,7 +10,8 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Event, Synced, Upsert
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.quarantine.keeper import DEFAULT_OPTIONS, Keeper, QuarantineOptions
+from mesh_pilot.quarantine.keeper import Keeper
+from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Nack, Response, Variant
 from mesh_pilot.xds.stream import Stream

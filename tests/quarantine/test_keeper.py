@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import LISTENER, ROUTE
-from mesh_pilot.quarantine.keeper import QuarantineOptions
+from mesh_pilot.quarantine.options import QuarantineOptions
 from mesh_pilot.xds.messages import Variant
 from tests.quarantine.fleet import MARK, Fleet, RefusingClient
 from tests.support.worlds import sidecar
@@ -45,7 +46,11 @@ spec:
 """
 
 
-EDGE = sidecar(name="edge-1", namespace="infra", labels={"app": "edge"}, node_type="router")
+def edge_of(name: str) -> Proxy:
+    return sidecar(name=name, namespace="infra", labels={"app": "edge"}, node_type="router")
+
+
+EDGE = edge_of("edge-1")
 
 
 def has(client: RefusingClient, text: str, type_url: str = ROUTE) -> bool:
@@ -118,7 +123,11 @@ def test_another_client_of_the_build_in_another_scope_is_sent_nothing_that_it_wo
 
 def test_clients_of_another_build_get_what_they_accept(fleet: Fleet, variant: Variant) -> None:
     fleet.join(EDGE, variant)
-    newer = fleet.join(sidecar(name="edge-2", namespace="infra", labels={"app": "edge"}, node_type="router"), marks=frozenset(), build="envoy 2")
+    newer = fleet.join(
+        sidecar(name="edge-2", namespace="infra", labels={"app": "edge"}, node_type="router"),
+        marks=frozenset(),
+        build="envoy 2",
+    )
     fleet.settle()
     fleet.edit(route("bad", MARK))
     fleet.settle()
@@ -189,7 +198,9 @@ def test_a_refusal_that_another_client_in_the_same_place_contradicts_is_held(fle
     assert "has accepted the same" in held.why
 
 
-def test_an_object_that_others_of_the_build_accept_is_withheld_only_from_the_scope_that_refuses_it(fleet: Fleet) -> None:
+def test_an_object_that_others_of_the_build_accept_is_withheld_only_from_the_scope_that_refuses_it(
+    fleet: Fleet,
+) -> None:
     edge = fleet.join(EDGE)
     accepting = fleet.join(sidecar(namespace="shop"), marks=frozenset())
     fleet.settle()

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Synced, Upsert
-from mesh_pilot.quarantine.keeper import QuarantineOptions
+from mesh_pilot.quarantine.options import QuarantineOptions
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Variant
 from tests.quarantine.fleet import Fleet, RefusingClient
@@ -66,7 +66,10 @@ def written(kind: str, tenant: str, value: str) -> str:
         case "Gateway":
             return f"""{head}
   selector: {{app: edge}}
-  servers: [{{port: {{number: 81, name: tcp-{tenant}, protocol: TLS}}, hosts: ["{value}.{tenant}.com"], tls: {{mode: PASSTHROUGH}}}}]
+  servers:
+  - port: {{number: 81, name: tcp-{tenant}, protocol: TLS}}
+    hosts: ["{value}.{tenant}.com"]
+    tls: {{mode: PASSTHROUGH}}
 ---
 apiVersion: networking.istio.io/v1
 kind: VirtualService

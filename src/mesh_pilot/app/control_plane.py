@@ -36,6 +36,7 @@ from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.ops.memory import MemoryRelease
 from mesh_pilot.ops.reports import ProblemLog
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.rpc import (
     SERVER_LIMITS,
     HealthService,
@@ -57,9 +58,10 @@ from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.world import Reducer, World
+from mesh_pilot.world.reducer import Published
 from mesh_pilot.xds.messages import Variant
 from mesh_pilot.xds.server import ReplayedCall, XdsServer
-from mesh_pilot.xds.session import XdsOptions
+from mesh_pilot.xds.session import NO_ANSWER_OBSERVER, XdsOptions
 
 log = structlog.get_logger(scope="bootstrap")
 
@@ -163,6 +165,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         mcp = McpService(collections, partial(_may_read, settings, world))
         if settings.serve_config is not False:
             reducer.on_publish(lambda published: collections.published(published.revision))
+        keeper = Keeper(world, catalog.scope_of, settings.quarantine) if settings.quarantine is not None else None
         xds = XdsServer(
             catalog,
             identifier=f"mesh-pilot {__version__}",
@@ -170,14 +173,19 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             handlers={API_GENERATOR: partial(_serve_api, mcp)} if settings.serve_config is not False else {},
             options=XdsOptions(bounds=settings.client_bounds),
             scope_of=catalog.scope_of,
+            answers=keeper or NO_ANSWER_OBSERVER,
         )
+        if keeper is not None:
+            reducer.on_publish(partial(_tell, keeper))
         reducer.on_publish(lambda published: xds.status.published(published.published_at))
         supervisors = [Supervisor(source, events) for source in sources]
-        state = PlaneState(world, reducer, supervisors, catalog, changes, xds, mcp)
+        state = PlaneState(world, reducer, supervisors, catalog, changes, xds, mcp, keeper)
         plane = ControlPlane(settings, state, sockets.addresses())
         stop_http = trio.Event()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reducer.run, inbox)
+            if keeper is not None:
+                nursery.start_soon(keeper.run, events)
             for supervisor in supervisors:
                 nursery.start_soon(supervisor.run)
             for port, app, listeners in (
@@ -254,6 +262,11 @@ async def _drain(plane: ControlPlane) -> None:
         async with trio.open_nursery() as nursery:
             for server in plane.state.rpc_servers:
                 nursery.start_soon(server.drain, seconds - min(1.0, seconds / 2))
+
+
+def _tell(keeper: Keeper, published: Published) -> None:
+    """A revision of the World."""
+    keeper.revised(published.revision.changed)
 
 
 def _admit(world: World, rules: Authentication, proxy: Proxy, peer: Peer) -> Proxy:

@@ -10,6 +10,7 @@ import attrs
 
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.config import ConfigError
+from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
 from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, RpcError
 from mesh_pilot.sources.base import Registry, SourceError
 
@@ -59,6 +60,8 @@ class Settings:
     domain: str = "cluster.local"
     namespace: str = "istio-system"
     """The namespace of the control plane: the mesh's root namespace, unless its MeshConfig names another."""
+    quarantine: QuarantineOptions | None = DEFAULT_OPTIONS
+    """The limits of quarantine; None: a client that refuses something keeps what it has until that changes."""
     shutdown_seconds: float = 10.0
     debounce_after: float = 0.1
     debounce_max: float = 10.0

@@ -73,6 +73,7 @@ SECTIONS = {
     "Where it listens": ("--grpc-addr", "--secure-grpc-addr", "--http-addr", "--monitoring-addr"),
     "Certificates": ("--tls-*", "--ca-dir", "--trust-local"),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
+    "What proxies refuse": ("--quarantine*",),
     "What clients may ask for (0: no limit)": ("--max-*", "--requests-per-second", "--streams-per-second"),
     "Timing": ("--debounce-*", "--sync-timeout", "--shutdown-duration"),
     "Logs": ("--log-*",),
@@ -135,6 +136,15 @@ def _bound_options(command: F) -> F:
     default=False,
     help="Delta Envoys from 1.40 on get virtual hosts one by one, unless they say otherwise (docs/large-meshes.md).",
 )
+@_option(
+    "--quarantine/--no-quarantine",
+    default=True,
+    help="Withhold an object that a proxy refuses from proxies of its build (docs/quarantine.md).",
+)
+@_option("--quarantine-objects", type=click.IntRange(min=0), default=50, help="Most objects withheld from a build.")
+@_option(
+    "--quarantine-trials", type=click.FloatRange(min=1), default=60.0, help="Trials a minute, for a group of proxies."
+)
 @_bound_options
 @_option("--http-addr", type=address, default="127.0.0.1:8080", help="Web page, /ready, /debug, /metrics.")
 @_option("--monitoring-addr", type=address, default="127.0.0.1:15014", help="/metrics, /ready and /version.")
@@ -160,6 +170,9 @@ def command(
     mcp_tls_cert: Path | None,
     mcp_tls_key: Path | None,
     mcp_tls_ca: Path | None,
+    quarantine: bool,
+    quarantine_objects: int,
+    quarantine_trials: float,
     shutdown_duration: float,
     log_level: LogLevels,
     log_format: str,
@@ -183,6 +196,7 @@ def command(
             + "or a server of configuration with --mcp-server"
         )
     from mesh_pilot.app.settings import Settings
+    from mesh_pilot.quarantine.options import QuarantineOptions
     from mesh_pilot.rpc.tls import CertificateFiles
 
     tls = None
@@ -209,6 +223,9 @@ def command(
             registries=registries,
             tls=tls,
             mcp_tls=mcp_tls,
+            quarantine=QuarantineOptions(max_objects=quarantine_objects, trials_per_minute=quarantine_trials)
+            if quarantine
+            else None,
             shutdown_seconds=shutdown_duration,
             **settings,
         ),

@@ -202,7 +202,7 @@ class Index(Generic[K, V]):
         self._touch(key)
 
     def _touch(self, key: K) -> None:
-        """Whatever read this key is stale."""
+        """Mark the readers of this key as stale."""
         cell = self._cells.get(key)
         if cell is not None:
             self._memo._cell_changed(cell)

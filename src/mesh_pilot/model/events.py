@@ -96,6 +96,16 @@ class Withheld:
     """The last accepted value; empty: the item is left out."""
     refusal: Refusal = attrs.field(eq=False)
 
+    @property
+    def origin(self) -> str:
+        """The location of the refused object for people; empty if it has none."""
+        return next((str(item.origin) for item in self.refused if isinstance(item, Config)), "")
+
+    @property
+    def in_its_place(self) -> str:
+        """Text: what clients get in its place."""
+        return "its last accepted version" if self.served else "nothing, it is left out"
+
 
 @attrs.frozen
 class Quarantine:

@@ -38,7 +38,8 @@ class ChangeStatistics:
     service_events: Mapping[str, int]
     """Services that registries added, updated or deleted, by the same words."""
     triggers: Mapping[str, int]
-    """Revisions by content: ``config``, ``endpoint``, ``service``, ``secret``, ``quarantine``, ``global`` (mesh, networks)."""
+    """Revisions by content: ``config``, ``endpoint``, ``service``, ``secret``, ``quarantine``, and ``global`` for the
+    mesh's settings."""
     warnings: Mapping[str, int]
     """Warnings about accepted objects, by kind; ``MeshConfig`` and ``MeshNetworks`` are kinds here."""
     without_effect: Mapping[str, int]

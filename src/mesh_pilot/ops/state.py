@@ -12,6 +12,7 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.failures import StandingFailure
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.http import HttpServer
+from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.rpc.server import Server
 from mesh_pilot.sources.base import THE_OTHERS, Staleness
 from mesh_pilot.sources.supervisor import Supervisor
@@ -31,6 +32,8 @@ class PlaneState:
     xds: XdsServer
     mcp: McpService
     """The World served as a source of MCP."""
+    keeper: Keeper | None = None
+    """Quarantine; None if it is off."""
     rpc_servers: list[Server] = attrs.field(factory=list)
     """The gRPC servers once they serve."""
     http_servers: list[HttpServer] = attrs.field(factory=list)

@@ -4,12 +4,13 @@ A refused resource is made from many objects, of many owners. While a client ref
 takes effect there, and a client that starts has nothing at all. So the guilty object is found, and withheld: clients get
 its last accepted version in its place, or go without it, until it changes.
 
-*Finding it* (``bisection``). Suspects are the objects that changed since the client last accepted that type of resource:
-among those that the refused resource was made from, else among all. First all of them are withheld, which gives the
-neighbours' edits their way. Then they are released in groups, and the client's answers tell which group has a guilty
-one. Each step is a *trial*. One client at a time of each build has trials; the others that refuse wait for the verdict.
+*Finding it* (``bisection``). Suspects are the objects that changed since the client last accepted that type of
+resource: among those that the refused resource was made from, else among all. First all of them are withheld, which
+gives the neighbours' edits their way. Then they are released in groups, and the client's answers tell which group has a
+guilty one. Each step is a *trial*. One client at a time of those that share resources has trials; the others that
+refuse wait for the verdict.
 
-*Withholding it* (``world.overlays``). What is withheld is an item of the World, written by the reducer like any other. The
+*Withholding it* (``world.overlays``). A quarantine is an item of the World, written by the reducer like any other. The
 World keeps an overlay for each *domain*, a group of clients from which something is withheld: the client that has a
 trial; all clients of one build; or, if another client of the build has accepted the object, those that share the
 resources of the refusing one. An overlay shares all derived values that do not depend on a withheld item. Without

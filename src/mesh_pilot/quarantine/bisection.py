@@ -37,7 +37,7 @@ class Bisection:
     """
 
     def __init__(self, suspects: Iterable[Key], hinted: Collection[Key] = ()) -> None:
-        """``hinted`` are suspects that are probably guilty. The order of suspects is from the least likely to the most."""
+        """Suspects in the order in which they are released; ``hinted`` ones are probably guilty."""
         self._suspects = tuple(dict.fromkeys(suspects))
         self._hinted = hinted
         self._is_covered = False
@@ -60,8 +60,13 @@ class Bisection:
         return self._suspects
 
     @property
+    def is_releasing(self) -> bool:
+        """True if a group of suspects is released in the present trial, which a refusal would put to blame."""
+        return self._testing is not None
+
+    @property
     def withheld(self) -> tuple[Key, ...]:
-        """Those to withhold in the next trial, in the order of suspects."""
+        """The suspects to withhold in the next trial, in their order."""
         if not self._is_covered:
             return self._suspects
         kept = {*self._guilty, *(key for group in self._groups for key in group.keys)}

@@ -50,6 +50,8 @@ class Client:
     """By type, its last refusal, until it accepts the type."""
     held: dict[str, str] = attrs.field(factory=dict)
     """By type, why nothing is done about its refusal."""
+    given_up: dict[Resource, str] = attrs.field(factory=dict)
+    """Resources that it refused and about which nothing was done, and why."""
 
     @property
     def trial_domain(self) -> str:
@@ -62,6 +64,11 @@ class Client:
     @property
     def build_domain(self) -> str:
         return self.proxy.domains[2]
+
+    def forgive(self, type_url: str) -> None:
+        """It no longer refuses anything of a type."""
+        self.refused.pop(type_url, None)
+        self.held.pop(type_url, None)
 
     def has_accepted(self, resource: Resource) -> bool:
         """True if it has a resource in this version, and has accepted it."""

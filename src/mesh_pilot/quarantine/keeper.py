@@ -1,58 +1,38 @@
-"""The keeper of quarantines: takes what clients accept and refuse, and decides what is withheld from whom.
+"""The keeper of quarantine: takes what clients accept and refuse, and decides what is withheld from whom.
 
-A state machine without I/O: calls from sessions in, events for the reducer out. ``run`` carries these to the reducer. See
-the room's docstring for how it works.
+A state machine without I/O: calls from sessions in, events for the reducer out. ``run`` carries these to the reducer.
+See the room's docstring for how it works.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable
 from datetime import UTC, datetime
 
 import attrs
 import structlog
 import trio
 
-from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.events import Delete, Event, Item, Quarantine, Refusal, Synced, Upsert, Withheld
+from mesh_pilot.model.events import Delete, Event, Quarantine, Refusal, Synced, Upsert, Withheld
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
-from mesh_pilot.quarantine.bisection import Bisection, Key
+from mesh_pilot.model.resource import RESOURCE_TYPES
+from mesh_pilot.quarantine.bisection import Bisection
 from mesh_pilot.quarantine.clients import Client, ClientStream, Served, domains_of
-from mesh_pilot.quarantine.hints import is_named
+from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
+from mesh_pilot.quarantine.suspects import Key, hinted, in_order, made_from, rank, suspects, value_served
+from mesh_pilot.quarantine.verdicts import SOURCE, Verdicts
 from mesh_pilot.rpc.rate_limits import TokenBucket
 from mesh_pilot.world import World
-from mesh_pilot.world.overlays import served_value
 from mesh_pilot.xds.messages import Nack
 
 log = structlog.get_logger(scope="quarantine")
-
-SOURCE = "quarantine"
-"""The name of the keeper as a source of events."""
 
 MAX_CASES = 4
 """Cases at a time of one build, each in another scope: a client that answers late holds up no other scope."""
 
 MAX_REMEMBERED = 1000
-"""Scopes, with the types that clients which have left had accepted; and resources of one client that others accept."""
-
-
-@attrs.frozen(kw_only=True)
-class QuarantineOptions:
-    """Limits of quarantine: a broken client must not keep the mesh's configuration from others."""
-
-    max_objects: int = 50
-    """Objects that may be withheld from the clients of a domain."""
-    trials_per_minute: float = 60.0
-    """Trials of the clients in one scope."""
-    answer_seconds: float = 10.0
-    """How long a client may take to answer a trial."""
-    witness_seconds: float = 0.5
-    """How long a verdict waits for other clients of the build that have not answered yet."""
-
-
-DEFAULT_OPTIONS = QuarantineOptions()
+"""Scopes that are remembered, and refused resources of one client."""
 
 
 @attrs.frozen
@@ -63,7 +43,9 @@ class Held:
     type_url: str
     resources: tuple[str, ...]
     words: str
+    """The client's reason."""
     why: str
+    """Why nothing is done."""
 
 
 @attrs.frozen
@@ -84,22 +66,26 @@ class _Case:
 
     client: Client
     nack: Nack
-    search: Bisection
+    """The refusal that began it."""
     values: dict[Key, Withheld]
-    """The suspects: their refused and last accepted values."""
+    """The suspects, each with its refused and its last accepted value."""
+    search: Bisection
     pushed: tuple[Withheld, ...] = ()
-    """What is withheld in the present trial."""
+    """The items withheld in the present trial."""
     deadline: float = math.inf
-    """When to stop waiting: for the client's answer, or for witnesses."""
+    """When to stop waiting, for the client's answer or for witnesses."""
     is_wide: bool = False
-    """True if objects are suspected although the refused resource is not known to be made from them."""
+    """True if objects are suspected from which the refused resource is not known to be made."""
     is_decided: bool = False
     """The verdict waits for witnesses."""
 
 
 class Keeper:
-    """Mutable state: the clients, one case at a time for each scope, what is withheld by domain, and the events that the
-    reducer has not got yet."""
+    """Implements ``xds.session.AnswerObserver``.
+
+    Mutable state: the clients, one case at a time for each scope, the verdicts, what is remembered of clients that have
+    left, and the events that the reducer has not got yet.
+    """
 
     def __init__(
         self,
@@ -119,23 +105,18 @@ class Keeper:
         self._clients: dict[int, Client] = {}
         self._cases: dict[str, _Case] = {}
         """By domain of a scope."""
-        self._facts: dict[str, dict[Key, Withheld]] = {}
-        """By domain, of builds and of scopes, the verdicts."""
-        self._build_of: dict[str, str] = {}
-        """The build of each domain of a scope."""
+        self._verdicts = Verdicts()
         self._left: dict[tuple[str, str], Served] = {}
         """By domain of a scope and type, what a client had accepted that has left."""
-        self._given_up: dict[int, dict[Resource, str]] = {}
-        """By client, the refused resources about which nothing is done, and why."""
         self._buckets: dict[str, TokenBucket] = {}
         """By domain of a scope, the trials that are left."""
         self._outbox: list[Event] = [Synced(SOURCE)]
         self._news = trio.Event()
-        self._verdicts = 0
+        self._convicted = 0
         self._trials = 0
 
     def __repr__(self) -> str:
-        return f"<Keeper {len(self._clients)} clients, {len(self._cases)} cases, {sum(map(len, self._facts.values()))} verdicts>"
+        return f"<Keeper {len(self._clients)} clients, {len(self._cases)} cases, {len(self._verdicts)} withheld>"
 
     async def run(self, events: trio.MemorySendChannel[Event]) -> None:
         """Pass events to the reducer. If cancelled, what is withheld stays so."""
@@ -155,10 +136,16 @@ class Keeper:
         return events
 
     def withheld(self) -> tuple[Quarantine, ...]:
-        """What is withheld, by domain, trials included."""
-        domains = [*self._facts, *(case.client.trial_domain for case in self._cases.values())]
-        found = ((domain, self._world.withheld.peek(domain)) for domain in domains)
-        return tuple(Quarantine(d, w, is_trial=d not in self._facts) for d, w in found if w)
+        """The verdicts in force, by domain, and the trials that go on."""
+        found = [Quarantine(d, self._world.withheld.peek(d)) for d in self._verdicts.domains()]
+        trials = (case.client.trial_domain for case in self._cases.values())
+        found += (Quarantine(d, self._world.withheld.peek(d), is_trial=True) for d in trials)
+        return tuple(quarantine for quarantine in found if quarantine.withheld)
+
+    def withheld_from(self, client: int) -> tuple[Withheld, ...]:
+        """The items withheld from one client now; none for one that is not connected."""
+        found = self._clients.get(client)
+        return self._in_force(found) if found is not None else ()
 
     def held(self) -> tuple[Held, ...]:
         """Refusals that nothing is done about."""
@@ -170,8 +157,7 @@ class Keeper:
         )
 
     def statistics(self) -> QuarantineStatistics:
-        objects = {key for facts in self._facts.values() for key in facts}
-        return QuarantineStatistics(len(objects), len(self.held()), self._verdicts, self._trials)
+        return QuarantineStatistics(len(self._verdicts), len(self.held()), self._convicted, self._trials)
 
     @property
     def deadline(self) -> float:
@@ -185,13 +171,11 @@ class Keeper:
         return attrs.evolve(proxy, domains=domains_of(proxy, client, self._scope_of(proxy)))
 
     def joined(self, client: int, proxy: Proxy, stream: ClientStream, release: Callable[[], None]) -> None:
-        if proxy.domains:
-            self._clients[client] = Client(client, proxy, stream, release)
+        self._clients[client] = Client(client, proxy, stream, release)
 
     def left(self, client: int) -> None:
-        """A client is gone. Its case, if any, goes on with another one that refuses."""
+        """A client is gone, and with it its case. Another one that refuses may have the next."""
         found = self._clients.pop(client, None)
-        self._given_up.pop(client, None)
         if found is None:
             return
         for type_url, served in found.accepted.items():
@@ -201,11 +185,12 @@ class Keeper:
         case = self._cases.get(found.scope_domain)
         if case is not None and case.client is found:
             self._close(case)
+        self._conclude_witnessed(found.build_domain)
 
     def sent(self, client: int, type_url: str) -> None:
         found = self._clients.get(client)
         if found is not None:
-            found.sent[type_url] = Served(self._world.revision, self._withheld_from(found))
+            found.sent[type_url] = Served(self._world.revision, self._in_force(found))
 
     def accepted(self, client: int, type_url: str) -> None:
         """A client has accepted the last response of a type."""
@@ -213,9 +198,8 @@ class Keeper:
         if found is None or found.stream.has_doubts(type_url) or type_url not in found.sent:
             return
         found.accepted[type_url] = found.sent[type_url]
-        found.refused.pop(type_url, None)
-        found.held.pop(type_url, None)
-        self._witnessed(found.build_domain)
+        found.forgive(type_url)
+        self._conclude_witnessed(found.build_domain)
 
     def refused(self, client: int, nack: Nack) -> bool:
         """A client has refused the last response of a type. True if it has a trial and should not pause."""
@@ -225,37 +209,16 @@ class Keeper:
         found.refused[nack.type_url] = nack
         found.held.pop(nack.type_url, None)
         case = self._cases.get(found.scope_domain)
-        if case is None:
-            return self._consider(found)
-        if case.client is not found:
+        if case is not None and case.client is not found:
             return False
-        if case.is_decided:
+        if case is not None and case.is_decided:
             self._conclude(case)
+            case = None
+        if case is None:
             return self._consider(found)
         if found.sent[nack.type_url].withheld == case.pushed:
             self._trial_refused(case, nack)
         return True
-
-    def settled(self, client: int) -> None:
-        """There is nothing more to send to a client, and it has answered everything."""
-        found = self._clients.get(client)
-        if found is None or not self.is_interested(client):
-            return
-        for type_url in [t for t in found.refused if not found.stream.is_refused(t)]:
-            del found.refused[type_url]  # what it refused is no longer there
-            found.held.pop(type_url, None)
-        case = self._cases.get(found.scope_domain)
-        if case is None:
-            self._consider(found)
-        elif (
-            case.client is found
-            and not case.is_decided
-            and self._world.withheld.peek(found.trial_domain) == case.pushed
-        ):
-            if found.refused:
-                self._trial_refused(case, next(iter(found.refused.values())))
-            else:
-                self._trial_accepted(case)
 
     def is_interested(self, client: int) -> bool:
         """False if ``settled`` has nothing to do for a client."""
@@ -265,24 +228,32 @@ class Keeper:
         case = self._cases.get(found.scope_domain)
         return bool(found.refused) or (case is not None and case.client is found)
 
-    # -- the world and time
+    def settled(self, client: int) -> None:
+        """There is nothing more to send to a client, and it has answered everything."""
+        found = self._clients.get(client)
+        if found is None or not self.is_interested(client):
+            return
+        for type_url in [t for t in found.refused if not found.stream.is_refused(t)]:
+            found.forgive(type_url)  # what it refused is no longer there
+        case = self._cases.get(found.scope_domain)
+        if case is None:
+            self._consider(found)
+        elif case.client is found and not case.is_decided and self._in_force(found) == case.pushed:
+            if found.refused:
+                self._trial_refused(case, next(iter(found.refused.values())))
+            else:
+                case.search.accepted()
+                self._go_on(case)
+
+    # -- the World and time
 
     def revised(self, changed: Iterable[Key]) -> None:
-        """The World has a new revision: verdicts on items that have changed are over."""
+        """The World has a new revision. Verdicts on items that have changed are over, and cases about them."""
         changed = [*changed]
         for case in [*self._cases.values()]:
             if not case.values.keys().isdisjoint(changed):
-                self._close(case)  # if the client still refuses, there is a new one
-        if not self._facts:
-            return
-        over = [key for key in changed for facts in self._facts.values() if key in facts]
-        for key in dict.fromkeys(over):
-            current = tuple(self._world.current(key))
-            for domain, facts in list(self._facts.items()):
-                if key in facts and facts[key].refused != current:
-                    del facts[key]
-                    log.info("object changed: quarantine ended", object=name_of(key), domain=domain)
-                    self._write(domain)
+                self._close(case)  # if the client still refuses something, it has the next one
+        self._tell(self._verdicts.revised(self._world, changed))
 
     def tick(self) -> None:
         """Stop waiting for what has not come in time."""
@@ -300,127 +271,83 @@ class Keeper:
         build = client.build_domain
         if sum(case.client.build_domain == build for case in self._cases.values()) >= MAX_CASES:
             return False
-        if self._withheld_from(client) != self._own(client):
+        if self._in_force(client) != self._verdicts.on(client):
             return False  # what it refuses may change by what is on its way to the World
-        for type_url, nack in client.refused.items():
-            if type_url not in client.held and self._open(client, nack):
-                return True
-        return False
+        return any(self._open(client, nack) for type_url, nack in client.refused.items() if type_url not in client.held)
 
     def _open(self, client: Client, nack: Nack) -> bool:
-        given_up = self._given_up.get(client.id, {})
-        if nack.resources and all(resource in given_up for resource in nack.resources):
-            client.held[nack.type_url] = given_up[nack.resources[0]]
+        given_up = [client.given_up.get(resource) for resource in nack.resources]
+        if given_up and given_up[0] and all(given_up):
+            client.held[nack.type_url] = given_up[0]
             return False
-        if self._is_local(client, nack):
+        witness = self._witness_against(client, nack)
+        if witness is not None:
+            self._note_held(client, nack, f"{witness.proxy.name}, with the same build, has accepted the same")
             return False
         values = self._suspects(client, nack)
-        made_from = {("config", *key) for resource in nack.resources for key in resource.configs}
-        narrow = [key for key in values if key in made_from]
+        known = {*made_from(nack)}
+        narrow = [key for key in values if key in known]
         if self._accepted_by(client, nack.type_url) is None:
             # Nothing is known. First those without which the refused resource still exists.
-            narrow = [key for key in narrow if _rank(key)] or narrow
-        suspects = self._ordered(narrow or values)
-        if not suspects:
-            self._note_held(
-                client, nack, "nothing has changed since the client accepted it last"
-            )
+            narrow = [key for key in narrow if rank(key)] or narrow
+        order = in_order(narrow or values, self._world.current)
+        if not order:
+            self._note_held(client, nack, "nothing has changed since the client accepted it last")
             return False
-        case = _Case(client, nack, Bisection(suspects, self._hinted(suspects, values, nack)), values)
-        case.is_wide = not narrow
+        likely = hinted({key: values[key] for key in order}, self._verdicts.all(), nack.reason)
+        case = _Case(client, nack, values, Bisection(order, likely), is_wide=not narrow)
         self._cases[client.scope_domain] = case
         log.info(
             "looking for the refused object",
             proxy=client.proxy.name,
             type=RESOURCE_TYPES[nack.type_url].short,
-            suspects=len(suspects),
+            suspects=len(order),
         )
         return self._push(case)
 
     def _suspects(self, client: Client, nack: Nack) -> dict[Key, Withheld]:
-        """The items whose values differ between what a client accepted last and what it refuses now."""
+        """The suspects of a refusal, except what is withheld from the client already."""
         type_url = nack.type_url
         refusal = Refusal(client.proxy.name, client.build_domain, type_url, nack.names, nack.reason, self._now())
-        sent, accepted = client.sent[type_url], self._accepted_by(client, type_url)
-        after = self._world.history.since(sent.revision) or {}
-        before = self._world.history.since(accepted.revision) if accepted is not None else None
-        if accepted is None or before is None:
-            made_from = dict.fromkeys(("config", *key) for resource in nack.resources for key in resource.configs)
-            found: Iterator[tuple[Key, tuple[Item, ...], tuple[Item, ...]]] = (
-                (key, self._value(key, after, sent), ()) for key in made_from
-            )
-        else:
-            touched = dict.fromkeys((*before, *(w.key for w in (*accepted.withheld, *sent.withheld))))
-            found = ((key, self._value(key, after, sent), self._value(key, before, accepted)) for key in touched)
-        known = {w.key: w.refused for w in self._own(client)}
-        return {
-            key: Withheld(key, refused, last, refusal)
-            for key, refused, last in found
-            if refused != last and known.get(key) != refused
-        }
-
-    def _value(self, key: Key, changed: dict[Key, tuple[Item, ...]], served: Served) -> tuple[Item, ...]:
-        """The value of an item as it was served; ``changed`` are those with another value since."""
-        items = changed[key] if key in changed else tuple(self._world.current(key))
-        withheld = next((w for w in served.withheld if w.key == key), None)
-        return tuple(served_value(withheld, list(items)))
+        accepted, refused = self._accepted_by(client, type_url), client.sent[type_url]
+        found = suspects(self._world, accepted, refused, nack, refusal)
+        known = {w.key: w.refused for w in self._verdicts.on(client)}
+        return {key: withheld for key, withheld in found.items() if known.get(key) != withheld.refused}
 
     def _accepted_by(self, client: Client, type_url: str) -> Served | None:
-        """What a client has accepted; if nothing yet, what others in its place have. None if that is not known."""
+        """The state that a client has accepted; if none yet, that of others in its place. None if that is not known."""
         if (own := client.accepted.get(type_url)) is not None:
             return own
         others = (c.accepted.get(type_url) for c in self._clients.values() if c.scope_domain == client.scope_domain)
         left = self._left.get((client.scope_domain, type_url))
         return max((s for s in (*others, left) if s is not None), key=lambda s: s.revision, default=None)
 
-    def _ordered(self, keys: Iterable[Key]) -> list[Key]:
-        """Suspects in the order in which to release them: others build on the first ones, then the oldest.
-
-        Of two that are refused only together the later one is guilty.
-        """
-
-        def order(key: Key) -> tuple[int, str, Key]:
-            created = [getattr(item, "created", None) for item in self._world.current(key)]
-            return (_rank(key), str(created[0]) if created else "", key)
-
-        return sorted(keys, key=order)
-
-    def _hinted(self, suspects: list[Key], values: dict[Key, Withheld], nack: Nack) -> list[Key]:
-        """The suspects that were guilty elsewhere; without any, those that the client's reason names."""
-        known = {key: w for facts in self._facts.values() for key, w in facts.items()}
-        found = [key for key in suspects if key in known and known[key].refused == values[key].refused]
-        return found or [key for key in suspects if is_named(values[key].refused, nack.reason)]
-
     def _push(self, case: _Case) -> bool:
-        """Begin the next trial."""
-        client, now = case.client, self._clock()
-        rate = self._options.trials_per_minute
+        """Begin the next trial. False if there may be none."""
+        client, now, rate = case.client, self._clock(), self._options.trials_per_minute
         bucket = self._buckets.setdefault(client.scope_domain, TokenBucket(rate / 60, rate))
+        while len(self._buckets) > MAX_REMEMBERED:
+            del self._buckets[next(iter(self._buckets))]
         if not bucket.take(1, now):
-            self._hold(case, f"more than {self._options.trials_per_minute:g} trials a minute")
+            self._hold(case, f"more than {rate:g} trials a minute")
             return False
         self._trials += 1
-        base = {w.key: w for w in self._own(client)}
-        trial = {key: case.values[key] for key in case.search.withheld}
-        case.pushed = tuple({**base, **trial}.values())
+        withheld = {w.key: w for w in self._verdicts.on(client)}
+        withheld |= {key: case.values[key] for key in case.search.withheld}
+        case.pushed = tuple(withheld.values())
         case.deadline = now + self._options.answer_seconds
-        self._put(Quarantine(client.trial_domain, case.pushed, is_trial=True))
+        self._tell([Upsert(SOURCE, Quarantine(client.trial_domain, case.pushed, is_trial=True))])
         return True
 
-    def _trial_accepted(self, case: _Case) -> None:
-        case.search.accepted()
-        self._go_on(case)
-
     def _trial_refused(self, case: _Case, nack: Nack) -> None:
+        search, known = case.search, {*made_from(nack)}
         fresh = self._suspects(case.client, nack)
-        made_from = {("config", *key) for resource in nack.resources for key in resource.configs}
-        new = [key for key in fresh if key not in case.values and (case.is_wide or key in made_from)]
-        if not case.search.trials and not new and not case.is_wide:
-            case.is_wide = True
-            new = [key for key in fresh if key not in case.search.suspects]
-        for key in fresh:
-            case.values.setdefault(key, fresh[key])
-        case.search.refused(self._ordered(new))
+        others = [key for key in fresh if key not in search.suspects]
+        new = others if case.is_wide else [key for key in others if key in known]
+        if not (new or search.is_releasing):
+            case.is_wide, new = True, others
+        case.values |= {key: fresh[key] for key in new}
+        search.refused(in_order(new, self._world.current))
         self._go_on(case)
 
     def _go_on(self, case: _Case) -> None:
@@ -431,9 +358,9 @@ class Keeper:
         else:
             case.is_decided = True
             case.deadline = self._clock() + self._options.witness_seconds
-            self._witnessed(case.client.build_domain)
+            self._conclude_witnessed(case.client.build_domain)
 
-    def _witnessed(self, build: str) -> None:
+    def _conclude_witnessed(self, build: str) -> None:
         """Pronounce the verdicts for which all other clients of the build have answered."""
         for case in [c for c in self._cases.values() if c.is_decided and c.client.build_domain == build]:
             type_url = case.nack.type_url
@@ -443,49 +370,38 @@ class Keeper:
 
     def _conclude(self, case: _Case) -> None:
         """Withhold the guilty."""
-        client, verdict = case.client, case.search.verdict or ()
-        if len({w.key for w in self._own(client)}.union(verdict)) > self._options.max_objects:
-            self._hold(case, f"more than {self._options.max_objects} objects would be withheld")
+        client, verdict, most = case.client, case.search.verdict or (), self._options.max_objects
+        if len({w.key for w in self._verdicts.on(client)}.union(verdict)) > most:
+            self._hold(case, f"more than {most} objects would be withheld")
             return
-        domains = []
-        for key in verdict:
-            domain = self._domain_for(case, key)
-            self._build_of[domain] = client.build_domain
-            self._facts.setdefault(domain, {})[key] = case.values[key]
-            self._verdicts += 1
-            domains.append(domain)
-            self._log_verdict(case.values[key], domain)
-        for domain in dict.fromkeys(domains):
-            self._write(domain)
+        self._convicted += len(verdict)
+        found = [(case.values[key], self._domain_of(case, key)) for key in verdict]
+        self._tell(self._verdicts.add(client, found))
         self._close(case)
 
-    def _domain_for(self, case: _Case, key: Key) -> str:
-        """All clients of the build; if one of them has accepted the object, only those in the place of the client."""
-        client, type_url = case.client, case.nack.type_url
-        refused = case.values[key].refused
+    def _domain_of(self, case: _Case, key: Key) -> str:
+        """The domain for a verdict: all clients of the build; if one of them has accepted the object, those in the
+        place of the client."""
+        client, type_url, refused = case.client, case.nack.type_url, case.values[key].refused
         for other in self._clients.values():
             if other.build_domain != client.build_domain or other is client or type_url in other.refused:
                 continue
             accepted = other.accepted.get(type_url)
-            changed = self._world.history.since(accepted.revision) if accepted is not None else None
-            if accepted is None or changed is None or self._value(key, changed, accepted) != refused:
+            since = self._world.history.since(accepted.revision) if accepted is not None else None
+            if accepted is None or since is None or value_served(self._world, key, accepted, since) != refused:
                 continue
-            if any(("config", *c) == key for r in other.stream.client_state(type_url).values() for c in r.configs):
+            resources = other.stream.client_state(type_url).values()
+            if any(("config", *config) == key for resource in resources for config in resource.configs):
                 return client.scope_domain
         return client.build_domain
 
-    def _is_local(self, client: Client, nack: Nack) -> bool:
-        """True if another client in the same place has accepted the very resources: the reason is with this one."""
+    def _witness_against(self, client: Client, nack: Nack) -> Client | None:
+        """Another client in the same place that has accepted the very resources: the reason is with this one."""
         for other in self._clients.values():
-            if (
-                other is not client
-                and other.scope_domain == client.scope_domain
-                and nack.resources
-                and all(other.has_accepted(resource) for resource in nack.resources)
-            ):
-                self._note_held(client, nack, f"{other.proxy.name}, with the same build, has accepted the same")
-                return True
-        return False
+            is_peer = other is not client and other.scope_domain == client.scope_domain
+            if is_peer and nack.resources and all(map(other.has_accepted, nack.resources)):
+                return other
+        return None
 
     def _hold(self, case: _Case, why: str) -> None:
         """Give up."""
@@ -495,10 +411,9 @@ class Keeper:
 
     def _note_held(self, client: Client, nack: Nack, why: str) -> None:
         client.held[nack.type_url] = why
-        known = self._given_up.setdefault(client.id, {})
-        if len(known) > MAX_REMEMBERED:
-            known.clear()
-        known.update(dict.fromkeys(nack.resources, why))
+        if len(client.given_up) > MAX_REMEMBERED:
+            client.given_up.clear()
+        client.given_up.update(dict.fromkeys(nack.resources, why))
         log.error(
             "refused resources are on hold until they change",
             proxy=client.proxy.name,
@@ -509,71 +424,20 @@ class Keeper:
         )
 
     def _close(self, case: _Case) -> None:
-        """End a case and its trial; another client of the build that refuses something may have the next one."""
-        build = case.client.build_domain
-        self._cases.pop(case.client.scope_domain, None)
+        """End a case and its trial. Another client of the build that refuses something may have the next one."""
+        del self._cases[case.client.scope_domain]
         if case.pushed:
-            self._outbox.append(Delete(SOURCE, ("quarantine", case.client.trial_domain)))
-            self._news.set()
+            self._tell([Delete(SOURCE, ("quarantine", case.client.trial_domain))])
         for client in self._clients.values():
-            if client.build_domain == build and client.refused:
+            if client.build_domain == case.client.build_domain and client.refused:
                 client.release()
 
-    # -- what is withheld
-
-    def _own(self, client: Client) -> tuple[Withheld, ...]:
-        """The verdicts that concern a client."""
-        facts = {**self._facts.get(client.build_domain, {}), **self._facts.get(client.scope_domain, {})}
-        return tuple(facts.values())
-
-    def _withheld_from(self, client: Client) -> tuple[Withheld, ...]:
-        """What is withheld from a client in the World as it is now."""
+    def _in_force(self, client: Client) -> tuple[Withheld, ...]:
+        """The items withheld from a client in the World as it is now."""
         found = (self._world.withheld.peek(domain) for domain in client.proxy.domains)
         return next(filter(None, found), ())
 
-    def _write(self, domain: str) -> None:
-        """Write the verdicts of a domain; those of a build concern its scopes as well."""
-        build = self._build_of[domain]
-        for name in [domain, *(d for d, b in self._build_of.items() if b == build != d and domain == build)]:
-            facts = {**self._facts.get(build, {}), **self._facts.get(name, {})} if self._facts.get(name) else {}
-            if facts:
-                self._put(Quarantine(name, tuple(facts.values())))
-            else:
-                self._facts.pop(name, None)
-                self._outbox.append(Delete(SOURCE, ("quarantine", name)))
-                self._news.set()
-
-    def _put(self, quarantine: Quarantine) -> None:
-        self._outbox.append(Upsert(SOURCE, quarantine))
+    def _tell(self, events: Iterable[Event]) -> None:
+        """Pass events to the reducer."""
+        self._outbox += events
         self._news.set()
-
-    def _log_verdict(self, withheld: Withheld, domain: str) -> None:
-        refused = withheld.refused[0] if withheld.refused else None
-        log.warning(
-            "object refused: withheld until it changes",
-            object=name_of(withheld.key),
-            origin=str(getattr(refused, "origin", "")),
-            domain=domain,
-            proxy=withheld.refusal.proxy,
-            type=RESOURCE_TYPES[withheld.refusal.type_url].short,
-            served="its last accepted version" if withheld.served else "left out",
-            reason=withheld.refusal.words[:2000],
-        )
-
-
-_FOUNDATIONS = frozenset(("Gateway", "ServiceEntry", "WorkloadEntry", "WorkloadGroup", "Sidecar"))
-"""Kinds without whose objects a resource may not exist."""
-
-_ROUTES = frozenset(("VirtualService", "DestinationRule"))
-
-
-def _rank(key: Key) -> int:
-    """The place of a suspect among others, by its kind; 0 for those that others build on."""
-    if key[0] != "config" or key[1] in _FOUNDATIONS:
-        return 0
-    return 1 if key[1] in _ROUTES else 2
-
-
-def name_of(key: Key) -> str:
-    """An item as logs and pages name it, ``VirtualService/shop/reviews``."""
-    return str(ConfigKey(*key[1:])) if key[0] == "config" else "/".join(key)

@@ -135,7 +135,7 @@ class Nack:
     configs: tuple[ConfigKey, ...] = ()
     """The objects that those resources were made from."""
     resources: tuple[Resource, ...] = attrs.field(default=(), repr=False)
-    """Those resources; all of the response when it is unknown which."""
+    """The resources in ``names``; all of the response when it is unknown which."""
 
 
 class Phase(Enum):

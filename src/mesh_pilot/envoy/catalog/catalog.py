@@ -209,7 +209,7 @@ class WorldResources:
         return self._target
 
     def _follow_layer(self) -> bool:
-        """Read the World, or the overlay without what is withheld from the proxy. True if that is another than before."""
+        """Read the World, or the overlay for a domain of the proxy. True if that is another than before."""
         if not self._domains:
             return False
         self._domain_watch.take()

@@ -1,0 +1,82 @@
+"""Suspects: items whose values differ between what a client has accepted and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+from mesh_pilot.model.events import Item, Refusal, Withheld
+from mesh_pilot.quarantine.clients import Served
+from mesh_pilot.quarantine.hints import is_named
+from mesh_pilot.world import World
+from mesh_pilot.world.overlays import served_value
+from mesh_pilot.xds.messages import Nack
+
+Key = tuple[str, ...]
+
+_FOUNDATIONS = frozenset(("Gateway", "ServiceEntry", "WorkloadEntry", "WorkloadGroup", "Sidecar"))
+"""Kinds without whose objects a resource may not exist."""
+
+_ROUTES = frozenset(("VirtualService", "DestinationRule"))
+
+
+def suspects(
+    world: World, accepted: Served | None, refused: Served, nack: Nack, refusal: Refusal
+) -> dict[Key, Withheld]:
+    """The items that a client may refuse, each with its last accepted value.
+
+    ``accepted`` and ``refused`` are the states that it accepted last and refuses now. If what it accepted is not known,
+    or too long ago, all objects that the refused resources were made from are suspects, without an accepted value.
+    """
+    since = world.history.since(refused.revision) or {}
+    before = world.history.since(accepted.revision) if accepted is not None else None
+    if accepted is None or before is None:
+        return {
+            key: Withheld(key, value, (), refusal)
+            for key in dict.fromkeys(made_from(nack))
+            if (value := value_served(world, key, refused, since))
+        }
+    found = {}
+    for key in dict.fromkeys((*before, *(w.key for w in (*accepted.withheld, *refused.withheld)))):
+        value, last = value_served(world, key, refused, since), value_served(world, key, accepted, before)
+        if value != last:
+            found[key] = Withheld(key, value, last, refusal)
+    return found
+
+
+def value_served(world: World, key: Key, state: Served, since: Mapping[Key, tuple[Item, ...]]) -> tuple[Item, ...]:
+    """The value of an item in an earlier state; ``since`` are the items with another value than then."""
+    items = since[key] if key in since else tuple(world.current(key))
+    withheld = next((w for w in state.withheld if w.key == key), None)
+    return tuple(served_value(withheld, list(items)))
+
+
+def made_from(nack: Nack) -> list[Key]:
+    """The keys of the objects that the refused resources were made from."""
+    return [("config", *key) for resource in nack.resources for key in resource.configs]
+
+
+def in_order(keys: Iterable[Key], current: Callable[[Key], Iterable[Item]]) -> list[Key]:
+    """Suspects in the order in which to release them: first those that others build on, then the oldest.
+
+    Of two that are refused only together the later one is guilty.
+    """
+
+    def order(key: Key) -> tuple[int, str, Key]:
+        created = [str(item.created) for item in current(key) if hasattr(item, "created")]
+        return (rank(key), created[0] if created else "", key)
+
+    return sorted(keys, key=order)
+
+
+def rank(key: Key) -> int:
+    """The place of a suspect among others, by its kind; 0 for those that others build on."""
+    if key[0] != "config" or key[1] in _FOUNDATIONS:
+        return 0
+    return 1 if key[1] in _ROUTES else 2
+
+
+def hinted(values: Mapping[Key, Withheld], known: Collection[Withheld], words: str) -> list[Key]:
+    """The likely ones: those that are withheld elsewhere; without any, those that the client's reason names."""
+    guilty = {w.key: w.refused for w in known}
+    found = [key for key, withheld in values.items() if guilty.get(key) == withheld.refused]
+    return found or [key for key, withheld in values.items() if is_named(withheld.refused, words)]
