@@ -1,7 +1,7 @@
 """Quarantine: an object that a client refuses (a NACK) costs itself, and nothing beside it.
 
 A refused resource is made from many objects, of many owners. While a client refuses it, no later edit of any of them
-takes effect there, and a client that starts has nothing at all. So the guilty object is found, and withheld: clients get
+takes effect there, and a client that starts has nothing at all. So the guilty object is found and withheld: clients get
 its last accepted version in its place, or go without it, until it changes.
 
 *Finding it* (``bisection``). Suspects are the objects that changed since the client last accepted that type of
