@@ -152,7 +152,7 @@ class Stream:
         return subscription is not None and not subscription.is_settled
 
     def is_refused(self, type_url: str) -> bool:
-        """True while there is nothing to send of a type but what the client refused."""
+        """True while anything of a type is not sent because the client has refused it as it is."""
         subscription = self._subscriptions.get(type_url)
         return subscription is not None and subscription.is_refused
 

@@ -437,13 +437,11 @@ class Subscription:
 
     @property
     def is_refused(self) -> bool:
-        """True while nothing differs from what the client refused, so that nothing is sent. Call ``refresh`` before."""
-        if self.phase is not Phase.NACKED:
-            return False
+        """True while anything is not sent because the client has refused it as it is. Call ``refresh`` before."""
+        if self.is_full_state:
+            return self.phase is Phase.NACKED
         desired = self._desired.entries
-        return self.is_full_state or any(
-            self._is_as_refused(name, desired.get(name), nacked) for name, nacked in self._nacked.items()
-        )
+        return any(self._is_as_refused(name, desired.get(name), nacked) for name, nacked in self._nacked.items())
 
     @property
     def is_settled(self) -> bool:
