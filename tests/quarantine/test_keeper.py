@@ -276,3 +276,34 @@ def test_nothing_is_computed_and_nothing_is_decided_while_nothing_is_refused(fle
     after = fleet.world.memo.statistics().calls
     assert before.get("_domain_in_force") == after.get("_domain_in_force")
     assert fleet.keeper.statistics().trials == 0 and fleet.keeper.take_events() == []
+
+
+def test_an_internal_error_costs_neither_the_stream_nor_what_is_withheld(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edge = fleet.join(EDGE)
+    fleet.settle()
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mesh_pilot.quarantine.keeper.suspects", fail)
+        fleet.edit(route("good", f"{MARK}-2"))
+        fleet.settle()
+    assert [*fleet.withheld().values()] == [["VirtualService/bad/bad"]]
+    fleet.edit(route("good", "good-2"))
+    fleet.settle()
+    assert has(edge, "good-2") and has(edge, "bad-1")
+
+
+def test_a_second_refusal_of_the_same_response_is_ignored(fleet: Fleet) -> None:
+    edge = fleet.join(EDGE)
+    fleet.settle()
+    stream = edge.stream
+    for _ in range(3):
+        edge._ask(ROUTE, {"http.80"}, nonce=stream.statistics()[-1].nonce, error="no")
+    fleet.settle()
+    assert fleet.keeper.statistics().trials == 0

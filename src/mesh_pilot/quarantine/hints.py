@@ -12,14 +12,14 @@ from mesh_pilot.model.events import Item
 MIN_TEXT = 4
 """Characters of a text below which finding it in the reason means nothing."""
 
-MAX_TEXTS = 2000
+MAX_TEXTS = 500
 """Texts of one item that are looked for."""
 
 MAX_DEPTH = 20
 
 
 def is_named(items: tuple[Item, ...], words: str) -> bool:
-    """True if the reason contains a text of an item that is long enough to mean something."""
+    """True if a reason, which should be short, contains a text of an item that is long enough to mean something."""
     lower = words.lower()
     return any(
         text.lower() in lower for item in items for text in islice(_texts(item), MAX_TEXTS) if len(text) >= MIN_TEXT

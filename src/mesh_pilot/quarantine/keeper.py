@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable
 from datetime import UTC, datetime
+from functools import update_wrapper
+from typing import Concatenate, ParamSpec, TypeVar
 
 import attrs
 import structlog
@@ -33,6 +35,32 @@ MAX_CASES = 4
 
 MAX_REMEMBERED = 1000
 """Scopes that are remembered, and refused resources of one client."""
+
+
+MAX_WORDS = 2000
+"""Characters of a client's reason."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _contained(
+    default: T,
+) -> Callable[[Callable[Concatenate[Keeper, P], T]], Callable[Concatenate[Keeper, P], T]]:
+    """Contain an internal error: it ends all cases, and costs neither the stream nor the reducer that called."""
+
+    def decorate(method: Callable[Concatenate[Keeper, P], T]) -> Callable[Concatenate[Keeper, P], T]:
+        def contained(keeper: Keeper, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return method(keeper, *args, **kwargs)
+            except Exception as error:
+                log.error("internal error in quarantine; its verdicts stay in force", exc_info=error)
+                keeper.abandon()
+                return default
+
+        return update_wrapper(contained, method)
+
+    return decorate
 
 
 @attrs.frozen
@@ -173,6 +201,7 @@ class Keeper:
     def joined(self, client: int, proxy: Proxy, stream: ClientStream, release: Callable[[], None]) -> None:
         self._clients[client] = Client(client, proxy, stream, release)
 
+    @_contained(None)
     def left(self, client: int) -> None:
         """A client is gone, and with it its case. Another one that refuses may have the next."""
         found = self._clients.pop(client, None)
@@ -187,11 +216,13 @@ class Keeper:
             self._close(case)
         self._conclude_witnessed(found.build_domain)
 
+    @_contained(None)
     def sent(self, client: int, type_url: str) -> None:
         found = self._clients.get(client)
         if found is not None:
             found.sent[type_url] = Served(self._world.revision, self._in_force(found))
 
+    @_contained(None)
     def accepted(self, client: int, type_url: str) -> None:
         """A client has accepted the last response of a type."""
         found = self._clients.get(client)
@@ -201,11 +232,13 @@ class Keeper:
         found.forgive(type_url)
         self._conclude_witnessed(found.build_domain)
 
+    @_contained(False)
     def refused(self, client: int, nack: Nack) -> bool:
         """A client has refused the last response of a type. True if it has a trial and should not pause."""
         found = self._clients.get(client)
-        if found is None or nack.type_url not in found.sent:
+        if found is None or nack.type_url not in found.sent or not nack.resources:
             return False
+        nack = attrs.evolve(nack, reason=nack.reason[:MAX_WORDS])
         found.refused[nack.type_url] = nack
         found.held.pop(nack.type_url, None)
         case = self._cases.get(found.scope_domain)
@@ -228,6 +261,7 @@ class Keeper:
         case = self._cases.get(found.scope_domain)
         return bool(found.refused) or (case is not None and case.client is found)
 
+    @_contained(None)
     def settled(self, client: int) -> None:
         """There is nothing more to send to a client, and it has answered everything."""
         found = self._clients.get(client)
@@ -247,6 +281,7 @@ class Keeper:
 
     # -- the World and time
 
+    @_contained(None)
     def revised(self, changed: Iterable[Key]) -> None:
         """The World has a new revision. Verdicts on items that have changed are over, and cases about them."""
         changed = [*changed]
@@ -255,6 +290,7 @@ class Keeper:
                 self._close(case)  # if the client still refuses something, it has the next one
         self._tell(self._verdicts.revised(self._world, changed))
 
+    @_contained(None)
     def tick(self) -> None:
         """Stop waiting for what has not come in time."""
         now = self._clock()
@@ -263,6 +299,11 @@ class Keeper:
                 self._conclude(case)
             else:
                 self._hold(case, "the client does not answer trials in time")
+
+    def abandon(self) -> None:
+        """End all cases and trials without a verdict."""
+        for case in [*self._cases.values()]:
+            self._close(case)
 
     # -- cases
 
@@ -420,7 +461,7 @@ class Keeper:
             type=RESOURCE_TYPES[nack.type_url].short,
             resources=list(nack.names[:10]),
             why=why,
-            reason=nack.reason[:2000],
+            reason=nack.reason,
         )
 
     def _close(self, case: _Case) -> None:

@@ -13,6 +13,9 @@ from mesh_pilot.xds.messages import Nack
 
 Key = tuple[str, ...]
 
+MAX_LOOKED_AT = 100
+"""Suspects among which a client's words are looked for; among more the search finds the guilty soon enough."""
+
 _FOUNDATIONS = frozenset(("Gateway", "ServiceEntry", "WorkloadEntry", "WorkloadGroup", "Sidecar"))
 """Kinds without whose objects a resource may not exist."""
 
@@ -79,4 +82,6 @@ def hinted(values: Mapping[Key, Withheld], known: Collection[Withheld], words: s
     """The likely ones: those that are withheld elsewhere; without any, those that the client's reason names."""
     guilty = {w.key: w.refused for w in known}
     found = [key for key, withheld in values.items() if guilty.get(key) == withheld.refused]
-    return found or [key for key, withheld in values.items() if is_named(withheld.refused, words)]
+    if found or len(values) > MAX_LOOKED_AT:
+        return found
+    return [key for key, withheld in values.items() if is_named(withheld.refused, words)]

@@ -96,5 +96,5 @@ def _log_verdict(withheld: Withheld, domain: str) -> None:
         proxy=refusal.proxy,
         type=RESOURCE_TYPES[refusal.type_url].short,
         served=withheld.in_its_place,
-        reason=refusal.words[:2000],
+        reason=refusal.words,
     )

@@ -372,7 +372,7 @@ class Session:
         """End the pause after refusals."""
         self._on_hold_until.clear()
         self._nacks_in_a_row.clear()
-        self._wake()
+        self._news.set()
 
     # -- observing the stream
 
