@@ -419,6 +419,9 @@ class Keeper:
         found = [(case.values[key], self._domain_of(case, key)) for key in verdict]
         self._tell(self._verdicts.add(client, found))
         self._close(case)
+        for other in [c for c in self._cases.values() if c.client.build_domain == client.build_domain]:
+            if not other.values.keys().isdisjoint(verdict):
+                self._close(other)  # it is half done by this verdict: the next one begins with what is left
 
     def _domain_of(self, case: _Case, key: Key) -> str:
         """The domain for a verdict: all clients of the build; if one of them has accepted the object, those in the
