@@ -350,7 +350,9 @@ class Keeper:
         """The suspects of a refusal, except what is withheld from the client already."""
         type_url = nack.type_url
         refusal = Refusal(client.proxy.name, client.build_domain, type_url, nack.names, nack.reason, self._now())
-        accepted, refused = self._accepted_by(client, type_url), client.sent[type_url]
+        accepted, refused, in_force = self._accepted_by(client, type_url), client.sent[type_url], self._in_force(client)
+        if refused.withheld != in_force:  # refused in a trial that is over, and still the same without it
+            refused = Served(self._world.revision, in_force)
         found = suspects(self._world, accepted, refused, nack, refusal)
         known = {w.key: w.refused for w in self._verdicts.on(client)}
         return {key: withheld for key, withheld in found.items() if known.get(key) != withheld.refused}
