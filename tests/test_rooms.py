@@ -46,6 +46,7 @@ NARROWER = {
 PACKAGES = (
     "catalog",
     "envoy_filter",
+    "refusals",
     "grpc",
     "gateway",
     "listeners",

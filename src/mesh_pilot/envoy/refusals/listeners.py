@@ -1,0 +1,157 @@
+"""Listeners and their filter chains."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import product
+from math import prod
+from typing import Any
+
+from mesh_pilot.envoy.refusals.extensions import (
+    HTTP_CONNECTION_MANAGER,
+    TERMINAL,
+    downstream_socket,
+    extension_type,
+    filter_chain,
+    is_ip,
+)
+
+MAX_PIPE = 107
+"""Bytes in the path of a Unix socket: Linux has room for so many and a NUL."""
+
+MAX_COMBINATIONS = 10_000
+"""Combinations of conditions up to which a chain is compared with others by each of them."""
+
+
+def _listener(listener: Any) -> Iterator[str]:
+    if listener.HasField("api_listener"):
+        return
+    yield from _listener_address(listener)
+    if listener.HasField("fcds_config") and not listener.HasField("filter_chain_matcher"):
+        yield "fcds_config: needs a filter_chain_matcher"
+    has_chains = bool(listener.filter_chains) or listener.HasField("default_filter_chain")
+    if listener.address.socket_address.protocol == listener.address.socket_address.UDP:
+        if listener.filter_chains and not listener.udp_listener_config.HasField("quic_options"):
+            yield "filter_chains: a UDP listener has none"
+    elif not has_chains:
+        yield "filter_chains: there is none"
+    if listener.HasField("filter_chain_matcher"):
+        if any(not chain.name for chain in listener.filter_chains):
+            yield "filter_chains: each needs a name, as filter_chain_matcher chooses by it"
+    else:
+        yield from _overlaps(listener.filter_chains)
+
+
+def _listener_address(listener: Any) -> Iterator[str]:
+    if listener.HasField("internal_listener"):
+        if listener.HasField("address"):
+            yield "address: an internal listener has none"
+        return
+    if not listener.HasField("address"):
+        yield "address: is missing"
+        return
+    yield from bound_address("address", listener.address)
+    for index, additional in enumerate(listener.additional_addresses):
+        field = f"additional_addresses[{index}].address"
+        if additional.HasField("address"):
+            yield from bound_address(field, additional.address)
+        else:
+            yield f"{field}: is missing"
+
+
+def bound_address(field: str, address: Any) -> Iterator[str]:
+    """Reasons why a listener cannot have an address."""
+    match address.WhichOneof("address"):
+        case "socket_address":
+            host = address.socket_address
+            if not host.resolver_name and not is_ip(host.address):
+                yield f"{field}.socket_address.address: {host.address[:100]!r} is not an IP address"
+            if not host.resolver_name and host.named_port:
+                yield f"{field}.socket_address.named_port: has to be a number, port_value"
+        case "pipe":
+            if len(address.pipe.path.encode()) > MAX_PIPE:
+                yield f"{field}.pipe.path: has more than {MAX_PIPE} bytes"
+        case "envoy_internal_address":
+            yield f"{field}.envoy_internal_address: is for clusters; a listener is made internal by internal_listener"
+
+
+# -- which chain a connection is for
+
+
+def _overlaps(chains: Iterable[Any]) -> Iterator[str]:
+    seen: dict[object, int] = {}
+    for index, chain in enumerate(chains):
+        other: int | None = None
+        for condition in _conditions(chain.filter_chain_match):
+            other = seen.get(condition) if other is None else other
+            seen[condition] = index
+        if other is not None:
+            yield f"filter_chains[{index}].filter_chain_match: filter_chains[{other}] is for the same connections"
+
+
+def _conditions(match: Any) -> Iterator[object]:
+    """Each combination of the conditions of a chain; no two chains of a listener may have one in common."""
+    lists: tuple[list[object], ...] = (
+        [str(_network(r)) for r in match.prefix_ranges],
+        [name.lower() for name in match.server_names],
+        list(match.application_protocols),
+        [str(_network(r)) for r in match.direct_source_prefix_ranges],
+        [str(_network(r)) for r in match.source_prefix_ranges],
+        list(match.source_ports),
+    )
+    single = (match.destination_port.value, match.transport_protocol, match.source_type)
+    if prod(len(values) or 1 for values in lists) > MAX_COMBINATIONS:
+        yield (single, *(tuple(values) for values in lists))
+    else:
+        yield from ((single, *values) for values in product(*(values or [None] for values in lists)))
+
+
+def _network(cidr: Any) -> object:
+    """An address range in one form for all its addresses; the range itself if it is none."""
+    try:
+        address = ipaddress.ip_address(cidr.address_prefix)
+    except ValueError:
+        return cidr.address_prefix
+    bits = min(cidr.prefix_len.value, address.max_prefixlen)
+    return ipaddress.ip_network((address, bits), strict=False)
+
+
+def _chain_match(match: Any) -> Iterator[str]:
+    if match.address_suffix or match.HasField("suffix_len"):
+        yield "address_suffix: Envoy does not support this field"
+    for index, name in enumerate(match.server_names):
+        if "*" in name.removeprefix("*."):
+            yield f"server_names[{index}]: {name[:100]!r} has a wildcard that is not its first label"
+
+
+# -- what a chain does
+
+
+def _chain(chain: Any) -> Iterator[str]:
+    yield from filter_chain("filters", chain.filters)
+    yield from downstream_socket(chain)
+
+
+def _manager(manager: Any) -> Iterator[str]:
+    filters = manager.http_filters
+    yield from filter_chain("http_filters", filters)
+    if filters and filters[-1].disabled and extension_type(filters[-1]) in TERMINAL:
+        yield f"http_filters: the last, {filters[-1].name}, can't be disabled"
+    if manager.strip_matching_host_port and manager.strip_any_host_port:
+        yield "strip_any_host_port: goes not with strip_matching_host_port"
+
+
+def _server_context(context: Any) -> Iterator[str]:
+    given = (field.name for field, _ in context.common_tls_context.ListFields())
+    if not any(name.startswith(("tls_certificate", "custom_")) for name in given):
+        yield "common_tls_context: a server needs a certificate"
+
+
+RULES: Mapping[str, Callable[[Any], Iterator[str]]] = {
+    "envoy.config.listener.v3.Listener": _listener,
+    "envoy.config.listener.v3.FilterChain": _chain,
+    "envoy.config.listener.v3.FilterChainMatch": _chain_match,
+    HTTP_CONNECTION_MANAGER: _manager,
+    "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext": _server_context,
+}
