@@ -46,6 +46,7 @@ LIMIT = {
         "max_connections": 5,
     },
 }
+ECHO = {"name": "echo", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo"}}
 TCP_TYPE = "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"
 HCM_TYPE = f"type.googleapis.com/{HttpConnectionManager.DESCRIPTOR.full_name}"
 
@@ -170,14 +171,15 @@ def test_a_port_number_picks_the_listener_outbound_and_the_chain_inbound() -> No
         ("INSERT_BEFORE", in_filter(TCP), ["limit", TCP]),
         ("INSERT_FIRST", {}, ["limit", TCP]),
         ("ADD", {}, ["limit", TCP]),
-        ("REPLACE", in_filter(TCP), ["limit"]),
-        ("REPLACE", in_filter("envoy.tcp_proxy"), ["limit"]),
+        ("REPLACE", in_filter(TCP), ["echo"]),
+        ("REPLACE", in_filter("envoy.tcp_proxy"), ["echo"]),
         ("REMOVE", in_filter(TCP), []),
         ("INSERT_BEFORE", in_filter(HCM), [TCP]),
     ],
 )
 def test_network_filters_are_patched_alike(operation: str, match: dict[str, Any], after: list[str]) -> None:
-    change = patch("NETWORK_FILTER", operation, LIMIT, listener={"portNumber": 9000, **match})
+    value = ECHO if operation == "REPLACE" else LIMIT
+    change = patch("NETWORK_FILTER", operation, value, listener={"portNumber": 9000, **match})
     assert filter_names(Shop(envoy_filter(change)).listener("10.9.1.1_9000")) == [after]
 
 

@@ -103,13 +103,14 @@ def test_a_name_that_is_taken_can_not_be_added() -> None:
 
 def test_no_name_is_there_for_outbound_and_for_inbound_traffic() -> None:
     inbound = patch("LISTENER", "ADD", EXTRA, context="SIDECAR_INBOUND")
+    instead = EXTRA.replace("name: extra", "name: virtualInbound", 1).replace("18888", "18889")
     shop = Shop(
         envoy_filter(patch("LISTENER", "ADD", EXTRA)),
         envoy_filter(inbound, name="g"),
-        envoy_filter(patch("LISTENER", "ADD", EXTRA.replace("name: extra", "name: virtualInbound", 1)), name="h"),
+        envoy_filter(patch("LISTENER", "ADD", instead), name="h"),
     )
     assert sorted(shop.names(LISTENER)) == ["0.0.0.0_80", "10.9.1.1_9000", "extra", "virtualInbound", "virtualOutbound"]
-    assert shop.listener("virtualInbound").address.socket_address.port_value == 18888
+    assert shop.listener("virtualInbound").address.socket_address.port_value == 18889
     assert [(p.config.name, p.reason) for p in shop.problems] == [
         ("h", "the listener of this name that the proxy has for inbound traffic gives way to this one"),
         ("g", "there is a listener of this name already: ADD can't put another beside it"),
@@ -220,3 +221,17 @@ def test_other_proxies_have_the_very_resources_they_had() -> None:
         for n in plain.names(LISTENER)
     }
     assert shop.catalog.diagnostics().patches() == {}
+
+
+def test_a_listener_for_an_address_that_another_has_is_left_out() -> None:
+    def listener(name: str, port: int, address: str = "0.0.0.0") -> dict[str, Any]:
+        at = {"socket_address": {"address": address, "port_value": port}}
+        value = {"name": name, "address": at, "filter_chains": [{}]}
+        return patch("LISTENER", "ADD", value, context="SIDECAR_OUTBOUND")
+
+    shop = Shop(envoy_filter(listener("a", 80), listener("b", 81), listener("c", 81), listener("d", 80, "10.9.9.9")))
+    assert {"a", "b", "c", "d"} & set(shop.names(LISTENER)) == {"b", "d"}
+    assert shop.problem_texts() == [
+        "listener a: the listener 0.0.0.0_80 has the same address: Envoy would refuse another",
+        "listener c: the listener b has the same address: Envoy would refuse another",
+    ]

@@ -14,9 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from mesh_pilot.envoy.core.api_types import find_type
 from mesh_pilot.envoy.envoy_filter.parse import EFFECTIVE
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Operation
-from mesh_pilot.envoy.envoy_filter.values import MESSAGES, find_type
+from mesh_pilot.envoy.envoy_filter.values import MESSAGES
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
 from tests.support.patching import API, EDGE, HCM, LUA, ROUTER, Shop, envoy_filter, in_filter, in_http_filter

@@ -102,8 +102,8 @@ def test_a_value_that_is_not_such_a_message_is_refused(value: dict[str, Any], re
     ],
 )
 def test_durations_may_be_written_as_in_go(text: str, nanoseconds: int) -> None:
-    cluster = value_of(patch("CLUSTER", "MERGE", {"connect_timeout": text}))
-    assert cluster.connect_timeout.ToNanoseconds() == nanoseconds
+    cluster = value_of(patch("CLUSTER", "MERGE", {"dns_jitter": text}))
+    assert cluster.dns_jitter.ToNanoseconds() == nanoseconds
 
 
 def test_durations_inside_a_typed_config_in_lists_and_in_maps_may_be_written_as_in_go() -> None:
@@ -113,8 +113,9 @@ def test_durations_inside_a_typed_config_in_lists_and_in_maps_may_be_written_as_
         Router.FromString(value.typed_config.value).upstream_log_options.upstream_log_flush_interval.nanos
         == 500_000_000
     )
-    checks = {"health_checks": [{"timeout": "1m", "interval": "250ms", "tcp_health_check": {}}]}
-    (check,) = value_of(patch("CLUSTER", "MERGE", checks)).health_checks
+    thresholds = {"unhealthy_threshold": 1, "healthy_threshold": 1}
+    checks = [{"timeout": "1m", "interval": "250ms", "tcp_health_check": {}, **thresholds}]
+    (check,) = value_of(patch("CLUSTER", "MERGE", {"health_checks": checks})).health_checks
     assert (check.timeout.seconds, check.interval.nanos) == (60, 250_000_000)
 
 

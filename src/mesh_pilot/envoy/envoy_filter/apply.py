@@ -19,7 +19,7 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
 )
 
 from mesh_pilot.envoy.core.protobuf import any_of
-from mesh_pilot.envoy.envoy_filter.edit import HTTP_CONNECTION_MANAGER, Edit, config_type, patch_filters
+from mesh_pilot.envoy.envoy_filter.edit import Edit, config_type, patch_filters
 from mesh_pilot.envoy.envoy_filter.match import (
     chain_matches,
     cluster_matches,
@@ -33,6 +33,7 @@ from mesh_pilot.envoy.envoy_filter.match import (
 )
 from mesh_pilot.envoy.envoy_filter.merge import check_name, merge_patch, merge_socket, replaces_lists
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Context, Operation, Patch, PatchError
+from mesh_pilot.envoy.refusals.extensions import HTTP_CONNECTION_MANAGER
 from mesh_pilot.mesh.gateway_servers import TargetPorts
 
 CLUSTER_KINDS = (ApplyTo.CLUSTER,)

@@ -8,20 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-import structlog
-
+from mesh_pilot.envoy.core.api_types import type_name
 from mesh_pilot.envoy.envoy_filter.match import is_named, selected_name
 from mesh_pilot.envoy.envoy_filter.merge import fits_filter, merge_filter
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, FilterClass, Operation, Patch, PatchError, PatchProblem
-from mesh_pilot.envoy.envoy_filter.values import type_name
 from mesh_pilot.envoy.filters import types_in_class
+from mesh_pilot.envoy.refusals.extensions import TERMINAL
 from mesh_pilot.model.config import ConfigKey
-
-T = TypeVar("T")
-
-log = structlog.get_logger(scope="envoy")
 
 
 class Edit:
@@ -75,52 +70,10 @@ class Edit:
             self._applied[patch.config] = None
 
 
-def apply_patches(patches: Iterable[Patch], resource: str, change: Callable[[Edit], T]) -> tuple[T, Edit]:
-    """Call ``change`` with an ``Edit`` of a resource; returns its result and the edit. It must start anew at each call.
-
-    If it raises (a bug of ours, or bytes that cannot be decoded), the patch that was tried last is to blame. The
-    resource is edited again without that patch, which costs neither the resource nor the other patches.
-    """
-    remaining = tuple(patches)
-    failed: list[PatchProblem] = []
-    while True:
-        edit = Edit(remaining, resource)
-        try:
-            result = change(edit)
-        except Exception as error:
-            culprit = edit.last_tried
-            if culprit is None:
-                raise
-            log.error(
-                "patch failed; the resource goes without it", resource=resource, patch=culprit.path, exc_info=error
-            )
-            reason = f"it can't be applied ({type(error).__name__}: {error})"
-            failed.append(PatchProblem(culprit.config, culprit.index, reason, resource))
-            remaining = tuple(p for p in remaining if p is not culprit)
-            continue
-        edit.report(failed)
-        return result, edit
-
-
 # -- lists of filters
 
 _HTTP = "envoy.extensions.filters.http"
 _NETWORK = "envoy.extensions.filters.network"
-
-HTTP_CONNECTION_MANAGER = f"{_NETWORK}.http_connection_manager.v3.HttpConnectionManager"
-
-TERMINAL = frozenset(
-    (
-        f"{_HTTP}.router.v3.Router",
-        HTTP_CONNECTION_MANAGER,
-        f"{_NETWORK}.tcp_proxy.v3.TcpProxy",
-        f"{_NETWORK}.redis_proxy.v3.RedisProxy",
-        f"{_NETWORK}.thrift_proxy.v3.ThriftProxy",
-        f"{_NETWORK}.direct_response.v3.Config",
-        f"{_NETWORK}.echo.v3.Echo",
-    )
-)
-"""Types of terminal filters, which must be the last of their list."""
 
 _OTHERS_IN_CLASS: Mapping[FilterClass, tuple[str, ...]] = {
     FilterClass.AUTHN: (

@@ -16,9 +16,9 @@ from google.protobuf import any_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
+from mesh_pilot.envoy.core.api_types import type_name, unpack
 from mesh_pilot.envoy.core.protobuf import any_of
 from mesh_pilot.envoy.envoy_filter.patch import Operation, Patch, PatchError
-from mesh_pilot.envoy.envoy_filter.values import type_name, unpack
 
 SINGLE_VALUES = frozenset(
     f"google.protobuf.{name}"
@@ -72,8 +72,11 @@ def merge_any(target: any_pb2.Any, source: any_pb2.Any, *, replace_lists: bool =
     """The Any of a message with another of its type merged into it. Raises PatchError if the types differ."""
     if type_name(target.type_url) != type_name(source.type_url):
         raise PatchError(f"{type_name(source.type_url)} can't be merged into {type_name(target.type_url)}")
-    merged = unpack(target)
-    merge(merged, unpack(source), replace_lists=replace_lists)
+    try:
+        merged, partial = unpack(target), unpack(source)
+    except ValueError as error:
+        raise PatchError(str(error)) from None
+    merge(merged, partial, replace_lists=replace_lists)
     return any_of(merged)
 
 

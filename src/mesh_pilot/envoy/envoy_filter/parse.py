@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import attrs
 import structlog
+from google.protobuf.message import Message
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.envoy_filter.match import selected_name
@@ -20,6 +21,7 @@ from mesh_pilot.envoy.envoy_filter.patch import (
     PatchProblem,
 )
 from mesh_pilot.envoy.envoy_filter.values import read_value
+from mesh_pilot.envoy.refusals.check import refusals
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef
 from mesh_pilot.model.config import Config, ConfigKey, Severity
@@ -87,7 +89,7 @@ def parse_filter(config: Config) -> Parsed:
             problems.append(PatchProblem(config.key, index, reason, severity=Severity.WARNING))
             continue
         try:
-            patch, warning = _parse(config.key, index, entry)
+            patch, warnings = _parse(config.key, index, entry)
         except PatchError as error:
             problems.append(PatchProblem(config.key, index, str(error)))
             continue
@@ -99,29 +101,38 @@ def parse_filter(config: Config) -> Parsed:
             problems.append(PatchProblem(config.key, index, f"it can't be read ({type(error).__name__}: {error})"))
             continue
         patches.append(patch)
-        if warning:
-            problems.append(PatchProblem(config.key, index, warning, severity=Severity.WARNING))
+        problems.extend(PatchProblem(config.key, index, text, severity=Severity.WARNING) for text in warnings)
     return Parsed(tuple(patches), tuple(problems))
 
 
-def _parse(key: ConfigKey, index: int, entry: api.EnvoyFilterEnvoyConfigObjectPatch) -> tuple[Patch, str]:
-    """A patch, and a warning about a part of it without effect (or empty). Raises PatchError."""
+def _parse(key: ConfigKey, index: int, entry: api.EnvoyFilterEnvoyConfigObjectPatch) -> tuple[Patch, list[str]]:
+    """A patch, and warnings about parts of it. Raises PatchError."""
     given = entry.patch or api.EnvoyFilterPatch()
     operation = _effective_operation(entry.apply_to, given.operation)
     match = entry.match or api.EnvoyFilterEnvoyConfigObjectMatch()
     _check(entry.apply_to, operation)
-    value, warning = None, ""
+    value, warnings = None, []
     if operation is not Operation.REMOVE:
         if given.value is None:
             raise PatchError(f"patch.value is missing: {operation.name} needs it")
         value, unknown = read_value(entry.apply_to, given.value)
-        warning = f"unknown fields of patch.value: {unknown}; the rest of it is applied" if unknown else ""
+        warnings += [f"unknown fields of patch.value: {unknown}; the rest of it is applied"] if unknown else []
         if operation is Operation.ADD and entry.apply_to in _NAMED and not getattr(value, "name", ""):
             raise PatchError("patch.value.name is missing: what is added needs a name")
+        warnings += _refusals(entry.apply_to, operation, value)
     patch = Patch(key, index, entry.apply_to, operation, match, value, given.filter_class)
     if operation in (Operation.REMOVE, Operation.REPLACE) and entry.apply_to in _FILTERS and not selected_name(patch):
         raise PatchError(f"match names no filter: {operation.name} needs one")
-    return patch, warning or _unused_match(match)
+    return patch, warnings + _unused_match(match)
+
+
+def _refusals(apply_to: ApplyTo, operation: Operation, value: Message) -> Iterator[str]:
+    """Warnings about a value that is not complete. Raises PatchError if Envoy would refuse any resource with it."""
+    can_be_completed = operation in MERGES or apply_to in _FILTERS
+    if found := next(refusals(value, partly=can_be_completed), ""):
+        raise PatchError(f"Envoy would refuse patch.value: {found}")
+    if operation not in MERGES and (found := next(refusals(value), "")):
+        yield f"Envoy would refuse patch.value, unless other patches complete it: {found}"
 
 
 def _is_for_waypoints(entry: api.EnvoyFilterEnvoyConfigObjectPatch) -> bool:
@@ -142,10 +153,10 @@ def _check(apply_to: ApplyTo, operation: Operation) -> None:
         raise PatchError(f"{operation.name} has no meaning for {apply_to.name}")
 
 
-def _unused_match(match: api.EnvoyFilterEnvoyConfigObjectMatch) -> str:
+def _unused_match(match: api.EnvoyFilterEnvoyConfigObjectMatch) -> list[str]:
     if match.listener is not None and match.listener.port_name:
-        return "match.listener.portName has no effect (nor has it in Istio): name the port's number"
-    return ""
+        return ["match.listener.portName has no effect (nor has it in Istio): name the port's number"]
+    return []
 
 
 def filter_problems(view: View, filters: tuple[FilterRef, ...]) -> tuple[PatchProblem, ...]:

@@ -5,7 +5,7 @@ A name that no patch is for keeps the translator's query, so its resource is sha
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -17,6 +17,7 @@ from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Operation, Patch, Patch
 from mesh_pilot.envoy.envoy_filter.resources import (
     PatchTask,
     added_resource,
+    address_of,
     patched_cluster,
     patched_host,
     patched_listener,
@@ -136,7 +137,7 @@ def _with_added(
     """A plan with the resources that patches add. Of two with one name, the first stays."""
     problems: list[PatchProblem] = []
     adding = [p for p in patches if p.operation is Operation.ADD]
-    sibling_names: Container[str] = ()
+    sibling_names: Plan = {}
     if unpatched.sibling is not None:
         for name, (config, index) in _added_names(view, patcher, unpatched.sibling):
             if plan.pop(name, None) is not None:
@@ -144,15 +145,24 @@ def _with_added(
                 problems.append(PatchProblem(config, index, reason, f"{kind} {name}"))
         adding = [p for p in adding if p.match.context is unpatched.task.context]
         # Reading the sibling's plan makes this one depend on all of it, so only if something is added.
-        sibling_names = patcher(view, unpatched.sibling).plan if adding else ()
+        sibling_names = patcher(view, unpatched.sibling).plan if adding else {}
+    addresses: dict[bytes, str] = {}
+    if adding and patcher is patched_listeners:
+        for other in (plan, sibling_names):
+            addresses |= {address_of(view, query): name for name, query in other.items()}
     added: dict[str, PatchRef] = {}
     for patch in adding:
         name = str(getattr(patch.message, "name", ""))
+        query = added_resource.query(patch.config, patch.index)
+        reason = ""
         if name in plan or name in sibling_names:
             reason = f"there is a {kind} of this name already: ADD can't put another beside it"
+        elif addresses and (other_name := addresses.setdefault(address_of(view, query), name)) != name:
+            reason = f"the listener {other_name} has the same address: Envoy would refuse another"
+        if reason:
             problems.append(PatchProblem(patch.config, patch.index, reason, f"{kind} {name}"))
         else:
-            plan[name] = added_resource.query(patch.config, patch.index)
+            plan[name] = query
             added[name] = (patch.config, patch.index)
     return PatchedPlan(plan, added, tuple(problems))
 

@@ -11,7 +11,7 @@ from envoy.config.route.v3.route_components_pb2 import VirtualHost
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 from google.protobuf.message import Message
 
-from mesh_pilot.envoy.core.protobuf import resource_of
+from mesh_pilot.envoy.core.protobuf import encode, resource_of
 from mesh_pilot.envoy.envoy_filter.apply import (
     CLUSTER_KINDS,
     TABLE_KINDS,
@@ -21,9 +21,10 @@ from mesh_pilot.envoy.envoy_filter.apply import (
     edit_table,
     listener_kinds,
 )
-from mesh_pilot.envoy.envoy_filter.edit import Edit, apply_patches
+from mesh_pilot.envoy.envoy_filter.edit import Edit
 from mesh_pilot.envoy.envoy_filter.parse import parsed, patches_for
 from mesh_pilot.envoy.envoy_filter.patch import Context, PatchProblem
+from mesh_pilot.envoy.envoy_filter.trials import apply_patches
 from mesh_pilot.incremental import ByName, Query, derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef
 from mesh_pilot.mesh.gateway_servers import target_ports
@@ -71,6 +72,13 @@ def added_resource(view: View, key: ConfigKey, index: int) -> Resource | None:
         if patch.index == index:
             return resource_of(str(getattr(patch.message, "name", "")), patch.message, (key,))
     return None
+
+
+@derived
+def address_of(view: View, listener: ResourceQuery) -> bytes:
+    """The encoded address of a listener; empty if it has none. Derived, so that a plan depends on no more of it."""
+    resource = listener.get(view)
+    return encode(Listener.FromString(resource.body).address) if resource is not None else b""
 
 
 @derived

@@ -6,15 +6,10 @@ Patches are written for many versions of Envoy and by hand, so reading is lenien
 - durations may be written as in Go;
 - a ``TypedStruct`` with a known type becomes that type, to be checked and merged; with an unknown type it stays as it
   is, since it may be for a filter that only the user's Envoy has.
-
-Types of extensions are loaded when a value first names them.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import pkgutil
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -24,14 +19,15 @@ from envoy.config.core.v3 import extension_pb2
 from envoy.config.listener.v3 import listener_components_pb2, listener_pb2
 from envoy.config.route.v3 import route_components_pb2, route_pb2
 from envoy.extensions.filters.network.http_connection_manager.v3 import http_connection_manager_pb2
-from google.protobuf import any_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf import any_pb2, json_format, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 from udpa.type.v1 import typed_struct_pb2 as udpa_typed_struct_pb2
 from xds.type.v3 import typed_struct_pb2
 
 from mesh_pilot.api.google.protobuf import Struct, Value
 from mesh_pilot.config.scalars import read_duration, write_duration
+from mesh_pilot.envoy.core.api_types import find_type, unpack
 from mesh_pilot.envoy.core.protobuf import any_of
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, PatchError
 
@@ -54,11 +50,6 @@ MESSAGES: Mapping[ApplyTo, type[Message]] = {
 
 MAX_DEPTH = 90
 """The deepest nesting of messages. Protobuf decodes at most 100; ten are left for what a value is put into."""
-
-API_PACKAGES = frozenset(("cel", "envoy", "google", "opentelemetry", "udpa", "xds"))
-"""Top-level packages of Envoy's API. Nothing else is ever imported for a name in a config."""
-
-_API_PACKAGE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)+")
 
 TYPED_STRUCTS = {
     f"type.googleapis.com/{c.DESCRIPTOR.full_name}": c
@@ -237,51 +228,3 @@ def _protobuf_duration(text: str, path: str) -> str:
         return write_duration(read_duration(text))
     except ValueError as error:
         raise PatchError(f"{path}: {error}") from None
-
-
-# -- types of Envoy's API by name
-
-
-def type_name(type_url: str) -> str:
-    """The full name of the message type in an Any's URL."""
-    return type_url.rpartition("/")[2]
-
-
-def find_type(type_url: str) -> Descriptor | None:
-    """The type that a URL names; None if it is not in Envoy's API."""
-    name = type_name(type_url)
-    return _loaded_type(name) or (_loaded_type(name) if _load_package(name.rpartition(".")[0]) else None)
-
-
-def unpack(value: any_pb2.Any) -> Message:
-    """The message in an Any. Raises PatchError if its type is unknown, or its bytes are not of that type."""
-    kind = find_type(value.type_url)
-    if kind is None:
-        raise PatchError(f"{type_name(value.type_url)} is not of Envoy's API")
-    message = message_factory.GetMessageClass(kind)()
-    try:
-        message.ParseFromString(value.value)
-    except (ValueError, DecodeError) as error:
-        raise PatchError(f"this is no {type_name(value.type_url)}: {error}") from None
-    return message
-
-
-def _loaded_type(name: str) -> Descriptor | None:
-    try:
-        return descriptor_pool.Default().FindMessageTypeByName(name)
-    except KeyError:
-        return None
-
-
-def _load_package(package: str) -> bool:
-    """Import the modules of a protobuf package, which are in the folder of that name. False if there is none."""
-    if not _API_PACKAGE.fullmatch(package) or package.partition(".")[0] not in API_PACKAGES:
-        return False
-    try:
-        spec = importlib.util.find_spec(package)
-    except ImportError:
-        return False
-    for module in pkgutil.iter_modules(spec.submodule_search_locations or [] if spec else []):
-        if module.name.endswith("_pb2"):
-            importlib.import_module(f"{package}.{module.name}")
-    return spec is not None
