@@ -23,6 +23,7 @@ ORDER = (
     "security",
     "sources",
     "world",
+    "failures",
     "incremental",
     "snapshots",
     "rpc",
@@ -36,7 +37,7 @@ ORDER = (
 """From the top down, as in the package's docstring."""
 
 NARROWER = {
-    "config_api": {"world", "mcp", "rpc", "config", "model", "api"},
+    "config_api": {"world", "failures", "mcp", "rpc", "config", "model", "api"},
     "sources": {"mcp", "kubernetes", "rpc", "config", "model", "api"},
     "mcp": {"config", "model", "api"},
     "kubernetes": {"config", "model", "api"},

@@ -14,6 +14,7 @@ import trio
 from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 from google.protobuf.json_format import ParseDict
+from mesh_pilot.envoy.catalog.failures import StandingFailure
 from prometheus_client.parser import text_string_to_metric_families
 
 from mesh_pilot.app.control_plane import ControlPlane
@@ -21,7 +22,6 @@ from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.envoy.catalog import catalog as catalog_module
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
-from mesh_pilot.envoy.catalog.failures import StandingFailure
 from mesh_pilot.incremental import NAME, by_name, derived
 from mesh_pilot.mesh.proxy.scope import Plan, single_shard
 from mesh_pilot.model.config import ConfigKey

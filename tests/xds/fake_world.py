@@ -148,6 +148,8 @@ class FakeResources:
         self.woken = False
         self.closed = False
 
+    is_known = True
+
     def set(self, type_url: str) -> FakeSet | None:
         """Virtual hosts are served only where there are any."""
         found = self._world.sets.get(type_url)

@@ -159,7 +159,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         changes = Changes(world)
         reducer.on_publish(changes.published)
         reducer.on_publish(lambda _: key_source.wake())
-        issuer = Issuer(_authority(settings), now=_now)
+        issuer = Issuer(_authority(settings), now=_now, failures=world.failed)
         catalog = WorldCatalog(world, issuer, split=settings.split_virtual_hosts)
         collections = WorldCollections(world, plane_id_of(sockets.addresses().grpc))
         mcp = McpService(collections, partial(_may_read, settings, world))

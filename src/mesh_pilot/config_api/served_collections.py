@@ -19,6 +19,7 @@ import attrs
 from mesh_pilot.config.encode_proto import encode
 from mesh_pilot.config.validation.names import wildcard_host_reason
 from mesh_pilot.config_api.service_entry import synthetic_entry
+from mesh_pilot.failures import COLLECTION, OwnFailures, State, failure_of
 from mesh_pilot.mcp.collections import (
     COLLECTION_OF_KIND,
     MESH_CONFIG,
@@ -86,6 +87,7 @@ class WorldCollections:
         self._encoded = 0
         self._is_filled = False
         self._settings: set[Key] = set()
+        self._failed = OwnFailures(world.failed)
 
     def __repr__(self) -> str:
         return f"<WorldCollections {sum(len(c.resources) for c in self._collections.values())} resources>"
@@ -134,18 +136,27 @@ class WorldCollections:
         """Update the resources of World items. True if any resource changed."""
         changed = False
         for key in sorted(keys):
-            match key:
-                case ("config", kind, namespace, name) if kind in COLLECTION_OF_KIND:
-                    changed |= self._update_config(ConfigKey(kind, namespace, name))
-                case ("service" | "endpoints", host, namespace):
-                    changed |= self._update_service(ServiceKey(host, namespace))
-                case ("mesh",):
-                    mesh, passed = self._world.mesh.peek(()), self._planes_passed(MeshConfigValue)
-                    changed |= self._put(MESH_CONFIG, "mesh", encode(mesh), annotations=passed)
-                case ("networks",):
-                    networks, passed = self._world.networks.peek(()), self._planes_passed(MeshNetworksValue)
-                    changed |= self._put(MESH_NETWORKS, "networks", encode(networks), annotations=passed)
+            try:
+                changed |= self._update_item(key)
+                self._failed.pop(key)
+            except Exception as error:
+                failure = failure_of(error, COLLECTION, "/".join(key[1:]) or key[0], State.STALE)
+                self._failed.put(key, failure, error)
         return changed
+
+    def _update_item(self, key: Key) -> bool:
+        match key:
+            case ("config", kind, namespace, name) if kind in COLLECTION_OF_KIND:
+                return self._update_config(ConfigKey(kind, namespace, name))
+            case ("service" | "endpoints", host, namespace):
+                return self._update_service(ServiceKey(host, namespace))
+            case ("mesh",):
+                mesh, passed = self._world.mesh.peek(()), self._planes_passed(MeshConfigValue)
+                return self._put(MESH_CONFIG, "mesh", encode(mesh), annotations=passed)
+            case ("networks",):
+                networks, passed = self._world.networks.peek(()), self._planes_passed(MeshNetworksValue)
+                return self._put(MESH_NETWORKS, "networks", encode(networks), annotations=passed)
+        return False
 
     def _all_keys(self) -> Iterator[Key]:
         world = self._world

@@ -25,7 +25,7 @@ May import: nothing of ours.
 """
 
 from mesh_pilot.incremental.declared import NAME, ByName, Derived, Query, by_name, derived
-from mesh_pilot.incremental.memo import CycleError, Index, Memo
+from mesh_pilot.incremental.memo import CycleError, FailedPart, Index, Memo, Watcher
 from mesh_pilot.incremental.overlay import MemoOverlay
 from mesh_pilot.incremental.reports import Explanation, MemoStatistics
 from mesh_pilot.incremental.watch import Layer, Watch
@@ -36,6 +36,7 @@ __all__ = [
     "CycleError",
     "Derived",
     "Explanation",
+    "FailedPart",
     "Index",
     "Layer",
     "Memo",
@@ -43,6 +44,7 @@ __all__ = [
     "MemoStatistics",
     "Query",
     "Watch",
+    "Watcher",
     "by_name",
     "derived",
 ]

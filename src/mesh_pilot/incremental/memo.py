@@ -8,6 +8,8 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from itertools import chain, islice
 from typing import Any, Generic, Protocol, TypeVar, cast
 
+import attrs
+
 from mesh_pilot.incremental.declared import Derived, Query
 from mesh_pilot.incremental.reports import Explanation, MemoStatistics
 
@@ -62,8 +64,14 @@ class _Reader(_Read):
         self.pending: set[_Read] | None = None
         self.stale = False
 
+
+class Watcher(_Reader):
+    """A reader outside of the table; ``Watch`` is the one there is."""
+
+    __slots__ = ()
+
     def notice(self) -> None:
-        """Called when it has become stale, for a reader that is not a derived value."""
+        """Called when it has become stale."""
 
 
 class _Cell(_Read):
@@ -124,6 +132,28 @@ class _Node(_Reader):
         return f"<{Query(self.family.derived, self.args)!r} {state}>"
 
 
+def _readers(read: _Read) -> Collection[_Reader]:
+    readers = read.readers
+    return readers if isinstance(readers, set) else () if readers is None else (readers,)
+
+
+def _has_value(node: _Node) -> bool:
+    return node.error is None and not node.stale
+
+
+def _watched_above(nodes: Collection[_Node]) -> Iterator[tuple[Watcher, Query[Any]]]:
+    """The watched values that values have gone into, each with its watch."""
+    stack, seen = list(nodes), set(nodes)
+    while stack:
+        node = stack.pop()
+        for reader in _readers(node):
+            if isinstance(reader, Watcher):
+                yield reader, Query(node.family.derived, node.args)
+            elif isinstance(reader, _Node) and reader not in seen and _has_value(reader):
+                seen.add(reader)
+                stack.append(reader)
+
+
 def _without_frames(error: Exception) -> Exception:
     """The exception with its traceback as a note: frames would keep alive everything that their variables refer to.
 
@@ -139,7 +169,6 @@ def _without_frames(error: Exception) -> Exception:
 
 
 def _explained(node: _Node) -> Explanation:
-    readers = node.readers if isinstance(node.readers, set) else () if node.readers is None else (node.readers,)
     before = [read for read in node.reads if read.changed_at <= node.changed_at]
     return Explanation(
         query=repr(Query(node.family.derived, node.args)),
@@ -147,12 +176,22 @@ def _explained(node: _Node) -> Explanation:
         computed_at=node.changed_at,
         cause=_named(max(before, key=lambda read: read.changed_at)) if before else "",
         reads=tuple(map(_named, node.reads)),
-        readers=tuple(sorted(map(_named, readers))),
+        readers=tuple(sorted(map(_named, _readers(node)))),
     )
 
 
 def _named(read: _Read) -> str:
     return repr(Query(read.family.derived, read.args)) if isinstance(read, _Node) else repr(read)
+
+
+@attrs.frozen
+class FailedPart:
+    """A value that raised, and that others are made without."""
+
+    query: Query[Any]
+    error: Exception
+    concerns: Iterator[tuple[Watcher, Query[Any]]]
+    """The watched values that are made without it. Searched for as they are read."""
 
 
 class CycleError(RuntimeError):
@@ -258,6 +297,8 @@ class Memo:
         self._overlays: dict[int, Mapping[Derived[..., Any], _Family]] = {}
         """The derived values of each overlay, by its bit."""
         self._next_bit = 1
+        self._failing: dict[_Node, None] = {}
+        """The values that raised when they were computed last."""
         self._cut_off = 0
         self._spared = 0
 
@@ -324,6 +365,13 @@ class Memo:
         """Those of the table and of all overlays."""
         return chain(self._families.values(), *(families.values() for families in self._overlays.values()))
 
+    def failed_parts(self) -> Iterator[FailedPart]:
+        """The values that raised and that a reader does without: it caught the exception, and has a value."""
+        for node in list(self._failing):
+            readers = [r for r in _readers(node) if isinstance(r, _Node) and _has_value(r)]
+            if node.error is not None and readers:
+                yield FailedPart(Query(node.family.derived, node.args), node.error, _watched_above(readers))
+
     @property
     def orphans(self) -> int:
         """The number of derived values that ``collect`` has to check."""
@@ -341,6 +389,7 @@ class Memo:
                 continue
             del node.family.nodes[node.args]
             self._layers.pop(node, None)
+            self._failing.pop(node, None)
             dropped += 1
             for read in node.reads:
                 self._unread(read, node)
@@ -416,6 +465,10 @@ class Memo:
         if error is None and node.error is None and node.value is not _UNSET and node.value == value and not has_moved:
             self._cut_off += 1
             return
+        if error is not None:
+            self._failing[node] = None
+        elif node.error is not None:
+            del self._failing[node]
         node.error = error
         if error is None:
             node.value = value
@@ -476,4 +529,4 @@ class Memo:
                     if isinstance(reader, _Node):
                         stack.append(reader)
                     else:
-                        reader.notice()
+                        cast(Watcher, reader).notice()

@@ -123,5 +123,6 @@ class MemoOverlay:
                 for read in node.reads:
                     self.memo._unread(read, node)
                 node.reads = ()
+                self.memo._failing.pop(node, None)
             family.nodes.clear()
         self._families.clear()

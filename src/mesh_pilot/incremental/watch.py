@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 from mesh_pilot.incremental.declared import Query
-from mesh_pilot.incremental.memo import Memo, _Node, _Reader
+from mesh_pilot.incremental.memo import Memo, Watcher, _Node
 from mesh_pilot.incremental.overlay import MemoOverlay
 
 T = TypeVar("T")
@@ -15,7 +15,7 @@ Layer = Memo | MemoOverlay
 """A memo table, or a variant of it."""
 
 
-class Watch(_Reader):
+class Watch(Watcher):
     """Keeps derived values alive, and reports when any of them may have changed.
 
     ``on_stale`` is called within the write that caused the change, and must not read or write. It is not called again

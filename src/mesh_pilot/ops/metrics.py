@@ -7,7 +7,6 @@ which makes no difference to queries. Source of the names: Istio, "pilot-discove
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import structlog
@@ -23,8 +22,9 @@ from prometheus_client.registry import Collector
 
 from mesh_pilot import __version__
 from mesh_pilot.config_api.server import McpServiceStatistics
+from mesh_pilot.failures import COLLECTION, INDEXES, OBJECT, PROXY, State
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE
-from mesh_pilot.ops.reports import conflict_counts, patch_counts
+from mesh_pilot.ops.reports import conflict_counts, failure_counts, patch_counts
 from mesh_pilot.ops.responses import printable
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.rate_limits import LogLimiter
@@ -40,6 +40,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 COMPONENT = {"component": "pilot"}
 
+_SHORT_TYPES = tuple(t.short for t in RESOURCE_TYPES.values())
 _TYPE_LABELS = {url: t.short.lower() for url, t in RESOURCE_TYPES.items()}
 
 
@@ -109,13 +110,14 @@ class _PlaneCollector(Collector):
         yield from _mcp_metrics(supervised, self._state.mcp.statistics())
 
     def _failures(self) -> Iterator[Metric]:
-        failed = self._state.catalog.failed.total
+        standing = failure_counts(self._state.failures())
+        total = self._state.world.failed.total
         name, text = "pilot_total_xds_internal_errors", "Resources that could not be generated, since the start"
-        yield _one(name, text, "counter", failed.total())
-        failing = Counter(RESOURCE_TYPES[f.failure.type_url].short.lower() for f in self._state.failures())
-        now = _metric("mesh_pilot_failing_resources", "Resources that cannot be generated now", "gauge")
-        for label in _TYPE_LABELS.values():
-            now.add_sample(now.name, {"type": label}, failing[label])
+        yield _one(name, text, "counter", sum(total[kind] for kind in (*_SHORT_TYPES, PROXY)))
+        now = _metric("mesh_pilot_failing_resources", "What cannot be generated now, and its state", "gauge")
+        for kind in (*_SHORT_TYPES, PROXY, OBJECT, INDEXES, COLLECTION):
+            for condition in State:
+                now.add_sample(now.name, {"type": kind.lower(), "state": condition.value}, standing[kind, condition])
         yield now
         name, text = "mesh_pilot_intake_errors", "Internal errors while objects were taken in"
         yield _one(name, text, "counter", self._state.world.statistics().failures)

@@ -15,9 +15,9 @@ import structlog
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
-from mesh_pilot.envoy.catalog.failures import Failure, StandingFailure
+from mesh_pilot.envoy.catalog.failing import StandingFailure
+from mesh_pilot.failures import State
 from mesh_pilot.mesh.conflicts import ConflictKind
-from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.ops.page import bad, moment, table
 from mesh_pilot.ops.problems import provider_lines
 from mesh_pilot.ops.responses import Json
@@ -85,14 +85,15 @@ def credential_entries(found: Diagnostics) -> list[Json]:
 
 
 def failure_entries(failures: Sequence[StandingFailure]) -> list[Json]:
-    """An entry for each resource that cannot be generated because of an internal error."""
+    """An entry for each internal error that stands."""
     return [
         {
-            "type": RESOURCE_TYPES[failing.failure.type_url].short,
-            "resource": failing.failure.resource,
+            "type": failing.failure.kind,
+            "resource": failing.failure.name,
+            "state": failing.failure.state.value,
+            "consequence": failing.failure.consequence,
             "error": failing.failure.error,
             "place": failing.failure.place,
-            "state": state_of(failing.failure),
             "since": failing.failure.since.isoformat(timespec="seconds"),
             "objects": list(failing.failure.configs),
             **_proxies(failing.proxies),
@@ -149,39 +150,38 @@ def failure_table(failures: Sequence[StandingFailure]) -> str:
         return ""
     rows = (
         (
-            RESOURCE_TYPES[failing.failure.type_url].short,
-            failing.failure.resource,
+            failing.failure.kind,
+            failing.failure.name,
+            failing.failure.consequence,
             bad(f"{failing.failure.error} ({failing.failure.place})"),
-            state_of(failing.failure),
             moment(failing.failure.since),
             first_names(failing.proxies),
         )
         for failing in failures
     )
-    headers = ("type", "resource", "error", "state", "since", "proxies")
+    headers = ("type", "resource", "consequence", "error", "since", "proxies")
     return table("Internal errors", headers, rows, "", total=len(failures), more=MORE)
 
 
 # -- internal errors
 
 
-def state_of(failure: Failure) -> str:
-    """The state of proxies that need a resource that cannot be generated."""
-    if failure.is_plan:
-        return "the list stays as it was" if failure.stays else "all of the list is missing"
-    return "stays at its last good version" if failure.stays else "is missing"
+def failure_counts(failures: Sequence[StandingFailure]) -> Counter[tuple[str, State]]:
+    """The number of failures by type of resource, or other kind, and state."""
+    return Counter((failing.failure.kind, failing.failure.state) for failing in failures)
 
 
 def ready_lines(failures: Sequence[StandingFailure], *, verbose: bool) -> Iterator[str]:
     """Lines of ``/ready``: how many failures there are, and if ``verbose`` which."""
     if not failures:
         return
-    yield f"internal errors: {len(failures)} resources could not be generated; see {MORE} on the web port"
+    by_state = Counter(failing.failure.state for failing in failures)
+    counts = ", ".join(f"{by_state[state]} {state.value}" for state in State if by_state[state])
+    yield f"internal errors: {counts}; see {MORE} on the web port"
     if verbose:
         for failing in failures[:READY_LINES]:
-            failure = failing.failure
-            resource = f"{RESOURCE_TYPES[failure.type_url].short} {failure.resource} {state_of(failure)}"
-            yield f"  {resource} at {first_names(failing.proxies)}: {failure.error}"
+            where = f" at {first_names(failing.proxies)}" if failing.proxies else ""
+            yield f"  {failing.failure}{where}: {failing.failure.error}"
         if len(failures) > READY_LINES:
             yield f"  and {len(failures) - READY_LINES} more"
 

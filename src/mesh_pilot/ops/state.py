@@ -9,7 +9,7 @@ import attrs
 
 from mesh_pilot.config_api.server import McpService
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.envoy.catalog.failures import StandingFailure
+from mesh_pilot.envoy.catalog.failing import StandingFailure
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.quarantine.keeper import Keeper
@@ -65,7 +65,7 @@ class PlaneState:
         return named or reasons
 
     def failures(self) -> list[StandingFailure]:
-        """Resources that cannot be generated because of an internal error. Readiness is unaffected."""
+        """All that cannot be made because of an internal error. Readiness is unaffected."""
         return self.catalog.failures()
 
     def stale(self) -> dict[str, str]:

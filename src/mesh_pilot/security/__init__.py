@@ -1,4 +1,4 @@
 """Identities of workloads: the certificate authority, the SDS secrets of proxies, and authentication of streams.
 
-May import: ``model``, ``api``.
+May import: ``failures``, ``snapshots``, ``model``, ``api``.
 """

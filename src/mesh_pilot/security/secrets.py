@@ -7,16 +7,27 @@ decided when the stream is accepted.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import attrs
 from envoy.config.core.v3 import base_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 
-from mesh_pilot.model.resource import IDENTITY_SECRET, SECRET, TRUST_SECRET, Resource, make_resource
+from mesh_pilot.failures import Failures, OwnFailures, State, failure_of
+from mesh_pilot.model.resource import (
+    IDENTITY_SECRET,
+    RESOURCE_TYPES,
+    SECRET,
+    TRUST_SECRET,
+    Resource,
+    make_resource,
+)
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.security.ca import Certificate, CertificateAuthority
+from mesh_pilot.security.ca import CertificateAuthority
 from mesh_pilot.snapshots import Snapshot, snapshot_of
+
+RETRY_AFTER = timedelta(seconds=10)
+"""When a certificate that could not be issued is tried again."""
 
 
 @attrs.frozen
@@ -33,9 +44,12 @@ class Issuer:
     ``now`` gives the wall clock.
     """
 
-    def __init__(self, authority: CertificateAuthority, *, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self, authority: CertificateAuthority, *, now: Callable[[], datetime], failures: Failures | None = None
+    ) -> None:
         self.authority = authority
         self.now = now
+        self.failures = failures or Failures()
         self.issued = 0
         self._sets: dict[Identity, IdentitySet] = {}
 
@@ -48,7 +62,7 @@ class Issuer:
     def renew(self) -> datetime | None:
         """Renew certificates that are due and wake their readers; returns when the next one is due, if any."""
         for identity in [i for i, secrets in self._sets.items() if secrets.idle]:
-            del self._sets[identity]
+            self._sets.pop(identity).failed.clear()
         for secrets in self._sets.values():
             secrets.renew()
         return min((secrets.renew_at for secrets in self._sets.values()), default=None)
@@ -68,19 +82,22 @@ class IdentitySet:
         self._issuer = issuer
         self._identity = identity
         self._wakers: dict[Hashable, Callable[[], None]] = {}
+        self.failed = OwnFailures(issuer.failures, self)
         self._root = secret_resource(TRUST_SECRET, trusted_ca=inline(issuer.authority.root))
+        self._snapshot = snapshot_of((self._root,))
+        self.renew_at = issuer.now()
+        """When the next certificate is due, or the next attempt at one."""
         self._issue()
 
     def __repr__(self) -> str:
-        return f"<IdentitySet {self._identity} until {self._certificate.not_after:%F %T}>"
+        return f"<IdentitySet {self._identity}, renewed at {self.renew_at:%F %T}>"
 
     @property
     def idle(self) -> bool:
         return not self._wakers
 
-    @property
-    def renew_at(self) -> datetime:
-        return self._certificate.renew_at
+    def readers(self) -> tuple[Hashable, ...]:
+        return tuple(self._wakers)
 
     def renew(self) -> None:
         if self._issuer.now() >= self.renew_at:
@@ -109,12 +126,20 @@ class IdentitySet:
         return self.idle
 
     def _issue(self) -> None:
-        issuer = self._issuer
-        self._certificate: Certificate = issuer.authority.issue(self._identity, issuer.now())
-        issuer.issued += 1
-        pair = inline(self._certificate.chain), inline(self._certificate.private_key)
-        identity = secret_resource(IDENTITY_SECRET, certificate=pair)
-        self._snapshot = snapshot_of((identity, self._root))
+        """Issue a certificate. If that fails, the last one stays, and a later ``renew`` tries again."""
+        try:
+            certificate = self._issuer.authority.issue(self._identity, self._issuer.now())
+        except Exception as error:
+            state = State.STALE if IDENTITY_SECRET in self._snapshot.entries else State.MISSING
+            kind = RESOURCE_TYPES[SECRET].short
+            self.failed.put(IDENTITY_SECRET, failure_of(error, kind, IDENTITY_SECRET, state), error)
+            self.renew_at = self._issuer.now() + RETRY_AFTER
+            return
+        self.failed.clear()
+        self._issuer.issued += 1
+        self.renew_at = certificate.renew_at
+        pair = inline(certificate.chain), inline(certificate.private_key)
+        self._snapshot = snapshot_of((secret_resource(IDENTITY_SECRET, certificate=pair), self._root))
 
 
 def secret_resource(

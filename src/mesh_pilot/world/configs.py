@@ -41,6 +41,8 @@ class ConfigTable:
         self._selecting: dict[ConfigKey, frozenset[str]] = {}
         self._selected: Counter[str] = Counter()
         self._credential_uses = CredentialUses(indexes.credentials_named)
+        self._partial: set[ConfigKey] = set()
+        """Configs that an internal error left between two states."""
 
     def copy_to(self, other: ConfigTable) -> None:
         """Give another table, of a copy of the indexes, the state of this one."""
@@ -50,8 +52,9 @@ class ConfigTable:
     def put(self, key: ConfigKey, config: Config | None) -> bool:
         """Add, replace or (None) remove a config. True if anything changed."""
         before = self._indexes.config.peek(key)
-        if before == config:
+        if before == config and key not in self._partial:
             return False
+        self._partial.add(key)
         self._indexes.config[key] = config
         configs = self._by_kind[key.kind]
         if config is None:
@@ -73,6 +76,7 @@ class ConfigTable:
             self._services.put_group(key, config)
         self._count_selected(key, _labels_selected(config))
         self._credential_uses.put(key, config)
+        self._partial.discard(key)
         return True
 
     def mesh_changed(self, before: MeshConfig, mesh: MeshConfig) -> None:

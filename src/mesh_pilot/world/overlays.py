@@ -6,7 +6,9 @@ One overlay for each domain with withheld items. It shares all derived values th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 
+from mesh_pilot.failures import OwnFailures
 from mesh_pilot.incremental import Memo, MemoOverlay
 from mesh_pilot.model.events import Item, Withheld
 from mesh_pilot.world.indexes import Indexes
@@ -20,13 +22,15 @@ class Overlay:
     Mutable state: the withheld items; its tables and indexes follow those of the World.
     """
 
-    def __init__(self, memo: Memo, world: Tables) -> None:
+    def __init__(self, memo: Memo, world: Tables, domain: str, failed: OwnFailures) -> None:
+        self._domain = domain
+        self._failed = failed
         self.layer = MemoOverlay(memo)
         base = world.indexes
         indexes = Indexes(self.layer, base.domain, base.root_namespace, base.short_names_in)
         self.view = View(indexes)
         self.layer.view = self.view
-        self._tables = world.copy(indexes)
+        self._tables = world.copy(indexes, failed)
         self._withheld: Mapping[Key, Withheld] = {}
 
     def __repr__(self) -> str:
@@ -46,10 +50,14 @@ class Overlay:
         self._tables.reshard(bits)
 
     def flush(self) -> None:
-        self._tables.configs.flush()
-        self._tables.services.flush()
+        self._tables.flush()
+
+    def isolated(self, key: Key, kind: str, name: str) -> AbstractContextManager[None]:
+        """See ``Tables.isolated``."""
+        return self._tables.isolated(key, kind, f"{name} for {self._domain}")
 
     def close(self) -> None:
+        self._failed.clear()
         self.layer.close()
 
 

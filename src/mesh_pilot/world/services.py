@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 import attrs
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.failures import OBJECT
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Endpoints
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
@@ -29,6 +31,9 @@ from mesh_pilot.world.shards import shard_of
 
 T = TypeVar("T")
 
+Isolated = Callable[[Hashable, str, str], AbstractContextManager[None]]
+"""Given a key, the kind of a failure and the name of an object: an exception in the block costs that object only."""
+
 
 class ServiceTable:
     """Takes services and endpoint sets of registries, ServiceEntries, WorkloadEntries and WorkloadGroups.
@@ -36,8 +41,9 @@ class ServiceTable:
     ``flush`` writes the merged indexes.
     """
 
-    def __init__(self, indexes: Indexes) -> None:
+    def __init__(self, indexes: Indexes, isolated: Isolated) -> None:
         self._indexes = indexes
+        self._isolated = isolated
         self._registered: dict[ServiceKey, list[Service]] = {}
         self._registered_endpoints: dict[ServiceKey, list[Endpoints]] = {}
         self._entries: dict[ConfigKey, Config] = {}
@@ -103,7 +109,7 @@ class ServiceTable:
                 self._stale_services[service.key] = None
             if entry.spec.workload_selector:
                 self._selecting[key.namespace].add(key)
-            self._stale_entries[key] = None
+        self._stale_entries[key] = None
 
     def _with_full_hosts(self, entry: Config) -> Config:
         """A ServiceEntry with full names for hosts that are short names of a registry."""
@@ -186,8 +192,9 @@ class ServiceTable:
         return [(namespace, shard) for namespace in namespaces]
 
     def flush(self) -> None:
-        for key in self._stale_entries:
-            self._make_endpoints(key)
+        for entry in self._stale_entries:
+            with self._isolated(("endpoints", entry), OBJECT, str(entry)):
+                self._make_endpoints(entry)
         self._stale_entries.clear()
         self._flush_services()
         self._flush_endpoints()
@@ -208,7 +215,11 @@ class ServiceTable:
 
     def _flush_services(self) -> None:
         indexes = self._indexes
-        for key, service in self._with_auto_addresses({key: self._merged(key) for key in self._stale_services}).items():
+        merged: dict[ServiceKey, Service | None] = {}
+        for key in self._stale_services:
+            with self._isolated(("merged service", key), OBJECT, f"service {key.namespace}/{key.host}"):
+                merged[key] = self._merged(key)
+        for key, service in self._with_auto_addresses(merged).items():
             before = self._exported_to.get(key, frozenset())
             namespaces = self._export_namespaces(service) if service else frozenset()
             if indexes.services.peek(key) == service and before == namespaces:
@@ -262,15 +273,19 @@ class ServiceTable:
     def _flush_endpoints(self) -> None:
         indexes = self._indexes
         for key in self._stale_endpoints:
-            trust_domain = indexes.mesh.peek(()).trust_domain
-            sets = [_qualified(s.endpoints, trust_domain) for s in self._registered_endpoints.get(key, ())]
-            if declared := self._declared_endpoints.get(key):
-                sets += (declared[entry] for entry in sorted(declared, key=lambda k: self._entries[k].order))
-            endpoints = sets[0] if len(sets) == 1 else tuple([endpoint for each in sets for endpoint in each])
-            self._addresses.put(key, indexes.endpoints.peek(key), endpoints)
-            indexes.endpoints[key] = endpoints
+            with self._isolated(("merged endpoints", key), OBJECT, f"endpoints {key.namespace}/{key.host}"):
+                endpoints = self._merged_endpoints(key)
+                self._addresses.put(key, indexes.endpoints.peek(key), endpoints)
+                indexes.endpoints[key] = endpoints
         self._stale_endpoints.clear()
         self._addresses.flush()
+
+    def _merged_endpoints(self, key: ServiceKey) -> tuple[Endpoint, ...]:
+        trust_domain = self._indexes.mesh.peek(()).trust_domain
+        sets = [_qualified(s.endpoints, trust_domain) for s in self._registered_endpoints.get(key, ())]
+        if declared := self._declared_endpoints.get(key):
+            sets += (declared[entry] for entry in sorted(declared, key=lambda k: self._entries[k].order))
+        return sets[0] if len(sets) == 1 else tuple([endpoint for each in sets for endpoint in each])
 
     def _age(self, key: ServiceKey) -> tuple[object, ...]:
         service = self._indexes.services.peek(key)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
+from mesh_pilot.failures import INDEXES, OwnFailures, State, failure_of
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Endpoints, Item, KeySet, MeshConfigValue, MeshNetworksValue, Quarantine, Secret
 from mesh_pilot.model.service import Service, ServiceKey
@@ -17,14 +21,16 @@ Key = tuple[str, ...]
 class Tables:
     """The tables behind the indexes of a layer. ``write`` takes items one by one; then call ``flush``."""
 
-    def __init__(self, indexes: Indexes) -> None:
+    def __init__(self, indexes: Indexes, failed: OwnFailures) -> None:
+        """``failed`` takes internal errors, by item key or by table."""
         self.indexes = indexes
-        self.services = ServiceTable(indexes)
+        self._failed = failed
+        self.services = ServiceTable(indexes, self.isolated)
         self.configs = ConfigTable(indexes, self.services)
 
-    def copy(self, indexes: Indexes) -> Tables:
+    def copy(self, indexes: Indexes, failed: OwnFailures) -> Tables:
         """Tables in the same state, flushed, for a copy of the indexes."""
-        copied = Tables(indexes)
+        copied = Tables(indexes, failed)
         self.services.copy_to(copied.services)
         self.configs.copy_to(copied.configs)
         return copied
@@ -62,6 +68,22 @@ class Tables:
             case _:
                 assert first is None or isinstance(first, MeshConfigValue)
                 return self._set_mesh(first.config if first else indexes.default_mesh)
+
+    def flush(self) -> None:
+        """Write the indexes that the last writes made stale."""
+        for table in (self.configs, self.services):
+            with self.isolated(type(table).__name__, INDEXES, "of configs and services"):
+                table.flush()
+
+    @contextmanager
+    def isolated(self, key: Hashable, kind: str, name: str) -> Iterator[None]:
+        """Report an internal error, which costs the object or index at hand and never the reducer."""
+        try:
+            yield
+        except Exception as error:
+            self._failed.put(key, failure_of(error, kind, name, State.STALE), error)
+        else:
+            self._failed.pop(key)
 
     def shard_bits(self) -> int:
         """The number of shards, as ``shards`` counts it, for the current number of hosts."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 
 import attrs
-import structlog
 
 from mesh_pilot.config.mesh import ROOT_NAMESPACE
+from mesh_pilot.failures import INDEXES, OBJECT, Failures, OwnFailures
 from mesh_pilot.incremental import Memo
 from mesh_pilot.model.events import (
     Accepted,
@@ -28,8 +27,6 @@ from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.overlays import Overlay
 from mesh_pilot.world.tables import Key, Tables
 from mesh_pilot.world.view import View
-
-log = structlog.get_logger(scope="world")
 
 _NOT_IN_HISTORY = ("endpoints", "quarantine")
 """Kinds of items whose changes are not remembered."""
@@ -85,9 +82,10 @@ class World(Indexes):
         self._items: dict[str, dict[Key, Item]] = {}
         """By source."""
         self._synced: set[str] = set()
-        self._failures = 0
+        self.failed = Failures()
+        """The register of internal errors, also those of what is made of the World."""
         self._rejected: dict[tuple[str, str | Key], Rejected] = {}
-        self._tables = Tables(self)
+        self._tables = Tables(self, OwnFailures(self.failed))
         self.history = History()
         self.overlays: dict[str, Overlay] = {}
         """By domain, for those from whose clients anything is withheld."""
@@ -148,7 +146,7 @@ class World(Indexes):
             endpoints=sum(len(e) for _, e in self.endpoints.items()),
             configs=self._tables.configs.counts(),
             rejected=len(self._rejected),
-            failures=self._failures,
+            failures=self.failed.total[OBJECT] + self.failed.total[INDEXES],
         )
 
     def _take(self, event: Event, touched: dict[Key, tuple[Item, ...]]) -> None:
@@ -202,16 +200,16 @@ class World(Indexes):
         changed: set[Key] = set()
         for key in sorted(touched, key=_mesh_first):
             found = self.current(key)
-            with self._isolated("internal error in one object; all others are applied", key=key):
+            with self._tables.isolated(key, OBJECT, "/".join(key[1:]) or key[0]):
                 if self._tables.write(key, found):
                     changed.add(key)
                     if key[0] not in _NOT_IN_HISTORY:
                         self.history.add(self.revision + 1, key, touched[key])
             for overlay in self.overlays.values():
-                with self._isolated("internal error in one object of an overlay; all others are applied", key=key):
+                with overlay.isolated(key, OBJECT, "/".join(key[1:]) or key[0]):
                     overlay.write(key, found)
         self._tables.reshard(self._tables.shard_bits())
-        self._flush(self._tables.configs.flush, self._tables.services.flush)
+        self._tables.flush()
         if self.overlays or any(key[0] == "quarantine" for key in changed):
             self._publish_overlays(changed)
         return changed
@@ -222,7 +220,7 @@ class World(Indexes):
                 self._set_quarantine(key[1])
         for overlay in self.overlays.values():
             overlay.reshard(self.shard_bits.peek(()))
-            self._flush(overlay.flush)
+            overlay.flush()
 
     def _set_quarantine(self, domain: str) -> None:
         """Make the overlay of a domain, change it, or end it."""
@@ -233,22 +231,8 @@ class World(Indexes):
                 overlay.close()
             return
         if domain not in self.overlays:
-            self.overlays[domain] = Overlay(self.memo, self._tables)
+            self.overlays[domain] = Overlay(self.memo, self._tables, domain, OwnFailures(self.failed))
         self.overlays[domain].withhold(withheld, self.current)
-
-    def _flush(self, *flushes: Callable[[], None]) -> None:
-        for flush in flushes:
-            with self._isolated("internal error in indexes; they keep their last values"):
-                flush()
-
-    @contextmanager
-    def _isolated(self, message: str, **context: object) -> Iterator[None]:
-        """Log an internal error, which costs the object or index at hand and never the reducer."""
-        try:
-            yield
-        except Exception as error:
-            self._failures += 1
-            log.error(message, exc_info=error, **context)
 
 
 def _mesh_first(key: Key) -> tuple[bool, Key]:

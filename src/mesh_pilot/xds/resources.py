@@ -40,6 +40,11 @@ class TypeResources(Protocol):
 class ProxyResources(Protocol):
     """All that one connected proxy may be sent. Opened when a stream starts, closed when it ends."""
 
+    @property
+    def is_known(self) -> bool:
+        """False until it could be made out, for the first time, what the proxy is sent. It is sent nothing before."""
+        ...
+
     def set(self, type_url: str) -> TypeResources | None:
         """The resources of a type, None for one that is not served. Another object once the proxy's scope changed."""
         ...

@@ -320,6 +320,8 @@ class Stream:
 
         The response counts as sent when it is returned. Types ``on_hold`` are left for later.
         """
+        if self._resources is not None and not self._resources.is_known:
+            return None  # to say that there is nothing would take from a client what it has
         for type_url in RESOURCE_TYPES:
             subscription = self._subscriptions.get(type_url)
             if subscription is None or subscription.outstanding is not None or type_url in on_hold:

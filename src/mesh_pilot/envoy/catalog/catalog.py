@@ -9,22 +9,24 @@ from typing import Any
 import attrs
 
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
-from mesh_pilot.envoy.catalog.failures import FailingSet, Failure, Failures, StandingFailure
+from mesh_pilot.envoy.catalog.failing import FailingParts, StandingFailure, standing_failures
 from mesh_pilot.envoy.catalog.generators import Generators, SetKey, generators_of, vhds_generator
+from mesh_pilot.envoy.catalog.kept_resources import KeptResources
 from mesh_pilot.envoy.catalog.resource_sets import EVICTION_SLICE, JoinedSet, Part, ResourceSet
 from mesh_pilot.envoy.catalog.virtual_host_sets import VirtualHostSets
 from mesh_pilot.envoy.clusters.placeholders import no_endpoints, placeholder
 from mesh_pilot.envoy.envoy_filter.parse import filter_problems
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.envoy.envoy_filter.plans import plan_problems, table_problems
+from mesh_pilot.failures import PROXY, OwnFailures, State, failure_of
 from mesh_pilot.incremental import ByName, Layer, Query, Watch, derived
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim
 from mesh_pilot.mesh.proxy.scope import PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import SECRET, VIRTUAL_HOST, Resource
+from mesh_pilot.model.resource import RESOURCE_TYPES, SECRET, VIRTUAL_HOST, Resource
 from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.security.secrets import IdentitySet, Issuer
-from mesh_pilot.snapshots import NO_NAMES, SnapshotStore
+from mesh_pilot.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore
 from mesh_pilot.world import View, World
 
 _UNSCOPED: Mapping[str, Any] = {
@@ -61,7 +63,9 @@ class WorldCatalog:
         self._idle: dict[SetKey, bool] = {}
         """Sets without readers; True once ``evict_idle`` has seen them."""
         self._open: dict[WorldResources, None] = {}
-        self.failed = Failures()
+        self.failed = world.failed
+        """The register of failures."""
+        self._parts = FailingParts(world.memo, self.failed)
         self.snapshots = SnapshotStore()
 
     def open(
@@ -86,18 +90,12 @@ class WorldCatalog:
 
     def diagnostics(self) -> Diagnostics:
         """Problems of the connected proxies."""
-        return Diagnostics(self._world.memo.view, self._open)
+        return Diagnostics(self._world.memo.view, [resources for resources in self._open if resources.is_known])
 
     def failures(self) -> list[StandingFailure]:
-        """The resources that cannot be generated because of an internal error, and the proxies that lack them."""
-        found: dict[Failure, set[str]] = {}
-        for failing, failure in self.failed.standing():
-            found.setdefault(failure, set()).update(
-                reader.name
-                for reader in failing.readers()
-                if isinstance(reader, WorldResources) and reader.concerns(failing, failure)
-            )
-        return [StandingFailure(failure, tuple(sorted(names))) for failure, names in found.items() if names]
+        """All that cannot be made because of an internal error, and the proxies concerned."""
+        self._parts.follow(self._sets.values())
+        return standing_failures(self.failed)
 
     def evict_idle(self) -> None:
         """Drop sets that nobody has read since the last call, and names that nobody requests any more."""
@@ -171,14 +169,20 @@ class WorldResources:
         self._facts = facts
         self._domains = domains
         self._layer: Layer = self._world.memo
-        self._watch = Watch(self._layer, self._retarget)
+        self._watched: Layer = self._layer
+        """The layer whose keys of the proxy are watched."""
+        self._watch = Watch(self._watched, self._retarget)
         self._domain_watch = Watch(self._world.memo, self._retarget)
         self._target: ProxyKeys | None = None
+        self._failed = OwnFailures(catalog.failed, self)
         self._stale = True
         self._generators: Generators = {}
-        self._sets: dict[str, JoinedSet] = {}
+        self._sets: dict[str, JoinedSet | KeptResources] = {}
+        self._before: dict[str, Snapshot] = {}
+        """What the proxy had in its last scope, of types that it has not asked for again."""
         self._hosts: ByName[PlanShards] | None = None
         self._host_sets: VirtualHostSets | None = None
+        self._kept_hosts: KeptResources | None = None
 
     def __repr__(self) -> str:
         return f"<WorldResources of {self._facts.name} open={sorted(self._sets)}>"
@@ -189,40 +193,47 @@ class WorldResources:
         return self._facts.name
 
     @property
-    def target(self) -> ProxyKeys:
-        """The proxy as translators see it now."""
-        return self._follow_target()
+    def is_known(self) -> bool:
+        """See ``xds.resources.ProxyResources``."""
+        return self._follow_target() is not None
 
-    def _follow_target(self) -> ProxyKeys:
-        """Change the sets if the keys of the proxy have changed."""
-        if self._stale or self._target is None:
+    @property
+    def target(self) -> ProxyKeys:
+        """The proxy as translators see it now. Only if it ``is_known``."""
+        target = self._follow_target()
+        assert target is not None
+        return target
+
+    def _follow_target(self) -> ProxyKeys | None:
+        """Change the sets if the keys of the proxy have changed. If those cannot be made now, the last ones stay."""
+        if self._stale:
             self._stale = False
-            is_moved = self._follow_layer()
+            layer = self._layer_in_force()
+            if layer is not self._watched:
+                self._watch.close()
+                self._watch, self._watched = Watch(layer, self._retarget), layer
             self._watch.take()
-            target = self._watch.get(proxy_keys.query(self._facts))
-            if is_moved or target != self._target:
+            try:
+                target = self._watch.get(proxy_keys.query(self._facts))
+                generators, hosts = generators_of(target), vhds_generator(target)
+            except Exception as error:
+                state = State.MISSING if self._target is None else State.STALE
+                self._failed.put(PROXY, failure_of(error, PROXY, self.name, state), error)
+                return self._target
+            self._failed.clear()
+            if layer is not self._layer or target != self._target:
+                self._before.update(self._latest())
                 self._leave_all()
-                self._target = target
-                self._generators = generators_of(target)
-                self._hosts = vhds_generator(target)
-        assert self._target is not None
+                self._layer, self._target, self._generators, self._hosts = layer, target, generators, hosts
         return self._target
 
-    def _follow_layer(self) -> bool:
-        """Read the World, or the overlay for a domain of the proxy. True if that is another than before."""
+    def _layer_in_force(self) -> Layer:
+        """The World, or its overlay for a domain of the proxy."""
         if not self._domains:
-            return False
+            return self._world.memo
         self._domain_watch.take()
         domain = self._domain_watch.get(_domain_in_force.query(self._domains))
-        layer = self._world.overlays[domain].layer if domain else self._world.memo
-        if layer is self._layer:
-            return False
-        # The sets of the layer before are left with the keys of that one.
-        self._leave_all()
-        self._layer = layer
-        self._watch.close()
-        self._watch = Watch(layer, self._retarget)
-        return True
+        return self._world.overlays[domain].layer if domain else self._world.memo
 
     @property
     def view(self) -> View:
@@ -230,8 +241,18 @@ class WorldResources:
         view: View = self._layer.view
         return view
 
-    def set(self, type_url: str) -> JoinedSet | VirtualHostSets | None:
-        self._follow_target()
+    def _latest(self) -> Iterator[tuple[str, Snapshot]]:
+        """What was handed out last, by type."""
+        for type_url, resources in self._sets.items():
+            yield type_url, resources.latest
+        hosts = self._kept_hosts or self._host_sets
+        if hosts is not None:
+            yield VIRTUAL_HOST, hosts.latest
+
+    def set(self, type_url: str) -> JoinedSet | VirtualHostSets | KeptResources | None:
+        if self._follow_target() is None:
+            is_served = type_url in RESOURCE_TYPES and (type_url != VIRTUAL_HOST or self._facts.split)
+            return JoinedSet(self._catalog.snapshots, ()) if is_served else None
         if type_url == VIRTUAL_HOST:
             return self._virtual_hosts()
         joined = self._sets.get(type_url)
@@ -243,7 +264,11 @@ class WorldResources:
             if type_url == SECRET and self._own is not None:
                 self._own.attach(self, self.wake)
                 parts = (self._own, *parts)
-            joined = self._sets[type_url] = JoinedSet(self._catalog.snapshots, parts)
+            store, before = self._catalog.snapshots, self._before.pop(type_url, EMPTY)
+            joined = JoinedSet(store, parts)
+            if before is not EMPTY:
+                joined = KeptResources(store, joined, before)
+            self._sets[type_url] = joined
         return joined
 
     def patch_problems(self, seen: dict[SetKey, tuple[PatchProblem, ...]] | None = None) -> tuple[PatchProblem, ...]:
@@ -271,19 +296,16 @@ class WorldResources:
         found = self._catalog._sets.get(key)
         return table_problems(self.view, query, found.asked() if found is not None else ())
 
-    def concerns(self, failing: FailingSet, failure: Failure) -> bool:
-        """True if the proxy has the resource, or would have it. It reads the set."""
-        return failing.is_plan or failure.resource in self.requested(failure.type_url)
-
     def close(self) -> None:
         self._leave_all()
+        self._failed.clear()
         self._watch.close()
         self._domain_watch.close()
         self.wake = lambda: None
         self.requested = lambda _: NO_NAMES
         self._catalog._open.pop(self, None)
 
-    def _virtual_hosts(self) -> VirtualHostSets | None:
+    def _virtual_hosts(self) -> VirtualHostSets | KeptResources | None:
         if self._hosts is not None and self._host_sets is None:
             self._host_sets = VirtualHostSets(
                 self._catalog.snapshots,
@@ -291,7 +313,10 @@ class WorldResources:
                 lambda table: self._catalog._attach(self._vhds_key(table), self),
                 lambda table: self._catalog._detach(self._vhds_key(table), self),
             )
-        return self._host_sets
+            before = self._before.pop(VIRTUAL_HOST, EMPTY)
+            if before is not EMPTY:
+                self._kept_hosts = KeptResources(self._catalog.snapshots, self._host_sets, before)
+        return self._kept_hosts or self._host_sets
 
     def _vhds_key(self, table: str) -> SetKey:
         assert self._hosts is not None
@@ -302,7 +327,7 @@ class WorldResources:
             self._leave(type_url)
         if self._host_sets is not None:
             self._host_sets.close()
-            self._host_sets = None
+            self._host_sets = self._kept_hosts = None
 
     def _leave(self, type_url: str) -> None:
         del self._sets[type_url]

@@ -6,7 +6,7 @@ only those that may have changed. The next snapshot differs from the last one by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Hashable, Iterator, Set
 from contextlib import suppress
 from itertools import islice
 from types import MappingProxyType
@@ -14,16 +14,13 @@ from typing import Any, TypeVar
 from weakref import ref
 
 import attrs
-import structlog
 
-from mesh_pilot.envoy.catalog.failures import Failure, Failures, failure_of
+from mesh_pilot.failures import Failures, OwnFailures, State, failure_of
 from mesh_pilot.incremental import ByName, Layer, Query, Watch
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery
-from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
 from mesh_pilot.security.secrets import IdentitySet
-from mesh_pilot.snapshots import EMPTY, Join, Selection, Snapshot, SnapshotStore, joined, without
-
-log = structlog.get_logger(scope="envoy")
+from mesh_pilot.snapshots import EMPTY, NO_NAMES, Join, Selection, Snapshot, SnapshotStore, joined, without
 
 P = TypeVar("P", Plan, PlanShards)
 
@@ -40,6 +37,24 @@ class SetStatistics:
     readers: int
     failed: int
     """Resources whose translator raised: they stay at their last good bytes, or are missing."""
+
+
+@attrs.frozen
+class Missing:
+    """The resources that could never be made."""
+
+    lists: bool = False
+    """True if lists of resources are among them: any name may be missing."""
+    names: frozenset[str] = NO_NAMES
+
+    def __bool__(self) -> bool:
+        return self.lists or bool(self.names)
+
+    def __or__(self, other: Missing) -> Missing:
+        return Missing(self.lists or other.lists, self.names | other.names)
+
+    def may_have(self, name: str) -> bool:
+        return self.lists or name in self.names
 
 
 class ResourceSet:
@@ -60,10 +75,12 @@ class ResourceSet:
         failures: Failures | None = None,
     ) -> None:
         self.type_url = type_url
+        self._short = RESOURCE_TYPES[type_url].short
         self._store = store
         self._plan = resources if isinstance(resources, Query) else None
         self._named = resources if isinstance(resources, ByName) else None
-        self._watch = Watch(layer, self._wake)
+        self.watch = Watch(layer, self._wake)
+        """Of the plan and the resources."""
         self._shards: dict[Query[Any], Plan] = {}
         """The shards of the plan as they were followed last."""
         self._names: dict[Query[Any], str] = {}
@@ -82,9 +99,8 @@ class ResourceSet:
         """The last one handed out."""
         self._changes: dict[str, Resource | None] = {}
         """The resources that changed since; None: removed."""
-        self._failed: dict[Hashable, Failure] = {}
+        self._failed = OwnFailures(failures or Failures(), self)
         """By the name of the resource, or by the plan."""
-        self._failures = failures or Failures()
         self._wakers: dict[Hashable, Callable[[], None]] = {}
         self._planned = False
         self._fresh = False
@@ -118,11 +134,11 @@ class ResourceSet:
         if self._fresh:
             return
         self._fresh = True
-        taken = self._watch.take()
+        taken = self.watch.take()
         if self._plan is not None:
             self._follow_plan(self._plan, taken)
         for query in taken:
-            name = self._names.get(query) if self._plan is not None else query.args[-1]
+            name = self.name_of(query)
             if name is not None:
                 self._update(name)
 
@@ -174,7 +190,7 @@ class ResourceSet:
                     self._ahead[query] = None
                     # One that fails does so again, and is reported, when the plan is followed.
                     with suppress(Exception):
-                        self._watch.get(query)
+                        self.watch.get(query)
 
     def asked(self) -> tuple[str, ...]:
         """The names that a function of names was asked for, whether or not there is a resource."""
@@ -201,14 +217,20 @@ class ResourceSet:
             self._asked_sets.clear()
             for name in islice(unrequested, EVICTION_SLICE):
                 del self._asked[name]
-                self._watch.drop(self._named.query(name))
-                self._failed.pop(name, None)
+                self.watch.drop(self._named.query(name))
+                self._failed.pop(name)
                 self._set(name, None)
             yield
 
-    def failures(self) -> Mapping[Hashable, Failure]:
-        """The resources that cannot be generated now."""
-        return self._failed
+    def missing(self) -> Missing:
+        """What the set lacks because of failures."""
+        failures = [failure for failure in self._failed if failure.state is State.MISSING]
+        lists = any(failure.is_plan for failure in failures)
+        return Missing(lists, frozenset(failure.name for failure in failures if not failure.is_plan))
+
+    def name_of(self, query: Query[Any]) -> str | None:
+        """The name of a resource that the set has now, by its query."""
+        return self._names.get(query) if self._named is None else query.args[-1]
 
     # -- who reads
 
@@ -229,7 +251,8 @@ class ResourceSet:
         self._names, self._queries, self._shards, self._snapshot, self._changes = {}, {}, {}, EMPTY, {}
         self._asked, self._ahead = {}, {}
         self._asked_sets.clear()
-        closing = self._watch.close_slowly()
+        self._failed.clear()
+        closing = self.watch.close_slowly()
         while any(True for _ in islice(closing, EVICTION_SLICE)):
             yield
 
@@ -246,20 +269,19 @@ class ResourceSet:
         changed = [query for query in taken if query in self._shards]
         if not self._planned or plan in taken:
             shards = self._planned_by(plan)
-            if shards is None:
-                return
-            self._planned = True
-            wanted = dict.fromkeys(shards)
-            stale = frozenset(taken)
-            removed = [shard for shard in self._shards if shard not in wanted]
-            changed = [shard for shard in wanted if shard not in self._shards or shard in stale]
+            if shards is not None:  # otherwise it failed, and the last shards stay; they are followed all the same
+                self._planned = True
+                wanted = dict.fromkeys(shards)
+                stale = frozenset(taken)
+                removed = [shard for shard in self._shards if shard not in wanted]
+                changed = [shard for shard in wanted if shard not in self._shards or shard in stale]
         # A name may move between shards, so all of them are compared together.
         before: dict[str, ResourceQuery] = {}
         after: dict[str, ResourceQuery] = {}
         for shard in removed:
             before.update(self._shards.pop(shard))
-            self._failed.pop(shard, None)
-            self._watch.drop(shard)
+            self._failed.pop(shard)
+            self.watch.drop(shard)
         for shard in changed:
             last = self._shards.setdefault(shard, _UNPLANNED)
             queries = self._planned_by(shard)
@@ -270,30 +292,28 @@ class ResourceSet:
         self._follow_queries(before, after)
         if self._ahead and self._planned:
             for query in self._ahead.keys() - self._names.keys():
-                self._watch.drop(query)
+                self.watch.drop(query)
             self._ahead = {}
 
     def _planned_by(self, plan: Query[P]) -> P | None:
         """The value of the plan or of a shard of it; None if it cannot be generated."""
         try:
-            planned = self._watch.get(plan)
+            planned = self.watch.get(plan)
         except Exception as error:
             stays = self._planned if plan == self._plan else self._shards.get(plan, _UNPLANNED) is not _UNPLANNED
-            if self._is_news(plan, failure_of(error, self.type_url, repr(plan), stays=stays, is_plan=True)):
-                log.error(
-                    "cannot plan resources; the last plan stays", type=self.type_url, plan=repr(plan), exc_info=error
-                )
+            state = State.STALE if stays else State.MISSING
+            self._failed.put(plan, failure_of(error, self._short, plan_name(plan), state, is_plan=True), error)
             return None
-        self._failed.pop(plan, None)
+        self._failed.pop(plan)
         return planned
 
     def _follow_queries(self, before: Plan, after: Plan) -> None:
         for name, query in before.items():
             if after.get(name) != query:
                 del self._queries[name], self._names[query]
-                self._watch.drop(query)
+                self.watch.drop(query)
                 if name not in after:
-                    self._failed.pop(name, None)
+                    self._failed.pop(name)
                     self._set(name, None)
         for name, query in after.items():
             if name not in self._queries:
@@ -303,11 +323,11 @@ class ResourceSet:
 
     def _update(self, name: str) -> None:
         try:
-            resource = self._watch.get(self._queries[name] if self._named is None else self._named.query(name))
+            resource = self.watch.get(self._queries[name] if self._named is None else self._named.query(name))
         except Exception as error:
             self._fail(name, error)
             return
-        self._failed.pop(name, None)
+        self._failed.pop(name)
         self._set(name, resource)
 
     def _set(self, name: str, resource: Resource | None) -> None:
@@ -316,25 +336,15 @@ class ResourceSet:
 
     def _fail(self, name: str, error: Exception) -> None:
         standing = self._current(name)
-        stays = standing is not None
-        configs = () if standing is None else tuple(str(c) for c in standing.configs)
-        if self._is_news(name, failure_of(error, self.type_url, name, stays=stays, configs=configs)):
-            log.error(
-                "translator failed; " + ("the resource stays as it was" if stays else "the resource is missing"),
-                type=self.type_url,
-                resource=name,
-                configs=list(configs),
-                exc_info=error,
-            )
+        state = State.MISSING if standing is None else State.STALE
+        configs = () if standing is None else tuple(map(str, standing.configs))
+        self._failed.put(name, failure_of(error, self._short, name, state, configs=configs), error)
 
-    def _is_news(self, key: Hashable, failure: Failure) -> bool:
-        """Record a failure; False if it was known."""
-        standing = self._failed.get(key)
-        if standing is not None and standing.error == failure.error:
-            return False
-        self._failed[key] = failure if standing is None else attrs.evolve(failure, since=standing.since)
-        self._failures.note(self, failure)
-        return True
+
+def plan_name(plan: Query[Any]) -> str:
+    """The functions that make a plan: ``unwrap_plan(patched_listeners)``. The same for all proxies."""
+    inner = [plan_name(argument) for argument in plan.args if isinstance(argument, Query)]
+    return f"{plan.derived.name}({', '.join(inner)})" if inner else plan.derived.name
 
 
 Part = ResourceSet | IdentitySet
@@ -356,12 +366,28 @@ class JoinedSet:
         self._selection = Selection(store)
         self._asked_for: list[frozenset[str]] = []
         """For each part the names that it was asked for last, if there are several."""
+        self._latest = EMPTY
+        self._store = store
+
+    @property
+    def latest(self) -> Snapshot:
+        """What was handed out last."""
+        return self._store.overlay(self._latest, self._selection.found)
+
+    def missing(self) -> Missing:
+        """What the parts lack because of failures."""
+        found = Missing()
+        for part in self._parts:
+            found |= part.missing() if isinstance(part, ResourceSet) else Missing()
+        return found
 
     def snapshot(self) -> Snapshot:
         """All that a wildcard subscription gets."""
         if len(self._plans) == 1:
-            return self._plans[0].snapshot()
-        return self._wildcard.of({at: part.snapshot() for at, part in enumerate(self._plans)})
+            self._latest = self._plans[0].snapshot()
+        else:
+            self._latest = self._wildcard.of({at: part.snapshot() for at, part in enumerate(self._plans)})
+        return self._latest
 
     def select(self, names: frozenset[str]) -> Snapshot:
         """The resources of these names, also ones that no wildcard subscription gets."""

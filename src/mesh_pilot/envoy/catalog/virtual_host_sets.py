@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 
-from mesh_pilot.envoy.catalog.resource_sets import ResourceSet
+from mesh_pilot.envoy.catalog.resource_sets import Missing, ResourceSet
 from mesh_pilot.model.resource import Resource, table_of
-from mesh_pilot.snapshots import Join, Selection, Snapshot, SnapshotStore
+from mesh_pilot.snapshots import EMPTY, Join, Selection, Snapshot, SnapshotStore
 
 
 class VirtualHostSets:
@@ -33,6 +33,8 @@ class VirtualHostSets:
         self._sets: dict[str, ResourceSet] = {}
         self._join = Join(store, HostsOfTables)
         self._selection = Selection(store)
+        self.latest = EMPTY
+        """What was handed out last."""
 
     def __repr__(self) -> str:
         return f"<VirtualHostSets of {len(self._sets)} tables>"
@@ -44,7 +46,15 @@ class VirtualHostSets:
 
     def snapshot(self) -> Snapshot:
         self._follow()
-        return self._join.of({table: live.snapshot() for table, live in self._sets.items()})
+        self.latest = self._join.of({table: live.snapshot() for table, live in self._sets.items()})
+        return self.latest
+
+    def missing(self) -> Missing:
+        """What the tables lack because of failures."""
+        found = Missing()
+        for live in self._sets.values():
+            found |= live.missing()
+        return found
 
     def select(self, names: frozenset[str]) -> Snapshot:
         return self._selection.of(self.snapshot(), names)

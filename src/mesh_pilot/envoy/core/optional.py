@@ -6,22 +6,19 @@ good version: errors there fail the whole resource.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import TypeVar
 
-import structlog
+from mesh_pilot.incremental import CycleError, Query
+from mesh_pilot.world.view import View
 
-from mesh_pilot.incremental import CycleError
-
-log = structlog.get_logger(scope="envoy")
+T = TypeVar("T")
 
 
-@contextmanager
-def optional_part(name: str, **context: object) -> Iterator[None]:
-    """Run the body; an exception in it is logged with ``context`` and suppressed."""
+def optional(view: View, part: Query[T], without: T) -> T:
+    """The value of a part; ``without`` if it raises. The memo table knows the error, and the catalog reports it."""
     try:
-        yield
+        return part.get(view)
     except CycleError:
         raise  # The memo table has to see it: results computed inside a cycle must not be kept.
-    except Exception as error:
-        log.error("translator failed; resource generated without this part", part=name, **context, exc_info=error)
+    except Exception:
+        return without

@@ -6,7 +6,8 @@ A name that no patch is for keeps the translator's query, so its resource is sha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 import attrs
 
@@ -15,6 +16,7 @@ from mesh_pilot.envoy.envoy_filter.match import cluster_matches, listener_may_ma
 from mesh_pilot.envoy.envoy_filter.parse import patches_for
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Operation, Patch, PatchProblem
 from mesh_pilot.envoy.envoy_filter.resources import (
+    PatchedResource,
     PatchTask,
     added_resource,
     address_of,
@@ -59,6 +61,10 @@ class PatchedPlan:
     problems: tuple[PatchProblem, ...] = ()
     """Problems of the plan itself; those of a resource are in its ``PatchedResource``."""
 
+
+T = TypeVar("T")
+
+NO_PLAN: Plan = MappingProxyType({})
 
 PlanPatcher = Derived[[UnpatchedPlan], PatchedPlan]
 
@@ -196,17 +202,29 @@ def _inbound_port(name: str) -> int:
 
 def plan_problems(view: View, plan: Query[PlanShards]) -> Iterator[PatchProblem]:
     """The problems of a plan and of its patched resources; none for a plan without patches."""
-    for shard in plan.get(view):
+    for shard in _made(view, plan, ()):
         if shard.derived is unwrap_plan:
-            patched: Query[PatchedPlan] = shard.args[0]
-            yield from patched.get(view).problems
-        for query in shard.get(view).values():
+            yield from _problems_of(view, shard.args[0])
+        for query in _made(view, shard, NO_PLAN).values():
             if query.derived is unwrap_resource:
-                yield from query.args[0].get(view).problems
+                yield from _problems_of(view, query.args[0])
 
 
 def table_problems(view: View, tables: ByName[Any], names: Iterable[str]) -> Iterator[PatchProblem]:
     """The problems of the route tables of these names; none for resources that are not patched."""
     if tables.derived is unwrap_by_name:
         for name in names:
-            yield from tables.args[0].query(name).get(view).problems
+            yield from _problems_of(view, tables.args[0].query(name))
+
+
+def _problems_of(view: View, patched: Query[PatchedPlan] | Query[PatchedResource]) -> tuple[PatchProblem, ...]:
+    made: PatchedPlan | PatchedResource | None = _made(view, patched, None)
+    return made.problems if made is not None else ()
+
+
+def _made(view: View, query: Query[T], otherwise: T) -> T:
+    """A value, or something else where it cannot be made: that is reported as a failure of its own."""
+    try:
+        return query.get(view)
+    except Exception:
+        return otherwise

@@ -20,7 +20,7 @@ from envoy.extensions.request_id.uuid.v3 import uuid_pb2
 from google.protobuf import duration_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
-from mesh_pilot.envoy.core.optional import optional_part
+from mesh_pilot.envoy.core.optional import optional
 from mesh_pilot.envoy.core.protobuf import ads, any_of, any_of_encoded, boolean, duration, encode, preserve_case, uint32
 from mesh_pilot.envoy.filters import http_filters
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
@@ -112,9 +112,7 @@ def _encoded_common(view: View, context: PolicyContext, protocol: Protocol, forw
         manager.http_protocol_options.CopyFrom(options)
     _apply_headers(manager, headers(view, context.settings), outbound=context.side is TrafficSide.OUTBOUND)
     _apply_connections(manager, connections(view, context.settings))
-    traced = NO_TRACING
-    with optional_part("tracing", namespace=context.namespace):
-        traced = tracing_config(view, context)
+    traced = optional(view, tracing_config.query(context), NO_TRACING)
     if traced.tracing:
         manager.tracing.MergeFromString(traced.tracing)
     request_id = uuid_pb2.UuidRequestIdConfig(use_request_id_for_trace_sampling=boolean(traced.by_request_id))

@@ -9,6 +9,7 @@ Rules: Istio's Telemetry and MeshConfig references.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 import attrs
 from envoy.config.accesslog.v3 import accesslog_pb2
@@ -17,7 +18,7 @@ from google.protobuf import json_format as protobuf_json
 from google.protobuf import struct_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
-from mesh_pilot.envoy.core.optional import optional_part
+from mesh_pilot.envoy.core.optional import optional
 from mesh_pilot.envoy.core.protobuf import any_of, encode
 from mesh_pilot.envoy.telemetry.loggers import file_log, json_format, provider_log, text_format
 from mesh_pilot.incremental import derived
@@ -129,22 +130,25 @@ def _on_listeners(view: View) -> bool:
     return not view.mesh().disable_envoy_listener_log
 
 
-def _built(view: View, context: PolicyContext, http: bool) -> list[tuple[accesslog_pb2.AccessLog, AccessLogger]]:
+def _built(view: View, context: PolicyContext, http: bool) -> Iterator[tuple[accesslog_pb2.AccessLog, AccessLogger]]:
     """The logs that can be built, without their filters. An internal error in one only costs that log."""
-    built: list[tuple[accesslog_pb2.AccessLog, AccessLogger]] = []
-    with optional_part("access logs", namespace=context.namespace):
-        for logger in access_loggers(view, context):
-            with optional_part("access log", provider=logger.provider, namespace=context.namespace):
-                log = _log(view, context, logger, http)
-                if log is not None:
-                    built.append((log, logger))
-    return built
+    for logger in optional(view, access_loggers.query(context), ()):
+        log = optional(view, _access_log.query(context, logger.provider, http), None)
+        if log is not None:
+            yield accesslog_pb2.AccessLog.FromString(log), logger
 
 
-def _log(view: View, context: PolicyContext, logger: AccessLogger, http: bool) -> accesslog_pb2.AccessLog | None:
-    if logger.provider != MESH_FILE:
-        provider = extension_provider(view, logger.provider)
-        return provider_log(view, context.namespace, provider, http=http) if provider else None
+@derived
+def _access_log(view: View, context: PolicyContext, provider: str, http: bool) -> bytes | None:
+    """The log of a provider, encoded; None for one that is not for such connections."""
+    log = _log(view, context, provider, http)
+    return None if log is None else encode(log)
+
+
+def _log(view: View, context: PolicyContext, provider: str, http: bool) -> accesslog_pb2.AccessLog | None:
+    if provider != MESH_FILE:
+        found = extension_provider(view, provider)
+        return provider_log(view, context.namespace, found, http=http) if found else None
     file = _mesh_file(view)
     if not file.path:
         return None
