@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 import mesh_pilot.envoy
 import mesh_pilot.mesh
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.failures import PROXY, Failure, State
+from mesh_pilot.failures import PROXY, Condition, Failure
 from mesh_pilot.incremental import Derived
 from mesh_pilot.model.events import Delete, Event, Upsert, item_key
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE, VIRTUAL_HOST, table_of
@@ -196,7 +196,7 @@ def _check(mesh: Mesh, model: EnvoyModel, well: EnvoyModel, before: Mapping[str,
                 raise AssertionError((shown, model, list(map(str, failures))))
         for name, failure in by_name.items():
             if _wants(model, type_url, name):
-                if failure.state is State.MISSING:
+                if failure.state is Condition.MISSING:
                     stand_in = mesh.catalog.no_endpoints(name).version if type_url == ENDPOINT else None
                     assert now.get(name) in (None, stand_in, had.get(name), due.get(name)), (failure, model)
                 else:
@@ -204,7 +204,7 @@ def _check(mesh: Mesh, model: EnvoyModel, well: EnvoyModel, before: Mapping[str,
 
 
 def _stale_last(failure: Failure) -> bool:
-    return failure.state is State.STALE
+    return failure.state is Condition.STALE
 
 
 def _wants(model: EnvoyModel, type_url: str, name: str) -> bool:

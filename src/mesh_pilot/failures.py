@@ -32,8 +32,8 @@ _SCOPES = {OBJECT: "world", INDEXES: "world", COLLECTION: "mcp"}
 _MISSING = "missing at proxies that did not have it before"
 
 
-class State(Enum):
-    """The state of something that cannot be made."""
+class Condition(Enum):
+    """The condition of something that cannot be made."""
 
     STALE = "stale"
     """As it was when it last could be made."""
@@ -52,7 +52,7 @@ class Failure:
     ``indexes`` for what is worked out from objects; ``collection`` for a served object."""
     name: str
     """The resource, proxy or object; of a list of resources, the function that plans it."""
-    state: State
+    state: Condition
     error: str
     """The exception in one line, such as ``KeyError: 'port'``."""
     place: str = attrs.field(eq=False)
@@ -77,9 +77,9 @@ class Failure:
     @property
     def consequence(self) -> str:
         """The state in words that follow the name."""
-        is_stale = self.state is State.STALE
+        is_stale = self.state is Condition.STALE
         match self.kind:
-            case _ if self.state is State.INCOMPLETE:
+            case _ if self.state is Condition.INCOMPLETE:
                 return f"is served without {self.part}"
             case _ if self.is_plan:
                 return "is a list that stays as it was" if is_stale else f"is a list, {_MISSING}"
@@ -98,7 +98,7 @@ def failure_of(
     error: Exception,
     kind: str,
     name: str,
-    state: State,
+    state: Condition,
     *,
     is_plan: bool = False,
     part: str = "",
@@ -131,7 +131,7 @@ class Failures:
         self._causes: Counter[Hashable] = Counter()
         """The number of different failures that stand, by cause."""
         self._owned: dict[OwnFailures, None] = {}
-        """Those with failures."""
+        """The owners with failures."""
 
     def __repr__(self) -> str:
         return f"<Failures {len(self._standing)} standing>"
@@ -172,9 +172,9 @@ class Failures:
 
 
 _EVENTS = {
-    State.STALE: "something stays as it was",
-    State.MISSING: "something is missing",
-    State.INCOMPLETE: "something is served without an optional part",
+    Condition.STALE: "something stays as it was",
+    Condition.MISSING: "something is missing",
+    Condition.INCOMPLETE: "something is served without an optional part",
 }
 
 

@@ -94,6 +94,17 @@ def test_in_a_pipe_every_line_has_every_column_in_full(page: Page) -> None:
     ]
 
 
+def test_internal_errors_are_listed_once_with_the_proxies_that_they_concern(page: Page) -> None:
+    failing = {"failure": "CDS outbound|80||a stays at its last good version", "error": "KeyError: 'port'"}
+    page.answer = [{**entry, "failing": [failing]} for entry in FEW]
+    done = mesh_pilot("proxy-status", "--pilot", page.address)
+    assert done.code == 0, "the proxies accept what they are sent"
+    assert done.out.partition("\n\n")[2].splitlines() == [
+        "internal error: CDS outbound|80||a stays at its last good version: KeyError: 'port'",
+        "  at web-1.shop, web-2.shop",
+    ]
+
+
 def test_on_80_columns_names_and_states_are_whole(page: Page) -> None:
     page.answer = FEW
     assert on_terminal(80, "proxy-status", "--pilot", page.address) == [
@@ -136,7 +147,7 @@ def test_proxies_are_picked_by_name_and_json_has_its_documented_shape(page: Page
     found = json.loads(done.out)
     assert [entry["proxy"] for entry in found] == shown
     for entry in found:
-        assert list(entry) == ["proxy", "id", "type", "envoy", "xds", "connected_at", "status", "refused"]
+        assert list(entry) == ["proxy", "id", "type", "envoy", "xds", "connected_at", "status", "refused", "failing"]
     if shown[0] == REFUSAL["proxy"]:
         wanted = ("type", "at", "resources", "reason", "configs")
         assert found[0]["refused"] == [{key: REFUSAL[key] for key in wanted}]

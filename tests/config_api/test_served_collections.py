@@ -9,7 +9,9 @@ import pytest
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.config.decode import decode
+from mesh_pilot.config.encode_proto import encode
 from mesh_pilot.config.mesh import decode_mesh
+from mesh_pilot.config_api import served_collections
 from mesh_pilot.config_api.served_collections import WorldCollections
 from mesh_pilot.config_api.stream import CollectionStream
 from mesh_pilot.mcp.collections import COLLECTIONS, MESH_CONFIG, SYNTHETIC_ENTRIES, is_same_message
@@ -188,3 +190,23 @@ def test_any_version_of_a_message_is_that_message() -> None:
     assert is_same_message(name, "type.googleapis.com/istio.networking.v1beta1.Gateway")
     assert not is_same_message(name, "type.googleapis.com/istio.networking.v1alpha3.Sidecar")
     assert not is_same_message(name, "")
+
+
+def test_an_object_that_cannot_be_encoded_costs_itself_and_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_at_two(spec: object) -> bytes:
+        if "two" in str(spec):
+            raise KeyError("two")
+        return encode(spec)
+
+    served = Served()
+    served.put(virtual_service("one"))
+    assert set(served.collections.resources(SERVICES)) == {"shop/one"}
+    with monkeypatch.context() as broken:
+        broken.setattr(served_collections, "encode", fail_at_two)
+        served.put(virtual_service("two"), virtual_service("three"))
+    assert set(served.collections.resources(SERVICES)) == {"shop/one", "shop/three"}
+    ((_, failure),) = served.world.failed.standing()
+    assert (failure.kind, failure.name, failure.error) == ("collection", "VirtualService/shop/two", "KeyError: 'two'")
+    served.put(virtual_service("two", seconds=2))
+    assert set(served.collections.resources(SERVICES)) == {"shop/one", "shop/two", "shop/three"}
+    assert list(served.world.failed.standing()) == []

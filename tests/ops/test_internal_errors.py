@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from functools import update_wrapper
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import trio
 from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 from google.protobuf.json_format import ParseDict
-from mesh_pilot.envoy.catalog.failures import StandingFailure
 from prometheus_client.parser import text_string_to_metric_families
 
 from mesh_pilot.app.control_plane import ControlPlane
@@ -22,20 +22,34 @@ from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.envoy.catalog import catalog as catalog_module
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
+from mesh_pilot.envoy.catalog.failing import StandingFailure
+from mesh_pilot.envoy.listeners.outbound import listener_plans
+from mesh_pilot.envoy.telemetry.tracing import TracingConfig, tracing_config
+from mesh_pilot.failures import Condition
 from mesh_pilot.incremental import NAME, by_name, derived
-from mesh_pilot.mesh.proxy.scope import Plan, single_shard
+from mesh_pilot.mesh.policies import PolicyContext
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, ProxyFacts, ProxyKeys, proxy_keys, single_shard
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.resource import CLUSTER, SECRET, Resource, make_resource
+from mesh_pilot.model.events import Delete, item_key
+from mesh_pilot.model.resource import CLUSTER, LISTENER, SECRET, Resource, make_resource
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.rpc import Cardinality, open_channel
 from mesh_pilot.world import View
+from mesh_pilot.xds.messages import Variant
 from tests.support.envoy import eventually
+from tests.support.envoy_model import EnvoyModel
 from tests.support.planes import SERVICE, running_plane
-from tests.support.worlds import sidecar, update, world_of
+from tests.support.worlds import SOURCE, configs, sidecar, update, world_of
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 BAD = SERVICE.replace("10.0.0.1", "10.0.0.66")
 KEY = ServiceKey("reviews.test", "shop")
+NARROW = """
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: narrow, namespace: shop}
+spec: {egress: [{hosts: ["./*"]}]}
+"""
 
 
 @derived
@@ -100,7 +114,8 @@ def test_a_missing_resource_is_listed_with_its_error_and_the_proxies_that_lack_i
     opened = Opened(monkeypatch, BAD)
     assert [opened.names(0), opened.names(1)] == [{"sturdy"}, {"sturdy"}]
     held = opened.failure()
-    assert (held.failure.resource, held.failure.error, held.failure.stays) == ("fragile", "KeyError: 'port'", False)
+    assert (held.failure.name, held.failure.error) == ("fragile", "KeyError: 'port'")
+    assert held.failure.state is Condition.MISSING
     assert held.failure.place.startswith("test_internal_errors.py, line ")
     assert held.failure.place.endswith(" in inner")
     assert held.proxies == ("a.shop", "b.shop")
@@ -113,12 +128,12 @@ def test_one_that_worked_before_stays_and_says_what_it_was_made_from(monkeypatch
     update(opened.world, BAD)
     assert opened.names() == {"fragile", "sturdy"}
     held = opened.failure()
-    assert (held.failure.stays, held.failure.configs) == (True, ("ServiceEntry/shop/reviews",))
+    assert (held.failure.state, held.failure.configs) == (Condition.STALE, ("ServiceEntry/shop/reviews",))
     assert held.proxies == ("a.shop",), "the other has not asked"
     update(opened.world, SERVICE)
     opened.names()
     assert opened.catalog.failures() == []
-    assert opened.catalog.failed.total == {CLUSTER: 1}
+    assert opened.catalog.failed.total == {"CDS": 1}
 
 
 def test_a_plan_that_fails_is_listed_too_and_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,8 +146,11 @@ def test_a_plan_that_fails_is_listed_too_and_logged_once(monkeypatch: pytest.Mon
             update(opened.world, BAD.replace("version: v1", "version: v2"))
             update(opened.world, BAD)
     plan_failure = next(held.failure for held in opened.catalog.failures() if held.failure.is_plan)
-    assert (plan_failure.resource, plan_failure.stays) == ("fragile_plan()", True)
-    assert [line["event"] for line in logs].count("cannot plan resources; the last plan stays") == 1
+    assert (plan_failure.name, plan_failure.state) == ("fragile_plan", Condition.STALE)
+    assert [(line["name"], line["event"]) for line in logs if line["log_level"] == "error"] == [
+        ("fragile_plan", "internal error: something stays as it was"),
+        ("fragile", "internal error: something stays as it was"),
+    ]
 
 
 def test_of_resources_by_name_only_those_who_ask_are_concerned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,7 +160,7 @@ def test_of_resources_by_name_only_those_who_ask_are_concerned(monkeypatch: pyte
         secrets = proxy.set(SECRET)
         assert secrets is not None
         assert secrets.get(f"secret-{number}") is None
-    found = {held.failure.resource: held.proxies for held in opened.catalog.failures()}
+    found = {held.failure.name: held.proxies for held in opened.catalog.failures()}
     assert found == {"secret-0": ("a.shop",), "secret-1": ("b.shop",)}
 
 
@@ -198,22 +216,29 @@ async def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nur
 
 
 async def test_readiness_the_debug_page_the_web_page_and_metrics_show_it(web: Web, tmp_path: Path) -> None:
-    short = "internal errors: 1 resources could not be generated; see /debug/rejections on the web port"
+    short = "internal errors: 1 missing; see /debug/rejections on the web port"
     assert (await web.get("/ready")).splitlines() == ["ready", short]
     assert (await web.get("/ready?verbose", monitoring=True)).splitlines() == ["ready", short], "no content there"
-    named = "  CDS fragile is missing at web-1.shop: KeyError: 'port'"
+    consequence = "is missing at proxies that did not have it before"
+    named = f"  CDS fragile {consequence} (web-1.shop): KeyError: 'port'"
     assert (await web.get("/ready?verbose")).splitlines() == ["ready", short, named]
     (entry,) = json.loads(await web.get("/debug/rejections"))["internal"]
     assert (entry["type"], entry["resource"], entry["error"]) == ("CDS", "fragile", "KeyError: 'port'")
-    assert (entry["state"], entry["proxies"], entry["proxies_in_all"]) == ("is missing", ["web-1.shop"], 1)
+    assert (entry["state"], entry["consequence"]) == ("missing", consequence)
+    assert (entry["proxies"], entry["proxies_in_all"]) == (["web-1.shop"], 1)
+    (stream,) = json.loads(await web.get("/debug/syncz"))
+    assert [(each["failure"], each["error"]) for each in stream["failing"]] == [
+        (f"CDS fragile {consequence}", "KeyError: 'port'")
+    ]
     page = await web.get("/")
     assert "Internal errors" in page
     assert "fragile" in page
     assert "Everything is in force as written." not in page
     found = await web.metrics()
     assert found["pilot_total_xds_internal_errors",] == 1
-    assert found["mesh_pilot_failing_resources", "cds"] == 1
-    assert found["mesh_pilot_failing_resources", "lds"] == 0
+    assert found["mesh_pilot_failing_resources", "missing", "cds"] == 1
+    assert found["mesh_pilot_failing_resources", "stale", "cds"] == 0
+    assert found["mesh_pilot_failing_resources", "missing", "lds"] == 0
     (tmp_path / "a.yaml").write_text(SERVICE)
 
     async def recovered() -> bool:
@@ -222,7 +247,8 @@ async def test_readiness_the_debug_page_the_web_page_and_metrics_show_it(web: We
     await eventually(recovered)
     assert "Everything is in force as written." in await web.get("/")
     found = await web.metrics()
-    assert (found["pilot_total_xds_internal_errors",], found["mesh_pilot_failing_resources", "cds"]) == (1, 0)
+    assert found["pilot_total_xds_internal_errors",] == 1
+    assert found["mesh_pilot_failing_resources", "missing", "cds"] == 0
 
 
 async def test_a_part_that_fails_while_it_is_looked_at_costs_its_section(
@@ -248,3 +274,93 @@ async def test_a_part_that_fails_while_it_is_looked_at_costs_its_section(
         "cannot list rejections",
         "cannot show a section of the web page",
     ]
+
+
+def test_a_resource_without_an_optional_part_is_listed_and_logged_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = tracing_config.compute
+
+    def tracing(view: View, context: PolicyContext) -> TracingConfig:
+        if view.endpoints(KEY)[0].address == "10.0.0.66":
+            raise KeyError("spans")
+        return original(view, context)
+
+    monkeypatch.setattr(tracing_config, "compute", update_wrapper(tracing, original))
+    world = world_of(SERVICE)
+    catalog = WorldCatalog(world)
+    listeners = [catalog.open(sidecar(name=name)).set(LISTENER) for name in ("a", "b")]
+
+    def look() -> list[StandingFailure]:
+        assert all(each is not None and each.snapshot() for each in listeners)
+        return catalog.failures()
+
+    assert look() == []
+    with structlog.testing.capture_logs() as logs:
+        update(world, BAD)
+        for _ in range(2):
+            held = {standing.failure.name: standing for standing in look()}["0.0.0.0_9080"]
+            assert str(held.failure) == "LDS 0.0.0.0_9080 is served without tracing_config"
+            assert (held.failure.error, held.proxies) == ("KeyError: 'spans'", ("a.default", "b.default"))
+    event = "internal error: something is served without an optional part"
+    assert [line["event"] for line in logs if line["name"] == "0.0.0.0_9080"] == [event]
+    update(world, SERVICE)
+    assert look() == []
+
+
+def test_a_proxy_whose_keys_cannot_be_made_keeps_what_it_has_and_a_new_one_is_not_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    original = proxy_keys.compute
+
+    def compute(view: View, facts: ProxyFacts) -> ProxyKeys:
+        inner.compute(view)
+        return original(view, facts)
+
+    monkeypatch.setattr(proxy_keys, "compute", compute)
+    world = world_of(SERVICE)
+    catalog = WorldCatalog(world)
+    old = EnvoyModel(catalog, sidecar(name="old"), Variant.SOTW)
+    old.settle()
+    held = old.held
+    update(world, BAD)
+    old.settle()
+    assert old.held.keys() == held.keys()
+    new = EnvoyModel(catalog, sidecar(name="new"), Variant.SOTW)
+    assert new.stream.next_response() is None
+    assert sorted(str(standing.failure) for standing in catalog.failures()) == [
+        "proxy new.default is sent nothing yet",
+        "proxy old.default is served as if it had not changed",
+    ]
+    assert catalog.diagnostics().patches() == {}
+    update(world, SERVICE)
+    for model in (old, new):
+        model.settle()
+        assert model.held == held
+    assert catalog.failures() == []
+
+
+@pytest.mark.parametrize("variant", Variant)
+def test_a_new_scope_that_cannot_be_made_leaves_the_proxy_what_it_had(
+    variant: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the very Sidecar that begins to select it is what our code fails at."""
+    original = listener_plans.compute
+
+    def compute(view: View, scope: OutboundScope, *args: Any) -> Any:
+        if scope.sidecar is not None:
+            raise KeyError("port")
+        return original(view, scope, *args)
+
+    monkeypatch.setattr(listener_plans, "compute", compute)
+    world = world_of(SERVICE)
+    catalog = WorldCatalog(world)
+    model = EnvoyModel(catalog, sidecar(namespace="shop"), variant)
+    model.settle()
+    held = model.held
+    update(world, NARROW)
+    model.settle()
+    assert model.held[LISTENER] == held[LISTENER]
+    assert {standing.failure.state for standing in catalog.failures()} == {Condition.MISSING}
+    world.apply([Delete(SOURCE, item_key(configs(NARROW)[0]))])
+    model.settle()
+    assert model.held == held
+    assert catalog.failures() == []

@@ -9,6 +9,7 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 
+from mesh_pilot.failures import Condition
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 from mesh_pilot.model.spiffe import Identity, parse_identity
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
@@ -125,3 +126,30 @@ def test_an_identity_that_nobody_holds_is_forgotten() -> None:
     held.detach("one")
     assert issuer.renew() is None
     assert issuer.statistics().identities == 0
+
+
+def test_a_certificate_that_cannot_be_issued_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    authority, now = CertificateAuthority.ephemeral("cluster.local", NOW), NOW
+
+    def fail(*_: object) -> None:
+        raise OSError("no entropy")
+
+    issuer = Issuer(authority, now=lambda: now)
+    secrets = issuer.secrets_of(RECO)
+    secrets.attach("proxy", lambda: None)
+    first = secrets.get(IDENTITY_SECRET)
+    with monkeypatch.context() as broken:
+        broken.setattr(authority, "issue", fail)
+        now = NOW + timedelta(hours=23)
+        assert issuer.renew() == now + timedelta(seconds=10)
+        ((owner, failure),) = issuer.failures.standing()
+        assert (owner, failure.state, failure.error) == (secrets, Condition.STALE, "OSError: no entropy")
+        assert secrets.get(IDENTITY_SECRET) is first
+        late = issuer.secrets_of(Identity("cluster.local", "shop", "late"))
+        late.attach("proxy", lambda: None)
+        assert late.snapshot().names == {TRUST_SECRET}
+    now += timedelta(seconds=10)
+    issuer.renew()
+    assert list(issuer.failures.standing()) == []
+    assert secrets.get(IDENTITY_SECRET) != first
+    assert late.snapshot().names == {IDENTITY_SECRET, TRUST_SECRET}

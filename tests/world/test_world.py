@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from mesh_pilot.config.mesh import default_mesh
-from mesh_pilot.model.config import ConfigKey, Origin, Problem
+from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import (
     Accepted,
     Delete,
@@ -18,6 +20,7 @@ from mesh_pilot.model.events import (
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Resolution, Service, ServiceKey
 from mesh_pilot.world import World
 from mesh_pilot.world.names import full_gateway, full_host, host_covers, host_matches
+from mesh_pilot.world.service_entries import endpoints_of
 from tests.support.worlds import SOURCE, configs, update, world_of
 
 WEB = ServiceKey("web.example.com", "shop")
@@ -305,6 +308,28 @@ def test_an_object_that_we_fail_at_costs_only_itself() -> None:
     world.apply([Upsert(SOURCE, broken), Upsert(SOURCE, good)])
     assert [h.key.name for h in world.virtual_services.peek("mesh")] == ["good"]
     assert world.statistics().failures == 1
+    ((_, failure),) = world.failed.standing()
+    assert (failure.kind, failure.name) == ("object", "VirtualService/default/broken")
+    assert failure.place.startswith("configs.py, line ")
+    world.apply([Upsert(SOURCE, broken)])
+    assert len(list(world.failed.standing())) == 1, "the same object, read again, is still not in force"
+    world.apply([Delete(SOURCE, item_key(broken))])
+    assert list(world.failed.standing()) == []
+
+
+def test_endpoints_that_we_fail_at_do_not_hold_up_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_at_web(entry: Config, workloads: list[Config], domain: str) -> Mapping[ServiceKey, tuple[Endpoint, ...]]:
+        if entry.name == "web":
+            raise KeyError("web")
+        return endpoints_of(entry, workloads, domain)
+
+    monkeypatch.setattr("mesh_pilot.world.services.endpoints_of", fail_at_web)
+    world = world_of(ENTRY + "---" + ENTRY.replace("web", "other"))
+    assert addresses(world, ServiceKey("other.example.com", "shop")) == ["10.0.0.1"]
+    ((_, failure),) = world.failed.standing()
+    assert failure.name == "ServiceEntry/shop/web"
+    world.apply([Delete(SOURCE, item_key(configs(ENTRY)[0]))])
+    assert list(world.failed.standing()) == []
 
 
 def test_an_event_that_changes_nothing_makes_no_revision() -> None:

@@ -17,9 +17,8 @@ from mesh_pilot.config.kinds import reason_ignored
 from mesh_pilot.config.yaml import load
 from mesh_pilot.model.config import ConfigError, Origin, Severity
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected
-from mesh_pilot.ops.changes import WITHOUT_EFFECT
 from mesh_pilot.ops.problems import all_patch_problem_lines, rejected_lines, warning_lines
-from mesh_pilot.ops.world_pages import configs, warnings
+from mesh_pilot.ops.world_pages import warnings
 from mesh_pilot.sources.files.content import FileContent, FileLocation, FileReading, IgnoredObject, ParsedObject
 from mesh_pilot.sources.files.index import FileIndex
 from mesh_pilot.sources.files.mesh import mesh_config, mesh_networks
@@ -173,10 +172,7 @@ class _Reading:
         world.apply(index.state.announce())
         found = [*self._errors, *(f for rejected in world.rejections() for f in _of_rejected(rejected))]
         settings_warnings = [line for settings in self._settings for line in warning_lines(settings)]
-        found += (
-            Finding(Severity.WARNING, **line)
-            for line in [*settings_warnings, *warnings(world), *_without_effect(world)]
-        )
+        found += (Finding(Severity.WARNING, **line) for line in [*settings_warnings, *warnings(world)])
         found += (Finding(severity, **line) for severity, line in all_patch_problem_lines(world))
         ignored = []
         for (api_version, kind), locations in sorted(self._ignored.items()):
@@ -210,13 +206,6 @@ def _other_files(folder: str, units: Iterable[str]) -> Iterator[str]:
 def _of_rejected(rejected: Rejected) -> Iterator[Finding]:
     for problem, line in zip(rejected.problems, rejected_lines(rejected), strict=True):
         yield Finding(problem.severity, **line)
-
-
-def _without_effect(world: World) -> Iterator[Mapping[str, str]]:
-    reason = "this kind is checked, but has no effect in this version"
-    for config in configs(world):
-        if config.key.kind in WITHOUT_EFFECT:
-            yield {"where": str(config.origin), "object": str(config.key), "reason": reason}
 
 
 class Role(StrEnum):

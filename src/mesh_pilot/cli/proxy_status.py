@@ -33,7 +33,8 @@ def command(*, names: tuple[str, ...], pilot: str, output: str) -> int:
 
     SYNCED: accepted. STALE: sent, not answered yet. NACK: refused; the proxy keeps its previous configuration, and the
     reason follows below. NOT SENT: requested, but there are no resources. In a pipe every line has all columns, with -
-    for empty cells and NOT_SENT in one word; a terminal shows only the types that some proxy requests.
+    for empty cells and NOT_SENT in one word; a terminal shows only the types that some proxy requests. Below are also
+    internal errors of mesh-pilot, because of which a listed proxy has something stale, or lacks it.
 
     Exits with 0, or with 1 if a listed proxy refuses something, no proxy has the name, or the control plane does not
     answer.
@@ -92,6 +93,7 @@ def _as_json(entry: Entry) -> Mapping[str, object]:
         "connected_at": entry["connected_at"],
         "status": {name: entry["status"][name] for name in SHORT_TYPES if name in entry["status"]},
         "refused": [{key: record[key] for key in refused} for record in entry.get("refused", ())],
+        "failing": list(entry.get("failing", ())),
     }
 
 
@@ -116,6 +118,15 @@ def _print(entries: Sequence[Entry]) -> None:
             made_from = f" (made from {', '.join(record['configs'])})" if record["configs"] else ""
             click.echo(f"\n{entry['proxy']} refuses {record['type']} {', '.join(record['resources'])}{made_from}:")
             click.echo(f"  {' '.join(str(record['reason']).split())}")
+    concerned: dict[str, dict[str, None]] = {}
+    for entry in entries:
+        for record in entry.get("failing", ()):
+            failure = f"internal error: {record['failure']}: {record['error']}"
+            concerned.setdefault(failure, {})[str(entry["proxy"])] = None
+    for failure, proxies in concerned.items():
+        names = list(proxies)
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        click.echo(f"\n{failure}\n  at {', '.join(names[:3])}{more}")
 
 
 def _row(entry: Entry) -> list[str]:

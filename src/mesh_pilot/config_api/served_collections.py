@@ -19,7 +19,7 @@ import attrs
 from mesh_pilot.config.encode_proto import encode
 from mesh_pilot.config.validation.names import wildcard_host_reason
 from mesh_pilot.config_api.service_entry import synthetic_entry
-from mesh_pilot.failures import COLLECTION, OwnFailures, State, failure_of
+from mesh_pilot.failures import COLLECTION, Condition, OwnFailures, failure_of
 from mesh_pilot.mcp.collections import (
     COLLECTION_OF_KIND,
     MESH_CONFIG,
@@ -140,7 +140,7 @@ class WorldCollections:
                 changed |= self._update_item(key)
                 self._failed.pop(key)
             except Exception as error:
-                failure = failure_of(error, COLLECTION, "/".join(key[1:]) or key[0], State.STALE)
+                failure = failure_of(error, COLLECTION, "/".join(key[1:]) or key[0], Condition.STALE)
                 self._failed.put(key, failure, error)
         return changed
 

@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 
 from mesh_pilot import __version__
 from mesh_pilot.config_api.server import McpServiceStatistics
-from mesh_pilot.failures import COLLECTION, INDEXES, OBJECT, PROXY, State
+from mesh_pilot.failures import COLLECTION, INDEXES, OBJECT, PROXY, Condition
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE
 from mesh_pilot.ops.reports import conflict_counts, failure_counts, patch_counts
 from mesh_pilot.ops.responses import printable
@@ -116,7 +116,7 @@ class _PlaneCollector(Collector):
         yield _one(name, text, "counter", sum(total[kind] for kind in (*_SHORT_TYPES, PROXY)))
         now = _metric("mesh_pilot_failing_resources", "What cannot be generated now, and its state", "gauge")
         for kind in (*_SHORT_TYPES, PROXY, OBJECT, INDEXES, COLLECTION):
-            for condition in State:
+            for condition in Condition:
                 now.add_sample(now.name, {"type": kind.lower(), "state": condition.value}, standing[kind, condition])
         yield now
         name, text = "mesh_pilot_intake_errors", "Internal errors while objects were taken in"

@@ -15,6 +15,9 @@ from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.xds.messages import Phase
 from mesh_pilot.xds.status import ConnectionStatus, NackRecord, TypeStatus
 
+FAILURES_NAMED = 20
+"""Internal errors listed for a proxy."""
+
 STATES = {Phase.IDLE: "NOT SENT", Phase.UNACKED: "STALE", Phase.ACKED: "SYNCED", Phase.NACKED: "NACK"}
 """The words of Istio's ``proxy-status`` for the phases of a type."""
 
@@ -25,8 +28,10 @@ def names(state: PlaneState) -> list[str]:
 
 
 def sync_status(state: PlaneState) -> list[Json]:
-    """An entry for each stream: by type its state and the last nonces sent and acknowledged; and its NACKs."""
+    """An entry for each stream: by type its state and the last nonces sent and acknowledged; its NACKs; and the
+    internal errors that concern it."""
     found: list[Json] = []
+    failing = _failures_by_proxy(state)
     for connection in state.xds.status.connections():
         proxy = connection.proxy
         if proxy is None:
@@ -46,7 +51,21 @@ def sync_status(state: PlaneState) -> list[Json]:
             entry[f"{name}_sent"] = each.subscription.nonce
             entry[f"{name}_acked"] = each.subscription.acked_nonce
         entry["refused"] = [_nack(record) for record in _standing_nacks(connection)]
+        entry["failing"] = failing.get(proxy.name, [])
         found.append(entry)
+    return found
+
+
+def _failures_by_proxy(state: PlaneState) -> dict[str, list[Json]]:
+    """The first `FAILURES_NAMED` internal errors that concern each proxy."""
+    found: dict[str, list[Json]] = {}
+    for standing in state.failures():
+        failure = standing.failure
+        shown: Json = {"failure": str(failure), "error": failure.error, "since": failure.since.isoformat()}
+        for name in standing.proxies:
+            of_proxy = found.setdefault(name, [])
+            if len(of_proxy) < FAILURES_NAMED:
+                of_proxy.append(shown)
     return found
 
 

@@ -16,7 +16,7 @@ import structlog
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failing import StandingFailure
-from mesh_pilot.failures import State
+from mesh_pilot.failures import Condition
 from mesh_pilot.mesh.conflicts import ConflictKind
 from mesh_pilot.ops.page import bad, moment, table
 from mesh_pilot.ops.problems import provider_lines
@@ -166,7 +166,7 @@ def failure_table(failures: Sequence[StandingFailure]) -> str:
 # -- internal errors
 
 
-def failure_counts(failures: Sequence[StandingFailure]) -> Counter[tuple[str, State]]:
+def failure_counts(failures: Sequence[StandingFailure]) -> Counter[tuple[str, Condition]]:
     """The number of failures by type of resource, or other kind, and state."""
     return Counter((failing.failure.kind, failing.failure.state) for failing in failures)
 
@@ -176,11 +176,11 @@ def ready_lines(failures: Sequence[StandingFailure], *, verbose: bool) -> Iterat
     if not failures:
         return
     by_state = Counter(failing.failure.state for failing in failures)
-    counts = ", ".join(f"{by_state[state]} {state.value}" for state in State if by_state[state])
+    counts = ", ".join(f"{by_state[state]} {state.value}" for state in Condition if by_state[state])
     yield f"internal errors: {counts}; see {MORE} on the web port"
     if verbose:
         for failing in failures[:READY_LINES]:
-            where = f" at {first_names(failing.proxies)}" if failing.proxies else ""
+            where = f" ({first_names(failing.proxies)})" if failing.proxies else ""
             yield f"  {failing.failure}{where}: {failing.failure.error}"
         if len(failures) > READY_LINES:
             yield f"  and {len(failures) - READY_LINES} more"
@@ -200,11 +200,15 @@ class ProblemLog:
     def log_new(self) -> None:
         """Look at all proxies and log what is new; call it from time to time."""
         found = self._catalog.diagnostics()
-        for log_kind in (self._log_patches, self._log_denied, self._log_credentials, self._log_providers):
+        kinds = (self._log_failures, self._log_patches, self._log_denied, self._log_credentials, self._log_providers)
+        for log_kind in kinds:
             try:
                 log_kind(found)
             except Exception as error:
                 log.error("cannot report problems of proxies", exc_info=error)
+
+    def _log_failures(self, _: Diagnostics) -> None:
+        self._catalog.failures()  # finds the optional parts that fail; their register logs what is new
 
     def _log_patches(self, found: Diagnostics) -> None:
         # Problems without a resource are logged by `ops.changes` when the object changes.

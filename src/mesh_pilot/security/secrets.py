@@ -13,7 +13,7 @@ import attrs
 from envoy.config.core.v3 import base_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 
-from mesh_pilot.failures import Failures, OwnFailures, State, failure_of
+from mesh_pilot.failures import Condition, Failures, OwnFailures, failure_of
 from mesh_pilot.model.resource import (
     IDENTITY_SECRET,
     RESOURCE_TYPES,
@@ -130,7 +130,7 @@ class IdentitySet:
         try:
             certificate = self._issuer.authority.issue(self._identity, self._issuer.now())
         except Exception as error:
-            state = State.STALE if IDENTITY_SECRET in self._snapshot.entries else State.MISSING
+            state = Condition.STALE if IDENTITY_SECRET in self._snapshot.entries else Condition.MISSING
             kind = RESOURCE_TYPES[SECRET].short
             self.failed.put(IDENTITY_SECRET, failure_of(error, kind, IDENTITY_SECRET, state), error)
             self.renew_at = self._issuer.now() + RETRY_AFTER

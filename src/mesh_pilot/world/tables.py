@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
-from mesh_pilot.failures import INDEXES, OwnFailures, State, failure_of
+from mesh_pilot.failures import INDEXES, Condition, OwnFailures, failure_of
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.model.events import Endpoints, Item, KeySet, MeshConfigValue, MeshNetworksValue, Quarantine, Secret
 from mesh_pilot.model.service import Service, ServiceKey
@@ -81,7 +81,7 @@ class Tables:
         try:
             yield
         except Exception as error:
-            self._failed.put(key, failure_of(error, kind, name, State.STALE), error)
+            self._failed.put(key, failure_of(error, kind, name, Condition.STALE), error)
         else:
             self._failed.pop(key)
 

@@ -18,7 +18,7 @@ from mesh_pilot.envoy.clusters.placeholders import no_endpoints, placeholder
 from mesh_pilot.envoy.envoy_filter.parse import filter_problems
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.envoy.envoy_filter.plans import plan_problems, table_problems
-from mesh_pilot.failures import PROXY, OwnFailures, State, failure_of
+from mesh_pilot.failures import PROXY, Condition, OwnFailures, failure_of
 from mesh_pilot.incremental import ByName, Layer, Query, Watch, derived
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim
 from mesh_pilot.mesh.proxy.scope import PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
@@ -179,7 +179,7 @@ class WorldResources:
         self._generators: Generators = {}
         self._sets: dict[str, JoinedSet | KeptResources] = {}
         self._before: dict[str, Snapshot] = {}
-        """What the proxy had in its last scope, of types that it has not asked for again."""
+        """Its resources in its last scope, of types that it has not asked for again."""
         self._hosts: ByName[PlanShards] | None = None
         self._host_sets: VirtualHostSets | None = None
         self._kept_hosts: KeptResources | None = None
@@ -217,7 +217,7 @@ class WorldResources:
                 target = self._watch.get(proxy_keys.query(self._facts))
                 generators, hosts = generators_of(target), vhds_generator(target)
             except Exception as error:
-                state = State.MISSING if self._target is None else State.STALE
+                state = Condition.MISSING if self._target is None else Condition.STALE
                 self._failed.put(PROXY, failure_of(error, PROXY, self.name, state), error)
                 return self._target
             self._failed.clear()
@@ -242,7 +242,7 @@ class WorldResources:
         return view
 
     def _latest(self) -> Iterator[tuple[str, Snapshot]]:
-        """What was handed out last, by type."""
+        """The resources handed out last, by type."""
         for type_url, resources in self._sets.items():
             yield type_url, resources.latest
         hosts = self._kept_hosts or self._host_sets

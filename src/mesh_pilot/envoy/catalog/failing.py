@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import attrs
 
 from mesh_pilot.envoy.catalog.resource_sets import ResourceSet
-from mesh_pilot.failures import Failure, Failures, OwnFailures, State, failure_of
+from mesh_pilot.failures import Condition, Failure, Failures, OwnFailures, failure_of
 from mesh_pilot.incremental import FailedPart, Memo, Watcher
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.security.secrets import IdentitySet
@@ -81,7 +81,7 @@ class FailingParts:
         for resources, name, part in islice(_incomplete(parts, sets), INCOMPLETE_LISTED):
             function = part.query.derived.name
             kind = RESOURCE_TYPES[resources.type_url].short
-            failure = failure_of(part.error, kind, name, State.INCOMPLETE, part=function)
+            failure = failure_of(part.error, kind, name, Condition.INCOMPLETE, part=function)
             found.setdefault(resources, {})[name, function] = failure, part.error
         for resources in {**self._own, **found}:
             own = self._own.setdefault(resources, OwnFailures(self._register, resources))

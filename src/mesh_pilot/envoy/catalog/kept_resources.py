@@ -30,7 +30,7 @@ class KeptResources:
 
     @property
     def latest(self) -> Snapshot:
-        """What was handed out last."""
+        """The resources handed out last."""
         return self._filled(self.now.latest)
 
     def snapshot(self) -> Snapshot:

@@ -15,7 +15,7 @@ from weakref import ref
 
 import attrs
 
-from mesh_pilot.failures import Failures, OwnFailures, State, failure_of
+from mesh_pilot.failures import Condition, Failures, OwnFailures, failure_of
 from mesh_pilot.incremental import ByName, Layer, Query, Watch
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
@@ -223,8 +223,8 @@ class ResourceSet:
             yield
 
     def missing(self) -> Missing:
-        """What the set lacks because of failures."""
-        failures = [failure for failure in self._failed if failure.state is State.MISSING]
+        """The resources that the set lacks because of failures."""
+        failures = [failure for failure in self._failed if failure.state is Condition.MISSING]
         lists = any(failure.is_plan for failure in failures)
         return Missing(lists, frozenset(failure.name for failure in failures if not failure.is_plan))
 
@@ -301,7 +301,7 @@ class ResourceSet:
             planned = self.watch.get(plan)
         except Exception as error:
             stays = self._planned if plan == self._plan else self._shards.get(plan, _UNPLANNED) is not _UNPLANNED
-            state = State.STALE if stays else State.MISSING
+            state = Condition.STALE if stays else Condition.MISSING
             self._failed.put(plan, failure_of(error, self._short, plan_name(plan), state, is_plan=True), error)
             return None
         self._failed.pop(plan)
@@ -336,7 +336,7 @@ class ResourceSet:
 
     def _fail(self, name: str, error: Exception) -> None:
         standing = self._current(name)
-        state = State.MISSING if standing is None else State.STALE
+        state = Condition.MISSING if standing is None else Condition.STALE
         configs = () if standing is None else tuple(map(str, standing.configs))
         self._failed.put(name, failure_of(error, self._short, name, state, configs=configs), error)
 
@@ -371,11 +371,11 @@ class JoinedSet:
 
     @property
     def latest(self) -> Snapshot:
-        """What was handed out last."""
+        """The resources handed out last."""
         return self._store.overlay(self._latest, self._selection.found)
 
     def missing(self) -> Missing:
-        """What the parts lack because of failures."""
+        """The resources that the parts lack because of failures."""
         found = Missing()
         for part in self._parts:
             found |= part.missing() if isinstance(part, ResourceSet) else Missing()

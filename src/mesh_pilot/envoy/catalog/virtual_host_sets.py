@@ -34,7 +34,7 @@ class VirtualHostSets:
         self._join = Join(store, HostsOfTables)
         self._selection = Selection(store)
         self.latest = EMPTY
-        """What was handed out last."""
+        """The resources handed out last."""
 
     def __repr__(self) -> str:
         return f"<VirtualHostSets of {len(self._sets)} tables>"
@@ -50,7 +50,7 @@ class VirtualHostSets:
         return self.latest
 
     def missing(self) -> Missing:
-        """What the tables lack because of failures."""
+        """The resources that the tables lack because of failures."""
         found = Missing()
         for live in self._sets.values():
             found |= live.missing()
