@@ -18,10 +18,12 @@ from mesh_pilot.config.mesh import default_mesh
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
 from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, MeshConfigValue, Rejected, Upsert, item_key
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
+from mesh_pilot.ops import world_pages
 from mesh_pilot.ops.changes import WITHOUT_EFFECT, Changes
 from mesh_pilot.ops.problems import rejected_lines
 from mesh_pilot.world import World
 from mesh_pilot.world.reducer import Published
+from tests.support.worlds import world_of
 
 ORIGIN = Origin("files", "config/a.yaml", 3)
 KEY = ConfigKey("ServiceEntry", "shop", "reviews")
@@ -189,3 +191,16 @@ def test_warnings_about_settings_that_are_the_defaults_are_told_once(logged: lis
         told.publish(Upsert("mesh", gone))
         told.publish(Upsert("files", entry("a.test")))
     assert [line["field"] for line in logged if line["event"] == "config accepted with a warning"] == ["thriftConfig"]
+
+
+def test_objects_of_kinds_without_effect_are_listed_as_warnings() -> None:
+    world = world_of("""
+apiVersion: extensions.istio.io/v1alpha1
+kind: WasmPlugin
+metadata: {name: idle, namespace: shop}
+spec: {url: "file:///none.wasm"}
+""")
+    (line,) = world_pages.warnings(world)
+    assert (line["object"], line["where"]) == ("WasmPlugin/shop/idle", "test.yaml:2")
+    assert line["reason"] == "this kind is checked, but has no effect in this version"
+    assert world_pages.count_warnings(world) == 1

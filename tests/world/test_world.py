@@ -309,7 +309,7 @@ def test_an_object_that_we_fail_at_costs_only_itself() -> None:
     assert [h.key.name for h in world.virtual_services.peek("mesh")] == ["good"]
     assert world.statistics().failures == 1
     ((_, failure),) = world.failed.standing()
-    assert (failure.kind, failure.name) == ("object", "VirtualService/default/broken")
+    assert (failure.kind, failure.name) == ("object", "VirtualService/shop/broken")
     assert failure.place.startswith("configs.py, line ")
     world.apply([Upsert(SOURCE, broken)])
     assert len(list(world.failed.standing())) == 1, "the same object, read again, is still not in force"
