@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
+from mesh_pilot.api.google.protobuf import Struct
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider as Provider
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProviderHttpHeader as Header
+from mesh_pilot.config.validation.access_logs import field_reasons
 from mesh_pilot.config.validation.context import warning
 from mesh_pilot.config.validation.hosts import scoped_host_reason
 from mesh_pilot.config.validation.names import fqdn_or_ip_reason, port_reason, small_number
+from mesh_pilot.config.validation.substitution import log_format_reason
 from mesh_pilot.config.validation.values import header_value_reason
 from mesh_pilot.model.config import Problem
 
@@ -64,6 +67,7 @@ def _check_provider(path: str, provider: Provider) -> Iterator[Problem]:
     if otel is not None and otel.http is not None and otel.grpc is not None:
         yield warning(f"{path}.opentelemetry.grpc", "http and grpc exclude each other")
     yield from _check_tracers(path, provider)
+    yield from _check_logs(path, provider)
     for authz in (provider.envoy_ext_authz_http, provider.envoy_ext_authz_grpc):
         if authz is not None and authz.status_on_error and not _is_status(authz.status_on_error):
             yield warning(f"{path}.{name}.statusOnError", f'"{authz.status_on_error}" is not an HTTP status')
@@ -84,6 +88,26 @@ def _check_tracers(path: str, provider: Provider) -> Iterator[Problem]:
         yield from _check_call(f"{path}.opentelemetry.grpc", otel.grpc.timeout, "initialMetadata", metadata)
 
 
+def _check_logs(path: str, provider: Provider) -> Iterator[Problem]:
+    """Files and formats of access logs."""
+    file, otel = provider.envoy_file_access_log, provider.envoy_otel_als
+    if file is not None:
+        yield from _warn(f"{path}.envoyFileAccessLog.path", "" if file.path else "is missing: nothing is logged")
+        if file.log_format is not None:
+            yield from _check_format(
+                f"{path}.envoyFileAccessLog.logFormat", file.log_format.text, file.log_format.labels
+            )
+    if otel is not None and otel.log_format is not None:
+        yield from _check_format(f"{path}.envoyOtelAls.logFormat", otel.log_format.text, otel.log_format.labels)
+
+
+def _check_format(path: str, text: str | None, labels: Struct | None) -> Iterator[Problem]:
+    if reason := log_format_reason(text or ""):
+        yield warning(f"{path}.text", f"{reason}; the default is used")
+    for name, reason in field_reasons(labels.to_dict()).items() if labels is not None else ():
+        yield warning(f"{path}.labels.{name}", f"is left out: {reason}")
+
+
 def _check_call(path: str, timeout: timedelta | None, name: str, headers: Sequence[Header]) -> Iterator[Problem]:
     if timeout is not None and not is_call_timeout(timeout):
         yield warning(f"{path}.timeout", "is not between 0s and 136 years: the default is used")
@@ -102,8 +126,6 @@ def call_header_reason(header: Header) -> str:
     """The reason why Envoy refuses a header of a provider's calls; empty if it is valid or has no fixed value."""
     if not _HEADER_NAME.fullmatch(header.name):
         return f"{header.name[:40]!r} is not a header name"
-    if any(character in (header.value or "") for character in "\0\r\n"):
-        return "its value has a line break or a zero byte"
     return header_value_reason(header.value or "")
 
 

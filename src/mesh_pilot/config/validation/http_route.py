@@ -22,6 +22,7 @@ from mesh_pilot.config.validation.values import (
     changed_header_reason,
     duration_or_zero_reason,
     header_name_reason,
+    header_text_reason,
     header_value_reason,
     is_authority,
     percent_reason,
@@ -35,6 +36,10 @@ REDIRECT_CODES = (301, 302, 303, 307, 308)
 
 MAX_BODY = 1024 * 1024
 """Bytes of a direct response's body."""
+
+
+MAX_QUERY_NAME = 1024
+"""Envoy's limit of the bytes of a query parameter's name."""
 
 
 def check_http_route(path: str, route: HttpRoute, *, delegate: bool) -> Iterator[Problem]:
@@ -101,7 +106,10 @@ def _check_match(path: str, match: HttpMatchRequest) -> Iterator[Problem]:
     for name, value in match.without_headers.items():
         yield from _check_header_match(f"{path}.withoutHeaders[{name}]", name, value)
     for name, value in match.query_params.items():
-        yield from check(f"{path}.queryParams[{name}]", string_match_reason(value))
+        here = f"{path}.queryParams[{name[:MAX_QUERY_NAME]}]"
+        if not 0 < len(name.encode()) <= MAX_QUERY_NAME:
+            yield error(here, f"the name of a parameter has 1 to {MAX_QUERY_NAME} bytes, this has {len(name.encode())}")
+        yield from check(here, string_match_reason(value))
     if match.port:
         yield from check(f"{path}.port", port_reason(match.port))
     yield from check_labels(f"{path}.sourceLabels", match.source_labels)
@@ -126,7 +134,7 @@ def check_headers(path: str, headers: Headers | None) -> Iterator[Problem]:
             for name, value in values.items():
                 here = f"{path}.{direction}.{operation}[{name}]"
                 yield from check(here, changed_header_reason(name, authority=direction == "request"))
-                yield from check(here, header_value_reason(value))
+                yield from check(here, (header_text_reason if is_authority(name) else header_value_reason)(value))
         for index, name in enumerate(operations.remove):
             yield from check(f"{path}.{direction}.remove[{index}]", changed_header_reason(name))
 
@@ -173,6 +181,12 @@ def _check_redirect(path: str, redirect: HttpRedirect | None, matches: Sequence[
         yield error(f"{path}.prefixRewrite", "needs matches by a prefix of the uri, not by all of it or a regex")
     if redirect.scheme and redirect.scheme not in ("http", "https"):
         yield error(f"{path}.scheme", f'"{redirect.scheme}" is not allowed; http or https')
+    for name, text in (
+        ("uri", redirect.uri),
+        ("prefixRewrite", redirect.prefix_rewrite),
+        ("authority", redirect.authority),
+    ):
+        yield from check(f"{path}.{name}", header_text_reason(text))
     if redirect.port is not None:
         yield from check(f"{path}.port", port_reason(redirect.port))
     if redirect.redirect_code and redirect.redirect_code not in REDIRECT_CODES:
@@ -202,6 +216,8 @@ def _check_rewrite(path: str, rewrite: HttpRewrite | None) -> Iterator[Problem]:
     regex = rewrite.uri_regex_rewrite
     if not rewrite.uri and not rewrite.authority and regex is None:
         yield error(path, "needs at least one of uri, uriRegexRewrite and authority")
+    for name, text in (("uri", rewrite.uri), ("authority", rewrite.authority)):
+        yield from check(f"{path}.{name}", header_text_reason(text))
     if regex is None:
         return
     if rewrite.uri:
@@ -213,8 +229,7 @@ def _check_rewrite(path: str, rewrite: HttpRewrite | None) -> Iterator[Problem]:
         yield error(f"{path}.uriRegexRewrite.match", reason)
     elif reason := rewrite_reason(regex.match, regex.rewrite):
         yield warning(f"{path}.uriRegexRewrite.rewrite", f"Envoy leaves the path as it is: {reason}")
-    if any(character in regex.rewrite for character in "\r\n\0"):
-        yield error(f"{path}.uriRegexRewrite.rewrite", "must not have line breaks or null characters")
+    yield from check(f"{path}.uriRegexRewrite.rewrite", header_text_reason(regex.rewrite))
 
 
 MAX_TOTAL_WEIGHT = 2**32 - 1

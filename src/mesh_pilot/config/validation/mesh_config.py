@@ -17,6 +17,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import (
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMode as OutboundMode
 from mesh_pilot.api.istio.networking.v1alpha3 import OutlierDetection
 from mesh_pilot.api.istio.networking.v1beta1 import ProxyConfig as ProxyConfigObject
+from mesh_pilot.config.validation.access_logs import check_mesh_log
 from mesh_pilot.config.validation.common import check_match_labels
 from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.destination_rule import check_connection_pool
@@ -35,6 +36,7 @@ from mesh_pilot.config.validation.names import (
     subnet_reason,
     wildcard_host_reason,
 )
+from mesh_pilot.config.validation.telemetry import check_custom_tags
 from mesh_pilot.config.validation.tls import CIPHERS, check_client_tls
 from mesh_pilot.config.validation.values import duration_or_zero_reason, duration_reason, percent_reason
 from mesh_pilot.model.config import Problem
@@ -61,6 +63,7 @@ def validate_mesh(mesh: MeshConfig) -> Iterator[Problem]:
     for index, selector in enumerate(mesh.discovery_selectors):
         yield from _check_label_selector(f"discoverySelectors[{index}]", selector)
     yield from check_providers("extensionProviders", mesh.extension_providers)
+    yield from check_mesh_log(mesh)
     yield from _check_tls(mesh)
     if mesh.default_traffic_policy is not None:
         yield from check_connection_pool(
@@ -194,6 +197,7 @@ def _check_tracing(path: str, tracing: Tracing) -> Iterator[Problem]:
     if tracing.lightstep is not None and not tracing.lightstep.access_token:
         yield error(f"{path}.lightstep.accessToken", "is missing")
     yield from check(f"{path}.sampling", percent_reason(tracing.sampling))
+    yield from check_custom_tags(f"{path}.customTags", tracing.custom_tags)
     yield from check_client_tls(f"{path}.tlsSettings", tracing.tls_settings)
 
 

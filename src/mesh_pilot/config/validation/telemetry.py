@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from mesh_pilot.api.istio.mesh.v1alpha1 import TracingCustomTag as MeshTag
 from mesh_pilot.api.istio.telemetry.v1alpha1 import (
     AccessLogging,
     Metrics,
@@ -13,10 +14,14 @@ from mesh_pilot.api.istio.telemetry.v1alpha1 import (
     Tracing,
     TracingCustomTag,
 )
+from mesh_pilot.config.validation.cel import cel_reason
 from mesh_pilot.config.validation.common import check_match_labels, check_targets, warn_of_waypoints
 from mesh_pilot.config.validation.context import Context, check, error, warning
-from mesh_pilot.config.validation.values import duration_reason, percent_reason
+from mesh_pilot.config.validation.substitution import format_reason
+from mesh_pilot.config.validation.values import duration_reason, header_name_reason, percent_reason
 from mesh_pilot.model.config import Problem
+
+_MESH_TAGS = "literal, header and environment"
 
 
 def validate(spec: Telemetry, context: Context) -> Iterator[Problem]:
@@ -46,27 +51,34 @@ def _check_tracing(path: str, tracing: Tracing) -> Iterator[Problem]:
         yield warning(f"{path}.providers", "has several entries; the first is used")
     if tracing.random_sampling_percentage is not None:
         yield from check(f"{path}.randomSamplingPercentage", percent_reason(tracing.random_sampling_percentage))
-    for name, tag in tracing.custom_tags.items():
-        here = f"{path}.customTags[{name}]"
+    yield from check_custom_tags(f"{path}.customTags", tracing.custom_tags)
+
+
+def check_custom_tags(path: str, tags: Mapping[str, TracingCustomTag | MeshTag]) -> Iterator[Problem]:
+    """The tags of spans, by name."""
+    for name, tag in tags.items():
         if not name:
-            yield error(here, "a tag must have a name")
-        yield from _check_tag(here, tag)
+            yield error(f"{path}[{name}]", "a tag must have a name")
+        yield from _check_tag(f"{path}[{name}]", tag)
 
 
-def _check_tag(path: str, tag: TracingCustomTag) -> Iterator[Problem]:
+def _check_tag(path: str, tag: TracingCustomTag | MeshTag) -> Iterator[Problem]:
     if tag.literal is not None:
         if not tag.literal.value:
             yield error(f"{path}.literal.value", "is missing")
     elif tag.header is not None:
-        if not tag.header.name:
-            yield error(f"{path}.header.name", "is missing")
+        yield from check(
+            f"{path}.header.name", header_name_reason(tag.header.name) if tag.header.name else "is missing"
+        )
     elif tag.environment is not None:
         if not tag.environment.name:
             yield error(f"{path}.environment.name", "is missing")
-    elif tag.formatter is None:
-        yield error(path, "needs one of literal, header, environment and formatter")
-    elif not tag.formatter.value:
-        yield error(f"{path}.formatter.value", "is missing")
+    elif not isinstance(tag, TracingCustomTag) or tag.formatter is None:
+        known = "literal, header, environment and formatter" if isinstance(tag, TracingCustomTag) else _MESH_TAGS
+        yield error(path, f"needs one of {known}")
+    else:
+        reason = format_reason(tag.formatter.value) if tag.formatter.value else "is missing"
+        yield from check(f"{path}.formatter.value", reason)
 
 
 def _check_metrics(path: str, metrics: Metrics) -> Iterator[Problem]:
@@ -90,5 +102,8 @@ def _check_metrics(path: str, metrics: Metrics) -> Iterator[Problem]:
 
 def _check_logging(path: str, logging: AccessLogging) -> Iterator[Problem]:
     yield from _check_providers(path, logging.providers)
-    if logging.filter is not None and not logging.filter.expression.strip():
-        yield warning(f"{path}.filter.expression", "is empty: everything is logged")
+    if logging.filter is not None:
+        if not logging.filter.expression.strip():
+            yield warning(f"{path}.filter.expression", "is empty: everything is logged")
+        else:
+            yield from check(f"{path}.filter.expression", cel_reason(logging.filter.expression))

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 
 from mesh_pilot.api.istio.networking.v1alpha3 import Percent, StringMatch
 from mesh_pilot.config.validation.regex import regex_reason
+from mesh_pilot.config.validation.substitution import header_format_reason
 from mesh_pilot.model.service import Protocol
 
 MILLISECOND = timedelta(milliseconds=1)
 
-MAX_HEADER_VALUE = 16 * 1024
-"""Characters of a header's value: Envoy refuses requests with more than 60 KiB of headers."""
+MAX_DURATION = timedelta(seconds=2**63 // 10**9 - 1, milliseconds=999)
+"""Envoy's longest duration: it counts nanoseconds in 64 bits."""
 
-_HEADER_VARIABLE = re.compile(
-    r"%(?:%"
-    r"|[^%(]*+%"
-    r'|[^%(]*+\((?: *+\[ *+"(?:\\.|[^"\\])*+" *+(?:, *+"(?:\\.|[^"\\])*+" *+)*+\] *+'
-    r"|(?:\\.|[^\\)\[])(?:\\.|[^\\)])*+)?\) *+%)"
-)
-"""Possessive quantifiers: no backtracking, so linear time."""
+MAX_HEADER = 16 * 1024
+"""Envoy's limit of the bytes of a header's name, and of its value, as they are configured."""
+
+NOT_IN_HEADERS = "\0\r\n"
+"""Characters that Envoy refuses in all that becomes a part of a header."""
 
 
 def duration_reason(value: timedelta) -> str:
     """For durations of at least a millisecond, in whole milliseconds."""
     if value < MILLISECOND:
         return "must be at least 1ms"
+    if value > MAX_DURATION:
+        return f"must be at most {MAX_DURATION.total_seconds():.0f}s, the longest that Envoy counts"
     return "must be in whole milliseconds" if value % MILLISECOND else ""
 
 
@@ -60,29 +60,32 @@ def is_authority(header: str) -> bool:
 
 
 def header_name_reason(name: str) -> str:
-    return "" if name else "a header name must not be empty"
+    return header_text_reason(name) if name else "a header name must not be empty"
 
 
 def changed_header_reason(name: str, *, authority: bool = False) -> str:
     """For a header that is set, added or removed; `authority`: the host may be changed there."""
-    if not name:
-        return "a header name must not be empty"
     if is_authority(name):
         return "" if authority else f"the {name} header can't be changed here"
-    return f'the header {name} can\'t be changed: it starts with ":"' if name.startswith(":") else ""
+    if name.startswith(":"):
+        return f'the header {name} can\'t be changed: it starts with ":"'
+    return header_name_reason(name) or _size_reason(name)
 
 
 def header_value_reason(value: str) -> str:
-    """For a value in Envoy's header format: `%` starts a variable, `%%` is a percent sign."""
-    if len(value) > MAX_HEADER_VALUE:
-        return f"has {len(value)} characters, allowed are {MAX_HEADER_VALUE}"
-    position = value.find("%")
-    while position >= 0:
-        variable = _HEADER_VARIABLE.match(value, position)
-        if variable is None:
-            return f'{value!r} has a "%" that neither ends a variable such as %PROTOCOL% nor is written as "%%"'
-        position = value.find("%", variable.end())
-    return ""
+    """For a value in Envoy's substitution format: `%` starts a command, `%%` is a percent sign."""
+    return _size_reason(value) or header_text_reason(value) or header_format_reason(value)
+
+
+def header_text_reason(text: str) -> str:
+    """For a text that becomes a header, or a part of one, as it is."""
+    has = any(character in text for character in NOT_IN_HEADERS)
+    return "has a line break or a zero byte, which no header can have" if has else ""
+
+
+def _size_reason(text: str) -> str:
+    size = len(text.encode())
+    return f"has {size} bytes, allowed are {MAX_HEADER}" if size > MAX_HEADER else ""
 
 
 def protocol_reason(protocol: str, *, empty: bool) -> str:

@@ -115,7 +115,7 @@ def access_loggers(view: View, context: PolicyContext) -> tuple[AccessLogger, ..
                 if entry.disabled:
                     loggers.pop(name, None)
                 else:
-                    loggers[name] = AccessLogger(name, entry.filter.expression if entry.filter else "")
+                    loggers[name] = AccessLogger(name, entry.filter.expression.strip() if entry.filter else "")
     return tuple(loggers.values())
 
 

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from envoy.config.accesslog.v3 import accesslog_pb2
-from envoy.config.core.v3 import base_pb2, config_source_pb2, grpc_service_pb2, substitution_format_string_pb2
+from envoy.config.core.v3 import (
+    base_pb2,
+    config_source_pb2,
+    extension_pb2,
+    grpc_service_pb2,
+    substitution_format_string_pb2,
+)
 from envoy.extensions.access_loggers.file.v3 import file_pb2
 from envoy.extensions.access_loggers.grpc.v3 import als_pb2
 from envoy.extensions.access_loggers.open_telemetry.v3 import logs_service_pb2
+from envoy.extensions.formatter.cel.v3 import cel_pb2
+from envoy.extensions.formatter.metadata.v3 import metadata_pb2
+from envoy.extensions.formatter.req_without_query.v3 import req_without_query_pb2
 from google.protobuf import message, struct_pb2
 
 from mesh_pilot.api.google.protobuf import Struct
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
-from mesh_pilot.envoy.core.protobuf import any_of
+from mesh_pilot.config.validation.access_logs import field_reasons
+from mesh_pilot.config.validation.substitution import log_format_reason
+from mesh_pilot.envoy.core.protobuf import any_of, encode
 from mesh_pilot.mesh.telemetry import Provider, provider_cluster
 from mesh_pilot.world.view import View
 
@@ -23,6 +36,13 @@ OPEN_TELEMETRY = "envoy.access_loggers.open_telemetry"
 HTTP_LOG_NAME = "http_envoy_accesslog"
 TCP_LOG_NAME = "tcp_envoy_accesslog"
 OTEL_LOG_NAME = "otel_envoy_accesslog"
+
+FORMATTERS: Mapping[bytes, tuple[str, message.Message]] = {
+    b"CEL": ("envoy.formatter.cel", cel_pb2.Cel()),
+    b"METADATA": ("envoy.formatter.metadata", metadata_pb2.Metadata()),
+    b"REQ_WITHOUT_QUERY": ("envoy.formatter.req_without_query", req_without_query_pb2.ReqWithoutQuery()),
+}
+"""Formatters by the command that they carry out."""
 
 LOG_PROVIDER_FIELDS = ("envoy_file_access_log", "envoy_http_als", "envoy_tcp_als", "envoy_otel_als")
 """The fields of an extension provider of which one is set if it takes access logs."""
@@ -42,6 +62,8 @@ def provider_log(view: View, namespace: str, provider: Provider, *, http: bool) 
     """The log of a provider for HTTP or for TCP; None if the provider does not take these logs or cannot be reached."""
     if provider.envoy_file_access_log is not None:
         file = provider.envoy_file_access_log
+        if not file.path:
+            return None
         return file_log(file.path, _file_format(file.log_format, file.omit_empty_values))
     if provider.envoy_http_als is not None:
         return _http_log(view, namespace, provider.envoy_http_als) if http else None
@@ -57,15 +79,31 @@ def file_log(path: str, line: substitution_format_string_pb2.SubstitutionFormatS
 
 
 def text_format(line: str) -> substitution_format_string_pb2.SubstitutionFormatString:
-    """A line format (empty: Istio's default), with a newline at its end."""
-    text = line or TEXT_FORMAT
+    """A line format (empty, or one that Envoy refuses: Istio's default), with a newline at its end."""
+    text = _line(line)
     return substitution_format_string_pb2.SubstitutionFormatString(
-        text_format_source=base_pb2.DataSource(inline_string=text if text.endswith("\n") else text + "\n")
+        text_format_source=base_pb2.DataSource(inline_string=text if text.endswith("\n") else text + "\n"),
+        formatters=_formatters(text.encode()),
     )
 
 
 def json_format(fields: struct_pb2.Struct) -> substitution_format_string_pb2.SubstitutionFormatString:
-    return substitution_format_string_pb2.SubstitutionFormatString(json_format=fields)
+    return substitution_format_string_pb2.SubstitutionFormatString(
+        json_format=fields, formatters=_formatters(encode(fields))
+    )
+
+
+def _line(text: str) -> str:
+    return text if text and not log_format_reason(text) else TEXT_FORMAT
+
+
+def _formatters(text: bytes) -> list[extension_pb2.TypedExtensionConfig]:
+    """The formatters of the commands in a text. As in Istio they are declared: most Envoys have no others built in."""
+    return [
+        extension_pb2.TypedExtensionConfig(name=name, typed_config=any_of(config))
+        for command, (name, config) in FORMATTERS.items()
+        if b"%%%b(" % command in text
+    ]
 
 
 def _log(name: str, config: message.Message) -> accesslog_pb2.AccessLog:
@@ -117,10 +155,11 @@ def _otel_log(
         return None
     log_format = als.log_format
     config = logs_service_pb2.OpenTelemetryAccessLogConfig(common_config=common)
-    config.body.string_value = (log_format and log_format.text) or TEXT_FORMAT
+    config.body.string_value = _line((log_format and log_format.text) or "")
     if log_format is not None and log_format.labels is not None:
         for key, value in sorted(_struct(log_format.labels).fields.items()):
             config.attributes.values.add(key=key).value.string_value = value.string_value
+    config.formatters.extend(_formatters(encode(config)))
     return _log(OPEN_TELEMETRY, config)
 
 
@@ -141,4 +180,8 @@ def _grpc(
 
 
 def _struct(labels: Struct) -> struct_pb2.Struct:
-    return struct_pb2.Struct.FromString(bytes(labels))
+    """The fields of a JSON format, without those that Envoy refuses."""
+    fields = struct_pb2.Struct.FromString(bytes(labels))
+    for name in field_reasons(labels.to_dict()):
+        del fields.fields[name]
+    return fields
