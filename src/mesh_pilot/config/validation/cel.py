@@ -85,7 +85,7 @@ class _Token(NamedTuple):
     position: int
 
 
-class _Node(NamedTuple):
+class _Part(NamedTuple):
     """A part of an expression."""
 
     depth: int
@@ -146,7 +146,7 @@ class _Parser:
         )
         raise _CelError(found + more)
 
-    def _expression(self) -> _Node:
+    def _expression(self) -> _Part:
         self._nested += 1
         if self._nested > MAX_DEPTH + 1:
             raise _CelError(f"its brackets are nested more than {MAX_DEPTH} deep")
@@ -158,29 +158,29 @@ class _Parser:
             depths.append(max(node.depth, then.depth))
             node = self._binary(1)
         for depth in reversed(depths):
-            node = _node(depth, node.depth)
+            node = _over(depth, node.depth)
         self._nested -= 1
         return node
 
-    def _binary(self, least: int) -> _Node:
+    def _binary(self, least: int) -> _Part:
         node = self._unary()
         chained, deepest, operator = 1, node.depth, ""
         while (binds := self._binding()) >= least:
             sign = self._take(*_BINARY)
             right = self._binary(binds + 1)
             if sign not in _BALANCED:
-                node = _node(node.depth, right.depth)
+                node = _over(node.depth, right.depth)
                 continue
             if sign != operator:
                 chained, deepest, operator = 1, node.depth, sign
             chained, deepest = chained + 1, max(deepest, right.depth)
-            node = _node(deepest + (chained - 1).bit_length() - 1)
+            node = _over(deepest + (chained - 1).bit_length() - 1)
         return node
 
     def _binding(self) -> int:
         return _BINARY.get(self._next.text, 0) if self._next.kind in ("sign", "name") else 0
 
-    def _unary(self) -> _Node:
+    def _unary(self) -> _Part:
         count = 0
         sign = self._take("!", "-")
         while sign and (count := count + 1) and self._take(sign):
@@ -188,16 +188,16 @@ class _Parser:
         if sign == "!" and self._take("-"):
             if not self._at_number():
                 self._unexpected()
-            return _node(self._member(negative=True).depth)
+            return _over(self._member(negative=True).depth)
         if sign == "-" and count == 1 and self._at_number():
             return self._member(negative=True)
         member = self._member(negative=False)
-        return _node(member.depth) if count % 2 else member
+        return _over(member.depth) if count % 2 else member
 
     def _at_number(self) -> bool:
         return self._next.kind in ("integer", "float")
 
-    def _member(self, *, negative: bool) -> _Node:
+    def _member(self, *, negative: bool) -> _Part:
         node = self._primary(negative=negative)
         while True:
             if self._take("."):
@@ -205,13 +205,13 @@ class _Parser:
             elif self._take("["):
                 index = self._expression()
                 self._demand("]")
-                node = _node(node.depth, index.depth)
+                node = _over(node.depth, index.depth)
             elif node.name and self._next.text == "{":
                 node = self._message(node)
             else:
                 return node
 
-    def _selected(self, target: _Node) -> _Node:
+    def _selected(self, target: _Part) -> _Part:
         kind, name, _ = self._next
         if kind not in ("name", "quoted") or name in (*_LITERALS, "in"):
             self._unexpected()
@@ -221,46 +221,46 @@ class _Parser:
             arguments = self._list(")", trailing=False)
             if len(arguments) not in _FUNCTIONS.get(qualified, ()):
                 _check_call(name, _METHODS, arguments)
-            return _node(target.depth, *(argument.depth for argument in arguments))
-        return _Node(_node(target.depth).depth, f"{target.name}.{name}" if target.name else "", selects=True)
+            return _over(target.depth, *(argument.depth for argument in arguments))
+        return _Part(_over(target.depth).depth, f"{target.name}.{name}" if target.name else "", selects=True)
 
-    def _primary(self, *, negative: bool) -> _Node:
+    def _primary(self, *, negative: bool) -> _Part:
         token = self._next
         if self._take("("):
             node = self._expression()
             self._demand(")")
-            return _Node(node.depth, selects=node.selects)
+            return _Part(node.depth, selects=node.selects)
         if self._take("["):
-            return _node(*(element.depth for element in self._list("]", trailing=True)))
+            return _over(*(element.depth for element in self._list("]", trailing=True)))
         if self._take("{"):
-            return _node(*self._entries())
+            return _over(*self._entries())
         self._take(".")
         kind, text, _ = self._next
         if kind in ("string", "integer", "float") and token.text != ".":
             self._index += 1
             _check_literal(kind, text, negative=negative)
-            return _Node(1, text=_plain(text))
+            return _Part(1, text=_plain(text))
         if kind != "name" or text in _RESERVED or (token.text == "." and text in _LITERALS):
             self._unexpected(", a reserved word" if text in _RESERVED else "")
         self._index += 1
         if text in _LITERALS:
-            return _Node(1)
+            return _Part(1)
         if self._take("("):
             return self._call(text)
-        return _Node(1, text)
+        return _Part(1, text)
 
-    def _call(self, name: str) -> _Node:
+    def _call(self, name: str) -> _Part:
         arguments = self._list(")", trailing=False)
         if name == "has" and len(arguments) == 1:
             if not arguments[0].selects:
                 raise _CelError("has() takes a field, as in has(request.useragent)")
-            return _node(arguments[0].depth)
+            return _over(arguments[0].depth)
         _check_call(name, _FUNCTIONS, arguments)
-        return _node(*(argument.depth for argument in arguments))
+        return _over(*(argument.depth for argument in arguments))
 
-    def _list(self, end: str, *, trailing: bool) -> list[_Node]:
+    def _list(self, end: str, *, trailing: bool) -> list[_Part]:
         """Expressions up to the bracket ``end``; ``trailing``: a comma may be last."""
-        found: list[_Node] = []
+        found: list[_Part] = []
         if trailing and self._take(","):
             self._demand(end)
             return found
@@ -288,7 +288,7 @@ class _Parser:
             self._demand(":")
             yield self._expression().depth
 
-    def _message(self, target: _Node) -> _Node:
+    def _message(self, target: _Part) -> _Part:
         """A message of a named type."""
         if "." not in target.name:
             raise _CelError(f'"{target.name[:40]}" is not the name of a message')
@@ -304,18 +304,18 @@ class _Parser:
             self._index += 1
             self._demand(":")
             depths.append(self._expression().depth)
-        return _node(*depths)
+        return _over(*depths)
 
 
-def _node(*depths: int) -> _Node:
+def _over(*depths: int) -> _Part:
     """A node over others."""
     depth = 1 + max(depths, default=0)
     if depth > MAX_DEPTH:
         raise _CelError(f"it is more than {MAX_DEPTH} levels deep")
-    return _Node(depth)
+    return _Part(depth)
 
 
-def _check_call(name: str, known: dict[str, tuple[int, ...]], arguments: list[_Node]) -> None:
+def _check_call(name: str, known: dict[str, tuple[int, ...]], arguments: list[_Part]) -> None:
     if len(arguments) not in known.get(name, ()):
         what = "does not take so many arguments" if name in known else "is not a function that Envoy has"
         raise _CelError(f'"{name[:40]}" {what}')

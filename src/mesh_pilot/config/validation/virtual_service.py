@@ -107,6 +107,17 @@ def _check_hosts(spec: VirtualService, *, by_sni: bool) -> Iterator[Problem]:
     for index, earlier in overlapping_hosts(spec.hosts):
         reason = f'"{spec.hosts[index]}" and "{spec.hosts[earlier]}" overlap; a host may be named once'
         yield error(f"spec.hosts[{index}]", reason)
+    if spec.http:
+        yield from _check_case(spec.hosts)
+
+
+def _check_case(hosts: Sequence[str]) -> Iterator[Problem]:
+    """Hosts that only case tells apart: Envoy refuses to route requests for both."""
+    seen: dict[str, int] = {}
+    for index, host in enumerate(hosts):
+        earlier = hosts[seen.setdefault(host.lower(), index)]
+        if earlier != host:
+            yield error(f"spec.hosts[{index}]", f'"{host}" and "{earlier}" are one host: case tells no hosts apart')
 
 
 def check_gateway_names(path: str, names: Sequence[str]) -> Iterator[Problem]:

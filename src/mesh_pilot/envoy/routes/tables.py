@@ -12,11 +12,12 @@ from itertools import chain
 import attrs
 from envoy.config.route.v3.route_pb2 import RouteConfiguration
 
-from mesh_pilot.envoy.core.protobuf import ads, boolean, encode
+from mesh_pilot.config.validation.http_route import MAX_BODY
+from mesh_pilot.envoy.core.protobuf import ads, boolean, encode, uint32
 from mesh_pilot.envoy.routes.virtual_host import catch_all, encoded_virtual_host
 from mesh_pilot.incremental import Derived, derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope
-from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost
+from mesh_pilot.mesh.virtual_hosts.planned import PlannedHost, VirtualServiceRoutes
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import (
     TableShard,
     parse_table,
@@ -24,6 +25,7 @@ from mesh_pilot.mesh.virtual_hosts.sidecar_tables import (
     shard_hosts,
     table_shards,
 )
+from mesh_pilot.mesh.virtual_services.rules import longest_answer
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import ROUTE, JoinedKeys, Resource, make_resource
 from mesh_pilot.protowire import field, field_header
@@ -32,8 +34,14 @@ from mesh_pilot.world import View
 _NAME = RouteConfiguration.NAME_FIELD_NUMBER
 _VIRTUAL_HOSTS = RouteConfiguration.VIRTUAL_HOSTS_FIELD_NUMBER
 
+_DEFAULT_MAX_ANSWER = 4096
+"""Envoy's default limit of a direct response's body, in bytes."""
+
 _UNVALIDATED = encode(RouteConfiguration(validate_clusters=boolean(False)))
 """Envoy must not validate clusters: a table may arrive before the clusters that it names."""
+
+_LONG_ANSWERS = encode(RouteConfiguration(max_direct_response_body_size_bytes=uint32(MAX_BODY)))
+"""For tables with longer bodies than Envoy's default: the limit of validation, as in later versions of Istio."""
 
 
 @derived
@@ -61,7 +69,8 @@ def route_table(
     """A RouteConfiguration, whose virtual hosts ``render`` encodes; ``grpc`` clients never validate clusters."""
     planned = tuple(hosts)
     encoded = (field(_VIRTUAL_HOSTS, render(view, host)) for host in planned)
-    body = b"".join((field(_NAME, name.encode()), *encoded, b"" if grpc else _UNVALIDATED))
+    settings = b"" if grpc else _UNVALIDATED + (_LONG_ANSWERS if _has_long_answers(view, planned) else b"")
+    body = b"".join((field(_NAME, name.encode()), *encoded, settings))
     configs = tuple(dict.fromkeys(key for host in planned for key in host.configs))
     return make_resource(name, ROUTE, body, configs)
 
@@ -72,7 +81,9 @@ def split_table(view: View, name: str) -> Resource:
 
     A listener waits for the first virtual host of its table, so no table is ever without one.
     """
-    table = RouteConfiguration(name=name, validate_clusters=boolean(False))
+    table = RouteConfiguration(
+        name=name, validate_clusters=boolean(False), max_direct_response_body_size_bytes=uint32(MAX_BODY)
+    )
     table.vhds.config_source.CopyFrom(ads())
     return make_resource(name, ROUTE, encode(table))
 
@@ -87,6 +98,8 @@ class EncodedShard:
     """A digest of each virtual host, in order."""
     configs: tuple[ConfigKey, ...]
     """The objects that define their routes."""
+    long_answers: bool
+    """True if a direct response is longer than Envoy's default limit."""
 
 
 @derived
@@ -94,12 +107,19 @@ def _encoded_shard(view: View, shard: TableShard) -> EncodedShard:
     fields: list[bytes] = []
     digests: list[bytes] = []
     configs: dict[ConfigKey, None] = {}
-    for planned in shard_hosts(view, shard):
+    hosts = shard_hosts(view, shard)
+    for planned in hosts:
         host = encoded_virtual_host(view, planned)
         fields += (field_header(_VIRTUAL_HOSTS, len(host)), host)
         digests.append(hashlib.blake2b(host, digest_size=16).digest())
         configs.update(dict.fromkeys(planned.configs))
-    return EncodedShard(tuple(fields), b"".join(digests), tuple(configs))
+    return EncodedShard(tuple(fields), b"".join(digests), tuple(configs), _has_long_answers(view, hosts))
+
+
+def _has_long_answers(view: View, hosts: Iterable[PlannedHost]) -> bool:
+    sources = (source for host in hosts for source in host.routes)
+    keys = (source.virtual_service for source in sources if isinstance(source, VirtualServiceRoutes))
+    return any(longest_answer(view, key) > _DEFAULT_MAX_ANSWER for key in keys)
 
 
 def _joined_table(name: str, shards: Sequence[EncodedShard], last: bytes) -> Resource:
@@ -109,6 +129,8 @@ def _joined_table(name: str, shards: Sequence[EncodedShard], last: bytes) -> Res
     """
     begin = field(_NAME, name.encode())
     end = field(_VIRTUAL_HOSTS, last) + _UNVALIDATED
+    if any(shard.long_answers for shard in shards):
+        end += _LONG_ANSWERS
     body = b"".join(chain((begin,), *(shard.fields for shard in shards), (end,)))
     version = hashlib.blake2b(begin, digest_size=8)
     for shard in shards:

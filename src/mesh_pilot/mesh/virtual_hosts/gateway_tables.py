@@ -35,6 +35,7 @@ ANY_PORT = "*"
 class _Draft:
     """A host, with what the servers and VirtualServices seen so far add to it."""
 
+    host: str
     port: int
     routes: dict[RouteSource, None] = attrs.Factory(dict)
     configs: dict[ConfigKey, None] = attrs.Factory(dict)
@@ -46,7 +47,7 @@ def planned_gateway_hosts(
     view: View, scope: OutboundScope, servers: tuple[GatewayServer, ...]
 ) -> tuple[PlannedHost, ...]:
     """The virtual hosts of the table that these servers share. One without hosts answers 404 to every request."""
-    drafts: dict[str, _Draft] = {}
+    drafts: dict[str, _Draft] = {}  # by host in lower case: Envoy refuses a table with both a.b and A.B
     for server in servers:
         for head in visible_virtual_services(view, scope.namespace, server.gateway_name):
             hosts = tuple(common_hosts(server.hosts_for(head.key.namespace), head.hosts))
@@ -56,17 +57,17 @@ def planned_gateway_hosts(
             if not has_routes(view, head.key, client, server.port):
                 continue
             for host in hosts:
-                draft = drafts.setdefault(host, _Draft(server.port))
+                draft = drafts.setdefault(host.lower(), _Draft(host, server.port))
                 draft.routes[VirtualServiceRoutes(head.key, client, server.port)] = None
                 draft.configs.update(dict.fromkeys((server.gateway, *sources(view, head.key))))
                 draft.redirects |= server.redirects
         for host in server.server_names if server.redirects else ():
-            draft = drafts.setdefault(host, _Draft(server.port))
+            draft = drafts.setdefault(host.lower(), _Draft(host, server.port))
             draft.configs[server.gateway] = None
             draft.redirects = True
     if not drafts:
         return (PlannedHost(host_port("blackhole", servers[0].port), (ANY_HOST,)),)
-    return tuple(sorted(_collapsed(drafts), key=lambda host: host.name))
+    return tuple(sorted(_collapsed(drafts.values()), key=lambda host: host.name))
 
 
 def common_hosts(servers: Iterable[str], hosts: Iterable[str]) -> Iterator[str]:
@@ -81,20 +82,18 @@ def common_hosts(servers: Iterable[str], hosts: Iterable[str]) -> Iterator[str]:
                 yield common
 
 
-def _collapsed(drafts: dict[str, _Draft]) -> Iterator[PlannedHost]:
+def _collapsed(drafts: Iterable[_Draft]) -> Iterator[PlannedHost]:
     """Virtual hosts: one for all hosts with the same routes, named after the longest."""
-    by_routes: dict[tuple[tuple[RouteSource, ...], bool], list[str]] = {}
-    for host in sorted(drafts, key=lambda h: (h.startswith(ANY_HOST), -len(h), h)):
-        draft = drafts[host]
-        by_routes.setdefault((tuple(draft.routes), draft.redirects), []).append(host)
-    for (routes, redirects), hosts in by_routes.items():
-        first = drafts[hosts[0]]
+    by_routes: dict[tuple[tuple[RouteSource, ...], bool], list[_Draft]] = {}
+    for draft in sorted(drafts, key=lambda d: (d.host.startswith(ANY_HOST), -len(d.host), d.host)):
+        by_routes.setdefault((tuple(draft.routes), draft.redirects), []).append(draft)
+    for (routes, redirects), shared in by_routes.items():
         yield PlannedHost(
-            name=host_port(hosts[0], first.port),
-            domains=tuple(domain for host in hosts for domain in _domains(host, drafts[host].port)),
+            name=host_port(shared[0].host, shared[0].port),
+            domains=tuple(domain for draft in shared for domain in _domains(draft.host, draft.port)),
             routes=routes,
             https_only=redirects,
-            configs=tuple(dict.fromkeys(key for host in hosts for key in drafts[host].configs)),
+            configs=tuple(dict.fromkeys(key for draft in shared for key in draft.configs)),
         )
 
 
