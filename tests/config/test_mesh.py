@@ -226,6 +226,41 @@ def test_a_config_map_without_the_settings_is_refused() -> None:
             {"zipkin": {}},
             "defaultConfig.tracing.zipkin.address: is missing",
         ),
+        (
+            "defaultConfig.tracing",
+            {"customTags": {"a": {"literal": {"value": "b"}}}},
+            {"customTags": {"a": {"literal": {}}}},
+            "defaultConfig.tracing.customTags[a].literal.value: is missing",
+        ),
+        (
+            "defaultTrafficPolicy",
+            {"outlierDetection": {"interval": "1s"}},
+            {"outlierDetection": {"interval": "0s"}},
+            "defaultTrafficPolicy.outlierDetection.interval: must be at least",
+        ),
+        (
+            "extensionProviders",
+            [{"name": "a", "envoyFileAccessLog": {"path": "/dev/stdout"}}],
+            [{"name": "a", "envoyFileAccessLog": {}}],
+            "warning: extensionProviders[3].envoyFileAccessLog.path: is missing",
+        ),
+        (
+            "extensionProviders",
+            [{"name": "a", "envoyFileAccessLog": {"path": "/a", "logFormat": {"text": "%REQ_WITHOUT_QUERY(a)%"}}}],
+            [{"name": "a", "envoyFileAccessLog": {"path": "/a", "logFormat": {"text": "%FOO%"}}}],
+            "warning: extensionProviders[3].envoyFileAccessLog.logFormat.text: '%FOO%' is not a command",
+        ),
+        (
+            "extensionProviders",
+            [
+                {
+                    "name": "a",
+                    "envoyOtelAls": {"service": "a.b", "port": 1, "logFormat": {"labels": {"a": "%PROTOCOL%"}}},
+                }
+            ],
+            [{"name": "a", "envoyOtelAls": {"service": "a.b", "port": 1, "logFormat": {"labels": {"a": "100%"}}}}],
+            "warning: extensionProviders[3].envoyOtelAls.logFormat.labels.a: is left out: ",
+        ),
         ("defaultConfig.tracing", {"sampling": 100}, {"sampling": 101}, "defaultConfig.tracing.sampling: "),
         (
             "defaultConfig.tracing",
@@ -403,6 +438,23 @@ def test_other_log_formats_stay_as_they_are() -> None:
     ):
         assert problems_of(data) == []
         assert mesh(data).access_log_format == data["accessLogFormat"]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"accessLogFormat": "%FOO%"}, "accessLogFormat: '%FOO%' is not a command"),
+        ({"accessLogFormat": "%REQ(a"}, "accessLogFormat: '%REQ(a' has a \"%\" that"),
+        (
+            {"accessLogEncoding": "JSON", "accessLogFormat": '{"a": "%PROTOCOL%", "b": {"c": ["%FOO%"]}}'},
+            "accessLogFormat: field b: '%FOO%' is not a command",
+        ),
+    ],
+)
+def test_a_log_format_that_envoy_refuses_is_refused_where_it_is_used(data: dict[str, Any], said: str) -> None:
+    assert problems_of(data) == []
+    (problem,) = problems_of({**data, "accessLogFile": "/dev/stdout"})
+    assert problem.startswith(said)
 
 
 def test_settings_of_calls_to_trace_collectors_that_envoy_would_refuse_are_warned_of() -> None:

@@ -183,6 +183,27 @@ TELEMETRIES = [
     ),
     Rule(
         "tracing[0].customTags",
+        {"a": {"formatter": {"value": "%REQ(x)%"}}},
+        {"a": {"formatter": {"value": "%REQ_WITHOUT_QUERY(:path)%"}}},
+        "is not a command",
+        "tracing[0].customTags[a].formatter.value",
+    ),
+    Rule(
+        "tracing[0].customTags",
+        {"a": {"header": {"name": "b c"}}},
+        {"a": {"header": {"name": "b\n"}}},
+        "line break",
+        "tracing[0].customTags[a].header.name",
+    ),
+    Rule(
+        "accessLogging",
+        [{"filter": {"expression": "has(request.useragent) && response.code >= 400"}}],
+        [{"filter": {"expression": "response.code >="}}],
+        "is not an expression: it ends early",
+        "accessLogging[0].filter.expression",
+    ),
+    Rule(
+        "tracing[0].customTags",
         {"a": {"literal": {"value": "b"}}},
         {"": {"literal": {"value": "b"}}},
         "must have a name",

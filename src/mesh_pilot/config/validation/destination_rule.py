@@ -96,13 +96,14 @@ def _check_port_policy(path: str, policy: TrafficPolicyPortTrafficPolicy) -> Ite
 
 def _check_shared(path: str, policy: TrafficPolicy | TrafficPolicyPortTrafficPolicy) -> Iterator[Problem]:
     """The rules common to a policy and to a port's policy."""
-    yield from _check_outliers(f"{path}.outlierDetection", policy.outlier_detection)
+    yield from check_outliers(f"{path}.outlierDetection", policy.outlier_detection)
     yield from check_connection_pool(f"{path}.connectionPool", policy.connection_pool)
     yield from check_load_balancer(f"{path}.loadBalancer", policy.load_balancer, policy.outlier_detection)
     yield from check_client_tls(f"{path}.tls", policy.tls)
 
 
-def _check_outliers(path: str, outliers: OutlierDetection | None) -> Iterator[Problem]:
+def check_outliers(path: str, outliers: OutlierDetection | None) -> Iterator[Problem]:
+    """An `outlierDetection`."""
     if outliers is None:
         return
     for name, value in (("interval", outliers.interval), ("baseEjectionTime", outliers.base_ejection_time)):

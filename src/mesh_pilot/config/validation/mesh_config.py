@@ -20,7 +20,7 @@ from mesh_pilot.api.istio.networking.v1beta1 import ProxyConfig as ProxyConfigOb
 from mesh_pilot.config.validation.access_logs import check_mesh_log
 from mesh_pilot.config.validation.common import check_match_labels
 from mesh_pilot.config.validation.context import Context, check, error, warning
-from mesh_pilot.config.validation.destination_rule import check_connection_pool
+from mesh_pilot.config.validation.destination_rule import check_connection_pool, check_outliers
 from mesh_pilot.config.validation.extension_providers import check_providers
 from mesh_pilot.config.validation.http_policies import check_retries
 from mesh_pilot.config.validation.load_balancing import check_locality
@@ -66,9 +66,9 @@ def validate_mesh(mesh: MeshConfig) -> Iterator[Problem]:
     yield from check_mesh_log(mesh)
     yield from _check_tls(mesh)
     if mesh.default_traffic_policy is not None:
-        yield from check_connection_pool(
-            "defaultTrafficPolicy.connectionPool", mesh.default_traffic_policy.connection_pool
-        )
+        policy = mesh.default_traffic_policy
+        yield from check_connection_pool("defaultTrafficPolicy.connectionPool", policy.connection_pool)
+        yield from check_outliers("defaultTrafficPolicy.outlierDetection", policy.outlier_detection)
     if mesh.default_config is not None:
         yield from check_proxy_config("defaultConfig", mesh.default_config)
 
