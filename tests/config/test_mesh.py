@@ -261,6 +261,24 @@ def test_a_config_map_without_the_settings_is_refused() -> None:
             [{"name": "a", "envoyOtelAls": {"service": "a.b", "port": 1, "logFormat": {"labels": {"a": "100%"}}}}],
             "warning: extensionProviders[3].envoyOtelAls.logFormat.labels.a: is left out: ",
         ),
+        (
+            "defaultConfig.connectionSettings",
+            {"httpIdleTimeout": "0s", "http2InitialStreamWindowSize": 65535},
+            {"http2InitialStreamWindowSize": 65534},
+            "defaultConfig.connectionSettings.http2InitialStreamWindowSize: 65534 is not allowed; 65535 to 2147483647",
+        ),
+        (
+            "defaultConfig.connectionSettings",
+            {"httpMaxConcurrentStreams": 0},
+            {"httpIdleTimeout": "-1s"},
+            "defaultConfig.connectionSettings.httpIdleTimeout: allowed are 0s to ",
+        ),
+        (
+            "defaultConfig.proxyHeaders",
+            {"server": {"value": "a b"}},
+            {"server": {"value": "a\n"}},
+            "defaultConfig.proxyHeaders.server.value: has a line break",
+        ),
         ("defaultConfig.tracing", {"sampling": 100}, {"sampling": 101}, "defaultConfig.tracing.sampling: "),
         (
             "defaultConfig.tracing",

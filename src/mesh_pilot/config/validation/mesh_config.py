@@ -12,6 +12,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import (
     Network,
     PrivateKeyProvider,
     ProxyConfig,
+    ProxyConfigConnectionSettings,
     Tracing,
 )
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMode as OutboundMode
@@ -38,11 +39,19 @@ from mesh_pilot.config.validation.names import (
 )
 from mesh_pilot.config.validation.telemetry import check_custom_tags
 from mesh_pilot.config.validation.tls import CIPHERS, check_client_tls
-from mesh_pilot.config.validation.values import duration_or_zero_reason, duration_reason, percent_reason
+from mesh_pilot.config.validation.values import (
+    MAX_DURATION,
+    duration_or_zero_reason,
+    duration_reason,
+    header_text_reason,
+    percent_reason,
+)
 from mesh_pilot.model.config import Problem
 
 MAX_CONNECT_TIMEOUT = timedelta(hours=1)
 OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist")
+MIN_WINDOW, MAX_HTTP2 = 2**16 - 1, 2**31 - 1
+"""Envoy's limits of HTTP/2 windows in bytes; the latter is its limit of streams, too."""
 CURVES = ("P-256", "P-384", "P-521", "X25519", "X25519MLKEM768")
 
 
@@ -180,8 +189,34 @@ def check_proxy_config(path: str, proxy: ProxyConfig) -> Iterator[Problem]:
             yield from check(f"{path}.{name}", address_and_port_reason(address))
     if proxy.tracing is not None:
         yield from _check_tracing(f"{path}.tracing", proxy.tracing)
+    if proxy.connection_settings is not None:
+        yield from _check_connections(f"{path}.connectionSettings", proxy.connection_settings)
+    server = proxy.proxy_headers.server if proxy.proxy_headers is not None else None
+    if server is not None:
+        yield from check(f"{path}.proxyHeaders.server.value", header_text_reason(server.value))
     if proxy.private_key_provider is not None:
         yield from _check_key_provider(f"{path}.privateKeyProvider", proxy.private_key_provider)
+
+
+def _check_connections(path: str, settings: ProxyConfigConnectionSettings) -> Iterator[Problem]:
+    for name, value in (
+        ("httpIdleTimeout", settings.http_idle_timeout),
+        ("httpMaxConnectionDuration", settings.http_max_connection_duration),
+        ("httpMaxStreamDuration", settings.http_max_stream_duration),
+        ("httpDrainTimeout", settings.http_drain_timeout),
+        ("httpRequestTimeout", settings.http_request_timeout),
+        ("httpRequestHeadersTimeout", settings.http_request_headers_timeout),
+        ("httpStreamIdleTimeout", settings.http_stream_idle_timeout),
+    ):
+        if value is not None and not timedelta(0) <= value <= MAX_DURATION:
+            yield error(f"{path}.{name}", f"allowed are 0s to {MAX_DURATION.total_seconds():.0f}s")
+    for name, number, least in (
+        ("httpMaxConcurrentStreams", settings.http_max_concurrent_streams, 1),
+        ("http2InitialStreamWindowSize", settings.http2_initial_stream_window_size, MIN_WINDOW),
+        ("http2InitialConnectionWindowSize", settings.http2_initial_connection_window_size, MIN_WINDOW),
+    ):
+        if number and not least <= number <= MAX_HTTP2:  # 0: Envoy's default
+            yield error(f"{path}.{name}", f"{number} is not allowed; {least} to {MAX_HTTP2}")
 
 
 def _check_tracing(path: str, tracing: Tracing) -> Iterator[Problem]:
