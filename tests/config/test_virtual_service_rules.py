@@ -34,6 +34,7 @@ GENERAL = [
     ),
     Rule("hosts", ["a.b", "*.c"], ["*.b", "a.b"], "overlap", "hosts[1]"),
     Rule("hosts", ["a.b", "c.b"], ["a.b", "a.b"], "overlap", "hosts[1]"),
+    Rule("hosts", ["a.b", "*.B"], ["evil.test", "EVIL.test"], "case tells no hosts apart", "hosts[1]"),
     Rule("gateways", ["mesh", "ns/gate"], ["ns/"], "not of the form namespace/name", "gateways[0]"),
     Rule("gateways", ["gate"], ["Na_me/gate"], "not a DNS label", "gateways[0]"),
     warns("gateways", ["gate"], ["gate.ns"], "write ns/gate", "gateways[0]"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from envoy.config.route.v3 import route_components_pb2 as rc
+from envoy.config.route.v3.route_pb2 import RouteConfiguration
 
 from mesh_pilot.envoy.gateway.routes import gateway_route
 from mesh_pilot.mesh.virtual_hosts.gateway_tables import common_hosts
@@ -67,6 +68,31 @@ def test_virtual_services_for_one_host_are_merged_and_what_takes_everything_goes
     text = bound("young", "a.com", f"{{name: b, match: [{{uri: {{prefix: /b}}}}], {TO_WEB}}}", age=2)
     text += bound("old", "a.com", f"{{name: a, match: [{{uri: {{prefix: /a}}}}], {TO_WEB}}}", rest, age=1)
     assert names(gateway() + text) == {"a.com:80": ["a", "b", "rest"]}
+
+
+def test_hosts_that_only_case_tells_apart_are_one_host() -> None:
+    """Of two tenants, neither can make Envoy refuse the other's table."""
+    text = bound("old", "evil.test, '*.Evil.test'", age=1) + bound("young", "EVIL.test, '*.evil.test'", age=2)
+    found = gateway_table(world_of(service("web", ports="8080 http HTTP") + gateway() + text))
+    (host,) = found.values()
+    assert list(host.domains) == ["evil.test", "evil.test:*", "*.Evil.test", "*.Evil.test:80"]
+    assert [route.name for route in host.routes] == ["old", "young"]
+
+
+def test_a_host_that_redirects_is_one_with_that_of_a_virtual_service_whatever_their_case() -> None:
+    text = gateway("Evil.test", "httpsRedirect: true") + gateway("evil.test", name="other", age=1)
+    found = names(text + bound("vs", "evil.test").replace("edge/gw", "edge/other"))
+    assert found == {"Evil.test:80": ["vs"]}
+
+
+@pytest.mark.parametrize(("size", "limit"), [(4096, 0), (4097, 1024 * 1024)])
+def test_a_table_with_a_long_direct_response_allows_it(size: int, limit: int) -> None:
+    answer = f"{{directResponse: {{status: 200, body: {{string: {'x' * size}}}}}}}"
+    world = world_of(gateway() + bound("vs", "a.com", answer) + bound("other", "b.com"))
+    resource = gateway_route(world.view, target(world, router()).workload, "http.80")
+    assert resource is not None
+    table = RouteConfiguration.FromString(resource.body)
+    assert table.max_direct_response_body_size_bytes.value == limit
 
 
 def test_hosts_with_the_same_routes_share_a_virtual_host_named_after_the_longest() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from envoy.extensions.access_loggers.file.v3.file_pb2 import FileAccessLog
+from google.protobuf.struct_pb2 import Value
 
 from mesh_pilot.envoy.telemetry.access_logs import access_loggers
 from mesh_pilot.mesh.policies import TrafficSide
@@ -100,6 +101,33 @@ def test_a_format_of_ones_own_ends_in_a_newline() -> None:
     world = world_of(SERVICES, mesh="{accessLogFile: /dev/stdout, accessLogFormat: '%PROTOCOL%'}")
     file = FileAccessLog.FromString(http_chain(world).access_log[0].typed_config.value)
     assert file.log_format.text_format_source.inline_string == "%PROTOCOL%\n"
+
+
+def provider_file(log_format: str) -> FileAccessLog:
+    """The log of a provider with this format."""
+    provider = f"{{name: own, envoyFileAccessLog: {{path: /dev/stdout, logFormat: {log_format}}}}}"
+    world = world_of(SERVICES, mesh=f"{{extensionProviders: [{provider}], defaultProviders: {{accessLogging: [own]}}}}")
+    return FileAccessLog.FromString(http_chain(world).access_log[0].typed_config.value)
+
+
+def test_what_envoy_refuses_in_a_providers_format_costs_no_listener() -> None:
+    found = provider_file("{text: '%FOO%'}").log_format
+    assert found.text_format_source.inline_string.startswith("[%START_TIME%]")
+    found = provider_file("{labels: {good: '%PROTOCOL%', bad: '%FOO%', worse: {a: ['100%']}}}").log_format
+    assert dict(found.json_format.fields.items()) == {"good": Value(string_value="%PROTOCOL%")}
+
+
+def test_a_provider_without_a_file_costs_no_listener() -> None:
+    mesh = "{extensionProviders: [{name: own, envoyFileAccessLog: {}}], defaultProviders: {accessLogging: [own]}}"
+    assert not http_chain(world_of(SERVICES, mesh=mesh)).access_log
+
+
+@pytest.mark.parametrize("log_format", ["{{text: '{}'}}", "{{labels: {{a: {{b: ['{}']}}}}}}"])
+def test_commands_of_formatters_bring_their_formatters(log_format: str) -> None:
+    text = "%REQ_WITHOUT_QUERY(:path)% %METADATA(ROUTE:a)%"
+    formatters = provider_file(log_format.format(text)).log_format.formatters
+    assert [f.name for f in formatters] == ["envoy.formatter.metadata", "envoy.formatter.req_without_query"]
+    assert not provider_file(log_format.format("%DYNAMIC_METADATA(a)%")).log_format.formatters
 
 
 def test_listeners_log_what_no_chain_takes_unless_that_is_off() -> None:

@@ -23,7 +23,7 @@ from tests.support.routing import (
     target,
     virtual_service,
 )
-from tests.support.worlds import sidecar, world_of
+from tests.support.worlds import sidecar, update, world_of
 
 WEB = "web.shop.svc.cluster.local"
 
@@ -243,6 +243,21 @@ def test_a_joined_table_has_the_bytes_that_protobuf_writes() -> None:
     message = route_pb2.RouteConfiguration.FromString(found.body)
     assert message.SerializeToString(deterministic=True) == found.body
     assert len(message.virtual_hosts) == 21 and not message.validate_clusters.value
+
+
+def test_a_long_answer_of_a_delegate_raises_the_limit_of_its_tables_alone() -> None:
+    long = f"{{http: [{{directResponse: {{status: 200, body: {{string: {'x' * 5000}}}}}}}]}}"
+    root = virtual_service("root", f"{{hosts: [{WEB}], http: [{{delegate: {{name: long}}}}]}}")
+    world = world_of(service("web", ports="80 http HTTP") + service("api", ports="81 http HTTP"))
+    update(world, root + virtual_service("long", long))
+    limits = []
+    for port in ("80", "81"):
+        found = resource(world, port)
+        assert found is not None
+        message = route_pb2.RouteConfiguration.FromString(found.body)
+        assert message.SerializeToString(deterministic=True) == found.body
+        limits.append(message.max_direct_response_body_size_bytes.value)
+    assert limits == [1024 * 1024, 0]
 
 
 def test_a_table_says_which_configs_it_came_from() -> None:

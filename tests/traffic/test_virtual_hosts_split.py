@@ -45,6 +45,26 @@ def answer(status: int) -> str:
     return f"- directResponse: {{status: {status}}}"
 
 
+@pytest.mark.parametrize("node", [CLIENT, split(CLIENT)], ids=["whole", "split"])
+async def test_a_direct_response_may_become_longer_than_envoys_default(
+    node: EnvoyNode, tmp_path: Path, free_ports: Ports
+) -> None:
+    (port,) = free_ports(1)
+    async with fleet(tmp_path) as mesh:
+        app = await mesh.backend("app")
+        await mesh.apply(service("app.test", port, at(app)) + service("other.test", port, at(app)))
+        await mesh.envoy(node, delta=True)
+        for size in (10, 5_000, 100_000, 20):
+            body = f"body: {{string: {'x' * size}}}"
+            await mesh.apply(routes("app.test", f"- directResponse: {{status: 203, {body}}}"), "app.yaml")
+
+            async def answered(size: int = size) -> bool:
+                found = await mesh.get(f"http://127.0.0.1:{port}/", host="app.test")
+                return (found.status_code, len(found.text)) == (203, size)
+
+            await eventually(answered, what=f"a body of {size} bytes")
+
+
 async def test_an_edit_changes_one_virtual_host_and_nothing_else(tmp_path: Path, free_ports: Ports) -> None:
     (port,) = free_ports(1)
     hosts = [f"s{n}.test" for n in range(40)]
