@@ -279,6 +279,12 @@ def test_a_config_map_without_the_settings_is_refused() -> None:
             {"server": {"value": "a\n"}},
             "defaultConfig.proxyHeaders.server.value: has a line break",
         ),
+        (
+            "extensionProviders",
+            [{"name": "a", "envoyExtAuthzHttp": {"service": "a.b", "port": 1, "timeout": "0s"}}],
+            [{"name": "a", "envoyExtAuthzHttp": {"service": "a.b", "port": 1, "timeout": "-1s"}}],
+            "warning: extensionProviders[3].envoyExtAuthzHttp.timeout: is not between 0s and 136 years: all that",
+        ),
         ("defaultConfig.tracing", {"sampling": 100}, {"sampling": 101}, "defaultConfig.tracing.sampling: "),
         (
             "defaultConfig.tracing",

@@ -24,6 +24,10 @@ extensionProviders:
 - {name: opa, envoyExtAuthzGrpc: {service: opa.example.com, port: 9191}}
 - {name: lost, envoyExtAuthzGrpc: {service: lost.example.com, port: 9191}}
 - {name: logs, envoyFileAccessLog: {path: /dev/stdout}}
+- {name: empty, envoyExtAuthzGrpc: {service: opa.example.com, port: 9191, includeRequestBodyInCheck: {}}}
+- {name: path, envoyExtAuthzHttp: {service: opa.example.com, port: 9191, pathPrefix: check}}
+- name: header
+  envoyExtAuthzHttp: {service: opa.example.com, port: 9191, includeAdditionalHeadersInCheck: {x: "%FOO%"}}
 """
 
 
@@ -51,6 +55,16 @@ def catalog(*policies: str) -> WorldCatalog:
         ((custom("a", "nobody"),), "the mesh config has no extension provider nobody"),
         ((custom("a", "logs"),), "extension provider logs is neither envoyExtAuthzHttp nor envoyExtAuthzGrpc"),
         ((custom("a", "lost"),), "extension provider lost: no service lost.example.com with port 9191"),
+        (
+            (custom("a", "empty"),),
+            "extension provider empty: includeRequestBodyInCheck.maxRequestBytes is missing or 0",
+        ),
+        ((custom("a", "path"),), 'extension provider path: pathPrefix "check" does not start with "/"'),
+        (
+            (custom("a", "header"),),
+            "extension provider header: includeAdditionalHeadersInCheck[x] '%FOO%' is not a command that Envoy has; "
+            'write a percent sign as "%%"',
+        ),
         ((custom("a", "opa"), custom("b", "lost")), "there can be one provider for a workload, not opa, lost"),
     ],
 )

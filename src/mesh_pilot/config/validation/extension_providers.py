@@ -7,15 +7,19 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from mesh_pilot.api.google.protobuf import Struct
-from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider as Provider
-from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProviderHttpHeader as Header
+from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.config.validation.access_logs import field_reasons
 from mesh_pilot.config.validation.context import warning
 from mesh_pilot.config.validation.hosts import scoped_host_reason
 from mesh_pilot.config.validation.names import fqdn_or_ip_reason, port_reason, small_number
 from mesh_pilot.config.validation.substitution import log_format_reason
-from mesh_pilot.config.validation.values import header_value_reason
+from mesh_pilot.config.validation.values import changed_header_reason, header_value_reason
 from mesh_pilot.model.config import Problem
+
+Provider = mesh_api.MeshConfigExtensionProvider
+Header = mesh_api.MeshConfigExtensionProviderHttpHeader
+HttpProvider = mesh_api.MeshConfigExtensionProviderEnvoyExternalAuthorizationHttpProvider
+GrpcProvider = mesh_api.MeshConfigExtensionProviderEnvoyExternalAuthorizationGrpcProvider
 
 _HEADER_NAME = re.compile(r"[0-9A-Za-z!#$%&'*+.^_|~`-]{1,16384}")
 _TIMEOUT_LIMIT = timedelta(seconds=1 << 32)
@@ -71,9 +75,24 @@ def _check_provider(path: str, provider: Provider) -> Iterator[Problem]:
     for authz in (provider.envoy_ext_authz_http, provider.envoy_ext_authz_grpc):
         if authz is not None and authz.status_on_error and not _is_status(authz.status_on_error):
             yield warning(f"{path}.{name}.statusOnError", f'"{authz.status_on_error}" is not an HTTP status')
-    http = provider.envoy_ext_authz_http
-    if http is not None and http.path_prefix and not http.path_prefix.startswith("/"):
-        yield warning(f"{path}.{name}.pathPrefix", f'"{http.path_prefix}" does not start with "/"')
+        for field, reason in authorizer_reasons(authz) if authz is not None else ():
+            yield warning(f"{path}.{name}.{field}", f"{reason}: all that it should be asked about is denied")
+
+
+def authorizer_reasons(settings: HttpProvider | GrpcProvider) -> Iterator[tuple[str, str]]:
+    """(Field, reason) for each field with which Envoy refuses to ask a provider for authorization."""
+    if settings.timeout is not None and not is_call_timeout(settings.timeout):
+        yield "timeout", "is not between 0s and 136 years"
+    body = settings.include_request_body_in_check
+    if body is not None and not body.max_request_bytes:
+        yield "includeRequestBodyInCheck.maxRequestBytes", "is missing or 0"
+    if isinstance(settings, GrpcProvider):
+        return
+    if settings.path_prefix and not settings.path_prefix.startswith("/"):
+        yield "pathPrefix", f'"{settings.path_prefix}" does not start with "/"'
+    for name, value in settings.include_additional_headers_in_check.items():
+        if reason := changed_header_reason(name) or header_value_reason(value):
+            yield f"includeAdditionalHeadersInCheck[{name}]", reason
 
 
 def _check_tracers(path: str, provider: Provider) -> Iterator[Problem]:

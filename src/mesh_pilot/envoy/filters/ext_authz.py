@@ -25,6 +25,7 @@ from google.protobuf import any_pb2, duration_pb2
 
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh_api
 from mesh_pilot.api.istio.security import v1beta1 as api
+from mesh_pilot.config.validation.extension_providers import GrpcProvider, HttpProvider, authorizer_reasons
 from mesh_pilot.envoy.core.protobuf import any_of, any_of_encoded, duration, encode, prefix
 from mesh_pilot.envoy.filters.rbac.matchers import WILDCARD, metadata, text
 from mesh_pilot.envoy.filters.rbac.policies import (
@@ -47,8 +48,6 @@ from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
-HttpProvider = mesh_api.MeshConfigExtensionProviderEnvoyExternalAuthorizationHttpProvider
-GrpcProvider = mesh_api.MeshConfigExtensionProviderEnvoyExternalAuthorizationGrpcProvider
 RequestBody = mesh_api.MeshConfigExtensionProviderEnvoyExternalAuthorizationRequestBody
 
 NETWORK_EXT_AUTHZ = "envoy.filters.network.ext_authz"
@@ -190,6 +189,9 @@ def provider_config(
     settings = provider.envoy_ext_authz_http or provider.envoy_ext_authz_grpc
     if settings is None:
         return ProviderUnavailable(f"extension provider {names[0]} is neither envoyExtAuthzHttp nor envoyExtAuthzGrpc")
+    refused = next(authorizer_reasons(settings), None)
+    if refused is not None:
+        return ProviderUnavailable(f"extension provider {names[0]}: {' '.join(refused)}")
     reached = provider_cluster(view, namespace, settings.service, settings.port)
     if reached is None:
         return ProviderUnavailable(
