@@ -55,6 +55,7 @@ BAD_FORMATS = {
     "%XFCC_VALUE(x)%": "'x' is not one of by",
     "%CEL(a b)%": "is not an expression",
     "%COALESCE({})%": 'needs a JSON object with a list "operators"',
+    '%COALESCE({"operators": [{"command": "REQ", "param": "a", "max_length": true}]})%': "each of",
     '%COALESCE({"operators": ["FOO"]})%': "'%FOO%' is not a command",
 }
 """With a part of the reason."""

@@ -173,7 +173,7 @@ def _operator(operator: object) -> str:
     name, argument, length = operator, "", None
     if isinstance(operator, Mapping):
         name, argument, length = operator.get("command"), operator.get("param", ""), operator.get("max_length")
-    if not isinstance(name, str) or not isinstance(argument, str) or not isinstance(length, int | None):
+    if not isinstance(name, str) or not isinstance(argument, str) or not (length is None or type(length) is int):
         return 'each of "operators" is a command, or has "command", "param" (text) and "max_length" (number)'
     return _misuse(name, COMMANDS.get(name), argument, None if length is None else str(length))
 
