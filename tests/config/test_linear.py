@@ -67,6 +67,7 @@ REPEATED = (
 @pytest.mark.parametrize("name", READERS)
 def test_a_long_text_is_read_in_linear_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(regex, "MAX_REGEX", sys.maxsize)
+    monkeypatch.setattr(cel, "MAX_EXPRESSION", sys.maxsize)
     monkeypatch.setattr(values, "MAX_HEADER", sys.maxsize)
     monkeypatch.setattr(scalars, "MAX_DURATION_TEXT", sys.maxsize)
     monkeypatch.setattr(yaml_marked, "MAX_NUMBER", 4000)

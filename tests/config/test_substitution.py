@@ -47,6 +47,6 @@ def test_expressions_may_be_as_deep_as_envoy_takes_them() -> None:
     for head, tail, depth in (("(", ")", MAX_DEPTH), ("[", "]", MAX_DEPTH - 1), ("size(", ")", MAX_DEPTH - 1)):
         assert cel_reason(head * depth + "a" + tail * depth) == ""
         assert "deep" in cel_reason(head * (depth + 1) + "a" + tail * (depth + 1))
-    assert cel_reason("a" + " + a" * (MAX_DEPTH - 1)) == cel_reason("a" + " && a" * 10_000) == ""
+    assert cel_reason("a" + " + a" * (MAX_DEPTH - 1)) == cel_reason("a" + " && a" * 3_000) == ""
     assert "deep" in cel_reason("a" + " + a" * MAX_DEPTH)
-    assert "deep" in cel_reason("(" * 100_000)[-60:] or "characters" in cel_reason("(" * 100_001)
+    assert "allowed are 16384" in cel_reason("a" * 16_385)
