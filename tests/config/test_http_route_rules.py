@@ -289,13 +289,6 @@ POLICIES = [
     Rule("http[0].timeout", "9223372035s", "9000000h", "must be at most"),
     Rule("http[0].rewrite", {"uri": "/a"}, {"uri": "/a\n"}, "line break", "http[0].rewrite.uri"),
     Rule("http[0].rewrite", {"authority": "a"}, {"authority": "a\0"}, "zero byte", "http[0].rewrite.authority"),
-    Rule(
-        "http[0].rewrite",
-        {"uriRegexRewrite": {"match": "a", "rewrite": "\\1"}},
-        {"uriRegexRewrite": {"match": "a", "rewrite": "b\r"}},
-        "line break",
-        "http[0].rewrite.uriRegexRewrite.rewrite",
-    ),
     Rule("http[0].rewrite", {"uri": "/a"}, {}, "at least one of uri"),
     Rule(
         "http[0].rewrite",

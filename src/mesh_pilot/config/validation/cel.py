@@ -68,7 +68,7 @@ def cel_reason(expression: str) -> str:
     if len(expression) > MAX_EXPRESSION:
         return f"the expression has {len(expression)} characters, allowed are {MAX_EXPRESSION}"
     try:
-        parser = _Parser(list(_tokens(expression)))
+        parser = _Parser(_tokens(expression))
         parser.whole()
     except _CelError as error:
         return f"{_shown(expression)} is not an expression: {error}"
@@ -113,9 +113,9 @@ def _tokens(text: str) -> Iterator[_Token]:
 class _Parser:
     """A recursive descent, as deep as ``MAX_DEPTH`` allows."""
 
-    def __init__(self, tokens: list[_Token]) -> None:
+    def __init__(self, tokens: Iterator[_Token]) -> None:
         self._tokens = tokens
-        self._index = 0
+        self._next = next(tokens)
         self._nested = 0
 
     def whole(self) -> None:
@@ -123,16 +123,15 @@ class _Parser:
         if self._next.kind != "end":
             self._unexpected()
 
-    @property
-    def _next(self) -> _Token:
-        return self._tokens[self._index]
+    def _advance(self) -> None:
+        self._next = next(self._tokens)
 
     def _take(self, *signs: str) -> str:
         """The next token if it is one of these signs or words, else empty."""
         text = self._next.text
         if self._next.kind not in ("sign", "name") or text not in signs:
             return ""
-        self._index += 1
+        self._advance()
         return text
 
     def _demand(self, sign: str) -> None:
@@ -215,7 +214,7 @@ class _Parser:
         kind, name, _ = self._next
         if kind not in ("name", "quoted") or name in (*_LITERALS, "in"):
             self._unexpected()
-        self._index += 1
+        self._advance()
         if kind == "name" and self._take("("):
             qualified = f"{target.name}.{name}" if target.name else ""
             arguments = self._list(")", trailing=False)
@@ -237,12 +236,12 @@ class _Parser:
         self._take(".")
         kind, text, _ = self._next
         if kind in ("string", "integer", "float") and token.text != ".":
-            self._index += 1
+            self._advance()
             _check_literal(kind, text, negative=negative)
             return _Part(1, text=_plain(text))
         if kind != "name" or text in _RESERVED or (token.text == "." and text in _LITERALS):
             self._unexpected(", a reserved word" if text in _RESERVED else "")
-        self._index += 1
+        self._advance()
         if text in _LITERALS:
             return _Part(1)
         if self._take("("):
@@ -301,7 +300,7 @@ class _Parser:
                     break
             if self._next.kind not in ("name", "quoted"):
                 self._unexpected()
-            self._index += 1
+            self._advance()
             self._demand(":")
             depths.append(self._expression().depth)
         return _over(*depths)
