@@ -136,6 +136,7 @@ POLICIES = [
     Rule(f"{POOL}.tcp.idleTimeout", "0s", "-1s", "0s or at least"),
     Rule(f"{POOL}.tcp.tcpKeepalive.time", "7200s", "1500ms", "whole seconds"),
     Rule(f"{POOL}.tcp.tcpKeepalive.interval", "75s", "0s", "at least 1s"),
+    Rule(f"{POOL}.tcp.tcpKeepalive.time", "4294967295s", "4294967296s", "less than 2^32 seconds"),
     Rule(f"{OUTLIERS}.interval", "5s", "0s", "at least 1ms"),
     Rule(f"{OUTLIERS}.baseEjectionTime", "5s", "100us", "at least 1ms"),
     Rule(f"{OUTLIERS}.maxEjectionPercent", 100, 101, "not a percentage"),
@@ -253,6 +254,34 @@ TLS = [
         "trafficPolicy.tls.caCertificates",
     ),
     Rule("trafficPolicy.tls.mode", "SIMPLE", "simple", "allowed: DISABLE, SIMPLE"),
+    Rule(
+        "trafficPolicy.tls",
+        {"mode": "SIMPLE", "sni": "ü" * 127},
+        {"mode": "SIMPLE", "sni": "ü" * 128},
+        "has 256 bytes, allowed are 255",
+        "trafficPolicy.tls.sni",
+    ),
+    Rule(
+        "trafficPolicy.tls",
+        {"mode": "DISABLE", "sni": "a\0"},
+        {"mode": "ISTIO_MUTUAL", "sni": "a\0"},
+        "can't have a zero byte",
+        "trafficPolicy.tls.sni",
+    ),
+    Rule(
+        "trafficPolicy.tls",
+        {"mode": "SIMPLE", "credentialName": "c" * 500},
+        {"mode": "SIMPLE", "credentialName": "c" * 501},
+        "has 501 characters, allowed are 500",
+        "trafficPolicy.tls.credentialName",
+    ),
+    Rule(
+        "trafficPolicy.tls",
+        {"mode": "MUTUAL", "clientCertificate": "/c", "privateKey": "/k"},
+        {"mode": "MUTUAL", "clientCertificate": "/c", "privateKey": "/" * 501},
+        "has 501 characters, allowed are 500",
+        "trafficPolicy.tls.privateKey",
+    ),
 ]
 
 TABLE = [(base, rule) for base, rules in ((BASE, GENERAL), (POLICY, POLICIES + TLS)) for rule in rules]

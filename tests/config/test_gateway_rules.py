@@ -18,6 +18,7 @@ SECURE: dict[str, Any] = {
 EGRESS = {"hosts": ["./*"]}
 SIDECAR: dict[str, Any] = {"egress": [EGRESS]}
 INGRESS: dict[str, Any] = {"ingress": [{"port": HTTP, "defaultEndpoint": "127.0.0.1:8080"}]}
+SPKI = "NvqYIYSbgK2vCJpQhObf77vv+bQWtc5ek5RIOwPiC9A="
 FILES = {"serverCertificate": "c", "privateKey": "k"}
 PROXY = {"host": "a.b", "port": {"number": 80}}
 
@@ -38,6 +39,24 @@ GATEWAYS = [
     Rule("servers[0].port.protocol", "TCP", ABSENT, "is missing"),
     warns("servers[0].port", HTTP, {**HTTP, "targetPort": 8080}, "no effect", "servers[0].port.targetPort"),
     Rule("servers[0].bind", "127.0.0.1", "localhost", "not an IP address"),
+    Rule("servers[0].bind", "fd00::1", "fe80::1", "a link-local IPv6 address, which Envoy can't listen on"),
+    Rule("servers[0].bind", "::1", "::ffff:10.0.0.1", "an IPv4 address in IPv6 form, which Envoy can't listen on"),
+    Rule("servers[0].port.name", "p" * 500, "p" * 501, "has 501 characters, allowed are 500"),
+    *(
+        Rule(
+            "servers[0]",
+            {**SERVER, "port": {**HTTP, "number": 0}, "bind": f"unix://{good}"},
+            {**SERVER, "port": {**HTTP, "number": 0}, "bind": f"unix://{bad}"},
+            said,
+            "servers[0].bind",
+        )
+        for good, bad, said in (
+            ("/" + "x" * 106, "/" + "x" * 107, "has 108 bytes, allowed are 107"),
+            ("@" + "x" * 106, "@" + "x" * 107, "has 108 bytes, allowed are 107"),
+            ("/" + "ü" * 53, "/" + "ü" * 54, "has 109 bytes, allowed are 107"),
+            ("/a b", "/a\0b", "zero byte"),
+        )
+    ),
     Rule(
         "servers[0]",
         {**SERVER, "port": {**HTTP, "number": 0}, "bind": "unix:///run/a.sock"},
@@ -171,6 +190,40 @@ CERTIFICATES = [
         "servers[0].tls.tlsCertificates",
     ),
     Rule("servers[0].tls.minProtocolVersion", "TLSV1_2", "TLS1.2", "allowed: TLS_AUTO"),
+    Rule("servers[0].tls.credentialName", "c" * 500, "c" * 501, "has 501 characters"),
+    Rule("servers[0].tls.credentialName", "c", "c\0", "zero byte"),
+    Rule(
+        "servers[0].tls",
+        {"mode": "SIMPLE", "credentialNames": ["a"]},
+        {"mode": "SIMPLE", "credentialNames": ["c" * 501]},
+        "has 501 characters",
+        "servers[0].tls.credentialNames[0]",
+    ),
+    Rule(
+        "servers[0].tls",
+        {"mode": "SIMPLE", **FILES},
+        {"mode": "SIMPLE", "serverCertificate": "c", "privateKey": "/" * 501},
+        "has 501 characters",
+        "servers[0].tls.privateKey",
+    ),
+    *(
+        Rule(
+            "servers[0].tls",
+            {"mode": "MUTUAL", "credentialName": "c", field: good},
+            {"mode": "MUTUAL", "credentialName": "c", field: [bad]},
+            "is not the SHA-256 of",
+            f"servers[0].tls.{field}[0]",
+        )
+        for field, good, bads in (
+            ("verifyCertificateSpki", [SPKI], ("", "zz", SPKI[:-1], SPKI + "A", "!" * 44, "A" * 44, "-" + SPKI[1:])),
+            (
+                "verifyCertificateHash",
+                ["a0" * 32, "A0" * 32, ":".join(["a0"] * 32)],
+                ("", "a0", "z" * 64, "a" * 95, ":".join(["zz"] * 32), "a0" * 33),
+            ),
+        )
+        for bad in bads
+    ),
     Rule(
         "servers[0].tls",
         {"mode": "PASSTHROUGH", "minProtocolVersion": "TLSV1_2", "maxProtocolVersion": "TLSV1_3"},
@@ -204,6 +257,27 @@ EGRESSES = [
         "workloadSelector.labels[]",
     ),
     Rule("egress[0].hosts", ["*/*", "~/*"], [], "at least one host"),
+    Rule(
+        "egress[0]",
+        {**EGRESS, "port": HTTP, "bind": "fe80::1"},
+        {**EGRESS, "port": HTTP, "bind": "fe80::1", "captureMode": "NONE"},
+        "can't listen on",
+        "egress[0].bind",
+    ),
+    Rule(
+        "egress[0]",
+        {**EGRESS, "bind": "::1", "captureMode": "NONE"},
+        {**EGRESS, "bind": "::ffff:10.0.0.1", "captureMode": "NONE"},
+        "can't listen on",
+        "egress[0].bind",
+    ),
+    Rule(
+        "egress[0]",
+        {**EGRESS, "port": {**HTTP, "number": 0}, "bind": "unix:///a"},
+        {**EGRESS, "port": {**HTTP, "number": 0}, "bind": "unix:///" + "x" * 107},
+        "allowed are 107",
+        "egress[0].bind",
+    ),
     Rule("egress[0].hosts", ["*/*", "~shop/*"], ["~s_p/*"], "is not a namespace", "egress[0].hosts[0]"),
     Rule("egress[0].hosts", ["ns/a.b"], ["a.b"], "of the form namespace/host", "egress[0].hosts[0]"),
     warns("egress[0].hosts", ["ns/*.b"], ["ns/a"], "is a short name", "egress[0].hosts[0]"),
@@ -305,6 +379,15 @@ INGRESSES = [
     Rule("ingress[0].bind", "10.0.0.1", "unix:///a", "not an IP address"),
     Rule("ingress[0].defaultEndpoint", "unix:///a", "10.0.0.1:80", "not of the form"),
     Rule("ingress[0].defaultEndpoint", ":80", "127.0.0.1", "not of the form"),
+    Rule("ingress[0].defaultEndpoint", "unix:///" + "x" * 106, "unix:///" + "x" * 107, "allowed are 107"),
+    Rule("ingress[0].defaultEndpoint", "unix://@a", "unix://@a\0", "zero byte"),
+    Rule(
+        "ingress[0]",
+        {"port": HTTP, "bind": "fe80::1"},
+        {"port": HTTP, "bind": "fe80::1", "captureMode": "NONE"},
+        "can't listen on",
+        "ingress[0].bind",
+    ),
     Rule("ingress[0].defaultEndpoint", "[::1]:80", "127.0.0.1:0", "not a port"),
     Rule(
         "ingress",

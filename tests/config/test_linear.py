@@ -55,6 +55,9 @@ READERS: dict[str, Callable[[str], object]] = {
     "label value": names.label_value_reason.__wrapped__,
     "subnet": names.subnet_reason,
     "host and port": names.address_and_port_reason,
+    "Unix socket": names.unix_path_reason,
+    "bound address": names.bound_ip_reason,
+    "name": names.name_part_reason,
 }
 HEADS = ("", "%(", "%REQ(", "'", "[", "1", "0x")
 REPEATED = (

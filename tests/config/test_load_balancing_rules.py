@@ -23,6 +23,29 @@ BALANCING = [
         "trafficPolicy.loadBalancer.consistentHash",
     ),
     Rule(HASH, {"httpHeaderName": "x"}, {}, "needs one of httpHeaderName"),
+    Rule(HASH, {"httpHeaderName": "a b"}, {"httpHeaderName": "a\rb"}, "no header can have", f"{HASH}.httpHeaderName"),
+    Rule(
+        HASH,
+        {"httpCookie": {"name": "c", "ttl": "9223372035s"}},
+        {"httpCookie": {"name": "c", "ttl": "9223372036s"}},
+        "at most 9223372035s",
+        f"{HASH}.httpCookie.ttl",
+    ),
+    *(
+        Rule(
+            HASH,
+            {"httpCookie": {"name": "c", "attributes": [{"name": "a", "value": "b"}]}},
+            {"httpCookie": {"name": "c", "attributes": [{"name": "a", "value": "b", field: bad}]}},
+            said,
+            f"{HASH}.httpCookie.attributes[0].{field}",
+        )
+        for field in ("name", "value")
+        for bad, said in (
+            ("a\nb", "no header can have"),
+            ("a\0", "no header can have"),
+            ("ü" * 8193, "has 16386 bytes"),
+        )
+    ),
     Rule(HASH, {"httpQueryParameterName": "q"}, {"httpHeaderName": ""}, "must not be empty", f"{HASH}.httpHeaderName"),
     Rule(
         HASH,

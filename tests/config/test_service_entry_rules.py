@@ -38,6 +38,8 @@ STATICS = [
     Rule("ports[0].targetPort", 8080, 99999, "not a port"),
     Rule("endpoints[0].address", "10.0.0.1", "a.shop.com", "host names need resolution DNS"),
     Rule("endpoints[0].address", "fd00::1", "a b", "not a host name or an IP address"),
+    Rule("endpoints[0].address", "unix:///" + "x" * 106, "unix:///" + "x" * 107, "has 108 bytes, allowed are 107"),
+    Rule("endpoints[0].address", "unix://@a", "unix://@\0", "zero byte"),
     Rule("endpoints[0]", {"network": "other"}, {}, "is missing", "endpoints[0].address"),
     Rule("endpoints[0].address", "unix:///run/a.sock", "unix://a.sock", "not an absolute path"),
     Rule("endpoints[0].address", "unix://@abstract", "unix://", "must not be empty"),

@@ -33,6 +33,9 @@ from mesh_pilot.config.validation.tls import check_client_tls
 from mesh_pilot.config.validation.values import duration_or_zero_reason, duration_reason, percent_reason
 from mesh_pilot.model.config import Problem
 
+MAX_KEEPALIVE = timedelta(seconds=2**32 - 1)
+"""Envoy counts the seconds of TCP keepalive in 32 bits."""
+
 
 def validate(spec: DestinationRule, context: Context) -> Iterator[Problem]:
     """Everything that is wrong with a DestinationRule."""
@@ -179,6 +182,8 @@ def _check_tcp_pool(path: str, tcp: ConnectionPoolSettingsTcpSettings) -> Iterat
                 yield error(f"{path}.tcpKeepalive.{name}", "must be in whole seconds")
             elif value is not None and value <= timedelta(0):
                 yield error(f"{path}.tcpKeepalive.{name}", "must be at least 1s")
+            elif value is not None and value > MAX_KEEPALIVE:
+                yield error(f"{path}.tcpKeepalive.{name}", "must be less than 2^32 seconds")
 
 
 def _check_tunnel(path: str, tunnel: TrafficPolicyTunnelSettings | None) -> Iterator[Problem]:

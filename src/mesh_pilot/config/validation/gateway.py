@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from mesh_pilot.api.istio.networking.v1alpha3 import Gateway, Server, ServerTlsSettings
 from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.hosts import check_bind, scoped_host_reason
-from mesh_pilot.config.validation.names import check_labels, dns_label_reason
+from mesh_pilot.config.validation.names import check_labels, dns_label_reason, name_part_reason
 from mesh_pilot.config.validation.tls import PASSING, check_server_tls
 from mesh_pilot.config.validation.values import protocol_reason
 from mesh_pilot.model.config import Problem
@@ -40,9 +40,8 @@ def _check_server(path: str, server: Server) -> Iterator[Problem]:
     if server.port is None:
         yield error(f"{path}.port", "is missing")
         return
-    yield from check_bind(path, server.port.number, server.bind)
-    if not server.port.name:
-        yield error(f"{path}.port.name", "is missing")
+    yield from check_bind(path, server.port.number, server.bind, bound=True)
+    yield from check(f"{path}.port.name", name_part_reason(server.port.name) if server.port.name else "is missing")
     reason = protocol_reason(server.port.protocol, empty=False)
     yield from check(f"{path}.port.protocol", reason)
     if not reason:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from mesh_pilot.config.validation.context import check
 from mesh_pilot.config.validation.names import (
+    bound_ip_reason,
     ip_reason,
     is_dns_label,
     is_ip,
@@ -43,13 +44,13 @@ def _host_reason(host: str, gateway: bool) -> str:
     return wildcard_host_reason(host)
 
 
-def check_bind(path: str, number: int, bind: str) -> Iterator[Problem]:
-    """Port and address of a listener; `path` is that of the listener."""
+def check_bind(path: str, number: int, bind: str, *, bound: bool) -> Iterator[Problem]:
+    """Port and address of a listener; `path` is that of the listener. `bound`: a proxy listens there in any case."""
     if bind.startswith(UNIX_PREFIX):
         yield from check(f"{path}.bind", unix_path_reason(bind.removeprefix(UNIX_PREFIX)))
         if number:
             yield Problem(f"{path}.port.number", "must be 0 or absent where bind is a Unix socket")
         return
     if bind:
-        yield from check(f"{path}.bind", ip_reason(bind))
+        yield from check(f"{path}.bind", bound_ip_reason(bind) if bound else ip_reason(bind))
     yield from check(f"{path}.port.number", port_reason(number))

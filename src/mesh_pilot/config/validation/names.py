@@ -17,6 +17,12 @@ from mesh_pilot.model.config import Problem
 MAX_DIGITS = 20
 """Of a port or status that is written as text."""
 
+MAX_UNIX_PATH = 107
+"""Bytes of a Unix socket's path, with the `@` of an abstract one: what a socket address has room for."""
+
+MAX_NAME_PART = 500
+"""Characters of a text of which a resource's name is made: a request for a name of over 1024 ends a proxy's stream."""
+
 _LABEL = re.compile(r"[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9])?")
 _WILDCARD_LABEL = re.compile(r"\*|(?:\*-?)?[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9])?")
 _LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?")
@@ -109,11 +115,33 @@ def unix_path_reason(path: str) -> str:
     """For what follows `unix://`: an absolute path to a file, or `@` and an abstract name."""
     if not path:
         return "the path of a Unix socket must not be empty"
+    if (size := len(path.encode())) > MAX_UNIX_PATH:
+        return f"the path of a Unix socket has {size} bytes, allowed are {MAX_UNIX_PATH}"
+    if "\0" in path:
+        return "the path of a Unix socket can't have a zero byte"
     if path.startswith("@"):
         return ""
     if not posixpath.isabs(path) or path.endswith("/"):
         return f'"{path}" is not an absolute path to a file'
     return ""
+
+
+def bound_ip_reason(text: str) -> str:
+    """For an IP address that a proxy itself listens on."""
+    if reason := ip_reason(text):
+        return reason
+    address = ipaddress.ip_address(text)
+    if isinstance(address, ipaddress.IPv4Address) or not (address.is_link_local or address.ipv4_mapped):
+        return ""
+    kind = "a link-local IPv6 address" if address.is_link_local else "an IPv4 address in IPv6 form"
+    return f'"{text}" is {kind}, which Envoy can\'t listen on'
+
+
+def name_part_reason(text: str) -> str:
+    """For a text of which the name of a resource is made."""
+    if len(text) > MAX_NAME_PART:
+        return f"has {len(text)} characters, allowed are {MAX_NAME_PART}"
+    return "can't have a zero byte" if "\0" in text else ""
 
 
 def port_reason(number: int) -> str:

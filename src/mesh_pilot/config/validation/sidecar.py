@@ -20,6 +20,7 @@ from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.destination_rule import check_connection_pool
 from mesh_pilot.config.validation.hosts import check_bind, scoped_host_reason
 from mesh_pilot.config.validation.names import (
+    bound_ip_reason,
     fqdn_reason,
     ip_reason,
     is_dns_label,
@@ -69,7 +70,8 @@ def _check_ingress_listener(path: str, listener: IstioIngressListener, port: Sid
     yield from check(f"{path}.port.number", port_reason(port.number))
     yield from check(f"{path}.port.protocol", protocol_reason(port.protocol, empty=True))
     if listener.bind:
-        yield from check(f"{path}.bind", ip_reason(listener.bind))
+        bound = listener.capture_mode == CaptureMode.NONE
+        yield from check(f"{path}.bind", bound_ip_reason(listener.bind) if bound else ip_reason(listener.bind))
     if listener.default_endpoint:
         yield from check(f"{path}.defaultEndpoint", _default_endpoint_reason(listener.default_endpoint))
     yield from check_connection_pool(f"{path}.connectionPool", listener.connection_pool)
@@ -138,14 +140,16 @@ def _check_egress_host(path: str, host: str) -> Iterator[Problem]:
 def _check_egress_listener(path: str, listener: IstioEgressListener) -> Iterator[Problem]:
     if listener.port is not None:
         yield from check(f"{path}.port.protocol", protocol_reason(listener.port.protocol, empty=True))
-        yield from check_bind(path, listener.port.number, listener.bind)
+        bound = listener.capture_mode == CaptureMode.NONE
+        yield from check_bind(path, listener.port.number, listener.bind, bound=bound)
         if listener.bind.startswith(UNIX_PREFIX) and listener.capture_mode == CaptureMode.IPTABLES:
             yield error(f"{path}.captureMode", "must be DEFAULT or NONE where bind is a Unix socket")
     elif listener.bind:
         if listener.bind.startswith(UNIX_PREFIX):
             yield error(f"{path}.port", "is missing: a Unix socket needs a port with a protocol")
         else:
-            yield from check(f"{path}.bind", ip_reason(listener.bind))
+            bound = listener.capture_mode == CaptureMode.NONE
+            yield from check(f"{path}.bind", bound_ip_reason(listener.bind) if bound else ip_reason(listener.bind))
             if listener.capture_mode == CaptureMode.IPTABLES:
                 yield error(f"{path}.bind", "can't be set without a port where captureMode is IPTABLES")
     if not listener.hosts:

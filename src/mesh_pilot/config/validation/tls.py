@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import base64
+import binascii
+import re
+from collections.abc import Iterator, Mapping
 
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ServerTlsSettings
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettingsTlSmode as ClientMode
 from mesh_pilot.api.istio.networking.v1alpha3 import ServerTlsSettingsTlSmode as ServerMode
-from mesh_pilot.config.validation.context import error, warning
+from mesh_pilot.config.validation.context import check, error, warning
+from mesh_pilot.config.validation.names import name_part_reason
 from mesh_pilot.model.config import Problem
 
 CIPHERS = (
@@ -37,6 +41,14 @@ CIPHERS = (
 MAX_CREDENTIALS = 2
 """Certificates that Envoy can choose from: one RSA and one ECDSA."""
 
+MAX_SNI = 255
+"""Bytes of a server name."""
+
+_SHA256_HEX = re.compile(r"[0-9A-Fa-f]{64}")
+
+VERIFYING = (ServerMode.MUTUAL, ServerMode.OPTIONAL_MUTUAL, ServerMode.ISTIO_MUTUAL)
+"""Modes that ask for the client's certificate."""
+
 PASSING = (ServerMode.PASSTHROUGH, ServerMode.AUTO_PASSTHROUGH)
 
 
@@ -54,6 +66,10 @@ def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
     }
     named = {"credentialName": tls.credential_name, "credentialNames": tls.credential_names}
     lists: dict[str, object] = {"tlsCertificates": tls.tls_certificates}
+    if tls.mode not in PASSING:
+        yield from _check_names(path, {**files, "credentialName": tls.credential_name, "caCrl": tls.ca_crl})
+        yield from _check_names(path, {f"credentialNames[{i}]": name for i, name in enumerate(tls.credential_names)})
+        yield from _check_names(path, {"caCertCredentialName": tls.ca_cert_credential_name})
     if tls.mode == ServerMode.ISTIO_MUTUAL:
         for name, value in {**files, **named, **lists}.items():
             if value:
@@ -64,6 +80,28 @@ def check_server_tls(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
                 yield warning(f"{path}.{name}", f"has no effect in mode {tls.mode.name}, which does not terminate TLS")
     else:
         yield from _check_certificates(path, tls)
+    if tls.mode in VERIFYING:
+        yield from _check_pins(path, tls)
+
+
+def _check_pins(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
+    """The hashes that a client's certificate is compared with."""
+    for index, pin in enumerate(tls.verify_certificate_spki):
+        if not _is_spki(pin):
+            reason = "is not the SHA-256 of a public key in base64: 44 characters, as openssl dgst -binary | base64"
+            yield error(f"{path}.verifyCertificateSpki[{index}]", reason)
+    for index, pin in enumerate(tls.verify_certificate_hash):
+        # With colons between the bytes, as openssl prints it, or without any.
+        if len(pin) not in (64, 95) or not _SHA256_HEX.fullmatch(pin.replace(":", "")):
+            reason = "is not the SHA-256 of a certificate in hexadecimal: 64 digits, or 32 pairs with colons between"
+            yield error(f"{path}.verifyCertificateHash[{index}]", reason)
+
+
+def _is_spki(text: str) -> bool:
+    try:
+        return len(text) == 44 and len(base64.b64decode(text, validate=True)) == 32
+    except (binascii.Error, ValueError):
+        return False
 
 
 def _check_sources(path: str, tls: ServerTlsSettings) -> Iterator[Problem]:
@@ -124,8 +162,13 @@ def _check_certificate_list(path: str, tls: ServerTlsSettings) -> Iterator[Probl
             ("serverCertificate", certificate.server_certificate),
             ("privateKey", certificate.private_key),
         ):
-            if not value:
-                yield error(f"{here}.{name}", "is missing")
+            yield from check(f"{here}.{name}", name_part_reason(value) if value else "is missing")
+
+
+def _check_names(path: str, named: Mapping[str, str]) -> Iterator[Problem]:
+    """Paths of files and names of credentials, by field: secrets are named after them."""
+    for name, value in named.items():
+        yield from check(f"{path}.{name}", name_part_reason(value))
 
 
 def check_client_tls(path: str, tls: ClientTlsSettings | None) -> Iterator[Problem]:
@@ -140,6 +183,9 @@ def check_client_tls(path: str, tls: ClientTlsSettings | None) -> Iterator[Probl
     }
     if tls.insecure_skip_verify:
         yield from _check_unverified(path, tls)
+    if tls.mode != ClientMode.DISABLE:
+        yield from check(f"{path}.sni", _sni_reason(tls.sni))
+        yield from _check_names(path, {**files, "credentialName": tls.credential_name})
     if tls.mode in (ClientMode.SIMPLE, ClientMode.MUTUAL) and tls.credential_name:
         for name, value in files.items():
             if value:
@@ -153,6 +199,12 @@ def check_client_tls(path: str, tls: ClientTlsSettings | None) -> Iterator[Probl
         for name, value in {**files, "credentialName": tls.credential_name}.items():
             if value:
                 yield warning(f"{path}.{name}", f"has no effect in mode {tls.mode.name}")
+
+
+def _sni_reason(name: str) -> str:
+    if (size := len(name.encode())) > MAX_SNI:
+        return f"has {size} bytes, allowed are {MAX_SNI}"
+    return "can't have a zero byte" if "\0" in name else ""
 
 
 def _check_unverified(path: str, tls: ClientTlsSettings) -> Iterator[Problem]:
