@@ -263,3 +263,27 @@ def test_a_name_that_no_host_can_have_is_refused() -> None:
 def test_nonsense_costs_no_more_than_itself() -> None:
     assert read_instance(None).port == 0
     assert read_instance({"Node": [], "Service": {"Tags": "x", "Meta": 3, "Port": "80"}, "Checks": {}}).address == ""
+
+
+def test_an_instance_at_no_address_that_can_be_reached_is_left_out_and_told() -> None:
+    bad = ("300.1.1.1", "010.0.0.1", "fe80::1%eth0", "a b", "10.0.0.1/8", "ü", "a" * 256)
+    for address in bad:
+        reading = read(entry(), entry("web-2", address=address))
+        assert reading.service is not None and reading.service.resolution is Resolution.CLIENT_SIDE
+        assert reading.endpoints is not None and len(reading.endpoints.endpoints) == 1
+        said = f"instance 'web-2' is left out: its address {address[:255]!r} is no IP address and no host name"
+        assert reasons(reading) == [f"Address: {said}"]
+    assert len(endpoints(entry(), entry("web-2", address="my_host.test."), entry("web-3", address="2001:db8::1"))) == 3
+
+
+def test_a_virtual_address_that_is_none_is_told_and_ignored() -> None:
+    tagged = {"virtual": {"Address": "240.0.0", "Port": 80}}
+    reading = read(entry(TaggedAddresses=tagged))
+    assert reading.service is not None and reading.service.addresses == ()
+    assert reasons(reading) == ["TaggedAddresses.virtual: '240.0.0' is no IP address; it is ignored"]
+
+
+def test_a_name_too_long_for_a_host_is_refused() -> None:
+    reading = read(entry(), name="a" * 250)
+    assert reading.service is None
+    assert "has 265 characters, allowed are 255" in reasons(reading)[0]

@@ -115,3 +115,53 @@ def test_a_service_without_a_namespace_is_invalid() -> None:
     decode = partial(decode_item, COLLECTIONS[K8S_SERVICES], resource, translator().origin(K8S_SERVICES, "web"))
     with pytest.raises(ConfigError, match="'web' is not namespace/name"):
         decode()
+
+
+@pytest.mark.parametrize(
+    ("body", "problems"),
+    [
+        (core.ServiceSpec(cluster_ip="10.0.0.300"), ['spec.clusterIP: "10.0.0.300" is not an IP address']),
+        (core.ServiceSpec(cluster_ips=["::1", "a"]), ['spec.clusterIPs[1]: "a" is not an IP address']),
+        (
+            core.ServiceSpec(ports=[core.ServicePort(port=0), core.ServicePort(port=70000)]),
+            [
+                "spec.ports[0].port: 0 is not a port, allowed are 1 to 65535",
+                "spec.ports[1].port: 70000 is not a port, allowed are 1 to 65535",
+            ],
+        ),
+        (
+            core.ServiceSpec(type="ExternalName", external_name="a b"),
+            ['spec.externalName: "a b" is not a host name or an IP address'],
+        ),
+        (
+            core.Endpoints(
+                subsets=[
+                    core.EndpointSubset(
+                        addresses=[core.EndpointAddress(ip="10.0.0.1"), core.EndpointAddress(ip="fe80::1%eth0")],
+                        not_ready_addresses=[core.EndpointAddress(ip="x")],
+                        ports=[core.EndpointPort(port=70000)],
+                    )
+                ]
+            ),
+            [
+                'subsets[0].addresses[1].ip: "fe80::1%eth0" is not an IP address',
+                'subsets[0].notReadyAddresses[0].ip: "x" is not an IP address',
+                "subsets[0].ports[0].port: 70000 is not a port, allowed are 1 to 65535",
+            ],
+        ),
+    ],
+)
+def test_a_kubernetes_object_that_no_proxy_could_be_sent_is_refused_with_its_fields(
+    body: core.ServiceSpec | core.Endpoints, problems: list[str]
+) -> None:
+    collection = K8S_SERVICES if isinstance(body, core.ServiceSpec) else K8S_ENDPOINTS
+    resource = McpResource("shop/web", "", COLLECTIONS[collection].type_url, bytes(body))
+    with pytest.raises(ConfigError) as refused:
+        decode_item(COLLECTIONS[collection], resource, translator().origin(collection, "shop/web"))
+    assert [str(problem) for problem in refused.value.problems] == problems
+
+
+def test_a_kubernetes_service_whose_host_name_is_none_is_refused() -> None:
+    resource = McpResource("shop/a_b", "", COLLECTIONS[K8S_SERVICES].type_url, bytes(service_spec()))
+    with pytest.raises(ConfigError, match=r'metadata\.name: .* the part "a_b" is not a DNS label'):
+        decode_item(COLLECTIONS[K8S_SERVICES], resource, translator().origin(K8S_SERVICES, "shop/a_b"))

@@ -103,13 +103,18 @@ def read_object(body: KubernetesBody, metadata: Metadata, domain: str) -> Kubern
             assert_never(body)
 
 
+def service_host(name: str, namespace: str, domain: str) -> str:
+    """``reviews.shop.svc.cluster.local``."""
+    return f"{name}.{namespace}.svc.{domain}"
+
+
 def _service(spec: core.ServiceSpec, metadata: Metadata, domain: str) -> ServiceObject:
     namespace = metadata.namespace
     external = spec.external_name if spec.type == "ExternalName" else ""
     headless = spec.cluster_ip == HEADLESS_CLUSTER_IP
     scopes = (scope.strip() for scope in metadata.annotations.get(EXPORT_TO_ANNOTATION, "").split(","))
     service = Service(
-        host=f"{metadata.name}.{namespace}.svc.{domain}",
+        host=service_host(metadata.name, namespace, domain),
         namespace=namespace,
         ports=tuple(_port(port) for port in spec.ports if port.protocol != "SCTP"),
         addresses=() if headless or external else tuple(filter(None, spec.cluster_ips or [spec.cluster_ip])),

@@ -8,10 +8,24 @@ UNIX_PREFIX = "unix://"
 """Begins the address of a Unix domain socket: ``unix:///path``, or ``unix://@name`` for an abstract one."""
 
 
+def plain_address(text: str) -> str:
+    """An IP address or CIDR block as it is usually written; any other text as it is.
+
+    ``2001:db8:0::1`` is ``2001:db8::1``. Host bits are cleared, and a block of one address is that address.
+    """
+    if ":" not in text and "/" not in text:
+        return text
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return text
+    return str(network.network_address) if network.num_addresses == 1 else str(network)
+
+
 def is_ip(text: str) -> bool:
-    """True if a text is an IPv4 or IPv6 address; IPv6 zones (``fe80::1%eth0``) are allowed."""
+    """True if a text is an IPv4 or IPv6 address; one with an IPv6 zone (``fe80::1%eth0``) is none to Envoy."""
     try:
         ipaddress.ip_address(text)
     except ValueError:
         return False
-    return True
+    return "%" not in text

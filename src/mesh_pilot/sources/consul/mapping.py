@@ -14,7 +14,7 @@ import attrs
 
 from mesh_pilot.model.config import Problem
 from mesh_pilot.model.events import Endpoints
-from mesh_pilot.model.net import is_ip
+from mesh_pilot.model.net import is_ip, plain_address
 from mesh_pilot.model.service import (
     MESH_TLS_MODE,
     Endpoint,
@@ -52,6 +52,8 @@ RESERVED = frozenset(
 _RESERVED_PREFIXES = ("protocol_", "port_", "service_port_")
 _NAME = re.compile(r"[A-Za-z0-9_]([-A-Za-z0-9_.]*[A-Za-z0-9_])?")
 _PORT_DIGITS = 5
+MAX_HOST = 255
+"""Characters of a host name."""
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -110,13 +112,17 @@ def read_service(name: str, instances: Iterable[ConsulInstance], settings: Consu
         return MappedService(problems=(*problems, Problem("Port", reason)))
     namespace = _namespace(members, settings, problems)
     key = ServiceKey(_host(name, members, settings), namespace)
-    endpoints = tuple(e for i in members for e in _endpoints(name, i, ports, namespace, settings))
+    if len(key.host) > MAX_HOST:
+        reason = f"the host name {key.host[:40]!r}... has {len(key.host)} characters, allowed are {MAX_HOST}"
+        return MappedService(problems=(*problems, Problem("Service", reason)))
+    reachable = [i for i in members if not _has_odd_address(i, settings, problems)]
+    endpoints = tuple(e for i in reachable for e in _endpoints(name, i, ports, namespace, settings))
     is_external = all(_is_external(i) for i in members)
     service = Service(
         host=key.host,
         namespace=namespace,
         ports=tuple(Port(p.number, p.name, p.protocol) for p in ports),
-        addresses=tuple(sorted({i.tagged["virtual"][0] for i in members if "virtual" in i.tagged})),
+        addresses=_virtual_addresses(members, problems),
         resolution=Resolution.CLIENT_SIDE if all(is_ip(e.address) for e in endpoints) else Resolution.DNS,
         external=is_external,
         registry="Consul",
@@ -230,6 +236,33 @@ def _number_said(members: Sequence[ConsulInstance], key: str, problems: list[Pro
 
 def _port_number(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) <= _PORT_DIGITS and 0 < int(text) <= 65535 else 0
+
+
+# -- addresses
+
+
+def _virtual_addresses(members: Sequence[ConsulInstance], problems: list[Problem]) -> tuple[str, ...]:
+    found = {i.tagged["virtual"][0] for i in members if "virtual" in i.tagged}
+    for address in sorted(a for a in found if not is_ip(a)):
+        problems.append(Problem("TaggedAddresses.virtual", f"{address!r} is no IP address; it is ignored"))
+    return tuple(sorted({plain_address(a) for a in found if is_ip(a)}))
+
+
+def _has_odd_address(instance: ConsulInstance, settings: ConsulSettings, problems: list[Problem]) -> bool:
+    """True if the address is neither an IP address nor a host name, which is then a problem. Empty ones are none."""
+    address, _ = instance.reached_at(settings.address_tag)
+    if not address or is_ip(address) or _is_host_name(address):
+        return False
+    reason = (
+        f"instance {instance.id!r} is left out: its address {address[:MAX_HOST]!r} is no IP address and no host name"
+    )
+    problems.append(Problem("Address", reason))
+    return True
+
+
+def _is_host_name(text: str) -> bool:
+    name = text.removesuffix(".")
+    return len(text) <= MAX_HOST and is_name(name) and not name.rpartition(".")[2].isdecimal()
 
 
 # -- endpoints

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 
 import betterproto2
 
@@ -13,8 +14,10 @@ from mesh_pilot.config.decode_proto import parse_message
 from mesh_pilot.config.descriptors import descriptor_of
 from mesh_pilot.config.encode_json import to_json
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
+from mesh_pilot.config.problems import Problems, TooManyErrorsError, as_reported
 from mesh_pilot.kubernetes.objects import KubernetesObject, read_object
 from mesh_pilot.kubernetes.services import KubernetesServices
+from mesh_pilot.kubernetes.validation import check_object
 from mesh_pilot.mcp.collections import MESH_CONFIG, SYNTHETIC_SUFFIX, McpCollection, is_same_message
 from mesh_pilot.mcp.identity import DEFAULT_IDENTITY, PlaneIdentity, planes_passed
 from mesh_pilot.mcp.messages import McpResource
@@ -61,10 +64,15 @@ def _kubernetes_object(
         body = parse_message(collection.message, resource.body, "", [])
         if isinstance(body, core.ServiceSpec) and not (metadata.namespace and metadata.name):
             raise ValueError(f"{resource.name!r} is not namespace/name")
-        return read_object(body, metadata, domain)  # type: ignore[arg-type]  # its message is a KubernetesBody
     except ValueError as error:
         reason = f"is no {collection.message_name} that can be read: {error}"
         raise ConfigError(origin, None, (Problem("", reason),)) from None
+    problems = Problems()
+    with suppress(TooManyErrorsError):
+        problems.take(check_object(body, metadata.name, metadata.namespace, domain))  # type: ignore[arg-type]
+    if problems:
+        raise ConfigError(origin, None, as_reported(problems, lambda _: 0))
+    return read_object(body, metadata, domain)  # type: ignore[arg-type]  # its message is a KubernetesBody
 
 
 def _mesh_item(collection: McpCollection, resource: McpResource, origin: Origin, root_namespace: str) -> Item:
