@@ -12,7 +12,7 @@ from google.protobuf.json_format import MessageToDict
 from mesh_pilot.incremental import Watch
 from mesh_pilot.world import World
 from tests.support.plans import outbound_clusters
-from tests.support.upstreams import http_options, outbound, target
+from tests.support.upstreams import http_options, outbound, target, tls
 from tests.support.worlds import sidecar, update, world_of
 
 UNLIMITED = 4294967295
@@ -421,3 +421,30 @@ def test_clusters_may_be_counted_under_names_of_their_own() -> None:
     mesh = 'outboundClusterStatName: "%SERVICE_FQDN%_%SERVICE_PORT_NAME%_%SERVICE_PORT%_%TARGET_PORT%_%SUBSET_NAME%"'
     world = world_of(entry() + rule(subsets="[{name: v1}]"), mesh=mesh)
     assert only(world, f"outbound|80|v1|{STORE}").alt_stat_name == f"{STORE}_http_80_80_v1"
+
+
+@pytest.mark.parametrize(
+    ("protocol", "policy"),
+    [
+        ("GRPC", "{tls: {mode: DISABLE}}"),
+        ("HTTP", "{connectionPool: {http: {idleTimeout: 3s}}}"),
+        ("HTTP", "{connectionPool: {http: {useClientProtocol: true}}}"),
+        ("HTTP", "{outlierDetection: {outlierDetectionHttpErrorCodes: [500]}}"),
+    ],
+)
+def test_a_cluster_of_any_host_verifies_the_requested_one_whatever_options_it_has(protocol: str, policy: str) -> None:
+    ports = f"[{{number: 80, name: web, protocol: {protocol}}}]"
+    text = entry(host="*.example.com", resolution="DYNAMIC_DNS", ports=ports, endpoints="")
+    options = http_options(only(world_of(text + rule(policy, host="*.example.com")), "outbound|80||*.example.com"))
+    said = options.upstream_http_protocol_options
+    assert said.auto_sni and said.auto_san_validation
+
+
+def test_a_host_too_long_for_a_server_name_has_none() -> None:
+    host = ".".join(["a" * 60] * 3 + ["b" * 56])
+    world = world_of(entry(host=host) + rule("{tls: {mode: ISTIO_MUTUAL}}", "[{name: v1}]", host))
+    assert len(tls(only(world, f"outbound|80||{host}")).sni) == len(host) + len("outbound_.80_._.") == 255
+    assert tls(only(world, f"outbound|80|v1|{host}")).sni == ""
+    without_rule = world_of(entry(host=f"c{host}"))
+    match = only(without_rule, f"outbound|80||c{host}").transport_socket_matches[0]
+    assert b"outbound_" not in match.transport_socket.typed_config.value

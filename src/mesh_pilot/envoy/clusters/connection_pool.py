@@ -97,6 +97,20 @@ def apply_proxy_settings(view: View, cluster: cluster_pb2.Cluster, node_config: 
     by_name[HTTP_OPTIONS].CopyFrom(any_of(options))
 
 
+def verify_requested_host(cluster: cluster_pb2.Cluster) -> None:
+    """Make TLS ask for the host of each request, and verify it, in a cluster that resolves that host.
+
+    Envoy does so by default, but refuses such a cluster if there are HTTP options that do not say it.
+    """
+    if HTTP_OPTIONS not in cluster.typed_extension_protocol_options:
+        return
+    packed = cluster.typed_extension_protocol_options[HTTP_OPTIONS]
+    options = http_protocol_options_pb2.HttpProtocolOptions.FromString(packed.value)
+    options.upstream_http_protocol_options.auto_sni = True
+    options.upstream_http_protocol_options.auto_san_validation = True
+    packed.CopyFrom(any_of(options))
+
+
 def http2_options(http: Http | None = None) -> protocol_pb2.Http2ProtocolOptions:
     """HTTP/2 options towards an upstream."""
     streams = http.max_concurrent_streams if http and http.max_concurrent_streams > 0 else MAX_STREAMS

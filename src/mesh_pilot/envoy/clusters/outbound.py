@@ -14,6 +14,7 @@ import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
+from mesh_pilot.config.validation.tls import MAX_SNI
 from mesh_pilot.envoy.clusters.connection_pool import UpstreamHttp, apply_connection_pool
 from mesh_pilot.envoy.clusters.dns import DnsClient, apply_dns
 from mesh_pilot.envoy.clusters.template import (
@@ -178,9 +179,10 @@ def _template(
 
 
 def _variables(view: View, upstream: Upstream, service: Service, port: Port, defaults: ClusterDefaults) -> ClusterVars:
+    sni = outbound_sni(service.host, port.number, upstream.subset)
     return ClusterVars(
         name=upstream.name,
         stat_name=outbound_stat_name(defaults.outbound_stat_name, service, port, upstream.subset),
-        sni=outbound_sni(service.host, port.number, upstream.subset),
+        sni=sni if len(sni) <= MAX_SNI else "",
         identities=() if upstream.by_sni else accepted_identities(view, service.key, port.name),
     )

@@ -16,6 +16,7 @@ from mesh_pilot.envoy.clusters.connection_pool import (
     apply_connection_pool,
     apply_proxy_settings,
     outbound_http,
+    verify_requested_host,
 )
 from mesh_pilot.envoy.clusters.dns import apply_dynamic_dns
 from mesh_pilot.envoy.clusters.load_balancing import apply_load_balancing, apply_outlier_detection
@@ -77,6 +78,7 @@ class ClusterVars:
     stat_name: str
     """Empty: its name."""
     sni: str
+    """Empty: none."""
     identities: tuple[str, ...]
 
 
@@ -96,7 +98,7 @@ def placeholder_values(variables: ClusterVars) -> Mapping[str, Sequence[bytes]]:
     return {
         "name": (variables.name.encode(),),
         "stat_name": (variables.stat_name.encode(),) if variables.stat_name else (),
-        "sni": (variables.sni.encode(),),
+        "sni": (variables.sni.encode(),) if variables.sni else (),
         "identity": [encode(matcher) for matcher in san_matchers(variables.identities)],
     }
 
@@ -116,6 +118,8 @@ def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -
             _apply_eds(message)
     apply_connection_pool(message, policy, defaults, upstream_http)
     apply_proxy_settings(view, message, common.client.settings)
+    if common.discovery is Discovery.DYNAMIC_DNS:
+        verify_requested_host(message)
     apply_outlier_detection(message, policy.outlier_detection)
     apply_load_balancing(message, policy.load_balancer, defaults)
     if not common.by_sni:

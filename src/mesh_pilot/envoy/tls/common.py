@@ -12,6 +12,7 @@ from envoy.extensions.transport_sockets.tls.v3.common_pb2 import SubjectAltNameM
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigTlsConfig, MeshConfigTlsConfigTlsProtocol
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.config.validation.mesh_config import CURVES
+from mesh_pilot.config.validation.tls import CIPHERS
 from mesh_pilot.envoy.core.protobuf import exact
 from mesh_pilot.model.net import is_ip
 
@@ -34,7 +35,7 @@ def mesh_tls_parameters(mesh: MeshConfigTlsConfig | None) -> TlsParameters:
         if mesh.min_protocol_version is not MeshConfigTlsConfigTlsProtocol.TLS_AUTO:
             parameters.tls_minimum_protocol_version = _version(mesh.min_protocol_version)
         parameters.ecdh_curves.extend(_known_curves(mesh.ecdh_curves))
-        parameters.cipher_suites.extend(mesh.cipher_suites)
+        parameters.cipher_suites.extend(_known_ciphers(mesh.cipher_suites))
     return parameters
 
 
@@ -43,11 +44,11 @@ def server_tls_parameters(settings: api.ServerTlsSettings, mesh: MeshConfigTlsCo
     parameters = TlsParameters(
         tls_minimum_protocol_version=_version(settings.min_protocol_version),
         tls_maximum_protocol_version=_version(settings.max_protocol_version),
-        cipher_suites=settings.cipher_suites,
+        cipher_suites=_known_ciphers(settings.cipher_suites),
     )
     if mesh is not None:
         parameters.ecdh_curves.extend(_known_curves(mesh.ecdh_curves))
-        parameters.cipher_suites.extend(() if settings.cipher_suites else mesh.cipher_suites)
+        parameters.cipher_suites.extend(() if parameters.cipher_suites else _known_ciphers(mesh.cipher_suites))
         if settings.min_protocol_version is api.ServerTlsSettingsTlsProtocol.TLS_AUTO:
             parameters.tls_minimum_protocol_version = _version(mesh.min_protocol_version)
     return parameters
@@ -56,6 +57,11 @@ def server_tls_parameters(settings: api.ServerTlsSettings, mesh: MeshConfigTlsCo
 def _known_curves(curves: Iterable[str]) -> list[str]:
     """The curves that Envoy knows, each once: it refuses others."""
     return [curve for curve in dict.fromkeys(curves) if curve in CURVES]
+
+
+def _known_ciphers(ciphers: Iterable[str]) -> list[str]:
+    """The cipher suites that Envoy knows, each once: it refuses others, which are left out as in Istio."""
+    return [cipher for cipher in dict.fromkeys(ciphers) if cipher in CIPHERS]
 
 
 def _version(version: api.ServerTlsSettingsTlsProtocol | MeshConfigTlsConfigTlsProtocol) -> TlsParameters.TlsProtocol:
