@@ -170,6 +170,25 @@ def test_weights_add_up_and_no_weight_is_one() -> None:
     assert locality.load_balancing_weight.value == 9
 
 
+def test_weights_that_add_up_to_more_than_envoy_counts_are_scaled_down() -> None:
+    most = 2**32 - 1
+    listed = "{address: 10.2.1.1, weight: 4294967295}, {address: 10.2.1.2, weight: 2147483648}, {address: 10.2.1.3}"
+    (locality,) = endpoints(world_of(entry(listed)), sidecar(), NAME).endpoints
+    first, second, third = (e.load_balancing_weight.value or 1 for e in locality.lb_endpoints)
+    assert first + second + third == locality.load_balancing_weight.value <= most
+    assert third == 1 and first / second == pytest.approx(2, rel=1e-6)
+
+
+def test_weights_fit_after_they_were_divided_among_gateways_of_networks() -> None:
+    listed = ", ".join(
+        f"{{address: 10.2.1.{i}, weight: 4294967295, network: {n}}}" for i, n in enumerate(("a", "a", ""))
+    )
+    networks = "networks: {a: {gateways: [{address: 7.7.7.1, port: 443}, {address: 7.7.7.2, port: 443}]}}"
+    world = world_of(entry(listed, more="exportTo: ['*']"), networks=networks)
+    assigned = endpoints(world, sidecar(NETWORK="a"), NAME)
+    assert sum(locality.load_balancing_weight.value for locality in assigned.endpoints) <= 2**32 - 1
+
+
 def test_a_locality_is_always_there_because_envoy_ignores_the_weight_of_one_that_is_not() -> None:
     (locality,) = endpoints(world_of(entry("{address: 10.2.1.1}")), sidecar(), NAME).endpoints
     assert locality.HasField("locality")
@@ -179,6 +198,31 @@ def test_the_same_address_counts_once() -> None:
     assigned = endpoints(world_of(entry("{address: 10.2.1.1}, {address: 10.2.1.1}")), sidecar(), NAME)
     assert addresses(assigned) == ["10.2.1.1:80"]
     assert assigned.endpoints[0].load_balancing_weight.value == 1
+
+
+def workload_entry(name: str, address: str) -> str:
+    return f"""
+apiVersion: networking.istio.io/v1
+kind: WorkloadEntry
+metadata: {{name: {name}, namespace: shop}}
+spec: {{address: "{address}", labels: {{app: store}}}}
+---
+"""
+
+
+def test_a_workload_with_a_host_name_is_left_out_of_services_that_resolve_none() -> None:
+    workloads = workload_entry("a", "10.2.1.1") + workload_entry("b", "b.example") + workload_entry("c", "unix:///c")
+    selecting = entry("").replace("endpoints: []", "workloadSelector: {labels: {app: store}}")
+    (locality,) = endpoints(world_of(selecting + workloads), sidecar(), NAME).endpoints
+    assert [e.endpoint.address.pipe.path for e in locality.lb_endpoints] == ["/c", ""]
+    assert locality.load_balancing_weight.value == 2
+    cluster = outbound(world_of(selecting.replace("STATIC", "DNS") + workloads), sidecar())[NAME]
+    assert "b.example:80" in addresses(cluster.load_assignment)
+
+
+def test_host_names_of_another_entry_for_the_host_are_left_out() -> None:
+    by_name = entry("{address: b.example}").replace("STATIC", "DNS").replace("name: store,", "name: younger,")
+    assert addresses(endpoints(world_of(entry("{address: 10.2.1.1}") + by_name), sidecar(), NAME)) == ["10.2.1.1:80"]
 
 
 def test_a_unix_socket_is_a_pipe() -> None:

@@ -8,6 +8,7 @@ from operator import attrgetter
 
 import attrs
 
+from mesh_pilot.config.validation.names import is_ip
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.destination_rules import DestinationRuleRef
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
@@ -83,8 +84,22 @@ _by_address = attrgetter("address", "port", "workload")
 
 @derived
 def port_endpoints(view: View, service: ServiceKey, port: str) -> tuple[Endpoint, ...]:
-    """The endpoints of one port (by name) of a service, sorted by address."""
-    return tuple(sorted((e for e in view.endpoints(service) if e.service_port == port), key=_by_address))
+    """The endpoints of one port (by name) of a service, sorted by address.
+
+    Those with a host name are left out unless it is a service of DNS: proxies resolve no names for others. They come
+    from WorkloadEntries, and from other ServiceEntries for the host.
+    """
+    found = (e for e in view.endpoints(service) if e.service_port == port)
+    if not _has_names(view, service):
+        found = (e for e in found if not e.address or e.is_unix or is_ip(e.address))
+    return tuple(sorted(found, key=_by_address))
+
+
+@derived
+def _has_names(view: View, key: ServiceKey) -> bool:
+    """True if a service's endpoints may be host names."""
+    service = view.service(key)
+    return service is not None and service.resolution in (Resolution.DNS, Resolution.DNS_ROUND_ROBIN)
 
 
 @derived

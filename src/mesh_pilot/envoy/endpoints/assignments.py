@@ -7,13 +7,14 @@ depends on that alone: all clients with an equal viewpoint share its bytes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthenticationMutualTlsMode as PeerAuthenticationMode
+from mesh_pilot.envoy.core.protobuf import UNLIMITED
 from mesh_pilot.envoy.endpoints.encode import cluster_load_assignment, lb_endpoint, locality_lb_endpoints
 from mesh_pilot.envoy.tls.upstream import TlsMode
 from mesh_pilot.incremental import derived
@@ -183,9 +184,9 @@ def _locality_groups(
     first: dict[tuple[str, int], Endpoint] = {}
     for endpoint in endpoints:
         first.setdefault((endpoint.address, endpoint.port), endpoint)
-    for endpoint in first.values():
-        by_locality[endpoint.locality].append(endpoint)
     mesh_networks = networks_with_gateways(view, _registry(view, service)) if viewpoint.network is not None else None
+    for endpoint in _bounded(first.values(), UNLIMITED // (mesh_networks.scale if mesh_networks else 1)):
+        by_locality[endpoint.locality].append(endpoint)
     default_namespace = None
     if _some_peers_disable(view):
         # Inline endpoints of a ServiceEntry have no namespace. For clients only the mesh's policy applies to them, as
@@ -201,6 +202,15 @@ def _locality_groups(
         if members:
             groups.append(_LocalityGroup(locality, members, sum(m.weight for m in members)))
     return groups
+
+
+def _bounded(endpoints: Collection[Endpoint], most: int) -> Iterable[Endpoint]:
+    """Endpoints with weights that add up to ``most`` at the most, as Envoy demands; greater ones are scaled down."""
+    total = sum(endpoint.weight for endpoint in endpoints)
+    if total + len(endpoints) <= most:
+        return endpoints
+    room = most - len(endpoints)
+    return [attrs.evolve(e, weight=max(e.weight, 0) * room // total + 1) for e in endpoints]
 
 
 @derived
