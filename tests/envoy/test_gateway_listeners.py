@@ -220,8 +220,34 @@ def test_a_server_name_that_two_claim_is_the_olders() -> None:
     assert [c["filters"][0]["typed_config"]["cluster"] for c in found] == ["outbound|443||o.com"]
 
 
+def test_server_names_and_subnets_that_envoy_takes_for_the_same_are_claimed_once() -> None:
+    def claim(match: str, host: str) -> str:
+        return f"tls: [{{match: [{{{match}}}], route: [{{destination: {{host: {host}}}}}]}}]"
+
+    text = gateway(server(443, "TLS", "'*.com'", "mode: PASSTHROUGH"))
+    text += bound(
+        "old", "A.com, a.com", claim("sniHosts: [A.com, a.com], destinationSubnets: [10.1.2.3/8, 10.0.0.0/8]", "o.com")
+    )
+    text += bound("new", "a.com", claim("sniHosts: [a.com], destinationSubnets: [10.9.9.9/8]", "n.com"), 1)
+    (chain,) = chains(text, "0.0.0.0_443")
+    assert chain["filter_chain_match"]["server_names"] == ["a.com"]
+    assert chain["filter_chain_match"]["prefix_ranges"] == [{"address_prefix": "10.0.0.0", "prefix_len": 8}]
+    assert chain["filters"][0]["typed_config"]["cluster"] == "outbound|443||o.com"
+
+
+def test_ciphers_that_envoy_does_not_know_are_left_out() -> None:
+    found = tls(f"mode: SIMPLE, {FILES}, cipherSuites: [ROT13, AES128-SHA, AES128-SHA]")
+    assert found["common_tls_context"]["tls_params"] == {"cipher_suites": ["AES128-SHA"]}
+    mesh = "tlsDefaults: {cipherSuites: ['!aNULL', AES256-SHA]}"
+    found = tls(f"mode: SIMPLE, {FILES}, cipherSuites: [ROT13]", mesh)
+    assert found["common_tls_context"]["tls_params"] == {"cipher_suites": ["AES256-SHA"]}
+
+
 def test_mesh_connections_are_passed_on_to_the_cluster_that_they_name() -> None:
     text = service("web", ports="80 http HTTP, 81 udp UDP") + service("out.example.com")
+    text += config(
+        "ServiceEntry", "any", "{hosts: ['*.local'], location: MESH_INTERNAL, ports: [{number: 80, name: a}]}"
+    )
     text += gateway(server(15443, "TLS", "'*.local'", "mode: AUTO_PASSTHROUGH"))
     text += config("DestinationRule", "web", "{host: web, subsets: [{name: v1}]}")
     found = chains(text, "0.0.0.0_15443")

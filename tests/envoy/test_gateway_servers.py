@@ -65,6 +65,12 @@ def test_an_address_to_bind_is_a_listener_and_a_table_of_its_own() -> None:
     assert [(at.bind, at.port) for at in found.listeners] == [("0.0.0.0", 80), ("10.0.0.1", 80)]
 
 
+def test_an_address_to_bind_may_be_written_in_several_ways() -> None:
+    found = merged(gateway("gw", server(80, bind="'2001:db8::1'"), server(80, bind="'2001:0db8:0::1'", name="other")))
+    assert tables(found) == {"http.80.2001:db8::1": ["edge/gw:80", "edge/gw:80"]}
+    assert [(at.bind, len(at.servers)) for at in found.listeners] == [("2001:db8::1", 2)]
+
+
 def test_a_gateway_that_selects_other_routers_is_not_there() -> None:
     assert merged(gateway("gw", server(80), selector="istio: other")).listeners == ()
 
@@ -78,6 +84,7 @@ def test_a_gateway_that_selects_other_routers_is_not_there() -> None:
         (server(80, "TCP"), server(80, "MONGO", name="x"), "only HTTP servers can be told apart"),
         (https(443, "a.b, c.d"), https(443, "c.d", name="x"), "has the same hosts: c.d"),
         (https(443, "'x/a.b'"), https(443, "'y/a.b'", name="x"), "has the same hosts: a.b"),
+        (https(443, "a.b, c.d"), https(443, "A.b", name="x"), "has the same hosts: A.b"),
     ],
 )
 def test_of_servers_that_cannot_share_a_port_the_older_gateway_wins(first: str, second: str, reason: str) -> None:

@@ -278,3 +278,29 @@ def test_a_workload_that_captures_nothing_may_have_its_ports_balanced_evenly_too
     metadata = {"INTERCEPTION_MODE": "NONE", "INBOUND_LISTENER_EXACT_BALANCE": "true"}
     found = listeners(world_of(web()), workload(**metadata))["0.0.0.0_8080"]
     assert found.connection_balance_config.HasField("exact_balance")
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (15001, "the sidecar itself listens there"),
+        (15006, "the sidecar itself listens there"),
+        (80, "an outbound listener has the same address"),
+    ],
+)
+def test_an_ingress_listener_at_the_address_of_another_listener_is_a_conflict(number: int, reason: str) -> None:
+    ingress = f"""
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {{name: own, namespace: shop}}
+spec:
+  ingress:
+  - {{port: {{number: {number}, name: a, protocol: HTTP}}, bind: 0.0.0.0, captureMode: NONE}}
+  - {{port: {{number: 9090, name: b, protocol: HTTP}}, bind: 0.0.0.0, captureMode: NONE}}
+"""
+    world = world_of(web() + ingress)
+    names = listeners(world, workload())
+    assert f"0.0.0.0_{number}_bound" not in names and "0.0.0.0_9090_bound" in names
+    (conflict,) = merged_inbound_ports(world.view, target(world, workload()).workload).conflicts
+    assert (conflict.listener, conflict.dropped) == (f"0.0.0.0_{number}", "own.shop") and reason in conflict.reason

@@ -484,3 +484,58 @@ def test_where_a_proxy_answers_dns_tcp_services_without_addresses_have_listeners
 def test_addresses_are_given_only_where_both_switches_are_on(switch: str) -> None:
     world = world_of(service("a", port(5432)))
     assert "0.0.0.0_5432" in names(world, client(**{switch: "true"}))
+
+
+# -- what Envoy would refuse
+
+
+def test_addresses_written_in_several_ways_are_one_listener() -> None:
+    text = service("a", port(90), address='"2001:db8::1", "2001:0db8:0::1"')
+    text += service("b", port(90), address='"2001:db8:0:0::1"', month=2)
+    world = world_of(text)
+    assert {name for name in names(world, client()) if "2001" in name} == {"2001:db8::1_90"}
+    assert dropped(world, client()) == [("2001:db8::1_90", "a.example", "b.example")]
+
+
+def test_hosts_that_differ_in_case_are_one_server_name() -> None:
+    world = world_of(
+        service("a", port(443, "TLS"), host="a.example") + service("b", port(443, "TLS"), host="A.example")
+    )
+    matches = [c.filter_chain_match.server_names for c in listeners(world, client())["0.0.0.0_443"].filter_chains]
+    assert [list(found) for found in matches] == [["a.example"]]
+
+
+def test_a_host_that_no_server_name_matches_is_a_conflict_and_keeps_its_neighbours() -> None:
+    world = world_of(
+        service("a", port(443, "TLS"), host="'*-x.example'", kind="NONE") + service("b", port(443, "TLS"), month=2)
+    )
+    (chain,) = listeners(world, client())["0.0.0.0_443"].filter_chains
+    assert list(chain.filter_chain_match.server_names) == ["b.example"]
+    assert dropped(world, client()) == [("0.0.0.0_443", "", "*-x.example")]
+
+
+@pytest.mark.parametrize("protocol", ["HTTP", "TCP"])
+@pytest.mark.parametrize("number", [15001, 15006])
+def test_ports_at_which_the_sidecar_listens_for_captured_connections_are_its_own(number: int, protocol: str) -> None:
+    world = world_of(service("a", port(number, protocol)))
+    assert f"0.0.0.0_{number}" not in names(world, client())
+    assert dropped(world, client()) == [(f"0.0.0.0_{number}", "", "a.example")]
+    assert f"127.0.0.1_{number}" in names(world, client(INTERCEPTION_MODE="NONE"))
+
+
+def test_a_listener_that_binds_its_port_is_another_than_one_of_captured_connections() -> None:
+    sidecar_config = """
+---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: own, namespace: shop}
+spec:
+  egress:
+  - {port: {number: 443, name: tls, protocol: TLS}, bind: 0.0.0.0, captureMode: NONE, hosts: ["*/*"]}
+  - {hosts: ["*/*"]}
+"""
+    text = service("a", port(443, "TLS"))
+    assert "0.0.0.0_443" in names(world_of(text), client())
+    world = world_of(text + sidecar_config)
+    assert {name for name in names(world, client()) if "443" in name} == {"0.0.0.0_443_bound"}
+    assert "0.0.0.0_443" in names(world, client(INTERCEPTION_MODE="NONE"))

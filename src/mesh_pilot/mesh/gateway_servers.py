@@ -17,6 +17,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.inbound import workload_instances
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world import View
 from mesh_pilot.world.names import PUBLIC
@@ -134,7 +135,8 @@ def merged_servers(view: View, scope: OutboundScope, ports: TargetPorts) -> Merg
         for index, server in enumerate(config.spec.servers if config is not None else ()):
             if server.port is not None:
                 bound = dict(ports).get(server.port.number, server.port.number)
-                merger.add(_server(key, index, server, server.port, bound, server.bind or scope.wildcard))
+                bind = plain_address(server.bind)
+                merger.add(_server(key, index, server, server.port, bound, bind, scope.wildcard))
     return merger.result()
 
 
@@ -144,14 +146,14 @@ class _ListenerServers:
 
     servers: list[GatewayServer] = attrs.field(factory=list)
     names: dict[str, GatewayServer] = attrs.field(factory=dict)
-    """TLS servers by host."""
+    """TLS servers by host, in lower case."""
     tables: dict[str, GatewayServer] = attrs.field(factory=dict)
     """HTTPS servers by route table."""
 
     def add(self, server: GatewayServer) -> None:
         self.servers.append(server)
         if not server.kind.is_plain:
-            self.names.update(dict.fromkeys(server.server_names, server))
+            self.names.update(dict.fromkeys(map(str.lower, server.server_names), server))
         if server.kind is ServerKind.HTTPS:
             self.tables[server.route_name] = server
 
@@ -166,10 +168,10 @@ class _ListenerServers:
             if server.kind is first.kind is ServerKind.HTTP:
                 return ""
             return f"{_named(first)} is {first.protocol}: on one port only HTTP servers can be told apart"
-        taken = [name for name in server.server_names if name in self.names]
+        taken = [name for name in server.server_names if name.lower() in self.names]
         if taken:
-            other = self.names[taken[0]]
-            shared = [name for name in taken if self.names[name] is other]
+            other = self.names[taken[0].lower()]
+            shared = [name for name in taken if self.names[name.lower()] is other]
             return f"{_named(other)} has the same hosts: {', '.join(shared)}"
         if server.kind is ServerKind.HTTPS and server.route_name in self.tables:
             return f"{_named(self.tables[server.route_name])} has a server with the same port name"
@@ -210,7 +212,9 @@ def _named(server: GatewayServer) -> str:
     return f"port {server.bound} of Gateway {server.gateway_name}"
 
 
-def _server(key: ConfigKey, index: int, spec: api.Server, port: api.Port, bound: int, bind: str) -> GatewayServer:
+def _server(
+    key: ConfigKey, index: int, spec: api.Server, port: api.Port, bound: int, bind: str, wildcard: str
+) -> GatewayServer:
     protocol = Protocol.parse(port.protocol)
     kind = _kind(protocol, spec.tls)
     return GatewayServer(
@@ -220,9 +224,9 @@ def _server(key: ConfigKey, index: int, spec: api.Server, port: api.Port, bound:
         protocol=protocol,
         port=port.number,
         bound=bound,
-        bind=bind,
+        bind=bind or wildcard,
         hosts=tuple(dict.fromkeys(_host(host, key.namespace) for host in spec.hosts)),
-        route_name=_route_name(kind, key, spec, port, bound),
+        route_name=_route_name(kind, key, port, bound, bind),
         stat_prefix=spec.name if kind is ServerKind.HTTPS else "",
         redirects=kind is ServerKind.HTTP and spec.tls is not None and spec.tls.https_redirect,
     )
@@ -240,12 +244,12 @@ def _kind(protocol: Protocol, tls: api.ServerTlsSettings | None) -> ServerKind:
     return ServerKind.HTTPS if protocol is Protocol.HTTPS else ServerKind.TLS
 
 
-def _route_name(kind: ServerKind, key: ConfigKey, spec: api.Server, port: api.Port, bound: int) -> str:
-    bind = f".{spec.bind}" if spec.bind else ""
+def _route_name(kind: ServerKind, key: ConfigKey, port: api.Port, bound: int, bind: str) -> str:
+    suffix = f".{bind}" if bind else ""
     if kind is ServerKind.HTTP:
-        return f"http.{bound}{bind}"
+        return f"http.{bound}{suffix}"
     if kind is ServerKind.HTTPS:
-        return f"https.{port.number}.{port.name}.{key.name}.{key.namespace}{bind}"
+        return f"https.{port.number}.{port.name}.{key.name}.{key.namespace}{suffix}"
     return ""
 
 

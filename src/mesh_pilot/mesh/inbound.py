@@ -15,13 +15,16 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
-from mesh_pilot.mesh.names import file_certificate, file_roots, inbound_stat_name, listener_name
+from mesh_pilot.mesh.mesh_defaults import capture_ports
+from mesh_pilot.mesh.names import bound_listener_name, file_certificate, file_roots, inbound_stat_name, listener_name
+from mesh_pilot.mesh.outbound import listener_shards, shard_listeners
 from mesh_pilot.mesh.peer_authentication import PeerModes, peer_modes
 from mesh_pilot.mesh.policies import PolicyContext, inbound_context
 from mesh_pilot.mesh.proxy.registration import registered
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.virtual_services.l4 import idle_timeout
 from mesh_pilot.model.config import Config, ConfigKey
+from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 from mesh_pilot.model.service import Instance, Protocol
@@ -53,9 +56,17 @@ class InboundPort:
     config: ConfigKey | None = None
     """The object that declares it."""
 
+    beside_captured: bool = False
+    """True if it has its own listener on the wildcard address, where listeners of captured connections may be."""
+
     @property
     def name(self) -> str:
         return listener_name(self.bind, self.number)
+
+    @property
+    def listener_name(self) -> str:
+        """The name of its own listener (see ``OutboundListener.name``)."""
+        return bound_listener_name(self.bind, self.number) if self.beside_captured else self.name
 
 
 @attrs.frozen(cache_hash=True)
@@ -134,6 +145,9 @@ def merged_inbound_ports(view: View, workload: Workload) -> InboundPorts:
     ports: dict[int, InboundPort] = {}
     conflicts: list[Conflict] = []
     for port in declared:
+        if port.listen and (taken := _taken_by(view, scope, port.name)):
+            conflicts.append(Conflict(port.name, "", port.host, taken, ConflictKind.INBOUND))
+            continue
         other = ports.setdefault(port.number, port)
         if other is not port and other.host != port.host:
             reason = f"both serve port {port.number} of the workload; {other.protocol} of the older counts"
@@ -156,6 +170,15 @@ def inbound_settings(view: View, workload: Workload) -> InboundSettings:
         ipv6=scope.ipv6,
         idle_timeout=idle_timeout(scope),
     )
+
+
+def _taken_by(view: View, scope: OutboundScope, name: str) -> str:
+    """The reason why a sidecar can't have an inbound listener of this name; empty if it can."""
+    captures = scope.interception is not Interception.NONE
+    if captures and name in {listener_name(scope.wildcard, port) for port in capture_ports(view)}:
+        return "the sidecar itself listens there, for captured connections"
+    outbound = any(name in shard_listeners(view, shard).listeners for shard in listener_shards(view, scope))
+    return "an outbound listener has the same address and port" if outbound else ""
 
 
 def _service_ports(view: View, workload: Workload) -> Iterator[InboundPort]:
@@ -191,7 +214,7 @@ def _ingress(config: Config, workload: Workload) -> Iterator[InboundPort]:
         port = listener.port
         if port is None:
             continue
-        bind = listener.bind or _own_address(workload)
+        bind = plain_address(listener.bind) or _own_address(workload)
         uncaptured = listener.capture_mode == api.CaptureMode.NONE or scope.interception is Interception.NONE
         if uncaptured and _is_privileged(scope, port.number):
             continue
@@ -202,6 +225,7 @@ def _ingress(config: Config, workload: Workload) -> Iterator[InboundPort]:
             service_port=port.number,
             bind=bind,
             listen=bind if uncaptured else "",
+            beside_captured=uncaptured and bind == scope.wildcard and scope.interception is not Interception.NONE,
             ingress=(config.key, index),
             config=config.key,
         )

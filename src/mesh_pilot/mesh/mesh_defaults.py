@@ -33,6 +33,13 @@ class ClusterDefaults:
 
 
 @derived
+def capture_ports(view: View) -> tuple[int, int]:
+    """The ports of a sidecar's listeners for captured connections, outbound and inbound: on the wildcard address."""
+    mesh = view.mesh()
+    return (mesh.proxy_listen_port, mesh.proxy_inbound_listen_port)
+
+
+@derived
 def cluster_defaults(view: View) -> ClusterDefaults:
     """The mesh config's settings for clusters."""
     mesh = view.mesh()

@@ -112,6 +112,11 @@ def listener_name(bind: str, port: int) -> str:
     return f"{bind}_{port}"
 
 
+def bound_listener_name(bind: str, port: int) -> str:
+    """``0.0.0.0_8080_bound``: of a listener that binds its port in a sidecar that captures connections."""
+    return f"{listener_name(bind, port)}_bound"
+
+
 def outbound_stat_name(pattern: str, service: Service, port: Port, subset: str) -> str:
     """The stat name of an outbound cluster by the pattern of MeshConfig ``outboundClusterStatName``.
 

@@ -19,10 +19,12 @@ import attrs
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
 from mesh_pilot.mesh.listener_candidates import ListenerCandidate, Order, TcpMember, has_port, listener_candidates
-from mesh_pilot.mesh.names import listener_name
+from mesh_pilot.mesh.mesh_defaults import capture_ports
+from mesh_pilot.mesh.names import bound_listener_name, listener_name
 from mesh_pilot.mesh.overlap_index import overlap_index
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.mesh.sidecar_scope import egress_listeners, scope_shards
+from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.shards import CROSS_SHARD
 from mesh_pilot.world.view import View
@@ -51,9 +53,15 @@ class OutboundListener:
     tcp: tuple[TcpMember, ...] = ()
     """In order of precedence."""
 
+    beside_captured: bool = False
+    """True if it binds its port where other listeners of the sidecar get captured connections, and do not bind."""
+
     @property
     def name(self) -> str:
-        return listener_name(self.bind, self.port)
+        """Envoy 1.40 crashes if a listener stops to bind its port, so one that binds has a name of its own."""
+        return (
+            bound_listener_name(self.bind, self.port) if self.beside_captured else listener_name(self.bind, self.port)
+        )
 
 
 @attrs.frozen
@@ -61,7 +69,7 @@ class OutboundListeners:
     """Outbound listeners, and the services that they have no room for."""
 
     listeners: Mapping[str, OutboundListener]
-    """By name."""
+    """By address and port, as ``listener_name`` joins them."""
     conflicts: tuple[tuple[Order, Conflict], ...] = ()
     """With the order of the candidate that lost."""
 
@@ -196,6 +204,7 @@ class _ListenerDraft:
     route_name: str = ""
     sniffed: bool = False
     tcp: list[TcpMember] = attrs.Factory(list)
+    beside_captured: bool = False
 
     def listener(self) -> OutboundListener:
         """The listener with the services merged so far. Several TLS services are told apart by server name."""
@@ -204,7 +213,14 @@ class _ListenerDraft:
             (attrs.evolve(m, by_name=True) if m.protocol.is_tls else m for m in self.tcp) if len(tls) > 1 else self.tcp
         )
         return OutboundListener(
-            self.bind, self.port, self.bind_to_port, self.http, self.route_name, self.sniffed, tuple(tcp)
+            self.bind,
+            self.port,
+            self.bind_to_port,
+            self.http,
+            self.route_name,
+            self.sniffed,
+            tuple(tcp),
+            self.beside_captured,
         )
 
 
@@ -215,6 +231,9 @@ class _ListenerMerger:
         egress = enumerate(egress_listeners(view, scope))
         self._catch_all = [index for index, listener in egress if not has_port(listener)]
         self._wildcard = scope.wildcard
+        self._captures = scope.interception is not Interception.NONE
+        self._own = {listener_name(scope.wildcard, port) for port in capture_ports(view)} if self._captures else set()
+        """The addresses and ports of the listeners for captured connections."""
         self.conflicts: list[tuple[Order, Conflict]] = []
         self.without_http: set[str] = set()
         """Names of listeners on which HTTP is left out because of a server-first protocol."""
@@ -223,11 +242,17 @@ class _ListenerMerger:
         """The listener for candidates with the same name, in order; None if all of them are left out."""
         draft: _ListenerDraft | None = None
         for candidate in candidates:
-            if candidate.member is None:
+            if candidate.name in self._own:
+                reason = "the sidecar itself listens there, for captured connections"
+                self.conflicts.append((candidate.order, Conflict(candidate.name, "", candidate.host, reason)))
+            elif candidate.member is None:
                 draft = self._with_http(draft, candidate)
             else:
                 draft = self._with_tcp(draft, candidate, candidate.member)
-        return draft.listener() if draft is not None else None
+        if draft is None:
+            return None
+        draft.beside_captured = self._captures and draft.bind_to_port and draft.bind == self._wildcard
+        return draft.listener()
 
     def _is_locked(self, draft: _ListenerDraft, candidate: ListenerCandidate) -> bool:
         """True if the listener is of an earlier egress listener, and closed to the candidate's."""

@@ -20,6 +20,7 @@ from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.names import PASSTHROUGH, outbound
 from mesh_pilot.mesh.proxy.scope import OutboundScope
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.service import Port, Protocol, Service
 from mesh_pilot.world.indexes import VirtualServiceMeta
 from mesh_pilot.world.names import OWN_NAMESPACE, PUBLIC, host_covers, host_matches
@@ -340,7 +341,7 @@ def _egress(view: View, index: int, listener: api.IstioEgressListener, scope: Ou
         port=port.number if port else 0,
         protocol=Protocol.parse(port.protocol) if port else Protocol.AUTO,
         name=port.name if port else "",
-        bind=listener.bind,
+        bind=plain_address(listener.bind),
         capture_none=listener.capture_mode == api.CaptureMode.NONE,
         hosts=tuple(_host(view, h, scope.namespace) for h in listener.hosts if not _is_exclusion(h)),
         excluded=tuple(_host(view, h[1:], scope.namespace) for h in listener.hosts if _is_exclusion(h)),

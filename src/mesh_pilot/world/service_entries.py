@@ -5,7 +5,6 @@ The rules are Istio's (ServiceEntry and WorkloadEntry reference; checked against
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
@@ -13,7 +12,7 @@ import attrs
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.net import UNIX_PREFIX
+from mesh_pilot.model.net import UNIX_PREFIX, plain_address
 from mesh_pilot.model.service import (
     MESH_TLS_MODE,
     NOWHERE,
@@ -50,7 +49,7 @@ def services_of(config: Config) -> tuple[Service, ...]:
     """The services that a ServiceEntry declares, one for each host."""
     spec: api.ServiceEntry = config.spec
     ports = tuple(Port(p.number, p.name, Protocol.parse(p.protocol), p.target_port) for p in spec.ports)
-    addresses = tuple(dict.fromkeys(_plain_address(a) for a in spec.addresses))
+    addresses = tuple(dict.fromkeys(plain_address(a) for a in spec.addresses))
     selector = dict(spec.workload_selector.labels) if spec.workload_selector else {}
     return tuple(
         Service(
@@ -169,11 +168,3 @@ def _labels(entry: api.WorkloadEntry) -> dict[str, str]:
         "topology.istio.io/network": entry.network,
     }
     return {**{label: value for label, value in topology.items() if value}, **entry.labels}
-
-
-def _plain_address(address: str) -> str:
-    """The address of a CIDR range of one address; other ranges as they are."""
-    if "/" not in address:
-        return address
-    network = ipaddress.ip_network(address, strict=False)
-    return str(network.network_address) if network.num_addresses == 1 else str(network)

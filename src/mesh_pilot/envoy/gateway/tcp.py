@@ -76,9 +76,13 @@ def tls_chains(
 def auto_passthrough_chains(
     view: View, scope: OutboundScope, context: PolicyContext, server: GatewayServer
 ) -> Iterator[EncodedChain]:
-    """A chain for each cluster that mesh mTLS can name in its SNI."""
+    """A chain for each cluster that mesh mTLS can name in its SNI: a wildcard host it can't."""
     for service in all_services(view, scope):
-        if service.external or not any(common_hosts(server.server_names, (service.host,))):
+        if (
+            service.external
+            or service.host.startswith("*")
+            or not any(common_hosts(server.server_names, (service.host,)))
+        ):
             continue
         for sni in _sni_names(view, scope, service):
             yield _sni_chain(view, context, sni, service.host, server.gateway)

@@ -27,6 +27,7 @@ from mesh_pilot.mesh.proxy.proxy_config import listener_buffer
 from mesh_pilot.mesh.selection import selected
 from mesh_pilot.mesh.virtual_services.l4 import to_cluster
 from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.net import plain_address
 from mesh_pilot.model.resource import LISTENER, Resource, make_resource
 from mesh_pilot.protowire import field
 from mesh_pilot.world.view import View
@@ -44,6 +45,8 @@ MESH_TCP_ALPN = (MESH_ALPN,)
 MESH_ALPNS = MESH_TCP_ALPN + MESH_HTTP_ALPN
 
 ANY_HOST = "*"
+
+ODD_WILDCARD = "Envoy matches wildcards of whole leading labels of a server name only"
 
 
 @attrs.frozen(cache_hash=True)
@@ -102,12 +105,15 @@ def black_hole_chain(view: View, listener: str, port: int) -> EncodedChain:
 
 
 def sni_match(server_names: Iterable[str], cidrs: Iterable[str], source_cidrs: Iterable[str] = ()) -> ChainMatch:
-    """A match by server name and addresses; ``*`` and subnets of all addresses are omitted."""
-    names = tuple(dict.fromkeys(server_names))
+    """A match by server name and addresses; ``*`` and subnets of all addresses are omitted.
+
+    Names and subnets that are the same to Envoy are made equal.
+    """
+    names = tuple(dict.fromkeys(name.lower() for name in server_names))
     return ChainMatch(
         server_names=() if ANY_HOST in names else names,
-        cidrs=tuple(sorted({c for c in cidrs if not _is_everywhere(c)})),
-        source_cidrs=tuple(sorted({c for c in source_cidrs if not _is_everywhere(c)})),
+        cidrs=tuple(sorted({plain_address(c) for c in cidrs if not _is_everywhere(c)})),
+        source_cidrs=tuple(sorted({plain_address(c) for c in source_cidrs if not _is_everywhere(c)})),
     )
 
 
@@ -117,15 +123,16 @@ def merge_chains(
     """The chains of one listener without overlaps: of two that match the same connections, the earlier one has them.
 
     Envoy rejects a listener in which two chains have the same match. So a later chain is narrowed to the matches that
-    are left, or dropped; either is a conflict.
+    are left, or dropped; either is a conflict. So is a server name that Envoy can't match, such as ``*-a.test``.
     """
     chains = tuple(chains)
-    if len(chains) == 1:
+    odd = [chain for chain in chains if any(map(_is_odd_wildcard, chain.match.server_names))]
+    if len(chains) == 1 and not odd:
         return chains, ()
     taken: dict[ChainMatch, EncodedChain] = {}
     merged: list[EncodedChain] = []
-    conflicts: list[Conflict] = []
-    for candidate in chains:
+    conflicts = [Conflict(listener, "", chain.host, ODD_WILDCARD) for chain in odd]
+    for candidate in (chain for chain in chains if chain not in odd):
         free = [m for m in _single_matches(candidate.match) if m not in taken]
         lost = [m for m in _single_matches(candidate.match) if m in taken]
         if not lost:
@@ -218,6 +225,10 @@ def _message(match: ChainMatch) -> FilterChainMatch:
 def _cidr(text: str) -> address_pb2.CidrRange:
     network = ipaddress.ip_network(text, strict=False)
     return address_pb2.CidrRange(address_prefix=str(network.network_address), prefix_len=uint32(network.prefixlen))
+
+
+def _is_odd_wildcard(name: str) -> bool:
+    return "*" in name.removeprefix("*.")
 
 
 def _is_everywhere(cidr: str) -> bool:

@@ -246,7 +246,9 @@ def inbound_listeners(view: View, workload: Workload) -> Plan:
     settings = inbound_settings(view, workload)
     ports = inbound_ports(view, workload)
     balanced = workload.scope.is_on("INBOUND_LISTENER_EXACT_BALANCE")
-    plan: dict[str, ResourceQuery] = {p.name: port_listener.query(settings, p, balanced) for p in ports if p.listen}
+    plan: dict[str, ResourceQuery] = {
+        p.listener_name: port_listener.query(settings, p, balanced) for p in ports if p.listen
+    }
     if workload.scope.interception is not Interception.NONE:
         captured = tuple(p for p in ports if not p.listen)
         plan[VIRTUAL_INBOUND] = virtual_inbound.query(settings, captured, balanced)
@@ -280,7 +282,9 @@ def virtual_inbound(view: View, settings: InboundSettings, ports: tuple[InboundP
 @derived
 def port_listener(view: View, settings: InboundSettings, port: InboundPort, balanced: bool) -> Resource:
     """The listener of one port without capture: clients connect to it instead of to the application."""
-    header = Listener(name=port.name, address=address(port.listen, port.number), traffic_direction=base_pb2.INBOUND)
+    header = Listener(
+        name=port.listener_name, address=address(port.listen, port.number), traffic_direction=base_pb2.INBOUND
+    )
     if balanced:
         balance_exactly(header)
     chains = port_chains(view, settings, port)

@@ -85,8 +85,8 @@ def listener_plans(view: View, scope: OutboundScope, spans: SpanSource) -> PlanS
 def service_listeners(view: View, shard: ListenerShard, spans: SpanSource) -> Plan:
     """The outbound listeners of a shard."""
     return {
-        name: outbound_listener.query(shard.scope, listener, spans if listener.http is not None else NO_SOURCE)
-        for name, listener in shard_listeners(view, shard).listeners.items()
+        listener.name: outbound_listener.query(shard.scope, listener, spans if listener.http is not None else NO_SOURCE)
+        for listener in shard_listeners(view, shard).listeners.values()
     }
 
 
@@ -137,7 +137,7 @@ def outbound_listener(view: View, scope: OutboundScope, listener: OutboundListen
     default = next((c for c in chains if c.match.is_any), None)
     if len(chains) > 1 and default is not None:
         chains.remove(default)
-    elif default is None and not listener.bind_to_port:
+    elif default is None and not (listener.bind_to_port and chains):
         default = _passthrough_chain(view, scope)
     else:
         default = None
