@@ -1,0 +1,182 @@
+"""Real Envoys on a control plane within this process, which are shown objects and say what they refuse.
+
+    async with open_door(folder) as door:
+        refusals = await door.show([item])     # over the fixed mesh; () when every Envoy took everything
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import attrs
+import trio
+import trio.testing
+
+from mesh_pilot.cli.envoy_process import last_lines
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.model.config import ConfigKey
+from mesh_pilot.model.events import Delete, Event, Item, Synced, Upsert, item_key
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.resource import RESOURCE_TYPES
+from mesh_pilot.model.spiffe import Identity
+from mesh_pilot.rpc import open_listeners, serve
+from mesh_pilot.rpc.net import address_of
+from mesh_pilot.security.ca import CertificateAuthority
+from mesh_pilot.security.secrets import Issuer
+from mesh_pilot.world import World
+from mesh_pilot.xds.server import XdsServer
+from mesh_pilot.xds.session import XdsOptions
+from tests.door.mesh import ROUTER, SIDECAR, fixed_items
+from tests.support.envoy import RealEnvoy, real_envoy
+
+SOURCE = "door"
+
+_CUSHION_SECONDS = 0.002
+"""Quiet after which this process has nothing more to do."""
+
+_ANSWER_SECONDS = 30.0
+"""The longest wait for an Envoy's answers."""
+
+
+class DoorError(Exception):
+    """The fixed mesh itself is refused, so that nothing can be found; the text says why."""
+
+
+@attrs.frozen
+class Refusal:
+    """A resource that an Envoy refused, or its end."""
+
+    proxy: str
+    """The name of the Envoy."""
+    type: str
+    """The short name of the type, such as `RDS`; `END` for an Envoy that ended or does not answer."""
+    words: str
+    """What Envoy says."""
+    configs: tuple[ConfigKey, ...] = ()
+    """The objects that the resource was made from, as far as they are known."""
+
+
+class Door:
+    """A control plane and its Envoys. State: the World, what was shown over the fixed mesh, the Envoys that run."""
+
+    def __init__(self, folder: Path, world: World, server: XdsServer, address: str) -> None:
+        self.folder = folder
+        self.world = world
+        self.server = server
+        self.address = address
+        self.envoys: list[RealEnvoy] = []
+        self.starts = 0
+        self.shown = 0
+        """Changes that the Envoys were shown."""
+        self._fixed = {item_key(item): item for item in fixed_items(folder)}
+        self._held: dict[tuple[str, ...], Item] = dict(self._fixed)
+        self._stack = AsyncExitStack()
+        world.apply([*(Upsert(SOURCE, item) for item in self._fixed.values()), Synced(SOURCE)])
+
+    async def start(self) -> None:
+        """Start the Envoys, in the other variants of the protocol than last time. Raises DoorError."""
+        await self.stop()
+        self._apply({})
+        self.starts += 1
+        for number, node in enumerate((SIDECAR, ROUTER)):
+            delta = (number + self.starts) % 2 == 0
+            name = f"{node.name}-{self.starts}"
+            running = real_envoy(self.address, self.folder, node, delta=delta, name=name, log_level="error")
+            self.envoys.append(await self._stack.enter_async_context(running))
+        before = self.server.status.rejects.total()
+        with trio.fail_after(60):
+            for envoy in self.envoys:
+                await envoy.wait_live()
+        refusals = await self._settled(before)
+        if refusals:
+            raise DoorError(f"the fixed mesh is refused: {refusals[0].words}")
+
+    async def stop(self) -> None:
+        """End the Envoys."""
+        await self._stack.aclose()
+        self._stack, self.envoys = AsyncExitStack(), []
+
+    async def show(self, items: Iterable[Item]) -> tuple[Refusal, ...]:
+        """What the Envoys refuse once the mesh is the fixed one with these objects over it, and no others.
+
+        An Envoy that ended is reported, and all are started anew.
+        """
+        before = self.server.status.rejects.total()
+        self._apply({item_key(item): item for item in items})
+        self.shown += 1
+        refusals = await self._settled(before)
+        if any(refusal.type == "END" for refusal in refusals):
+            await self.start()
+        return refusals
+
+    async def show_alone(self, items: Iterable[Item]) -> tuple[Refusal, ...]:
+        """The same, coming from the fixed mesh alone."""
+        await self.show(())
+        return await self.show(items)
+
+    def _apply(self, over: dict[tuple[str, ...], Item]) -> None:
+        wanted = {**self._fixed, **over}
+        events: list[Event] = [Delete(SOURCE, key) for key in self._held if key not in wanted]
+        events += [Upsert(SOURCE, item) for key, item in wanted.items() if self._held.get(key) is not item]
+        self._held = wanted
+        self.world.apply(events)
+
+    async def _settled(self, before: int) -> tuple[Refusal, ...]:
+        """Wait until every response is answered; what was refused since there were `before` refusals."""
+        refusals: list[Refusal] = []
+        with trio.move_on_after(_ANSWER_SECONDS) as scope:
+            while True:
+                await trio.testing.wait_all_tasks_blocked(_CUSHION_SECONDS)
+                if gone := [envoy for envoy in self.envoys if envoy.process.poll() is not None]:
+                    refusals += [self._end(envoy, last_lines(envoy.log, 12)) for envoy in gone]
+                    break
+                waiting = [connection.waiting for connection in self.server.status.connections()]
+                if len(waiting) == len(self.envoys) and not any(w.acks or w.endpoints or w.node for w in waiting):
+                    break
+                await trio.sleep(_CUSHION_SECONDS)
+        if scope.cancelled_caught:
+            slow = [c for c in self.server.status.connections() if c.waiting.acks]
+            words = "; ".join(f"{c.proxy.id if c.proxy else '?'} waits: {c.waiting}" for c in slow)
+            refusals.append(Refusal("", "END", f"no answer within {_ANSWER_SECONDS} s: {words}"))
+        count = self.server.status.rejects.total() - before
+        for record in self.server.status.recent_nacks()[-count:] if count else ():
+            nack = record.nack
+            refusals.append(Refusal(nack.proxy.name, RESOURCE_TYPES[nack.type_url].short, nack.reason, nack.configs))
+        return tuple(refusals)
+
+    def _end(self, envoy: RealEnvoy, words: str) -> Refusal:
+        return Refusal(envoy.log.stem, "END", f"envoy ended with {envoy.process.returncode}: {words}")
+
+
+@asynccontextmanager
+async def open_door(folder: Path) -> AsyncIterator[Door]:
+    """A door with its Envoys running, for the length of the block. Raises DoorError."""
+    now = datetime.now(UTC)
+    world = World()
+    world.expect(SOURCE)
+    issuer = Issuer(CertificateAuthority.ephemeral("door", now), now=lambda: datetime.now(UTC))
+    # Nothing waits: not after a refusal, and not for endpoints that an Envoy does not ask for.
+    options = XdsOptions(nack_backoff_seconds=0.0, warming_seconds=0.3, reconnect_grace_seconds=0.05)
+    server = XdsServer(
+        WorldCatalog(world, issuer), identifier="door", options=options, admit=lambda proxy, _: _certified(proxy)
+    )
+    listeners = await open_listeners("127.0.0.1:0")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lambda task_status: serve(server.services(), listeners, task_status=task_status))
+        door = Door(folder, world, server, address_of(listeners[0].socket))
+        try:
+            await door.start()
+            yield door
+        finally:
+            with trio.CancelScope(shield=True):
+                await door.stop()
+            nursery.cancel_scope.cancel()
+
+
+def _certified(proxy: Proxy) -> Proxy:
+    return attrs.evolve(proxy, identity=str(Identity("cluster.local", proxy.namespace, proxy.name.partition(".")[0])))
+
+
