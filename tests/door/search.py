@@ -66,9 +66,11 @@ def cause_of(refusal: Refusal, texts: Sequence[str] = ()) -> str:
         text = "constraint: " + " < ".join(re.findall(r"(\w+ValidationError\.\w+)", constraint[1]))
         text += ": " + constraint[1].rpartition(": ")[2]
     text = re.sub(r"Error adding/updating (listener|cluster)\(s\) [^\s]+: ", r"\1: ", text.split("\n")[0])
-    text = re.sub(r"'[^']*'|\"[^\"]*\"", "_", text)
-    text = re.sub(r"_[_\W]*_", "_", text)
+    text = re.sub(r"(?<!\w)(?:'[^']*'|\"[^\"]*\")", "_", text)
     text = re.sub(r"(?:outbound|inbound|virtual)\S*|\b\d[\d.:_]*\S*", "_", text)
+    text = re.sub(r"_[_\W]*_", "_", text)
+    if again := re.match(r"(\w+: )(.{5,}?), \S+ \2", text):
+        text = again[1] + again[2]
     return f"{refusal.type} {text[:120]}"
 
 
@@ -191,7 +193,7 @@ def _smaller(document: Json) -> Iterator[Json]:
     for path in places:
         value = _at(document, path)
         if isinstance(value, str) and len(value) > 3:
-            for part in {value[: len(value) // 2], value[len(value) // 2 :], value[:-1], value[1:]}:
+            for part in (value[: len(value) // 2], value[len(value) // 2 :], value[:-1], value[1:]):
                 trial = copy.deepcopy(document)
                 _at(trial, path[:-1])[path[-1]] = part
                 yield trial
