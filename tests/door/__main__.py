@@ -6,6 +6,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -15,18 +16,25 @@ import trio
 import yaml
 
 from tests.door.envoys import open_door
-from tests.door.objects import NAMES
+from tests.door.objects import NAMES, Candidate
 from tests.door.search import Finding, Totals, search
 
 
 def described(finding: Finding) -> str:
     """A finding as Markdown."""
-    text = yaml.safe_dump_all([c.document for c in finding.objects], sort_keys=False, allow_unicode=True, width=120)
-    note = "" if finding.is_repeated else "\n(refused only after what was shown before it; this is the whole example)\n"
+    text = _yaml(finding.objects)
+    if finding.before:
+        text = f"# first\n{_yaml(finding.before)}# then\n{text}"
+    note = "" if finding.is_repeated else "\n(once; it was not refused again)\n"
     words = finding.words.strip()
     words = words if len(words) <= 700 else f"{words[:600]} ... {words[-100:]}"
     lines = [line if len(line) <= 400 else f"{line[:300]} ...({len(line)} characters)" for line in text.splitlines()]
     return f"## {finding.cause}\n{note}\n{finding.proxy}: {words}\n\n```yaml\n" + "\n".join(lines) + "\n```\n"
+
+
+def _yaml(objects: Iterable[Candidate]) -> str:
+    documents = [candidate.document for candidate in objects]
+    return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=120)
 
 
 async def run(kinds: tuple[str, ...], minutes: float, seed: int, size: int, out: Path | None) -> int:

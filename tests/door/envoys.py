@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -15,7 +16,6 @@ import attrs
 import trio
 import trio.testing
 
-from mesh_pilot.cli.envoy_process import last_lines
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, Event, Item, Synced, Upsert, item_key
@@ -27,15 +27,26 @@ from mesh_pilot.rpc.net import address_of
 from mesh_pilot.security.ca import CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.world import World
+from mesh_pilot.xds.messages import Nack
 from mesh_pilot.xds.server import XdsServer
 from mesh_pilot.xds.session import XdsOptions
 from tests.door.mesh import ROUTER, SIDECAR, fixed_items
-from tests.support.envoy import RealEnvoy, real_envoy
+from tests.support.envoy import RealEnvoy, eventually, real_envoy
 
 SOURCE = "door"
 
 _CUSHION_SECONDS = 0.002
 """Quiet after which this process has nothing more to do."""
+
+_CUT = "...(truncated)"
+"""The end of long words of an Envoy."""
+
+_LOG_SECONDS = 0.1
+_FLAGS = ("--file-flush-interval-msec", "20")
+"""The wait for an Envoy's log, and how often it writes that."""
+
+_TAIL = 500_000
+"""Characters of a log that are searched."""
 
 _ANSWER_SECONDS = 30.0
 """The longest wait for an Envoy's answers."""
@@ -84,12 +95,13 @@ class Door:
         for number, node in enumerate((SIDECAR, ROUTER)):
             delta = (number + self.starts) % 2 == 0
             name = f"{node.name}-{self.starts}"
-            running = real_envoy(self.address, self.folder, node, delta=delta, name=name, log_level="error")
+            running = real_envoy(self.address, self.folder, node, delta=delta, name=name, flags=_FLAGS)
             self.envoys.append(await self._stack.enter_async_context(running))
         before = self.server.status.rejects.total()
         with trio.fail_after(60):
             for envoy in self.envoys:
                 await envoy.wait_live()
+                await eventually(envoy.takes_traffic, what="workers run")
         refusals = await self._settled(before)
         if refusals:
             raise DoorError(f"the fixed mesh is refused: {refusals[0].words}")
@@ -131,7 +143,7 @@ class Door:
             while True:
                 await trio.testing.wait_all_tasks_blocked(_CUSHION_SECONDS)
                 if gone := [envoy for envoy in self.envoys if envoy.process.poll() is not None]:
-                    refusals += [self._end(envoy, last_lines(envoy.log, 12)) for envoy in gone]
+                    refusals += [_end_of(envoy) for envoy in gone]
                     break
                 waiting = [connection.waiting for connection in self.server.status.connections()]
                 if len(waiting) == len(self.envoys) and not any(w.acks or w.endpoints or w.node for w in waiting):
@@ -144,11 +156,26 @@ class Door:
         count = self.server.status.rejects.total() - before
         for record in self.server.status.recent_nacks()[-count:] if count else ():
             nack = record.nack
-            refusals.append(Refusal(nack.proxy.name, RESOURCE_TYPES[nack.type_url].short, nack.reason, nack.configs))
+            words = await self._whole_words(nack) if nack.reason.endswith(_CUT) else nack.reason
+            refusals.append(Refusal(nack.proxy.name, RESOURCE_TYPES[nack.type_url].short, words, nack.configs))
         return tuple(refusals)
 
-    def _end(self, envoy: RealEnvoy, words: str) -> Refusal:
-        return Refusal(envoy.log.stem, "END", f"envoy ended with {envoy.process.returncode}: {words}")
+    async def _whole_words(self, nack: Nack) -> str:
+        """The reason of a NACK that Envoy cut short, from its log."""
+        await trio.sleep(_LOG_SECONDS)
+        begin = nack.reason.removesuffix(_CUT)
+        (log,) = [e.log for e in self.envoys if nack.proxy.name.startswith(e.log.stem.rpartition("-")[0])]
+        tail = log.read_text(encoding="utf-8", errors="replace")[-_TAIL:]
+        at = tail.rfind(begin[:1000])
+        return re.split(r"\n\[\d{4}-", tail[at:], maxsplit=1)[0] if at >= 0 else nack.reason
+
+
+def _end_of(envoy: RealEnvoy) -> Refusal:
+    """The end of an Envoy, with what it logged as critical besides the addresses of its stack."""
+    lines = envoy.log.read_text(encoding="utf-8", errors="replace").splitlines()
+    words = [line.rpartition("] ")[2] for line in lines if "[critical]" in line and "#" not in line]
+    said = "; ".join(word for word in words if "Caught" in word or "assert" in word) or "; ".join(words)
+    return Refusal(envoy.log.stem, "END", f"envoy ended with {envoy.process.returncode}: {said[:1000]}")
 
 
 @asynccontextmanager

@@ -6,12 +6,12 @@ import copy
 import random
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import attrs
 
 from mesh_pilot.model.config import Config, ConfigError
-from mesh_pilot.model.events import item_key
 from tests.door.envoys import Door, Refusal
 from tests.door.objects import MESH, NETWORKS, Candidate, Json, accepted, random_object
 
@@ -44,8 +44,10 @@ class Finding:
     words: str
     proxy: str
     objects: tuple[Candidate, ...]
+    before: tuple[Candidate, ...] = ()
+    """What must be shown before them."""
     is_repeated: bool = True
-    """False: it was refused only after what was shown before it."""
+    """False: it was not refused again when it was tried."""
 
 
 @attrs.define
@@ -60,18 +62,20 @@ class Totals:
 def cause_of(refusal: Refusal, texts: Sequence[str] = ()) -> str:
     """Envoy's words without what differs from case to case, such as `texts` of the objects."""
     text = refusal.words
-    for part in texts:
-        text = text.replace(part, "_")
-    if constraint := re.search(r"Proto constraint validation failed \((.*?)\):? ", text, re.DOTALL):
-        text = "constraint: " + " < ".join(re.findall(r"(\w+ValidationError\.\w+)", constraint[1]))
-        text += ": " + constraint[1].rpartition(": ")[2]
-    text = re.sub(r"Error adding/updating (listener|cluster)\(s\) [^\s]+: ", r"\1: ", text.split("\n")[0])
-    text = re.sub(r"(?<!\w)(?:'[^']*'|\"[^\"]*\")", "_", text)
-    text = re.sub(r"(?:outbound|inbound|virtual)\S*|\b\d[\d.:_]*\S*", "_", text)
-    text = re.sub(r"_[_\W]*_", "_", text)
-    if again := re.match(r"(\w+: )(.{5,}?), \S+ \2", text):
-        text = again[1] + again[2]
-    return f"{refusal.type} {text[:120]}"
+    if constraint := re.search(r"Proto constraint validation failed \((.*?)\)(?:\n|: |, |$)", text, re.DOTALL):
+        fields = re.findall(r"(\w+)ValidationError\.(\w+)", constraint[1])
+        text = f"constraint {'.'.join(map('.'.join, fields[-2:]))}: {constraint[1].rpartition(': ')[2]}"
+    else:
+        text = re.sub(r"goo\.gle/debug\w+\s*", "", text)
+        text = re.sub(r"Error adding/updating (listener|cluster)\(s\) [^\s]+: ", r"\1: ", text.split("\n")[0])
+        for part in texts:
+            text = text.replace(part, "_")
+        text = re.sub(r"(?<!\w)(?:'[^']*'|\"[^\"]*\")", "_", text)
+        text = re.sub(r"(?:outbound|inbound|virtual)\S*|\b\d[\d.:_]*\S*", "_", text)
+        text = re.sub(r"_[_\W]*_", "_", text)
+        if again := re.match(r"(\w+: )(.{5,}?), \S+ \2", text):
+            text = again[1] + again[2]
+    return f"{refusal.type} {text[:120].strip()}"
 
 
 def texts_of(candidates: Sequence[Candidate]) -> list[str]:
@@ -80,7 +84,7 @@ def texts_of(candidates: Sequence[Candidate]) -> list[str]:
     for candidate in candidates:
         for path in _places(candidate.document, []):
             value = _at(candidate.document, path)
-            if isinstance(value, str) and len(value) > 2:
+            if isinstance(value, str) and len(value) > 4:
                 found.add(value)
     return sorted(found, key=len, reverse=True)
 
@@ -91,15 +95,17 @@ async def search(
     """Show examples for ever; each new finding as it is made. `size` is the number of objects of an example."""
     totals = totals or Totals()
     shapes: dict[str, set[str]] = {}
+    before: list[Candidate] = []
     while True:
         if totals.examples and totals.examples % _RESTART_AFTER == 0:
             await door.start()
+            before = []
         totals.examples += 1
         example = _example(pick, kinds, size)
         totals.objects += len(example)
-        while example and (refusals := await door.show(_items(example))):
-            found = await _reduced(door, example, refusals[0], totals, shapes)
-            example = [candidate for candidate in example if candidate not in found.objects]
+        while refusals := await door.show(_items(example)):
+            found = await _reduced(door, before, example, refusals[0])
+            example, before = [candidate for candidate in example if candidate not in found.objects], []
             if any(text in found.words for text in _OF_THE_MACHINE):
                 totals.of_the_machine += 1
                 continue
@@ -108,6 +114,7 @@ async def search(
             if least is not None and (shape := _shape(least.objects)) not in shapes[found.cause]:
                 shapes[found.cause].add(shape)
                 yield least
+        before = example
 
 
 def _example(pick: random.Random, kinds: Sequence[str], size: int) -> list[Candidate]:
@@ -122,63 +129,73 @@ def _items(candidates: Sequence[Candidate]) -> list[Any]:
     return [candidate.item for candidate in candidates]
 
 
-async def _reduced(
-    door: Door, example: list[Candidate], refusal: Refusal, totals: Totals, shapes: dict[str, set[str]]
-) -> Finding:
+async def _refused_again(
+    door: Door, before: Sequence[Candidate], shown: Sequence[Candidate], cause: str
+) -> Refusal | None:
+    """The refusal for this cause when objects are shown after others that were shown over the fixed mesh; or None."""
+    await door.show(())
+    if before:
+        await door.show(_items(before))
+    texts = texts_of(shown)
+    return next((each for each in await door.show(_items(shown)) if cause_of(each, texts) == cause), None)
+
+
+async def _reduced(door: Door, before: list[Candidate], example: list[Candidate], refusal: Refusal) -> Finding:
     """The fewest objects of an example that are refused for the same cause."""
-    texts = texts_of(example)
-    wanted = cause_of(refusal, texts)
-
-    async def refused(candidates: list[Candidate]) -> Refusal | None:
-        found = await door.show_alone(_items(candidates))
-        return next((each for each in found if cause_of(each, texts) == wanted), None)
-
+    cause = cause_of(refusal, texts_of(example))
+    again = await _refused_again(door, [], example, cause)
+    if again is not None:
+        before = []
+    elif before:
+        again = await _refused_again(door, before, example, cause)
+    if again is None:
+        return Finding(f"* {cause}", refusal.words, refusal.proxy, tuple(example), tuple(before), is_repeated=False)
     named = [c for c in example if isinstance(c.item, Config) and c.item.key in refusal.configs]
-    best, words = list(example), await refused(list(example))
-    if words is None:
-        kinds = "+".join(sorted(c.kind for c in named or example))
-        return Finding(f"{kinds}: {wanted}", refusal.words, refusal.proxy, tuple(example), is_repeated=False)
     for few in [[c] for c in named] + ([named] if 1 < len(named) < len(example) else []):
-        if (answer := await refused(few)) is not None:
-            best, words = few, answer
+        if (answer := await _refused_again(door, before, few, cause)) is not None:
+            example, again = few, answer
             break
-    for candidate in list(best) if len(best) > 1 else ():
-        fewer = [c for c in best if c is not candidate]
-        if fewer and (answer := await refused(fewer)) is not None:
-            best, words = fewer, answer
-    kinds = "+".join(sorted(c.kind for c in best))
-    return Finding(f"{kinds}: {wanted}", words.words, words.proxy, tuple(best))
+    for candidate in list(example) if len(example) > 1 or before else ():
+        fewer = [c for c in example if c is not candidate]
+        if (answer := await _refused_again(door, before, fewer, cause)) is not None:
+            example, again = fewer, answer
+    for candidate in list(before):
+        fewer = [c for c in before if c is not candidate]
+        if (answer := await _refused_again(door, fewer, example, cause)) is not None:
+            before, again = fewer, answer
+    kinds = "+".join(sorted(c.kind for c in example))
+    after = f" after {'+'.join(sorted(c.kind for c in before))}" if before else ""
+    return Finding(f"{kinds}{after}: {cause}", again.words, again.proxy, tuple(example), tuple(before))
 
 
 async def _least_fields(door: Door, finding: Finding) -> Finding:
     """A finding with as few fields, as short, as still cause it."""
-    if not finding.is_repeated:
-        return finding
-    wanted = finding.cause.partition(": ")[2]
-    objects, words = list(finding.objects), finding.words
-    tries = 0
-    progress = True
-    while progress and tries < _TRIES:
-        progress = False
-        for number, candidate in enumerate(objects):
-            for smaller in _smaller(candidate.document):
-                if tries >= _TRIES:
-                    break
-                try:
-                    trial = accepted(candidate.kind, smaller)
-                except ConfigError:
-                    continue
-                tries += 1
-                shown = [*objects[:number], trial, *objects[number + 1 :]]
-                found = await door.show_alone(_items(shown))
-                texts = texts_of(shown)
-                same = next((each for each in found if cause_of(each, texts) == wanted), None)
-                if same is not None:
-                    objects, words, progress = shown, same.words, True
-                    break
-            if progress:
+    cause = finding.cause.partition(": ")[2]
+    tries = _TRIES if finding.is_repeated else 0
+    while tries > 0:
+        for trial in _smaller_findings(finding):
+            tries -= 1
+            answer = await _refused_again(door, trial.before, trial.objects, cause)
+            if answer is not None:
+                finding = attrs.evolve(trial, words=answer.words)
                 break
-    return attrs.evolve(finding, objects=tuple(objects), words=words)
+            if tries <= 0:
+                break
+        else:
+            break
+    return finding
+
+
+def _smaller_findings(finding: Finding) -> Iterator[Finding]:
+    """A finding with one of its objects made smaller, in all ways that validation accepts."""
+    for name in ("before", "objects"):
+        candidates = getattr(finding, name)
+        for number, candidate in enumerate(candidates):
+            for smaller in _smaller(candidate.document):
+                with suppress(ConfigError):
+                    trial = accepted(candidate.kind, smaller)
+                    changed = (*candidates[:number], trial, *candidates[number + 1 :])
+                    yield attrs.evolve(finding, **{name: changed})
 
 
 def _smaller(document: Json) -> Iterator[Json]:
@@ -221,6 +238,3 @@ def _shape(objects: Sequence[Candidate]) -> str:
             paths.add(".".join(str(step) for step in path if not isinstance(step, int)))
     return " ".join(sorted(paths))
 
-
-def key_of(candidate: Candidate) -> tuple[str, ...]:
-    return item_key(candidate.item)
