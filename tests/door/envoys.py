@@ -1,7 +1,7 @@
 """Real Envoys on a control plane within this process, which are shown objects and say what they refuse.
 
-    async with open_door(folder) as door:
-        refusals = await door.show([item])     # over the fixed mesh; () when every Envoy took everything
+async with open_door(folder) as door:
+    refusals = await door.show([item])     # over the fixed mesh; () when every Envoy took everything
 """
 
 from __future__ import annotations
@@ -205,5 +205,3 @@ async def open_door(folder: Path) -> AsyncIterator[Door]:
 
 def _certified(proxy: Proxy) -> Proxy:
     return attrs.evolve(proxy, identity=str(Identity("cluster.local", proxy.namespace, proxy.name.partition(".")[0])))
-
-

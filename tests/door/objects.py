@@ -17,6 +17,7 @@ import attrs
 import betterproto2
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
+from mesh_pilot.api.istio.networking.v1alpha3 import VirtualService
 from mesh_pilot.config.decode import decode
 from mesh_pilot.config.descriptors import FieldDescriptor, descriptor_of
 from mesh_pilot.config.kinds import KINDS
@@ -25,7 +26,7 @@ from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue
 from mesh_pilot.ops.changes import WITHOUT_EFFECT
 from tests.door.patches import random_patch
-from tests.door.values import MAPS, Values
+from tests.door.values import FIELDS, MAPS, Values
 
 Json = dict[str, Any]
 
@@ -70,7 +71,7 @@ _USUAL: Mapping[str, Sequence[str]] = {
     "JwtHeader": ("name",),
     "HttpDirectResponse": ("status",),
     "HttpRetry": ("attempts",),
-    "MeshConfig": ("extensionProviders",),
+    "MeshConfig": ("extensionProviders", "defaultConfig"),
     "MeshConfigExtensionProvider": ("name",),
     "NetworkIstioNetworkGateway": ("port",),
 }
@@ -134,7 +135,7 @@ class _Writer:
         chosen = {name: self.values.pick.choice(members) for name, members in _groups(fields).items()}
         plain = [field for field in fields if field.group is None]
         usual = _USUAL.get(name, ())
-        share = min(1.0, self.values.pick.choice((1.0, 2.0, 4.0)) / max(len(plain), 1))
+        share = min(1.0, self.values.pick.choice((1.0, 2.0, 5.0)) / max(len(plain), 1))
         written: Json = {}
         for field in fields:
             if field.group is not None:
@@ -151,15 +152,13 @@ class _Writer:
             written["selector"] = {"istio": "edge"}
         if name == "EnvoyFilterEnvoyConfigObjectPatch":
             return random_patch(self.values)
-        for selector in _SELECTING[:2]:
+        for selector in _SELECTING:
             found = descriptor_of(message).by_name.get(selector)
-            if found is not None and found.message is not None and self.values.chance(0.25):
+            if found is not None and found.message is not None and self.values.chance(0.1):
                 self.put(written, name, found, depth)
         return written
 
     def _routes(self, written: Json, depth: int) -> None:
-        from mesh_pilot.api.istio.networking.v1alpha3 import VirtualService
-
         for name in ("http", "tls", "tcp"):
             written.pop(name, None)
         name = self.values.pick.choice(("http", "http", "http", "http", "tls", "tcp"))
@@ -205,13 +204,11 @@ class _Writer:
         if field.wellknown is timedelta:
             return self.values.scalar("duration", message, name)
         if field.wellknown is not None:
-            return {"a": self.values.scalar("string", message, "text"), "b": self.values.scalar("string", message, "text")}
+            return {key: self.values.scalar("string", message, "text") for key in ("a", "b")}
         return self.values.scalar(field.proto_type, message, name)
 
 
 def _is_unset(message: str, field: str) -> bool:
-    from tests.door.values import FIELDS
-
     return f"{message}.{field}" not in FIELDS and field in FIELDS
 
 

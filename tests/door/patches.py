@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-from mesh_pilot.envoy.envoy_filter import values as _messages  # noqa: F401  imports Envoy's messages
+import mesh_pilot.envoy.envoy_filter.values  # noqa: F401  imports Envoy's messages
 from tests.door.values import FIELDS, Values
 
 Json = dict[str, Any]
@@ -29,7 +29,10 @@ _TARGETS: Mapping[str, tuple[str, Sequence[str]]] = {
         f"{_NETWORK}http_connection_manager.v3.HttpFilter",
         ("MERGE", "ADD", "INSERT_FIRST", "INSERT_FIRST", "INSERT_BEFORE", "INSERT_AFTER", "REPLACE", "REMOVE"),
     ),
-    "LISTENER_FILTER": ("envoy.config.listener.v3.ListenerFilter", ("MERGE", "ADD", "INSERT_FIRST", "REPLACE", "REMOVE")),
+    "LISTENER_FILTER": (
+        "envoy.config.listener.v3.ListenerFilter",
+        ("MERGE", "ADD", "INSERT_FIRST", "REPLACE", "REMOVE"),
+    ),
     "ROUTE_CONFIGURATION": ("envoy.config.route.v3.RouteConfiguration", ("MERGE",)),
     "VIRTUAL_HOST": ("envoy.config.route.v3.VirtualHost", ("MERGE", "MERGE", "ADD", "REPLACE", "REMOVE")),
     "HTTP_ROUTE": ("envoy.config.route.v3.Route", ("MERGE", "MERGE", "ADD", "INSERT_FIRST", "INSERT_BEFORE", "REMOVE")),
@@ -128,6 +131,9 @@ _MATCHES: Mapping[str, Sequence[Json]] = {
         },
         {"filterChain": {"filter": {"name": "envoy.filters.network.tcp_proxy"}}},
         {"filterChain": {"sni": "*.example.test"}},
+        {"filterChain": {"transportProtocol": "tls", "applicationProtocols": "h2"}},
+        {"portName": "http"},
+        {"listenerFilter": "envoy.filters.listener.tls_inspector"},
     ),
     "routeConfiguration": (
         {},
@@ -136,8 +142,16 @@ _MATCHES: Mapping[str, Sequence[Json]] = {
         {"vhost": {"name": "evil.test:31080"}},
         {"vhost": {"name": "evil.test:31080", "route": {"action": "ANY"}}},
         {"vhost": {"route": {"name": "default"}}},
+        {"vhost": {"domainName": "evil.test"}},
+        {"gateway": "shop/edge"},
     ),
-    "cluster": ({}, {"service": "ext.example.test"}, {"portNumber": 80}, {"subset": "v1"}, {"name": "BlackHoleCluster"}),
+    "cluster": (
+        {},
+        {"service": "ext.example.test"},
+        {"portNumber": 80},
+        {"subset": "v1"},
+        {"name": "BlackHoleCluster"},
+    ),
 }
 
 _DEPTH = 6
@@ -155,7 +169,11 @@ def random_patch(values: Values) -> Json:
     matched = _matched_by(target)
     if matched and values.chance(0.6):
         match[matched] = copy.deepcopy(pick.choice(_MATCHES[matched]))
+    if values.chance(0.1):
+        match["proxy"] = {"proxyVersion": values.scalar("string", "", "proxyVersion")}
     patch: Json = {"operation": operation}
+    if target == "HTTP_FILTER" and values.chance(0.2):
+        patch["filterClass"] = pick.choice(("AUTHN", "AUTHZ", "STATS"))
     if operation != "REMOVE":
         descriptor = descriptor_pool.Default().FindMessageTypeByName(name)
         patch["value"] = _Messages(values, is_whole=operation != "MERGE").message(descriptor, 0)
@@ -226,7 +244,8 @@ class _Messages:
 
     def _packed(self, kind: str, depth: int) -> Json:
         if self.values.chance(self.values.nasty):
-            return self.values.pick.choice(({"@type": {}}, {}, {"@type": ""}, {"@type": f"x/{kind}", "no_such_field": 1}))
+            wrong: tuple[Json, ...] = ({"@type": {}}, {}, {"@type": ""}, {"@type": f"x/{kind}", "no_such_field": 1})
+            return self.values.pick.choice(wrong)
         written: Json = {"@type": f"type.googleapis.com/{kind}"}
         try:
             descriptor = descriptor_pool.Default().FindMessageTypeByName(kind)

@@ -237,4 +237,3 @@ def _shape(objects: Sequence[Candidate]) -> str:
         for path in _places(candidate.document, ["spec"] if "spec" in candidate.document else []):
             paths.add(".".join(str(step) for step in path if not isinstance(step, int)))
     return " ".join(sorted(paths))
-

@@ -25,48 +25,228 @@ _PORTS = (80, 443, 9080, 9443, 9000, 31080, 31443, 31400)
 _IPS = ("10.1.1.1", "10.1.1.2", "127.0.0.1", "127.0.7.7", "0.0.0.0", "::", "::1", "fd00::7", "10.2.0.0/16", "0.0.0.0/0")
 _HEADERS = ("x-user", "X-Upper", "authorization", "cookie", ":path", ":authority", "host", "content-length", "x_under")
 _REGEXES = (".*", "a+", "[a-z]{1,3}", "(?i)abc", r"\d+\.\d+", "^/x$", "(a|b)*", "(?P<x>y)", "", ".", r"[[:alpha:]]")
-_NASTY_REGEXES = ("(", "(?=a)", r"(a)\1", "a{1001}", "[z-a]", "*", "a**", r"\q", "(?<x>y)", "x{0,1000}{0,9}", r"\C", "\\")
+_NASTY_REGEXES = (
+    "(",
+    "(?=a)",
+    r"(a)\1",
+    "a{1001}",
+    "[z-a]",
+    "*",
+    "a**",
+    r"\q",
+    "(?<x>y)",
+    "x{0,1000}{0,9}",
+    r"\C",
+    "\\",
+)
 _PATHS = ("/", "/a", "/a/b", "/a/{*}", "/{**}", "a", "/a?b=c", "/a#b", "//", "/ä", "/a b", "/%41", "*", "/a*", "*/b")
 _FORMATS = (
-    "%REQ(X-A)%", "%PROTOCOL%", "100%", "%%", "%FOO%", "%REQ(", "%START_TIME(%s)%", "%DYNAMIC_METADATA(a:b)%", "a%b",
-    "%DOWNSTREAM_REMOTE_ADDRESS%", "%RESP(x):9%", "%HOSTNAME%", "%UPSTREAM_METADATA([\"a\", \"b\"])%", "%REQ(X?Y?Z)%",
-    "%CEL(request.path)%", "%FILTER_STATE(a:B)%", "%ENVIRONMENT(X)%", "%REQ()%", "%START_TIME(%E%)%", "%TRAILER(x):-1%",
-)  # fmt: skip
+    "%REQ(X-A)%",
+    "%PROTOCOL%",
+    "100%",
+    "%%",
+    "%FOO%",
+    "%REQ(",
+    "%START_TIME(%s)%",
+    "%DYNAMIC_METADATA(a:b)%",
+    "a%b",
+    "%DOWNSTREAM_REMOTE_ADDRESS%",
+    "%RESP(x):9%",
+    "%HOSTNAME%",
+    '%UPSTREAM_METADATA(["a", "b"])%',
+    "%REQ(X?Y?Z)%",
+    "%CEL(request.path)%",
+    "%FILTER_STATE(a:B)%",
+    "%ENVIRONMENT(X)%",
+    "%REQ()%",
+    "%START_TIME(%E%)%",
+    "%TRAILER(x):-1%",
+)
 _TEXTS = ("a", "name-1", "http", "x", "Some text", "v1")
 _NASTY = (
-    "", " ", "%", "\x00", "\r\n", "ä", "日本語", "A.B", "a..b", "-", ".", "*", "a" * 64, "a" * 256, "b" * 5000, "c" * 70000,
-    "/", "//", "..", "a/b", "a:b", ":", "a b", "'", '"', "{", "}", "{}", "%FOO%", "\t", "|", "a|b", "__proto__", "_",
-    "unix:///tmp/" + "s" * 120, "unix:///tmp/door", "unix://@abstract", "300.1.1.1", "::ffff:1.2.3.4", "1.2.3.4/33", "\x7f",
-    "ẞ.test", "xn--", "a.test.", "EVIL.TEST", "$", "\\", "#", "?", "😀", "false", "0", "-1", "1e400", "~",
-)  # fmt: skip
+    "",
+    " ",
+    "%",
+    "\x00",
+    "\r\n",
+    "ä",
+    "日本語",
+    "A.B",
+    "a..b",
+    "-",
+    ".",
+    "*",
+    "a" * 64,
+    "a" * 256,
+    "b" * 5000,
+    "c" * 70000,
+    "/",
+    "//",
+    "..",
+    "a/b",
+    "a:b",
+    ":",
+    "a b",
+    "'",
+    '"',
+    "{",
+    "}",
+    "{}",
+    "%FOO%",
+    "\t",
+    "|",
+    "a|b",
+    "__proto__",
+    "_",
+    "unix:///tmp/" + "s" * 120,
+    "unix:///tmp/door",
+    "unix://@abstract",
+    "300.1.1.1",
+    "::ffff:1.2.3.4",
+    "1.2.3.4/33",
+    "\x7f",
+    "ẞ.test",
+    "xn--",
+    "a.test.",
+    "EVIL.TEST",
+    "$",
+    "\\",
+    "#",
+    "?",
+    "😀",
+    "false",
+    "0",
+    "-1",
+    "1e400",
+    "~",
+)
 _DURATIONS = ("1s", "3s", "0.5s", "10s", "1h0m0s", "0s", "100ms")
-_NASTY_DURATIONS = ("0s", "-1s", "0.000001s", "0.0009s", "1us", "315576000000s", "315576000001s", "4294968s", "9000000h", "-0.5s")
+_NASTY_DURATIONS = (
+    "0s",
+    "-1s",
+    "0.000001s",
+    "0.0009s",
+    "1us",
+    "315576000000s",
+    "315576000001s",
+    "4294968s",
+    "9000000h",
+    "-0.5s",
+)
 _INTEGERS = (1, 2, 3, 10, 100)
-_NASTY_INTEGERS = (0, -1, 99, 101, 200, 599, 600, 1024, 5000011, 5000012, 8388609, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1)
+_NASTY_INTEGERS = (
+    0,
+    -1,
+    99,
+    101,
+    200,
+    599,
+    600,
+    1024,
+    5000011,
+    5000012,
+    8388609,
+    65535,
+    65536,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+)
 _NASTY_LONGS = (2**32, 2**53, 2**63 - 1, 2**64 - 1)
 _NUMBERS = (0.0, 0.1, 1.0, 50.0, 99.9, 100.0)
 _NASTY_NUMBERS = (-1.0, 100.1, 1e-9, 1e9, 1e308, "NaN", "Infinity", 0.00001)
-_CIPHERS = ("ECDHE-ECDSA-AES128-GCM-SHA256", "AES256-SHA", "[ECDHE-ECDSA-AES128-GCM-SHA256|AES128-SHA]", "NULL", "!aNULL", "ALL")
+_CIPHERS = (
+    "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "AES256-SHA",
+    "[ECDHE-ECDSA-AES128-GCM-SHA256|AES128-SHA]",
+    "NULL",
+    "!aNULL",
+    "ALL",
+)
 _LOCALITIES = ("region/zone/sub", "region/zone/*", "region/*", "*", "r2", "r2/z", "region")
-_IDENTITIES = ("cluster.local/ns/shop/sa/web", "*", "cluster.local/*", "*/web", "spiffe://cluster.local/ns/shop/sa/default")
-_PROTOCOLS = ("HTTP", "HTTPS", "TCP", "TLS", "GRPC", "HTTP2", "MONGO", "MYSQL", "REDIS", "UDP", "GRPC-WEB", "AUTO", "", "http", "HTTP_PROXY")
+_IDENTITIES = (
+    "cluster.local/ns/shop/sa/web",
+    "*",
+    "cluster.local/*",
+    "*/web",
+    "spiffe://cluster.local/ns/shop/sa/default",
+)
+_PROTOCOLS = (
+    "HTTP",
+    "HTTPS",
+    "TCP",
+    "TLS",
+    "GRPC",
+    "HTTP2",
+    "MONGO",
+    "MYSQL",
+    "REDIS",
+    "UDP",
+    "GRPC-WEB",
+    "AUTO",
+    "",
+    "http",
+    "HTTP_PROXY",
+)
 _CONDITIONS = (
-    "request.headers[x-user]", "request.headers[:path]", "source.ip", "remote.ip", "source.namespace", "source.principal",
-    "request.auth.principal", "request.auth.audiences", "request.auth.presenter", "request.auth.claims[iss]",
-    "request.auth.claims[a][b]", "destination.ip", "destination.port", "connection.sni", "experimental.envoy.filters.a.b[c]",
-    "request.headers[]", "request.headers[A B]",
-)  # fmt: skip
-_EXPRESSIONS = ("response.code >= 500", "request.path == '/'", "true", "1", "a.b.c", "(", "has(request.headers['a'])", "x('", "size([1,2])")
+    "request.headers[x-user]",
+    "request.headers[:path]",
+    "source.ip",
+    "remote.ip",
+    "source.namespace",
+    "source.principal",
+    "request.auth.principal",
+    "request.auth.audiences",
+    "request.auth.presenter",
+    "request.auth.claims[iss]",
+    "request.auth.claims[a][b]",
+    "destination.ip",
+    "destination.port",
+    "connection.sni",
+    "experimental.envoy.filters.a.b[c]",
+    "request.headers[]",
+    "request.headers[A B]",
+)
+_EXPRESSIONS = (
+    "response.code >= 500",
+    "request.path == '/'",
+    "true",
+    "1",
+    "a.b.c",
+    "(",
+    "has(request.headers['a'])",
+    "x('",
+    "size([1,2])",
+)
+_MODULUS = (
+    "xAE7eB6qugXyCAG3yhh7pkDkT65pHymX-P7KfIupjf59vsdo91bSP9C8H07pSAGQO1MV_xFj9VswgsCg4R6otmg5PV2He95lZdHt"
+    "OcU5DXIg_pbhLdKXbi66GlVeK6ABZOUW3WYtnNHD-91gVuoeJT_DwtGGcp4ignkgXfkiEm4sw-4sfb4qdt5oLbyVpmW6x9cfa7vs"
+    "2WTfURiCrBoUqgBo_-4WTiULmmHSGZHOjzwa8WtrtOQGsAFjIbno85jp6MnGGGZPYZbDAa_b3y5u-YpW7ypZrvD8BgtKVjgtQgZh"
+    "LAGezMt0ua3DRrWnKqTZ0BJ_EyxOGuHJrLsn00fnMQ"
+)
 _JWKS = (
-    '{"keys":[{"kty":"RSA","e":"AQAB","kid":"a","n":"xAE7eB6qugXyCAG3yhh7pkDkT65pHymX-P7KfIupjf59vsdo91bSP9C8H07pSAGQO1MV_xFj9VswgsCg4R6otmg5PV2He95lZdHtOcU5DXIg_pbhLdKXbi66GlVeK6ABZOUW3WYtnNHD-91gVuoeJT_DwtGGcp4ignkgXfkiEm4sw-4sfb4qdt5oLbyVpmW6x9cfa7vs2WTfURiCrBoUqgBo_-4WTiULmmHSGZHOjzwa8WtrtOQGsAFjIbno85jp6MnGGGZPYZbDAa_b3y5u-YpW7ypZrvD8BgtKVjgtQgZhLAGezMt0ua3DRrWnKqTZ0BJ_EyxOGuHJrLsn00fnMQ"}]}',
-    '{"keys":[]}', "{}", '{"keys":[{"kty":"EC"}]}', "[]", '{"keys":[{"kty":"oct","k":"YQ"}]}', '{"keys":[{"kty":"RSA","e":"AQAB","n":"!"}]}',
-)  # fmt: skip
+    f'{{"keys":[{{"kty":"RSA","e":"AQAB","kid":"a","n":"{_MODULUS}"}}]}}',
+    '{"keys":[]}',
+    "{}",
+    '{"keys":[{"kty":"EC"}]}',
+    "[]",
+    '{"keys":[{"kty":"oct","k":"YQ"}]}',
+    '{"keys":[{"kty":"RSA","e":"AQAB","n":"!"}]}',
+)
 _HASHES = ("0" * 64, "ab:" * 31 + "ab", "A" * 43 + "=", "z" * 64, "ab" * 31)
 _CODES = (200, 301, 302, 303, 307, 308, 404, 500, 503)
 
 FIELDS: Mapping[str, Sequence[Any]] = {
     "hosts": _DOMAINS,
-    "IstioEgressListener.hosts": ("*/*", "./*", "shop/*", "other/ratings.other.svc.cluster.local", "~/*", "*/*.test", "shop/EVIL.test"),
+    "IstioEgressListener.hosts": (
+        "*/*",
+        "./*",
+        "shop/*",
+        "other/ratings.other.svc.cluster.local",
+        "~/*",
+        "*/*.test",
+        "shop/EVIL.test",
+    ),
     "Operation.hosts": (*_DOMAINS, "evil.test:80", "evil.*"),
     "Operation.notHosts": _DOMAINS,
     "Server.hosts": (*_DOMAINS, "shop/evil.test", "*/*.test", "./reviews.shop.svc.cluster.local", "other/*"),
@@ -97,8 +277,24 @@ FIELDS: Mapping[str, Sequence[Any]] = {
     "Port.name": ("http", "https", "tcp", "tls", "grpc"),
     "ServicePort.name": ("http", "https", "tcp", "tls", "grpc"),
     "SidecarPort.name": ("http", "https", "tcp", "tls", "grpc"),
-    "address": ("127.0.7.1", "127.0.7.2", "fd00::1", "ext.example.test", "10.1.1.1", "unix:///tmp/door.sock", "reviews.shop.svc.cluster.local:9080"),
-    "WorkloadEntry.address": ("127.0.7.1", "127.0.7.2", "10.1.1.1", "10.1.1.2", "fd00::1", "ext.example.test", "unix:///tmp/door.sock"),
+    "address": (
+        "127.0.7.1",
+        "127.0.7.2",
+        "fd00::1",
+        "ext.example.test",
+        "10.1.1.1",
+        "unix:///tmp/door.sock",
+        "reviews.shop.svc.cluster.local:9080",
+    ),
+    "WorkloadEntry.address": (
+        "127.0.7.1",
+        "127.0.7.2",
+        "10.1.1.1",
+        "10.1.1.2",
+        "fd00::1",
+        "ext.example.test",
+        "unix:///tmp/door.sock",
+    ),
     "addresses": ("10.9.0.1", "10.9.0.2", "240.0.0.1", "fd00::9", "10.9.0.0/24", "10.9.0.1/32", "0.0.0.0"),
     "destinationSubnets": _IPS,
     "sourceSubnet": _IPS,
@@ -108,7 +304,14 @@ FIELDS: Mapping[str, Sequence[Any]] = {
     "notRemoteIpBlocks": _IPS,
     "fromCidr": _IPS,
     "bind": ("127.0.7.9", "0.0.0.0", "127.0.0.1", "::1", "::", "10.9.0.1"),
-    "defaultEndpoint": ("127.0.0.1:8080", "0.0.0.0:80", "unix:///tmp/door.sock", "[::1]:80", "127.0.0.1", "10.1.1.1:70000"),
+    "defaultEndpoint": (
+        "127.0.0.1:8080",
+        "0.0.0.0:80",
+        "unix:///tmp/door.sock",
+        "[::1]:80",
+        "127.0.0.1",
+        "10.1.1.1:70000",
+    ),
     "regex": _REGEXES,
     "RegexRewrite.match": _REGEXES,
     "inclusionRegexps": _REGEXES,
@@ -141,7 +344,15 @@ FIELDS: Mapping[str, Sequence[Any]] = {
     "fromParams": ("token", "a b"),
     "fromCookies": ("token", "a=b"),
     "LoadBalancerSettingsConsistentHashLbHttpCookie.name": ("user", "a b", "a;b"),
-    "retryOn": ("5xx", "gateway-error,connect-failure", "503", "retriable-status-codes,503", "5xx,,reset", "unknown", "unavailable,cancelled"),
+    "retryOn": (
+        "5xx",
+        "gateway-error,connect-failure",
+        "503",
+        "retriable-status-codes,503",
+        "5xx,,reset",
+        "unknown",
+        "unavailable,cancelled",
+    ),
     "grpcStatus": ("UNAVAILABLE", "14", "ABORTED", "unavailable"),
     "http2Error": ("PROTOCOL_ERROR",),
     "httpStatus": _CODES,
@@ -207,9 +418,8 @@ FIELDS: Mapping[str, Sequence[Any]] = {
     "configSources": (),
     "statusOnError": ("403", "503", "x"),
     "envName": ("PATH", "NOT SET"),
-    "selector": (),
-}  # fmt: skip
-"""What people write, by field, or by message and field. An empty list: the field stays unset (`objects` fills some)."""
+}
+"""What people write, by field, or by message and field. An empty list: the field stays unset."""
 
 MAPS: Mapping[str, tuple[Sequence[str], Sequence[Any]]] = {
     "headers": (_HEADERS, ()),
