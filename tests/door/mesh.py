@@ -39,7 +39,29 @@ spec:
   location: MESH_INTERNAL
   resolution: STATIC
   ports: [{number: 80, name: grpc, protocol: GRPC}, {number: 9000, name: mongo, protocol: MONGO}]
-  endpoints: [{address: 127.0.7.3, labels: {app: ratings, version: v1}}]
+  endpoints:
+  - {address: 127.0.7.3, labels: {app: ratings, version: v1}}
+  - {address: 127.0.7.5, labels: {app: ratings, version: v2}, network: net1}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: machines, namespace: shop, creationTimestamp: "2024-01-02T00:00:00Z"}
+spec:
+  hosts: [machines.shop.svc.cluster.local]
+  location: MESH_INTERNAL
+  resolution: STATIC
+  ports: [{number: 80, name: http, protocol: HTTP}, {number: 9000, name: tcp, protocol: TCP}]
+  workloadSelector: {labels: {app: web}}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: named, namespace: shop, creationTimestamp: "2024-01-02T00:00:00Z"}
+spec:
+  hosts: [named.example.test]
+  location: MESH_EXTERNAL
+  resolution: DNS
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  workloadSelector: {labels: {app: edge}}
 ---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry

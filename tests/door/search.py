@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import random
 import re
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -21,7 +22,8 @@ _OF_THE_MACHINE = (
     "Permission denied",
     "Address family not supported",
     "unable to add filesystem watch",
-    "/nonexistent/door",
+    "unable to open file",
+    "Invalid path",
 )
 """Refusals that this machine causes: its addresses, ports and files."""
 
@@ -33,6 +35,9 @@ _SHAPES = 3
 
 _TRIES = 150
 """Trials of one reduction."""
+
+_LONG = 60
+"""Characters of a text above which it is shortened."""
 
 
 @attrs.frozen
@@ -61,7 +66,7 @@ class Totals:
 
 def cause_of(refusal: Refusal, texts: Sequence[str] = ()) -> str:
     """Envoy's words without what differs from case to case, such as `texts` of the objects."""
-    text = refusal.words
+    text = _without_the_machine(refusal.words) or refusal.words
     if constraint := re.search(r"Proto constraint validation failed \((.*?)\)(?:\n|: |, |$)", text, re.DOTALL):
         fields = re.findall(r"(\w+)ValidationError\.(\w+)", constraint[1])
         text = f"constraint {'.'.join(map('.'.join, fields[-2:]))}: {constraint[1].rpartition(': ')[2]}"
@@ -75,7 +80,7 @@ def cause_of(refusal: Refusal, texts: Sequence[str] = ()) -> str:
         text = re.sub(r"_[_\W]*_", "_", text)
         if again := re.match(r"(\w+: )(.{5,}?), \S+ \2", text):
             text = again[1] + again[2]
-    return f"{refusal.type} {text[:120].strip()}"
+    return f"{refusal.type} {text[:200].strip()}"
 
 
 def texts_of(candidates: Sequence[Candidate]) -> list[str]:
@@ -89,14 +94,25 @@ def texts_of(candidates: Sequence[Candidate]) -> list[str]:
     return sorted(found, key=len, reverse=True)
 
 
+def _without_the_machine(words: str) -> str:
+    """Envoy's words but for the lines on what this machine causes: it says a line for each listener."""
+    return "\n".join(line for line in words.split("\n") if not any(text in line for text in _OF_THE_MACHINE))
+
+
 async def search(
-    door: Door, pick: random.Random, kinds: Sequence[str], *, size: int = 6, totals: Totals | None = None
+    door: Door,
+    pick: random.Random,
+    kinds: Sequence[str],
+    *,
+    size: int = 6,
+    examples: float = math.inf,
+    totals: Totals | None = None,
 ) -> AsyncIterator[Finding]:
-    """Show examples for ever; each new finding as it is made. `size` is the number of objects of an example."""
+    """Show so many examples; each new finding as it is made. `size` is the most objects of an example."""
     totals = totals or Totals()
     shapes: dict[str, set[str]] = {}
     before: list[Candidate] = []
-    while True:
+    while totals.examples < examples:
         if totals.examples and totals.examples % _RESTART_AFTER == 0:
             await door.start()
             before = []
@@ -104,17 +120,28 @@ async def search(
         example = _example(pick, kinds, size)
         totals.objects += len(example)
         while refusals := await door.show(_items(example)):
-            found = await _reduced(door, before, example, refusals[0])
-            example, before = [candidate for candidate in example if candidate not in found.objects], []
-            if any(text in found.words for text in _OF_THE_MACHINE):
+            ours = [refusal for refusal in refusals if _without_the_machine(refusal.words)]
+            if not ours:
                 totals.of_the_machine += 1
+                named = _named(example, refusals)
+                example = [candidate for candidate in example if named and candidate not in named]
                 continue
+            found = await _reduced(door, before, example, ours[0])
+            example, before = [candidate for candidate in example if candidate not in found.objects], []
             totals.seen[found.cause] = totals.seen.get(found.cause, 0) + 1
-            least = await _least_fields(door, found) if len(shapes.setdefault(found.cause, set())) < _SHAPES else None
-            if least is not None and (shape := _shape(least.objects)) not in shapes[found.cause]:
-                shapes[found.cause].add(shape)
-                yield least
+            known = shapes.setdefault(found.cause, set())
+            if len(known) < _SHAPES:
+                least = await _least_fields(door, found)
+                if _shape(least.objects) not in known:
+                    known.add(_shape(least.objects))
+                    yield least
         before = example
+
+
+def _named(example: Sequence[Candidate], refusals: Sequence[Refusal]) -> list[Candidate]:
+    """The objects that refused resources were made from."""
+    keys = {key for refusal in refusals for key in refusal.configs}
+    return [c for c in example if isinstance(c.item, Config) and c.item.key in keys]
 
 
 def _example(pick: random.Random, kinds: Sequence[str], size: int) -> list[Candidate]:
@@ -150,7 +177,7 @@ async def _reduced(door: Door, before: list[Candidate], example: list[Candidate]
         again = await _refused_again(door, before, example, cause)
     if again is None:
         return Finding(f"* {cause}", refusal.words, refusal.proxy, tuple(example), tuple(before), is_repeated=False)
-    named = [c for c in example if isinstance(c.item, Config) and c.item.key in refusal.configs]
+    named = _named(example, [refusal])
     for few in [[c] for c in named] + ([named] if 1 < len(named) < len(example) else []):
         if (answer := await _refused_again(door, before, few, cause)) is not None:
             example, again = few, answer
@@ -209,7 +236,7 @@ def _smaller(document: Json) -> Iterator[Json]:
         yield trial
     for path in places:
         value = _at(document, path)
-        if isinstance(value, str) and len(value) > 3:
+        if isinstance(value, str) and len(value) > _LONG:
             for part in (value[: len(value) // 2], value[len(value) // 2 :], value[:-1], value[1:]):
                 trial = copy.deepcopy(document)
                 _at(trial, path[:-1])[path[-1]] = part

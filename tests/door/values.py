@@ -389,6 +389,8 @@ FIELDS: Mapping[str, Sequence[Any]] = {
     "from": _LOCALITIES,
     "to": _LOCALITIES,
     "failoverPriority": ("region", "zone", "topology.kubernetes.io/region", "version=v1", "version"),
+    "registryServiceName": HOSTS,
+    "fromRegistry": ("Kubernetes", "a"),
     "network": ("", "net1", "net2"),
     "serviceAccount": ("web", "default", ""),
     "expression": _EXPRESSIONS,
@@ -437,6 +439,7 @@ MAPS: Mapping[str, tuple[Sequence[str], Sequence[Any]]] = {
     "to": (_LOCALITIES, (1, 50, 100)),
     "tagOverrides": (("a", "request_protocol", "x.y"), ()),
     "customTags": (("a", "", "x.y", "%"), ()),
+    "networks": (("net1", "net2"), ()),
     "proxyMetadata": (("A", "ISTIO_META_X"), ("a", "true")),
 }
 """Keys and values of maps, by field."""
