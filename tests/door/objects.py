@@ -101,7 +101,7 @@ def accepted(kind: str, document: Json) -> Candidate:
 def random_object(pick: random.Random, kind: str, name: str) -> Candidate | None:
     """An object of a kind that validation accepts; None where mending does not succeed."""
     values = Values(pick, pick.choice((0.0, 0.02, 0.05, 0.15)))
-    writer = _Writer(values)
+    writer = Writer(values)
     message = {MESH: MeshConfig, NETWORKS: MeshNetworks}.get(kind) or KINDS[kind].message
     document = writer.message(message, 0)
     if kind not in (MESH, NETWORKS):
@@ -123,7 +123,7 @@ def random_object(pick: random.Random, kind: str, name: str) -> Candidate | None
     return None
 
 
-class _Writer:
+class Writer:
     """Writes messages as JSON, from their descriptors."""
 
     def __init__(self, values: Values) -> None:
@@ -228,7 +228,7 @@ def _steps(path: str) -> Iterator[str | int]:
         yield int(number) if number else name or key
 
 
-def _mend(writer: _Writer, root: Json, message: type[betterproto2.Message], problem: Problem, *, is_bare: bool) -> None:
+def _mend(writer: Writer, root: Json, message: type[betterproto2.Message], problem: Problem, *, is_bare: bool) -> None:
     """Write the field that a problem names anew, or leave it or what it is part of out."""
     steps = list(_steps(problem.path))
     if not is_bare:
