@@ -43,7 +43,7 @@ async def run(kinds: tuple[str, ...], minutes: float, seed: int, size: int, out:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         with trio.move_on_after(minutes * 60):
-            async with open_door(Path(folder)) as door:
+            async with open_door(Path(folder), seed) as door:
                 async for finding in search(door, random.Random(seed), kinds, size=size, totals=totals):
                     findings += 1
                     print(described(finding), flush=True)

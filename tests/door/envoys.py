@@ -19,7 +19,7 @@ import trio.testing
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, Event, Item, Synced, Upsert, item_key
-from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.proxy import Interception, NodeType, Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.rpc import open_listeners, serve
@@ -37,6 +37,9 @@ SOURCE = "door"
 
 _CUSHION_SECONDS = 0.002
 """Quiet after which this process has nothing more to do."""
+
+_AFTERTHOUGHT_SECONDS = 0.01
+"""The time after its last answer within which an Envoy asks for what it then needs, such as secrets."""
 
 _CUT = "...(truncated)"
 """The end of long words of an Envoy."""
@@ -73,12 +76,14 @@ class Refusal:
 class Door:
     """A control plane and its Envoys. State: the World, what was shown over the fixed mesh, the Envoys that run."""
 
-    def __init__(self, folder: Path, world: World, server: XdsServer, address: str) -> None:
+    def __init__(self, folder: Path, world: World, server: XdsServer, address: str, turn: int) -> None:
         self.folder = folder
         self.world = world
         self.server = server
         self.address = address
         self.envoys: list[RealEnvoy] = []
+        self.turn = turn
+        """A number for each way in which the Envoys talk and listen."""
         self.starts = 0
         self.shown = 0
         """Changes that the Envoys were shown."""
@@ -88,12 +93,16 @@ class Door:
         world.apply([*(Upsert(SOURCE, item) for item in self._fixed.values()), Synced(SOURCE)])
 
     async def start(self) -> None:
-        """Start the Envoys, in the other variants of the protocol than last time. Raises DoorError."""
+        """Start the Envoys anew, in the way of this turn. Raises DoorError."""
         await self.stop()
         self._apply({})
         self.starts += 1
         for number, node in enumerate((SIDECAR, ROUTER)):
-            delta = (number + self.starts) % 2 == 0
+            delta = (number + self.turn) % 2 == 1
+            if delta and self.turn % 4 < 2:
+                node = attrs.evolve(node, metadata={"VIRTUAL_HOSTS": "split"})
+            if node.type is NodeType.SIDECAR and self.turn % 3 == 2:
+                node = attrs.evolve(node, interception=Interception.NONE)
             name = f"{node.name}-{self.starts}"
             running = real_envoy(self.address, self.folder, node, delta=delta, name=name, flags=_FLAGS)
             self.envoys.append(await self._stack.enter_async_context(running))
@@ -139,6 +148,7 @@ class Door:
     async def _settled(self, before: int) -> tuple[Refusal, ...]:
         """Wait until every response is answered; what was refused since there were `before` refusals."""
         refusals: list[Refusal] = []
+        sent = -1
         with trio.move_on_after(_ANSWER_SECONDS) as scope:
             while True:
                 await trio.testing.wait_all_tasks_blocked(_CUSHION_SECONDS)
@@ -147,7 +157,10 @@ class Door:
                     break
                 waiting = [connection.waiting for connection in self.server.status.connections()]
                 if len(waiting) == len(self.envoys) and not any(w.acks or w.endpoints or w.node for w in waiting):
-                    break
+                    if sent == self.server.status.pushes.total():
+                        break
+                    sent = self.server.status.pushes.total()
+                    await trio.sleep(_AFTERTHOUGHT_SECONDS)
                 await trio.sleep(_CUSHION_SECONDS)
         if scope.cancelled_caught:
             slow = [c for c in self.server.status.connections() if c.waiting.acks]
@@ -179,8 +192,11 @@ def _end_of(envoy: RealEnvoy) -> Refusal:
 
 
 @asynccontextmanager
-async def open_door(folder: Path) -> AsyncIterator[Door]:
-    """A door with its Envoys running, for the length of the block. Raises DoorError."""
+async def open_door(folder: Path, turn: int = 0) -> AsyncIterator[Door]:
+    """A door with its Envoys running, for the length of the block. Raises DoorError.
+
+    By `turn` they take State of the World or Delta, whole route tables or split ones, and intercept traffic or do not.
+    """
     now = datetime.now(UTC)
     world = World()
     world.expect(SOURCE)
@@ -193,7 +209,7 @@ async def open_door(folder: Path) -> AsyncIterator[Door]:
     listeners = await open_listeners("127.0.0.1:0")
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: serve(server.services(), listeners, task_status=task_status))
-        door = Door(folder, world, server, address_of(listeners[0].socket))
+        door = Door(folder, world, server, address_of(listeners[0].socket), turn)
         try:
             await door.start()
             yield door

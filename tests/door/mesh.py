@@ -10,8 +10,8 @@ from mesh_pilot.model.proxy import NodeType
 from tests.support.certificates import write_certificates
 from tests.support.worlds import configs
 
-SIDECAR = EnvoyNode("web", "shop", "10.1.1.1", labels={"app": "web", "version": "v1"})
-ROUTER = EnvoyNode("edge", "shop", "10.1.1.2", NodeType.ROUTER, labels={"istio": "edge"})
+SIDECAR = EnvoyNode("web", "shop", "127.0.1.1", labels={"app": "web", "version": "v1"})
+ROUTER = EnvoyNode("edge", "shop", "127.0.1.2", NodeType.ROUTER, labels={"istio": "edge"})
 
 _MANIFESTS = """
 apiVersion: networking.istio.io/v1
@@ -74,7 +74,7 @@ spec:
   ports:
   - {number: 80, name: http, protocol: HTTP, targetPort: 8080}
   - {number: 9000, name: tcp, protocol: TCP}
-  endpoints: [{address: 10.1.1.1, labels: {app: web, version: v1}, serviceAccount: web}]
+  endpoints: [{address: 127.0.1.1, labels: {app: web, version: v1}, serviceAccount: web}]
 ---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry

@@ -34,7 +34,8 @@ _SHAPES = 3
 """Findings of one class that are reduced field by field: they may come from different fields."""
 
 _TRIES = 150
-"""Trials of one reduction."""
+_FRESH_COST = 4
+"""Trials of one reduction; what one with Envoys just started counts as."""
 
 _LONG = 60
 """Characters of a text above which it is shortened."""
@@ -51,6 +52,8 @@ class Finding:
     objects: tuple[Candidate, ...]
     before: tuple[Candidate, ...] = ()
     """What must be shown before them."""
+    is_fresh: bool = False
+    """True: only an Envoy that was just started refuses it. One that has refused a secret is not sent it again."""
     is_repeated: bool = True
     """False: it was not refused again when it was tried."""
 
@@ -114,6 +117,7 @@ async def search(
     before: list[Candidate] = []
     while totals.examples < examples:
         if totals.examples and totals.examples % _RESTART_AFTER == 0:
+            door.turn += 1
             await door.start()
             before = []
         totals.examples += 1
@@ -157,10 +161,13 @@ def _items(candidates: Sequence[Candidate]) -> list[Any]:
 
 
 async def _refused_again(
-    door: Door, before: Sequence[Candidate], shown: Sequence[Candidate], cause: str
+    door: Door, before: Sequence[Candidate], shown: Sequence[Candidate], cause: str, is_fresh: bool
 ) -> Refusal | None:
     """The refusal for this cause when objects are shown after others that were shown over the fixed mesh; or None."""
-    await door.show(())
+    if is_fresh:
+        await door.start()
+    else:
+        await door.show(())
     if before:
         await door.show(_items(before))
     texts = texts_of(shown)
@@ -170,29 +177,30 @@ async def _refused_again(
 async def _reduced(door: Door, before: list[Candidate], example: list[Candidate], refusal: Refusal) -> Finding:
     """The fewest objects of an example that are refused for the same cause."""
     cause = cause_of(refusal, texts_of(example))
-    again = await _refused_again(door, [], example, cause)
-    if again is not None:
-        before = []
-    elif before:
-        again = await _refused_again(door, before, example, cause)
-    if again is None:
+    ways: list[tuple[list[Candidate], bool]] = [([], False), (before, False), ([], True), (before, True)]
+    for first, is_fresh in ways:
+        again = await _refused_again(door, first, example, cause, is_fresh)
+        if again is not None:
+            before = first
+            break
+    else:
         return Finding(f"* {cause}", refusal.words, refusal.proxy, tuple(example), tuple(before), is_repeated=False)
     named = _named(example, [refusal])
     for few in [[c] for c in named] + ([named] if 1 < len(named) < len(example) else []):
-        if (answer := await _refused_again(door, before, few, cause)) is not None:
+        if (answer := await _refused_again(door, before, few, cause, is_fresh)) is not None:
             example, again = few, answer
             break
     for candidate in list(example) if len(example) > 1 or before else ():
         fewer = [c for c in example if c is not candidate]
-        if (answer := await _refused_again(door, before, fewer, cause)) is not None:
+        if (answer := await _refused_again(door, before, fewer, cause, is_fresh)) is not None:
             example, again = fewer, answer
     for candidate in list(before):
         fewer = [c for c in before if c is not candidate]
-        if (answer := await _refused_again(door, fewer, example, cause)) is not None:
+        if (answer := await _refused_again(door, fewer, example, cause, is_fresh)) is not None:
             before, again = fewer, answer
     kinds = "+".join(sorted(c.kind for c in example))
     after = f" after {'+'.join(sorted(c.kind for c in before))}" if before else ""
-    return Finding(f"{kinds}{after}: {cause}", again.words, again.proxy, tuple(example), tuple(before))
+    return Finding(f"{kinds}{after}: {cause}", again.words, again.proxy, tuple(example), tuple(before), is_fresh)
 
 
 async def _least_fields(door: Door, finding: Finding) -> Finding:
@@ -201,8 +209,8 @@ async def _least_fields(door: Door, finding: Finding) -> Finding:
     tries = _TRIES if finding.is_repeated else 0
     while tries > 0:
         for trial in _smaller_findings(finding):
-            tries -= 1
-            answer = await _refused_again(door, trial.before, trial.objects, cause)
+            tries -= _FRESH_COST if trial.is_fresh else 1
+            answer = await _refused_again(door, trial.before, trial.objects, cause, trial.is_fresh)
             if answer is not None:
                 finding = attrs.evolve(trial, words=answer.words)
                 break

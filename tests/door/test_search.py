@@ -78,6 +78,7 @@ class Picky:
 
     def __init__(self, wrong: str) -> None:
         self.wrong = wrong
+        self.turn = 0
 
     async def start(self) -> None:
         pass

@@ -19,10 +19,21 @@ HOSTS = (
 )
 """Hosts of services, and of none."""
 
-_DOMAINS = (*HOSTS, "reviews", "EVIL.test", "*.example.test", "*.test", "*", "a.b.example.test", "10.1.1.1", "::1")
+_DOMAINS = (*HOSTS, "reviews", "EVIL.test", "*.example.test", "*.test", "*", "a.b.example.test", "127.0.1.1", "::1")
 _NAMESPACES = ("shop", "other", "*", ".", "~")
 _PORTS = (80, 443, 9080, 9443, 9000, 31080, 31443, 31400)
-_IPS = ("10.1.1.1", "10.1.1.2", "127.0.0.1", "127.0.7.7", "0.0.0.0", "::", "::1", "fd00::7", "10.2.0.0/16", "0.0.0.0/0")
+_IPS = (
+    "127.0.1.1",
+    "127.0.1.2",
+    "127.0.0.1",
+    "127.0.7.7",
+    "0.0.0.0",
+    "::",
+    "::1",
+    "fd00::7",
+    "10.2.0.0/16",
+    "0.0.0.0/0",
+)
 _HEADERS = ("x-user", "X-Upper", "authorization", "cookie", ":path", ":authority", "host", "content-length", "x_under")
 _REGEXES = (".*", "a+", "[a-z]{1,3}", "(?i)abc", r"\d+\.\d+", "^/x$", "(a|b)*", "(?P<x>y)", "", ".", r"[[:alpha:]]")
 _NASTY_REGEXES = (
@@ -282,15 +293,15 @@ FIELDS: Mapping[str, Sequence[Any]] = {
         "127.0.7.2",
         "fd00::1",
         "ext.example.test",
-        "10.1.1.1",
+        "127.0.1.1",
         "unix:///tmp/door.sock",
         "reviews.shop.svc.cluster.local:9080",
     ),
     "WorkloadEntry.address": (
         "127.0.7.1",
         "127.0.7.2",
-        "10.1.1.1",
-        "10.1.1.2",
+        "127.0.1.1",
+        "127.0.1.2",
         "fd00::1",
         "ext.example.test",
         "unix:///tmp/door.sock",
@@ -310,7 +321,7 @@ FIELDS: Mapping[str, Sequence[Any]] = {
         "unix:///tmp/door.sock",
         "[::1]:80",
         "127.0.0.1",
-        "10.1.1.1:70000",
+        "127.0.1.1:70000",
     ),
     "regex": _REGEXES,
     "RegexRewrite.match": _REGEXES,
