@@ -25,8 +25,9 @@ from mesh_pilot.config.mesh import decode_mesh, decode_networks
 from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue
 from mesh_pilot.ops.changes import WITHOUT_EFFECT
+from tests.door.fields import FIELDS, MAPS
 from tests.door.patches import random_patch
-from tests.door.values import FIELDS, MAPS, Values
+from tests.door.values import Values
 
 Json = dict[str, Any]
 

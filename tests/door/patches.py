@@ -10,7 +10,8 @@ from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 import mesh_pilot.envoy.envoy_filter.values  # noqa: F401  imports Envoy's messages
-from tests.door.values import FIELDS, Values
+from tests.door.fields import FIELDS
+from tests.door.values import Values
 
 Json = dict[str, Any]
 
