@@ -63,6 +63,8 @@ class Totals:
     examples: int = 0
     objects: int = 0
     of_the_machine: int = 0
+    unreduced: str = ""
+    """What was refused and is being reduced."""
     seen: dict[str, int] = attrs.field(factory=dict)
     """How often each cause was met."""
 
@@ -123,13 +125,14 @@ async def search(
         totals.examples += 1
         example = _example(pick, kinds, size)
         totals.objects += len(example)
-        while refusals := await door.show(_items(example)):
+        while example and (refusals := await door.show(_items(example))):
             ours = [refusal for refusal in refusals if _without_the_machine(refusal.words)]
             if not ours:
                 totals.of_the_machine += 1
                 named = _named(example, refusals)
                 example = [candidate for candidate in example if named and candidate not in named]
                 continue
+            totals.unreduced = ours[0].words
             found = await _reduced(door, before, example, ours[0])
             example, before = [candidate for candidate in example if candidate not in found.objects], []
             totals.seen[found.cause] = totals.seen.get(found.cause, 0) + 1
@@ -139,6 +142,7 @@ async def search(
                 if _shape(least.objects) not in known:
                     known.add(_shape(least.objects))
                     yield least
+            totals.unreduced = ""
         before = example
 
 

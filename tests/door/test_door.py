@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,37 +19,42 @@ from tests.door.search import Totals, search
 from tests.support.binaries import require_binary
 
 SECONDS = 45.0
+"""The time of one search."""
+
+FEWEST = 10
+"""Examples without which a search has shown nothing."""
 
 
-async def findings(folder: Path, seed: int, kinds: Sequence[str], *, examples: int, seconds: float) -> list[str]:
-    """Whatever is refused, as Markdown."""
+async def findings(folder: Path, seed: int, kinds: Sequence[str], *, examples: float) -> str:
+    """Whatever is refused, as Markdown; empty if nothing is."""
     require_binary("envoy")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    totals, found = Totals(), []
-    with trio.move_on_after(seconds):
+    totals = Totals()
+    found: list[str] = []
+    with trio.move_on_after(SECONDS):
         async with open_door(folder, seed) as door:
             async for finding in search(door, random.Random(seed), kinds, examples=examples, totals=totals):
                 found.append(described(finding))
     print(f"seed {seed}: {totals.examples} examples, {totals.objects} objects, {totals.seen}")
-    return found
+    if totals.unreduced:
+        found.append(f"seed {seed}, cut off by time: {totals.unreduced}")
+    assert found or totals.examples >= FEWEST
+    return "\n".join(found)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, 2, None])
 async def test_what_validation_accepts_real_envoys_accept(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # should an Envoy write a file that an object names
-    found = await findings(tmp_path, seed, NAMES, examples=60, seconds=SECONDS)
-    assert not found, "\n".join(found)
+    seed = random.SystemRandom().randrange(10**6) if seed is None else seed
+    found = await findings(tmp_path, seed, NAMES, examples=60)
+    assert not found, found
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", NAMES)
-async def test_of_each_kind_alone_too_with_a_seed_of_its_own(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_objects_of_one_kind_are_accepted_too(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    seed = random.SystemRandom().randrange(10**6)
-    found = await findings(tmp_path, seed, [kind], examples=10**6, seconds=SECONDS)
-    assert not found, "\n".join([f"seed {seed}", *found])
+    found = await findings(tmp_path, random.SystemRandom().randrange(10**6), [kind], examples=math.inf)
+    assert not found, found
