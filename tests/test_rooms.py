@@ -62,7 +62,7 @@ PACKAGES = (
 """The packages of ``envoy``, from the top down, as in its docstring."""
 
 PURE = {
-    "incremental.memo": ({"incremental"}, {"declared", "reports"}),
+    "incremental.memo": ({"incremental"}, {"declared", "nodes", "reports"}),
     "xds.stream": (
         {"model", "snapshots", "xds"},
         {"stream", "ordering", "subscription", "pending_response", "unserved", "messages", "resources"},

@@ -25,7 +25,8 @@ May import: nothing of ours.
 """
 
 from mesh_pilot.incremental.declared import NAME, ByName, Derived, Query, by_name, derived
-from mesh_pilot.incremental.memo import CycleError, FailedPart, Index, Memo, Watcher
+from mesh_pilot.incremental.memo import CycleError, Index, Memo
+from mesh_pilot.incremental.nodes import FailedPart, Observer
 from mesh_pilot.incremental.overlay import MemoOverlay
 from mesh_pilot.incremental.reports import Explanation, MemoStatistics
 from mesh_pilot.incremental.watch import Layer, Watch
@@ -42,9 +43,9 @@ __all__ = [
     "Memo",
     "MemoOverlay",
     "MemoStatistics",
+    "Observer",
     "Query",
     "Watch",
-    "Watcher",
     "by_name",
     "derived",
 ]

@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from mesh_pilot.incremental.declared import Derived
-from mesh_pilot.incremental.memo import Index, K, Memo, V, _Family, _Node
+from mesh_pilot.incremental.memo import Index, K, Memo, V
+from mesh_pilot.incremental.nodes import _Family, _Node
 
 T = TypeVar("T")
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 from mesh_pilot.incremental.declared import Query
-from mesh_pilot.incremental.memo import Memo, Watcher, _Node
+from mesh_pilot.incremental.memo import Memo
+from mesh_pilot.incremental.nodes import Observer, _Node
 from mesh_pilot.incremental.overlay import MemoOverlay
 
 T = TypeVar("T")
@@ -15,7 +16,7 @@ Layer = Memo | MemoOverlay
 """A memo table, or a variant of it."""
 
 
-class Watch(Watcher):
+class Watch(Observer):
     """Keeps derived values alive, and reports when any of them may have changed.
 
     ``on_stale`` is called within the write that caused the change, and must not read or write. It is not called again

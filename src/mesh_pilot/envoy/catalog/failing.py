@@ -10,7 +10,7 @@ import attrs
 
 from mesh_pilot.envoy.catalog.resource_sets import ResourceSet
 from mesh_pilot.failures import Condition, Failure, Failures, OwnFailures, failure_of
-from mesh_pilot.incremental import FailedPart, Memo, Watcher
+from mesh_pilot.incremental import FailedPart, Memo, Observer
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.security.secrets import IdentitySet
 
@@ -96,7 +96,7 @@ def _incomplete(
     parts: Iterable[FailedPart], sets: Iterable[ResourceSet]
 ) -> Iterator[tuple[ResourceSet, str, FailedPart]]:
     """The resources that lack a part: the set and the name of each."""
-    set_of: dict[Watcher, ResourceSet] = {resources.watch: resources for resources in sets}
+    set_of: dict[Observer, ResourceSet] = {resources.watch: resources for resources in sets}
     for part in parts:
         for watch, query in part.concerns:
             resources = set_of.get(watch)
