@@ -95,6 +95,8 @@ class Withheld:
     served: tuple[Item, ...]
     """The last accepted value; empty: the item is left out."""
     refusal: Refusal = attrs.field(eq=False)
+    fields: tuple[str, ...] = attrs.field(default=(), eq=False)
+    """The paths of fields whose texts are in the client's reason, for people."""
 
     @property
     def origin(self) -> str:

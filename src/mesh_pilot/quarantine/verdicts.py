@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import attrs
 import structlog
 
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.events import Delete, Event, Quarantine, Upsert, Withheld
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.quarantine.clients import Client
+from mesh_pilot.quarantine.hints import named_fields
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="quarantine")
@@ -51,7 +53,8 @@ class Verdicts:
     def add(self, client: Client, verdicts: Iterable[tuple[Withheld, str]]) -> Iterator[Event]:
         """Withhold items found at a client, each in a domain, of its build or of its scope."""
         touched = {}
-        for withheld, domain in verdicts:
+        for found, domain in verdicts:
+            withheld = attrs.evolve(found, fields=named_fields(found.refused, found.refusal.words))
             self._build_of[domain] = client.build_domain
             self._own.setdefault(domain, {})[withheld.key] = withheld
             touched[domain] = client.build_domain
@@ -92,6 +95,7 @@ def _log_verdict(withheld: Withheld, domain: str) -> None:
         "object refused: withheld until it changes",
         object=name_of(withheld.key),
         origin=withheld.origin,
+        fields=list(withheld.fields),
         domain=domain,
         proxy=refusal.proxy,
         type=RESOURCE_TYPES[refusal.type_url].short,
