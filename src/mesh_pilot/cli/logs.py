@@ -26,6 +26,7 @@ SCOPES: Mapping[str, str] = {
     "envoy": "translators: resources that could not be generated, and their configs",
     "mcp": "servers of configuration: connected, lost, NACKs sent and received",
     "ops": "the web and metrics ports: internal errors in requests",
+    "quarantine": "objects that proxies refuse, from the search to the end",
     "rpc": "gRPC connections: opened, lost, misbehaving peers",
     "sources": "every source, and the supervisor that restarts them",
     "world": "the reducer: revisions, what changed and why, conflicts",

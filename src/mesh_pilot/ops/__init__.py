@@ -4,7 +4,8 @@ Reads the other rooms (their ``statistics()``, the status registry, the World, t
 changes nothing.
 
 - ``state``: the parts of the control plane that are read.
-- ``app``: paths and handlers; ``overview``, ``proxy_pages``, ``world_pages``, ``config_dump``, ``metrics``: contents.
+- ``app``: paths and handlers; ``overview``, ``proxy_pages``, ``world_pages``, ``quarantine_pages``, ``config_dump``,
+  ``metrics``: contents.
 - ``changes``: counts and logs changes; ``problems``: problems of single objects; ``reports``: problems of proxies.
 - ``http``, ``http_connection``, ``wrong_port``: an HTTP/1.1 server on Trio.
 - ``memory``: returns freed memory to the system.

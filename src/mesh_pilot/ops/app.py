@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from mesh_pilot import __version__
 from mesh_pilot.model.config import Config
-from mesh_pilot.ops import overview, proxy_pages, reports, world_pages
+from mesh_pilot.ops import overview, proxy_pages, quarantine_pages, reports, world_pages
 from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.responses import Json, html, json_response, text
@@ -121,7 +121,8 @@ def _ready(state: PlaneState, *, verbose: bool) -> Response:
     if reasons:
         return text("".join(f"{who}: {why}\n" for who, why in reasons.items()), status=503)
     stale = [f"{who}: {why}" for who, why in state.stale().items()]
-    return text("\n".join(["ready", *stale, *reports.ready_lines(state.failures(), verbose=verbose), ""]))
+    problems = (*reports.ready_lines(state.failures(), verbose=verbose), *quarantine_pages.ready_lines(state))
+    return text("\n".join(["ready", *stale, *problems, ""]))
 
 
 class Rejections:
@@ -141,6 +142,9 @@ class Rejections:
                 world_pages.warnings(state.world), world_pages.ignored(s.statistics() for s in state.supervisors)
             ),
             "internal": lambda: reports.failure_entries(state.failures()),
+            "quarantined": lambda: quarantine_pages.quarantined_entries(state),
+            "trials": lambda: quarantine_pages.trial_entries(state),
+            "held": lambda: quarantine_pages.held_entries(state),
             "proxies": lambda: proxy_pages.rejections(state),
             "patches": lambda: reports.patch_entries(diagnostics),
             "listeners": lambda: reports.conflict_entries(diagnostics),

@@ -24,6 +24,7 @@ from mesh_pilot import __version__
 from mesh_pilot.config_api.server import McpServiceStatistics
 from mesh_pilot.failures import COLLECTION, INDEXES, OBJECT, PROXY, Condition
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE
+from mesh_pilot.ops.quarantine_pages import quarantined_kinds, report
 from mesh_pilot.ops.reports import conflict_counts, failure_counts, patch_counts
 from mesh_pilot.ops.responses import printable
 from mesh_pilot.ops.state import PlaneState
@@ -86,6 +87,7 @@ class _PlaneCollector(Collector):
             self._proxies,
             self._failures,
             self._findings,
+            self._quarantine,
             self._sources,
             self._mcp,
             self._work,
@@ -210,6 +212,18 @@ class _PlaneCollector(Collector):
                 if connection.proxy and metric is not None and each.subscription.phase is Phase.NACKED:
                     metric.add_sample(metric.name, {"node": connection.proxy.id}, 1)
         yield from found.values()
+
+    def _quarantine(self) -> Iterator[Metric]:
+        if self._state.keeper is None:
+            return
+        objects = _metric("mesh_pilot_quarantined_objects", "Objects withheld from proxies now, by kind", "gauge")
+        for kind, count in sorted(quarantined_kinds(report(self._state)).items()):
+            objects.add_sample(objects.name, {"kind": kind}, count)
+        yield objects
+        own = self._state.keeper.statistics()
+        yield _one("mesh_pilot_refusals_held", "Refusals that nothing is done about now", "gauge", own.held)
+        yield _one("mesh_pilot_quarantine_verdicts", "Objects withheld since the start", "counter", own.verdicts)
+        yield _one("mesh_pilot_quarantine_trials", "Trials since the start", "counter", own.trials)
 
     def _sources(self) -> Iterator[Metric]:
         missing = set(self._state.world.unsynced())

@@ -11,7 +11,7 @@ import attrs
 import structlog
 
 from mesh_pilot import __version__
-from mesh_pilot.ops import proxy_pages, reports, world_pages
+from mesh_pilot.ops import proxy_pages, quarantine_pages, reports, world_pages
 from mesh_pilot.ops.page import Cell, bad, described_links, line, links, page, table
 from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
@@ -30,7 +30,7 @@ PAGES = {
     "/debug/syncz": "a stream each: what was sent and accepted, by Istio's names",
     "/debug/adsz": "a stream each, in full: node, subscriptions, bytes, refusals, what it waits for",
     "/debug/config_dump": "what a proxy was sent, as Envoy shows it: ?proxyID=NAME.NAMESPACE",
-    "/debug/rejections": "what is refused, doubtful, in conflict, or failed",
+    "/debug/rejections": "what is refused, withheld, doubtful, in conflict, or failed",
     "/debug/configz": "objects in force, and where they were read: ?kind=K&namespace=N",
     "/debug/registryz": "services, merged over their sources",
     "/debug/endpointz": "endpoints, merged over their sources",
@@ -78,6 +78,7 @@ def statistics(state: PlaneState) -> Json:
         "memo": jsonable(state.world.memo.statistics()),
         "catalog": jsonable(state.catalog.statistics()),
         "xds": jsonable(state.xds.statistics()),
+        **({"quarantine": jsonable(state.keeper.statistics())} if state.keeper is not None else {}),
         "changes": jsonable(state.changes.statistics()),
         "sources": [jsonable(supervisor.statistics()) for supervisor in state.supervisors],
         "mcp": jsonable(state.mcp.statistics()),
@@ -172,6 +173,7 @@ def _problems(shown: Callable[[PlaneState], str]) -> Section:
 
 SECTIONS: tuple[Section, ...] = (
     _problems(lambda state: reports.failure_table(state.failures())),
+    _problems(quarantine_pages.quarantine_tables),
     _sources,
     _refused,
     _doubtful,

@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
+from mesh_pilot.ops import quarantine_pages
 from mesh_pilot.ops.page import ROWS, Cell, bad, moment, table
 from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
@@ -28,10 +29,11 @@ def names(state: PlaneState) -> list[str]:
 
 
 def sync_status(state: PlaneState) -> list[Json]:
-    """An entry for each stream: by type its state and the last nonces sent and acknowledged; its NACKs; and the
-    internal errors that concern it."""
+    """An entry for each stream: by type its state and the last nonces sent and acknowledged; its NACKs; what is
+    withheld from it; and the internal errors that concern it."""
     found: list[Json] = []
     failing = _failures_by_proxy(state)
+    quarantine = quarantine_pages.report(state)
     for connection in state.xds.status.connections():
         proxy = connection.proxy
         if proxy is None:
@@ -50,8 +52,12 @@ def sync_status(state: PlaneState) -> list[Json]:
             name = RESOURCE_TYPES[each.type_url].sync_name
             entry[f"{name}_sent"] = each.subscription.nonce
             entry[f"{name}_acked"] = each.subscription.acked_nonce
-        entry["refused"] = [_nack(record) for record in _standing_nacks(connection)]
+        entry["refused"] = [
+            {**_nack(record), "held": quarantine.why_held(proxy, record.nack.type_url)}
+            for record in _standing_nacks(connection)
+        ]
         entry["failing"] = failing.get(proxy.name, [])
+        entry |= quarantine_pages.stream_entry(quarantine, proxy)
         found.append(entry)
     return found
 
@@ -173,7 +179,7 @@ def _type(status: TypeStatus) -> Json:
     }
 
 
-def _nack(record: NackRecord) -> Json:
+def _nack(record: NackRecord) -> dict[str, Json]:
     nack = record.nack
     return {
         "at": record.at.isoformat(),

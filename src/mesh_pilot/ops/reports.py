@@ -44,7 +44,8 @@ def first_names(names: Sequence[str], shown: int = 1) -> str:
     return ", ".join(names[:shown]) + more
 
 
-def _proxies(names: Sequence[str]) -> dict[str, Json]:
+def proxies_named(names: Sequence[str]) -> dict[str, Json]:
+    """The members of an entry that name the proxies with a problem."""
     return {"proxies": list(names[:PROXIES_NAMED]), "proxies_in_all": len(names)}
 
 
@@ -53,7 +54,7 @@ def _proxies(names: Sequence[str]) -> dict[str, Json]:
 
 def patch_entries(found: Diagnostics) -> list[Json]:
     """An entry for each patch, resource and reason."""
-    return [{**attrs.asdict(problem), **_proxies(names)} for problem, names in found.patches().items()]
+    return [{**attrs.asdict(problem), **proxies_named(names)} for problem, names in found.patches().items()]
 
 
 def conflict_entries(found: Diagnostics) -> list[Json]:
@@ -65,7 +66,7 @@ def conflict_entries(found: Diagnostics) -> list[Json]:
             "kept": conflict.kept,
             "reason": conflict.reason,
             "kind": conflict.kind.value,
-            **_proxies(names),
+            **proxies_named(names),
         }
         for conflict, names in found.conflicts().items()
     ]
@@ -74,14 +75,14 @@ def conflict_entries(found: Diagnostics) -> list[Json]:
 def denied_entries(found: Diagnostics) -> list[Json]:
     """An entry for each group of policies with the same reason."""
     return [
-        {"objects": list(denied.objects), "reason": denied.reason, **_proxies(names)}
+        {"objects": list(denied.objects), "reason": denied.reason, **proxies_named(names)}
         for denied, names in found.denied().items()
     ]
 
 
 def credential_entries(found: Diagnostics) -> list[Json]:
     """An entry for each credential and reason."""
-    return [{**attrs.asdict(problem), **_proxies(names)} for problem, names in found.credentials().items()]
+    return [{**attrs.asdict(problem), **proxies_named(names)} for problem, names in found.credentials().items()]
 
 
 def failure_entries(failures: Sequence[StandingFailure]) -> list[Json]:
@@ -96,7 +97,7 @@ def failure_entries(failures: Sequence[StandingFailure]) -> list[Json]:
             "place": failing.failure.place,
             "since": failing.failure.since.isoformat(timespec="seconds"),
             "objects": list(failing.failure.configs),
-            **_proxies(failing.proxies),
+            **proxies_named(failing.proxies),
         }
         for failing in failures
     ]

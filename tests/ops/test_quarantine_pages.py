@@ -1,0 +1,232 @@
+"""Quarantine as operators see it: a whole control plane, and a client that refuses whatever has a mark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trio
+from envoy.config.core.v3.base_pb2 import Node
+from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
+from google.protobuf.json_format import ParseDict
+from google.rpc.status_pb2 import Status
+from prometheus_client.parser import text_string_to_metric_families
+
+from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.model.resource import CLUSTER
+from mesh_pilot.quarantine.options import QuarantineOptions
+from mesh_pilot.rpc import Cardinality, open_channel
+from tests.support.command import mesh_pilot
+from tests.support.envoy import eventually
+from tests.support.planes import SERVICE, running_plane
+
+ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+MARK = b"odd.test"
+ODD = SERVICE.replace("name: reviews", "name: odd").replace("reviews.test", "odd.test")
+WORDS = "Error adding/updating cluster(s) outbound|9080||odd.test: no <b>odd.test</b>"
+
+
+class Web:
+    """A control plane and a client for its pages."""
+
+    def __init__(self, plane: ControlPlane, client: httpx.AsyncClient, folder: Path) -> None:
+        self.plane = plane
+        self.folder = folder
+        self._client = client
+
+    async def get(self, path: str, *, monitoring: bool = False) -> str:
+        address = self.plane.addresses.monitoring if monitoring else self.plane.addresses.http
+        reply = await self._client.get(f"http://{address}{path}")
+        assert reply.status_code == 200
+        return reply.text
+
+    async def rejections(self) -> Any:
+        return json.loads(await self.get("/debug/rejections"))
+
+    async def metrics(self) -> dict[tuple[str, ...], float]:
+        families = text_string_to_metric_families(await self.get("/metrics"))
+        return {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
+
+    async def status(self, *more: str) -> tuple[int, str]:
+        """Exit code and output of ``proxy-status``."""
+        asked = ("proxy-status", "--pilot", self.plane.addresses.http, *more)
+        done = await trio.to_thread.run_sync(lambda: mesh_pilot(*asked))
+        return done.code, done.out
+
+
+async def proxy(address: str, *, name: str = "web-1", task_status: trio.TaskStatus[None]) -> None:
+    """A proxy that asks for clusters and refuses those with the mark."""
+    kinds = (Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse)
+    async with open_channel(address) as channel, channel.request(ADS, *kinds) as call:
+        node = ParseDict(EnvoyNode(name, "shop", "10.9.9.9").to_dict(), Node(user_agent_name="envoy"))
+        node.user_agent_build_version.version.major_number = 1
+        await call.send_message(DiscoveryRequest(node=node, type_url=CLUSTER))
+        task_status.started()
+        while (response := await call.recv_message()) is not None:
+            answer = DiscoveryRequest(type_url=CLUSTER, response_nonce=response.nonce)
+            if any(MARK in resource.value for resource in response.resources):
+                answer.error_detail.CopyFrom(Status(code=13, message=WORDS))
+            await call.send_message(answer)
+
+
+@asynccontextmanager
+async def serving(folder: Path, nursery: trio.Nursery, **more: Any) -> AsyncIterator[Web]:
+    (folder / "reviews.yaml").write_text(SERVICE)
+    async with running_plane(folder, **more) as plane, httpx.AsyncClient(trust_env=False) as client:
+        web = Web(plane, client, folder)
+        await nursery.start(proxy, plane.addresses.grpc)
+        await eventually(is_synced(web))
+        yield web
+        nursery.cancel_scope.cancel()
+
+
+def is_synced(web: Web) -> Callable[[], Awaitable[bool]]:
+    async def found() -> bool:
+        streams = json.loads(await web.get("/debug/syncz"))
+        return bool(streams) and all(stream["status"] == {"CDS": "SYNCED"} for stream in streams)
+
+    return found
+
+
+def has(web: Web, name: str) -> Callable[[], Awaitable[bool]]:
+    """True once a list of ``/debug/rejections`` has entries."""
+
+    async def found() -> bool:
+        return bool((await web.rejections())[name])
+
+    return found
+
+
+async def test_while_nothing_is_refused_nothing_is_shown(tmp_path: Path, nursery: trio.Nursery) -> None:
+    async with serving(tmp_path, nursery) as web:
+        assert await web.get("/ready") == "ready\n"
+        found = await web.rejections()
+        assert (found["quarantined"], found["trials"], found["held"]) == ([], [], [])
+        page = await web.get("/")
+        assert "Everything is in force as written." in page
+        assert "Quarantine" not in page and "on hold" not in page
+        metrics = await web.metrics()
+        assert metrics["mesh_pilot_refusals_held",] == metrics["mesh_pilot_quarantine_trials",] == 0
+        assert not [key for key in metrics if key[0] == "mesh_pilot_quarantined_objects"]
+        assert (await web.status())[0] == 0
+
+
+async def test_a_withheld_object_is_shown_everywhere_with_its_line_and_its_stand_in(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    async with serving(tmp_path, nursery) as web:
+        (tmp_path / "odd.yaml").write_text("# one line\n" + ODD)
+        await eventually(has(web, "quarantined"))
+        await eventually(is_synced(web))
+        (entry,) = (await web.rejections())["quarantined"]
+        since = datetime.fromisoformat(entry.pop("since"))
+        assert timedelta() <= datetime.now(UTC) - since < timedelta(minutes=5)
+        assert entry.pop("where").endswith("/odd.yaml:2")
+        assert entry == {
+            "object": "ServiceEntry/shop/odd",
+            "fields": ["spec.hosts[0]"],
+            "from": "all proxies of envoy 1.0.0",
+            "served": "nothing, it is left out",
+            "proxy": "web-1.shop",
+            "type": "CDS",
+            "resources": ["outbound|9080||odd.test"],
+            "reason": WORDS,
+            "proxies": ["web-1.shop"],
+            "proxies_in_all": 1,
+        }
+        ready = (await web.get("/ready", monitoring=True)).splitlines()
+        assert ready == [
+            "ready",
+            "quarantine: 1 objects are withheld from proxies that refuse them, 0 refusals are on hold; "
+            "see /debug/rejections on the web port",
+        ]
+        page = await web.get("/")
+        assert "Everything is in force as written." not in page
+        for text in ("Quarantine: objects withheld", "/odd.yaml:2, spec.hosts[0]", "nothing, it is left out", "&lt;b"):
+            assert text in page
+        metrics = await web.metrics()
+        assert metrics["mesh_pilot_quarantined_objects", "ServiceEntry"] == 1
+        assert metrics["mesh_pilot_quarantine_verdicts",] == 1
+        assert metrics["mesh_pilot_quarantine_trials",] >= 1
+        statistics = json.loads(await web.get("/debug/statistics"))["quarantine"]
+        assert (statistics["objects"], statistics["held"]) == (1, 0)
+
+
+async def test_proxy_status_lists_it_until_it_changes(tmp_path: Path, nursery: trio.Nursery) -> None:
+    async with serving(tmp_path, nursery) as web:
+        (tmp_path / "odd.yaml").write_text(ODD)
+        await eventually(has(web, "quarantined"))
+        await eventually(is_synced(web))
+        await nursery.start(lambda task_status: proxy(web.plane.addresses.grpc, name="web-2", task_status=task_status))
+        await eventually(is_synced(web))
+        code, out = await web.status()
+        assert code == 1
+        table, told = out.split("\n\n")
+        assert [row.split()[-1] for row in table.splitlines()] == ["WITHHELD", "1", "1"]
+        lines = told.splitlines()
+        assert lines[0] == "ServiceEntry/shop/odd is withheld from web-1.shop, web-2.shop"
+        assert "/odd.yaml:1, spec.hosts[0]; since " in lines[1]
+        assert lines[1].endswith("; served instead: nothing, it is left out")
+        assert lines[2] == f"  web-1.shop refused CDS outbound|9080||odd.test: {WORDS}"
+        (tmp_path / "odd.yaml").write_text(ODD.replace("odd.test", "even.test"))
+
+        async def is_over() -> bool:
+            return not (await web.rejections())["quarantined"]
+
+        await eventually(is_over)
+        await eventually(is_synced(web))
+        assert (await web.status())[0] == 0
+
+
+async def test_a_refusal_that_nothing_is_done_about_is_shown_with_the_reason(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    async with serving(tmp_path, nursery, quarantine=QuarantineOptions(max_objects=0)) as web:
+        (tmp_path / "odd.yaml").write_text(ODD)
+        await eventually(has(web, "held"))
+        (entry,) = (await web.rejections())["held"]
+        assert (entry["proxy"], entry["type"], entry["reason"]) == ("web-1.shop", "CDS", WORDS)
+        assert entry["held"] == "more than 0 objects would be withheld"
+        assert "Refused resources on hold" in await web.get("/")
+        assert "1 refusals are on hold" in await web.get("/ready")
+        assert (await web.metrics())["mesh_pilot_refusals_held",] == 1
+        code, out = await web.status()
+        assert code == 1
+        assert out.endswith("\n  on hold: more than 0 objects would be withheld\n")
+
+
+async def test_a_trial_is_listed_while_its_answer_is_awaited(tmp_path: Path, nursery: trio.Nursery) -> None:
+    async with serving(tmp_path, nursery, quarantine=QuarantineOptions(witness_seconds=600)) as web:
+        await nursery.start(silent_proxy, web.plane.addresses.grpc)
+        (tmp_path / "odd.yaml").write_text(ODD)
+        await eventually(has(web, "trials"))
+        (entry,) = (await web.rejections())["trials"]
+        assert (entry["proxy"], entry["objects"], entry["type"]) == ("web-1.shop", ["ServiceEntry/shop/odd"], "CDS")
+        code, out = await web.status("web-1")
+        assert code == 1
+        assert "web-1.shop is served without ServiceEntry/shop/odd for a moment" in out
+
+
+async def silent_proxy(address: str, *, task_status: trio.TaskStatus[None]) -> None:
+    """A proxy of the same build that answers nothing: a verdict waits for it."""
+    kinds = (Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse)
+    async with open_channel(address) as channel, channel.request(ADS, *kinds) as call:
+        node = ParseDict(EnvoyNode("silent", "shop", "10.9.9.8").to_dict(), Node(user_agent_name="envoy"))
+        node.user_agent_build_version.version.major_number = 1
+        await call.send_message(DiscoveryRequest(node=node, type_url=CLUSTER))
+        await call.recv_message()
+        task_status.started()
+        await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("path", ["/", "/ready", "/debug/syncz", "/debug/rejections", "/metrics", "/debug/statistics"])
+async def test_without_quarantine_every_page_works(path: str, tmp_path: Path) -> None:
+    async with running_plane(tmp_path, quarantine=None) as plane, httpx.AsyncClient(trust_env=False) as client:
+        assert "quarantine_" not in await Web(plane, client, tmp_path).get(path)
