@@ -23,6 +23,20 @@ REFUSAL = {
     "version": "1",
     "nonce": "2",
 }
+WITHHELD = {"object": "VirtualService/shop/edge", "from": "all proxies of envoy 1.40.0"}
+QUARANTINED = {
+    **WITHHELD,
+    "where": "config/edge.yaml:12",
+    "fields": ["spec.http[0].match[0].uri.regex"],
+    "since": "2026-11-22T10:00:00+00:00",
+    "served": "its last accepted version",
+    "proxy": "web-1.shop",
+    "type": "RDS",
+    "resources": ["9080"],
+    "reason": "no argument for\nrepetition operator",
+    "proxies": ["web-1.shop"],
+    "proxies_in_all": 1,
+}
 SYNCED = dict.fromkeys(("CDS", "EDS", "LDS", "RDS"), "SYNCED")
 
 
@@ -34,6 +48,7 @@ def stream(name: str, status: dict[str, str], **more: Any) -> dict[str, Any]:
 
 FEW = [stream("web-1.shop", SYNCED), stream("web-2.shop", {**SYNCED, "SDS": "NOT SENT"})]
 REFUSING = stream(REFUSAL["proxy"], {**SYNCED, "LDS": "NACK"}, proxy_type="router", refused=[REFUSAL])
+SERVED_ANOTHER = [stream(f"web-{number}.shop", SYNCED, withheld=[WITHHELD]) for number in range(1, 6)]
 
 
 @pytest.fixture
@@ -43,7 +58,7 @@ def page() -> Iterator[Page]:
 
 
 class Page(ThreadingHTTPServer):
-    """A web page whose ``/debug/syncz`` is what a test says."""
+    """A web page whose ``/debug/syncz`` is what a test says; one object is quarantined."""
 
     daemon_threads = True
 
@@ -65,8 +80,8 @@ class _Answer(BaseHTTPRequestHandler):
     server: Page
 
     def do_GET(self) -> None:
-        assert self.path == "/debug/syncz"
-        body = json.dumps(self.server.answer).encode()
+        pages = {"/debug/syncz": self.server.answer, "/debug/rejections": {"quarantined": [QUARANTINED]}}
+        body = json.dumps(pages[self.path]).encode()
         self.send_response(200)
         self.send_header("content-length", str(len(body)))
         self.end_headers()
@@ -83,10 +98,10 @@ def test_in_a_pipe_every_line_has_every_column_in_full(page: Page) -> None:
     table, _, reasons = done.out.partition("\n\n")
     rows = [line.split() for line in table.splitlines()]
     assert rows == [
-        ["NAME", "TYPE", "ENVOY", "XDS", "CDS", "EDS", "LDS", "RDS", "VHDS", "SDS", "ECDS"],
-        [REFUSAL["proxy"], "router", "1.40.0", "sotw", "SYNCED", "SYNCED", "NACK", "SYNCED", "-", "-", "-"],
-        ["web-1.shop", "sidecar", "1.40.0", "sotw", *["SYNCED"] * 4, "-", "-", "-"],
-        ["web-2.shop", "sidecar", "1.40.0", "sotw", *["SYNCED"] * 4, "-", "NOT_SENT", "-"],
+        ["NAME", "TYPE", "ENVOY", "XDS", "CDS", "EDS", "LDS", "RDS", "VHDS", "SDS", "ECDS", "WITHHELD"],
+        [REFUSAL["proxy"], "router", "1.40.0", "sotw", "SYNCED", "SYNCED", "NACK", "SYNCED", "-", "-", "-", "-"],
+        ["web-1.shop", "sidecar", "1.40.0", "sotw", *["SYNCED"] * 4, "-", "-", "-", "-"],
+        ["web-2.shop", "sidecar", "1.40.0", "sotw", *["SYNCED"] * 4, "-", "NOT_SENT", "-", "-"],
     ]
     assert reasons.splitlines() == [
         "edge-gateway-of-the-shop-1.shop refuses LDS 0.0.0.0_8443 (made from Gateway/shop/edge):",
@@ -147,11 +162,46 @@ def test_proxies_are_picked_by_name_and_json_has_its_documented_shape(page: Page
     found = json.loads(done.out)
     assert [entry["proxy"] for entry in found] == shown
     for entry in found:
-        assert list(entry) == ["proxy", "id", "type", "envoy", "xds", "connected_at", "status", "refused", "failing"]
+        assert list(entry)[:6] == ["proxy", "id", "type", "envoy", "xds", "connected_at"]
+        assert list(entry)[6:] == ["status", "refused", "withheld", "trial", "failing"]
     if shown[0] == REFUSAL["proxy"]:
         wanted = ("type", "at", "resources", "reason", "configs")
-        assert found[0]["refused"] == [{key: REFUSAL[key] for key in wanted}]
+        assert found[0]["refused"] == [{key: REFUSAL[key] for key in wanted} | {"held": ""}]
     assert done.code == int(REFUSAL["proxy"] in shown), "only what is shown counts"
+
+
+def test_a_withheld_object_follows_the_table_once_with_its_line_and_its_stand_in(page: Page) -> None:
+    page.answer = SERVED_ANOTHER
+    done = mesh_pilot("proxy-status", "--pilot", page.address)
+    table, _, told = done.out.partition("\n\n")
+    assert [row.split()[-1] for row in table.splitlines()] == ["WITHHELD", "1", "1", "1", "1", "1"]
+    assert told.splitlines() == [
+        "VirtualService/shop/edge is withheld from web-1.shop, web-2.shop, web-3.shop and 2 more",
+        "  config/edge.yaml:12, spec.http[0].match[0].uri.regex; since 2026-11-22T10:00:00+00:00; "
+        "served instead: its last accepted version",
+        "  web-1.shop refused RDS 9080: no argument for repetition operator",
+    ]
+    assert done.code == 1
+
+
+def test_json_has_the_withheld_objects_of_each_proxy(page: Page) -> None:
+    page.answer = [SERVED_ANOTHER[0], stream("web-2.shop", SYNCED, trial=["VirtualService/shop/edge"])]
+    done = mesh_pilot("proxy-status", "-o", "json", "--pilot", page.address)
+    first, second = json.loads(done.out)
+    assert first["withheld"] == [{k: v for k, v in QUARANTINED.items() if not k.startswith("proxies")}]
+    assert (second["withheld"], second["trial"]) == ([], ["VirtualService/shop/edge"])
+
+
+def test_an_object_whose_quarantine_ended_meanwhile_is_named_without_details(page: Page) -> None:
+    page.answer = [stream("web-1.shop", SYNCED, withheld=[{**WITHHELD, "object": "Gateway/shop/gone"}])]
+    done = mesh_pilot("proxy-status", "--pilot", page.address)
+    assert done.out.endswith("\n\nGateway/shop/gone is withheld from web-1.shop\n")
+
+
+def test_a_narrow_terminal_has_the_number_of_withheld_objects_too(page: Page) -> None:
+    page.answer = [SERVED_ANOTHER[0], REFUSING]
+    lines = on_terminal(60, "proxy-status", "--pilot", page.address, NO_COLOR="1")
+    assert "  SYNCED CDS EDS LDS RDS, withheld: 1" in lines
 
 
 def test_a_name_that_nobody_has_is_an_error_that_names_those_there_are(page: Page) -> None:
