@@ -7,6 +7,7 @@ import pytest
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import LISTENER, ROUTE
 from mesh_pilot.quarantine.options import QuarantineOptions
+from mesh_pilot.world import history
 from mesh_pilot.xds.messages import Variant
 from tests.quarantine.fleet import MARK, Fleet, RefusingClient
 from tests.support.worlds import sidecar
@@ -61,6 +62,12 @@ def has(client: RefusingClient, text: str, type_url: str = ROUTE) -> bool:
 def variant(request: pytest.FixtureRequest) -> Variant:
     found: Variant = request.param
     return found
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The history is full after a few changes. To be named before ``fleet``."""
+    monkeypatch.setattr(history, "MAX_CHANGES", 3)
 
 
 @pytest.fixture
@@ -307,3 +314,31 @@ def test_a_second_refusal_of_the_same_response_is_ignored(fleet: Fleet) -> None:
         edge._ask(ROUTE, {"http.80"}, nonce=stream.statistics()[-1].nonce, error="no")
     fleet.settle()
     assert fleet.keeper.statistics().trials == 0
+
+
+def test_what_was_accepted_longer_ago_than_is_remembered_is_not_taken_away(forgetful: None, fleet: Fleet) -> None:
+    honest = fleet.join(sidecar(name="honest", namespace="one"))
+    fleet.settle()
+    for number in range(9):
+        fleet.edit(route("unseen", f"unseen-{number}").replace("[infra/edge, mesh]", "[infra/none]"))
+    fleet.settle()
+    liar = fleet.join(sidecar(name="liar", namespace="two"), marks=frozenset({"good-1"}))
+    fleet.settle()
+    assert not has(liar, "good-1")
+    fleet.restart(honest)
+    fleet.settle()
+    assert has(fleet.clients[-1], "good-1")
+
+
+def test_after_more_changes_than_are_remembered_the_last_accepted_version_is_known(
+    forgetful: None, fleet: Fleet
+) -> None:
+    edge = fleet.join(EDGE)
+    fleet.settle()
+    for number in range(9):
+        fleet.edit(route("unseen", f"unseen-{number}").replace("[infra/edge, mesh]", "[infra/none]"))
+    fleet.settle()
+    fleet.edit(route("bad", MARK))
+    fleet.settle()
+    assert has(edge, "bad-1") and has(edge, "good-1")
+    assert fleet.keeper.statistics().trials == 1

@@ -433,8 +433,10 @@ class Keeper:
             if other.build_domain != client.build_domain or other is client or type_url in other.refused:
                 continue
             accepted = other.accepted.get(type_url)
-            since = self._world.history.since(accepted.revision) if accepted is not None else None
-            if accepted is None or since is None or value_served(self._world, key, accepted, since) != refused:
+            if accepted is None:
+                continue
+            since = self._world.history.since(accepted.revision)
+            if value_served(self._world, key, accepted, since) != refused:
                 continue
             resources = other.stream.client_state(type_url).values()
             if any(("config", *config) == key for resource in resources for config in resource.configs):

@@ -28,17 +28,17 @@ def suspects(
     """The items that a client may refuse, each with its last accepted value.
 
     ``accepted`` and ``refused`` are the states that it accepted last and refuses now. If what it accepted is not known,
-    or too long ago, all objects that the refused resources were made from are suspects, without an accepted value.
+    all objects that the refused resources were made from are suspects, without an accepted value.
     """
-    since = world.history.since(refused.revision) or {}
-    before = world.history.since(accepted.revision) if accepted is not None else None
-    if accepted is None or before is None:
+    since = world.history.since(refused.revision)
+    if accepted is None:
         return {
             key: Withheld(key, value, (), refusal)
             for key in dict.fromkeys(made_from(nack))
             if (value := value_served(world, key, refused, since))
         }
     found = {}
+    before = world.history.since(accepted.revision)
     for key in dict.fromkeys((*before, *(w.key for w in (*accepted.withheld, *refused.withheld)))):
         value, last = value_served(world, key, refused, since), value_served(world, key, accepted, before)
         if value != last:

@@ -35,15 +35,13 @@ class History:
             self._complete_since = self._changes.popleft()[0]
         self._changes.append((revision, key, before))
 
-    def since(self, revision: int) -> dict[Key, Value] | None:
+    def since(self, revision: int) -> dict[Key, Value]:
         """The items that changed after a revision, oldest change first, with their values at that revision.
 
-        None if the history does not go back that far.
+        If the history does not go back that far: those that it has, with the oldest values that it has.
         """
-        if revision < self._complete_since:
-            return None
         found: dict[Key, Value] = {}
-        for _, key, before in reversed(list(self._newer(revision))):
+        for _, key, before in reversed(list(self._newer(max(revision, self._complete_since)))):
             found.setdefault(key, before)
         return found
 
