@@ -342,3 +342,13 @@ def test_after_more_changes_than_are_remembered_the_last_accepted_version_is_kno
     fleet.settle()
     assert has(edge, "bad-1") and has(edge, "good-1")
     assert fleet.keeper.statistics().trials == 1
+
+
+def test_clients_of_many_builds_do_not_have_an_overlay_each() -> None:
+    fleet = Fleet(QuarantineOptions(max_domains=3))
+    fleet.edit(GATEWAY + route("good", "good-1") + route("bad", MARK))
+    for number in range(6):
+        fleet.join(edge_of(f"edge-{number}"), build=f"build {number}")
+        fleet.settle()
+    assert len(fleet.world.overlays) == 3
+    assert [held.why for held in fleet.keeper.held()] == ["something is withheld from 3 groups of proxies already"] * 3

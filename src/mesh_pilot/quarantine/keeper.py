@@ -325,6 +325,10 @@ class Keeper:
         if witness is not None:
             self._note_held(client, nack, f"{witness.proxy.name}, with the same build, has accepted the same")
             return False
+        most = self._options.max_domains
+        if len(self._verdicts.domains()) + len(self._cases) >= most:
+            self._note_held(client, nack, f"something is withheld from {most} groups of proxies already")
+            return False
         values = self._suspects(client, nack)
         known = {*made_from(nack)}
         narrow = [key for key in values if key in known]

@@ -11,6 +11,8 @@ class QuarantineOptions:
 
     max_objects: int = 50
     """Objects that may be withheld from the clients of a domain."""
+    max_domains: int = 50
+    """Domains with verdicts or trials: each costs an overlay of the World."""
     trials_per_minute: float = 60.0
     """Trials of the clients in one scope."""
     answer_seconds: float = 10.0
