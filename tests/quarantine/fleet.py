@@ -49,6 +49,12 @@ class RefusingClient(EnvoyModel):
         self.refusals += bool(found)
         return (self._words or f"I refuse {found[0]}") if found else ""
 
+    def move(self, fleet: Fleet) -> None:
+        """Connect to another control plane."""
+        self.close()
+        self._fleet, self._catalog = fleet, fleet.catalog
+        self.connect()
+
     def leave(self) -> None:
         self.close()
         self._fleet.keeper.left(self._number)
@@ -121,6 +127,11 @@ class Fleet:
         client = RefusingClient(self, proxy, variant, marks, build=build, words=words)
         self.clients.append(client)
         return client
+
+    def take_over(self, client: RefusingClient) -> None:
+        """A client of another fleet, whose control plane is gone, comes with what it has."""
+        client.move(self)
+        self.clients.append(client)
 
     def leave(self, client: RefusingClient) -> None:
         self.clients.remove(client)

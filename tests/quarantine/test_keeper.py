@@ -352,3 +352,21 @@ def test_clients_of_many_builds_do_not_have_an_overlay_each() -> None:
         fleet.settle()
     assert len(fleet.world.overlays) == 3
     assert [held.why for held in fleet.keeper.held()] == ["something is withheld from 3 groups of proxies already"] * 3
+
+
+def test_after_a_restart_of_the_control_plane_a_client_does_not_lose_what_others_wrote(variant: Variant) -> None:
+    tenants = [f"tenant-{number}" for number in range(8)]
+    good = "".join(route(tenant, f"{tenant} is served") for tenant in tenants)
+    before, after = Fleet(), Fleet()
+    before.edit(GATEWAY + good + route("bad", "bad-1"))
+    edge = before.join(EDGE, variant)
+    before.settle()
+    after.edit(GATEWAY + good + route("bad", MARK))
+    after.take_over(edge)
+    happens = True
+    while happens:
+        happens = after.step()
+        assert all(has(edge, f"{tenant} is served") for tenant in tenants)
+    after.settle()
+    assert all(has(edge, f"{tenant} is served") for tenant in tenants)
+    assert [*after.withheld().values()] == [["VirtualService/bad/bad"]]

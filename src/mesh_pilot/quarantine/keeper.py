@@ -340,6 +340,9 @@ class Keeper:
             self._note_held(client, nack, "nothing has changed since the client accepted it last")
             return False
         likely = hinted({key: values[key] for key in order}, self._verdicts.all(), nack.reason)
+        if likely and self._accepted_by(client, nack.type_url) is None:
+            # A client that has a state from before must not lose the rest for the length of a trial.
+            order = [key for key in order if key in likely]
         case = _Case(client, nack, values, Bisection(order, likely), is_wide=not narrow)
         self._cases[client.scope_domain] = case
         log.info(
