@@ -187,8 +187,10 @@ class Quarantined(RuleBasedStateMachine):
             return
         self.settle()
         for item in self.fleet.world.items_of(SOURCE).values():
-            if isinstance(item, Config) and item.key.name in TENANTS and item.key.kind in KINDS:
-                self.fleet.edit(written(item.key.kind, item.key.name, self.value("")))
+            tenant = item.key.name.removesuffix("-tls") if isinstance(item, Config) else ""
+            if isinstance(item, Config) and tenant in TENANTS and item.key.kind in KINDS:
+                kind = item.key.kind if tenant == item.key.name else "Gateway"  # may be gone without its VirtualService
+                self.fleet.edit(written(kind, tenant, self.value("")))
         self.settle()
         assert not self.fleet.withheld() and not self.fleet.world.overlays
         assert not self.fleet.keeper.held()
