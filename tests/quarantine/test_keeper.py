@@ -262,6 +262,7 @@ def test_a_client_that_refuses_whatever_changed_or_not_withholds_nothing(fleet: 
     fleet.settle()
     assert not fleet.withheld()
     assert fleet.keeper.held()
+    assert fleet.keeper.statistics().trials == 1
 
 
 def test_a_trial_whose_client_leaves_ends(fleet: Fleet, variant: Variant) -> None:

@@ -462,6 +462,8 @@ class Keeper:
         """Give up."""
         for nack in case.client.refused.values() or (case.nack,):
             self._note_held(case.client, nack, why)
+        # It is sent those again: in trials it may have refused other versions.
+        case.client.given_up |= dict.fromkeys(case.nack.resources, why)
         self._close(case)
 
     def _note_held(self, client: Client, nack: Nack, why: str) -> None:
