@@ -54,6 +54,17 @@ def edge_of(name: str) -> Proxy:
 EDGE = edge_of("edge-1")
 
 
+BAD_CLUSTER = f"""
+---
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {{name: bad, namespace: infra}}
+spec:
+  host: web.example.com
+  trafficPolicy: {{tls: {{mode: SIMPLE, sni: {MARK}}}}}
+"""
+
+
 def has(client: RefusingClient, text: str, type_url: str = ROUTE) -> bool:
     return any(text.encode() in resource.body for resource in client.has[type_url].values())
 
@@ -263,6 +274,35 @@ def test_a_client_that_refuses_whatever_changed_or_not_withholds_nothing(fleet: 
     assert not fleet.withheld()
     assert fleet.keeper.held()
     assert fleet.keeper.statistics().trials == 1
+
+
+def test_a_refusal_that_nothing_is_done_about_does_not_hide_another_of_a_different_type(
+    fleet: Fleet, variant: Variant
+) -> None:
+    edge = fleet.join(EDGE, variant)
+    fleet.settle()
+    edge.marks |= {"good.example.com"}
+    fleet.edit(route("good", "good-2"))
+    fleet.settle()
+    assert fleet.keeper.held() and not fleet.withheld()
+    fleet.edit(BAD_CLUSTER)
+    fleet.settle()
+    assert [*fleet.withheld().values()] == [["DestinationRule/infra/bad"]]
+
+
+def test_a_refusal_that_nothing_is_done_about_does_not_hide_another_of_its_type(fleet: Fleet, variant: Variant) -> None:
+    more = GATEWAY[: GATEWAY.index("---")].replace("name: edge", "name: more").replace("number: 80", "number: 81")
+    other = route("other", "other-1").replace("infra/edge, mesh", "infra/more")
+    edge = fleet.join(EDGE, variant)
+    fleet.edit(more + other)
+    fleet.settle()
+    edge.marks |= {"good.example.com"}
+    fleet.edit(route("good", "good-2"))
+    fleet.settle()
+    assert fleet.keeper.held() and not fleet.withheld()
+    fleet.edit(other.replace("other-1", MARK))
+    fleet.settle()
+    assert [*fleet.withheld().values()] == [["VirtualService/other/other"]]
 
 
 def test_a_trial_whose_client_leaves_ends(fleet: Fleet, variant: Variant) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping
 from typing import Protocol
 
 import attrs
@@ -21,7 +21,7 @@ class ClientStream(Protocol):
 
     def has_doubts(self, type_url: str) -> bool: ...
 
-    def is_refused(self, type_url: str) -> bool: ...
+    def is_refused(self, type_url: str, but: Container[Resource] = ()) -> bool: ...
 
 
 @attrs.frozen

@@ -273,11 +273,16 @@ class Keeper:
         if case is None:
             self._consider(found)
         elif case.client is found and not case.is_decided and self._in_force(found) == case.pushed:
-            if found.refused:
-                self._trial_refused(case, next(iter(found.refused.values())))
+            counting = [nack for type_url, nack in found.refused.items() if self._counts(found, type_url)]
+            if counting:
+                self._trial_refused(case, counting[0])
             else:
                 case.search.accepted()
                 self._go_on(case)
+
+    def _counts(self, client: Client, type_url: str) -> bool:
+        """True if a client refuses more of a type than what nothing is done about."""
+        return type_url not in client.held and client.stream.is_refused(type_url, client.given_up)
 
     # -- the World and time
 

@@ -16,7 +16,7 @@ never do (``end_warming``, ``end_reconnect_grace``) when ``waiting_for`` names i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from typing import Protocol
 
 import attrs
@@ -151,10 +151,10 @@ class Stream:
         subscription = self._subscriptions.get(type_url)
         return subscription is not None and not subscription.is_settled
 
-    def is_refused(self, type_url: str) -> bool:
-        """True while anything of a type is not sent because the client has refused it as it is."""
+    def is_refused(self, type_url: str, but: Container[Resource] = ()) -> bool:
+        """True while anything of a type ``but`` these is not sent because the client has refused it as it is."""
         subscription = self._subscriptions.get(type_url)
-        return subscription is not None and subscription.is_refused
+        return subscription is not None and subscription.is_refused(but)
 
     def waiting_for(self) -> Waiting:
         return Waiting(

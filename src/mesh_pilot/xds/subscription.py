@@ -44,7 +44,7 @@ protocol" document.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds, check
 from mesh_pilot.model.resource import CLUSTER, LISTENER, RESOURCE_TYPES, Resource
@@ -435,13 +435,18 @@ class Subscription:
         """Names that the client may or may not have as they were sent."""
         return self._nacked.keys()
 
-    @property
-    def is_refused(self) -> bool:
-        """True while anything is not sent because the client has refused it as it is. Call ``refresh`` before."""
+    def is_refused(self, but: Container[Resource] = ()) -> bool:
+        """True while anything ``but`` these is not sent because the client has refused it as it is.
+
+        Call ``refresh`` before. Where responses hold everything, any refusal counts.
+        """
         if self.is_full_state:
             return self.phase is Phase.NACKED
         desired = self._desired.entries
-        return any(self._is_as_refused(name, desired.get(name), nacked) for name, nacked in self._nacked.items())
+        return any(
+            self._is_as_refused(name, desired.get(name), nacked) and desired.get(name) not in but
+            for name, nacked in self._nacked.items()
+        )
 
     @property
     def is_settled(self) -> bool:
