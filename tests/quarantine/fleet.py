@@ -38,7 +38,14 @@ class RefusingClient(EnvoyModel):
         self._number = self._fleet.number()
         self.proxy = attrs.evolve(self.proxy, incremental=self.variant is Variant.DELTA)
         joining = self._fleet.keeper.joining
-        stream = Stream(self._catalog, self.variant, admit=lambda _: joining(self._number, self.proxy), observer=self)
+        number = self._number
+        stream = Stream(
+            self._catalog,
+            self.variant,
+            admit=lambda _: joining(number, self.proxy),
+            observer=self,
+            trial_of=lambda: self._fleet.keeper.trial_of(number),
+        )
         self._joined = False
         self._new = stream
         return stream

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import LISTENER, ROUTE
+from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
 from mesh_pilot.quarantine.options import QuarantineOptions
 from mesh_pilot.world import history
 from mesh_pilot.xds.messages import Variant
 from tests.quarantine.fleet import MARK, Fleet, RefusingClient
+from tests.support.envoy_model import names_in
 from tests.support.worlds import sidecar
 
 GATEWAY = """
@@ -54,6 +55,18 @@ def edge_of(name: str) -> Proxy:
 EDGE = edge_of("edge-1")
 
 
+def entry(tenant: str, host: str) -> str:
+    return GATEWAY[GATEWAY.index("---") :].replace("web.example.com", host).replace("name: web", f"name: to-{tenant}")
+
+
+def to_service(tenant: str, number: int) -> str:
+    """A tenant's route to a service that is there for this number only."""
+    host = f"{tenant}-{number}.example.com"
+    return entry(tenant, host) + route(tenant, f"{tenant}-{number}").replace(
+        "directResponse: {status: 200}", f"route: [{{destination: {{host: {host}}}}}]"
+    )
+
+
 BAD_CLUSTER = f"""
 ---
 apiVersion: networking.istio.io/v1
@@ -63,6 +76,11 @@ spec:
   host: web.example.com
   trafficPolicy: {{tls: {{mode: SIMPLE, sni: {MARK}}}}}
 """
+
+
+def clusters_named(client: RefusingClient) -> set[str]:
+    """The clusters that a client's routes name."""
+    return {cluster for resource in client.has[ROUTE].values() for cluster in names_in(resource).clusters}
 
 
 def has(client: RefusingClient, text: str, type_url: str = ROUTE) -> bool:
@@ -274,6 +292,38 @@ def test_a_client_that_refuses_whatever_changed_or_not_withholds_nothing(fleet: 
     assert not fleet.withheld()
     assert fleet.keeper.held()
     assert fleet.keeper.statistics().trials == 1
+
+
+def test_a_trial_takes_no_cluster_that_a_route_of_before_still_names(fleet: Fleet, variant: Variant) -> None:
+    edge = fleet.join(EDGE, variant)
+    fleet.edit(to_service("good", 1))
+    fleet.settle()
+    fleet.edit(to_service("good", 2) + route("bad", MARK))
+    while fleet.step():
+        assert clusters_named(edge) <= edge.has[CLUSTER].keys()
+    assert clusters_named(edge) == {"outbound|80||good-2.example.com"}
+    assert "outbound|80||good-1.example.com" not in edge.has[CLUSTER]
+
+
+def test_routes_wait_for_clusters_that_were_refused_beside_a_guilty_one(fleet: Fleet, variant: Variant) -> None:
+    edge = fleet.join(EDGE, variant)
+    fleet.edit(to_service("good", 1))
+    fleet.settle()
+    fleet.edit(to_service("good", 2) + to_service("new", 1) + BAD_CLUSTER)
+    while fleet.step():
+        assert clusters_named(edge) <= edge.has[CLUSTER].keys() - edge.warming
+    assert has(edge, "good-2") and not has(edge, MARK, CLUSTER)
+
+
+def test_a_new_cluster_that_is_refused_does_not_stay_in_a_trial(fleet: Fleet, variant: Variant) -> None:
+    edge = fleet.join(EDGE, variant)
+    fleet.edit(to_service("good", 1))
+    fleet.settle()
+    fleet.edit(to_service("good", 2) + entry("new", f"{MARK}.example.com"))
+    fleet.settle()
+    assert has(edge, "good-2") and not has(edge, MARK, CLUSTER)
+    assert [*fleet.withheld().values()] == [["ServiceEntry/infra/to-new"]]
+    assert not fleet.keeper.held()
 
 
 def test_a_refusal_that_nothing_is_done_about_does_not_hide_another_of_a_different_type(

@@ -50,6 +50,8 @@ class Client:
     """By type, its last refusal, until it accepts the type."""
     held: dict[str, str] = attrs.field(factory=dict)
     """By type, why nothing is done about its refusal."""
+    trial_of: str = ""
+    """The type of its last case."""
     given_up: dict[Resource, str] = attrs.field(factory=dict)
     """Resources that it refused and about which nothing was done, and why."""
 

@@ -261,6 +261,16 @@ class Keeper:
         case = self._cases.get(found.scope_domain)
         return bool(found.refused) or (case is not None and case.client is found)
 
+    @_contained("")
+    def trial_of(self, client: int) -> str:
+        """The type of a client's case, as long as there is one or what is withheld in its trial is in force."""
+        found = self._clients.get(client)
+        if found is None:
+            return ""
+        case = self._cases.get(found.scope_domain)
+        has_case = case is not None and case.client is found
+        return found.trial_of if has_case or self._world.withheld.peek(found.trial_domain) else ""
+
     @_contained(None)
     def settled(self, client: int) -> None:
         """There is nothing more to send to a client, and it has answered everything."""
@@ -350,6 +360,7 @@ class Keeper:
             order = [key for key in order if key in likely]
         case = _Case(client, nack, values, Bisection(order, likely), is_wide=not narrow)
         self._cases[client.scope_domain] = case
+        client.trial_of = nack.type_url
         log.info(
             "looking for the refused object",
             proxy=client.proxy.name,

@@ -7,6 +7,9 @@ The rules, as in Envoy's "Eventual consistency considerations" and decision 003:
   endpoints from us they wait for those too: Envoy warms the cluster until it has them, and answers 503 meanwhile.
 * *Break.* A cluster that is gone stays until listeners and routes that no longer name it were accepted. Its endpoints
   stay as long as the cluster.
+* *Trials.* While quarantine looks for what the client refuses, not all that belongs together is withheld together. So
+  clusters that are gone stay, unless the client never had them: its routes may be those of before. And while it is
+  clusters or endpoints that were refused, listeners and routes wait.
 * Endpoints are sent again with their cluster, changed or not: Envoy waits for them whenever it gets a cluster.
 * A listener that is new to the client comes after the route tables that it requests already: Envoy keeps the table of a
   listener that is gone while that drains, and a listener that comes back takes it as it is.
@@ -63,13 +66,18 @@ class PushOrder:
         source_of: Callable[[str], TypeResources | None],
         *,
         is_aggregated: bool,
+        trial_of: Callable[[], str],
     ) -> None:
-        """``subscriptions`` are those of the stream, which adds to them; ``source_of`` gives those of a type."""
+        """``subscriptions`` are those of the stream, which adds to them; ``source_of`` gives those of a type.
+
+        ``trial_of`` gives the type of which quarantine looks for what the client refuses, empty if it does not.
+        """
         self._variant = variant
         self._catalog = catalog
         self._subscriptions = subscriptions
         self._source_of = source_of
         self._is_aggregated = is_aggregated
+        self._trial_of = trial_of
         self._warming: set[str] = set()
         """New clusters whose endpoints the client was not sent yet."""
         self._new_tables: set[str] = set()
@@ -157,7 +165,10 @@ class PushOrder:
             if self._has_unknown_clusters:
                 self._assume_clusters(subscription)
             unsettled = _once(self._are_referrers_unsettled)
-            return subscription.pending(must_stay=lambda name: unsettled())
+            is_on_trial = bool(self._trial_of())
+            return subscription.pending(
+                must_stay=lambda name: unsettled() and not (is_on_trial and subscription.has_never_had(name))
+            )
         if subscription.type_url == ENDPOINT:
             return subscription.pending(must_stay=self._is_cluster_retiring, stand_in=self._stand_in())
         return subscription.pending()
@@ -165,7 +176,9 @@ class PushOrder:
     def must_wait(self, subscription: Subscription, pending: PendingResponse, on_hold: Collection[str]) -> bool:
         """True if a response has to wait for others. Types ``on_hold`` are not waited for."""
         type_url = subscription.type_url
-        if type_url in REFERRERS and (self._are_clusters_unsent() or self._must_warm()):
+        if type_url in REFERRERS and (
+            self._trial_of() in (CLUSTER, ENDPOINT) or self._are_clusters_unsent() or self._must_warm()
+        ):
             return True
         if type_url == VIRTUAL_HOST:
             return self._has_pending(ROUTE)  # virtual hosts of a table that the client does not have are lost
@@ -257,7 +270,7 @@ class PushOrder:
 
     def _are_referrers_unsettled(self) -> bool:
         """True if listeners or routes may still name a cluster that is gone, so that it must stay."""
-        return bool(self.awaited_referrers()) or any(map(self._is_unsettled, REFERRERS))
+        return bool(self._trial_of() or self.awaited_referrers()) or any(map(self._is_unsettled, REFERRERS))
 
     def _is_unsettled(self, type_url: str) -> bool:
         subscription = self._subscriptions.get(type_url)

@@ -100,6 +100,10 @@ class AnswerObserver(Protocol):
     def settled(self, client: int) -> None:
         """There is nothing more to send to a client, and it has answered everything."""
 
+    def trial_of(self, client: int) -> str:
+        """The type of which it is being found out what a client refuses; empty if it is not."""
+        ...
+
     def left(self, client: int) -> None: ...
 
 
@@ -120,6 +124,9 @@ class _NoAnswerObserver:
         return False
 
     def settled(self, client: int) -> None: ...
+
+    def trial_of(self, client: int) -> str:
+        return ""
 
     def left(self, client: int) -> None: ...
 
@@ -162,7 +169,16 @@ class Session:
         def joining(proxy: Proxy) -> Proxy:
             return answers.joining(connection.id, admit(proxy))
 
-        self.stream = Stream(catalog, variant, only=only, observer=self, wake=self._wake, admit=joining, bounds=bounds)
+        self.stream = Stream(
+            catalog,
+            variant,
+            only=only,
+            observer=self,
+            wake=self._wake,
+            admit=joining,
+            trial_of=lambda: answers.trial_of(connection.id),
+            bounds=bounds,
+        )
         self._answers = answers
         connection.stream = self.stream
         self._call = call

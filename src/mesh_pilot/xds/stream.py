@@ -108,11 +108,13 @@ class Stream:
         observer: StreamObserver | None = None,
         wake: Callable[[], None] = lambda: None,
         admit: Callable[[Proxy], Proxy] = lambda proxy: proxy,
+        trial_of: Callable[[], str] = lambda: "",
         bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
         """``only`` is the type of a per-type service, None for ADS. ``wake`` is called when there may be news.
 
-        ``admit`` sees the proxy before anything else: it may note its identity, or raise StreamError.
+        ``admit`` sees the proxy before anything else: it may note its identity, or raise StreamError. ``trial_of``
+        gives the type of which quarantine looks for what the client refuses, empty if it does not.
         """
         self._catalog = catalog
         self._variant = variant
@@ -125,7 +127,14 @@ class Stream:
         """The client; None before its first request."""
         self._resources: ProxyResources | None = None
         self._subscriptions: dict[str, Subscription] = {}
-        self._order = PushOrder(variant, catalog, self._subscriptions, self._source_of, is_aggregated=only is None)
+        self._order = PushOrder(
+            variant,
+            catalog,
+            self._subscriptions,
+            self._source_of,
+            is_aggregated=only is None,
+            trial_of=trial_of,
+        )
         self._to_generate: set[str] = set()
         """Types of which the client requests something that may not be generated yet."""
         self._unserved = Unserved(variant)

@@ -92,6 +92,10 @@ class Subscription:
         """State of the World: the client has ever subscribed by name, so that no names now mean nothing."""
         self._unnamed_by_stale = NO_NAMES
         """State of the World: names that a stale request lacked."""
+        self._before = EMPTY
+        """Where responses hold everything: what the client held before the last one."""
+        self._never_had = NO_NAMES
+        """Where responses hold everything: names that the client was sent only in responses that it refused."""
         self.outstanding: Response | None = None
         """The response that waits for its ACK."""
         self.nonce = ""
@@ -295,6 +299,10 @@ class Subscription:
         """True for a name that the client still has and that no longer exists."""
         return name in self.client_state.entries and name not in self._desired.entries
 
+    def has_never_had(self, name: str) -> bool:
+        """True for a name that was only in responses that the client refused, where these hold everything."""
+        return name in self._never_had
+
     @property
     def is_missing_any(self) -> bool:
         """True if the client requests a name that does not exist, and was told nothing about it."""
@@ -374,6 +382,8 @@ class Subscription:
         With ``clusters``, those that the client holds, the versions of endpoints are suffixed with those of theirs.
         """
         removed = pending.drops if self._can_remove else ()
+        if self.is_full_state:
+            self._before = self.client_state
         self.client_state = self._state_with(pending)
         if self.is_full_state:
             self._nacked.clear()
@@ -414,6 +424,7 @@ class Subscription:
             return False
         self.acked_nonce, self.acked_version = self.nonce, self.version
         self.outstanding = None
+        self._before, self._never_had = EMPTY, NO_NAMES
         self.phase = Phase.ACKED
         return True
 
@@ -423,6 +434,8 @@ class Subscription:
         if refused is None:
             return None
         self.phase = Phase.NACKED
+        if self.is_full_state:
+            self._never_had |= without(frozenset(refused.touched), self._before.names)
         group = content_digest(refused.resources, refused.removed)
         versions = {resource.name: resource.version for resource in refused.resources}
         for name in refused.touched:
