@@ -350,9 +350,11 @@ def test_a_refusal_that_nothing_is_done_about_does_not_hide_another_of_its_type(
     fleet.edit(route("good", "good-2"))
     fleet.settle()
     assert fleet.keeper.held() and not fleet.withheld()
-    fleet.edit(other.replace("other-1", MARK))
+    innocent = route("innocent", "innocent-1").replace("infra/edge, mesh", "infra/more")
+    fleet.edit(innocent + other.replace("other-1", MARK))
     fleet.settle()
     assert [*fleet.withheld().values()] == [["VirtualService/other/other"]]
+    assert has(edge, "innocent-1")
 
 
 def test_a_trial_whose_client_leaves_ends(fleet: Fleet, variant: Variant) -> None:

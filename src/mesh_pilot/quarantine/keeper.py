@@ -277,22 +277,21 @@ class Keeper:
         found = self._clients.get(client)
         if found is None or not self.is_interested(client):
             return
-        for type_url in [t for t in found.refused if not found.stream.is_refused(t)]:
-            found.forgive(type_url)  # what it refused is no longer there
+        for type_url in [*found.refused]:
+            if not found.stream.is_refused(type_url):
+                found.forgive(type_url)  # what it refused is no longer there
+            elif not found.stream.is_refused(type_url, found.given_up):
+                found.held.setdefault(type_url, "nothing was found that explains an earlier refusal")
         case = self._cases.get(found.scope_domain)
         if case is None:
             self._consider(found)
         elif case.client is found and not case.is_decided and self._in_force(found) == case.pushed:
-            counting = [nack for type_url, nack in found.refused.items() if self._counts(found, type_url)]
-            if counting:
-                self._trial_refused(case, counting[0])
+            refused = [nack for type_url, nack in found.refused.items() if type_url not in found.held]
+            if refused:
+                self._trial_refused(case, refused[0])
             else:
                 case.search.accepted()
                 self._go_on(case)
-
-    def _counts(self, client: Client, type_url: str) -> bool:
-        """True if a client refuses more of a type than what nothing is done about."""
-        return type_url not in client.held and client.stream.is_refused(type_url, client.given_up)
 
     # -- the World and time
 
