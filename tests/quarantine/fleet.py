@@ -21,6 +21,14 @@ from tests.support.worlds import SOURCE, configs
 MARK = "refuse-me"
 
 
+Sent = tuple[str, tuple[tuple[str, bytes], ...], tuple[str, ...]]
+"""A response: type, names with bytes, and names that are gone."""
+
+
+def sent(response: Response) -> Sent:
+    return response.type_url, tuple((r.name, r.body) for r in response.resources), tuple(response.removed)
+
+
 class RefusingClient(EnvoyModel):
     """Refuses a response that holds one of its marks, as a whole."""
 
@@ -32,6 +40,7 @@ class RefusingClient(EnvoyModel):
         self.marks = marks
         self.refusals = 0
         self.responses = 0
+        self.log: list[Sent] = []
         super().__init__(fleet.catalog, attrs.evolve(proxy, build=build), variant)
 
     def new_stream(self) -> Stream:
@@ -52,6 +61,7 @@ class RefusingClient(EnvoyModel):
 
     def objects_to(self, response: Response) -> str:
         self.responses += 1
+        self.log.append(sent(response))
         found = sorted(mark for mark in self.marks if any(mark.encode() in r.body for r in response.resources))
         self.refusals += bool(found)
         return (self._words or f"I refuse {found[0]}") if found else ""

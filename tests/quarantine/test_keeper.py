@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.model.events import Synced
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE
 from mesh_pilot.quarantine.options import QuarantineOptions
-from mesh_pilot.world import history
-from mesh_pilot.xds.messages import Variant
-from tests.quarantine.fleet import MARK, Fleet, RefusingClient
-from tests.support.envoy_model import names_in
-from tests.support.worlds import sidecar
+from mesh_pilot.world import World, history
+from mesh_pilot.xds.messages import Response, Variant
+from mesh_pilot.xds.stream import Stream
+from tests.quarantine.fleet import MARK, Fleet, RefusingClient, Sent, sent
+from tests.support.envoy_model import EnvoyModel, names_in
+from tests.support.worlds import SOURCE, sidecar, update
 
 GATEWAY = """
 apiVersion: networking.istio.io/v1
@@ -76,6 +79,18 @@ spec:
   host: web.example.com
   trafficPolicy: {{tls: {{mode: SIMPLE, sni: {MARK}}}}}
 """
+
+
+class PlainClient(EnvoyModel):
+    """A client of a catalog without quarantine, that logs what it is sent."""
+
+    def new_stream(self) -> Stream:
+        self.log: list[Sent] = []
+        return super().new_stream()
+
+    def objects_to(self, response: Response) -> str:
+        self.log.append(sent(response))
+        return ""
 
 
 def clusters_named(client: RefusingClient) -> set[str]:
@@ -365,6 +380,25 @@ def test_a_trial_whose_client_leaves_ends(fleet: Fleet, variant: Variant) -> Non
     fleet.leave(edge)
     fleet.settle()
     assert not fleet.world.overlays and not fleet.withheld()
+
+
+def test_it_costs_nothing_while_nothing_is_refused(variant: Variant) -> None:
+    """The same calls of derived values and the same responses as without it, for a sequence of edits."""
+    fleet, plain = Fleet(), World()
+    plain.apply([Synced(SOURCE)])
+    fleet.edit(GATEWAY)
+    update(plain, GATEWAY)
+    with_it, without = fleet.join(EDGE, variant), PlainClient(WorldCatalog(plain), EDGE, variant)
+    for number in range(4):
+        for text in (to_service("good", number), route("bad", f"bad-{number}"), to_service(f"new-{number}", number)):
+            fleet.edit(text)
+            fleet.settle()
+            update(plain, text)
+            without.settle()
+    calls, calls_without = (dict(world.memo.statistics().calls) for world in (fleet.world, plain))
+    assert calls.pop("_domain_in_force") == 1
+    assert calls == calls_without
+    assert with_it.log == without.log and len(with_it.log) > 10
 
 
 def test_nothing_is_computed_and_nothing_is_decided_while_nothing_is_refused(fleet: Fleet, variant: Variant) -> None:
