@@ -25,8 +25,10 @@ LOGGED_OF_A_CAUSE = 20
 PROXY, OBJECT, INDEXES, COLLECTION = "proxy", "object", "indexes", "collection"
 """Kinds of failures besides the types of resources."""
 
-_SCOPES = {OBJECT: "world", INDEXES: "world", COLLECTION: "mcp"}
-"""Scopes of the log, by kind; others are in ``envoy``."""
+_world_log = structlog.get_logger(scope="world")
+_LOGS = {OBJECT: _world_log, INDEXES: _world_log, COLLECTION: structlog.get_logger(scope="mcp")}
+_envoy_log = structlog.get_logger(scope="envoy")
+"""For kinds that are not in ``_LOGS``."""
 
 
 _MISSING = "missing at proxies that did not have it before"
@@ -159,7 +161,7 @@ class Failures:
 
     def _log(self, failure: Failure, error: Exception, number: int) -> None:
         """Log the first failures of a cause, the very first one with its traceback."""
-        log = structlog.get_logger(scope=_SCOPES.get(failure.kind, "envoy"))
+        log = _LOGS.get(failure.kind, _envoy_log)
         fields: dict[str, object] = {"type": failure.kind, "name": failure.name, "error": failure.error}
         if failure.configs:
             fields["configs"] = list(failure.configs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -196,6 +198,14 @@ class Quarantined(RuleBasedStateMachine):
         assert not self.fleet.keeper.held()
 
 
-TestQuarantined = Quarantined.TestCase
+class TestQuarantined(Quarantined.TestCase):  # type: ignore[misc]
+    settings = settings(max_examples=12, stateful_step_count=12, deadline=None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+class TestQuarantinedForLong(Quarantined.TestCase):  # type: ignore[misc]
+    settings = settings(max_examples=150, stateful_step_count=15, deadline=None)
+
 
 assert configs(BASE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.incremental import derived
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.events import Secret, Withheld
+from mesh_pilot.model.events import Secret
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.world.indexes import Indexes, ServiceEndpoints, VirtualServiceMeta
 from mesh_pilot.world.names import full_gateway, registration_key
@@ -121,10 +121,6 @@ class View:
     def key_set(self, issuer: str, url: str) -> str:
         """The JWKS of an issuer, by its name or URL (the other is empty); empty if unknown."""
         return self._indexes.key_sets.read((issuer, url))
-
-    def withheld(self, domain: str) -> tuple[Withheld, ...]:
-        """The items withheld from the clients of a domain."""
-        return self._indexes.withheld.read(domain)
 
     # -- names
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
@@ -89,6 +89,8 @@ class World(Indexes):
         self.history = History()
         self.overlays: dict[str, Overlay] = {}
         """By domain, for those from whose clients anything is withheld."""
+        self._followers: dict[str, dict[Callable[[], None], None]] = {}
+        """By domain, who wants to know of a change there."""
 
     # -- sources
 
@@ -123,6 +125,27 @@ class World(Indexes):
 
     def sources(self) -> tuple[str, ...]:
         return tuple(self._items)
+
+    # -- domains
+
+    def domain_in_force(self, domains: Iterable[str]) -> str:
+        """The first domain that has an overlay; empty if there is none."""
+        return next((domain for domain in domains if domain in self.overlays), "") if self.overlays else ""
+
+    def follow_domains(self, domains: Iterable[str], notice: Callable[[], None]) -> None:
+        """Call ``notice``, within the write, when what is withheld in one of these domains changes.
+
+        A derived value could tell as well, but each client would need one of its own.
+        """
+        for domain in domains:
+            self._followers.setdefault(domain, {})[notice] = None
+
+    def unfollow_domains(self, domains: Iterable[str], notice: Callable[[], None]) -> None:
+        for domain in domains:
+            followers = self._followers.get(domain, {})
+            followers.pop(notice, None)
+            if not followers:
+                self._followers.pop(domain, None)
 
     # -- writing
 
@@ -218,6 +241,8 @@ class World(Indexes):
         for key in changed:
             if key[0] == "quarantine":
                 self._set_quarantine(key[1])
+                for notice in [*self._followers.get(key[1], ())]:
+                    notice()
         for overlay in self.overlays.values():
             overlay.reshard(self.shard_bits.peek(()))
             overlay.flush()

@@ -19,7 +19,7 @@ from mesh_pilot.envoy.envoy_filter.parse import filter_problems
 from mesh_pilot.envoy.envoy_filter.patch import PatchProblem
 from mesh_pilot.envoy.envoy_filter.plans import plan_problems, table_problems
 from mesh_pilot.failures import PROXY, Condition, OwnFailures, failure_of
-from mesh_pilot.incremental import ByName, Layer, Query, Watch, derived
+from mesh_pilot.incremental import ByName, Layer, Query, Watch
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim
 from mesh_pilot.mesh.proxy.scope import PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
@@ -169,10 +169,10 @@ class WorldResources:
         self._facts = facts
         self._domains = domains
         self._layer: Layer = self._world.memo
+        self._world.follow_domains(domains, self._retarget)
         self._watched: Layer = self._layer
         """The layer whose keys of the proxy are watched."""
         self._watch = Watch(self._watched, self._retarget)
-        self._domain_watch = Watch(self._world.memo, self._retarget)
         self._target: ProxyKeys | None = None
         self._failed = OwnFailures(catalog.failed, self)
         self._stale = True
@@ -229,10 +229,7 @@ class WorldResources:
 
     def _layer_in_force(self) -> Layer:
         """The World, or its overlay for a domain of the proxy."""
-        if not self._domains:
-            return self._world.memo
-        self._domain_watch.take()
-        domain = self._domain_watch.get(_domain_in_force.query(self._domains))
+        domain = self._world.domain_in_force(self._domains)
         return self._world.overlays[domain].layer if domain else self._world.memo
 
     @property
@@ -300,7 +297,7 @@ class WorldResources:
         self._leave_all()
         self._failed.clear()
         self._watch.close()
-        self._domain_watch.close()
+        self._world.unfollow_domains(self._domains, self._retarget)
         self.wake = lambda: None
         self.requested = lambda _: NO_NAMES
         self._catalog._open.pop(self, None)
@@ -339,12 +336,6 @@ class WorldResources:
     def _retarget(self) -> None:
         self._stale = True
         self.wake()
-
-
-@derived
-def _domain_in_force(view: View, domains: tuple[str, ...]) -> str:
-    """The first domain from which anything is withheld; empty if there is none."""
-    return next((domain for domain in domains if view.withheld(domain)), "")
 
 
 def _requested_of(resources: ResourceSet, type_url: str) -> Set[str]:
