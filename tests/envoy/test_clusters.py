@@ -205,7 +205,18 @@ def test_dynamic_dns_resolves_what_requests_ask_for() -> None:
     assert cluster.lb_policy == Cluster.CLUSTER_PROVIDED
     config = ClusterConfig()
     assert cluster.cluster_type.typed_config.Unpack(config)
-    assert config.dns_cache_config.name
+    assert config.dns_cache_config.name == "dynamic"
+
+
+def test_a_dns_cache_of_another_refresh_rate_has_another_name() -> None:
+    text = entry(host="*.example.com", resolution="DYNAMIC_DNS", endpoints="").replace("INTERNAL", "EXTERNAL")
+    names = []
+    for rate in ("60s", "3s", "3.5s", "1234567s", "1234568s"):
+        cluster = only(world_of(text, mesh=f"{{dnsRefreshRate: {rate}}}"), "outbound|80||*.example.com")
+        config = ClusterConfig.FromString(cluster.cluster_type.typed_config.value)
+        names.append(config.dns_cache_config.name)
+    assert names[0] == "dynamic"
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize(

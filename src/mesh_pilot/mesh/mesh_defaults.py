@@ -11,6 +11,9 @@ from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.world.view import View
 
+DNS_REFRESH_RATE = timedelta(seconds=60)
+"""Istio's default."""
+
 
 @attrs.frozen
 class ClusterDefaults:
@@ -48,7 +51,7 @@ def cluster_defaults(view: View) -> ClusterDefaults:
         tcp_keepalive=mesh.tcp_keepalive,
         h2_upgrade=mesh.h2_upgrade_policy == mesh_api.MeshConfigH2UpgradePolicy.UPGRADE,
         auto_mtls=mesh.enable_auto_mtls is not False,
-        dns_refresh_rate=mesh.dns_refresh_rate or timedelta(seconds=60),
+        dns_refresh_rate=mesh.dns_refresh_rate or DNS_REFRESH_RATE,
         locality=mesh.locality_lb_setting,
         zone_aware=mesh.zone_aware_lb_setting,
         tls=mesh.tls_defaults,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 from envoy.extensions.clusters.dynamic_forward_proxy.v3 import cluster_pb2 as dynamic_pb2
@@ -11,14 +13,14 @@ from mesh_pilot.envoy.core.protobuf import any_of, duration
 from mesh_pilot.envoy.endpoints.assignments import EndpointViewpoint, encode_assignment, tls_modes
 from mesh_pilot.mesh.destination_rules import subset_labels
 from mesh_pilot.mesh.locality import Preference
-from mesh_pilot.mesh.mesh_defaults import ClusterDefaults, cluster_defaults
+from mesh_pilot.mesh.mesh_defaults import DNS_REFRESH_RATE, ClusterDefaults, cluster_defaults
 from mesh_pilot.mesh.upstreams import Upstream
 from mesh_pilot.model.service import Port
 from mesh_pilot.world.view import View
 
 DYNAMIC_CLUSTER = "envoy.clusters.dynamic_forward_proxy"
 DYNAMIC_CACHE = "dynamic"
-"""Name of the DNS cache that all dynamic clusters, and the filters before them, share."""
+"""Name of the DNS cache that all dynamic clusters, and the filters before them, share, at the default refresh rate."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -58,9 +60,13 @@ def apply_dynamic_dns(message: Cluster, defaults: ClusterDefaults) -> None:
 
 
 def dns_cache(defaults: ClusterDefaults) -> DnsCacheConfig:
-    """The DNS cache. Envoy wants the same definition in clusters and in the filters before them."""
+    """The DNS cache. Envoy wants the same definition in clusters and in the filters before them.
+
+    Envoy never changes a cache, so one with another refresh rate has another name.
+    """
+    rate = defaults.dns_refresh_rate
     return DnsCacheConfig(
-        name=DYNAMIC_CACHE,
+        name=DYNAMIC_CACHE if rate == DNS_REFRESH_RATE else f"{DYNAMIC_CACHE}_{rate // timedelta(milliseconds=1)}ms",
         dns_lookup_family=Cluster.V4_PREFERRED,
-        dns_refresh_rate=duration(defaults.dns_refresh_rate),
+        dns_refresh_rate=duration(rate),
     )
