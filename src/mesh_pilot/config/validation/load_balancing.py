@@ -17,7 +17,13 @@ from mesh_pilot.api.istio.networking.v1alpha3 import (
 from mesh_pilot.api.istio.networking.v1alpha3 import LoadBalancerSettingsSimpleLb as Simple
 from mesh_pilot.config.validation.context import check, error, warning
 from mesh_pilot.config.validation.overlaps import overlapping_localities
-from mesh_pilot.config.validation.values import duration_reason, percent_reason
+from mesh_pilot.config.validation.values import (
+    MAX_DURATION,
+    duration_reason,
+    header_size_reason,
+    header_text_reason,
+    percent_reason,
+)
 from mesh_pilot.model.config import Problem
 
 MAX_TABLE = 5_000_011
@@ -25,12 +31,6 @@ MAX_TABLE = 5_000_011
 
 MAX_RING = 8 * 1024 * 1024
 """Envoy's largest hash ring."""
-
-MAX_TTL = timedelta(seconds=2**63 // 10**9 - 1)
-"""Envoy's longest duration: it counts nanoseconds in 64 bits."""
-
-MAX_ATTRIBUTE = 16 * 1024
-"""Bytes of the name of a cookie's attribute, and of its value."""
 
 WARMING = (Simple.UNSPECIFIED, Simple.ROUND_ROBIN, Simple.LEAST_REQUEST, Simple.LEAST_CONN)
 """Load balancers that support slow start."""
@@ -89,15 +89,15 @@ def _check_hash(path: str, settings: LoadBalancerSettingsConsistentHashLb) -> It
     ):
         if value == "":
             yield error(f"{path}.{name}", "must not be empty")
-    yield from check(f"{path}.httpHeaderName", _header_text_reason(settings.http_header_name or ""))
+    yield from check(f"{path}.httpHeaderName", header_text_reason(settings.http_header_name or ""))
     cookie = settings.http_cookie
     if cookie is not None:
         if not cookie.name:
             yield error(f"{path}.httpCookie.name", "is missing")
         if cookie.ttl is not None and cookie.ttl < timedelta(0):
             yield error(f"{path}.httpCookie.ttl", "must not be negative")
-        elif cookie.ttl is not None and cookie.ttl > MAX_TTL:
-            yield error(f"{path}.httpCookie.ttl", f"must be at most {MAX_TTL.total_seconds():.0f}s")
+        elif cookie.ttl is not None and cookie.ttl > MAX_DURATION:
+            yield error(f"{path}.httpCookie.ttl", f"must be at most {MAX_DURATION.total_seconds():.0f}s")
         names: set[str] = set()
         for index, attribute in enumerate(cookie.attributes):
             here = f"{path}.httpCookie.attributes[{index}]"
@@ -107,7 +107,7 @@ def _check_hash(path: str, settings: LoadBalancerSettingsConsistentHashLb) -> It
                 yield error(f"{here}.name", f'"{attribute.name}" is given twice')
             names.add(attribute.name)
             for name, value in (("name", attribute.name), ("value", attribute.value)):
-                yield from check(f"{here}.{name}", _header_text_reason(value) or _size_reason(value))
+                yield from check(f"{here}.{name}", header_text_reason(value) or header_size_reason(value))
     if settings.maglev is not None and settings.maglev.table_size:
         size = settings.maglev.table_size
         if size > MAX_TABLE:
@@ -118,16 +118,6 @@ def _check_hash(path: str, settings: LoadBalancerSettingsConsistentHashLb) -> It
     if ring > MAX_RING:
         name = "ringHash.minimumRingSize" if settings.ring_hash is not None else "minimumRingSize"
         yield error(f"{path}.{name}", f"{ring} is too large, allowed are up to {MAX_RING}")
-
-
-def _header_text_reason(text: str) -> str:
-    has = any(character in text for character in "\0\r\n")
-    return "has a line break or a zero byte, which no header can have" if has else ""
-
-
-def _size_reason(text: str) -> str:
-    size = len(text.encode())
-    return f"has {size} bytes, allowed are {MAX_ATTRIBUTE}" if size > MAX_ATTRIBUTE else ""
 
 
 def _is_prime(number: int) -> bool:

@@ -69,12 +69,12 @@ def changed_header_reason(name: str, *, authority: bool = False) -> str:
         return "" if authority else f"the {name} header can't be changed here"
     if name.startswith(":"):
         return f'the header {name} can\'t be changed: it starts with ":"'
-    return header_name_reason(name) or _size_reason(name)
+    return header_name_reason(name) or header_size_reason(name)
 
 
 def header_value_reason(value: str) -> str:
     """For a value in Envoy's substitution format: `%` starts a command, `%%` is a percent sign."""
-    return _size_reason(value) or header_text_reason(value) or header_format_reason(value)
+    return header_size_reason(value) or header_text_reason(value) or header_format_reason(value)
 
 
 def header_text_reason(text: str) -> str:
@@ -83,7 +83,8 @@ def header_text_reason(text: str) -> str:
     return "has a line break or a zero byte, which no header can have" if has else ""
 
 
-def _size_reason(text: str) -> str:
+def header_size_reason(text: str) -> str:
+    """For a text that becomes the name or the value of a header, or of a cookie's attribute."""
     size = len(text.encode())
     return f"has {size} bytes, allowed are {MAX_HEADER}" if size > MAX_HEADER else ""
 
