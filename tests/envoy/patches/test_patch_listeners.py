@@ -235,3 +235,13 @@ def test_a_listener_for_an_address_that_another_has_is_left_out() -> None:
         "listener a: the listener 0.0.0.0_80 has the same address: Envoy would refuse another",
         "listener c: the listener b has the same address: Envoy would refuse another",
     ]
+
+
+@pytest.mark.parametrize("value", [{"bind_to_port": True}, {"transparent": True}])
+def test_a_patch_that_would_crash_an_envoy_is_left_out(value: dict[str, Any]) -> None:
+    match = {"name": "0.0.0.0_80"}
+    shop = Shop(envoy_filter(patch("LISTENER", "MERGE", value, context="SIDECAR_OUTBOUND", listener=match)))
+    assert shop.listener("0.0.0.0_80") == Shop().listener("0.0.0.0_80")
+    (text,) = shop.problem_texts()
+    assert f"{next(iter(value))}" in text
+    assert "crash" in text

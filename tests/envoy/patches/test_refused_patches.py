@@ -218,6 +218,20 @@ def rows() -> Iterator[Row]:
         ("{name: new, type: STATIC, load_assignment: {}}", "load_assignment.cluster_name: is missing"),
         ("{name: new, transport_socket: {name: tls}}", "transport_socket.typed_config: is missing"),
         ("{name: new, lb_policy: LOAD_BALANCING_POLICY_CONFIG}", "load_balancing_policy: is missing"),
+        ("{name: new, load_balancing_policy: {policies: [{}]}}", "load_balancing_policy.policies: there is none"),
+        (
+            "{name: new, load_assignment: {cluster_name: a, policy: {drop_overloads: [{category: a}, {category: b}]}}}",
+            "load_assignment.policy.drop_overloads: has 2 entries, allowed is 1",
+        ),
+        ("{name: new, http_protocol_options: {}, http2_protocol_options: {}}", "only if protocol_selection says"),
+        (
+            "{name: new, common_lb_config: {consistent_hashing_lb_config: {use_hostname_for_hashing: true}}}",
+            "use_hostname_for_hashing: goes not with the type STATIC",
+        ),
+        (
+            "{name: new, load_assignment: {cluster_name: a, endpoints: [{leds_cluster_locality_config: {}}]}}",
+            "leds_cluster_locality_config: is for clusters of type EDS",
+        ),
     ):
         yield NEW_CLUSTER, cluster("ADD", value), reason
     socket = sockets["DownstreamTlsContext"]

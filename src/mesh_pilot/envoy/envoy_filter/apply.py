@@ -34,6 +34,7 @@ from mesh_pilot.envoy.envoy_filter.match import (
 from mesh_pilot.envoy.envoy_filter.merge import check_name, merge_patch, merge_socket, replaces_lists
 from mesh_pilot.envoy.envoy_filter.patch import ApplyTo, Context, Operation, Patch, PatchError
 from mesh_pilot.envoy.refusals.extensions import HTTP_CONNECTION_MANAGER
+from mesh_pilot.envoy.refusals.listeners import binds_port
 from mesh_pilot.mesh.gateway_servers import TargetPorts
 
 CLUSTER_KINDS = (ApplyTo.CLUSTER,)
@@ -118,7 +119,12 @@ def _chains(listener: Listener) -> list[FilterChain]:
 
 def _merge_listener(listener: Listener, patch: Patch) -> bool:
     check_name(listener, patch.message)
-    merge_patch(listener, patch)
+    merged = Listener()
+    merged.CopyFrom(listener)
+    merge_patch(merged, patch)
+    if binds_port(merged) != binds_port(listener):
+        raise PatchError("bind_to_port can't be changed: an Envoy that has the listener would crash; ADD another one")
+    listener.CopyFrom(merged)
     return True
 
 

@@ -9,13 +9,15 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from mesh_pilot.envoy.core.api_types import find_type, unpack
-from mesh_pilot.envoy.refusals import clusters, extensions, listeners, routes
+from mesh_pilot.envoy.refusals import clusters, extensions, filters, formats, listeners, routes
 from mesh_pilot.envoy.refusals.declared import ANY, FieldRules, is_map, is_single_value, rules_of
 
 _EXTENSION = "envoy.config.core.v3.TypedExtensionConfig"
 
 UNDECLARED: Mapping[str, Callable[[Any], Iterator[str]]] = {
     **extensions.RULES,
+    **filters.RULES,
+    **formats.RULES,
     **listeners.RULES,
     **routes.RULES,
     **clusters.RULES,

@@ -37,6 +37,8 @@ def _cluster(cluster: Any) -> Iterator[str]:
             if field.name not in ("priority", "max_connections"):
                 path = f"circuit_breakers.per_host_thresholds[{index}].{field.name}"
                 yield f"{path}: only max_connections has an effect per host"
+    if (count := len(cluster.load_assignment.policy.drop_overloads)) > 1:
+        yield f"load_assignment.policy.drop_overloads: has {count} entries, allowed is 1"
     for index, resolver in enumerate(cluster.dns_resolvers):
         if resolver.HasField("socket_address") and not is_ip(resolver.socket_address.address):
             yield f"dns_resolvers[{index}].socket_address.address: has to be an IP address"
@@ -60,6 +62,9 @@ def _protocols(cluster: Any) -> Iterator[str]:
             yield f"typed_extension_protocol_options[{key}]: {kind} is no protocol's options"
         if kind == _HTTP_OPTIONS and key not in _HTTP_KEYS:
             yield f"typed_extension_protocol_options[{key}]: has to be under the key {_HTTP_OPTIONS}"
+    both = cluster.HasField("http_protocol_options") and cluster.HasField("http2_protocol_options")
+    if both and not cluster.protocol_selection and not any(key in options for key in _HTTP_KEYS):
+        yield "http2_protocol_options: goes with http_protocol_options only if protocol_selection says how to choose"
     may_be_http2 = cluster.HasField("http2_protocol_options") or any(key in options for key in _HTTP_KEYS)
     for index, health_check in enumerate(cluster.health_checks):
         if health_check.HasField("grpc_health_check") and not may_be_http2:
@@ -75,8 +80,15 @@ def _type(cluster: Any) -> Iterator[str]:
         yield f"eds_cluster_config: is for clusters of type EDS, not {kind}"
     if (cluster.type == Cluster.ORIGINAL_DST) != (cluster.lb_policy == Cluster.CLUSTER_PROVIDED):
         yield "lb_policy: CLUSTER_PROVIDED goes with the type ORIGINAL_DST, and only with it"
+    hashing = cluster.common_lb_config.consistent_hashing_lb_config
+    if cluster.type != Cluster.STRICT_DNS and hashing.use_hostname_for_hashing:
+        yield f"common_lb_config.consistent_hashing_lb_config.use_hostname_for_hashing: goes not with the type {kind}"
     if cluster.type == Cluster.ORIGINAL_DST and cluster.HasField("load_assignment"):
         yield "load_assignment: a cluster of type ORIGINAL_DST has none"
+    if cluster.type != Cluster.EDS:
+        for number, locality in enumerate(cluster.load_assignment.endpoints):
+            if locality.HasField("leds_cluster_locality_config"):
+                yield f"load_assignment.endpoints[{number}].leds_cluster_locality_config: is for clusters of type EDS"
     if cluster.type in (Cluster.STATIC, Cluster.STRICT_DNS, Cluster.LOGICAL_DNS):
         yield from _endpoints(cluster, kind)
 
@@ -107,7 +119,8 @@ def _load_balancing(cluster: Any) -> Iterator[str]:
         common = cluster.common_lb_config
         if any(common.HasField(name) for name in _LOCAL_LB):
             yield f"load_balancing_policy: does not go with {', '.join(_LOCAL_LB)} of common_lb_config"
-        policies = [extension_type(p.typed_extension_config) for p in cluster.load_balancing_policy.policies]
+        given = (p for p in cluster.load_balancing_policy.policies if p.HasField("typed_extension_config"))
+        policies = [extension_type(policy.typed_extension_config) for policy in given]
         if all(is_misplaced(name, ("envoy.extensions.load_balancing_policies",)) for name in policies):
             yield "load_balancing_policy.policies: there is none"
         return

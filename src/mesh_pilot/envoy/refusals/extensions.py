@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
+from envoy.extensions.filters.http.header_to_metadata.v3 import header_to_metadata_pb2
 from google.protobuf import any_pb2, json_format, message_factory
 from google.protobuf.message import Message
 from udpa.type.v1 import typed_struct_pb2 as udpa_typed_struct_pb2
@@ -70,8 +71,11 @@ _PLACES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "envoy.config.core.v3.TransportSocket": ("transport socket", ("envoy.extensions.transport_sockets",)),
     "envoy.config.accesslog.v3.AccessLog": ("access logger", ("envoy.extensions.access_loggers",)),
-    "envoy.config.route.v3.RetryPolicy.RetryHostPredicate": ("retry predicate", ("envoy.extensions.retry",)),
-    "envoy.config.route.v3.RetryPolicy.RetryPriority": ("retry priority", ("envoy.extensions.retry",)),
+    **{
+        f"envoy.config.{package}.v3.RetryPolicy.{message}": (kind, ("envoy.extensions.retry",))
+        for package in ("core", "route")
+        for message, kind in (("RetryHostPredicate", "retry predicate"), ("RetryPriority", "retry priority"))
+    },
     "envoy.config.core.v3.HealthCheck.CustomHealthCheck": ("health checker", ("envoy.extensions.health_checkers",)),
 }
 """Messages for one extension: its kind, and the packages that have such extensions. Envoy looks for an extension by the
@@ -88,10 +92,24 @@ _WITHOUT_FILTERS = (
 )
 """Messages whose extensions (``TypedExtensionConfig``) are never filters, sockets or loggers."""
 
-_WITH_PLACES = tuple(f"{package}." for _, packages in _PLACES.values() for package in packages)
+_WITH_PLACES = (
+    *(f"{package}." for _, packages in _PLACES.values() for package in packages),
+    "envoy.extensions.upstreams.http.v3.",
+)
+
+_HEADER_TO_METADATA = f"{_HTTP}.header_to_metadata.v3.Config"
 
 _PER_ROUTE = (_HTTP, _MATCHING, "envoy.config.route.v3")
 """Packages of configs for routes."""
+
+_NOT_PER_ROUTE = frozenset(
+    f"{_HTTP}.{name}"
+    for name in (
+        "alternate_protocols_cache.v3.FilterConfig", "grpc_stats.v3.FilterConfig", "health_check.v3.HealthCheck",
+        "original_src.v3.OriginalSrc", "router.v3.Router",
+    )
+)  # fmt: skip
+"""Types of filters that routes can't configure."""
 
 _DOWNSTREAM = re.compile(r"\.(Downstream\w+|QuicDownstreamTransport|StartTlsConfig)$")
 _UPSTREAM = re.compile(r"\.(Upstream\w+|QuicUpstreamTransport|\w+UpstreamTransport)$")
@@ -155,7 +173,7 @@ def per_route_configs(message: Any) -> Iterator[str]:
     for name, config in message.typed_per_filter_config.items():
         kind = type_name(config.type_url)
         path = f"typed_per_filter_config[{name}]"
-        if is_misplaced(kind, _PER_ROUTE) or kind == f"{_HTTP}.router.v3.Router":
+        if is_misplaced(kind, _PER_ROUTE) or kind in _NOT_PER_ROUTE:
             yield f"{path}: {kind} is not for routes"
         elif kind.startswith(f"{_HTTP}."):
             package = kind.rpartition(".")[0]
@@ -165,6 +183,10 @@ def per_route_configs(message: Any) -> Iterator[str]:
             # Of an empty config Envoy ignores the type.
             if kind != wanted and (config.value or rules_of(wanted).absent or rules_of(wanted).oneofs):
                 yield f"{path}: {kind} is not for routes, {wanted} is"
+            if kind == _HEADER_TO_METADATA:
+                rules = header_to_metadata_pb2.Config.FromString(config.value)
+                if not rules.request_rules and not rules.response_rules:
+                    yield f"{path}: needs request_rules or response_rules"
 
 
 def misfit(parent: str, extension: Any) -> str:
@@ -226,6 +248,11 @@ def _regex(message: Any) -> Iterator[str]:
         yield f"regex: {reason}"
 
 
+def _string(matcher: Any) -> Iterator[str]:
+    if matcher.ignore_case and matcher.HasField("safe_regex"):
+        yield "ignore_case: goes not with safe_regex"
+
+
 def _cidr(cidr: Any) -> Iterator[str]:
     if not is_ip(cidr.address_prefix):
         yield f"address_prefix: {cidr.address_prefix[:100]!r} is not an IP address"
@@ -246,5 +273,6 @@ RULES: Mapping[str, Rule] = {
     "envoy.config.route.v3.ClusterSpecifierPlugin": _cluster_specifier,
     "envoy.config.route.v3.FilterConfig": _filter_config,
     "envoy.type.matcher.v3.RegexMatcher": _regex,
+    "envoy.type.matcher.v3.StringMatcher": _string,
     "xds.type.matcher.v3.RegexMatcher": _regex,
 }

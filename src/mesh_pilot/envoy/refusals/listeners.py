@@ -16,6 +16,7 @@ from mesh_pilot.envoy.refusals.extensions import (
     filter_chain,
     is_ip,
 )
+from mesh_pilot.envoy.refusals.filters import log_options
 
 MAX_PIPE = 107
 """Bytes in the path of a Unix socket: Linux has room for so many and a NUL."""
@@ -24,9 +25,17 @@ MAX_COMBINATIONS = 10_000
 """Combinations of conditions up to which a chain is compared with others by each of them."""
 
 
+def binds_port(listener: Any) -> bool:
+    """True if a listener has a port of its own."""
+    wishes = [holder.bind_to_port for holder in (listener, listener.deprecated_v1) if holder.HasField("bind_to_port")]
+    return all(wish.value for wish in wishes)
+
+
 def _listener(listener: Any) -> Iterator[str]:
     if listener.HasField("api_listener"):
         return
+    if listener.transparent.value and not binds_port(listener):
+        yield "transparent: needs bind_to_port; Envoy would crash"
     yield from _listener_address(listener)
     if listener.HasField("fcds_config") and not listener.HasField("filter_chain_matcher"):
         yield "fcds_config: needs a filter_chain_matcher"
@@ -37,8 +46,9 @@ def _listener(listener: Any) -> Iterator[str]:
     elif not has_chains:
         yield "filter_chains: there is none"
     if listener.HasField("filter_chain_matcher"):
-        if any(not chain.name for chain in listener.filter_chains):
-            yield "filter_chains: each needs a name, as filter_chain_matcher chooses by it"
+        names = {chain.name for chain in listener.filter_chains}
+        if "" in names or len(names) < len(listener.filter_chains):
+            yield "filter_chains: each needs a name of its own, as filter_chain_matcher chooses by it"
     else:
         yield from _overlaps(listener.filter_chains)
 
@@ -56,8 +66,15 @@ def _listener_address(listener: Any) -> Iterator[str]:
         field = f"additional_addresses[{index}].address"
         if additional.HasField("address"):
             yield from bound_address(field, additional.address)
+            if _is_datagram(additional.address) != _is_datagram(listener.address):
+                yield f"{field}: a listener's addresses are all TCP, or all UDP"
         else:
             yield f"{field}: is missing"
+
+
+def _is_datagram(address: Any) -> bool:
+    host = address.socket_address
+    return bool(host.protocol == host.UDP)
 
 
 def bound_address(field: str, address: Any) -> Iterator[str]:
@@ -138,6 +155,7 @@ def _manager(manager: Any) -> Iterator[str]:
     yield from filter_chain("http_filters", filters)
     if filters and filters[-1].disabled and extension_type(filters[-1]) in TERMINAL:
         yield f"http_filters: the last, {filters[-1].name}, can't be disabled"
+    yield from log_options(manager, "flush_access_log_on_new_request")
     if manager.strip_matching_host_port and manager.strip_any_host_port:
         yield "strip_any_host_port: goes not with strip_matching_host_port"
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from mesh_pilot.envoy.refusals.extensions import per_route_configs
+from mesh_pilot.envoy.refusals.formats import is_fixed_header
 
 MAX_WEIGHT = 2**32 - 1
 MAX_BODY = 4096
@@ -13,7 +14,7 @@ MAX_BODY = 4096
 
 
 def _table(table: Any) -> Iterator[str]:
-    yield from _headers(table)
+    yield from _removed_headers(table)
     yield from per_route_configs(table)
     yield from _domains(table.virtual_hosts)
     if table.vhds.config_source.HasField("ads"):
@@ -44,7 +45,7 @@ def _domains(hosts: Any) -> Iterator[str]:
 
 
 def _host(host: Any) -> Iterator[str]:
-    yield from _headers(host)
+    yield from _removed_headers(host)
     yield from per_route_configs(host)
     if host.routes and host.HasField("matcher"):
         yield "matcher: goes not with routes"
@@ -54,7 +55,7 @@ def _host(host: Any) -> Iterator[str]:
 
 
 def _route(route: Any) -> Iterator[str]:
-    yield from _headers(route)
+    yield from _removed_headers(route)
     yield from per_route_configs(route)
 
 
@@ -74,10 +75,6 @@ def _action(action: Any) -> Iterator[str]:
 def _mirror(policy: Any) -> Iterator[str]:
     if bool(policy.cluster) == bool(policy.cluster_header):
         yield "cluster: one of cluster and cluster_header has to be set"
-    for index, mutation in enumerate(policy.request_headers_mutations):
-        name = mutation.remove or mutation.append.header.key
-        if _is_fixed(name):
-            yield f"request_headers_mutations[{index}]: {name} can't be changed this way"
 
 
 def _weighted(weighted: Any) -> Iterator[str]:
@@ -86,7 +83,7 @@ def _weighted(weighted: Any) -> Iterator[str]:
             yield f"clusters[{index}].name: one of name and cluster_header has to be set"
         if not part.HasField("weight"):
             yield f"clusters[{index}].weight: is missing"
-        yield from (f"clusters[{index}].{text}" for text in (*_headers(part), *per_route_configs(part)))
+        yield from (f"clusters[{index}].{text}" for text in (*_removed_headers(part), *per_route_configs(part)))
     total = sum(part.weight.value for part in weighted.clusters)
     if weighted.clusters and not 0 < total <= MAX_WEIGHT:
         yield f"clusters: the sum of weights is {total}; it has to be from 1 to {MAX_WEIGHT}"
@@ -101,22 +98,12 @@ def _nanos(duration: Any) -> int:
     return int(duration.ToNanoseconds())
 
 
-def _headers(message: Any) -> Iterator[str]:
-    """The headers that a message with the fields ``request_headers_to_add``, ``..._remove`` and so on changes."""
-    for side in ("request", "response"):
-        added, removed = f"{side}_headers_to_add", f"{side}_headers_to_remove"
-        for index, option in enumerate(getattr(message, added)):
-            if _is_fixed(option.header.key):
-                yield f"{added}[{index}].header.key: {option.header.key} can't be changed this way"
-            if option.HasField("append") and option.append_action:
-                yield f"{added}[{index}].append: goes not with append_action"
-        for index, name in enumerate(getattr(message, removed)):
-            if _is_fixed(name):
-                yield f"{removed}[{index}]: {name} can't be removed"
-
-
-def _is_fixed(name: str) -> bool:
-    return name.startswith(":") or name.lower() == "host"
+def _removed_headers(message: Any) -> Iterator[str]:
+    """The fields ``request_headers_to_remove`` and ``response_headers_to_remove``."""
+    for field in ("request_headers_to_remove", "response_headers_to_remove"):
+        for index, name in enumerate(getattr(message, field)):
+            if is_fixed_header(name):
+                yield f"{field}[{index}]: {name[:100]} can't be removed"
 
 
 _ROUTE = "envoy.config.route.v3"

@@ -1,0 +1,118 @@
+"""Single filters: what their code demands of their configs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from envoy.config.core.v3.proxy_protocol_pb2 import ProxyProtocolConfig
+
+from mesh_pilot.config.validation.key_sets import key_set_reason
+from mesh_pilot.envoy.refusals.extensions import Rule
+
+_MILLISECOND = 1_000_000
+
+
+def _health_check(config: Any) -> Iterator[str]:
+    if not config.pass_through_mode.value and config.cache_time.ToNanoseconds() >= _MILLISECOND:
+        yield "cache_time: needs pass_through_mode"
+
+
+def _lua(config: Any) -> Iterator[str]:
+    if config.inline_code and config.HasField("default_source_code"):
+        yield "inline_code: goes not with default_source_code"
+
+
+def _header_rule(rule: Any) -> Iterator[str]:
+    if bool(rule.header) == bool(rule.cookie):
+        yield "header: one of header and cookie has to be set"
+    if not rule.HasField("on_header_present") and not rule.HasField("on_header_missing"):
+        yield "on_header_present: one of on_header_present and on_header_missing has to be set"
+    if rule.HasField("on_header_missing") and not rule.on_header_missing.value:
+        yield "on_header_missing.value: is missing"
+    if rule.on_header_present.value and rule.on_header_present.HasField("regex_value_rewrite"):
+        yield "on_header_present.regex_value_rewrite: goes not with value"
+    if rule.cookie and rule.remove:
+        yield "remove: a cookie can't be removed"
+
+
+def log_options(config: Any, flag: str) -> Iterator[str]:
+    """``access_log_options``, and the older fields for the same, of which ``flag`` is one."""
+    if config.HasField("access_log_options"):
+        older = [flag] if getattr(config, flag) else []
+        older += ["access_log_flush_interval"] if config.HasField("access_log_flush_interval") else []
+        yield from (f"{name}: goes not with access_log_options" for name in older)
+
+
+def _tcp_proxy(config: Any) -> Iterator[str]:
+    yield from log_options(config, "flush_access_log_on_connected")
+    if config.upstream_connect_mode and not config.HasField("max_early_data_bytes"):
+        yield "max_early_data_bytes: is missing; upstream_connect_mode needs it"
+
+
+def _proxy_protocol(config: Any) -> Iterator[str]:
+    if {ProxyProtocolConfig.V1, ProxyProtocolConfig.V2} <= set(config.disallowed_versions):
+        yield "disallowed_versions: one version has to be allowed"
+
+
+def _tlv(entry: Any) -> Iterator[str]:
+    if bool(entry.value) == entry.HasField("format_string"):
+        yield "value: one of value and format_string has to be set"
+
+
+# -- JWT
+
+
+def _jwt_authentication(config: Any) -> Iterator[str]:
+    providers = frozenset(config.providers)
+    for index, rule in enumerate(config.rules):
+        if rule.HasField("requires"):
+            yield from _unknown_providers(f"rules[{index}].requires", rule.requires, providers)
+        elif rule.requirement_name and rule.requirement_name not in config.requirement_map:
+            yield f"rules[{index}].requirement_name: requirement_map has no {rule.requirement_name[:100]!r}"
+    for path, requirements in (
+        ("requirement_map", config.requirement_map),
+        ("filter_state_rules.requires", config.filter_state_rules.requires),
+    ):
+        for name, requirement in requirements.items():
+            yield from _unknown_providers(f"{path}[{name}]", requirement, providers)
+
+
+def _unknown_providers(path: str, requirement: Any, providers: frozenset[str]) -> Iterator[str]:
+    match requirement.WhichOneof("requires_type"):
+        case "provider_name" as kind:
+            name = requirement.provider_name
+        case "provider_and_audiences" as kind:
+            name = requirement.provider_and_audiences.provider_name
+        case "requires_any" | "requires_all" as kind:
+            for index, part in enumerate(getattr(requirement, kind).requirements):
+                yield from _unknown_providers(f"{path}.{kind}.requirements[{index}]", part, providers)
+            return
+        case _:
+            return
+    if name not in providers:
+        yield f"{path}.{kind}: providers has no {name[:100]!r}"
+
+
+def _jwt_provider(provider: Any) -> Iterator[str]:
+    keys = provider.local_jwks
+    for name, text in (
+        ("inline_string", keys.inline_string),
+        ("inline_bytes", keys.inline_bytes.decode(errors="replace")),
+    ):
+        if text and (reason := key_set_reason(text)):
+            yield f"local_jwks.{name}: {reason}"
+
+
+_HTTP = "envoy.extensions.filters.http"
+
+RULES: Mapping[str, Rule] = {
+    f"{_HTTP}.health_check.v3.HealthCheck": _health_check,
+    f"{_HTTP}.header_to_metadata.v3.Config.Rule": _header_rule,
+    f"{_HTTP}.jwt_authn.v3.JwtAuthentication": _jwt_authentication,
+    f"{_HTTP}.jwt_authn.v3.JwtProvider": _jwt_provider,
+    f"{_HTTP}.lua.v3.Lua": _lua,
+    "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy": _tcp_proxy,
+    "envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol": _proxy_protocol,
+    "envoy.config.core.v3.TlvEntry": _tlv,
+}
