@@ -53,7 +53,7 @@ async def run(kinds: tuple[str, ...], minutes: float, seed: int, size: int, out:
                             print(described(finding), file=file)
     seconds = time.monotonic() - began
     print(f"seed {seed}: {totals.examples} examples, {totals.objects} objects in {seconds:.0f} s;", end=" ")
-    print(f"{totals.of_the_machine} refusals of this machine's making; {findings} findings")
+    print(f"{totals.apart} refusals that no rule is for; {findings} findings")
     for cause, count in sorted(totals.seen.items(), key=lambda row: -row[1]):
         print(f"{count:6}  {cause}")
     return findings
