@@ -148,6 +148,7 @@ def rows() -> Iterator[Row]:
     at = "address: {socket_address: {address: 127.0.0.1, port_value: 1}}"
     for value, reason in (
         ("{name: new}", "address: is missing"),
+        ("{name: new, api_listener: {}, internal_listener: {}}", "internal_listener: goes not with api_listener"),
         (f"{{name: new, {at}}}", "filter_chains: there is none"),
         (f"{{name: new, {at}, filter_chains: [{{name: a}}, {{name: b}}]}}", "for the same connections"),
         (f"{{name: new, address: {{pipe: {{path: /{'a' * 120}}}}}, filter_chains: [{{}}]}}", "more than 107 bytes"),
@@ -219,6 +220,10 @@ def rows() -> Iterator[Row]:
         ("{name: new, transport_socket: {name: tls}}", "transport_socket.typed_config: is missing"),
         ("{name: new, lb_policy: LOAD_BALANCING_POLICY_CONFIG}", "load_balancing_policy: is missing"),
         ("{name: new, load_balancing_policy: {policies: [{}]}}", "load_balancing_policy.policies: there is none"),
+        (
+            "{name: new, type: STRICT_DNS, dns_failure_refresh_rate: {base_interval: 2s, max_interval: 1s}}",
+            "dns_failure_refresh_rate.max_interval: is less than base_interval",
+        ),
         (
             "{name: new, load_assignment: {cluster_name: a, policy: {drop_overloads: [{category: a}, {category: b}]}}}",
             "load_assignment.policy.drop_overloads: has 2 entries, allowed is 1",

@@ -162,6 +162,11 @@ def _ring(config: Any) -> Iterator[str]:
         yield "minimum_ring_size: is more than maximum_ring_size"
 
 
+def _refresh_rate(rate: Any) -> Iterator[str]:
+    if rate.HasField("max_interval") and rate.max_interval.ToNanoseconds() < rate.base_interval.ToNanoseconds():
+        yield "max_interval: is less than base_interval"
+
+
 def _outlier(detection: Any) -> Iterator[str]:
     longest, base = detection.max_ejection_time, detection.base_ejection_time
     both = detection.HasField("max_ejection_time") and detection.HasField("base_ejection_time")
@@ -190,6 +195,7 @@ _CLUSTER = "envoy.config.cluster.v3"
 RULES: Mapping[str, Callable[[Any], Iterator[str]]] = {
     f"{_CLUSTER}.Cluster": _cluster,
     f"{_CLUSTER}.Cluster.RingHashLbConfig": _ring,
+    f"{_CLUSTER}.Cluster.RefreshRate": _refresh_rate,
     f"{_CLUSTER}.OutlierDetection": _outlier,
     "envoy.config.core.v3.BindConfig": _bind,
     f"{_CLUSTER}.Cluster.LbSubsetConfig.LbSubsetSelector": _subset,

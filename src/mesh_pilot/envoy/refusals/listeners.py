@@ -33,6 +33,8 @@ def binds_port(listener: Any) -> bool:
 
 def _listener(listener: Any) -> Iterator[str]:
     if listener.HasField("api_listener"):
+        if listener.HasField("internal_listener"):
+            yield "internal_listener: goes not with api_listener"
         return
     if listener.transparent.value and not binds_port(listener):
         yield "transparent: needs bind_to_port; Envoy would crash"
