@@ -40,6 +40,7 @@ _LEFT_TO_QUARANTINE = (
     "reuse port cannot be changed during an update",
     # Extensions of this Envoy's build.
     "Didn't find a registered",
+    "no factory found for a required type URL",
     "Unknown address resolver",
     # A limit that a deprecated field sets.
     "Increase configured max program size",
