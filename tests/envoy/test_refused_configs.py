@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -234,3 +235,11 @@ def test_what_a_real_envoy_takes_is_not_refused(tmp_path: Path) -> None:
 def test_commands_of_foreign_formatters_are_not_judged() -> None:
     foreign = {"name": "a", "typed_config": {"@type": "type.googleapis.com/google.protobuf.Empty"}}
     assert not list(refusals(message_of(logs(STDOUT, log_format=line(BAD, formatters=[foreign])))))
+
+
+@pytest.mark.parametrize("text", ["%" * 100_000, "%REQ(" * 20_000, "%REQ(a)%" * 12_000, "%CEL(" * 20_000])
+def test_hostile_sizes_take_linear_time(text: str) -> None:
+    message = message_of(logs(STDOUT, log_format=line(text)))
+    started = time.process_time()
+    list(refusals(message))
+    assert time.process_time() - started < 2
