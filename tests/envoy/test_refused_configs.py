@@ -152,6 +152,14 @@ REFUSED: Mapping[str, tuple[Json, str]] = {
         jwt(providers={"a": {"local_jwks": {"inline_bytes": "aGVsbG8="}}}),
         "providers[a].local_jwks.inline_bytes: is not JSON",
     ),
+    "discovered config": (
+        {**tcp(), "listener_filters": [{"name": "a", "config_discovery": {
+            "config_source": {"ads": {}, "resource_api_version": "V3"},
+            "type_urls": [f"{EXTENSIONS}.filters.listener.tls_inspector.v3.TlsInspector"],
+            "apply_default_config_without_warming": True,
+        }}]},
+        "config_discovery.default_config: is missing; apply_default_config_without_warming needs it",
+    ),
     "PROXY protocol": (
         {**tcp(), "listener_filters": [{"name": "a", "typed_config": config(
             f"{EXTENSIONS}.filters.listener.proxy_protocol.v3.ProxyProtocol", disallowed_versions=["V1", "V2"]

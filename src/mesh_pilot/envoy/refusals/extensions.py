@@ -228,6 +228,11 @@ def _typed_struct(message: Any) -> Iterator[str]:
         yield f"type_url: {message.type_url[:100]!r} is not the URL of a type"
 
 
+def _discovery(source: Any) -> Iterator[str]:
+    if source.apply_default_config_without_warming and not source.HasField("default_config"):
+        yield "default_config: is missing; apply_default_config_without_warming needs it"
+
+
 def _cluster_specifier(plugin: Any) -> Iterator[str]:
     if is_misplaced(name := extension_type(plugin.extension), ("envoy.extensions.router.cluster_specifiers",)):
         yield f"extension.typed_config: {name} is no cluster specifier"
@@ -270,6 +275,7 @@ RULES: Mapping[str, Rule] = {
     **{name: partial(_extension, *place) for name, place in _PLACES.items()},
     **dict.fromkeys(_TYPED_STRUCTS, _typed_struct),
     "envoy.config.core.v3.CidrRange": _cidr,
+    "envoy.config.core.v3.ExtensionConfigSource": _discovery,
     "envoy.config.route.v3.ClusterSpecifierPlugin": _cluster_specifier,
     "envoy.config.route.v3.FilterConfig": _filter_config,
     "envoy.type.matcher.v3.RegexMatcher": _regex,
