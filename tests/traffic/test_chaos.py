@@ -143,7 +143,9 @@ def together(tables: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
             for host in table.get("virtual_hosts", ())
             if not host["domains"][0].endswith(".invalid")  # removed by a patch
         ]
-        alike = {key: value for key, value in table.items() if key not in ("vhds", "virtual_hosts")}
+        # A table whose hosts come by themselves allows long answers, whether a host has one or not.
+        apart = ("vhds", "virtual_hosts", "max_direct_response_body_size_bytes")
+        alike = {key: value for key, value in table.items() if key not in apart}
         found[name] = {**alike, "virtual_hosts": sorted(hosts, key=lambda host: host["name"])}
     return found
 

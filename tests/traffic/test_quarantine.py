@@ -81,6 +81,7 @@ async def mend(world: Quarantined, mistake: Mistake) -> None:
     """Its owner puts it right."""
     mended = {item_key(item) for item in mistake.mended}
     world.put(mistake.mended, {item_key(item) for item in mistake.items} - mended)
+    await world.edit_arrives()  # and so what was mended: it is the last accepted version for the next mistake
     await eventually(lambda: not world.withheld(), seconds=10, what=f"the end of {mistake.name}: {world.state()}")
     assert world.keeper.held() == (), mistake.name
 

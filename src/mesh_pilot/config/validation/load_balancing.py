@@ -97,7 +97,7 @@ def _check_hash(path: str, settings: LoadBalancerSettingsConsistentHashLb) -> It
         if cookie.ttl is not None and cookie.ttl < timedelta(0):
             yield error(f"{path}.httpCookie.ttl", "must not be negative")
         elif cookie.ttl is not None and cookie.ttl > MAX_DURATION:
-            yield error(f"{path}.httpCookie.ttl", f"must be at most {MAX_DURATION.total_seconds():.0f}s")
+            yield error(f"{path}.httpCookie.ttl", f"must be at most {int(MAX_DURATION.total_seconds())}s")
         names: set[str] = set()
         for index, attribute in enumerate(cookie.attributes):
             here = f"{path}.httpCookie.attributes[{index}]"

@@ -209,7 +209,7 @@ def _check_connections(path: str, settings: ProxyConfigConnectionSettings) -> It
         ("httpStreamIdleTimeout", settings.http_stream_idle_timeout),
     ):
         if value is not None and not timedelta(0) <= value <= MAX_DURATION:
-            yield error(f"{path}.{name}", f"allowed are 0s to {MAX_DURATION.total_seconds():.0f}s")
+            yield error(f"{path}.{name}", f"allowed are 0s to {int(MAX_DURATION.total_seconds())}s")
     for name, number, least in (
         ("httpMaxConcurrentStreams", settings.http_max_concurrent_streams, 1),
         ("http2InitialStreamWindowSize", settings.http2_initial_stream_window_size, MIN_WINDOW),

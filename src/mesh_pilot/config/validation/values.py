@@ -26,7 +26,7 @@ def duration_reason(value: timedelta) -> str:
     if value < MILLISECOND:
         return "must be at least 1ms"
     if value > MAX_DURATION:
-        return f"must be at most {MAX_DURATION.total_seconds():.0f}s, the longest that Envoy counts"
+        return f"must be at most {int(MAX_DURATION.total_seconds())}s, the longest that Envoy counts"
     return "must be in whole milliseconds" if value % MILLISECOND else ""
 
 
