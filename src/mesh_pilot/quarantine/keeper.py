@@ -24,7 +24,7 @@ from mesh_pilot.quarantine.clients import Client, ClientStream, Served, domains_
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
 from mesh_pilot.quarantine.suspects import Key, hinted, in_order, made_from, rank, suspects, value_served
 from mesh_pilot.quarantine.verdicts import SOURCE, Verdicts
-from mesh_pilot.rpc.rate_limits import TokenBucket
+from mesh_pilot.rpc.rate_limits import LogLimiter, TokenBucket
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Nack
 
@@ -138,6 +138,7 @@ class Keeper:
         """By domain of a scope and type, what a client had accepted that has left."""
         self._buckets: dict[str, TokenBucket] = {}
         """By domain of a scope, the trials that are left."""
+        self._lines = LogLimiter()
         self._outbox: list[Event] = [Synced(SOURCE)]
         self._news = trio.Event()
         self._convicted = 0
@@ -360,8 +361,10 @@ class Keeper:
         case = _Case(client, nack, values, Bisection(order, likely), is_wide=not narrow)
         self._cases[client.scope_domain] = case
         client.trial_of = nack.type_url
-        log.info(
+        self._log(
+            log.info,
             "looking for the refused object",
+            client,
             proxy=client.proxy.name,
             type=RESOURCE_TYPES[nack.type_url].short,
             suspects=len(order),
@@ -486,14 +489,22 @@ class Keeper:
         if len(client.given_up) > MAX_REMEMBERED:
             client.given_up.clear()
         client.given_up.update(dict.fromkeys(nack.resources, why))
-        log.error(
+        self._log(
+            log.error,
             "refused resources are on hold until they change",
+            client,
             proxy=client.proxy.name,
             type=RESOURCE_TYPES[nack.type_url].short,
             resources=list(nack.names[:10]),
             why=why,
             reason=nack.reason,
         )
+
+    def _log(self, write: Callable[..., None], event: str, client: Client, **fields: object) -> None:
+        """Write a line, unless there are too many: a client may refuse for ever."""
+        suppressed = self._lines.admit((event, client.proxy.name, fields["type"]), self._clock())
+        if suppressed is not None:
+            write(event, **fields, **({"suppressed": suppressed} if suppressed else {}))
 
     def _close(self, case: _Case) -> None:
         """End a case and its trial. Another client of the build that refuses something may have the next one."""

@@ -12,7 +12,7 @@ from mesh_pilot.model.events import Item
 
 Key = tuple[str, ...]
 
-MAX_CHANGES = 5000
+MAX_CHANGES = 1000
 """The number of changes that are remembered; each keeps the replaced item in memory."""
 
 Value = tuple[Item, ...]
