@@ -1,6 +1,6 @@
 """Quarantine's cost: an overlay of the World with one VirtualService withheld, in this process.
 
-    python bench/overlays.py --services 1000 --edits 200
+    python -m bench.overlays --services 1000 --edits 200
 
 Two proxies take everything: one that reads the World, and one that reads the overlay where there is one. An edit is
 one of another VirtualService, with what it makes both proxies take. Seconds of CPU; memory by ``tracemalloc``.
