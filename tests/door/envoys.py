@@ -7,7 +7,7 @@ async with open_door(folder) as door:
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -203,9 +203,7 @@ async def open_door(folder: Path, turn: int = 0) -> AsyncIterator[Door]:
     issuer = Issuer(CertificateAuthority.ephemeral("door", now), now=lambda: datetime.now(UTC))
     # Nothing waits: not after a refusal, and not for endpoints that an Envoy does not ask for.
     options = XdsOptions(nack_backoff_seconds=0.0, warming_seconds=0.3, reconnect_grace_seconds=0.05)
-    server = XdsServer(
-        WorldCatalog(world, issuer), identifier="door", options=options, admit=lambda proxy, _: _certified(proxy)
-    )
+    server = XdsServer(WorldCatalog(world, issuer), identifier="door", options=options, authenticate=_certify)
     listeners = await open_listeners("127.0.0.1:0")
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: serve(server.services(), listeners, task_status=task_status))
@@ -217,6 +215,10 @@ async def open_door(folder: Path, turn: int = 0) -> AsyncIterator[Door]:
             with trio.CancelScope(shield=True):
                 await door.stop()
             nursery.cancel_scope.cancel()
+
+
+async def _certify(_: object) -> Callable[[Proxy], Proxy]:
+    return _certified
 
 
 def _certified(proxy: Proxy) -> Proxy:

@@ -104,11 +104,12 @@ async def test_a_proxy_of_another_namespace_gets_only_its_own(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("names", [(), (SHOP, "spiffe://cluster.local/ns/other/sa/edge"), ("https://a.test/",)])
-async def test_a_certificate_without_exactly_one_spiffe_name_gets_no_key_on_this_machine_either(
+async def test_a_certificate_without_exactly_one_spiffe_name_is_not_served_on_this_machine_either(
     tmp_path: Path, names: tuple[str, ...]
 ) -> None:
     async with secured(tmp_path) as plane:
-        assert await private_keys(plane, tmp_path, names) == []
+        with pytest.raises(GRPCError, match="exactly one is needed"):
+            await private_keys(plane, tmp_path, names)
 
 
 async def test_a_certificate_of_another_trust_domain_is_not_served(tmp_path: Path) -> None:

@@ -182,7 +182,8 @@ class Report:
         return (
             f"{len(self.pushes)} pushes: p50 {self.p50:.2f} s, p99 {self.p99:.2f} s "
             f"(before: {quantile(self.baseline, 0.5):.2f} s, at most {max(self.baseline):.2f} s); memory "
-            f"{self.base_kb // 1024} MB, {self.begin_kb // 1024} MB when it began, at most {self.peak_kb // 1024} MB, {self.after_kb // 1024} MB after; "
+            f"{self.base_kb // 1024} MB, {self.begin_kb // 1024} MB before this, at most {self.peak_kb // 1024} MB, "
+            f"{self.after_kb // 1024} MB after; "
             f"CPU {self.cpu_share:.0%}; log {len(self.log)} bytes; attacker: {self.attacker}"
         )
 

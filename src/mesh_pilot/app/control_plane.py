@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from functools import partial
 
 import attrs
@@ -20,7 +19,8 @@ import structlog
 import trio
 
 from mesh_pilot import __version__
-from mesh_pilot.app.settings import Settings, StartError, start_errors
+from mesh_pilot.app.identity import open_identities
+from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sources import ConfigSourcesWatch, PolicyKeySets, check_settings, short_name_domain, source_list
 from mesh_pilot.config_api.served_collections import WorldCollections
 from mesh_pilot.config_api.server import McpService
@@ -29,7 +29,6 @@ from mesh_pilot.mcp.identity import plane_id_of
 from mesh_pilot.mcp.wire import API_GENERATOR
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.events import Event
-from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.http import HttpServer
@@ -51,9 +50,8 @@ from mesh_pilot.rpc import (
 )
 from mesh_pilot.rpc.net import address_of
 from mesh_pilot.rpc.server import NOT_GRPC
-from mesh_pilot.security.authentication import Authentication, Shown, is_foreign, is_local
-from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
-from mesh_pilot.security.secrets import Issuer
+from mesh_pilot.security.authentication import is_foreign
+from mesh_pilot.security.callers import is_local
 from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.supervisor import Supervisor
@@ -67,12 +65,6 @@ log = structlog.get_logger(scope="bootstrap")
 
 HTTP_GRACE_SECONDS = 0.5
 """The grace period of HTTP requests at the end of the drain."""
-
-RENEW_SECONDS = 60.0
-"""The longest interval between checks for certificates that are due, also of new proxies."""
-
-AUTHORITY_NAME = "mesh-pilot"
-"""The name of a root certificate that this program makes."""
 
 TRIM_SECONDS = 15.0
 """The interval at which resources of disconnected proxies are dropped: they stay for one to two intervals."""
@@ -159,8 +151,8 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         changes = Changes(world)
         reducer.on_publish(changes.published)
         reducer.on_publish(lambda _: key_source.wake())
-        issuer = Issuer(_authority(settings), now=_now, failures=world.failed)
-        catalog = WorldCatalog(world, issuer, split=settings.split_virtual_hosts)
+        identities = open_identities(settings, world)
+        catalog = WorldCatalog(world, identities.issuer, split=settings.split_virtual_hosts)
         collections = WorldCollections(world, plane_id_of(sockets.addresses().grpc))
         mcp = McpService(collections, partial(_may_read, settings, world))
         if settings.serve_config is not False:
@@ -169,7 +161,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         xds = XdsServer(
             catalog,
             identifier=f"mesh-pilot {__version__}",
-            admit=partial(_admit, world, Authentication(settings.trust_local)),
+            authenticate=identities.authenticate,
             handlers={API_GENERATOR: partial(_serve_api, mcp)} if settings.serve_config is not False else {},
             options=XdsOptions(bounds=settings.client_bounds),
             scope_of=catalog.scope_of,
@@ -197,7 +189,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
                 await nursery.start(partial(server.serve, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
             nursery.start_soon(_look_after, catalog, xds, state.rpc_servers)
             nursery.start_soon(_report, world, catalog)
-            nursery.start_soon(_renew, issuer)
+            nursery.start_soon(identities.run)
             nursery.start_soon(_serve_when_synced, plane, sockets, nursery)
             yield plane
             await _drain(plane)
@@ -267,44 +259,6 @@ async def _drain(plane: ControlPlane) -> None:
 def _tell(keeper: Keeper, published: Published) -> None:
     """A revision of the World."""
     keeper.revised(published.revision.changed)
-
-
-def _admit(world: World, rules: Authentication, proxy: Proxy, peer: Peer) -> Proxy:
-    """A proxy with the identity that its connection gives it."""
-    mesh = world.mesh.peek(())
-    shown = Shown(peer.address, peer.certificate is not None, peer.spiffe_ids)
-    verdict = rules.verdict(proxy, shown, trust_domain=mesh.trust_domain, aliases=mesh.trust_domain_aliases)
-    if not verdict.identity:
-        log.warning(
-            "no certificate of the mesh and no credentialName for this proxy: nothing vouches for who it is; "
-            "let it connect to --secure-grpc-addr with a certificate of its own",
-            proxy=proxy.id,
-            peer=peer.address,
-            reason=verdict.reason,
-        )
-    return attrs.evolve(proxy, identity=verdict.identity)
-
-
-def _authority(settings: Settings) -> CertificateAuthority:
-    """The CA of the operator's folder, or one for as long as this process lives."""
-    if settings.ca_dir is None:
-        return CertificateAuthority.ephemeral(AUTHORITY_NAME, _now())
-    try:
-        return CertificateAuthority.open(settings.ca_dir, AUTHORITY_NAME, _now())
-    except AuthorityError as error:
-        raise StartError(str(error)) from error
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
-async def _renew(issuer: Issuer) -> None:
-    """Give proxies new certificates before their old ones end."""
-    while True:
-        due = issuer.renew()
-        seconds = RENEW_SECONDS if due is None else (due - _now()).total_seconds()
-        await trio.sleep(min(max(seconds, 1.0), RENEW_SECONDS))
 
 
 async def _look_after(catalog: WorldCatalog, xds: XdsServer, servers: Sequence[Server]) -> None:

@@ -28,6 +28,7 @@ SCOPES: Mapping[str, str] = {
     "ops": "the web and metrics ports: internal errors in requests",
     "quarantine": "objects that proxies refuse, from the search to the end",
     "rpc": "gRPC connections: opened, lost, misbehaving peers",
+    "security": "certificates: who was refused and why, what was signed, roots and their rotation",
     "sources": "every source, and the supervisor that restarts them",
     "world": "the reducer: revisions, what changed and why, conflicts",
     "xds": "proxies: connected, ACK, NACK, disconnected",

@@ -1,45 +1,77 @@
-"""Which workload a stream is: what its connection proves, against what its node claims.
+"""The identity of a caller: authenticators in order, and the node that a proxy claims to be against what is proven.
 
-A client certificate proves its SPIFFE id (SPIFFE, "X.509-SVID": it has exactly one), which must be of the mesh's trust
-domain; the node must be of that namespace and service account. A peer on this machine (loopback or a Unix socket) that
-shows no certificate is taken at its word where the operator allows that. Any other peer has no identity: it is served
-configuration, but no private key.
+The first authenticator that vouches for the caller decides. A caller that shows evidence of which none is accepted is
+refused, with all reasons; one that shows none is nobody: served configuration in plaintext, but no private key.
 
 The namespace that counts is the one that configuration is generated for: metadata NAMESPACE, else that of the node id.
 """
 
 from __future__ import annotations
 
-import ipaddress
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import attrs
 
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.spiffe import Identity, parse_identity
+from mesh_pilot.security.callers import (
+    AuthenticationError,
+    Authenticator,
+    AuthenticatorUnavailable,
+    Caller,
+    Credentials,
+    is_local,
+)
 
 DEFAULT_ACCOUNT = "default"
 
 
-class AuthenticationError(Exception):
-    """A certificate that is not of this mesh, or not of the workload that the node claims, for the proxy's operator."""
+class Authentication:
+    """The authenticators, in the order in which they are asked.
 
+    Mutable state: what they have accepted and refused.
+    """
 
-@attrs.frozen
-class Shown:
-    """The evidence of a connection about its peer."""
+    def __init__(self, authenticators: Sequence[Authenticator]) -> None:
+        self._authenticators = tuple(authenticators)
+        self.accepted: Counter[str] = Counter()
+        """Callers by authenticator."""
+        self.refused: Counter[tuple[str, str]] = Counter()
+        """Evidence that was refused, by authenticator and reason."""
 
-    address: str
-    """``host:port`` or ``unix:///path``."""
-    certificate: bool = False
-    """True if the peer has a verified client certificate."""
-    spiffe_ids: tuple[str, ...] = ()
-    """The ``spiffe://`` names of that certificate."""
+    async def caller(self, credentials: Credentials) -> Caller | None:
+        """The caller; None if it shows nothing that any authenticator knows.
+
+        Raises AuthenticationError if evidence was shown and none was accepted (the reason is that of the first), and
+        AuthenticatorUnavailable if some evidence could not be judged now.
+        """
+        if credentials.metadata and not (credentials.tls or is_local(credentials.address)):
+            credentials = attrs.evolve(credentials, metadata={})
+        errors: list[AuthenticationError] = []
+        unavailable: AuthenticatorUnavailable | None = None
+        for authenticator in self._authenticators:
+            try:
+                identity = await authenticator.authenticate(credentials)
+            except AuthenticationError as error:
+                self.refused[authenticator.name, error.reason] += 1
+                errors.append(error)
+            except AuthenticatorUnavailable as error:
+                unavailable = error
+            else:
+                if identity is not None:
+                    self.accepted[authenticator.name] += 1
+                    return Caller(identity, authenticator.name)
+        if unavailable is not None:
+            raise unavailable
+        if errors:
+            raise AuthenticationError(errors[0].reason, "; ".join(map(str, errors)))
+        return None
 
 
 @attrs.frozen
 class Verdict:
-    """The identity of a stream, or why it has none."""
+    """The identity of a proxy, or why it has none."""
 
     identity: str = ""
     """A SPIFFE id of the mesh's own trust domain; empty where nothing vouches for one."""
@@ -47,61 +79,33 @@ class Verdict:
     """Why there is no identity."""
 
 
-@attrs.frozen
-class Authentication:
-    """The rules by which streams are identified."""
+def admission(proxy: Proxy, caller: Caller | None, address: str, *, trust_local: bool, trust_domain: str) -> Verdict:
+    """The identity of a proxy whose caller is known. ``trust_local``: a caller on this machine that shows nothing is
+    believed what its node says.
 
-    trust_local: bool = True
-    """Peers on this machine need no certificate: the identity in their node is believed."""
-
-    def verdict(self, proxy: Proxy, shown: Shown, *, trust_domain: str, aliases: Collection[str] = ()) -> Verdict:
-        """The identity of a stream. ``aliases`` are further names of the mesh's ``trust_domain``.
-
-        Raises AuthenticationError if the certificate is of another trust domain or another workload.
-        """
-        account = proxy.text("SERVICE_ACCOUNT")
-        if shown.certificate:
-            if len(shown.spiffe_ids) != 1:
-                found = f"{len(shown.spiffe_ids)} SPIFFE names" if shown.spiffe_ids else "no SPIFFE name"
-                return Verdict(reason=f"its certificate has {found}; exactly one is needed")
-            proven = _proven(proxy, account, shown.spiffe_ids[0], {trust_domain, *aliases})
-            return Verdict(str(attrs.evolve(proven, trust_domain=trust_domain)))
-        if not is_local(shown.address):
-            return Verdict(reason="it shows no certificate and is not on this machine")
-        if not self.trust_local:
-            return Verdict(reason="it shows no certificate, and proxies on this machine are not trusted without one")
-        return Verdict(str(Identity(trust_domain, proxy.namespace, account or DEFAULT_ACCOUNT)))
+    Raises AuthenticationError if the node claims to be another workload.
+    """
+    if caller is not None:
+        check_claim(proxy, caller.identity)
+        return Verdict(str(caller.identity))
+    if not is_local(address):
+        return Verdict(reason="it shows no certificate and is not on this machine")
+    if not trust_local:
+        return Verdict(reason="it shows no certificate, and proxies on this machine are not trusted without one")
+    account = proxy.text("SERVICE_ACCOUNT") or DEFAULT_ACCOUNT
+    return Verdict(str(Identity(trust_domain, proxy.namespace, account)))
 
 
-def _proven(proxy: Proxy, account: str, spiffe_id: str, trust_domains: Collection[str]) -> Identity:
-    identity = parse_identity(spiffe_id)
-    if identity is not None and identity.trust_domain not in trust_domains:
-        raise AuthenticationError(
-            f"node {proxy.id}: its certificate is for {spiffe_id}, and {identity.trust_domain} is not a trust domain "
-            f"of this mesh ({', '.join(sorted(trust_domains))}); if it should be one, add it to trustDomainAliases"
-        )
-    is_namespace = identity is not None and identity.namespace == proxy.namespace
-    if identity is None or not is_namespace or (account and identity.service_account != account):
+def check_claim(proxy: Proxy, identity: Identity) -> None:
+    """The namespace and service account in a node must be those of the identity. Raises AuthenticationError."""
+    account = proxy.text("SERVICE_ACCOUNT")
+    if identity.namespace != proxy.namespace or (account and identity.service_account != account):
         claimed = f"namespace {proxy.namespace}" + (f", service account {account}" if account else "")
-        raise AuthenticationError(f"node {proxy.id} claims {claimed}, but its certificate is for {spiffe_id}")
-    return identity
+        raise AuthenticationError("claim", f"node {proxy.id} claims {claimed}, but it is proven to be {identity}")
 
 
-def is_foreign(spiffe_ids: Iterable[str], trust_domains: Collection[str]) -> bool:
+def is_foreign(spiffe_ids: Iterable[str], trust_domains: Iterable[str]) -> bool:
     """True if any of these SPIFFE ids is of another trust domain."""
+    known = set(trust_domains)
     identities = map(parse_identity, spiffe_ids)
-    return any(identity is None or identity.trust_domain not in trust_domains for identity in identities)
-
-
-def is_local(address: str) -> bool:
-    """True if a peer's address is on this machine: loopback or a Unix socket."""
-    if address.startswith("unix:"):
-        return True
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        ip = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
-        ip = ip.ipv4_mapped
-    return ip.is_loopback
+    return any(identity is None or identity.trust_domain not in known for identity in identities)

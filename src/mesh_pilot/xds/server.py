@@ -24,7 +24,7 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, Servable, ServerStream, Status
 from mesh_pilot.rpc.rate_limits import LogLimiter, TokenBucket
-from mesh_pilot.security.authentication import AuthenticationError
+from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable
 from mesh_pilot.xds.decode import Decoder
 from mesh_pilot.xds.encode import Encoder, EncoderStatistics
 from mesh_pilot.xds.limits import PeerScopes, host_of
@@ -46,8 +46,11 @@ log = structlog.get_logger(scope="xds")
 
 RawStream = ServerStream[bytes, bytes]
 
-Admit = Callable[[Proxy, Peer], Proxy]
-"""Notes the identity of a proxy, given its connection; raises AuthenticationError to refuse it."""
+Admit = Callable[[Proxy], Proxy]
+"""Notes the identity of a proxy, given what its call proves; raises AuthenticationError to refuse it."""
+
+Authenticate = Callable[[RawStream], Awaitable[Admit]]
+"""Finds out who makes a call. Raises AuthenticationError to refuse it, AuthenticatorUnavailable if nobody can tell."""
 
 SERVICES: Mapping[str, tuple[str, str | None]] = {
     "envoy.service.discovery.v3.AggregatedDiscoveryService": ("AggregatedResources", None),
@@ -106,12 +109,12 @@ class XdsServer:
         *,
         identifier: str,
         options: XdsOptions = DEFAULT_OPTIONS,
-        admit: Admit = lambda proxy, peer: proxy,
+        authenticate: Authenticate | None = None,
         handlers: Mapping[str, StreamHandler] = MappingProxyType({}),
         scope_of: Callable[[Proxy], Hashable] = lambda proxy: proxy.namespace,
         answers: AnswerObserver = NO_ANSWER_OBSERVER,
     ) -> None:
-        """``identifier`` names this control plane to its clients; ``admit`` authenticates them.
+        """``identifier`` names this control plane to its clients; without ``authenticate`` they are whoever they say.
 
         ``handlers`` serve the streams on ADS that want something else than Envoy's resources: node metadata
         ``GENERATOR`` names the handler. ``scope_of`` gives the scope that a proxy shares resources with; the number of
@@ -121,7 +124,7 @@ class XdsServer:
         self._catalog = catalog
         self._options = options
         self._answers = answers
-        self._admit = admit
+        self._authenticate = authenticate
         self._decoder = Decoder(options.bounds)
         self._encoder = Encoder(identifier)
         self._handlers = handlers
@@ -245,6 +248,7 @@ class XdsServer:
 
     async def _serve(self, messages: Call, call: RawStream, variant: Variant, only: str | None) -> None:
         """A stream for Envoy's resources."""
+        admit = await self._admission(call)
         connection = self.status.connect(variant, call.peer.address)
         session = Session(
             messages,
@@ -256,7 +260,7 @@ class XdsServer:
             registry=self.status,
             connection=connection,
             options=self._options,
-            admit=partial(self._admit_from, call.peer, connection),
+            admit=partial(self._admit_from, admit, call.peer, connection),
             turn=self._turn,
             nack_log=self._nack_log,
             presence_log=self._presence_log,
@@ -272,10 +276,23 @@ class XdsServer:
             session.stream.close()
             session.disconnected()
 
-    def _admit_from(self, peer: Peer, connection: Connection, proxy: Proxy) -> Proxy:
+    async def _admission(self, call: RawStream) -> Admit:
+        """Find out who makes a call."""
+        if self._authenticate is None:
+            return lambda proxy: proxy
+        with self._interrupted_by_drain():
+            try:
+                return await self._authenticate(call)
+            except AuthenticationError as error:
+                raise StreamError(Code.UNAUTHENTICATED, str(error)) from error
+            except AuthenticatorUnavailable as error:
+                raise StreamError(Code.UNAVAILABLE, str(error)) from error
+        raise _shutting_down()
+
+    def _admit_from(self, admit: Admit, peer: Peer, connection: Connection, proxy: Proxy) -> Proxy:
         check_labels(self._options.bounds, proxy.labels)
         try:
-            proxy = self._admit(proxy, peer)
+            proxy = admit(proxy)
             self._scopes.enter(connection, peer.address, proxy)
             return proxy
         except AuthenticationError as error:

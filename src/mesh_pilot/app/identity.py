@@ -1,0 +1,115 @@
+"""Identity, assembled: the CA, the roots that workloads trust, who signs, and who is believed to be whom.
+
+identities = open_identities(settings, world)
+xds = XdsServer(..., authenticate=identities.authenticate)
+nursery.start_soon(identities.run)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import attrs
+import structlog
+import trio
+
+from mesh_pilot.app.settings import Settings, StartError
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.rpc import ServerStream
+from mesh_pilot.security.authentication import Authentication, admission
+from mesh_pilot.security.authenticators.client_certificate import ClientCertificate
+from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
+from mesh_pilot.security.callers import Caller, Credentials, TrustDomains
+from mesh_pilot.security.secrets import Issuer
+from mesh_pilot.world import World
+
+log = structlog.get_logger(scope="security")
+
+RENEW_SECONDS = 60.0
+"""The longest interval between checks for certificates that are due, also of new proxies."""
+
+AUTHORITY_NAME = "mesh-pilot"
+"""The name of a root certificate that this program makes."""
+
+
+@attrs.frozen(eq=False)
+class Identities:
+    """The parts that know who is who, over one World."""
+
+    settings: Settings
+    world: World
+    issuer: Issuer
+    """Keeps the certificates of proxies whose keys are made here."""
+    authentication: Authentication
+
+    async def run(self) -> None:
+        """Keep everything in force: give proxies new certificates before their old ones end."""
+        while True:
+            due = self.issuer.renew()
+            seconds = RENEW_SECONDS if due is None else (due - _now()).total_seconds()
+            await trio.sleep(min(max(seconds, 1.0), RENEW_SECONDS))
+
+    async def authenticate(self, call: ServerStream[Any, Any]) -> Callable[[Proxy], Proxy]:
+        """Find out who makes a call; the result gives a proxy the identity that this proves.
+
+        Raises AuthenticationError and AuthenticatorUnavailable; the result raises AuthenticationError.
+        """
+        caller = await self.authentication.caller(credentials_of(call))
+        return partial(self._admit, caller, call.peer.address)
+
+    def _admit(self, caller: Caller | None, address: str, proxy: Proxy) -> Proxy:
+        found = admission(
+            proxy,
+            caller,
+            address,
+            trust_local=self.settings.trust_local,
+            trust_domain=trust_domains(self.world).own,
+        )
+        if not found.identity:
+            log.warning(
+                "no certificate of the mesh and no credentialName for this proxy: nothing vouches for who it is; "
+                "let it connect to --secure-grpc-addr with a certificate of its own",
+                proxy=proxy.id,
+                peer=address,
+                reason=found.reason,
+            )
+        return attrs.evolve(proxy, identity=found.identity)
+
+
+def open_identities(settings: Settings, world: World) -> Identities:
+    """The parts, built from the settings. Raises StartError."""
+    issuer = Issuer(_authority(settings), now=_now, failures=world.failed)
+    authentication = Authentication([ClientCertificate(partial(trust_domains, world))])
+    return Identities(settings, world, issuer, authentication)
+
+
+def trust_domains(world: World) -> TrustDomains:
+    """The trust domains as MeshConfig has them now."""
+    mesh = world.mesh.peek(())
+    return TrustDomains(mesh.trust_domain, frozenset(mesh.trust_domain_aliases))
+
+
+def credentials_of(call: ServerStream[Any, Any]) -> Credentials:
+    """The evidence that a call shows."""
+    headers: dict[str, list[str]] = {}
+    for name, value in call.metadata.items():
+        if isinstance(value, str):
+            headers.setdefault(name, []).append(value)
+    return Credentials(call.peer.address, call.peer.tls, call.peer.certificate, headers)
+
+
+def _authority(settings: Settings) -> CertificateAuthority:
+    """The CA of the operator's folder, or one for as long as this process lives."""
+    if settings.ca_dir is None:
+        return CertificateAuthority.ephemeral(AUTHORITY_NAME, _now())
+    try:
+        return CertificateAuthority.open(settings.ca_dir, AUTHORITY_NAME, _now())
+    except AuthorityError as error:
+        raise StartError(str(error)) from error
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

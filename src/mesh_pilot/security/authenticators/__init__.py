@@ -1,0 +1,1 @@
+"""Authenticators, one kind of evidence a file. Each has the methods of ``security.callers.Authenticator``."""

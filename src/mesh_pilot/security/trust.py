@@ -1,0 +1,65 @@
+"""The roots that workloads trust: those of the mesh's own CA and foreign ones, each put here by whoever knows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import attrs
+
+
+@attrs.frozen
+class Bundle:
+    """Roots of one CA, or of several together."""
+
+    roots: tuple[bytes, ...] = ()
+    """Certificates, each in PEM."""
+    crls: tuple[bytes, ...] = ()
+    """Certificate revocation lists, each in PEM."""
+
+
+class TrustStore:
+    """The bundles by trust domain; listeners are told when one changes.
+
+    Mutable state: the bundles.
+    """
+
+    def __init__(self) -> None:
+        self._bundles: dict[tuple[str, str], Bundle] = {}
+        self._listeners: list[Callable[[], None]] = []
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after each change."""
+        self._listeners.append(listener)
+
+    def put(self, source: str, bundle: Bundle, *, trust_domain: str = "") -> None:
+        """Replace what ``source`` (the own CA, a file, a URL) says of a trust domain; empty: the mesh's own."""
+        if self._bundles.get((source, trust_domain), Bundle()) == bundle:
+            return
+        self._bundles[source, trust_domain] = bundle
+        for listener in self._listeners:
+            listener()
+
+    def own(self) -> Bundle:
+        """The bundle that vouches for workloads of the mesh's own trust domain."""
+        return _joined(
+            bundle for (_, domain), bundle in sorted(self._bundles.items(), key=lambda item: item[0]) if not domain
+        )
+
+    def foreign(self) -> dict[str, Bundle]:
+        """The bundles of other trust domains, by name."""
+        domains = sorted({domain for _, domain in self._bundles if domain})
+        return {
+            d: _joined(b for (_, domain), b in sorted(self._bundles.items(), key=lambda item: item[0]) if domain == d)
+            for d in domains
+        }
+
+    def all(self) -> Bundle:
+        """The bundle for all that a workload may meet."""
+        return _joined([self.own(), *self.foreign().values()])
+
+
+def _joined(bundles: Iterable[Bundle]) -> Bundle:
+    parts = list(bundles)
+    roots = dict.fromkeys(root for part in parts for root in part.roots)
+    crls = dict.fromkeys(crl for part in parts for crl in part.crls)
+    return Bundle(tuple(roots), tuple(crls))
