@@ -79,6 +79,12 @@ def test_another_peer_without_evidence_has_no_identity(address: str) -> None:
     assert "not on this machine" in admitted(address).reason
 
 
+def test_a_trusted_node_whose_names_are_not_those_of_an_identity_has_none() -> None:
+    odd = sidecar(namespace="shop", SERVICE_ACCOUNT="../root")
+    verdict = admission(odd, None, "127.0.0.1:5", trust_local=True, trust_domain="cluster.local")
+    assert verdict.identity == "" and "'../root'" in verdict.reason
+
+
 class Toy:
     """Knows the token of one name."""
 

@@ -1,10 +1,23 @@
-"""SPIFFE identities as Istio forms them: ``spiffe://<trust domain>/ns/<namespace>/sa/<service account>``."""
+"""SPIFFE identities as Istio forms them: ``spiffe://<trust domain>/ns/<namespace>/sa/<service account>``.
+
+Source of the characters: SPIFFE, "The SPIFFE Identity", and Kubernetes' names of namespaces and service accounts. There
+is one way to write an identity, so identities are compared as strings: no percent-encoding, no upper case.
+"""
 
 from __future__ import annotations
+
+import re
 
 import attrs
 
 SCHEME = "spiffe://"
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_TRUST_DOMAIN = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*")
+_NAMESPACE = re.compile(_LABEL)
+_SERVICE_ACCOUNT = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+MAX_TRUST_DOMAIN, MAX_NAMESPACE, MAX_SERVICE_ACCOUNT = 255, 63, 253
+"""The longest of each, in characters."""
 
 
 @attrs.frozen
@@ -23,12 +36,23 @@ def parse_identity(uri: str) -> Identity | None:
     """The identity that a SPIFFE id of Istio's form names, or None for any other string."""
     if not uri.startswith(SCHEME):
         return None
-    parts = uri.removeprefix(SCHEME).split("/")
-    match parts:
-        case [domain, "ns", namespace, "sa", account] if domain and namespace and account:
-            return Identity(domain, namespace, account)
+    match uri.removeprefix(SCHEME).split("/"):
+        case [domain, "ns", namespace, "sa", account]:
+            return make_identity(domain, namespace, account)
         case _:
             return None
+
+
+def make_identity(trust_domain: str, namespace: str, service_account: str) -> Identity | None:
+    """The identity of these names; None if one of them is not as SPIFFE and Kubernetes have it."""
+    for text, form, longest in (
+        (trust_domain, _TRUST_DOMAIN, MAX_TRUST_DOMAIN),
+        (namespace, _NAMESPACE, MAX_NAMESPACE),
+        (service_account, _SERVICE_ACCOUNT, MAX_SERVICE_ACCOUNT),
+    ):
+        if len(text) > longest or not form.fullmatch(text):
+            return None
+    return Identity(trust_domain, namespace, service_account)
 
 
 def workload_path(namespace: str, service_account: str) -> str:

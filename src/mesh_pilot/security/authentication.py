@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.spiffe import Identity, parse_identity
+from mesh_pilot.model.spiffe import Identity, make_identity, parse_identity
 from mesh_pilot.security.callers import (
     AuthenticationError,
     Authenticator,
@@ -93,7 +93,10 @@ def admission(proxy: Proxy, caller: Caller | None, address: str, *, trust_local:
     if not trust_local:
         return Verdict(reason="it shows no certificate, and proxies on this machine are not trusted without one")
     account = proxy.text("SERVICE_ACCOUNT") or DEFAULT_ACCOUNT
-    return Verdict(str(Identity(trust_domain, proxy.namespace, account)))
+    identity = make_identity(trust_domain, proxy.namespace, account)
+    if identity is None:
+        return Verdict(reason=f"no identity has the namespace {proxy.namespace!r} and service account {account!r}")
+    return Verdict(str(identity))
 
 
 def check_claim(proxy: Proxy, identity: Identity) -> None:
