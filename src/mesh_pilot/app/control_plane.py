@@ -34,12 +34,11 @@ from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.ops.memory import MemoryRelease
 from mesh_pilot.ops.reports import ProblemLog
-from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.state import CallersState, PlaneState
 from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.rpc import (
     SERVER_LIMITS,
     HealthService,
-    Peer,
     Servable,
     Server,
     TlsSource,
@@ -50,8 +49,6 @@ from mesh_pilot.rpc import (
 )
 from mesh_pilot.rpc.net import address_of
 from mesh_pilot.rpc.server import NOT_GRPC
-from mesh_pilot.security.authentication import is_foreign
-from mesh_pilot.security.callers import is_local
 from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.supervisor import Supervisor
@@ -154,7 +151,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         identities = open_identities(settings, world)
         catalog = WorldCatalog(world, identities.issuer, split=settings.split_virtual_hosts)
         collections = WorldCollections(world, plane_id_of(sockets.addresses().grpc))
-        mcp = McpService(collections, partial(_may_read, settings, world))
+        mcp = McpService(collections, identities.may_read)
         if settings.serve_config is not False:
             reducer.on_publish(lambda published: collections.published(published.revision))
         keeper = Keeper(world, catalog.scope_of, settings.quarantine) if settings.quarantine is not None else None
@@ -171,7 +168,8 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             reducer.on_publish(partial(_tell, keeper))
         reducer.on_publish(lambda published: xds.status.published(published.published_at))
         supervisors = [Supervisor(source, events) for source in sources]
-        state = PlaneState(world, reducer, supervisors, catalog, changes, xds, mcp, keeper)
+        callers = CallersState(identities.authentication, identities.certificates, identities.issuer)
+        state = PlaneState(world, reducer, supervisors, catalog, changes, xds, mcp, callers, keeper)
         plane = ControlPlane(settings, state, sockets.addresses())
         stop_http = trio.Event()
         async with trio.open_nursery() as nursery:
@@ -208,10 +206,11 @@ async def _serve_when_synced(plane: ControlPlane, sockets: _Sockets, nursery: tr
         plane.state.overdue = True
         log.warning("serving although sources have not synced in time", waiting_for=plane.state.unsynced())
     config = [plane.state.mcp] if plane.settings.serve_config is not False else []
-    services = with_reflection([*plane.state.xds.services(), *config, plane.health])
+    services = with_reflection([*plane.state.xds.services(), plane.state.callers.certificates, *config, plane.health])
     await nursery.start(_serve_grpc, plane, services, sockets.grpc, None)
     if plane.settings.tls is not None:
-        await nursery.start(_serve_grpc, plane, services, sockets.secure_grpc, server_tls(plane.settings.tls))
+        tls = server_tls(plane.settings.tls, require_client_certificate=False)
+        await nursery.start(_serve_grpc, plane, services, sockets.secure_grpc, tls)
     log.info("ready", **attrs.asdict(plane.addresses))
     plane._ready.set()
 
@@ -287,19 +286,9 @@ async def _report(world: World, catalog: WorldCatalog) -> None:
         problems.log_new()
 
 
-def _may_read(settings: Settings, world: World, peer: Peer) -> bool:
-    """True if configuration is served to a peer."""
-    if settings.serve_config:
-        return True
-    mesh = world.mesh.peek(())
-    if is_foreign(peer.spiffe_ids, {mesh.trust_domain, *mesh.trust_domain_aliases}):
-        return False
-    return peer.certificate is not None or is_local(peer.address)
-
-
 async def _serve_api(mcp: McpService, call: ReplayedCall, peer: str, variant: Variant) -> None:
     """A stream on ADS for configuration."""
-    await mcp.serve_xds(call, call.call.peer, delta=variant is Variant.DELTA)
+    await mcp.serve_xds(call, call.call, delta=variant is Variant.DELTA)
 
 
 async def _open_sockets(settings: Settings) -> _Sockets:

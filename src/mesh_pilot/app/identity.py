@@ -2,6 +2,7 @@
 
 identities = open_identities(settings, world)
 xds = XdsServer(..., authenticate=identities.authenticate)
+await serve([..., identities.certificates], ...)
 nursery.start_soon(identities.run)
 """
 
@@ -18,12 +19,22 @@ import trio
 
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.rpc import ServerStream
-from mesh_pilot.security.authentication import Authentication, admission
+from mesh_pilot.rpc import GRPCError, ServerStream, Status
+from mesh_pilot.security.authentication import NOBODY, Authentication, admission
 from mesh_pilot.security.authenticators.client_certificate import ClientCertificate
+from mesh_pilot.security.authenticators.xfcc import ForwardedCertificate
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
-from mesh_pilot.security.callers import Caller, Credentials, TrustDomains
+from mesh_pilot.security.callers import (
+    AuthenticationError,
+    AuthenticatorUnavailable,
+    Caller,
+    Credentials,
+    TrustDomains,
+    is_local,
+)
+from mesh_pilot.security.certificate_service import CertificateService
 from mesh_pilot.security.secrets import Issuer
+from mesh_pilot.security.trust import Bundle, TrustStore
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="security")
@@ -44,6 +55,8 @@ class Identities:
     issuer: Issuer
     """Keeps the certificates of proxies whose keys are made here."""
     authentication: Authentication
+    certificates: CertificateService
+    """Signs the certificates of workloads that keep their keys."""
 
     async def run(self) -> None:
         """Keep everything in force: give proxies new certificates before their old ones end."""
@@ -60,18 +73,38 @@ class Identities:
         caller = await self.authentication.caller(credentials_of(call))
         return partial(self._admit, caller, call.peer.address)
 
+    async def may_read(self, call: ServerStream[Any, Any]) -> bool:
+        """True if configuration is served to the caller: see ``Settings.serve_config``.
+
+        Raises GRPCError if nobody can tell now who calls.
+        """
+        if self.settings.serve_config:
+            return True
+        try:
+            caller = await self.authentication.caller(credentials_of(call))
+        except AuthenticationError:
+            return False
+        except AuthenticatorUnavailable as error:
+            raise GRPCError(Status.UNAVAILABLE, str(error)) from None
+        return caller is not None or is_local(call.peer.address)
+
     def _admit(self, caller: Caller | None, address: str, proxy: Proxy) -> Proxy:
-        found = admission(
-            proxy,
-            caller,
-            address,
-            trust_local=self.settings.trust_local,
-            trust_domain=trust_domains(self.world).own,
-        )
+        try:
+            found = admission(
+                proxy,
+                caller,
+                address,
+                trust_local=self.settings.trust_local,
+                trust_domain=trust_domains(self.world).own,
+            )
+        except AuthenticationError as error:
+            vouching = caller.authenticator if caller else NOBODY
+            self.authentication.denials.note(address, vouching, error.reason, str(error))
+            raise
         if not found.identity:
             log.warning(
                 "no certificate of the mesh and no credentialName for this proxy: nothing vouches for who it is; "
-                "let it connect to --secure-grpc-addr with a certificate of its own",
+                "let it connect to --secure-grpc-addr with a certificate or token of its own",
                 proxy=proxy.id,
                 peer=address,
                 reason=found.reason,
@@ -81,9 +114,26 @@ class Identities:
 
 def open_identities(settings: Settings, world: World) -> Identities:
     """The parts, built from the settings. Raises StartError."""
-    issuer = Issuer(_authority(settings), now=_now, failures=world.failed)
-    authentication = Authentication([ClientCertificate(partial(trust_domains, world))])
-    return Identities(settings, world, issuer, authentication)
+    authority = _authority(settings)
+    trust = TrustStore()
+    trust.put("ca", Bundle((authority.root,)))
+    issuer = Issuer(authority, now=_now, failures=world.failed)
+    domains = partial(trust_domains, world)
+    authentication = Authentication(
+        [
+            ForwardedCertificate(settings.callers.trusted_gateways, domains),
+            ClientCertificate(domains, _now),
+        ]
+    )
+    certificates = CertificateService(
+        lambda call: authentication.caller(credentials_of(call)),
+        authority,
+        roots=lambda: trust.own().roots,
+        trust_domains=domains,
+        denials=authentication.denials,
+        rate=settings.callers.certificates_per_second,
+    )
+    return Identities(settings, world, issuer, authentication, certificates)
 
 
 def trust_domains(world: World) -> TrustDomains:

@@ -12,6 +12,7 @@ from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
 from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, RpcError
+from mesh_pilot.security.settings import CallerSettings
 from mesh_pilot.sources.base import Registry, SourceError
 
 
@@ -38,7 +39,7 @@ class Settings:
     serve_config: bool | None = None
     """True if configuration is served over MCP and xDS, in addition to Envoys' resources; never secrets.
 
-    None: to clients with a certificate, and to those on this machine.
+    None: to clients that prove who they are, and to those on this machine.
     """
     grpc_addr: str = "127.0.0.1:15010"
     secure_grpc_addr: str = "127.0.0.1:15012"
@@ -55,8 +56,9 @@ class Settings:
     monitoring_addr: str = "127.0.0.1:15014"
     ca_dir: Path | None = None
     """Folder of the root certificate that signs those of proxies, made there if absent; None: a root for this run."""
-    trust_local: bool = True
-    """True if plaintext peers on this machine are trusted to be who they say, and get certificates."""
+    trust_local: bool = False
+    """True if plaintext peers on this machine are trusted to be who they say, and get private keys."""
+    callers: CallerSettings = attrs.field(factory=CallerSettings)
     domain: str = "cluster.local"
     namespace: str = "istio-system"
     """The namespace of the control plane: the mesh's root namespace, unless its MeshConfig names another."""

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import attrs
 import click
 
+from mesh_pilot.cli import caller_flags
+from mesh_pilot.cli.caller_flags import take_caller_settings
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import SectionedCommand, address, duration
 from mesh_pilot.cli.process import outlive_signals
@@ -71,7 +73,7 @@ SECTIONS = {
     "Servers of configuration (MCP)": ("--mcp-*", "--serve-config"),
     **{registry.title: (f"{registry.prefix}*",) for registry in REGISTRIES},
     "Where it listens": ("--grpc-addr", "--secure-grpc-addr", "--http-addr", "--monitoring-addr"),
-    "Certificates": ("--tls-*", "--ca-dir", "--trust-local"),
+    "Certificates": ("--tls-*", "--ca-dir", "--trust*", "--certificates-*"),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
     "What proxies refuse": ("--quarantine*",),
     "What clients may ask for (0: no limit)": ("--max-*", "--requests-per-second", "--streams-per-second"),
@@ -86,6 +88,12 @@ def levels(text: str) -> LogLevels:
         return parse_levels(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def _caller_options(command: F) -> F:
+    for name, attributes in reversed(caller_flags.FLAGS):
+        command = _option(name, **attributes)(command)
+    return command
 
 
 def _bound_options(command: F) -> F:
@@ -114,11 +122,11 @@ def _bound_options(command: F) -> F:
     "--serve-config/--no-serve-config",
     default=None,
     help="Serve configuration over MCP and xDS, at the gRPC ports."
-    "  [default: to clients with a certificate, and to those on this machine]",
+    "  [default: to clients that prove who they are, and to those on this machine]",
 )
 @_registry_options
 @_option("--grpc-addr", type=address, default="127.0.0.1:15010", help="xDS in plaintext.")
-@_option("--secure-grpc-addr", type=address, default="127.0.0.1:15012", help="xDS over mutual TLS, with --tls-*.")
+@_option("--secure-grpc-addr", type=address, default="127.0.0.1:15012", help="xDS and CSRs over TLS, with --tls-*.")
 @_option(
     "--max-concurrent-streams",
     type=click.IntRange(min=1),
@@ -129,7 +137,13 @@ def _bound_options(command: F) -> F:
 @_option("--tls-key", type=PATH, help="PEM file of its key.")
 @_option("--tls-ca", type=PATH, help="PEM file of the CA that signs the certificates of proxies.")
 @_option("--ca-dir", type=PATH, help="Folder of the CA for proxies, made if absent.  [default: a CA for this run]")
-@_option("--trust-local/--no-trust-local", default=True, help="Give certificates to plaintext proxies on this machine.")
+@_option(
+    "--trust-local/--no-trust-local",
+    default=False,
+    help="Believe what plaintext clients on this machine say of themselves, and give them PRIVATE KEYS: that of any"
+    " workload and gateway that they name.",
+)
+@_caller_options
 @_option(
     "--split-virtual-hosts/--whole-route-tables",
     "split_virtual_hosts",
@@ -188,6 +202,7 @@ def command(
     outlive_signals()
     registries = take_registries(settings, os.environ)
     client_bounds = bounds_of(settings)
+    callers = take_caller_settings(settings)
     mcp = settings["mcp_servers"] or settings["mcp_sink_addr"]
     if not config_dirs and not registries and not mcp and not settings["mesh_config"]:
         raise click.UsageError(
@@ -220,6 +235,7 @@ def command(
         Settings(
             config_dirs=config_dirs,
             client_bounds=client_bounds,
+            callers=callers,
             registries=registries,
             tls=tls,
             mcp_tls=mcp_tls,

@@ -7,7 +7,7 @@ await serve([McpService(collections)], listeners)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -30,7 +30,7 @@ from mesh_pilot.mcp.wire import (
     encode_response,
     encode_sotw,
 )
-from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, ServerStream, Status, StreamTerminatedError
+from mesh_pilot.rpc import Cardinality, GRPCError, Handler, ServerStream, Status, StreamTerminatedError
 
 log = structlog.get_logger(scope="mcp")
 
@@ -60,8 +60,12 @@ class McpServiceStatistics:
 class McpService:
     """Serves collections to any number of clients. State: the open streams, counters, if it is draining."""
 
-    def __init__(self, collections: WatchedCollections, may_read: Callable[[Peer], bool] = lambda peer: True) -> None:
-        """``may_read``: True for peers that are admitted."""
+    def __init__(
+        self,
+        collections: WatchedCollections,
+        may_read: Callable[[ServerStream[bytes, bytes]], Awaitable[bool]] | None = None,
+    ) -> None:
+        """``may_read``: True for callers that are admitted; None admits all."""
         self._collections = collections
         self._may_read = may_read
         self._streams: dict[_ClientSession, trio.CancelScope] = {}
@@ -91,25 +95,28 @@ class McpService:
         for scope in self._streams.values():
             scope.cancel()
 
-    def _admit(self, peer: Peer) -> None:
-        if not self._may_read(peer):
+    async def _admit(self, call: ServerStream[bytes, bytes]) -> None:
+        if self._may_read is not None and not await self._may_read(call):
             raise GRPCError(
                 Status.PERMISSION_DENIED,
-                "configuration is served to clients with a certificate and to those on the same machine; "
+                "configuration is served to clients that prove who they are and to those on the same machine; "
                 "--serve-config serves it to everybody",
             )
 
     async def _handle(
         self, stream: ServerStream[bytes, bytes], *, decode: RequestDecoder, encode: ResponseEncoder
     ) -> None:
-        self._admit(stream.peer)
+        await self._admit(stream)
         await self.serve_stream(stream, stream.peer.address, decode, encode)
 
-    async def serve_xds(self, stream: MessageStream, peer: Peer, *, delta: bool) -> None:
-        """Serve a client of ADS that asked for the ``api`` generator. Raises GRPCError when we end the stream."""
-        self._admit(peer)
+    async def serve_xds(self, stream: MessageStream, call: ServerStream[bytes, bytes], *, delta: bool) -> None:
+        """Serve a client of ADS that asked for the ``api`` generator; ``stream`` are the messages of ``call``.
+
+        Raises GRPCError when we end the stream.
+        """
+        await self._admit(call)
         decode, encode = (decode_delta, encode_delta) if delta else (decode_sotw, encode_sotw)
-        await self.serve_stream(stream, peer.address, decode, encode)
+        await self.serve_stream(stream, call.peer.address, decode, encode)
 
     async def serve_stream(
         self, stream: MessageStream, peer: str, decode: RequestDecoder, encode: ResponseEncoder

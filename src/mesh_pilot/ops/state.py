@@ -14,10 +14,22 @@ from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.rpc.server import Server
+from mesh_pilot.security.authentication import Authentication
+from mesh_pilot.security.certificate_service import CertificateService
+from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.sources.base import THE_OTHERS, Staleness
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.xds.server import XdsServer
+
+
+@attrs.frozen
+class CallersState:
+    """The parts that know who is who, and who has certificates."""
+
+    authentication: Authentication
+    certificates: CertificateService
+    issuer: Issuer
 
 
 @attrs.define
@@ -32,6 +44,7 @@ class PlaneState:
     xds: XdsServer
     mcp: McpService
     """The World served as a source of MCP."""
+    callers: CallersState
     keeper: Keeper | None = None
     """Quarantine; None if it is off."""
     rpc_servers: list[Server] = attrs.field(factory=list)

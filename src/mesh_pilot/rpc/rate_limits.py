@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 from attrs import define, field
 
-__all__ = ["LogLimiter", "TokenBucket"]
+__all__ = ["KeyedBuckets", "LogLimiter", "TokenBucket"]
 
 MAX_SUBJECTS = 10_000
 """Subjects of log lines that are remembered; for others a line is written as if it were the first."""
@@ -84,3 +84,27 @@ class LogLimiter:
             oldest, _ = self._written.popitem(last=False)
             self._suppressed.pop(oldest, None)
         return self._suppressed.pop(subject, 0)
+
+
+class KeyedBuckets:
+    """A token bucket for each subject. Mutable state: the buckets, least recently used first.
+
+    Only the latest subjects are remembered; one that was forgotten starts with a full bucket.
+    """
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate, self._burst = rate, burst
+        self._buckets: OrderedDict[Hashable, TokenBucket] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<KeyedBuckets {len(self._buckets)} subjects, {self._rate:g} a second>"
+
+    def take(self, subject: Hashable, now: float) -> bool:
+        """Take a token of a subject's if there is one; False otherwise."""
+        bucket = self._buckets.get(subject)
+        if bucket is None:
+            bucket = self._buckets[subject] = TokenBucket(self._rate, self._burst)
+            if len(self._buckets) > MAX_SUBJECTS:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(subject)
+        return bucket.take(1, now)

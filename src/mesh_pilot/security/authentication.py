@@ -1,7 +1,8 @@
 """The identity of a caller: authenticators in order, and the node that a proxy claims to be against what is proven.
 
 The first authenticator that vouches for the caller decides. A caller that shows evidence of which none is accepted is
-refused, with all reasons; one that shows none is nobody: served configuration in plaintext, but no private key.
+refused, with all reasons; one that shows none is nobody: served configuration in plaintext, but no private key, and
+refused over TLS.
 
 The namespace that counts is the one that configuration is generated for: metadata NAMESPACE, else that of the node id.
 """
@@ -9,12 +10,12 @@ The namespace that counts is the one that configuration is generated for: metada
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.spiffe import Identity, make_identity, parse_identity
+from mesh_pilot.model.spiffe import Identity, make_identity
 from mesh_pilot.security.callers import (
     AuthenticationError,
     Authenticator,
@@ -23,8 +24,14 @@ from mesh_pilot.security.callers import (
     Credentials,
     is_local,
 )
+from mesh_pilot.security.denials import Denials
 
 DEFAULT_ACCOUNT = "default"
+
+NOBODY = "none"
+"""The word in place of an authenticator for callers without evidence."""
+
+TOKEN_HEADERS = frozenset({"authorization", "x-consul-token"})
 
 
 class Authentication:
@@ -33,20 +40,28 @@ class Authentication:
     Mutable state: what they have accepted and refused.
     """
 
-    def __init__(self, authenticators: Sequence[Authenticator]) -> None:
+    def __init__(self, authenticators: Sequence[Authenticator], denials: Denials | None = None) -> None:
         self._authenticators = tuple(authenticators)
         self.accepted: Counter[str] = Counter()
         """Callers by authenticator."""
-        self.refused: Counter[tuple[str, str]] = Counter()
+        self.denials = denials or Denials()
+        """Evidence that was refused, also of callers that showed something better."""
+
+    @property
+    def refused(self) -> Counter[tuple[str, str]]:
         """Evidence that was refused, by authenticator and reason."""
+        return self.denials.counts
 
     async def caller(self, credentials: Credentials) -> Caller | None:
-        """The caller; None if it shows nothing that any authenticator knows.
+        """The caller; None if it shows nothing that any authenticator knows, in plaintext.
 
-        Raises AuthenticationError if evidence was shown and none was accepted (the reason is that of the first), and
-        AuthenticatorUnavailable if some evidence could not be judged now.
+        Raises AuthenticationError if evidence was shown and none was accepted (the reason is that of the first), or
+        none was shown over TLS, and AuthenticatorUnavailable if some evidence could not be judged now.
         """
         if credentials.metadata and not (credentials.tls or is_local(credentials.address)):
+            if not TOKEN_HEADERS.isdisjoint(credentials.metadata):
+                text = "its token came in plaintext, where it may have been overheard: replace it"
+                self.denials.note(credentials.address, NOBODY, "plaintext_token", text)
             credentials = attrs.evolve(credentials, metadata={})
         errors: list[AuthenticationError] = []
         unavailable: AuthenticatorUnavailable | None = None
@@ -54,9 +69,10 @@ class Authentication:
             try:
                 identity = await authenticator.authenticate(credentials)
             except AuthenticationError as error:
-                self.refused[authenticator.name, error.reason] += 1
+                self.denials.note(credentials.address, authenticator.name, error.reason, str(error))
                 errors.append(error)
             except AuthenticatorUnavailable as error:
+                self.denials.note(credentials.address, authenticator.name, "unavailable", str(error))
                 unavailable = error
             else:
                 if identity is not None:
@@ -66,6 +82,10 @@ class Authentication:
             raise unavailable
         if errors:
             raise AuthenticationError(errors[0].reason, "; ".join(map(str, errors)))
+        if credentials.tls:
+            text = "it shows neither a client certificate nor a token"
+            self.denials.note(credentials.address, NOBODY, "no_evidence", text)
+            raise AuthenticationError("no_evidence", text)
         return None
 
 
@@ -89,9 +109,9 @@ def admission(proxy: Proxy, caller: Caller | None, address: str, *, trust_local:
         check_claim(proxy, caller.identity)
         return Verdict(str(caller.identity))
     if not is_local(address):
-        return Verdict(reason="it shows no certificate and is not on this machine")
+        return Verdict(reason="it shows no evidence and is not on this machine")
     if not trust_local:
-        return Verdict(reason="it shows no certificate, and proxies on this machine are not trusted without one")
+        return Verdict(reason="it shows no evidence, and this machine is not trusted without (--trust-local)")
     account = proxy.text("SERVICE_ACCOUNT") or DEFAULT_ACCOUNT
     identity = make_identity(trust_domain, proxy.namespace, account)
     if identity is None:
@@ -105,10 +125,3 @@ def check_claim(proxy: Proxy, identity: Identity) -> None:
     if identity.namespace != proxy.namespace or (account and identity.service_account != account):
         claimed = f"namespace {proxy.namespace}" + (f", service account {account}" if account else "")
         raise AuthenticationError("claim", f"node {proxy.id} claims {claimed}, but it is proven to be {identity}")
-
-
-def is_foreign(spiffe_ids: Iterable[str], trust_domains: Iterable[str]) -> bool:
-    """True if any of these SPIFFE ids is of another trust domain."""
-    known = set(trust_domains)
-    identities = map(parse_identity, spiffe_ids)
-    return any(identity is None or identity.trust_domain not in known for identity in identities)

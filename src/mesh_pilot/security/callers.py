@@ -106,3 +106,9 @@ def is_local(address: str) -> bool:
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
     return ip.is_loopback
+
+
+def host_of(address: str) -> str:
+    """The address of a peer without its port."""
+    host, colon, port = address.rpartition(":")
+    return host if colon and port.isdecimal() else address

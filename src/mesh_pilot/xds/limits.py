@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 
 from mesh_pilot.model.bounds import Bounds, check
 from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.security.callers import host_of
 
 
 class PeerScopes:
@@ -47,9 +48,3 @@ class PeerScopes:
             del found[scope]
         if not found:
             del self._peers[host]
-
-
-def host_of(address: str) -> str:
-    """The address of a peer without its port."""
-    host, colon, port = address.rpartition(":")
-    return host if colon and port.isdecimal() else address

@@ -24,10 +24,10 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, Servable, ServerStream, Status
 from mesh_pilot.rpc.rate_limits import LogLimiter, TokenBucket
-from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable
+from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable, host_of
 from mesh_pilot.xds.decode import Decoder
 from mesh_pilot.xds.encode import Encoder, EncoderStatistics
-from mesh_pilot.xds.limits import PeerScopes, host_of
+from mesh_pilot.xds.limits import PeerScopes
 from mesh_pilot.xds.messages import Code, StreamError, Variant
 from mesh_pilot.xds.resources import Catalog
 from mesh_pilot.xds.session import (

@@ -1,9 +1,13 @@
 """Callers with a client certificate: its SPIFFE id names them (SPIFFE, "X.509-SVID": a certificate has exactly one).
 
-That the certificate leads to a root that we trust, and is in force, is verified in the TLS handshake.
+That the certificate leads to a root that we trust is verified in the TLS handshake. That it is in force is verified
+there and for each call: a connection may outlast it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
 
 from cryptography import x509
 
@@ -16,13 +20,18 @@ class ClientCertificate:
 
     name = "client_certificate"
 
-    def __init__(self, trust_domains: TrustDomainsNow) -> None:
+    def __init__(self, trust_domains: TrustDomainsNow, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._trust_domains = trust_domains
+        self._now = now
 
     async def authenticate(self, credentials: Credentials) -> Identity | None:
         if credentials.certificate is None:
             return None
-        return identity_in(spiffe_ids_of(credentials.certificate), self._trust_domains())
+        certificate = _parsed(credentials.certificate)
+        ended = certificate.not_valid_after_utc
+        if self._now() > ended:
+            raise AuthenticationError("expired", f"its certificate ended at {ended:%F %T} UTC")
+        return identity_in(_spiffe_ids(certificate), self._trust_domains())
 
 
 def identity_in(spiffe_ids: tuple[str, ...], trust_domains: TrustDomains) -> Identity:
@@ -47,15 +56,20 @@ def identity_in(spiffe_ids: tuple[str, ...], trust_domains: TrustDomains) -> Ide
     return Identity(trust_domains.own, identity.namespace, identity.service_account)
 
 
-def spiffe_ids_of(certificate: bytes) -> tuple[str, ...]:
-    """The ``spiffe://`` names of a certificate in DER. Raises AuthenticationError for one that does not parse."""
+def _parsed(certificate: bytes) -> x509.Certificate:
     try:
-        names = x509.load_der_x509_certificate(certificate).extensions.get_extension_for_class(
-            x509.SubjectAlternativeName
-        )
+        return x509.load_der_x509_certificate(certificate)
+    except ValueError as error:
+        raise AuthenticationError("certificate_form", f"its certificate cannot be read: {error}") from None
+
+
+def _spiffe_ids(certificate: x509.Certificate) -> tuple[str, ...]:
+    """The ``spiffe://`` names of a certificate. Raises AuthenticationError for names that do not parse."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
         return ()
-    except ValueError as error:
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
         raise AuthenticationError("certificate_form", f"its certificate cannot be read: {error}") from None
     uris = names.value.get_values_for_type(x509.UniformResourceIdentifier)
     return tuple(uri for uri in uris if uri.startswith(SCHEME))

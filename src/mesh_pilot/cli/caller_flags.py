@@ -1,0 +1,71 @@
+"""The flags about who is calling, and the certificates that callers ask for."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mesh_pilot.model.spiffe import make_identity
+
+if TYPE_CHECKING:
+    from mesh_pilot.security.settings import CallerSettings
+
+
+def _networks(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return tuple(ipaddress.ip_network(part) for part in parts)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; write networks as 10.1.0.0/16, with commas between") from None
+
+
+def _account(text: str) -> tuple[str, str]:
+    namespace, _, account = text.partition("/")
+    if make_identity("any", namespace, account) is None:
+        raise click.BadParameter(f"{text!r} is not NAMESPACE/SERVICE-ACCOUNT")
+    return namespace, account
+
+
+FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
+    (
+        "--trusted-gateway-cidrs",
+        {
+            "type": _networks,
+            "default": "",
+            "help": "Networks, with commas between, of proxies that end TLS for their clients:"
+            " their x-forwarded-client-cert is believed.  [default: none]",
+        },
+    ),
+    (
+        "--trusted-gateway",
+        {
+            "type": _account,
+            "multiple": True,
+            "help": "NAMESPACE/SERVICE-ACCOUNT of such a proxy, by its own client certificate; may be repeated.",
+        },
+    ),
+    (
+        "--certificates-per-second",
+        {
+            "type": click.FloatRange(min=0),
+            "default": 10.0,
+            "help": "Certificates signed for one identity at one address; ten times as many at once.  0: no limit.",
+        },
+    ),
+)
+
+
+def take_caller_settings(options: MutableMapping[str, Any]) -> CallerSettings:
+    """The settings that were given, taken out of the options of the command."""
+    from mesh_pilot.security.authenticators.xfcc import TrustedGateways
+    from mesh_pilot.security.settings import CallerSettings
+
+    networks = options.pop("trusted_gateway_cidrs")
+    identities = frozenset(options.pop("trusted_gateway"))
+    return CallerSettings(
+        trusted_gateways=TrustedGateways(networks, identities),
+        certificates_per_second=options.pop("certificates_per_second"),
+    )
