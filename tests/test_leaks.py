@@ -14,6 +14,8 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Delete, Item, Replace, Synced, Upsert
 from mesh_pilot.security.ca import CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
+from mesh_pilot.security.signers.local import LocalSigner
+from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.snapshots import EMPTY
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Variant
@@ -33,7 +35,7 @@ class Process:
         self.world = World()
         self.world.expect(SOURCE)
         self.world.apply([Synced(SOURCE)])
-        self.issuer = Issuer(AUTHORITY, now=lambda: NOW)
+        self.issuer = Issuer(LocalSigner(AUTHORITY, lambda: NOW), TrustStore(), now=lambda: NOW)
         self.catalog = WorldCatalog(self.world, self.issuer)
         self.clients = [
             self.client(*resident, variant) for resident in RESIDENTS for variant in (Variant.SOTW, Variant.DELTA)
@@ -48,7 +50,7 @@ class Process:
             client.settle()
         for _ in range(3):
             self.catalog.evict_idle()
-            self.issuer.renew()
+            self.issuer.forget_idle()
         self.world.memo.collect()
 
     def sizes(self) -> tuple[Counter[str], int, int, int]:

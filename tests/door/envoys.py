@@ -26,6 +26,8 @@ from mesh_pilot.rpc import open_listeners, serve
 from mesh_pilot.rpc.net import address_of
 from mesh_pilot.security.ca import CertificateAuthority
 from mesh_pilot.security.secrets import Issuer
+from mesh_pilot.security.signers.local import LocalSigner
+from mesh_pilot.security.trust import OWN_CA, Bundle, TrustStore
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Nack
 from mesh_pilot.xds.server import XdsServer
@@ -200,13 +202,16 @@ async def open_door(folder: Path, turn: int = 0) -> AsyncIterator[Door]:
     now = datetime.now(UTC)
     world = World()
     world.expect(SOURCE)
-    issuer = Issuer(CertificateAuthority.ephemeral("door", now), now=lambda: datetime.now(UTC))
+    authority, trust = CertificateAuthority.ephemeral("door", now), TrustStore()
+    trust.put(OWN_CA, Bundle((authority.root,)))
+    issuer = Issuer(LocalSigner(authority, lambda: now), trust, now=lambda: datetime.now(UTC))
     # Nothing waits: not after a refusal, and not for endpoints that an Envoy does not ask for.
     options = XdsOptions(nack_backoff_seconds=0.0, warming_seconds=0.3, reconnect_grace_seconds=0.05)
     server = XdsServer(WorldCatalog(world, issuer), identifier="door", options=options, authenticate=_certify)
     listeners = await open_listeners("127.0.0.1:0")
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: serve(server.services(), listeners, task_status=task_status))
+        nursery.start_soon(issuer.run)
         door = Door(folder, world, server, address_of(listeners[0].socket), turn)
         try:
             await door.start()

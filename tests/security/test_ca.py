@@ -7,14 +7,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store
-from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 
-from mesh_pilot.failures import Condition
-from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 from mesh_pilot.model.spiffe import Identity, parse_identity
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
-from mesh_pilot.security.secrets import Issuer
-from mesh_pilot.snapshots import SnapshotStore
 
 NOW = datetime(2024, 3, 1, tzinfo=UTC)
 RECO = Identity("cluster.local", "shop", "reco")
@@ -76,80 +71,3 @@ def test_a_key_of_another_root_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a" / "root-key.pem").write_bytes((tmp_path / "b" / "root-key.pem").read_bytes())
     with pytest.raises(AuthorityError, match="is not the key of"):
         CertificateAuthority.open(tmp_path / "a", "cluster.local", NOW)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOW
-
-
-def test_proxies_of_one_identity_share_a_certificate_that_is_renewed_at_half_its_life() -> None:
-    clock = Clock()
-    authority = CertificateAuthority.ephemeral("cluster.local", NOW)
-    issuer = Issuer(authority, now=lambda: clock.now)
-    woken: list[str] = []
-    held = issuer.secrets_of(RECO)
-    held.attach("one", lambda: woken.append("one"))
-    assert issuer.secrets_of(RECO) is held
-    before = held.snapshot()
-    first = held.get(IDENTITY_SECRET)
-    assert held.snapshot() is before
-    due = issuer.renew()
-    assert due == NOW + timedelta(hours=12)
-    assert woken == []
-    clock.now = due
-    issuer.renew()
-    assert woken == ["one"]
-    assert SnapshotStore().diff(before, held.snapshot()) == {IDENTITY_SECRET}
-    assert held.get(IDENTITY_SECRET) != first
-    assert issuer.statistics().issued == 2
-
-
-def test_secrets_carry_the_certificate_its_key_and_the_root() -> None:
-    clock = Clock()
-    authority = CertificateAuthority.ephemeral("cluster.local", NOW)
-    held = Issuer(authority, now=lambda: clock.now).secrets_of(RECO)
-    resources = held.snapshot().entries
-    own = secret_pb2.Secret.FromString(resources[IDENTITY_SECRET].body).tls_certificate
-    root = secret_pb2.Secret.FromString(resources[TRUST_SECRET].body).validation_context
-    assert b"BEGIN PRIVATE KEY" in own.private_key.inline_bytes
-    assert own.certificate_chain.inline_bytes.endswith(authority.root)
-    assert root.trusted_ca.inline_bytes == authority.root
-
-
-def test_an_identity_that_nobody_holds_is_forgotten() -> None:
-    clock = Clock()
-    authority = CertificateAuthority.ephemeral("cluster.local", NOW)
-    issuer = Issuer(authority, now=lambda: clock.now)
-    held = issuer.secrets_of(RECO)
-    held.attach("one", lambda: None)
-    held.detach("one")
-    assert issuer.renew() is None
-    assert issuer.statistics().identities == 0
-
-
-def test_a_certificate_that_cannot_be_issued_is_reported_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    authority, now = CertificateAuthority.ephemeral("cluster.local", NOW), NOW
-
-    def fail(*_: object) -> None:
-        raise OSError("no entropy")
-
-    issuer = Issuer(authority, now=lambda: now)
-    secrets = issuer.secrets_of(RECO)
-    secrets.attach("proxy", lambda: None)
-    first = secrets.get(IDENTITY_SECRET)
-    with monkeypatch.context() as broken:
-        broken.setattr(authority, "issue", fail)
-        now = NOW + timedelta(hours=23)
-        assert issuer.renew() == now + timedelta(seconds=10)
-        ((owner, failure),) = issuer.failures.standing()
-        assert (owner, failure.state, failure.error) == (secrets, Condition.STALE, "OSError: no entropy")
-        assert secrets.get(IDENTITY_SECRET) is first
-        late = issuer.secrets_of(Identity("cluster.local", "shop", "late"))
-        late.attach("proxy", lambda: None)
-        assert late.snapshot().names == {TRUST_SECRET}
-    now += timedelta(seconds=10)
-    issuer.renew()
-    assert list(issuer.failures.standing()) == []
-    assert secrets.get(IDENTITY_SECRET) != first
-    assert late.snapshot().names == {IDENTITY_SECRET, TRUST_SECRET}

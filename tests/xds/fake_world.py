@@ -49,6 +49,8 @@ class FakeSet:
         self._snapshot = EMPTY
         self.on_demand: dict[str, Resource] = {}
         """By name only: no wildcard gives them."""
+        self.coming: set[str] = set()
+        """Names that do not exist yet but will."""
         self._selections: dict[frozenset[str], Selection] = {}
         self.ever_written = False
         self.gets = 0
@@ -62,6 +64,9 @@ class FakeSet:
         if self.on_demand:
             table = store.edit(table, [r for name, r in self.on_demand.items() if name not in table.entries])
         return self._selections.setdefault(names, Selection(store)).of(table, names)
+
+    def awaited(self) -> frozenset[str]:
+        return frozenset(name for name in self.coming if name not in self._snapshot.entries)
 
     def work(self, names: frozenset[str]) -> Iterator[None]:
         return iter(())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE, make_resource
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE, SECRET, make_resource
 from tests.xds.driver import Delta, Sotw, names
 from tests.xds.fake_world import FakeWorld
 
@@ -269,3 +269,16 @@ def test_a_wildcard_that_ends_and_starts_anew_while_a_response_is_under_way_take
     client.ack(under_way)
     (response,) = client.settle()
     assert response.removed == ("a",)
+
+
+def test_a_name_that_will_exist_soon_is_not_called_gone_and_is_sent_once_it_is_there(world: FakeWorld) -> None:
+    world.sets[SECRET].coming.add("default")
+    client = Delta(world)
+    client.ask(SECRET, "default", "a", "never")
+    (response,) = client.responses()
+    assert (names(response), response.removed) == (["a"], ("never",))
+    client.ack(response)
+    assert client.responses() == []
+    world.put(SECRET, "default")
+    (response,) = client.responses()
+    assert (names(response), response.removed) == (["default"], ())

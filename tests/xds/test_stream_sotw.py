@@ -320,3 +320,12 @@ def test_a_proxyless_client_walks_from_its_listener_to_endpoints(client: Sotw, w
     assert client.responses() == []
     world.put(CLUSTER, "a", "new")
     assert [(r.type_url, names(r)) for r in client.settle()] == [(CLUSTER, ["a"]), (ENDPOINT, ["a"])]
+
+
+def test_a_name_that_will_exist_soon_is_sent_once_it_is_there(world: FakeWorld) -> None:
+    world.sets[SECRET].coming.add("default")
+    client = Sotw(world)
+    client.ask(SECRET, "default")
+    assert client.responses() == []
+    world.put(SECRET, "default")
+    assert names(client.next()) == ["default"]

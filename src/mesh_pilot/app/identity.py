@@ -15,7 +15,6 @@ from typing import Any
 
 import attrs
 import structlog
-import trio
 
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.model.proxy import Proxy
@@ -34,13 +33,11 @@ from mesh_pilot.security.callers import (
 )
 from mesh_pilot.security.certificate_service import CertificateService
 from mesh_pilot.security.secrets import Issuer
-from mesh_pilot.security.trust import Bundle, TrustStore
+from mesh_pilot.security.signers.local import LocalSigner
+from mesh_pilot.security.trust import OWN_CA, Bundle, TrustStore
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="security")
-
-RENEW_SECONDS = 60.0
-"""The longest interval between checks for certificates that are due, also of new proxies."""
 
 AUTHORITY_NAME = "mesh-pilot"
 """The name of a root certificate that this program makes."""
@@ -52,6 +49,8 @@ class Identities:
 
     settings: Settings
     world: World
+    trust: TrustStore
+    """The roots that workloads trust."""
     issuer: Issuer
     """Keeps the certificates of proxies whose keys are made here."""
     authentication: Authentication
@@ -60,10 +59,7 @@ class Identities:
 
     async def run(self) -> None:
         """Keep everything in force: give proxies new certificates before their old ones end."""
-        while True:
-            due = self.issuer.renew()
-            seconds = RENEW_SECONDS if due is None else (due - _now()).total_seconds()
-            await trio.sleep(min(max(seconds, 1.0), RENEW_SECONDS))
+        await self.issuer.run()
 
     async def authenticate(self, call: ServerStream[Any, Any]) -> Callable[[Proxy], Proxy]:
         """Find out who makes a call; the result gives a proxy the identity that this proves.
@@ -114,10 +110,10 @@ class Identities:
 
 def open_identities(settings: Settings, world: World) -> Identities:
     """The parts, built from the settings. Raises StartError."""
-    authority = _authority(settings)
-    trust = TrustStore()
-    trust.put("ca", Bundle((authority.root,)))
-    issuer = Issuer(authority, now=_now, failures=world.failed)
+    authority, trust = _authority(settings), TrustStore()
+    trust.put(OWN_CA, Bundle((authority.root,)))
+    signer = LocalSigner(authority, _now)
+    issuer = Issuer(signer, trust, now=_now, failures=world.failed)
     domains = partial(trust_domains, world)
     authentication = Authentication(
         [
@@ -127,13 +123,13 @@ def open_identities(settings: Settings, world: World) -> Identities:
     )
     certificates = CertificateService(
         lambda call: authentication.caller(credentials_of(call)),
-        authority,
+        signer,
         roots=lambda: trust.own().roots,
         trust_domains=domains,
         denials=authentication.denials,
         rate=settings.callers.certificates_per_second,
     )
-    return Identities(settings, world, issuer, authentication, certificates)
+    return Identities(settings, world, trust, issuer, authentication, certificates)
 
 
 def trust_domains(world: World) -> TrustDomains:

@@ -14,11 +14,11 @@ import attrs
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.security.signing import SignedCertificate, SigningRequest
 
 ROOT_CERTIFICATE = "root-cert.pem"
 ROOT_KEY = "root-key.pem"
@@ -40,11 +40,6 @@ class Certificate:
     private_key: bytes = attrs.field(repr=False)
     not_before: datetime
     not_after: datetime
-
-    @property
-    def renew_at(self) -> datetime:
-        """When to get the next one: at half its life."""
-        return self.not_before + (self.not_after - self.not_before) / 2
 
 
 class CertificateAuthority:
@@ -84,23 +79,13 @@ class CertificateAuthority:
     def issue(self, identity: Identity, now: datetime, lifetime: timedelta = WORKLOAD_LIFETIME) -> Certificate:
         """A new key and a certificate for it that names ``identity``."""
         key = ec.generate_private_key(ec.SECP256R1())
-        signed = self._certify(identity, key.public_key(), now, lifetime)
-        return Certificate(signed.chain, _pem(key), signed.not_before, signed.not_after)
+        chain, not_after = self.certify(key.public_key(), identity, now, lifetime)
+        return Certificate(chain=chain, private_key=_pem(key), not_before=now, not_after=not_after)
 
-    async def sign(self, request: SigningRequest) -> SignedCertificate:
-        """See ``security.signing.Signer``."""
-        assert request.identity is not None
-        key = x509.load_pem_x509_csr(request.csr).public_key()
-        assert isinstance(key, ec.EllipticCurvePublicKey | rsa.RSAPublicKey)
-        return self._certify(request.identity, key, datetime.now(UTC), request.lifetime)
-
-    def _certify(
-        self,
-        identity: Identity,
-        key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
-        now: datetime,
-        lifetime: timedelta,
-    ) -> SignedCertificate:
+    def certify(
+        self, key: CertificatePublicKeyTypes, identity: Identity, now: datetime, lifetime: timedelta
+    ) -> tuple[bytes, datetime]:
+        """A certificate for a key that names ``identity``, as PEM with the root after it, and when it ends."""
         not_after = min(now + lifetime, self._certificate.not_valid_after_utc)
         certificate = (
             _builder(x509.Name([]), self._certificate.subject, key, now - CLOCK_SKEW, not_after)
@@ -114,7 +99,7 @@ class CertificateAuthority:
             .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(str(identity))]), critical=True)
             .sign(self._key, hashes.SHA256())
         )
-        return SignedCertificate(certificate.public_bytes(serialization.Encoding.PEM) + self.root, now, not_after)
+        return certificate.public_bytes(serialization.Encoding.PEM) + self.root, not_after
 
     def _save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -146,11 +131,7 @@ class CertificateAuthority:
 
 
 def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    public: ec.EllipticCurvePublicKey | rsa.RSAPublicKey,
-    start: datetime,
-    end: datetime,
+    subject: x509.Name, issuer: x509.Name, public: CertificatePublicKeyTypes, start: datetime, end: datetime
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
+OWN_CA = "ca"
+"""The source of the roots of the mesh's own CA."""
+
 
 @attrs.frozen
 class Bundle:

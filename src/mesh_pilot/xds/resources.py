@@ -29,6 +29,13 @@ class TypeResources(Protocol):
         """One resource by name, or None."""
         ...
 
+    def awaited(self) -> frozenset[str]:
+        """The names that do not exist yet but will, such as a certificate that is being signed.
+
+        A client that requests them is not told that there is none: Envoy would go on without.
+        """
+        ...
+
     def work(self, names: frozenset[str]) -> Iterator[None]:
         """Generate what ``snapshot`` and ``select`` will need, one resource a step, and nothing twice.
 

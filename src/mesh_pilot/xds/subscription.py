@@ -13,7 +13,7 @@ What decides what is sent:
 * *Changed* names: ``diff(client_state, _desired)``.
 * *Requested* names: the client waits for them, changed or not. It just subscribed to them, or Envoy needs them anew
   (the endpoints of a cluster that was sent again). A requested name that does not exist is answered in Delta
-  ("removed"); State of the World has no way to say so.
+  ("removed"), unless it will soon (``_awaited``); State of the World has no way to say so.
 * *Nacked* names: they were in a response that the client refused, so it may hold them or not. Envoy applies parts of a
   refused Delta or EDS response. A nacked name is sent again once it has another version. What was refused is never
   repeated as it was, or client and server would be busy for ever.
@@ -85,6 +85,8 @@ class Subscription:
         self.names = NO_NAMES
         self.client_state = EMPTY
         self._desired = EMPTY
+        self._awaited = NO_NAMES
+        """Names that do not exist yet: the client waits for them."""
         self._requested = NO_NAMES
         self._nacked: dict[str, NackedVersion] = {}
         self._answer_due = False
@@ -270,6 +272,7 @@ class Subscription:
             named = source.select(self.names)
             desired = self._store.overlay(desired, named) if self.wildcard else named
         self._desired = desired
+        self._awaited = source.awaited() if source is not None else NO_NAMES
 
     def _changed(self) -> frozenset[str]:
         """The names by which the client's state differs from the desired one."""
@@ -366,6 +369,8 @@ class Subscription:
 
     def _may_drop(self, name: str, must_stay: Callable[[str], bool] | None) -> bool:
         """True if the client may be told now that a name is gone."""
+        if name in self._awaited:
+            return False
         if name in self._requested and self._can_remove:
             return True
         is_known = name in self.client_state.entries or name in self._nacked

@@ -76,7 +76,9 @@ class WorldCatalog:
     ) -> WorldResources:
         """See ``xds.resources.Catalog``."""
         identity = parse_identity(proxy.identity)
-        own = self._issuer.secrets_of(identity) if self._issuer and identity else None
+        own = partial(self._issuer.secrets_of, identity) if self._issuer and identity else None
+        if own is not None:
+            own()  # its certificate is signed while the proxy asks for other things
         facts = proxy_facts(proxy, split=self._split)
         resources = WorldResources(self, facts, proxy.domains, own, wake, requested)
         self._open[resources] = None
@@ -155,7 +157,7 @@ class WorldResources:
         catalog: WorldCatalog,
         facts: ProxyFacts,
         domains: tuple[str, ...],
-        own: IdentitySet | None,
+        own: Callable[[], IdentitySet] | None,
         wake: Callable[[], None],
         requested: Callable[[str], frozenset[str]],
     ) -> None:
@@ -164,7 +166,9 @@ class WorldResources:
         self.requested = requested
         """The names of a type that the proxy requests now."""
         self._catalog = catalog
-        self._own = own
+        self._find_own = own
+        self._own: IdentitySet | None = None
+        """The set of its identity, while it reads secrets."""
         self._world = catalog._world
         self._facts = facts
         self._domains = domains
@@ -258,7 +262,8 @@ class WorldResources:
             if keys is None:
                 return None
             parts: tuple[Part, ...] = tuple(self._catalog._attach((self._layer, key), self) for key in keys)
-            if type_url == SECRET and self._own is not None:
+            if type_url == SECRET and self._find_own is not None:
+                self._own = self._find_own()
                 self._own.attach(self, self.wake)
                 parts = (self._own, *parts)
             store, before = self._catalog.snapshots, self._before.pop(type_url, EMPTY)
@@ -332,6 +337,7 @@ class WorldResources:
             self._catalog._detach((self._layer, key), self)
         if type_url == SECRET and self._own is not None:
             self._own.detach(self)
+            self._own = None
 
     def _retarget(self) -> None:
         self._stale = True

@@ -43,6 +43,9 @@ class KeptResources:
         found = self.now.get(name)
         return found if found is not None else self._filled(EMPTY).entries.get(name)
 
+    def awaited(self) -> frozenset[str]:
+        return self.now.awaited()
+
     def work(self, names: frozenset[str]) -> Iterator[None]:
         return self.now.work(names)
 

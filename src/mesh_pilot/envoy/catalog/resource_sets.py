@@ -411,6 +411,12 @@ class JoinedSet:
         """False if a part has forgotten a name since ``_ask``: nobody seemed to request it for a while."""
         return all(part.has_asked(names) for part, names in zip(self._parts, self._asked_for, strict=True))
 
+    def awaited(self) -> frozenset[str]:
+        for part in self._parts:
+            if isinstance(part, IdentitySet):
+                return part.awaited
+        return NO_NAMES
+
     def get(self, name: str) -> Resource | None:
         for part in self._parts:
             found = part.get(name)

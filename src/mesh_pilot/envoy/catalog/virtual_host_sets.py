@@ -64,6 +64,9 @@ class VirtualHostSets:
         live = self._sets.get(table_of(name))
         return None if live is None else live.get(name)
 
+    def awaited(self) -> frozenset[str]:
+        return frozenset()
+
     def work(self, names: frozenset[str]) -> Iterator[None]:
         """Generate the virtual hosts of the requested tables, one a step; see ``ResourceSet.work``."""
         self._follow()

@@ -1,0 +1,1 @@
+"""Signers of certificates. Each has the one method of ``security.signing.Signer``."""
