@@ -223,6 +223,21 @@ async def test_all_certificates_can_be_replaced_within_some_time(autojump_clock:
         assert it.issuer.statistics().issued == 40
 
 
+async def test_a_certificate_that_was_being_signed_when_all_were_to_be_replaced_is_replaced_too(
+    autojump_clock: MockClock,
+) -> None:
+    async with story() as it:
+        it.signer.seconds = 5
+        held = it.reader("one")
+        await trio.sleep(1)
+        it.issuer.renew_all()
+        await trio.sleep(5)
+        first = held.get(IDENTITY_SECRET)
+        assert first is not None
+        await trio.sleep(20)
+        assert held.get(IDENTITY_SECRET) is not first
+
+
 async def test_an_identity_that_nobody_holds_is_forgotten_unless_its_proxy_comes_back(
     autojump_clock: MockClock,
 ) -> None:

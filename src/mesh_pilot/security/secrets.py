@@ -49,6 +49,9 @@ come back at once."""
 RETRY_SECONDS, RETRY_LIMIT_SECONDS = 1.0, 60.0
 """The longest wait after the first attempt that failed; it doubles with each, up to the limit."""
 
+RENEW_ALL_WITHIN = timedelta(seconds=10)
+"""The time within which all certificates are replaced once another CA signs."""
+
 MAX_SIGNING = 8
 """Certificates that are being signed at the same time; the built-in signer takes them one after the other."""
 
@@ -101,6 +104,8 @@ class Issuer:
         self._order = count()
         """Of sets that are due at the same time."""
         self._signing = 0
+        self._outdated = 0
+        """How often all certificates were to be replaced."""
         self._wake = trio.Event()
         """The loop has something new to look at."""
         self.root = trust_resource(trust)
@@ -129,8 +134,9 @@ class Issuer:
                     await self._wake.wait()
                 self._wake = trio.Event()
 
-    def renew_all(self, within: timedelta) -> None:
-        """Replace all certificates, at random times until then: those in force are of a CA that is about to go."""
+    def renew_all(self, within: timedelta = RENEW_ALL_WITHIN) -> None:
+        """Replace all certificates, at random times until then: another CA signs from now on."""
+        self._outdated += 1
         for secrets in self._sets.values():
             if not secrets.is_signing:
                 self._schedule(secrets, min(secrets.renew_at, self._now() + within * self._uniform(0, 1)))
@@ -187,6 +193,7 @@ class Issuer:
 
     async def _sign(self, secrets: IdentitySet) -> None:
         """Get a certificate for a set. If that fails, the last one stays, and a later attempt is scheduled."""
+        outdated = self._outdated
         try:
             resource, not_after = await self._certify(secrets.identity)
         except Exception as error:
@@ -197,7 +204,9 @@ class Issuer:
         else:
             self.issued += 1
             secrets.take(resource)
-            at = self._now() + (not_after - self._now()) * self._uniform(*RENEWED_BETWEEN)
+            left = not_after - self._now()
+            is_outdated = outdated != self._outdated
+            at = self._now() + (RENEW_ALL_WITHIN if is_outdated else left * self._uniform(*RENEWED_BETWEEN))
         finally:
             secrets.is_signing = False
             self._signing -= 1
