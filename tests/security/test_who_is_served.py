@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from google.protobuf.json_format import ParseDict
 
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.resource import CLUSTER, SECRET
+from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, Status, client_tls, open_channel
+from mesh_pilot.security.join_tokens import JoinTokens, JoinTokenSettings
 from tests.support.certificates import write_certificates
 from tests.support.credentials import write_credential
 from tests.support.planes import running_plane
@@ -42,13 +45,23 @@ async def secured(folder: Path, *, trust_local: bool = True) -> AsyncIterator[Co
     server = write_certificates(folder, "server")
     tls = CertificateFiles(certificate=server.certificate, key=server.key, trusted=server.ca)
     async with running_plane(
-        folder / "config", tls=tls, secrets_dir=folder / "secrets", trust_local=trust_local
+        folder / "config",
+        tls=tls,
+        secrets_dir=folder / "secrets",
+        trust_local=trust_local,
+        join_tokens=JoinTokenSettings(folder / "tokens"),
     ) as plane:
         yield plane
 
 
 async def private_keys(
-    plane: ControlPlane, folder: Path, names: tuple[str, ...] | None, *, namespace: str = "shop", kind: str = "router"
+    plane: ControlPlane,
+    folder: Path,
+    names: tuple[str, ...] | None,
+    *,
+    namespace: str = "shop",
+    kind: str = "router",
+    token: str = "",
 ) -> list[str]:
     """The secrets with a private key that a proxy is given of ASKED.
 
@@ -59,6 +72,7 @@ async def private_keys(
         own = write_certificates(folder, "client", uris=names)
         files = CertificateFiles(certificate=own.certificate, key=own.key, trusted=own.ca)
         tls, address = client_tls(files), plane.addresses.secure_grpc
+    metadata = {"authorization": f"Bearer {token}"} if token else None
     node = ParseDict(
         {
             "id": f"{kind}~10.1.1.1~edge-1.{namespace}~{namespace}.svc.cluster.local",
@@ -68,7 +82,9 @@ async def private_keys(
     )
     async with (
         open_channel(address, tls=tls) as channel,
-        channel.request(ADS, Cardinality.STREAM_STREAM, DeltaDiscoveryRequest, DeltaDiscoveryResponse) as call,
+        channel.request(
+            ADS, Cardinality.STREAM_STREAM, DeltaDiscoveryRequest, DeltaDiscoveryResponse, metadata=metadata
+        ) as call,
     ):
         await call.send_message(DeltaDiscoveryRequest(type_url=CLUSTER, node=node))
         assert (clusters := await call.recv_message()) is not None and clusters.type_url == CLUSTER
@@ -94,6 +110,19 @@ async def test_a_plaintext_gateway_on_this_machine_gets_it_while_it_is_trusted(t
 async def test_without_that_trust_a_plaintext_peer_gets_no_key(tmp_path: Path) -> None:
     async with secured(tmp_path, trust_local=False) as plane:
         assert await private_keys(plane, tmp_path, None) == []
+
+
+async def test_a_join_token_makes_a_gateway_of_a_plaintext_peer_on_this_machine_once(tmp_path: Path) -> None:
+    async with secured(tmp_path, trust_local=False) as plane:
+        tokens = JoinTokens(tmp_path / "tokens")
+        made = tokens.create(Identity("cluster.local", "shop", "edge"), timedelta(hours=1), max_uses=1)
+        assert await private_keys(plane, tmp_path, None, token=made.text) == ["default", "kubernetes://edge"]
+        with pytest.raises(GRPCError, match="already used 1 of 1 times") as caught:
+            await private_keys(plane, tmp_path, None, token=made.text)
+        assert caught.value.status is Status.UNAUTHENTICATED
+        other = tokens.create(Identity("cluster.local", "other", "edge"), timedelta(hours=1))
+        with pytest.raises(GRPCError, match="claims namespace shop"):
+            await private_keys(plane, tmp_path, None, token=other.text)
 
 
 async def test_a_proxy_of_another_namespace_gets_only_its_own(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.rpc import GRPCError, ServerStream, Status
 from mesh_pilot.security.authentication import NOBODY, Authentication, admission
 from mesh_pilot.security.authenticators.client_certificate import ClientCertificate
+from mesh_pilot.security.authenticators.join_token import JoinToken
 from mesh_pilot.security.authenticators.xfcc import ForwardedCertificate
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
 from mesh_pilot.security.callers import (
@@ -32,6 +33,7 @@ from mesh_pilot.security.callers import (
     is_local,
 )
 from mesh_pilot.security.certificate_service import CertificateService
+from mesh_pilot.security.join_tokens import JoinTokens
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.security.signers.local import LocalSigner
 from mesh_pilot.security.trust import OWN_CA, Bundle, TrustStore
@@ -119,6 +121,7 @@ def open_identities(settings: Settings, world: World) -> Identities:
         [
             ForwardedCertificate(settings.callers.trusted_gateways, domains),
             ClientCertificate(domains, _now),
+            JoinToken(_join_tokens(settings), domains),
         ]
     )
     certificates = CertificateService(
@@ -155,6 +158,11 @@ def _authority(settings: Settings) -> CertificateAuthority:
         return CertificateAuthority.open(settings.ca_dir, AUTHORITY_NAME, _now())
     except AuthorityError as error:
         raise StartError(str(error)) from error
+
+
+def _join_tokens(settings: Settings) -> JoinTokens | None:
+    folder = settings.join_tokens.within(settings.ca_dir)
+    return None if folder is None else JoinTokens(folder, now=_now)
 
 
 def _now() -> datetime:

@@ -12,6 +12,7 @@ from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
 from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, RpcError
+from mesh_pilot.security.join_tokens import JoinTokenSettings
 from mesh_pilot.security.settings import CallerSettings
 from mesh_pilot.sources.base import Registry, SourceError
 
@@ -59,6 +60,7 @@ class Settings:
     trust_local: bool = False
     """True if plaintext peers on this machine are trusted to be who they say, and get private keys."""
     callers: CallerSettings = attrs.field(factory=CallerSettings)
+    join_tokens: JoinTokenSettings = attrs.field(factory=JoinTokenSettings)
     domain: str = "cluster.local"
     namespace: str = "istio-system"
     """The namespace of the control plane: the mesh's root namespace, unless its MeshConfig names another."""

@@ -23,6 +23,7 @@ COMMANDS = {
         "List connected proxies and whether they accepted their configuration.",
     ),
     "mcp": ("mesh_pilot.cli.mcp", "Print the configuration that a server offers over MCP or xDS."),
+    "token": ("mesh_pilot.cli.token", "Make, list and revoke join tokens for new workloads."),
     "envoy-bootstrap": ("mesh_pilot.cli.envoy_command", "Write a bootstrap file for an Envoy."),
     "version": ("mesh_pilot.cli.version", "Print the version."),
 }

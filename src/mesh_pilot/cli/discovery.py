@@ -17,6 +17,8 @@ from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import SectionedCommand, address, duration
 from mesh_pilot.cli.process import outlive_signals
 from mesh_pilot.cli.registries import REGISTRIES, take_registries
+from mesh_pilot.cli.token_flags import FLAGS as TOKEN_FLAGS
+from mesh_pilot.cli.token_flags import take_join_tokens
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 
 _HELP = {
@@ -73,7 +75,7 @@ SECTIONS = {
     "Servers of configuration (MCP)": ("--mcp-*", "--serve-config"),
     **{registry.title: (f"{registry.prefix}*",) for registry in REGISTRIES},
     "Where it listens": ("--grpc-addr", "--secure-grpc-addr", "--http-addr", "--monitoring-addr"),
-    "Certificates": ("--tls-*", "--ca-dir", "--trust*", "--certificates-*"),
+    "Certificates": ("--tls-*", "--ca-dir", "--token-dir", "--trust*", "--certificates-*"),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
     "What proxies refuse": ("--quarantine*",),
     "What clients may ask for (0: no limit)": ("--max-*", "--requests-per-second", "--streams-per-second"),
@@ -98,6 +100,12 @@ def _caller_options(command: F) -> F:
 
 def _bound_options(command: F) -> F:
     for name, attributes in reversed(BOUND_FLAGS):
+        command = _option(name, **attributes)(command)
+    return command
+
+
+def _token_options(command: F) -> F:
+    for name, attributes in TOKEN_FLAGS:
         command = _option(name, **attributes)(command)
     return command
 
@@ -137,6 +145,7 @@ def _bound_options(command: F) -> F:
 @_option("--tls-key", type=PATH, help="PEM file of its key.")
 @_option("--tls-ca", type=PATH, help="PEM file of the CA that signs the certificates of proxies.")
 @_option("--ca-dir", type=PATH, help="Folder of the CA for proxies, made if absent.  [default: a CA for this run]")
+@_token_options
 @_option(
     "--trust-local/--no-trust-local",
     default=False,
@@ -203,6 +212,7 @@ def command(
     registries = take_registries(settings, os.environ)
     client_bounds = bounds_of(settings)
     callers = take_caller_settings(settings)
+    join_tokens = take_join_tokens(settings)
     mcp = settings["mcp_servers"] or settings["mcp_sink_addr"]
     if not config_dirs and not registries and not mcp and not settings["mesh_config"]:
         raise click.UsageError(
@@ -236,6 +246,7 @@ def command(
             config_dirs=config_dirs,
             client_bounds=client_bounds,
             callers=callers,
+            join_tokens=join_tokens,
             registries=registries,
             tls=tls,
             mcp_tls=mcp_tls,

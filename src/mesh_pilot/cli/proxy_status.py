@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import click
 
 from mesh_pilot.cli.options import address
-from mesh_pilot.cli.terminal import coloured, width
+from mesh_pilot.cli.terminal import coloured, table, width
 from mesh_pilot.model.resource import RESOURCE_TYPES
 
 SHORT_TYPES = tuple(resource_type.short for resource_type in RESOURCE_TYPES.values())
@@ -130,14 +130,14 @@ def _print(entries: Sequence[Entry], objects: Mapping[tuple[str, str], Entry]) -
     columns = width()
     rows = [_row(entry) for entry in entries]
     if columns is None:
-        lines = _table([COLUMNS, *([cell.replace(" ", "_") for cell in row] for row in rows)])
+        lines = table([COLUMNS, *([cell.replace(" ", "_") for cell in row] for row in rows)])
     else:
         used = [
             index
             for index, name in enumerate(COLUMNS)
             if name not in (*SHORT_TYPES, "WITHHELD") or any(r[index] != _NONE for r in rows)
         ]
-        lines = _table([[row[index] for index in used] for row in (COLUMNS, *rows)])
+        lines = table([[row[index] for index in used] for row in (COLUMNS, *rows)])
         if max(map(len, lines)) > columns:
             lines = [line for entry in entries for line in _stacked(entry)]
     for line in lines:
@@ -192,11 +192,6 @@ def _row(entry: Entry) -> list[str]:
     cells += [status.get(name, "") for name in SHORT_TYPES]
     cells.append(str(_count_withheld(entry) or ""))
     return [cell or _NONE for cell in cells]
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _stacked(entry: Entry) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from typing import TextIO
 
 import click
@@ -25,3 +26,9 @@ def coloured(line: str, part: str, *, fg: str) -> str:
 def width() -> int | None:
     """Columns of the terminal on standard output; None where there is none, and lines may be of any length."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table: cells padded to the width of their columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in rows]
