@@ -1,134 +1,176 @@
-"""Who is given a credential: proxies with an identity, of its namespace or of one whose config names it."""
+"""Who is given a credential: the gateways of its namespace, by their identity, and whom its grants name."""
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret as SecretMessage
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.model.events import Delete, Secret, Upsert, item_key
-from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.events import Grant, Secret, Upsert
+from mesh_pilot.model.proxy import NodeType, Proxy
 from mesh_pilot.model.resource import SECRET
 from mesh_pilot.ops.reports import ProblemLog, credential_entries
 from mesh_pilot.world import World
-from tests.support.worlds import SOURCE, configs, sidecar, update, world_of
+from tests.support.worlds import SOURCE, sidecar, world_of
 
 EDGE = "kubernetes://edge"
 KEY = b"the private key"
 
-GATEWAY = """
-apiVersion: networking.istio.io/v1
-kind: Gateway
-metadata: {name: edge, namespace: shop}
-spec:
-  selector: {istio: edge}
-  servers:
-  - {port: {number: 443, name: https, protocol: HTTPS}, hosts: [a.test], tls: {mode: SIMPLE, credentialName: edge}}
-"""
-RULE = """
-apiVersion: networking.istio.io/v1
-kind: DestinationRule
-metadata: {name: partner, namespace: shop}
-spec:
-  host: partner.test
-  subsets:
-  - name: v1
-    trafficPolicy: {portLevelSettings: [{port: {number: 443}, tls: {mode: MUTUAL, credentialName: edge}}]}
-"""
 
-
-def world(text: str = "", *, namespace: str = "") -> World:
-    """A World with the credential ``edge`` of a namespace, or of none, as a folder has them."""
-    found = world_of(text)
-    found.apply([Upsert(SOURCE, Secret("edge", namespace, certificate_chain=b"chain", private_key=KEY))])
+def world(namespace: str = "shop", *grants: Grant, ca: bytes = b"") -> World:
+    """A World with the credential ``edge`` of a namespace; empty: the root namespace, istio-system."""
+    found = world_of("")
+    put(found, Secret("edge", namespace, b"chain", KEY, ca, grants=grants))
     return found
 
 
+def put(found: World, secret: Secret) -> None:
+    found.apply([Upsert(SOURCE, secret)])
+
+
 def is_given(found: World, proxy: Proxy, name: str = EDGE) -> bool:
+    """True if the proxy gets the private key."""
+    secret = given(found, proxy, name)
+    return secret is not None and secret.tls_certificate.private_key.inline_bytes == KEY
+
+
+def given(found: World, proxy: Proxy, name: str) -> SecretMessage | None:
     resources = WorldCatalog(found).open(proxy).set(SECRET)
     assert resources is not None
     resource = resources.get(name)
-    if resource is None:
-        return False
-    return SecretMessage.FromString(resource.body).tls_certificate.private_key.inline_bytes == KEY
+    return SecretMessage.FromString(resource.body) if resource is not None else None
 
 
-def router(namespace: str = "shop", *, name: str = "edge", certified: bool = True) -> Proxy:
-    labels = {"istio": "edge"}
-    return sidecar(name=name, namespace=namespace, node_type="router", labels=labels, certified=certified)
+def router(namespace: str = "shop", *, name: str = "edge", certified: bool = True, account: str = "default") -> Proxy:
+    proxy = sidecar(name=name, namespace=namespace, node_type="router", certified=certified)
+    return attrs.evolve(proxy, identity=f"spiffe://cluster.local/ns/{namespace}/sa/{account}" if certified else "")
 
 
-def test_a_credential_of_a_namespace_is_for_the_proxies_of_that_namespace() -> None:
-    found = world(namespace="shop")
+def workload(namespace: str = "shop", account: str = "default") -> Proxy:
+    return attrs.evolve(router(namespace, account=account), type=NodeType.SIDECAR)
+
+
+def test_a_credential_is_for_the_gateways_of_its_namespace() -> None:
+    found = world()
     assert is_given(found, router())
-    assert is_given(found, sidecar(namespace="shop"))
     assert not is_given(found, router("other"))
-    assert not is_given(found, sidecar(namespace="other"))
+    assert not is_given(found, workload())
+    assert not is_given(found, workload("other"))
 
 
-@pytest.mark.parametrize("namespace", ["shop", ""])
-def test_nobody_gets_a_credential_without_an_identity(namespace: str) -> None:
-    found = world(GATEWAY, namespace=namespace)
-    assert is_given(found, router())
+def test_a_credential_of_the_root_namespace_is_for_the_gateways_there() -> None:
+    for found in (world(""), world("istio-system")):
+        assert is_given(found, router("istio-system"))
+        assert not is_given(found, router())
+
+
+def test_nobody_gets_a_credential_without_an_identity() -> None:
+    found = world("shop", Grant("shop"), Grant("shop", "default"), ca=b"ca")
     assert not is_given(found, router(certified=False))
+    assert given(found, router(certified=False), f"{EDGE}-cacert") is None
     assert not is_given(found, sidecar(namespace="shop", certified=False))
 
 
-@pytest.mark.parametrize("text", [GATEWAY, RULE])
-def test_a_credential_of_no_namespace_is_for_those_whose_own_namespace_names_it(text: str) -> None:
-    found = world(text)
+def test_a_grant_to_a_namespace_is_for_its_gateways() -> None:
+    found = world("", Grant("shop"))
     assert is_given(found, router())
-    assert not is_given(found, router("other")), "its labels are its own word"
-    assert not is_given(found, sidecar(namespace="other"))
-    assert not is_given(world(), router())
+    assert not is_given(found, workload())
+    assert not is_given(found, router("other"))
 
 
-def test_who_is_given_a_credential_follows_the_config_that_names_it() -> None:
-    found = world()
-    opened = WorldCatalog(found).open(router())
-    resources = opened.set(SECRET)
-    assert resources is not None
-    assert resources.get(EDGE) is None
-    update(found, GATEWAY)
-    update(found, RULE)
-    assert resources.get(EDGE) is not None
-    for text in (GATEWAY, RULE):
-        assert resources.get(EDGE) is not None
-        found.apply([Delete(SOURCE, item_key(configs(text)[0]))])
-    resources.snapshot()
-    assert resources.get(EDGE) is None
+def test_a_grant_to_a_service_account_is_for_its_sidecars_too_and_for_no_other() -> None:
+    found = world("shop", Grant("shop", "web"), Grant("bank", "web"))
+    assert is_given(found, workload(account="web"))
+    assert not is_given(found, workload(account="cart"))
+    named = "kubernetes://shop/edge"
+    assert is_given(found, workload("bank", "web"), named)
+    assert is_given(found, router("bank", account="web"), named)
+    assert not is_given(found, router("bank", account="other"), named)
+
+
+def test_the_service_account_is_the_proven_one_not_that_of_the_node() -> None:
+    found = world("shop", Grant("shop", "web"))
+    claims = sidecar(namespace="shop", SERVICE_ACCOUNT="web")
+    assert not is_given(found, attrs.evolve(claims, identity="spiffe://cluster.local/ns/shop/sa/cart"))
+
+
+def test_a_credential_of_another_namespace_is_named_with_it_and_needs_a_grant() -> None:
+    found = world("bank", Grant("shop"))
+    assert is_given(found, router(), "kubernetes://bank/edge")
+    assert not is_given(found, router()), "another namespace cannot put its own in the place of ours"
+    assert not is_given(found, router("other"), "kubernetes://bank/edge")
+    assert is_given(found, router("bank"), "kubernetes://bank/edge")
+
+
+def test_the_own_namespace_goes_before_the_root_namespace() -> None:
+    found = world("", Grant("shop"))
+    put(found, Secret("edge", "shop", b"own chain", b"own key"))
+    secret = given(found, router(), EDGE)
+    assert secret is not None and secret.tls_certificate.private_key.inline_bytes == b"own key"
+    assert is_given(found, router(), "kubernetes://istio-system/edge")
+
+
+def test_ca_certificates_are_no_secret_within_the_namespaces_that_may_use_the_credential() -> None:
+    found = world("shop", Grant("bank"), ca=b"ca")
+    for proxy, name in ((workload(), EDGE), (router(), EDGE), (workload("bank"), "kubernetes://shop/edge")):
+        secret = given(found, proxy, f"{name}-cacert")
+        assert secret is not None and secret.validation_context.trusted_ca.inline_bytes == b"ca"
+        assert not secret.HasField("tls_certificate")
+    assert given(found, workload("other"), "kubernetes://shop/edge-cacert") is None
+
+
+def test_who_is_given_a_credential_follows_its_grants() -> None:
+    found = world("")
+    resources = WorldCatalog(found).open(router()).set(SECRET)
+    assert resources is not None and resources.get(EDGE) is None
+    for grants in ((Grant("shop"),), ()):
+        put(found, Secret("edge", "", b"chain", KEY, grants=grants))
+        resources.snapshot()
+        assert (resources.get(EDGE) is not None) == bool(grants)
 
 
 def test_a_change_elsewhere_does_not_make_a_credential_anew() -> None:
-    found = world(GATEWAY)
+    found = world()
     resources = WorldCatalog(found).open(router()).set(SECRET)
     assert resources is not None and resources.get(EDGE) is not None
     calls = found.memo.statistics().calls["workload_secret"]
-    update(found, RULE.replace("credentialName: edge", "credentialName: other"))
-    update(found, GATEWAY.replace("a.test", "b.test"))
+    put(found, Secret("other", "shop", b"chain", KEY))
     resources.snapshot()
     assert found.memo.statistics().calls["workload_secret"] == calls
 
 
 def test_what_is_not_given_is_told_with_the_reason_and_the_proxies(capsys: pytest.CaptureFixture[str]) -> None:
-    gateway_world = world(GATEWAY)
-    catalog = WorldCatalog(gateway_world)
-    asked = {SECRET: frozenset((EDGE, "kubernetes://lost", "default", "file-root:/ca.pem"))}
-    for proxy in (router("other"), router(name="nobody", certified=False), router()):
+    found = world("")
+    put(found, Secret("keys", "shop", b"chain", KEY))
+    put(found, Secret("roots", "shop", ca_certificates=b"ca"))
+    catalog = WorldCatalog(found)
+    names = [f"kubernetes://{name}" for name in ("edge", "keys", "keys-cacert", "roots", "bank/lost")]
+    asked = {SECRET: frozenset((*names, "default", "file-root:/ca.pem"))}
+    for proxy in (router(name="nobody", certified=False), workload(), router("other")):
         catalog.open(proxy, requested=lambda type_url: asked.get(type_url, frozenset()))
-    found = {
-        (entry["credential"], entry["reason"]): entry["proxies"] for entry in credential_entries(catalog.diagnostics())
+    entries = credential_entries(catalog.diagnostics())
+    told = {
+        (proxy, str(entry["credential"]).removeprefix("kubernetes://")): entry["reason"]
+        for entry in entries
+        for proxy in entry["proxies"]
     }
     nobody = "nothing vouches for who the proxy is; let it connect with a client certificate of its own"
-    unnamed = "it is of no namespace, and no Gateway or DestinationRule in namespace other names it"
-    assert found == {
-        (EDGE, unnamed): ["edge.other"],
-        ("kubernetes://lost", "there is none in namespace other"): ["edge.other"],
-        (EDGE, nobody): ["nobody.shop"],
-        ("kubernetes://lost", nobody): ["nobody.shop"],
-        ("kubernetes://lost", "there is none in namespace shop"): ["edge.shop"],
+    lacks = "it lacks what is asked for: a certificate with its key, or CA certificates"
+    assert told == {
+        **{("nobody.shop", name.removeprefix("kubernetes://")): nobody for name in names},
+        ("edge.shop", "edge"): "it is of namespace istio-system and not granted to namespace shop",
+        ("edge.shop", "keys"): "its key is for gateways and not granted to shop/default",
+        ("edge.shop", "keys-cacert"): lacks,
+        ("edge.shop", "roots"): lacks,
+        ("edge.shop", "bank/lost"): "there is none in namespace bank",
+        ("edge.other", "edge"): "it is of namespace istio-system and not granted to namespace other",
+        ("edge.other", "keys"): "there is none in namespace other",
+        ("edge.other", "keys-cacert"): "there is none in namespace other",
+        ("edge.other", "roots"): "there is none in namespace other",
+        ("edge.other", "bank/lost"): "there is none in namespace bank",
     }
-    problems = ProblemLog(catalog, gateway_world)
+    problems = ProblemLog(catalog, found)
     problems.log_new()
     problems.log_new()
-    assert capsys.readouterr().out.count("credential withheld") == len(found)
+    assert capsys.readouterr().out.count("credential withheld") == len(entries)

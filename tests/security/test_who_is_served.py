@@ -41,7 +41,7 @@ spec:
 async def secured(folder: Path, *, trust_local: bool = True) -> AsyncIterator[ControlPlane]:
     (folder / "config").mkdir()
     (folder / "config" / "gateway.yaml").write_text(GATEWAY)
-    write_credential(folder / "secrets", "edge", write_certificates(folder, "edge", dns=("a.test",)))
+    write_credential(folder / "secrets", "shop/edge", write_certificates(folder, "edge", dns=("a.test",)))
     server = write_certificates(folder, "server")
     tls = CertificateFiles(certificate=server.certificate, key=server.key, trusted=server.ca)
     async with running_plane(

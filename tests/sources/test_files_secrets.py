@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 import yaml
 
-from mesh_pilot.model.events import Delete, Rejected, Secret
+from mesh_pilot.model.events import Delete, Grant, Rejected, Secret
 from mesh_pilot.sources.files import file_source
 from mesh_pilot.sources.files.secrets import make_credential
 from tests.sources.conformance import Follower, running
@@ -149,6 +149,63 @@ async def test_a_folder_of_credentials_is_read_and_rotated_without_a_gap(
         for file in (folder / "shop-cert").iterdir():
             file.unlink()
         await follower.until(lambda picture: "shop-cert" not in secrets(follower))
+
+
+async def test_the_folder_of_a_namespace_holds_its_credentials_and_grants_are_a_file(
+    tmp_path: Path, pem: Callable[[str], PEM]
+) -> None:
+    folder = tmp_path / "credentials"
+    for place in ("shop/edge", "edge", "shop/deep/er"):
+        (folder / place).mkdir(parents=True)
+        for name, value in pem("one").items():
+            (folder / place / name).write_bytes(value)
+    (folder / "edge" / "grants.yaml").write_text("- shop\n- bank/web  # its sidecars, too\n")
+    async with running(file_source([], credentials=[str(folder)])) as follower:
+        await follower.until_synced()
+        found = {(s.namespace, s.name): s.grants for s in follower.picture.items.values() if isinstance(s, Secret)}
+        granted = (Grant("shop"), Grant("bank", "web"))
+        assert found == {("shop", "edge"): (), ("", "edge"): granted}
+        (folder / "edge" / "grants.yaml").unlink()
+        await follower.until(lambda picture: Grant("shop") not in _grants(picture.items.values()))
+
+
+def _grants(items: Iterable[object]) -> set[Grant]:
+    return {grant for item in items if isinstance(item, Secret) for grant in item.grants}
+
+
+@pytest.mark.parametrize(
+    "text", ["shop", "{a: b}", "[1]", "[", "", "- Shop", "- shop/", "- '*'", "- a/b/c", "- '\u0455hop'"]
+)
+def test_grants_of_another_form_are_refused(pem: Callable[[str], PEM], text: str) -> None:
+    secret, problems = make_credential("x", "", pem("one") | {"grants.yaml": text.encode()})
+    assert [problem.path for problem in problems] == ["grants.yaml"]
+    assert secret.grants == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "grants"),
+    [
+        ("shop, bank/web", (Grant("shop"), Grant("bank", "web"))),
+        ("", ()),
+        ("shop,,shop", (Grant("shop"),)),
+        ("*", None),
+    ],
+)
+async def test_the_grants_of_a_secret_object_are_an_annotation(
+    tmp_path: Path, pem: Callable[[str], PEM], text: str, grants: tuple[Grant, ...] | None
+) -> None:
+    document = yaml.safe_load(secret_object("tls", pem("one")))
+    document["metadata"]["annotations"] = {"mesh-pilot/grants": text}
+    folder = tmp_path / "config"
+    folder.mkdir()
+    (folder / "a.yaml").write_text(yaml.safe_dump(document))
+    async with running(file_source([str(folder)])) as follower:
+        await follower.until_synced()
+        if grants is None:
+            (rejected,) = follower.picture.rejected.values()
+            assert "mesh-pilot/grants" in rejected.problems[0].path
+        else:
+            assert secrets(follower)["tls"].grants == grants
 
 
 async def test_a_credential_that_does_not_fit_together_is_rejected_and_the_last_good_one_stays(

@@ -10,7 +10,10 @@ from tests.support.certificates import CertificateFiles
 def write_credential(
     folder: Path, name: str, files: CertificateFiles | None = None, *, roots: Path | None = None
 ) -> None:
-    """Put the credential NAME in place, a file after the other: a certificate with its key and CA, or only CAs."""
+    """Put a credential in place, a file after the other: a certificate with its key and CA, or only CAs.
+
+    ``name``: NAMESPACE/NAME, or NAME for one of the root namespace.
+    """
     parts: dict[str, Path] = {}
     if files is not None:
         parts = {"tls.crt": files.certificate, "tls.key": files.key, "ca.crt": files.ca}

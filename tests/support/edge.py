@@ -34,6 +34,7 @@ class Secure:
 
     mesh: Fleet
     secrets: Path
+    """The folder of the router's namespace."""
     made: Path
     app: Backend
 
@@ -56,7 +57,7 @@ async def secure(tmp_path: Path) -> AsyncIterator[Secure]:
     secrets = tmp_path / "secrets"
     secrets.mkdir()
     async with fleet(tmp_path, secrets=secrets) as mesh:
-        yield Secure(mesh, secrets, tmp_path / "made", await mesh.backend("app"))
+        yield Secure(mesh, secrets / "shop", tmp_path / "made", await mesh.backend("app"))
         await mesh.assert_all_taken()
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
 from mesh_pilot.model.config import Origin
-from mesh_pilot.model.events import Item, KeySet, MeshConfigValue, MeshNetworksValue, Secret
+from mesh_pilot.model.events import Grant, Item, KeySet, MeshConfigValue, MeshNetworksValue, Secret
 from tests.support.worlds import SOURCE, configs, plain
 
 ENTRY = """
@@ -383,7 +383,9 @@ def _networks(pick: Pick) -> MeshNetworksValue:
 def _secret(pick: Pick) -> Secret:
     pair = {"certificate_chain": pick(b"chain 1", b"chain 2"), "private_key": b"key"}
     authorities = {"ca_certificates": pick(b"roots 1", b"roots 2"), "crl": pick(b"", b"revoked")}
-    return Secret(pick("one", "two", "two-cacert"), pick("", "shop"), **pick(pair, authorities, pair | authorities))
+    grants = {"grants": pick((), (Grant("shop"),), (Grant("shop", "default"), Grant("other")))}
+    parts = pick(pair, authorities, pair | authorities)
+    return Secret(pick("one", "two", "two-cacert"), pick("", "shop"), **parts, **grants)
 
 
 def _keys(pick: Pick) -> KeySet:

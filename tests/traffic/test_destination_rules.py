@@ -160,9 +160,9 @@ async def test_routers_take_the_credentials_for_tls_from_the_folder_of_secrets(
     own = write_certificates(made, "client", dns=("client.test",))
     stranger = write_certificates(made / "other", "stranger")
     secrets = tmp_path / "secrets"
-    write_credential(secrets, "partner", own)
-    write_credential(secrets, "roots", roots=server.ca)
-    write_credential(secrets, "strange", roots=stranger.ca)
+    write_credential(secrets / "shop", "partner", own)
+    write_credential(secrets / "shop", "roots", roots=server.ca)
+    write_credential(secrets / "shop", "strange", roots=stranger.ca)
     modes = {
         "simple.test": "{mode: SIMPLE, credentialName: roots, sni: secure.test, subjectAltNames: [secure.test]}",
         "mutual.test": "{mode: MUTUAL, credentialName: partner, sni: secure.test}",

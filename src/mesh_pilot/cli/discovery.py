@@ -114,7 +114,7 @@ def _token_options(command: F) -> F:
 @_option("--config-dir", "config_dirs", type=PATH, multiple=True, help="Folder of Istio YAML; may be repeated.")
 @_option("--mesh-config", type=PATH, help="File with Istio's MeshConfig (mesh.yaml).")
 @_option("--networks-config", type=PATH, help="File with Istio's MeshNetworks.")
-@_option("--secrets-dir", type=PATH, help="Folder with a folder of PEM files for each credentialName.")
+@_option("--secrets-dir", type=PATH, help="Folder with a folder NAMESPACE/NAME of PEM files for each credentialName.")
 @_option(
     "--mcp-server", "mcp_servers", multiple=True, help="Read configuration there: host:port (MCP), or xds://host:port."
 )

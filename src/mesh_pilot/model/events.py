@@ -42,15 +42,28 @@ class MeshNetworksValue:
 
 
 @attrs.frozen
+class Grant:
+    """A permission to have a credential."""
+
+    namespace: str
+    """For the gateways of this namespace,"""
+    service_account: str = ""
+    """or, if there is one, for all its proxies of this service account."""
+
+
+@attrs.frozen
 class Secret:
     """A TLS credential by name, as gateways' ``credentialName`` refers to it. PEM bytes; empty where absent."""
 
     name: str
     namespace: str = ""
+    """Empty: the mesh's root namespace."""
     certificate_chain: bytes = b""
     private_key: bytes = attrs.field(default=b"", repr=False)
     ca_certificates: bytes = b""
     crl: bytes = b""
+    grants: tuple[Grant, ...] = ()
+    """Permissions beyond those of the gateways of its namespace."""
 
 
 @attrs.frozen

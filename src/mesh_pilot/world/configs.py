@@ -10,16 +10,12 @@ from mesh_pilot.api.istio.extensions.v1alpha1 import WasmPlugin
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.api.istio.telemetry.v1alpha1 import Telemetry
-from mesh_pilot.incremental import Index
 from mesh_pilot.model.config import Config, ConfigKey
 from mesh_pilot.world.copying import copy_containers
 from mesh_pilot.world.indexes import Indexes, VirtualServiceMeta
 from mesh_pilot.world.names import GATEWAY_NAME, MESH_GATEWAY, export_namespaces, full_gateway
 from mesh_pilot.world.services import ServiceTable
 from mesh_pilot.world.shards import WILDCARD_HOSTS, shard_of
-
-_CREDENTIAL_PREFIX = "kubernetes://"
-"""Optional before the name of a credential."""
 
 
 class ConfigTable:
@@ -40,14 +36,12 @@ class ConfigTable:
         self._stale_hosts: set[str] = set()
         self._selecting: dict[ConfigKey, frozenset[str]] = {}
         self._selected: Counter[str] = Counter()
-        self._credential_uses = CredentialUses(indexes.credentials_named)
         self._partial: set[ConfigKey] = set()
         """Configs that an internal error left between two states."""
 
     def copy_to(self, other: ConfigTable) -> None:
         """Give another table, of a copy of the indexes, the state of this one."""
         copy_containers(self, other)
-        copy_containers(self._credential_uses, other._credential_uses)
 
     def put(self, key: ConfigKey, config: Config | None) -> bool:
         """Add, replace or (None) remove a config. True if anything changed."""
@@ -75,7 +69,6 @@ class ConfigTable:
         if key.kind == "WorkloadGroup":
             self._services.put_group(key, config)
         self._count_selected(key, _labels_selected(config))
-        self._credential_uses.put(key, config)
         self._partial.discard(key)
         return True
 
@@ -234,50 +227,3 @@ def _labels_compared(policy: api.TrafficPolicy) -> Iterator[str]:
     for balancer in (policy.load_balancer, *(p.load_balancer for p in policy.port_level_settings)):
         for setting in (balancer.locality_lb_setting, balancer.zone_aware_lb_setting) if balancer else ():
             yield from (label.partition("=")[0] for label in (setting.failover_priority if setting else ()))
-
-
-class CredentialUses:
-    """Counts the configs of a namespace that name a credential. A credential without a namespace is only for these.
-
-    A change costs the credentials of one config. State: these, by config, and the counts.
-    """
-
-    def __init__(self, named: Index[tuple[str, str], bool]) -> None:
-        self._named = named
-        self._names: dict[ConfigKey, frozenset[str]] = {}
-        self._counts: Counter[tuple[str, str]] = Counter()
-
-    def put(self, key: ConfigKey, config: Config | None) -> None:
-        before = self._names.pop(key, frozenset())
-        after = _credentials_named(config) if config is not None else frozenset()
-        if after:
-            self._names[key] = after
-        for name in before ^ after:
-            slot = (key.namespace, name)
-            self._counts[slot] += 1 if name in after else -1
-            if self._counts[slot] == 0:
-                del self._counts[slot]
-            self._named[slot] = slot in self._counts
-
-
-def _credentials_named(config: Config) -> frozenset[str]:
-    """The ``credentialName``s of a Gateway's servers or a DestinationRule's policies; empty for other kinds."""
-    match config.spec:
-        case api.Gateway() as gateway:
-            found = [name for server in gateway.servers if server.tls for name in _of_server(server.tls)]
-        case api.DestinationRule() as rule:
-            found = [tls.credential_name for tls in _of_rule(rule) if tls]
-        case _:
-            return frozenset()
-    return frozenset(name.removeprefix(_CREDENTIAL_PREFIX) for name in found if name)
-
-
-def _of_server(tls: api.ServerTlsSettings) -> tuple[str, ...]:
-    return (tls.credential_name, *tls.credential_names, tls.ca_cert_credential_name)
-
-
-def _of_rule(rule: api.DestinationRule) -> Iterator[api.ClientTlsSettings | None]:
-    for policy in (rule.traffic_policy, *(subset.traffic_policy for subset in rule.subsets)):
-        if policy:
-            yield policy.tls
-            yield from (port.tls for port in policy.port_level_settings)

@@ -82,8 +82,6 @@ class Indexes:
         # secrets and keys
         self.secrets: Index[tuple[str, str], Secret | None] = index("secrets", None)
         """By namespace and name."""
-        self.credentials_named: Index[tuple[str, str], bool] = index("credentials_named", False)
-        """By namespace and name: True if a config of the namespace names the credential."""
         self.key_sets: Index[tuple[str, str], str] = index("key_sets", "")
         """By issuer and URL."""
         # what clients refuse

@@ -114,10 +114,6 @@ class View:
     def secret(self, namespace: str, name: str) -> Secret | None:
         return self._indexes.secrets.read((namespace, name))
 
-    def names_credential(self, namespace: str, name: str) -> bool:
-        """True if a Gateway or DestinationRule of this namespace names this credential."""
-        return self._indexes.credentials_named.read((namespace, name))
-
     def key_set(self, issuer: str, url: str) -> str:
         """The JWKS of an issuer, by its name or URL (the other is empty); empty if unknown."""
         return self._indexes.key_sets.read((issuer, url))

@@ -2,9 +2,10 @@
 
 The mesh identity (``default`` and ``ROOTCA``) does not come from the World: see ``security.secrets``.
 
-A proxy gets a credential of its own namespace if it has an identity (see ``security.authentication``), as in istiod
-(``filterAuthorizedResources``). A credential from a folder has no namespace: it is for the proxies of namespaces in
-which a Gateway or DestinationRule names it.
+A credential's private key is for the gateways of its namespace that have an identity (see ``security.authentication``),
+and for whom its grants name. CA certificates are no secret: they are for all proxies of these namespaces. In istiod
+(``filterAuthorizedResources``) the namespace decides, too, and the proxy's service account must be allowed to read
+Secrets there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from mesh_pilot.mesh.names import (
 )
 from mesh_pilot.mesh.proxy.scope import Workload
 from mesh_pilot.model.events import Secret
+from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import Resource
+from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.security.secrets import inline, secret_resource
 from mesh_pilot.world import View
 
@@ -37,58 +40,88 @@ def workload_secret(view: View, workload: Workload, name: str) -> Resource | Non
         return secret_resource(name, certificate=(_file(chain), _file(key)))
     if name.startswith(FILE_ROOTS_PREFIX):
         return secret_resource(name, trusted_ca=_file(name.removeprefix(FILE_ROOTS_PREFIX)))
-    if not name.startswith(CREDENTIAL_PREFIX) or not workload.scope.certified:
+    if not name.startswith(CREDENTIAL_PREFIX):
         return None
-    namespace = workload.scope.namespace
-    credential = name.removeprefix(CREDENTIAL_PREFIX)
-    found = _credential(view, namespace, credential)
-    if found is not None and found.certificate_chain:
-        return secret_resource(name, certificate=(inline(found.certificate_chain), inline(found.private_key)))
-    if credential.endswith(ROOTS_SUFFIX):
-        found = _ca_credential(view, namespace, credential)
-        if found is not None:
-            crl = inline(found.crl) if found.crl else None
-            return secret_resource(name, trusted_ca=inline(found.ca_certificates), crl=crl)
-    return None
-
-
-def _ca_credential(view: View, namespace: str, credential: str) -> Secret | None:
-    """The credential with the CA certificates: the one of the ``-cacert`` name, else that of the plain name."""
-    for name in (credential, credential.removesuffix(ROOTS_SUFFIX)):
-        found = _credential(view, namespace, name)
-        if found is not None and found.ca_certificates:
-            return found
-    return None
+    answer = _answer(view, workload, name)
+    return None if isinstance(answer, str) else answer
 
 
 def withheld(view: View, workload: Workload, name: str) -> str:
     """The reason why a proxy does not get a credential that it requests; empty if it does, or for other secrets."""
-    if not name.startswith(CREDENTIAL_PREFIX) or workload_secret.compute(view, workload, name) is not None:
-        return ""
-    if not workload.scope.certified:
+    answer = _answer(view, workload, name) if name.startswith(CREDENTIAL_PREFIX) else ""
+    return answer if isinstance(answer, str) else ""
+
+
+def _answer(view: View, workload: Workload, name: str) -> Resource | str:
+    """The secret of a credential, or the reason why the proxy does not get it."""
+    scope, credential = workload.scope, name.removeprefix(CREDENTIAL_PREFIX)
+    if not scope.certified:
         return "nothing vouches for who the proxy is; let it connect with a client certificate of its own"
-    namespace = workload.scope.namespace
-    credential = name.removeprefix(CREDENTIAL_PREFIX)
-    names = _plain_names(credential)
-    if any(_credential(view, namespace, plain) for plain in names):
+    found = _credential(view, workload, credential)
+    wants_roots = credential.endswith(ROOTS_SUFFIX) and not (found and found.certificate_chain)
+    if wants_roots:
+        found = _ca_credential(view, workload, credential)
+    if found is None:
+        return f"there is none in namespace {credential.rpartition('/')[0] or scope.namespace}"
+    if not _may_have_roots(view, workload, found):
+        owner = found.namespace or view.root_namespace
+        return f"it is of namespace {owner} and not granted to namespace {scope.namespace}"
+    if not (found.ca_certificates if wants_roots else found.certificate_chain):
         return "it lacks what is asked for: a certificate with its key, or CA certificates"
-    if any(view.secret("", plain) for plain in names):
-        return f"it is of no namespace, and no Gateway or DestinationRule in namespace {namespace} names it"
-    return f"there is none in namespace {namespace}"
+    if wants_roots:
+        crl = inline(found.crl) if found.crl else None
+        return secret_resource(name, trusted_ca=inline(found.ca_certificates), crl=crl)
+    if not _may_have_key(view, workload, found):
+        return f"its key is for gateways and not granted to {scope.namespace}/{_account(workload)}"
+    return secret_resource(name, certificate=(inline(found.certificate_chain), inline(found.private_key)))
 
 
-def _credential(view: View, namespace: str, name: str) -> Secret | None:
-    """The credential of a name for a namespace: its own, else one without namespace that the namespace may use."""
-    found = view.secret(namespace, name)
-    if found is None and any(view.names_credential(namespace, plain) for plain in _plain_names(name)):
-        found = view.secret("", name)
-    return found
+def _credential(view: View, workload: Workload, name: str) -> Secret | None:
+    """The credential of a name: ``namespace/name``, or the one of the proxy's namespace, else of the root namespace."""
+    namespace, _, plain = name.rpartition("/")
+    for place in (namespace,) if namespace else (workload.scope.namespace, view.root_namespace):
+        found = view.secret(place, plain)
+        if found is None and place == view.root_namespace:
+            found = view.secret("", plain)
+        if found is not None:
+            return found
+    return None
 
 
-def _plain_names(credential: str) -> tuple[str, ...]:
-    """The values of ``credentialName`` that refer to a secret: its name, and without the suffix of roots."""
-    plain = credential.removesuffix(ROOTS_SUFFIX)
-    return (credential,) if plain == credential else (credential, plain)
+def _ca_credential(view: View, workload: Workload, name: str) -> Secret | None:
+    """The credential with the CA certificates: the one of the ``-cacert`` name, else that of the plain name."""
+    named = (_credential(view, workload, plain) for plain in (name, name.removesuffix(ROOTS_SUFFIX)))
+    found = [secret for secret in named if secret is not None]
+    return next((secret for secret in found if secret.ca_certificates), found[0] if found else None)
+
+
+def _may_have_key(view: View, workload: Workload, secret: Secret) -> bool:
+    """True if a proxy with an identity may have the private key."""
+    scope = workload.scope
+    is_gateway = scope.type is NodeType.ROUTER
+    if is_gateway and _is_of(view, secret, scope.namespace):
+        return True
+    return any(
+        grant.namespace == scope.namespace
+        and (grant.service_account == _account(workload) if grant.service_account else is_gateway)
+        for grant in secret.grants
+    )
+
+
+def _may_have_roots(view: View, workload: Workload, secret: Secret) -> bool:
+    """True if a proxy with an identity may have the CA certificates."""
+    namespace = workload.scope.namespace
+    return _is_of(view, secret, namespace) or any(grant.namespace == namespace for grant in secret.grants)
+
+
+def _is_of(view: View, secret: Secret, namespace: str) -> bool:
+    return (secret.namespace or view.root_namespace) == namespace
+
+
+def _account(workload: Workload) -> str:
+    """The service account that the proxy is proven to have."""
+    identity = parse_identity(workload.identity)
+    return identity.service_account if identity is not None else ""
 
 
 def _file(path: str) -> base_pb2.DataSource:

@@ -154,6 +154,8 @@ class Workload:
     """Identifies the workload's endpoints."""
     spans: SpanSource = NO_SOURCE
     """The workload's properties in its spans."""
+    identity: str = ""
+    """See ``Proxy.identity``."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -174,7 +176,8 @@ class ProxyFacts:
     network: str
     cluster_id: str
     grpc: bool
-    certified: bool
+    identity: str
+    """See ``Proxy.identity``."""
     version: str = ""
     """Node metadata ISTIO_VERSION; empty without it."""
     split: bool = False
@@ -216,7 +219,7 @@ def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         network=proxy.text("NETWORK"),
         cluster_id=proxy.text("CLUSTER_ID"),
         grpc=proxy.is_grpc,
-        certified=bool(proxy.identity),
+        identity=proxy.identity,
         version=proxy.text("ISTIO_VERSION"),
         split=_uses_vhds(proxy, split),
         on_demand=proxy.incremental and not proxy.is_grpc and proxy.text(CLUSTERS).lower() == "on-demand",
@@ -264,7 +267,7 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         ipv6=any(":" in ip for ip in facts.ip_addresses),
         metadata=facts.metadata,
         grpc=facts.grpc,
-        certified=facts.certified,
+        certified=bool(facts.identity),
         split=facts.split,
         # EnvoyFilters may name any cluster: the proxy needs all of them.
         on_demand=facts.on_demand and not router and not filters,
@@ -284,6 +287,7 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         service_account=facts.service_account,
         claim=facts.claim,
         spans=_span_source(view, facts, scope, labels),
+        identity=facts.identity,
     )
     return ProxyKeys(scope, locality, workload, filters)
 

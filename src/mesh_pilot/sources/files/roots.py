@@ -19,7 +19,7 @@ from mesh_pilot.model.config import ConfigError, Origin, Problem
 from mesh_pilot.model.events import Item, item_key
 from mesh_pilot.sources.files.content import ParsedDocument, printable
 from mesh_pilot.sources.files.objects import ParsedParts, internal_error, read_objects
-from mesh_pilot.sources.files.secrets import PART_NAMES, make_credential
+from mesh_pilot.sources.files.secrets import FILE_NAMES, make_credential
 from mesh_pilot.sources.published import InvalidObject, ValidObject
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -92,14 +92,17 @@ class ConfigRoot:
 
 @attrs.frozen
 class CredentialsRoot:
-    """A folder with a folder for each credential, named as `credentialName` refers to it, that holds its PEM files."""
+    """A folder with a folder for each credential, NAMESPACE/NAME, that holds its PEM files and grants.
+
+    A folder NAME is a credential of the mesh's root namespace.
+    """
 
     path: str
     source: str
 
     def list(self, visited: set[Identity]) -> RootListing:
-        walk = _Walk(visited, lambda name: name in PART_NAMES)
-        identity = walk.enter(self.path, depth=1)
+        walk = _Walk(visited, lambda name: name in FILE_NAMES)
+        identity = walk.enter(self.path, depth=2)
         units: dict[str, Signature] = {}
         for file, signature in walk.units.items():
             folder = str(Path(file).parent)
@@ -108,11 +111,14 @@ class CredentialsRoot:
         return RootListing(units, walk.faults, frozenset(walk.folders), identity)
 
     def read(self, unit: str) -> FileParts:
-        files = sorted(file for file in Path(unit).iterdir() if file.name in PART_NAMES)
+        files = sorted(file for file in Path(unit).iterdir() if file.name in FILE_NAMES)
         return {file.name: read_file(file) for file in files}
 
     def parse(self, unit: str, parts: FileParts, known: ParsedParts | None = None) -> Iterator[ParsedDocument]:
-        secret, problems = make_credential(printable(Path(unit).name), "", parts)
+        folder = Path(unit)
+        is_of_root = folder.parent == Path(self.path)
+        namespace = "" if is_of_root else printable(folder.parent.name)
+        secret, problems = make_credential(printable(folder.name), namespace, parts)
         key = item_key(secret)
         yield InvalidObject(problems, key) if problems else ValidObject(key, secret)
 

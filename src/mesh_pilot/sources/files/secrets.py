@@ -13,8 +13,9 @@ import attrs
 
 from mesh_pilot.config.yaml import Document
 from mesh_pilot.model.config import Problem
-from mesh_pilot.model.events import Secret, item_key
+from mesh_pilot.model.events import Grant, Secret, item_key
 from mesh_pilot.sources.files.content import IgnoredObject, ParsedDocument
+from mesh_pilot.sources.files.grants import ANNOTATION, GRANTS, read_grants_annotation, read_grants_file
 from mesh_pilot.sources.files.pem import (
     are_revocation_lists,
     certificates,
@@ -37,6 +38,9 @@ _PARTS = {
 PART_NAMES = tuple(_PARTS)
 """Names that a credential's parts may have, as keys of a Secret or as files."""
 
+FILE_NAMES = (*PART_NAMES, GRANTS)
+"""Names of the files in a credential's folder."""
+
 _FORM = ": each from BEGIN to END, which stand on lines of their own"
 
 _TYPES = ("kubernetes.io/tls", "Opaque")
@@ -45,8 +49,8 @@ _TYPES = ("kubernetes.io/tls", "Opaque")
 def make_credential(name: str, namespace: str, parts: Mapping[str, bytes]) -> tuple[Secret, tuple[Problem, ...]]:
     """The credential of these PEM parts, and what is wrong with it; a problem's path is the part's name.
 
-    A certificate needs its key and the other way round; CA certificates may stand alone. Names that are no parts
-    are passed over.
+    A certificate needs its key and the other way round; CA certificates may stand alone. Grants may be among the
+    parts. Names that are no parts are passed over.
     """
     values: dict[str, bytes] = {}
     names: dict[str, str] = {}
@@ -59,7 +63,13 @@ def make_credential(name: str, namespace: str, parts: Mapping[str, bytes]) -> tu
             problems.append(Problem(part, f"says the same as {names[field]}: keep one of them"))
             continue
         values[field], names[field] = value, part
-    secret = Secret(name, namespace, **values)
+    grants: tuple[Grant, ...] = ()
+    if GRANTS in parts:
+        try:
+            grants = read_grants_file(parts[GRANTS])
+        except ValueError as error:
+            problems.append(Problem(GRANTS, str(error)))
+    secret = Secret(name, namespace, grants=grants, **values)
     return secret, (*problems, *_check(secret, names))
 
 
@@ -80,6 +90,12 @@ def read_secret_object(document: Document, default_namespace: str) -> ParsedDocu
     if not parts and not problems:
         return IgnoredObject("v1", "Secret", document.line)
     secret, wrong = make_credential(name, namespace, parts)
+    annotation = _mapping(metadata, "annotations").get(ANNOTATION)
+    if isinstance(annotation, str):
+        try:
+            secret = attrs.evolve(secret, grants=read_grants_annotation(annotation))
+        except ValueError as error:
+            problems.append(Problem(f"metadata.annotations[{ANNOTATION}]", str(error)))
     where = {part: "stringData" if part in _mapping(data, "stringData") else "data" for part in parts}
     if not problems:
         problems += (attrs.evolve(p, path=f"{where[p.path]}[{p.path}]" if p.path else "data") for p in wrong)
