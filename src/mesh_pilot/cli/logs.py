@@ -126,7 +126,10 @@ def _renderers(style: LogFormat, stream: TextIO) -> list[Processor]:
     import structlog
 
     if style is LogFormat.JSON:
-        return [_machine_names, structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=str)]
+        # Local variables may hold private keys.
+        plain = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        tracebacks = structlog.processors.ExceptionRenderer(plain)
+        return [_machine_names, tracebacks, structlog.processors.JSONRenderer(default=str)]
     if stream.isatty():
         console = structlog.dev.ConsoleRenderer(
             colors=has_colour(stream), pad_event_to=1, exception_formatter=structlog.dev.plain_traceback
