@@ -96,6 +96,7 @@ async def test_clients_without_a_certificate_or_of_a_wrong_ca_are_refused(
                     await in_thread(grpcio_call, server, server_leaf, own)
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             await settled(lambda: server.statistics().handshakes_failed >= 2)
+            assert server.statistics().failed_handshakes.keys() == {"handshake", "unknown_issuer"}
         reasons = {entry["reason"] for entry in logs}
         assert "TLS handshake failed: peer did not return a certificate" in reasons
         assert any(reason.startswith("the peer's certificate is refused: ") for reason in reasons)

@@ -7,6 +7,7 @@ which makes no difference to queries. Source of the names: Istio, "pilot-discove
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import structlog
@@ -254,6 +255,10 @@ class _PlaneCollector(Collector):
         yield _one("mesh_pilot_grpc_connections", "gRPC connections", "gauge", sum(s.connections_open for s in grpc))
         cut = sum(s.connections_cut for s in grpc)
         yield _one("mesh_pilot_grpc_connections_cut", "connections closed through a fault of the peer", "counter", cut)
+        failed = _metric("mesh_pilot_grpc_failed_handshakes", "TLS handshakes that failed, by reason", "counter")
+        for reason, count in sorted(sum((Counter(s.failed_handshakes) for s in grpc), Counter()).items()):
+            failed.add_sample(failed.name, {"reason": reason}, count)
+        yield failed
         yield _one("mesh_pilot_grpc_streams", "gRPC streams", "gauge", sum(s.streams_open for s in grpc))
 
     def _http(self) -> Iterator[Metric]:

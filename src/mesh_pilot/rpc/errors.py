@@ -17,7 +17,14 @@ class AddressError(RpcError):
 
 
 class TlsError(RpcError):
-    """Certificate files that cannot be loaded, or a failed handshake. The text names the file or the peer."""
+    """Certificate files that cannot be loaded, or a failed handshake. The text names the file or the peer.
+
+    ``reason`` is a stable code for metrics.
+    """
+
+    def __init__(self, message: str, *, reason: str = "handshake") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ConnectionLost(RpcError, StreamTerminatedError):

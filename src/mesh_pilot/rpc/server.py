@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
@@ -86,6 +87,7 @@ class Server:
         """Where the server listens, with the actual ports."""
         self._connections: set[ServerConnection] = set()
         self._handshaking = 0
+        self._failed_handshakes: Counter[str] = Counter()
         self._past = ServerStatistics()
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
@@ -112,6 +114,7 @@ class Server:
         return evolve(
             total,
             connections_open=len(self._connections) + self._handshaking,
+            failed_handshakes=dict(self._failed_handshakes),
             draining=self.draining,
         )
 
@@ -165,7 +168,7 @@ class Server:
                 peer = evolve(peer, tls=True, certificate=tls.peer_certificate(), spiffe_ids=tls.spiffe_ids())
             await self._serve(sock, tls, peer)
         except TlsError as error:
-            self._past = evolve(self._past, handshakes_failed=self._past.handshakes_failed + 1)
+            self._failed_handshakes[error.reason] += 1
             self._log_some("a connection was refused", peer, str(error), kind=str(error))
         except Exception:
             log.exception("a gRPC connection failed", peer=peer.address)

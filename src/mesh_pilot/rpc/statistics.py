@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from attrs import frozen
 
 __all__ = ["ConnectionStatistics", "ServerStatistics"]
@@ -41,8 +44,8 @@ class ServerStatistics:
     """Connections ever accepted."""
     connections_cut: int = 0
     """Connections that we closed because the peer made too much work, did not read or did not answer."""
-    handshakes_failed: int = 0
-    """Connections that ended before HTTP/2 began: TLS refused, or nothing came in time."""
+    failed_handshakes: Mapping[str, int] = MappingProxyType({})
+    """Connections that ended in the TLS handshake, by reason."""
     streams_open: int = 0
     """Streams (calls) that run now."""
     streams_total: int = 0
@@ -57,3 +60,8 @@ class ServerStatistics:
     """Bytes that sockets took, TLS and HTTP/2 framing included."""
     draining: bool = False
     """Whether the server accepts no more connections and streams."""
+
+    @property
+    def handshakes_failed(self) -> int:
+        """Connections that ended in the TLS handshake."""
+        return sum(self.failed_handshakes.values())

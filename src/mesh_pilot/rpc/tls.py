@@ -144,6 +144,21 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
+_REFUSALS = {
+    7: "signature",
+    9: "not_yet_valid",
+    10: "expired",
+    18: "self_signed",
+    19: "unknown_issuer",
+    20: "unknown_issuer",
+    23: "revoked",
+    25: "path_length",
+    26: "purpose",
+    79: "not_a_ca",
+}
+"""Why a certificate is refused, for metrics, by OpenSSL's code (X509_V_ERR_...)."""
+
+
 class TlsSession:
     """One TLS connection as a value: cipher text in, plain text out, and back; no socket."""
 
@@ -168,7 +183,8 @@ class TlsSession:
         except ssl.SSLWantReadError:
             return False, self._outgoing.read()
         except ssl.SSLCertVerificationError as error:
-            raise TlsError(f"the peer's certificate is refused: {error.verify_message}") from error
+            reason = _REFUSALS.get(error.verify_code, "certificate")
+            raise TlsError(f"the peer's certificate is refused: {error.verify_message}", reason=reason) from error
         except ssl.SSLError as error:
             raise TlsError(f"TLS handshake failed: {_reason(error)}") from error
         return True, self._outgoing.read()
