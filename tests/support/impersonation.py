@@ -1,0 +1,124 @@
+"""Callers who try to be somebody else: what they show, what they ask for, and what they are told.
+
+row = Row(shows=certificate("spiffe://evil.example/ns/shop/sa/web"), says="not a trust domain", counted=...)
+await row.is_refused(plane, forger)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import attrs
+import trio
+from envoy.config.core.v3.base_pb2 import Node
+from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DeltaDiscoveryResponse
+from google.protobuf.json_format import ParseDict
+
+from mesh_pilot.api.google.protobuf import Struct, Value
+from mesh_pilot.api.istio.v1.auth import IstioCertificateRequest, IstioCertificateResponse
+from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.model.resource import CLUSTER
+from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, RpcError, Status, client_tls, open_channel
+from tests.support.forgery import Forger, csr_of
+
+ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+CSR = "/istio.v1.auth.IstioCertificateService/CreateCertificate"
+HANDSHAKE = "handshake"
+"""In place of an authenticator: refused before there was a call."""
+
+
+@attrs.frozen(kw_only=True)
+class Shown:
+    """The evidence of one call."""
+
+    files: CertificateFiles | None = None
+    """The client certificate, if any, and the roots that the caller trusts; None: plaintext."""
+    metadata: Iterable[tuple[str, str]] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Stream:
+    """The clusters of a node."""
+
+    namespace: str = "shop"
+    """That in the node's id."""
+    metadata: Mapping[str, Any] = attrs.field(factory=dict)
+    """The node's."""
+
+    async def of(self, address: str, shown: Shown) -> None:
+        node = {"id": f"sidecar~10.1.1.1~web-1.{self.namespace}~{self.namespace}.svc.cluster.local"}
+        tls = client_tls(shown.files, check_hostname=False) if shown.files is not None else None
+        async with (
+            open_channel(address, tls=tls) as channel,
+            channel.request(
+                ADS,
+                Cardinality.STREAM_STREAM,
+                DeltaDiscoveryRequest,
+                DeltaDiscoveryResponse,
+                metadata=list(shown.metadata),
+            ) as call,
+        ):
+            first = DeltaDiscoveryRequest(type_url=CLUSTER, node=ParseDict({**node, "metadata": self.metadata}, Node()))
+            await call.send_message(first)
+            answer = await call.recv_message()
+            assert answer is not None and answer.type_url == CLUSTER
+
+
+@attrs.frozen(kw_only=True)
+class Certificate:
+    """A certificate for a key of the caller's."""
+
+    csr: Callable[[], bytes] = csr_of
+    metadata: Mapping[str, str] = attrs.field(factory=dict)
+    """That of the message, not of the call."""
+
+    async def of(self, address: str, shown: Shown) -> list[str]:
+        """The chain."""
+        fields = {name: Value(string_value=value) for name, value in self.metadata.items()}
+        request = IstioCertificateRequest(csr=self.csr().decode(), metadata=Struct(fields=fields))
+        tls = client_tls(shown.files, check_hostname=False) if shown.files is not None else None
+        async with open_channel(address, tls=tls) as channel:
+            answer = await channel.unary(CSR, request, IstioCertificateResponse, metadata=list(shown.metadata))
+            return list(answer.cert_chain)
+
+
+@attrs.frozen(kw_only=True)
+class Row:
+    """Somebody who is refused."""
+
+    shows: Callable[[Forger], Shown]
+    asks: Stream | Certificate = Stream()
+    status: Status | None = Status.UNAUTHENTICATED
+    """None: the TLS handshake fails."""
+    says: str
+    """A part of what the caller is told."""
+    counted: tuple[str, str]
+    """The authenticator and the reason that are counted, and nothing else."""
+
+    async def difference(self, plane: ControlPlane, forger: Forger) -> str:
+        """How what happens differs from what should; empty if it does not."""
+        shown = self.shows(forger)
+        before = counts(plane)
+        address = plane.addresses.grpc if shown.files is None else plane.addresses.secure_grpc
+        status: Status | None = Status.OK
+        text = ""
+        with trio.fail_after(30):
+            try:
+                await self.asks.of(address, shown)
+            except GRPCError as error:
+                status, text = error.status, error.message or ""
+            except RpcError as error:
+                status, text = None, str(error)
+        counted = counts(plane) - before
+        if status is self.status and self.says in text and counted == Counter({self.counted: 1}):
+            return ""
+        return f"{status}, {text!r}, counted: {dict(counted)}"
+
+
+def counts(plane: ControlPlane) -> Counter[tuple[str, str]]:
+    """All refusals so far, by who refused and the reason."""
+    failed = (server.statistics().failed_handshakes for server in plane.state.rpc_servers)
+    found = Counter({(HANDSHAKE, reason): count for counts in failed for reason, count in counts.items()})
+    return found + plane.state.callers.authentication.denials.counts
