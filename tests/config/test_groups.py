@@ -18,6 +18,7 @@ from mesh_pilot.config.kinds import KINDS, KindError, lookup, reason_ignored
         ("telemetry.istio/v1", "Telemetry", "did you mean telemetry.istio.io/v1?"),
         ("mesh.istio.io/v1", "Sidecar", "did you mean networking.istio.io/v1?"),
         ("mesh.istio.io/v1", "Mesh", "known: networking.istio.io, security.istio.io, telemetry.istio.io"),
+        ("rbac.istio.oi/v1alpha1", "ServiceRole", "did you mean rbac.istio.io/v1alpha1?"),
         ("networking.istio.io", "Gateway", "did you mean networking.istio.io/v1?"),
         ("v1", "Gateway", "did you mean networking.istio.io/v1?"),
     ],
@@ -42,6 +43,8 @@ def test_a_slip_in_the_group_is_refused_with_what_was_meant(api_version: str, ki
         ("networking.internal.knative.dev/v1alpha1", "Ingress"),
         ("config.istio.io/v1alpha2", "handler"),
         ("cert-manager.io/v1", "Certificate"),
+        ("authentication.k8s.io/v1", "TokenReview"),
+        ("rbac.authorization.k8s.io/v1", "Role"),
     ],
 )
 def test_objects_of_others_are_left_alone(api_version: str, kind: str) -> None:
@@ -56,8 +59,6 @@ def test_objects_of_others_are_left_alone(api_version: str, kind: str) -> None:
         ("networking.k8s.io/v1", "NetworkPolicy", ""),
         ("v1", "Service", "write a ServiceEntry"),
         ("v1", "ConfigMap", ""),
-        ("authentication.istio.io/v1alpha1", "Policy", "write PeerAuthentication"),
-        ("rbac.istio.io/v1alpha1", "ServiceRole", "write AuthorizationPolicy"),
         ("config.istio.io/v1alpha2", "handler", "Istio removed this API"),
         ("apps/v1", "Deployment", ""),
     ],

@@ -122,7 +122,8 @@ def test_every_field_is_read_somewhere_or_told_to_have_no_effect() -> None:
     """By name: a field that shares its name with one that is read is not found out."""
     read = set()
     for path in ROOT.rglob("*.py"):
-        if path.relative_to(ROOT).parts[0] in ("api", "config"):
+        translates = path.parent.name == "config" and path.name.startswith("legacy_")
+        if path.relative_to(ROOT).parts[0] in ("api", "config") and not translates:
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Attribute):

@@ -7,11 +7,22 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import attrs
+import betterproto2
 import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
+from mesh_pilot.api.istio.authentication.v1alpha1 import Policy
+from mesh_pilot.api.istio.rbac.v1alpha1 import (
+    AccessRule,
+    RbacConfig,
+    RbacConfigMode,
+    RoleRef,
+    ServiceRole,
+    ServiceRoleBinding,
+    Subject,
+)
 from mesh_pilot.config_api.server import McpService
 from mesh_pilot.mcp.collections import COLLECTIONS
 from mesh_pilot.mcp.identity import SinkNode
@@ -48,11 +59,13 @@ from tests.sources.conformance import running
 from tests.sources.mcp_feed import IDENTITY, NODE, SERVICES, TestCollections, virtual_service
 
 OFFERED = frozenset(
-    name for name in COLLECTIONS if name.startswith(("istio/networking/v1alpha3", "istio/rbac", "istio/auth"))
+    name
+    for name in COLLECTIONS
+    if name.startswith(("istio/networking/v1alpha3", "istio/rbac", "istio/auth", "istio/mixer"))
 ) - {"istio/networking/v1alpha3/workloadentries", "istio/networking/v1alpha3/workloadgroups"}
 
 GATEWAYS = "istio/networking/v1alpha3/gateways"
-POLICIES = "istio/authentication/v1alpha1/policies"
+QUOTAS = "istio/mixer/v1/config/client/quotaspecs"
 
 
 @attrs.define
@@ -151,9 +164,9 @@ async def test_an_older_server_is_asked_as_it_understands(by_type: bool) -> None
         await follower.until(lambda picture: len(picture.items) == 2)
 
 
-async def test_legacy_policies_are_kept_and_come_with_a_warning() -> None:
+async def test_legacy_kinds_without_effect_are_kept_and_come_with_a_warning() -> None:
     galley = GalleyLike()
-    galley.served.put(POLICIES, McpResource("default/strict", "1", COLLECTIONS[POLICIES].type_url, b""))
+    galley.served.put(QUOTAS, McpResource("default/few", "1", COLLECTIONS[QUOTAS].type_url, b""))
     async with serving(galley) as address, running(mcp_source(McpServer(address=address), IDENTITY)) as follower:
         await follower.until_synced()
         (item,) = follower.picture.items.values()
@@ -291,3 +304,32 @@ async def test_a_source_is_asked_once_it_has_greeted_or_said_nothing_for_a_momen
             await trio.testing.wait_all_tasks_blocked()
             assert said == expected
             nursery.cancel_scope.cancel()
+
+
+async def test_the_security_kinds_of_a_galley_are_read() -> None:
+    bodies: dict[str, tuple[str, betterproto2.Message]] = {
+        "istio/authentication/v1alpha1/policies": ("shop/default", Policy()),
+        "istio/authentication/v1alpha1/meshpolicies": ("default", Policy()),
+        "istio/rbac/v1alpha1/serviceroles": ("shop/reader", ServiceRole(rules=[AccessRule(services=["*"])])),
+        "istio/rbac/v1alpha1/servicerolebindings": (
+            "shop/readers",
+            ServiceRoleBinding(subjects=[Subject(user="*")], role_ref=RoleRef(kind="ServiceRole", name="reader")),
+        ),
+        "istio/rbac/v1alpha1/rbacconfigs": ("istio-system/default", RbacConfig()),
+        "istio/rbac/v1alpha1/clusterrbacconfigs": ("default", RbacConfig(mode=RbacConfigMode.ON)),
+    }
+    galley = GalleyLike()
+    for collection, (name, body) in bodies.items():
+        galley.served.put(collection, McpResource(name, "1", COLLECTIONS[collection].type_url, bytes(body)))
+    async with serving(galley) as address, running(mcp_source(McpServer(address=address), IDENTITY)) as follower:
+        await follower.until_synced()
+        assert {key[1:] for key in follower.picture.items} == {
+            ("Policy", "shop", "default"),
+            ("MeshPolicy", "", "default"),
+            ("ServiceRole", "shop", "reader"),
+            ("ServiceRoleBinding", "shop", "readers"),
+            ("RbacConfig", "istio-system", "default"),
+            ("ClusterRbacConfig", "", "default"),
+        }
+        for item in follower.picture.items.values():
+            assert ["is deprecated" in w.reason for w in item.warnings] == [True]  # type: ignore[union-attr]

@@ -16,6 +16,7 @@ from mesh_pilot.model.config import ConfigError, Origin, Problem, Severity
 ABSENT = object()
 """As a value: the field is not there."""
 
+OLD = "is deprecated"
 IDLE = "has no effect"
 """How the reason begins for fields that nothing carries out, right or wrong."""
 
@@ -49,7 +50,7 @@ def warns(path: str, good: Any, bad: Any, said: str, at: str | None = None) -> R
 def holds(kind: str, base: Mapping[str, Any], rule: Rule, name: str = "x") -> None:
     """Asserts that the base with the good value is faultless, and with the bad one has the problem that is said."""
     good = problems_of(kind, changed(base, rule.path, rule.good), name)
-    assert [p for p in good if p.reason.partition(":")[0] != IDLE] == []
+    assert [p for p in good if p.reason.partition(":")[0] not in (IDLE, OLD)] == []
     found = problems_of(kind, changed(base, rule.path, rule.bad), name)
     path = f"spec.{rule.at if rule.at is not None else rule.path}".removesuffix(".")
     assert any(p.path == path and rule.said in p.reason and p.severity is rule.severity for p in found), (path, found)

@@ -75,7 +75,8 @@ class PolicyKeySets:
     world: World
 
     def wanted_key_sets(self) -> Mapping[KeySetRef, float]:
-        return wanted_by(self.world.configs_of.peek("RequestAuthentication"))
+        kinds = ("RequestAuthentication", "Policy", "MeshPolicy")
+        return wanted_by(config for kind in kinds for config in self.world.configs_of.peek(kind))
 
     def is_complete(self) -> bool:
         return set(self.world.unsynced()) <= {KeySource.name}

@@ -11,9 +11,11 @@ from typing import Any
 import attrs
 import betterproto2
 
+from mesh_pilot.api.istio.authentication import v1alpha1 as authentication_api
 from mesh_pilot.api.istio.extensions import v1alpha1 as extensions_api
 from mesh_pilot.api.istio.networking import v1alpha3 as networking
 from mesh_pilot.api.istio.networking import v1beta1 as networking_v1beta1
+from mesh_pilot.api.istio.rbac import v1alpha1 as rbac
 from mesh_pilot.api.istio.security import v1beta1 as security
 from mesh_pilot.api.istio.telemetry import v1alpha1 as telemetry
 from mesh_pilot.config.validation import (
@@ -23,6 +25,8 @@ from mesh_pilot.config.validation import (
     envoy_filter,
     extensions,
     gateway,
+    legacy_policies,
+    legacy_roles,
     mesh_config,
     service_entry,
     sidecar,
@@ -54,6 +58,10 @@ class Kind:
     message: type[betterproto2.Message]
     validate: Validate = attrs.field(repr=False)
     cluster_scoped: bool = False
+    legacy: bool = False
+    """Removed from Istio's API; of current control planes' collections it is none."""
+    proto_name: str = ""
+    """The name of its message, if that is not its own."""
 
     @property
     def api_versions(self) -> tuple[str, ...]:
@@ -68,13 +76,31 @@ class Kind:
     def message_name(self) -> str:
         """The full protobuf name of its message."""
         package = self.message.__module__.removeprefix("mesh_pilot.api.")
-        return f"{package}.{self.name}"
+        return f"{package}.{self.proto_name or self.name}"
 
 
 _NETWORKING = "networking.istio.io"
 _SECURITY = "security.istio.io"
 _ALL = ("v1alpha3", "v1beta1", "v1")
 _BETA = ("v1beta1", "v1")
+
+
+def _authentication_kind(name: str, plural: str, validate: Validate, *, cluster_scoped: bool = False) -> Kind:
+    group, message = "authentication.istio.io", authentication_api.Policy
+    return Kind(name, group, ("v1alpha1",), plural, message, validate, cluster_scoped, True, "Policy")
+
+
+def _rbac_kind(
+    name: str,
+    plural: str,
+    message: type[betterproto2.Message],
+    validate: Validate,
+    *,
+    proto_name: str = "",
+    cluster_scoped: bool = False,
+) -> Kind:
+    return Kind(name, "rbac.istio.io", ("v1alpha1",), plural, message, validate, cluster_scoped, True, proto_name)
+
 
 _TABLE = (
     Kind("VirtualService", _NETWORKING, _ALL, "virtualservices", networking.VirtualService, virtual_service.validate),
@@ -157,6 +183,19 @@ _TABLE = (
         extensions_api.TrafficExtension,
         extensions.validate_traffic_extension,
     ),
+    _authentication_kind("Policy", "policies", legacy_policies.validate_policy),
+    _authentication_kind("MeshPolicy", "meshpolicies", legacy_policies.validate_mesh_policy, cluster_scoped=True),
+    _rbac_kind("ServiceRole", "serviceroles", rbac.ServiceRole, legacy_roles.validate_role),
+    _rbac_kind("ServiceRoleBinding", "servicerolebindings", rbac.ServiceRoleBinding, legacy_roles.validate_binding),
+    _rbac_kind("RbacConfig", "rbacconfigs", rbac.RbacConfig, legacy_roles.validate_rbac_config),
+    _rbac_kind(
+        "ClusterRbacConfig",
+        "clusterrbacconfigs",
+        rbac.RbacConfig,
+        legacy_roles.validate_rbac_config,
+        proto_name="RbacConfig",
+        cluster_scoped=True,
+    ),
 )
 
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _TABLE})
@@ -213,8 +252,6 @@ _LEGACY = "Istio removed this API"
 _BY_GROUP: Mapping[str, str] = {
     "gateway.networking.k8s.io": _GATEWAY_API,
     "gateway.networking.x-k8s.io": _GATEWAY_API,
-    "authentication.istio.io": f"{_LEGACY}; write PeerAuthentication and RequestAuthentication",
-    "rbac.istio.io": f"{_LEGACY}; write AuthorizationPolicy",
     "config.istio.io": f"{_LEGACY}; write EnvoyFilter, Telemetry or AuthorizationPolicy",
     "install.istio.io": "nothing is installed here; its meshConfig goes into the file of --mesh-config",
     "operator.istio.io": "nothing is installed here",

@@ -13,10 +13,8 @@ from types import MappingProxyType
 import attrs
 import betterproto2
 
-from mesh_pilot.api.istio.authentication import v1alpha1 as authentication
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
 from mesh_pilot.api.istio.mixer.v1.config import client as mixer
-from mesh_pilot.api.istio.rbac import v1alpha1 as rbac
 from mesh_pilot.api.k8s.io.api.core import v1 as core
 from mesh_pilot.config.kinds import KINDS, Kind
 from mesh_pilot.config.validation.context import Context
@@ -72,27 +70,18 @@ SYNTHETIC_ENTRIES = McpCollection(
 def _current(kind: Kind) -> McpCollection:
     group, version = kind.group.removesuffix(".istio.io"), kind.versions[0]
     name = f"istio/{group}/{version}/{kind.plural}"
-    return McpCollection(name, kind.message, kind.message_name, f"{kind.group}/{version}/{kind.name}", kind)
+    xds_name = "" if kind.legacy else f"{kind.group}/{version}/{kind.name}"
+    return McpCollection(name, kind.message, kind.message_name, xds_name, kind)
 
 
-def _warn_legacy(spec: betterproto2.Message, context: Context) -> Iterator[Problem]:
+def _warn_idle(spec: betterproto2.Message, context: Context) -> Iterator[Problem]:
     yield Problem("", LEGACY_REASON, Severity.WARNING)
 
 
 _CONFIG = "config.istio.io"
-_AUTHENTICATION = "authentication.istio.io"
-_RBAC = "rbac.istio.io"
 _MIXER = "istio.mixer.v1.config.client"
-_RULES = "istio.rbac.v1alpha1"
-_POLICY = "istio.authentication.v1alpha1.Policy"
 
 _LEGACY_TABLE: tuple[tuple[str, str, type[betterproto2.Message], str, str], ...] = (
-    ("Policy", _AUTHENTICATION, authentication.Policy, _POLICY, "policies"),
-    ("MeshPolicy", _AUTHENTICATION, authentication.Policy, _POLICY, "meshpolicies"),
-    ("ServiceRole", _RBAC, rbac.ServiceRole, f"{_RULES}.ServiceRole", "serviceroles"),
-    ("ServiceRoleBinding", _RBAC, rbac.ServiceRoleBinding, f"{_RULES}.ServiceRoleBinding", "servicerolebindings"),
-    ("RbacConfig", _RBAC, rbac.RbacConfig, f"{_RULES}.RbacConfig", "rbacconfigs"),
-    ("ClusterRbacConfig", _RBAC, rbac.RbacConfig, f"{_RULES}.RbacConfig", "clusterrbacconfigs"),
     ("HTTPAPISpec", _CONFIG, mixer.HttpapiSpec, f"{_MIXER}.HTTPAPISpec", "httpapispecs"),
     ("HTTPAPISpecBinding", _CONFIG, mixer.HttpapiSpecBinding, f"{_MIXER}.HTTPAPISpecBinding", "httpapispecbindings"),
     ("QuotaSpec", _CONFIG, mixer.QuotaSpec, f"{_MIXER}.QuotaSpec", "quotaspecs"),
@@ -104,9 +93,8 @@ _LEGACY_TABLE: tuple[tuple[str, str, type[betterproto2.Message], str, str], ...]
 def _legacy(
     name: str, group: str, message: type[betterproto2.Message], message_name: str, plural: str
 ) -> McpCollection:
-    version = "v1alpha2" if group == _CONFIG else "v1alpha1"
-    kind = Kind(name, group, (version,), plural, message, _warn_legacy, name in ("MeshPolicy", "ClusterRbacConfig"))
-    folder = "mixer/v1/config/client" if name.startswith("Quota") else f"{group.removesuffix('.istio.io')}/{version}"
+    kind = Kind(name, group, ("v1alpha2",), plural, message, _warn_idle, legacy=True)
+    folder = "mixer/v1/config/client" if name.startswith("Quota") else f"{group.removesuffix('.istio.io')}/v1alpha2"
     return McpCollection(f"istio/{folder}/{plural}", message, message_name, kind=kind)
 
 
@@ -120,8 +108,8 @@ _KUBERNETES_TABLE: tuple[tuple[str, type[betterproto2.Message], str], ...] = (
 )
 """Plural, body, message name. Referenced objects come before the ones that refer to them."""
 
-_CURRENT = tuple(_current(kind) for kind in KINDS.values())
-_LEGACY = tuple(_legacy(*row) for row in _LEGACY_TABLE)
+_CURRENT = tuple(_current(kind) for kind in KINDS.values() if not kind.legacy)
+_LEGACY = (*(_current(kind) for kind in KINDS.values() if kind.legacy), *(_legacy(*row) for row in _LEGACY_TABLE))
 _KUBERNETES = tuple(
     McpCollection(f"k8s/core/v1/{plural}", message, f"k8s.io.api.core.v1.{name}", kubernetes=True)
     for plural, message, name in _KUBERNETES_TABLE

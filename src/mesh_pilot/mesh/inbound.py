@@ -15,6 +15,8 @@ import attrs
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.conflicts import Conflict, ConflictKind
+from mesh_pilot.mesh.legacy.authentication import ServedPort
+from mesh_pilot.mesh.legacy.ports import LegacyPolicies, any_legacy, legacy_policies
 from mesh_pilot.mesh.mesh_defaults import capture_ports
 from mesh_pilot.mesh.names import bound_listener_name, file_certificate, file_roots, inbound_stat_name, listener_name
 from mesh_pilot.mesh.outbound import listener_shards, shard_listeners
@@ -103,10 +105,17 @@ class InboundSettings:
     ipv6: bool
     idle_timeout: timedelta | None = None
     """For TCP connections."""
+    legacy: tuple[tuple[int, LegacyPolicies], ...] = ()
+    """By workload port, where they are not those of ``context``."""
 
     @property
     def wildcard(self) -> str:
         return "0.0.0.0" if self.ipv4 else "::"
+
+    def context_at(self, port: int) -> PolicyContext:
+        """The context of a workload port; 0: of those that no service declares."""
+        legacy = dict(self.legacy).get(port)
+        return self.context if legacy is None else attrs.evolve(self.context, legacy=legacy)
 
 
 @attrs.frozen
@@ -127,6 +136,24 @@ def workload_instances(view: View, workload: Workload) -> tuple[Instance, ...]:
             continue
         for port in service.ports:
             found += (Instance(service, port, e) for e in endpoints if e.service_port == port.name)
+    return tuple(found)
+
+
+@derived
+def served_ports(view: View, workload: Workload) -> tuple[ServedPort, ...]:
+    """The ports of services that a workload serves; none while no legacy policy could name them.
+
+    An ingress listener of its Sidecar serves what has its port.
+    """
+    if not any_legacy(view):
+        return ()
+    sidecar = view.config(workload.scope.sidecar) if workload.scope.sidecar else None
+    ingress = {listener.port.number for listener in sidecar.spec.ingress if listener.port} if sidecar else set()
+    found: dict[ServedPort, None] = {}
+    for instance in workload_instances(view, workload):
+        key, port = instance.service.key, instance.port
+        for at in (instance.endpoint.port, *({port.number} & ingress)):
+            found[ServedPort(at, key, port.number, port.name)] = None
     return tuple(found)
 
 
@@ -159,17 +186,29 @@ def merged_inbound_ports(view: View, workload: Workload) -> InboundPorts:
 def inbound_settings(view: View, workload: Workload) -> InboundSettings:
     """The settings of a workload's inbound filter chains."""
     scope = workload.scope
-    modes = peer_modes(view, scope.namespace, workload.labels)
+    served = served_ports(view, workload)
+    modes = peer_modes(view, scope.namespace, workload.labels, served)
     identity = server_identity(scope)
+    context = inbound_context(view, workload)
     return InboundSettings(
-        context=inbound_context(view, workload),
+        context=context,
         modes=modes if scope.certified or identity.in_files else modes.uncertified(),
         identity=identity,
         interception=scope.interception,
         ipv4=scope.ipv4,
         ipv6=scope.ipv6,
         idle_timeout=idle_timeout(scope),
+        legacy=tuple(_legacy_by_port(view, served, context)),
     )
+
+
+def _legacy_by_port(
+    view: View, served: tuple[ServedPort, ...], context: PolicyContext
+) -> Iterator[tuple[int, LegacyPolicies]]:
+    for number in sorted({port.at for port in served}):
+        found = legacy_policies(view, context.namespace, tuple(port for port in served if port.at == number))
+        if found != context.legacy:
+            yield number, found
 
 
 def _taken_by(view: View, scope: OutboundScope, name: str) -> str:

@@ -7,6 +7,8 @@ from enum import StrEnum
 import attrs
 
 from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.legacy.authorization import role_labels
+from mesh_pilot.mesh.legacy.ports import NO_LEGACY_POLICIES, LegacyPolicies, legacy_policies
 from mesh_pilot.mesh.proxy.proxy_config import METADATA
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource
@@ -43,6 +45,8 @@ class PolicyContext:
     """True if requests may wait for their cluster."""
     spans: SpanSource = NO_SOURCE
     """The proxy's properties in its spans."""
+    legacy: LegacyPolicies = NO_LEGACY_POLICIES
+    """The demands of Istio 1.1's security kinds on requests to its port."""
 
 
 def outbound_context(scope: OutboundScope, spans: SpanSource = NO_SOURCE) -> PolicyContext:
@@ -58,9 +62,14 @@ def inbound_context(view: View, workload: Workload) -> PolicyContext:
     selected = _policy_labels(view)
     labels = frozenset((k, v) for k, v in workload.labels if k in selected)
     scope = workload.scope
-    settings = scope.meta(METADATA)
     return PolicyContext(
-        TrafficSide.INBOUND, scope.namespace, labels, accepts_http10(scope), settings, spans=workload.spans
+        TrafficSide.INBOUND,
+        scope.namespace,
+        labels,
+        accepts_http10(scope),
+        scope.meta(METADATA),
+        spans=workload.spans,
+        legacy=legacy_policies(view, scope.namespace, ()),
     )
 
 
@@ -74,7 +83,7 @@ def gateway_context(workload: Workload) -> PolicyContext:
 def _policy_labels(view: View) -> frozenset[str]:
     """The label keys by which any policy selects workloads."""
     specs = (config.spec for kind in SELECTING_KINDS for config in view.all_configs(kind))
-    return frozenset(label for spec in specs for label in selecting_labels(spec))
+    return frozenset(label for spec in specs for label in selecting_labels(spec)) | role_labels(view)
 
 
 def accepts_http10(scope: OutboundScope) -> bool:

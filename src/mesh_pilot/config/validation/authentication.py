@@ -41,8 +41,8 @@ def _check_rule(path: str, rule: JwtRule) -> Iterator[Problem]:
                 yield error(f"{path}.{name}[{index}]", "must not be empty")
     for index, header in enumerate(rule.from_headers):
         here = f"{path}.fromHeaders[{index}]"
-        yield from check(f"{here}.name", _line_reason(header.name) if header.name else "is missing")
-        yield from check(f"{here}.prefix", _line_reason(header.prefix))
+        yield from check(f"{here}.name", line_reason(header.name) if header.name else "is missing")
+        yield from check(f"{here}.prefix", line_reason(header.prefix))
     for index, claim in enumerate(rule.output_claim_to_headers):
         here = f"{path}.outputClaimToHeaders[{index}]"
         if not claim.claim:
@@ -50,7 +50,7 @@ def _check_rule(path: str, rule: JwtRule) -> Iterator[Problem]:
         if not _HEADER.fullmatch(claim.header):
             reason = f'"{claim.header}" is not a header name: letters, digits, "-" and "_"'
             yield error(f"{here}.header", reason if claim.header else "is missing")
-    yield from check(f"{path}.outputPayloadToHeader", _line_reason(rule.output_payload_to_header))
+    yield from check(f"{path}.outputPayloadToHeader", line_reason(rule.output_payload_to_header))
     if rule.jwks and rule.jwks_uri:
         yield warning(f"{path}.jwksUri", "has no effect beside jwks")
     if rule.jwks_uri:
@@ -71,7 +71,7 @@ def http_url_reason(url: str) -> str:
     return "" if good else f'"{url}" is not an http or https URL'
 
 
-def _line_reason(text: str) -> str:
+def line_reason(text: str) -> str:
     """For a header's name or the start of its value: what no header can have, Envoy refuses."""
     return "must not have line breaks or null characters" if _NOT_IN_HEADER.search(text) else ""
 

@@ -85,18 +85,18 @@ def _check_rule(path: str, rule: Rule, *, custom: bool) -> Iterator[Problem]:
         if origin.source is None:
             yield error(here, "is missing")
         else:
-            yield from _check_source(here, origin.source, custom=custom)
+            yield from check_source(here, origin.source, custom=custom)
     for index, to in enumerate(rule.to):
         here = f"{path}.to[{index}].operation"
         if to.operation is None:
             yield error(here, "is missing")
         else:
-            yield from _check_operation(here, to.operation)
+            yield from check_operation(here, to.operation)
     for index, condition in enumerate(rule.when):
-        yield from _check_condition(f"{path}.when[{index}]", condition, custom=custom)
+        yield from check_condition(f"{path}.when[{index}]", condition, custom=custom)
 
 
-def _check_source(path: str, source: Source, *, custom: bool) -> Iterator[Problem]:
+def check_source(path: str, source: Source, *, custom: bool = False) -> Iterator[Problem]:
     lists = {
         "principals": source.principals,
         "notPrincipals": source.not_principals,
@@ -141,7 +141,7 @@ def _check_service_accounts(path: str, lists: Mapping[str, Sequence[str]]) -> It
                 yield error(here, f'"{account}" is not of the form account or namespace/account')
 
 
-def _check_operation(path: str, operation: Operation) -> Iterator[Problem]:
+def check_operation(path: str, operation: Operation) -> Iterator[Problem]:
     lists = {
         "hosts": operation.hosts,
         "notHosts": operation.not_hosts,
@@ -192,7 +192,7 @@ def _path_reason(path: str) -> str:
     return f'"{path}": {{**}} can be there once' if segments.count("{**}") > 1 else ""
 
 
-def _check_condition(path: str, condition: Condition, *, custom: bool) -> Iterator[Problem]:
+def check_condition(path: str, condition: Condition, *, custom: bool = False) -> Iterator[Problem]:
     key = condition.key
     if not key:
         yield error(f"{path}.key", "is missing")

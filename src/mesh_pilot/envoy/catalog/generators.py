@@ -110,7 +110,7 @@ def _grpc_generators(target: ProxyKeys) -> Generators:
         ENDPOINT: ((ENDPOINT, by_name(grpc_assignment.query(scope, target.locality, NAME))),),
         LISTENER: (
             (LISTENER, by_name(client_listener.query(scope, NAME))),
-            (LISTENER, by_name(server_listener.query(scope.namespace, workload.labels, NAME))),
+            (LISTENER, by_name(server_listener.query(workload, NAME))),
         ),
         ROUTE: ((ROUTE, by_name(grpc_route_table.query(scope, NAME))),),
     }

@@ -7,7 +7,7 @@ depends on that alone: all clients with an equal viewpoint share its bytes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 import attrs
@@ -26,6 +26,8 @@ from mesh_pilot.mesh.destination_rules import (
     passes_through,
     subset_labels,
 )
+from mesh_pilot.mesh.legacy.authentication import ServedPort
+from mesh_pilot.mesh.legacy.ports import any_legacy
 from mesh_pilot.mesh.locality import (
     Distribution,
     Failover,
@@ -44,7 +46,7 @@ from mesh_pilot.mesh.locality import (
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.names import Direction, is_sni, parse_cluster
 from mesh_pilot.mesh.networks import Gateway, Networks, networks_with_gateways, through_gateways
-from mesh_pilot.mesh.peer_authentication import PeerMode, peer_modes
+from mesh_pilot.mesh.peer_authentication import PeerMode, any_policy_disables, peer_modes
 from mesh_pilot.mesh.proxy.scope import OutboundScope, ProxyLocality
 from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.mesh.upstreams import Discovery, discovery_of, port_endpoints
@@ -176,6 +178,31 @@ class _LocalityGroup:
     priority: int = 0
 
 
+@attrs.frozen
+class _ServerSide:
+    """The properties of a service, besides labels of its endpoints, on which their mTLS modes depend."""
+
+    service: ServiceKey
+    default_namespace: str
+    """The namespace of endpoints without one."""
+    ports: Mapping[str, int]
+    """The service's ports by name, if a legacy policy may be about them."""
+
+    def ports_of(self, endpoint: Endpoint) -> tuple[ServedPort, ...]:
+        number = self.ports.get(endpoint.service_port)
+        if number is None:
+            return ()
+        return (ServedPort(endpoint.port, self.service, number, endpoint.service_port),)
+
+
+def _server_side(view: View, service: ServiceKey, viewpoint: EndpointViewpoint) -> _ServerSide:
+    # Inline endpoints of a ServiceEntry have no namespace. For clients only the mesh's policy applies to them, as
+    # in Istio; a gateway that passes connections through unseen has to respect the service's namespace, too.
+    namespace = service.namespace if viewpoint.mesh_tls_only else ""
+    declared = view.service(service) if any_legacy(view) else None
+    return _ServerSide(service, namespace, {port.name: port.number for port in declared.ports} if declared else {})
+
+
 def _locality_groups(
     view: View, service: ServiceKey, endpoints: Iterable[Endpoint], viewpoint: EndpointViewpoint
 ) -> list[_LocalityGroup]:
@@ -187,17 +214,13 @@ def _locality_groups(
     mesh_networks = networks_with_gateways(view, _registry(view, service)) if viewpoint.network is not None else None
     for endpoint in _bounded(first.values(), UNLIMITED // (mesh_networks.scale if mesh_networks else 1)):
         by_locality[endpoint.locality].append(endpoint)
-    default_namespace = None
-    if _some_peers_disable(view):
-        # Inline endpoints of a ServiceEntry have no namespace. For clients only the mesh's policy applies to them, as
-        # in Istio; a gateway that passes connections through unseen has to respect the service's namespace, too.
-        default_namespace = service.namespace if viewpoint.mesh_tls_only else ""
+    servers = _server_side(view, service, viewpoint) if _some_peers_disable(view) else None
     groups = []
     for locality, located in sorted(by_locality.items()):
         members = (
-            _members(view, located, viewpoint, mesh_networks, default_namespace)
+            _members(view, located, viewpoint, mesh_networks, servers)
             if mesh_networks
-            else _direct_members(view, located, viewpoint, default_namespace)
+            else _direct_members(view, located, viewpoint, servers)
         )
         if members:
             groups.append(_LocalityGroup(locality, members, sum(m.weight for m in members)))
@@ -220,14 +243,14 @@ def _registry(view: View, key: ServiceKey) -> str:
 
 
 def _direct_members(
-    view: View, endpoints: Iterable[Endpoint], viewpoint: EndpointViewpoint, default_namespace: str | None
+    view: View, endpoints: Iterable[Endpoint], viewpoint: EndpointViewpoint, servers: _ServerSide | None
 ) -> list[_Member]:
     """Members for a client that reaches every endpoint directly."""
     members = []
     for endpoint in endpoints:
         if endpoint.address:
             weight = endpoint.weight if endpoint.weight > 1 else 1
-            mesh_tls = _takes_mesh_tls(view, endpoint, viewpoint.tls_modes, default_namespace)
+            mesh_tls = _takes_mesh_tls(view, endpoint, viewpoint.tls_modes, servers)
             if mesh_tls or not viewpoint.mesh_tls_only:
                 members.append(_Member(lb_endpoint(endpoint, weight, mesh_tls), weight, endpoint))
     return members
@@ -238,14 +261,14 @@ def _members(
     endpoints: Iterable[Endpoint],
     viewpoint: EndpointViewpoint,
     mesh_networks: Networks,
-    default_namespace: str | None,
+    servers: _ServerSide | None,
 ) -> list[_Member]:
     """Members by network: endpoints of the client's network directly, others through the gateways of theirs."""
     members: list[_Member] = []
     remote_weights: dict[tuple[Gateway, ...], int] = defaultdict(int)
     for endpoint in endpoints:
         weight = max(endpoint.weight, 1) * mesh_networks.scale
-        mesh_tls = _takes_mesh_tls(view, endpoint, viewpoint.tls_modes, default_namespace)
+        mesh_tls = _takes_mesh_tls(view, endpoint, viewpoint.tls_modes, servers)
         network = mesh_networks.of(endpoint)
         gateways = mesh_networks.gateways.get(network, ())
         if not gateways or not viewpoint.network or network in ("", viewpoint.network):
@@ -311,21 +334,22 @@ def _has_labels(endpoint: Endpoint, labels: Labels) -> bool:
 
 
 def _takes_mesh_tls(
-    view: View, endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...], default_namespace: str | None
+    view: View, endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...], servers: _ServerSide | None
 ) -> bool:
     """True if a client uses mesh mTLS to an endpoint, in a cluster that decides it per endpoint.
 
-    ``default_namespace`` is that of endpoints without one; None if no PeerAuthentication turns mTLS off at all.
+    ``servers`` is None if no policy turns mTLS off at all.
     """
     if endpoint.tls_mode != MESH_TLS_MODE:
         return False
     mode = _rule_tls_mode(endpoint, modes) if modes else None
     if mode == TlsMode.DISABLE:
         return False
-    if mode == TlsMode.ISTIO_MUTUAL or default_namespace is None:
+    if mode == TlsMode.ISTIO_MUTUAL or servers is None:
         return True
-    server_modes = peer_modes(view, endpoint.namespace or default_namespace, frozenset(endpoint.labels.items()))
-    return server_modes.at(endpoint.port) is not PeerMode.DISABLE
+    namespace, labels = endpoint.namespace or servers.default_namespace, frozenset(endpoint.labels.items())
+    modes_there = peer_modes(view, namespace, labels, servers.ports_of(endpoint))
+    return modes_there.at(endpoint.port) is not PeerMode.DISABLE
 
 
 def _demands_mesh_tls(endpoint: Endpoint, modes: tuple[tuple[Labels, int], ...]) -> bool:
@@ -355,7 +379,9 @@ def _tls_mode(policy: api.TrafficPolicy | None, port: int) -> int | None:
 
 @derived
 def _some_peers_disable(view: View) -> bool:
-    """True if any PeerAuthentication turns mTLS off. Rarely so; if not, endpoints need not be looked at."""
+    """True if any policy turns mTLS off. Rarely so; if not, endpoints need not be looked at."""
+    if any_policy_disables(view):
+        return True
     for config in view.all_configs("PeerAuthentication"):
         modes = [config.spec.mtls, *config.spec.port_level_mtls.values()]
         if any(m is not None and m.mode == PeerAuthenticationMode.DISABLE for m in modes):

@@ -32,10 +32,10 @@ from mesh_pilot.envoy.filters.grpc_web import GRPC_WEB
 from mesh_pilot.envoy.filters.jwt_authn import JWT_AUTHN
 from mesh_pilot.envoy.filters.on_demand import ON_DEMAND
 from mesh_pilot.envoy.filters.rbac.policies import RBAC_ALLOW, RBAC_AUDIT, RBAC_DENY
+from mesh_pilot.envoy.filters.rbac.roles import RBAC_ROLES
 from mesh_pilot.envoy.filters.router import ROUTER
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
 from mesh_pilot.mesh.policies import PolicyContext
-from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
@@ -46,6 +46,7 @@ HTTP_FILTERS: tuple[FilterTranslator, ...] = (
     RBAC_AUDIT,
     RBAC_DENY,
     RBAC_ALLOW,
+    RBAC_ROLES,
     GRPC_WEB,
     GRPC_STATS,
     FAULT,
@@ -81,10 +82,10 @@ def grpc_client_supports(name: str) -> bool:
     return any(filter_.grpc_client for filter_ in HTTP_FILTERS if filter_.name == name)
 
 
-def grpc_server_filters(view: View, namespace: str, labels: Labels) -> list[HttpFilter]:
+def grpc_server_filters(view: View, context: PolicyContext) -> list[HttpFilter]:
     """The filters of a proxyless gRPC server."""
     servers = ((filter_, filter_.grpc_server) for filter_ in HTTP_FILTERS if filter_.grpc_server is not None)
-    configs = ((filter_, grpc_server(view, namespace, labels)) for filter_, grpc_server in servers)
+    configs = ((filter_, grpc_server(view, context)) for filter_, grpc_server in servers)
     return [filter_.with_config(config) for filter_, config in configs if config is not None]
 
 

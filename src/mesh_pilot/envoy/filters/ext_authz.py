@@ -110,9 +110,9 @@ def _ext_authz_hcm(view: View, context: PolicyContext, protocol: Protocol) -> an
     return None if encoded is None else any_of_encoded(http_pb2.ExtAuthz, encoded)
 
 
-def _grpc_server(view: View, namespace: str, labels: Labels) -> any_pb2.Any | None:
+def _grpc_server(view: View, context: PolicyContext) -> any_pb2.Any | None:
     """A gRPC server can ask nobody: it denies what a provider would be asked about."""
-    return grpc_server_rbac(view, policies_for(view, namespace, labels).custom)
+    return grpc_server_rbac(view, context_policies(view, context).custom)
 
 
 def custom_network_filters(view: View, context: PolicyContext) -> list[Filter]:

@@ -1,5 +1,8 @@
 """JWT authentication (RequestAuthentication): a request with an invalid token is refused, one without any passes.
 
+A Policy of Istio 1.1 may require a token, on some paths or all. It stays required beside RequestAuthentications, whose
+tokens are then accepted too, but are not enough.
+
 The claims of a valid token go into dynamic metadata, where authorization finds them: one place for all issuers, that of
 the token which made the request valid.
 
@@ -11,14 +14,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Iterable, Iterator, Sequence
 
 from envoy.config.core.v3 import base_pb2
 from envoy.config.route.v3 import route_components_pb2
 from envoy.extensions.filters.http.jwt_authn.v3 import config_pb2 as jwt_pb2
 from google.protobuf import any_pb2, empty_pb2
 
+from mesh_pilot.api.istio.authentication import v1alpha1 as legacy_api
 from mesh_pilot.api.istio.security import v1beta1 as api
-from mesh_pilot.envoy.core.protobuf import any_of_encoded, encode
+from mesh_pilot.config.legacy_policies import EVERY_PATH, PathMatch, token_rules, trigger_paths
+from mesh_pilot.envoy.core.protobuf import any_of_encoded, encode, regex
+from mesh_pilot.envoy.filters.rbac.matchers import quoted
 from mesh_pilot.envoy.filters.translator import FilterClass, FilterTranslator
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
@@ -35,6 +42,8 @@ JWT_AUTHN_NAME = "envoy.filters.http.jwt_authn"
 JWT_PAYLOAD = "payload"
 """The key in that metadata under which the claims of a valid token are."""
 
+_ANY_PATH = route_components_pb2.RouteMatch(prefix="/")
+
 SPACE_DELIMITED_CLAIMS = ("permission", "scope")
 """Claims that are always lists with spaces between their entries."""
 
@@ -43,22 +52,82 @@ def _hcm(view: View, context: PolicyContext, protocol: Protocol) -> any_pb2.Any 
     if context.side is TrafficSide.OUTBOUND:
         return None
     policies = selected(view, REQUEST_AUTHENTICATION, context.namespace, context.labels)
-    encoded = _jwt_config(view, policies) if policies else b""
+    legacy = context.legacy.tokens
+    encoded = _jwt_config(view, policies, legacy) if policies or legacy else b""
     return any_of_encoded(jwt_pb2.JwtAuthentication, encoded) if encoded else None
 
 
 @derived
-def _jwt_config(view: View, policies: tuple[ConfigKey, ...]) -> bytes:
-    """The encoded ``JwtAuthentication`` for proxies with these policies; empty if they have no rule."""
+def _jwt_config(view: View, policies: tuple[ConfigKey, ...], legacy: tuple[ConfigKey, ...]) -> bytes:
+    """The encoded ``JwtAuthentication`` for these policies, current and legacy; empty if they have no rule."""
     configs = (view.config(key) for key in policies)
     rules = sorted((rule for config in configs if config for rule in config.spec.jwt_rules), key=lambda r: r.issuer)
-    if not rules:
-        return b""
     message = jwt_pb2.JwtAuthentication(bypass_cors_preflight=True)
     for index, rule in enumerate(rules):
         message.providers[f"origins-{index}"].CopyFrom(_provider(view, rule))
-    message.rules.add(match=route_components_pb2.RouteMatch(prefix="/"), requires=_requirement(list(message.providers)))
-    return encode(message)
+    accepted = tuple(message.providers)
+    specs = [config.spec for key in legacy if (config := view.config(key)) is not None and config.spec.origins]
+    for index, spec in enumerate(specs):
+        for number, rule in enumerate(token_rules(spec)):
+            message.providers[f"policy-{index}-{number}"].CopyFrom(_provider(view, rule))
+    if specs:
+        message.rules.extend(_legacy_rules(specs, accepted))
+    elif accepted:
+        message.rules.add(match=_ANY_PATH, requires=_requirement(accepted))
+    return encode(message) if message.providers else b""
+
+
+def _legacy_rules(specs: Sequence[legacy_api.Policy], accepted: tuple[str, ...]) -> Iterator[jwt_pb2.RequirementRule]:
+    """The rules where Policies ask for tokens; ``accepted`` are the providers of RequestAuthentications.
+
+    If there are several Policies (of several services at a port), one token for each that requires one is needed, on
+    every path.
+    """
+    requires = [
+        _legacy_requirement(
+            [f"policy-{index}-{n}" for n in range(len(spec.origins))], accepted, spec.origin_is_optional
+        )
+        for index, spec in enumerate(specs)
+    ]
+    paths = trigger_paths(specs[0]) if len(specs) == 1 else None
+    paths = paths or EVERY_PATH
+    elsewhere = jwt_pb2.RequirementRule(match=_ANY_PATH)
+    if accepted:
+        elsewhere.requires.CopyFrom(_requirement(accepted))
+    for path in paths.excluded:
+        yield jwt_pb2.RequirementRule(match=_path_match(path), requires=elsewhere.requires if accepted else None)
+    for match in map(_path_match, paths.included) if paths.included else [_ANY_PATH]:
+        yield jwt_pb2.RequirementRule(match=match, requires=_all_required(requires))
+    if paths.included:
+        yield elsewhere
+
+
+def _legacy_requirement(names: Sequence[str], accepted: tuple[str, ...], optional: bool) -> jwt_pb2.JwtRequirement:
+    """One of the providers finds its token valid. If that is optional, whatever else is valid, or nothing, passes."""
+    by_name = [jwt_pb2.JwtRequirement(provider_name=name) for name in names]
+    if not optional:
+        return _any_required(*by_name) if len(by_name) > 1 else by_name[0]
+    if accepted:
+        return _any_required(*by_name, _requirement(accepted))
+    return _any_required(*by_name, jwt_pb2.JwtRequirement(allow_missing_or_failed=empty_pb2.Empty()))
+
+
+def _all_required(requirements: Sequence[jwt_pb2.JwtRequirement]) -> jwt_pb2.JwtRequirement:
+    if len(requirements) == 1:
+        return requirements[0]
+    return jwt_pb2.JwtRequirement(requires_all=jwt_pb2.JwtRequirementAndList(requirements=requirements))
+
+
+def _path_match(path: PathMatch) -> route_components_pb2.RouteMatch:
+    match path.form:
+        case "exact":
+            return route_components_pb2.RouteMatch(path=path.value)
+        case "prefix":
+            return route_components_pb2.RouteMatch(prefix=path.value)
+        case "suffix":
+            return route_components_pb2.RouteMatch(safe_regex=regex(f".*{quoted(path.value)}").safe_regex)
+        case _:
+            return route_components_pb2.RouteMatch(safe_regex=regex(path.value).safe_regex)
 
 
 def _provider(view: View, rule: api.JwtRule) -> jwt_pb2.JwtProvider:
@@ -81,7 +150,7 @@ def _provider(view: View, rule: api.JwtRule) -> jwt_pb2.JwtProvider:
     )
 
 
-def _requirement(names: list[str]) -> jwt_pb2.JwtRequirement:
+def _requirement(names: Iterable[str]) -> jwt_pb2.JwtRequirement:
     """Any provider finds its token valid; or each finds no token, or a valid one.
 
     The second alternative alone would refuse a token that lies where several providers look and only one accepts it.

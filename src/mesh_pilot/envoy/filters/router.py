@@ -11,7 +11,6 @@ from mesh_pilot.envoy.filters.translator import FilterTranslator
 from mesh_pilot.envoy.telemetry.tracing import NO_TRACING, tracing_config
 from mesh_pilot.mesh.policies import PolicyContext
 from mesh_pilot.mesh.proxy.proxy_config import headers
-from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
@@ -23,7 +22,7 @@ def _hcm(view: View, context: PolicyContext, protocol: Protocol) -> any_pb2.Any:
     return any_of(config)
 
 
-def _grpc_server(view: View, namespace: str, labels: Labels) -> any_pb2.Any:
+def _grpc_server(view: View, context: PolicyContext) -> any_pb2.Any:
     return any_of(router_pb2.Router())
 
 

@@ -17,6 +17,7 @@ from mesh_pilot.envoy.clusters.dns import dns_cache
 from mesh_pilot.envoy.core.protobuf import any_of, any_of_encoded, duration, encode
 from mesh_pilot.envoy.filters.ext_authz import custom_network_filters
 from mesh_pilot.envoy.filters.rbac.policies import network_rbac_filters
+from mesh_pilot.envoy.filters.rbac.roles import network_role_filters
 from mesh_pilot.envoy.telemetry.access_logs import access_logs
 from mesh_pilot.mesh.mesh_defaults import cluster_defaults
 from mesh_pilot.mesh.policies import PolicyContext
@@ -44,7 +45,8 @@ def tcp_filters(
     if protocol is Protocol.MONGO:
         config = mongo_proxy_pb2.MongoProxy(stat_prefix=target.stat_prefix)
         filters.insert(0, Filter(name=MONGO_PROXY, typed_config=any_of(config)))
-    return [*custom_network_filters(view, context), *network_rbac_filters(view, context), *filters]
+    roles = network_role_filters(view, context, protocol)
+    return [*custom_network_filters(view, context), *network_rbac_filters(view, context), *roles, *filters]
 
 
 def tcp_proxy(view: View, context: PolicyContext | None, target: TcpTarget) -> Filter:

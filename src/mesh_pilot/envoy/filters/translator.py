@@ -11,7 +11,6 @@ from google.protobuf import any_pb2, message
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.envoy.core.protobuf import any_of
 from mesh_pilot.mesh.policies import PolicyContext
-from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.world.view import View
 
@@ -33,8 +32,8 @@ class FilterTranslator:
     grpc_client: bool = False
     """True if proxyless gRPC clients support the filter; they get it with default values and with ``per_route``.
     They refuse listeners and route tables with an unsupported filter."""
-    grpc_server: Callable[[View, str, Labels], any_pb2.Any | None] | None = None
-    """The configuration for proxyless gRPC servers of a namespace and labels."""
+    grpc_server: Callable[[View, PolicyContext], any_pb2.Any | None] | None = None
+    """The configuration for proxyless gRPC servers of a context."""
     filter_class: FilterClass = FilterClass.UNSPECIFIED
     """The class that EnvoyFilter's ``filterClass`` counts it among."""
     deprecated_name: str = ""

@@ -32,6 +32,8 @@ from mesh_pilot.mesh.gateway_servers import (
     merged_servers,
     target_ports,
 )
+from mesh_pilot.mesh.inbound import served_ports
+from mesh_pilot.mesh.legacy.ports import legacy_policies
 from mesh_pilot.mesh.names import listener_name
 from mesh_pilot.mesh.policies import PolicyContext, gateway_context
 from mesh_pilot.mesh.proxy.proxy_config import takes_proxy_protocol
@@ -49,9 +51,18 @@ def gateway_listeners(view: View, workload: Workload) -> Plan:
     scope, context = workload.scope, gateway_context(workload)
     merged = merged_servers(view, scope, target_ports(view, workload))
     return {
-        listener_name(planned.bind, planned.port): gateway_listener.query(scope, context, planned)
+        listener_name(planned.bind, planned.port): gateway_listener.query(
+            scope, _with_legacy(view, workload, context, planned.port), planned
+        )
         for planned in merged.listeners
     }
+
+
+def _with_legacy(view: View, workload: Workload, context: PolicyContext, port: int) -> PolicyContext:
+    """The context of a router's port. ServiceRoles are for sidecars, as in Istio 1.1."""
+    served = tuple(served for served in served_ports(view, workload) if served.at == port)
+    found = legacy_policies(view, context.namespace, served)
+    return attrs.evolve(context, legacy=attrs.evolve(found, controlled=()))
 
 
 @derived

@@ -21,9 +21,12 @@ from mesh_pilot.envoy.core.protobuf import address, any_of, encode, resource_of
 from mesh_pilot.envoy.filters import grpc_client_filters, grpc_server_filters
 from mesh_pilot.envoy.grpc.tls import server_socket
 from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.inbound import served_ports
+from mesh_pilot.mesh.legacy.ports import LegacyPolicies, legacy_policies
 from mesh_pilot.mesh.names import outbound
 from mesh_pilot.mesh.peer_authentication import PeerMode, peer_mode
-from mesh_pilot.mesh.proxy.scope import OutboundScope
+from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Workload
 from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.mesh.virtual_hosts.planned import service_addresses, service_names
 from mesh_pilot.mesh.visibility import scope_service
@@ -65,8 +68,8 @@ def client_listener(view: View, scope: OutboundScope, name: str) -> Resource | N
 
 
 @derived
-def server_listener(view: View, namespace: str, labels: Labels, name: str) -> Resource | None:
-    """The listener for a server on ``address:port`` of a workload with these labels; None for other names.
+def server_listener(view: View, workload: Workload, name: str) -> Resource | None:
+    """The listener for a server on ``address:port`` of a workload; None for other names.
 
     Every server gets one, even if no service has the port: a registry may learn of a server only once it serves.
     """
@@ -75,8 +78,10 @@ def server_listener(view: View, namespace: str, labels: Labels, name: str) -> Re
     authority = parse_authority(name.removeprefix(INBOUND_PREFIX))
     if not authority.port or not is_ip(authority.host):
         return None
-    mode = peer_mode(view, namespace, labels, authority.port)
-    filters = _encoded_filters(view, namespace, labels)
+    namespace, labels = workload.scope.namespace, workload.labels
+    served = tuple(port for port in served_ports(view, workload) if port.at == authority.port)
+    mode = peer_mode(view, namespace, labels, authority.port, served)
+    filters = _encoded_filters(view, namespace, labels, legacy_policies(view, namespace, served))
     return _inbound_listener(view, name, authority, mode is PeerMode.STRICT, filters)
 
 
@@ -117,9 +122,10 @@ def _api_listener(view: View, name: str, table: str, vip: str, port: int) -> Res
 
 
 @derived
-def _encoded_filters(view: View, namespace: str, labels: Labels) -> tuple[bytes, ...]:
+def _encoded_filters(view: View, namespace: str, labels: Labels, legacy: LegacyPolicies) -> tuple[bytes, ...]:
     """The HTTP filters of a server, encoded."""
-    return tuple(encode(filter_) for filter_ in grpc_server_filters(view, namespace, labels))
+    context = PolicyContext(TrafficSide.INBOUND, namespace, labels, legacy=legacy)
+    return tuple(encode(filter_) for filter_ in grpc_server_filters(view, context))
 
 
 @derived

@@ -216,11 +216,12 @@ def _payload(protocol: Protocol) -> _Payload:
 
 
 def _filters(view: View, settings: InboundSettings, chain: _ChainSettings, http: bool) -> list[Filter]:
+    context = settings.context_at(chain.port)
     if not http:
         target = TcpTarget(chain.tcp_stats, ((chain.cluster, 1),), idle_timeout=settings.idle_timeout)
-        return tcp_filters(view, settings.context, target, chain.protocol)
+        return tcp_filters(view, context, target, chain.protocol)
     hcm = HcmSettings(
-        settings.context,
+        context,
         chain.http_stats,
         routes=_inline_routes(chain.cluster, chain.host, chain.service_port),
         protocol=chain.protocol if chain.protocol.is_http else Protocol.HTTP,

@@ -1,4 +1,4 @@
-"""The source of key sets: fetches the keys that RequestAuthentications name.
+"""The source of key sets: fetches the keys that RequestAuthentications and Policies name.
 
 Keys are fetched when a policy first names them, and again every 20 minutes. While that fails, the last good ones stay
 in force; if there never were any, proxies reject every token of that issuer.
@@ -14,7 +14,9 @@ import httpx
 import structlog
 import trio
 
+from mesh_pilot.api.istio.authentication.v1alpha1 import Policy
 from mesh_pilot.api.istio.security.v1beta1 import RequestAuthentication
+from mesh_pilot.config.legacy_policies import token_rules
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, KeySet, Replace, Synced, Upsert, item_key, key_set_of
 from mesh_pilot.sources.base import THE_OTHERS, Backoff, EventSender
@@ -180,11 +182,11 @@ class KeySource:
 
 
 def wanted_by(policies: Iterable[Config]) -> Mapping[KeySetRef, float]:
-    """The key sets that RequestAuthentications name, each with its timeout in seconds; the longest one counts."""
+    """The key sets that RequestAuthentications and Policies name, each with its longest timeout in seconds."""
     found: dict[KeySetRef, float] = {}
     for config in policies:
-        spec: RequestAuthentication = config.spec
-        for rule in spec.jwt_rules:
+        spec: RequestAuthentication | Policy = config.spec
+        for rule in token_rules(spec) if isinstance(spec, Policy) else spec.jwt_rules:
             if not rule.jwks:
                 wanted = KeySetRef(*key_set_of(rule.issuer, rule.jwks_uri))
                 timeout = rule.timeout.total_seconds() if rule.timeout else TIMEOUT_SECONDS

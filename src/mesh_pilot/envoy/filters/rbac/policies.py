@@ -115,7 +115,7 @@ def _policy_rules(view: View, key: ConfigKey, point: EnforcementPoint) -> tuple[
     rbac = RBAC()
     prefix = f"{CUSTOM_POLICY_PREFIX}-" if spec.action == Action.CUSTOM else ""
     policy_id = f"{prefix}ns[{key.namespace}]-policy[{key.name}]-rule"
-    context = RuleContext(key.namespace, _trust_domains(view), point)
+    context = RuleContext(key.namespace, trust_domains(view), point)
     for index, rule in enumerate(spec.rules):
         policy = rbac_policy(rule, _RBAC_ACTIONS[spec.action], context)
         if policy is not None:
@@ -143,7 +143,8 @@ def _is_dry_run(config: Config) -> bool:
 
 
 @derived
-def _trust_domains(view: View) -> tuple[str, ...]:
+def trust_domains(view: View) -> tuple[str, ...]:
+    """The mesh's own, then its aliases."""
     mesh = view.mesh()
     return tuple(dict.fromkeys((mesh.trust_domain, *mesh.trust_domain_aliases)))
 
@@ -161,13 +162,13 @@ def network_rbac_filters(view: View, context: PolicyContext) -> list[Filter]:
 def grpc_server_rbac(view: View, policies: tuple[ConfigKey, ...]) -> any_pb2.Any | None:
     """The filter configuration for calls to a proxyless gRPC server. It has no dry run."""
     enforced = rules_of(view, policies, EnforcementPoint.GRPC_SERVER).enforced
-    return None if enforced is None else any_of(_rbac(HttpRbac(), Rules(enforced)))
+    return None if enforced is None else any_of(with_rules(HttpRbac(), Rules(enforced)))
 
 
 @derived
 def _http_config(view: View, policies: tuple[ConfigKey, ...]) -> bytes | None:
     rules = rules_of(view, policies, EnforcementPoint.HTTP)
-    return encode(_rbac(HttpRbac(), rules)) if rules else None
+    return encode(with_rules(HttpRbac(), rules)) if rules else None
 
 
 @derived
@@ -175,11 +176,16 @@ def _network_filter(view: View, policies: tuple[ConfigKey, ...]) -> bytes | None
     rules = rules_of(view, policies, EnforcementPoint.TCP)
     if not rules:
         return None
-    config = _rbac(NetworkRbac(stat_prefix=TCP_STAT_PREFIX), rules)
+    return network_filter(rules)
+
+
+def network_filter(rules: Rules) -> bytes:
+    """The encoded filter that checks connections by rules."""
+    config = with_rules(NetworkRbac(stat_prefix=TCP_STAT_PREFIX), rules)
     return encode(Filter(name=NETWORK_RBAC, typed_config=any_of(config)))
 
 
-def _rbac(rbac: R, rules: Rules) -> R:
+def with_rules(rbac: R, rules: Rules) -> R:
     """Put rules into a filter's configuration: enforced ones, and those in dry run as shadow rules."""
     if rules.enforced is not None:
         rbac.rules.ParseFromString(rules.enforced)
@@ -199,8 +205,8 @@ def _translator(of_action: Callable[[Policies], tuple[ConfigKey, ...]], *, grpc:
         encoded = _http_config(view, keys) if keys else None
         return None if encoded is None else any_of_encoded(HttpRbac, encoded)
 
-    def grpc_server(view: View, namespace: str, labels: Labels) -> any_pb2.Any | None:
-        return grpc_server_rbac(view, of_action(policies_for(view, namespace, labels)))
+    def grpc_server(view: View, context: PolicyContext) -> any_pb2.Any | None:
+        return grpc_server_rbac(view, of_action(context_policies(view, context)))
 
     return FilterTranslator(
         name=HTTP_RBAC,
