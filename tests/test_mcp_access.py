@@ -40,8 +40,8 @@ def renew(folder: Path) -> None:
     """Another CA, and certificates of it, in the same files."""
     for name in ("ca.pem", "ca.key"):
         (folder / name).unlink(missing_ok=True)
-    for name in ("server", "client"):
-        write_certificates(folder, name)
+    write_certificates(folder, "server")
+    write_certificates(folder, "client", uris=("spiffe://cluster.local/ns/shop/sa/plane",))
 
 
 def of(folder: Path, name: str) -> CertificateFiles:
@@ -60,7 +60,7 @@ def statistics(plane: ControlPlane) -> McpSourceStatistics:
 async def test_a_plaintext_client_elsewhere_is_served_only_if_everybody_is(
     folder: Path, certificates: Path, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mesh_pilot.app.control_plane.is_local", lambda address: False)
+    monkeypatch.setattr("mesh_pilot.app.identity.is_local", lambda address: False)
     async with running_plane(folder, tls=of(certificates, "server")) as first:
         async with control_plane(settings(mcp_servers=(path.format(first.addresses.grpc),))) as second:
             await eventually(lambda: "PERMISSION_DENIED" in statistics(second).waiting_for, what="it is told why")
@@ -90,6 +90,16 @@ async def test_a_certificate_of_another_trust_domain_reads_nothing(
                 what="it is served, or told why not",
             )
             assert knows(second, "reviews.test") is is_served
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_certificate_without_a_spiffe_name_reads_nothing(folder: Path, certificates: Path, path: str) -> None:
+    write_certificates(certificates, "nameless")
+    async with running_plane(folder, tls=of(certificates, "server")) as first:
+        servers = (path.format(first.addresses.secure_grpc),)
+        async with control_plane(settings(mcp_servers=servers, mcp_tls=of(certificates, "nameless"))) as second:
+            await eventually(lambda: "PERMISSION_DENIED" in statistics(second).waiting_for, what="it is told why")
+            assert first.state.callers.authentication.refused["client_certificate", "spiffe_names"]
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import grpc
 import pytest
 import trio
@@ -9,8 +12,20 @@ from h2.errors import ErrorCodes
 from hyperframe.frame import RstStreamFrame
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mesh_pilot.rpc import AddressError, Cardinality, ConnectionLost, GRPCError, Limits, Status, open_channel
+from mesh_pilot.rpc import (
+    AddressError,
+    Cardinality,
+    CertificateFiles,
+    ConnectionLost,
+    GRPCError,
+    Limits,
+    Status,
+    client_tls,
+    open_channel,
+    server_tls,
+)
 from tests.rpc.rpc_support import Echo, RawPeer, in_thread, serving, settled
+from tests.support.certificates import write_certificates
 
 UNARY = "/test.Echo/Unary"
 BIDI = "/test.Echo/Bidi"
@@ -122,3 +137,30 @@ async def test_a_connection_that_is_too_old_is_drained(mock_clock: MockClock) ->
         await settled(lambda: server.statistics().connections_open == 0)
         async with open_channel(server.addresses[0]) as again:
             assert await again.unary(UNARY, b"ping", bytes) == b"ping"
+
+
+async def test_a_connection_ends_with_the_certificate_of_its_client(mock_clock: MockClock, tmp_path: Path) -> None:
+    """Theirs are of an hour."""
+    own, theirs = write_certificates(tmp_path, "server"), write_certificates(tmp_path, "client")
+    tls = server_tls(CertificateFiles(certificate=own.certificate, key=own.key, trusted=own.ca))
+    ours = client_tls(CertificateFiles(certificate=theirs.certificate, key=theirs.key, trusted=own.ca))
+    limits = Limits(
+        keepalive_interval_seconds=math.inf, max_connection_age_seconds=7200, max_connection_age_grace_seconds=60
+    )
+    async with (
+        serving(Echo(), tls=tls, limits=limits) as server,
+        open_channel(server.addresses[0], tls=ours) as channel,
+        channel.request(WAIT, BOTH, bytes, bytes) as call,
+    ):
+        await call.send_request()
+        assert await call.recv_message() == b"hello"
+        mock_clock.jump(3000)
+        await wait_all_tasks_blocked()
+        assert not channel.lost
+        mock_clock.jump(700)
+        await settled(lambda: channel.lost == "the server is going away")
+        await wait_all_tasks_blocked()
+        mock_clock.jump(60)
+        with pytest.raises(GRPCError) as caught:
+            await call.recv_message()
+        assert caught.value.status is Status.UNAVAILABLE

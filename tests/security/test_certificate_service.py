@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,16 +11,25 @@ from typing import Any
 
 import attrs
 import grpc
+import httpx
 import pytest
+import trio
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
+from trio.testing import MockClock
 
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.rpc import CertificateFiles
-from mesh_pilot.security.callers import TrustDomains
+from mesh_pilot.security.authenticators.client_certificate import ClientCertificate
+from mesh_pilot.security.authenticators.xfcc import TrustedGateways
+from mesh_pilot.security.ca import CertificateAuthority
+from mesh_pilot.security.callers import AuthenticationError, Credentials, TrustDomains
+from mesh_pilot.security.certificate_service import PATIENCE_SECONDS, QUIET_SECONDS, CertificateService
+from mesh_pilot.security.denials import Denials
 from mesh_pilot.security.settings import CallerSettings
+from mesh_pilot.security.signers.local import LocalSigner
 from mesh_pilot.security.signing_requests import SigningRequestError, checked_request
 from tests.security.signing import create_certificate, names, new_csr, pem, request_of
 from tests.support.certificates import write_certificates
@@ -160,12 +170,10 @@ async def test_who_shows_nothing_gets_nothing(tmp_path: Path) -> None:
 
 async def test_a_workload_renews_with_the_certificate_that_it_has(tmp_path: Path) -> None:
     async with service(tmp_path) as served:
-        root = tmp_path / "root.pem"
-        root.write_bytes(served.plane.state.callers.issuer.authority.root)
-        (tmp_path / "both.pem").write_bytes((tmp_path / "ca.pem").read_bytes() + root.read_bytes())
         key = ec.generate_private_key(ec.SECP256R1())
         chain = await served.sign(request_of(new_csr(names(WEB), key=key)))
-        (tmp_path / "ca.pem").write_bytes((tmp_path / "both.pem").read_bytes())
+        trusted = (tmp_path / "ca.pem").read_bytes() + chain[-1].encode()
+        (tmp_path / "ca.pem").write_bytes(trusted)
         renewed = await create_certificate(
             served.plane.addresses.secure_grpc,
             request_of(new_csr(names(WEB))),
@@ -175,12 +183,88 @@ async def test_a_workload_renews_with_the_certificate_that_it_has(tmp_path: Path
         assert len(renewed) == 2 and renewed[0] != chain[0]
 
 
+async def test_a_named_gateway_asks_on_behalf_of_its_clients(tmp_path: Path) -> None:
+    settings = CallerSettings(trusted_gateways=TrustedGateways(identities=frozenset({("shop", "web")})))
+    async with service(tmp_path, callers=settings) as served:
+        forwarded = (("x-forwarded-client-cert", f"Hash=ab;URI={OTHER}"),)
+        chain = await served.sign(request_of(new_csr(names(OTHER))), metadata=forwarded)
+        leaf = x509.load_pem_x509_certificate(chain[0].encode())
+        assert leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value == names(OTHER)
+        status, _ = await refused(
+            served.sign(request_of(new_csr()), metadata=(("x-forwarded-client-cert", "Hash=ab"),))
+        )
+        assert status is grpc.StatusCode.UNAUTHENTICATED, "its client has no name, and is not the gateway"
+        status, _ = await refused(served.sign(request_of(new_csr())))
+        assert status is grpc.StatusCode.UNAUTHENTICATED, "its client has no certificate, and is not the gateway"
+        stranger = WEB.replace("web", "cart")
+        await refused(served.sign(request_of(new_csr(names(WEB))), uri=stranger, metadata=forwarded))
+        assert served.denials()["xfcc", "xfcc_stranger"] == 1
+
+
+async def test_pages_and_metrics_tell_who_was_refused_and_why(tmp_path: Path) -> None:
+    async with service(tmp_path) as served, httpx.AsyncClient(trust_env=False) as web:
+        await served.sign(request_of(new_csr()))
+        await refused(served.sign(request_of(new_csr(names(OTHER)))))
+        http = f"http://{served.plane.addresses.http}"
+        page = (await web.get(f"{http}/debug/authenticationz")).json()
+        assert page["accepted"] == {"client_certificate": 2}
+        (latest,) = page["latest"]
+        assert (latest["authenticator"], latest["reason"]) == ("csr", "csr_identity")
+        assert OTHER in latest["text"]
+        metrics = (await web.get(f"{http}/metrics")).text.splitlines()
+        for line in (
+            "citadel_server_csr_count 2.0",
+            "citadel_server_success_cert_issuance_count 1.0",
+            "citadel_server_id_extraction_err_count 1.0",
+            'mesh_pilot_accepted_callers{authenticator="client_certificate"} 2.0',
+            'mesh_pilot_refused_callers{authenticator="csr",reason="csr_identity"} 1.0',
+        ):
+            assert line in metrics
+
+
+async def test_a_certificate_that_ended_on_an_open_connection_proves_nothing(tmp_path: Path) -> None:
+    files = write_certificates(tmp_path, "client", uris=(WEB,))
+    der = x509.load_pem_x509_certificate(files.certificate.read_bytes()).public_bytes(Encoding.DER)
+    trusted = TrustDomains("cluster.local")
+    tomorrow = ClientCertificate(lambda: trusted, lambda: datetime.now(UTC) + timedelta(days=1))
+    with pytest.raises(AuthenticationError) as caught:
+        await tomorrow.authenticate(Credentials("192.0.2.1:5", True, der))
+    assert caught.value.reason == "expired"
+
+
 async def test_a_caller_that_asks_too_often_is_told_to_wait_and_others_are_not(tmp_path: Path) -> None:
     async with service(tmp_path, callers=CallerSettings(certificates_per_second=0.1)) as served:
         await served.sign(request_of(new_csr()))
         status, _ = await refused(served.sign(request_of(new_csr())))
         assert status is grpc.StatusCode.RESOURCE_EXHAUSTED
         await served.sign(request_of(new_csr()), uri=OTHER)
+
+
+async def test_requests_wait_for_a_push_to_be_over_but_not_for_pushes_without_end(autojump_clock: MockClock) -> None:
+    async def nobody(call: object) -> None:
+        return None
+
+    idle = CertificateService(
+        nobody,
+        LocalSigner(CertificateAuthority.ephemeral("x", datetime.now(UTC)), lambda: datetime.now(UTC)),
+        roots=tuple,
+        trust_domains=lambda: TrustDomains("cluster.local"),
+        denials=Denials(),
+    )
+
+    async def waited(pushed_at: Callable[[], float]) -> float:
+        idle.give_way(pushed_at)
+        began = trio.current_time()
+        await idle._wait_for_pushes()
+        return trio.current_time() - began
+
+    now = trio.current_time()
+    assert await waited(lambda: -math.inf) == 0
+    assert await waited(lambda: now) == pytest.approx(QUIET_SECONDS)
+    assert await waited(trio.current_time) == pytest.approx(PATIENCE_SECONDS)
+    assert await waited(trio.current_time) == 0
+    await trio.sleep(PATIENCE_SECONDS)
+    assert await waited(trio.current_time) == pytest.approx(PATIENCE_SECONDS)
 
 
 def test_an_ed25519_key_is_not_signed_as_envoy_does_not_take_it() -> None:

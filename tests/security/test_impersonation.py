@@ -11,11 +11,11 @@ import attrs
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
-from mesh_pilot.security.authenticators.xfcc import TrustedGateways
-from mesh_pilot.security.settings import CallerSettings
 
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.rpc import CertificateFiles, Status
+from mesh_pilot.security.authenticators.xfcc import TrustedGateways
+from mesh_pilot.security.settings import CallerSettings
 from tests.support.forgery import HOUR, Forger, Signer, badly_signed_csr, csr_of
 from tests.support.impersonation import HANDSHAKE, Certificate, Row, Shown, Stream
 from tests.support.planes import running_plane

@@ -96,7 +96,7 @@ class Revision:
         self._planes += 1
         socket = self._scratch / f"{self._planes}.sock"
         addresses = [f"--grpc-addr=unix://{socket}", "--http-addr=127.0.0.1:0", "--monitoring-addr=127.0.0.1:0"]
-        command = ["discovery", *addresses, f"--ca-dir={authority}", "--log-level=error", *arguments]
+        command = ["discovery", *addresses, f"--ca-dir={authority}", "--trust-local", "--log-level=error", *arguments]
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()

@@ -164,6 +164,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             scope_of=catalog.scope_of,
             answers=keeper or NO_ANSWER_OBSERVER,
         )
+        identities.certificates.give_way(lambda: xds.status.pushed_at)
         if keeper is not None:
             reducer.on_publish(partial(_tell, keeper))
         reducer.on_publish(lambda published: xds.status.published(published.published_at))

@@ -15,10 +15,12 @@ from typing import Any
 
 import attrs
 import structlog
+import trio
 
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.rpc import GRPCError, ServerStream, Status
+from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.security.authentication import NOBODY, Authentication, admission
 from mesh_pilot.security.authenticators.client_certificate import ClientCertificate
 from mesh_pilot.security.authenticators.join_token import JoinToken
@@ -30,6 +32,7 @@ from mesh_pilot.security.callers import (
     Caller,
     Credentials,
     TrustDomains,
+    host_of,
     is_local,
 )
 from mesh_pilot.security.certificate_service import CertificateService
@@ -58,6 +61,7 @@ class Identities:
     authentication: Authentication
     certificates: CertificateService
     """Signs the certificates of workloads that keep their keys."""
+    _logged: LogLimiter = attrs.field(factory=LogLimiter)
 
     async def run(self) -> None:
         """Keep everything in force: give proxies new certificates before their old ones end."""
@@ -100,14 +104,20 @@ class Identities:
             self.authentication.denials.note(address, vouching, error.reason, str(error))
             raise
         if not found.identity:
+            self._log_nobody(proxy, address, found.reason)
+        return attrs.evolve(proxy, identity=found.identity)
+
+    def _log_nobody(self, proxy: Proxy, address: str, reason: str) -> None:
+        suppressed = self._logged.admit((host_of(address), proxy.id), trio.current_time())
+        if suppressed is not None:
             log.warning(
                 "no certificate of the mesh and no credentialName for this proxy: nothing vouches for who it is; "
                 "let it connect to --secure-grpc-addr with a certificate or token of its own",
                 proxy=proxy.id,
                 peer=address,
-                reason=found.reason,
+                reason=reason,
+                **({"suppressed": suppressed} if suppressed else {}),
             )
-        return attrs.evolve(proxy, identity=found.identity)
 
 
 def open_identities(settings: Settings, world: World) -> Identities:
@@ -117,10 +127,11 @@ def open_identities(settings: Settings, world: World) -> Identities:
     signer = LocalSigner(authority, _now)
     issuer = Issuer(signer, trust, now=_now, failures=world.failed)
     domains = partial(trust_domains, world)
+    gateways = settings.callers.trusted_gateways
     authentication = Authentication(
         [
-            ForwardedCertificate(settings.callers.trusted_gateways, domains),
-            ClientCertificate(domains, _now),
+            ForwardedCertificate(gateways, domains, ClientCertificate(domains, _now)),
+            ClientCertificate(domains, _now, gateways=gateways.identities),
             JoinToken(_join_tokens(settings), domains),
         ]
     )

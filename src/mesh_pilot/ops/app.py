@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from mesh_pilot import __version__
 from mesh_pilot.model.config import Config
-from mesh_pilot.ops import overview, proxy_pages, quarantine_pages, reports, world_pages
+from mesh_pilot.ops import caller_pages, overview, proxy_pages, quarantine_pages, reports, world_pages
 from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.responses import Json, html, json_response, text
@@ -65,6 +65,7 @@ def debug_app(state: PlaneState) -> Starlette:
             page("/debug/configz", lambda request: _configs(state, request)),
             page("/debug/registryz", lambda _: _done(world_pages.services(state.world))),
             page("/debug/endpointz", lambda _: _endpoints(state)),
+            page("/debug/authenticationz", lambda _: _done(caller_pages.page(state))),
             page("/debug/derived", lambda request: _done(_derived(state, request))),
         ]
     )

@@ -25,6 +25,7 @@ from mesh_pilot import __version__
 from mesh_pilot.config_api.server import McpServiceStatistics
 from mesh_pilot.failures import COLLECTION, INDEXES, OBJECT, PROXY, Condition
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE
+from mesh_pilot.ops.caller_metrics import caller_metrics
 from mesh_pilot.ops.quarantine_pages import quarantined_kinds, report
 from mesh_pilot.ops.reports import conflict_counts, failure_counts, patch_counts
 from mesh_pilot.ops.responses import printable
@@ -91,6 +92,7 @@ class _PlaneCollector(Collector):
             self._quarantine,
             self._sources,
             self._mcp,
+            self._callers,
             self._work,
             self._http,
         ):
@@ -107,6 +109,9 @@ class _PlaneCollector(Collector):
     def _versions(self) -> Iterator[Metric]:
         yield _one("istio_build", "Which version this is", "gauge", 1, component="pilot", tag=__version__)
         yield _one("pilot_info", "Which version this is", "gauge", 1, version=__version__)
+
+    def _callers(self) -> Iterator[Metric]:
+        yield from caller_metrics(self._state)
 
     def _mcp(self) -> Iterator[Metric]:
         supervised = (supervisor.statistics() for supervisor in self._state.supervisors)

@@ -34,6 +34,7 @@ PAGES = {
     "/debug/configz": "objects in force, and where they were read: ?kind=K&namespace=N",
     "/debug/registryz": "services, merged over their sources",
     "/debug/endpointz": "endpoints, merged over their sources",
+    "/debug/authenticationz": "who was let in, who was refused, and why",
     "/debug/derived": "what is memoised: ?name=FUNCTION&containing=TEXT tells what a value read, and what changed last",
     "/debug/statistics": "what each part says of itself",
     "/version": "of mesh-pilot",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import cast
@@ -186,7 +187,9 @@ class ServerConnection(RpcHandler):
         self._transport.abort()
 
     async def _retire(self) -> None:
-        await trio.sleep(self._limits.max_connection_age_seconds)
+        """End a connection that is too old, or whose client's certificate has ended."""
+        certified = max(0.0, self.peer.certificate_end - time.time())
+        await trio.sleep(min(self._limits.max_connection_age_seconds, certified))
         self.drain()
         await trio.sleep(self._limits.max_connection_age_grace_seconds)
         self.cut()

@@ -165,7 +165,13 @@ class Server:
             finally:
                 self._handshaking -= 1
             if tls is not None:
-                peer = evolve(peer, tls=True, certificate=tls.peer_certificate(), spiffe_ids=tls.spiffe_ids())
+                peer = evolve(
+                    peer,
+                    tls=True,
+                    certificate=tls.peer_certificate(),
+                    certificate_end=tls.peer_certificate_end(),
+                    spiffe_ids=tls.spiffe_ids(),
+                )
             await self._serve(sock, tls, peer)
         except TlsError as error:
             self._failed_handshakes[error.reason] += 1

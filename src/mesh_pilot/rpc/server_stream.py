@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
@@ -43,6 +44,8 @@ class Peer:
     """Whether the connection is encrypted."""
     certificate: bytes | None = None
     """The verified certificate in DER; None without one."""
+    certificate_end: float = math.inf
+    """The end of that certificate in Unix time; the connection ends with it."""
     spiffe_ids: tuple[str, ...] = ()
     """The ``spiffe://`` names of that certificate."""
 

@@ -7,6 +7,7 @@ from the URI names of its verified certificate (the SPIFFE X.509-SVID document).
 from __future__ import annotations
 
 import contextlib
+import math
 import socket
 import ssl
 from collections.abc import Callable
@@ -239,6 +240,14 @@ class TlsSession:
     def peer_certificate(self) -> bytes | None:
         """The peer's certificate in DER, None when it showed none."""
         return self._ssl.getpeercert(binary_form=True)
+
+    def peer_certificate_end(self) -> float:
+        """The end of the peer's certificate in Unix time; infinite without one."""
+        match (self._ssl.getpeercert() or {}).get("notAfter"):
+            case str() as end:
+                return ssl.cert_time_to_seconds(end)
+            case _:
+                return math.inf
 
     def application_protocol(self) -> str | None:
         """The protocol that ALPN negotiated."""

@@ -71,6 +71,8 @@ class Authentication:
             except AuthenticationError as error:
                 self.denials.note(credentials.address, authenticator.name, error.reason, str(error))
                 errors.append(error)
+                if error.is_final:
+                    break
             except AuthenticatorUnavailable as error:
                 self.denials.note(credentials.address, authenticator.name, "unavailable", str(error))
                 unavailable = error
@@ -78,12 +80,12 @@ class Authentication:
                 if identity is not None:
                     self.accepted[authenticator.name] += 1
                     return Caller(identity, authenticator.name)
-        if unavailable is not None:
+        if unavailable is not None and not any(error.is_final for error in errors):
             raise unavailable
         if errors:
             raise AuthenticationError(errors[0].reason, "; ".join(map(str, errors)))
         if credentials.tls:
-            text = "it shows neither a client certificate nor a token"
+            text = "it shows neither a client certificate nor a token of a kind that is known here"
             self.denials.note(credentials.address, NOBODY, "no_evidence", text)
             raise AuthenticationError("no_evidence", text)
         return None

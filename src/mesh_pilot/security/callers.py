@@ -22,9 +22,11 @@ class AuthenticationError(Exception):
     The text never holds a token or key.
     """
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, *, is_final: bool = False) -> None:
+        """``is_final``: no other evidence of this call may count instead."""
         super().__init__(message)
         self.reason = reason
+        self.is_final = is_final
 
 
 class AuthenticatorUnavailable(Exception):

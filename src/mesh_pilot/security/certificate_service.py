@@ -6,6 +6,7 @@ identity is signed. Source: the client in Istio's agents, ``citadel``.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -50,6 +51,11 @@ BURST_SECONDS = 10.0
 DEFAULT_RATE = 10.0
 """Certificates a second for one identity at one address."""
 
+QUIET_SECONDS = 0.01
+"""The time without a response to any proxy after which a push is over."""
+PATIENCE_SECONDS = 0.1
+"""The longest wait for pushes to be over. After it, requests do not wait for as long."""
+
 _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\n?", re.DOTALL)
 
 
@@ -78,7 +84,11 @@ class _Request:
 
 
 class CertificateService:
-    """Serves the service. Mutable state: counters, the rate of each caller, the limiter of log lines."""
+    """Serves the service. Mutable state: counters, the rate of each caller, the limiter of log lines, and for
+    how long requests need not wait for pushes.
+
+    Requests are checked one at a time, between pushes.
+    """
 
     def __init__(
         self,
@@ -102,6 +112,9 @@ class CertificateService:
         self._lifetime = lifetime
         self._rates = KeyedBuckets(rate, max(1.0, rate * BURST_SECONDS))
         self._log = LogLimiter()
+        self._turn = trio.Lock()
+        self._free_until = -math.inf
+        self._pushed_at: Callable[[], float] = lambda: -math.inf
         self._counts: Counter[str] = Counter()
         self._sign_errors: Counter[str] = Counter()
 
@@ -121,6 +134,10 @@ class CertificateService:
             self._counts["issued"],
         )
 
+    def give_way(self, pushed_at: Callable[[], float]) -> None:
+        """Let pushes go first: ``pushed_at`` tells when one last began or went on, by Trio's clock."""
+        self._pushed_at = pushed_at
+
     async def _create(self, call: Call) -> None:
         """Answer one call. Raises GRPCError."""
         self._counts["requests"] += 1
@@ -132,13 +149,26 @@ class CertificateService:
                 raise SigningRequestError("csr_rate", f"{caller.identity} asks for too many certificates; try later")
             request = _read(message, self._lifetime)
             _check_metadata(request)
-            csr = checked_request(request.csr, caller.identity, self._trust_domains())
+            async with self._turn:
+                await self._wait_for_pushes()
+                csr = checked_request(request.csr, caller.identity, self._trust_domains())
         except SigningRequestError as error:
             self._counts["claims" if error.reason in CLAIMS else "parsing"] += 1
             self._denials.note(call.peer.address, CSR, error.reason, str(error))
             raise self._refusal(call, _STATUS.get(error.reason, Status.INVALID_ARGUMENT), error.reason, error) from None
         await call.send_message(await self._signed(call, SigningRequest(csr, request.lifetime, caller.identity)))
         self._counts["issued"] += 1
+
+    async def _wait_for_pushes(self) -> None:
+        """Wait while a push goes on, though not for long: pushes may follow each other without end."""
+        await trio.lowlevel.checkpoint()
+        now = trio.current_time()
+        patient_until = now + PATIENCE_SECONDS
+        while self._free_until <= now < (quiet_at := self._pushed_at() + QUIET_SECONDS):
+            await trio.sleep_until(min(quiet_at, patient_until))
+            now = trio.current_time()
+            if now >= patient_until:
+                self._free_until = now + PATIENCE_SECONDS
 
     async def _caller(self, call: Call) -> Caller:
         try:

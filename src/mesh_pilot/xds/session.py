@@ -330,6 +330,7 @@ class Session:
         encoded = self._encoder.encode(response)
         self._has_sent_change = self._changed_at is not None
         await self._call.send_message(encoded)
+        self._registry.sent_at = trio.current_time()
         if response.type_url in RESOURCE_TYPES:
             self._connection.written(response, len(encoded))
 

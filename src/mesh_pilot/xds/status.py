@@ -5,6 +5,7 @@ Nothing here decides anything. Times are added here because streams have no cloc
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -217,6 +218,8 @@ class StatusRegistry:
         self.delayed_streams = 0
         self.published_at: float | None = None
         """When the latest revision was published, on the caller's monotonic clock; None before the first."""
+        self.sent_at: float | None = None
+        """When the latest response was sent, on the same clock."""
         self._connections: dict[int, Connection] = {}
         self._streams_total = 0
         self._unserved = 0
@@ -228,6 +231,11 @@ class StatusRegistry:
 
     def __repr__(self) -> str:
         return f"<StatusRegistry {len(self._connections)} connected, {self.rejects.total()} rejects>"
+
+    @property
+    def pushed_at(self) -> float:
+        """When a push last began or went on; minus infinity before the first."""
+        return max(at if at is not None else -math.inf for at in (self.published_at, self.sent_at))
 
     # -- recording
 

@@ -20,9 +20,17 @@ class ClientCertificate:
 
     name = "client_certificate"
 
-    def __init__(self, trust_domains: TrustDomainsNow, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        trust_domains: TrustDomainsNow,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        *,
+        gateways: frozenset[tuple[str, str]] = frozenset(),
+    ) -> None:
+        """``gateways``: namespace and service account of proxies that speak for others only, never for themselves."""
         self._trust_domains = trust_domains
         self._now = now
+        self._gateways = gateways
 
     async def authenticate(self, credentials: Credentials) -> Identity | None:
         if credentials.certificate is None:
@@ -31,7 +39,8 @@ class ClientCertificate:
         ended = certificate.not_valid_after_utc
         if self._now() > ended:
             raise AuthenticationError("expired", f"its certificate ended at {ended:%F %T} UTC")
-        return identity_in(_spiffe_ids(certificate), self._trust_domains())
+        identity = identity_in(_spiffe_ids(certificate), self._trust_domains())
+        return None if (identity.namespace, identity.service_account) in self._gateways else identity
 
 
 def identity_in(spiffe_ids: tuple[str, ...], trust_domains: TrustDomains) -> Identity:

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import attrs
 
 from mesh_pilot.model.spiffe import SCHEME, Identity
-from mesh_pilot.security.authenticators.client_certificate import ClientCertificate, identity_in
-from mesh_pilot.security.callers import AuthenticationError, Credentials, TrustDomainsNow, host_of
+from mesh_pilot.security.authenticators.client_certificate import identity_in
+from mesh_pilot.security.callers import AuthenticationError, Authenticator, Credentials, TrustDomainsNow, host_of
 
 HEADER = "x-forwarded-client-cert"
 
@@ -33,14 +33,18 @@ class TrustedGateways:
 
 
 class ForwardedCertificate:
-    """Judges the header. It comes before the client certificate in the chain, which is the proxy's own."""
+    """Judges the header. It comes before the client certificate in the chain, which is the proxy's own.
+
+    Whoever a trusted proxy speaks for is not the proxy: what is wrong with the header is final.
+    """
 
     name = "xfcc"
 
-    def __init__(self, trusted: TrustedGateways, trust_domains: TrustDomainsNow) -> None:
+    def __init__(self, trusted: TrustedGateways, trust_domains: TrustDomainsNow, own: Authenticator) -> None:
+        """``own`` judges the proxy's own certificate."""
         self._trusted = trusted
         self._trust_domains = trust_domains
-        self._own = ClientCertificate(trust_domains)
+        self._own = own
 
     async def authenticate(self, credentials: Credentials) -> Identity | None:
         header = ",".join(credentials.metadata.get(HEADER, ()))
@@ -53,10 +57,12 @@ class ForwardedCertificate:
             )
         try:
             last = list(elements(header))[-1]
+            uris = tuple(value for key, value in last if key == "uri" and value.startswith(SCHEME))
+            return identity_in(uris, self._trust_domains())
         except ValueError as error:
-            raise AuthenticationError("xfcc_form", f"its {HEADER} {error}") from None
-        uris = tuple(value for key, value in last if key == "uri" and value.startswith(SCHEME))
-        return identity_in(uris, self._trust_domains())
+            raise AuthenticationError("xfcc_form", f"its {HEADER} {error}", is_final=True) from None
+        except AuthenticationError as error:
+            raise AuthenticationError(error.reason, str(error), is_final=True) from None
 
     async def _is_trusted(self, credentials: Credentials) -> bool:
         if _is_within(credentials.address, self._trusted.networks):
