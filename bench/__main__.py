@@ -16,6 +16,7 @@ from bench.events import EVENTS
 from bench.mesh import Mesh
 from bench.report import Measurement
 from bench.server import ServerError
+from bench.signing import signing as compare_signing
 from bench.stuck import stuck as compare_stuck
 
 _VARIANTS = click.Choice(["sotw", "delta", "split", "both", "all"])
@@ -199,6 +200,21 @@ def stuck(services: int, clients: int, edits: int, variant: str, **outputs: Any)
     output = _Output(**outputs)
     mesh = Mesh(services=services, virtual_services=services)
     _run(output, lambda: compare_stuck(mesh, clients, _variants(variant), edits, output.say))
+
+
+@main.command()
+@click.option("--services", default=100, help="Services of the mesh.")
+@click.option("--clients", default=100, help="Clients, a connection each.")
+@click.option("--edits", default=30, help="Edits of each kind beside CSRs, and as many without.")
+@click.option("--rate", default=500.0, help="CSRs a second.")
+@click.option("--key", "kind", type=click.Choice(["ec", "rsa"]), default="ec", help="Kind of the callers' keys.")
+@click.option("--variant", type=_VARIANTS, default="delta", help=VARIANTS_HELP)
+@_outputs
+def signing(services: int, clients: int, edits: int, rate: float, kind: str, variant: str, **outputs: Any) -> None:
+    """What signing certificates costs pushes, edit by edit with and without CSRs."""
+    output = _Output(**outputs)
+    mesh = Mesh(services=services, virtual_services=services)
+    _run(output, lambda: compare_signing(mesh, clients, _variants(variant), edits, rate, kind, output.say))
 
 
 main.add_command(generate.command)

@@ -115,7 +115,7 @@ class OwnServer(Server):
         super().__init__(name, grpc, 0, folder, http)
         self._log = folder.parent / f"{name.replace('/', '_')}.log"
         self._command = [
-            *(sys.executable, "-m", "mesh_pilot.cli", "discovery", "--config-dir", str(folder)),
+            *(sys.executable, "-m", "mesh_pilot.cli", "discovery", "--trust-local", "--config-dir", str(folder)),
             *("--grpc-addr", grpc, "--http-addr", http, "--monitoring-addr", monitoring, "--log-level", "warning"),
             *options,
         ]

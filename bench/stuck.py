@@ -41,8 +41,8 @@ EDITS = {"route": _route, "endpoint": _endpoint}
 
 
 @attrs.define
-class _Side:
-    """All edits with the stuck client, or all without it."""
+class Side:
+    """All edits with what is compared, or all without it."""
 
     edits: list[Measurement] = attrs.Factory(list)
     times: list[float] = attrs.Factory(list)
@@ -75,7 +75,7 @@ def stuck(mesh: Mesh, clients: int, variants: Sequence[str], edits: int, say: Sa
 
 
 def _compare(stage: Stage, kind: str, edits: int) -> list[Measurement]:
-    sides = {False: _Side(), True: _Side()}
+    sides = {False: Side(), True: Side()}
     stage.change("warming up", *EDITS[kind](stage))
     order = itertools.cycle((False, True, True, False))
     while len(sides[False].edits) < edits or len(sides[True].edits) < edits:

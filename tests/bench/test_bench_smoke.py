@@ -146,3 +146,17 @@ def test_a_stuck_client_is_compared_with_its_absence_edit_by_edit(tmp_path: Path
     assert [m["responses"] for m in measured] == [CLIENTS, CLIENTS - 1] * 2
     assert "3 edits each" in measured[1]["note"]
     assert "against none" in table
+
+
+def test_pushes_beside_certificate_requests_are_compared_with_those_alone(tmp_path: Path) -> None:
+    sizes = ("--services", str(SERVICES), "--clients", str(CLIENTS), "--edits", "3", "--rate", "50")
+    bench("signing", *sizes, "--quiet", "--json", str(tmp_path / "signing.json"))
+    measured = json.loads((tmp_path / "signing.json").read_text())["measurements"]
+    assert [m["event"] for m in measured] == [
+        "route edit",
+        "route edit beside CSRs",
+        "endpoint edit",
+        "endpoint edit beside CSRs",
+    ]
+    assert all((m["missing"], m["problems"]) == (0, []) for m in measured)
+    assert "(0 calls failed" in measured[1]["note"] and " 0 certificates" not in measured[1]["note"]
