@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import base64
 import time
+from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
-from hypothesis import given, settings
+from hypothesis import Phase, given, seed, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from mesh_pilot.model.spiffe import Identity
+from mesh_pilot.rpc import GRPCError, Status, client_tls, open_channel
 from mesh_pilot.security.callers import TrustDomains
+from mesh_pilot.security.certificate_service import PATH
+from mesh_pilot.security.settings import CallerSettings
 from mesh_pilot.security.signing_requests import SigningRequestError, checked_request
-from tests.support.forgery import csr_of, new_key
+from tests.support.forgery import Forger, badly_signed_csr, csr_of
+from tests.support.impersonation import message_of
+from tests.support.planes import running_plane
 
 WEB = Identity("cluster.local", "shop", "web")
 DOMAINS = TrustDomains("cluster.local", frozenset({"old.example"}))
@@ -93,45 +100,71 @@ def test_what_is_no_request_is_refused(text: str) -> None:
 NESTED = b"".join(b"\x30\x84" + (12_000 - 6 * n).to_bytes(4, "big") for n in range(1900))
 
 
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("", "csr_form"),
-        ("\0" * 1000, "csr_form"),
-        ("А" * 16_000, "csr_form"),
-        ("\ud800", "csr_form"),
-        ("x" * 20_000, "csr_size"),
-        (pem(bytes(1_000_000)), "csr_size"),
-        (pem(NESTED[:11_000]), "csr_form"),
-        (pem(b"\x30\x80" * 5000), "csr_form"),
-        (csr_of().decode().replace("CERTIFICATE REQUEST", "CERTIFICATE"), "csr_form"),
-        (csr_of().decode().replace("CERTIFICATE REQUEST", "PRIVATE KEY"), "csr_form"),
-        ("-----BEGIN CERTIFICATE REQUEST-----\n" * 400, "csr_form"),
-        (csr_of(rsa.generate_private_key(65537, 1024)).decode(), "csr_key"),
-        (csr_of(rsa.generate_private_key(3, 2048)).decode(), ""),
-        (csr_of(ec.generate_private_key(ec.SECP224R1())).decode(), "csr_key"),
-        (csr_of(ec.generate_private_key(ec.SECP256K1())).decode(), "csr_key"),
-        (csr_of(uris=[str(WEB)] * 50).decode(), ""),
-        (csr_of(uris=["spiffe://old.example/ns/shop/sa/web"]).decode(), ""),
-        (csr_of(uris=[str(WEB), "spiffe://cluster.local/ns/shop/sa/admin"]).decode(), "csr_identity"),
-        (csr_of(uris=[f"spiffe://cluster.local/ns/shop/sa/{n}" for n in range(150)]).decode(), "csr_identity"),
-        (csr_of(subject="spiffe://cluster.local/ns/shop/sa/admin").decode(), "csr_identity"),
-        (csr_of(ca=True).decode(), "csr_ca"),
-    ],
-    ids=str,
-)
-def test_hostile_requests(text: str, reason: str) -> None:
+HOSTILE = {
+    "nothing": ("", "csr_form"),
+    "NULs": ("\0" * 1000, "csr_form"),
+    "letters that take two bytes": ("А" * 16_000, "csr_form"),
+    "half a character": ("\ud800", "csr_form"),
+    "much text": ("x" * 20_000, "csr_size"),
+    "a megabyte": (pem(bytes(1_000_000)), "csr_size"),
+    "deep structures": (pem(NESTED[:11_000]), "csr_form"),
+    "structures that do not end": (pem(b"\x30\x80" * 5000), "csr_form"),
+    "many beginnings": ("-----BEGIN CERTIFICATE REQUEST-----\n" * 400, "csr_form"),
+    "another label": (csr_of().decode().replace("CERTIFICATE REQUEST", "PRIVATE KEY"), "csr_form"),
+    "an RSA key of 1024 bits": (csr_of(rsa.generate_private_key(65537, 1024)).decode(), "csr_key"),
+    "a short curve": (csr_of(ec.generate_private_key(ec.SECP224R1())).decode(), "csr_key"),
+    "Bitcoin's curve": (csr_of(ec.generate_private_key(ec.SECP256K1())).decode(), "csr_key"),
+    "many other names": (csr_of(uris=[f"{WEB}{n}" for n in range(150)]).decode(), "csr_identity"),
+    "a CA": (csr_of(ca=True).decode(), "csr_ca"),
+    "an exponent of 3": (csr_of(rsa.generate_private_key(3, 2048)).decode(), ""),
+    "the own name fifty times": (csr_of(uris=[str(WEB)] * 50).decode(), ""),
+    "the own name of an alias": (csr_of(uris=["spiffe://old.example/ns/shop/sa/web"]).decode(), ""),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_request_is_refused_at_once_and_a_strange_one_is_not(name: str) -> None:
+    text, reason = HOSTILE[name]
     assert verdict(text) == reason
 
 
-def test_a_request_with_a_key_that_signs_slowly_is_refused() -> None:
-    """An RSA key with an exponent as long as its modulus: verification takes as long as signing."""
+MESSAGES = st.one_of(
+    mutated().map(lambda der: message_of(pem(der).encode())),
+    st.text(max_size=300).map(lambda text: message_of(text.encode(errors="replace"))),
+    st.binary(max_size=300),
+    st.builds(bytes.__add__, st.sampled_from([b"\x0a\x05", b"\x18", b"\x22\x04\x0a\x02", b""]), st.binary(max_size=20)),
+)
+
+
+async def test_hostile_messages_are_answered_with_a_status_for_their_sender(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    forger = Forger(tmp_path / "forger")
+    client = client_tls(forger.leaf(str(WEB)), check_hostname=False)
+    unlimited = CallerSettings(certificates_per_second=0)
+    ends: Counter[Status] = Counter()
+
+    @seed(1)
+    @settings(deadline=None, database=None, max_examples=150, phases=[Phase.generate])
+    @given(MESSAGES)
+    def collect(message: bytes) -> None:
+        messages.append(message)
+
+    messages = [message_of(text.encode(errors="replace")) for text, _ in HOSTILE.values()]
+    collect()
+    with capture_logs() as logs:
+        async with (
+            running_plane(tmp_path / "config", tls=forger.leaf(dns=("localhost",)), callers=unlimited) as plane,
+            open_channel(plane.addresses.secure_grpc, tls=client) as channel,
+        ):
+            for message in messages:
+                try:
+                    await channel.unary(PATH, message, bytes, timeout_seconds=10)
+                    ends[Status.OK] += 1
+                except GRPCError as error:
+                    ends[error.status] += 1
+    assert ends.keys() == {Status.OK, Status.INVALID_ARGUMENT, Status.PERMISSION_DENIED}, ends
+    assert [entry for entry in logs if entry["log_level"] in ("error", "critical") or entry.get("exc_info")] == []
 
 
 def test_a_request_signed_by_another_key_is_refused() -> None:
-    """One whose signature is that of another request."""
-    one, other = (x509.load_pem_x509_csr(csr_of(new_key())) for _ in range(2))
-    der, signature = one.public_bytes(Encoding.DER), one.signature
-    forged = der.replace(signature, other.signature)
-    assert verdict(pem(forged)) in {"csr_signature", "csr_form"}
-    assert verdict(pem(der)) == ""
+    assert verdict(badly_signed_csr().decode()) == "csr_signature"

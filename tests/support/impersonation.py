@@ -21,10 +21,10 @@ from mesh_pilot.api.istio.v1.auth import IstioCertificateRequest, IstioCertifica
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, RpcError, Status, client_tls, open_channel
+from mesh_pilot.security.certificate_service import PATH
 from tests.support.forgery import Forger, csr_of
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
-CSR = "/istio.v1.auth.IstioCertificateService/CreateCertificate"
 HANDSHAKE = "handshake"
 """In place of an authenticator: refused before there was a call."""
 
@@ -76,12 +76,17 @@ class Certificate:
 
     async def of(self, address: str, shown: Shown) -> list[str]:
         """The chain."""
-        fields = {name: Value(string_value=value) for name, value in self.metadata.items()}
-        request = IstioCertificateRequest(csr=self.csr().decode(), metadata=Struct(fields=fields))
+        request = message_of(self.csr(), **self.metadata)
         tls = client_tls(shown.files, check_hostname=False) if shown.files is not None else None
         async with open_channel(address, tls=tls) as channel:
-            answer = await channel.unary(CSR, request, IstioCertificateResponse, metadata=list(shown.metadata))
+            answer = await channel.unary(PATH, request, IstioCertificateResponse, metadata=list(shown.metadata))
             return list(answer.cert_chain)
+
+
+def message_of(csr: bytes, **metadata: str) -> bytes:
+    """An encoded request for a certificate."""
+    fields = {name: Value(string_value=value) for name, value in metadata.items()}
+    return bytes(IstioCertificateRequest(csr=csr.decode(errors="replace"), metadata=Struct(fields=fields)))
 
 
 @attrs.frozen(kw_only=True)
