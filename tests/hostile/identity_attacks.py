@@ -1,7 +1,7 @@
-"""Attacks on whoever judges callers: ``python identity_attacks.py ADDRESS SECONDS ATTACK FOLDER``.
+"""Attacks on whoever judges callers: ``python identity_attacks.py PORT SECONDS ATTACK FOLDER``.
 
-FOLDER has ``own.pem``, the root; ``1.pem`` and ``1.key``, a client's certificate; ``2.pem`` and ``2.key``, one of a foreign
-root; and requests for certificates. Prints one line of JSON at its end: how many calls were made, and how they ended.
+FOLDER has ``own.pem``, the root; ``1.pem`` and ``1.key``, a client's certificate; ``2.pem`` and ``2.key``, one of a
+foreign root; and requests for certificates. Prints one line of JSON at its end: the calls made, and how they ended.
 """
 
 from __future__ import annotations

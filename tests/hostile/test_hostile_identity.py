@@ -60,7 +60,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
 )
 def test_a_flood_costs_others_little(plane: Attacked, attack: str, told: set[str]) -> None:
     report = plane.by(attack)
-    assert set(report.attacker["told"]) == told, report
+    answers = set(report.attacker["told"])
+    assert answers and answers <= told, report
 
 
 def test_memory_comes_back(plane: Attacked) -> None:
