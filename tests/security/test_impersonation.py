@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,15 +11,22 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.rpc import CertificateFiles, Status
 from mesh_pilot.security.authenticators.xfcc import TrustedGateways
 from mesh_pilot.security.settings import CallerSettings
 from tests.support.forgery import HOUR, Forger, Signer, badly_signed_csr, csr_of
-from tests.support.impersonation import HANDSHAKE, Certificate, Row, Shown, Stream
-from tests.support.planes import running_plane
+from tests.support.impersonation import (
+    HANDSHAKE,
+    WEB,
+    Certificate,
+    Row,
+    Shown,
+    Stream,
+    differences,
+    impersonated,
+    of_nobody,
+)
 
-WEB = "spiffe://cluster.local/ns/shop/sa/web"
 OLD = timedelta(minutes=-1)
 SERVER_ONLY = [ExtendedKeyUsageOID.SERVER_AUTH]
 
@@ -103,10 +109,6 @@ CERTIFICATES = {
     "a namespace that looks alike": claim("namespace ѕhop", Stream(metadata={"NAMESPACE": "ѕhop"})),
     "a namespace in capitals": claim("namespace SHOP", Stream(metadata={"NAMESPACE": "SHOP"})),
 }
-
-
-def of_nobody(forger: Forger) -> Shown:
-    return Shown(files=CertificateFiles(trusted=forger.trusted))
 
 
 def in_plaintext(forger: Forger) -> Shown:
@@ -203,27 +205,12 @@ REQUESTS = {
 }
 
 
-@pytest.fixture
-def forger(tmp_path: Path) -> Forger:
-    return Forger(tmp_path / "forger")
-
-
-@asynccontextmanager
-async def plane_of(folder: Path, forger: Forger) -> AsyncIterator[ControlPlane]:
-    """A plane that trusts the forger's root, and nobody on this machine without a proof."""
-    (folder / "config").mkdir()
-    server = forger.leaf(dns=("localhost",))
-    callers = CallerSettings(trusted_gateways=TrustedGateways(identities=frozenset({("shop", "edge")})))
-    async with running_plane(folder / "config", tls=server, trust_local=False, callers=callers) as plane:
-        yield plane
-
-
 @pytest.mark.parametrize(
     "rows", [CERTIFICATES, STRANGERS, FORWARDED, REQUESTS], ids=["certificates", "strangers", "forwarded", "requests"]
 )
-async def test_who_shows_what_is_not_theirs_is_refused(tmp_path: Path, forger: Forger, rows: dict[str, Row]) -> None:
-    async with plane_of(tmp_path, forger) as plane:
+async def test_who_shows_what_is_not_theirs_is_refused(tmp_path: Path, rows: dict[str, Row]) -> None:
+    callers = CallerSettings(trusted_gateways=TrustedGateways(identities=frozenset({("shop", "edge")})))
+    async with impersonated(tmp_path, callers=callers) as (plane, forger):
         for asks in (Stream(), Certificate()):
             await asks.of(plane.addresses.secure_grpc, Shown(files=forger.leaf(WEB)))
-        found = {name: await row.difference(plane, forger) for name, row in rows.items()}
-    assert {name: difference for name, difference in found.items() if difference} == {}
+        assert await differences(rows, plane, forger) == {}

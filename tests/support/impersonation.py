@@ -7,7 +7,9 @@ await row.is_refused(plane, forger)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -23,8 +25,10 @@ from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, RpcError, Status, client_tls, open_channel
 from mesh_pilot.security.certificate_service import PATH
 from tests.support.forgery import Forger, csr_of
+from tests.support.planes import running_plane
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+WEB = "spiffe://cluster.local/ns/shop/sa/web"
 HANDSHAKE = "handshake"
 """In place of an authenticator: refused before there was a call."""
 
@@ -120,6 +124,27 @@ class Row:
         if status is self.status and self.says in text and counted == Counter({self.counted: 1}):
             return ""
         return f"{status}, {text!r}, counted: {dict(counted)}"
+
+
+async def differences(rows: Mapping[str, Row], plane: ControlPlane, forger: Forger) -> dict[str, str]:
+    """What happens otherwise than it should, by row."""
+    found = {name: await row.difference(plane, forger) for name, row in rows.items()}
+    return {name: difference for name, difference in found.items() if difference}
+
+
+def of_nobody(forger: Forger) -> Shown:
+    """TLS without a client certificate."""
+    return Shown(files=CertificateFiles(trusted=forger.trusted))
+
+
+@asynccontextmanager
+async def impersonated(folder: Path, **more: Any) -> AsyncIterator[tuple[ControlPlane, Forger]]:
+    """A plane that trusts the forger's root and nobody on this machine without a proof. ``more`` are Settings."""
+    (folder / "config").mkdir()
+    forger = Forger(folder / "forger")
+    server = forger.leaf(dns=("localhost",))
+    async with running_plane(folder / "config", tls=server, trust_local=False, **more) as plane:
+        yield plane, forger
 
 
 def counts(plane: ControlPlane) -> Counter[tuple[str, str]]:
