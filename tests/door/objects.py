@@ -75,8 +75,20 @@ _USUAL: Mapping[str, Sequence[str]] = {
     "MeshConfig": ("extensionProviders", "defaultConfig"),
     "MeshConfigExtensionProvider": ("name",),
     "NetworkIstioNetworkGateway": ("port",),
+    "Policy": ("targets", "peers"),
+    "TargetSelector": ("name",),
+    "Jwt": ("issuer",),
+    "ServiceRole": ("rules",),
+    "AccessRule": ("services",),
+    "AccessRuleConstraint": ("key", "values"),
+    "ServiceRoleBinding": ("subjects", "roleRef"),
+    "RoleRef": ("name",),
+    "RbacConfig": ("mode",),
 }
 """Fields that are always written."""
+
+_ONE_FOR_ALL = ("MeshPolicy", "RbacConfig", "ClusterRbacConfig")
+"""Kinds of which there is one object, with the name that it must have."""
 
 _SELECTING = ("workloadSelector", "selector", "targetRef", "targetRefs")
 
@@ -110,6 +122,7 @@ def random_object(pick: random.Random, kind: str, name: str) -> Candidate | None
         day = pick.randint(1, 9)
         created = f"2024-03-0{day}T00:00:00Z"
         head = {"apiVersion": KINDS[kind].api_versions[-1], "kind": kind}
+        name = "default" if kind in _ONE_FOR_ALL else name
         metadata = {"name": name, "namespace": namespace, "creationTimestamp": created}
         document = {**head, "metadata": metadata, "spec": document}
     for _ in range(_TRIES):

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from mesh_pilot.config.mesh import decode_mesh, decode_networks
 from mesh_pilot.model.config import Origin
 from mesh_pilot.model.events import Grant, Item, KeySet, MeshConfigValue, MeshNetworksValue, Secret
+from tests.support import legacy
 from tests.support.worlds import SOURCE, configs, plain
 
 ENTRY = """
@@ -355,6 +356,43 @@ def _mutual(pick: Pick) -> str:
     return MUTUAL.format(**common, spec=f"{{{selector}mtls: {{mode: {mode}}}{ports}}}")
 
 
+def _legacy_methods(pick: Pick) -> str:
+    peers = pick("peers: [{mtls: {}}]", "peers: [{mtls: {mode: PERMISSIVE}}]", "")
+    keys = "https://a.example.com/one"
+    tokens = pick("", f"origins: [{{jwt: {{issuer: one, jwksUri: '{keys}'}}}}]")
+    return ", ".join(filter(None, (peers, tokens, f"originIsOptional: {pick('true', 'false')}")))
+
+
+def _legacy_policy(pick: Pick) -> str:
+    name, namespace = pick("default", "x", "y"), pick(*NAMESPACES)
+    targets = (
+        "" if name == "default" else f"targets: [{{name: {pick('a', 'b')}{pick('', ', ports: [{number: 80}]')}}}], "
+    )
+    return legacy.policy(name, targets + _legacy_methods(pick), namespace=namespace)
+
+
+def _legacy_role(pick: Pick) -> str:
+    services = pick("['*']", "[a]", f"[{HOSTS[0]}]")
+    paths = pick("", ", paths: [/a]")
+    labels = pick("", ", constraints: [{key: 'destination.labels[app]', values: [web]}]")
+    return legacy.role(pick("x", "y"), f"[{{services: {services}{paths}{labels}}}]", namespace=pick(*NAMESPACES))
+
+
+def _legacy_binding(pick: Pick) -> str:
+    subject = pick("{user: '*'}", "{namespaces: [shop]}", "{properties: {request.auth.principal: one/a}}")
+    more = pick("", "mode: PERMISSIVE", "actions: [{services: ['*']}]")
+    role = pick("x", "y")
+    return legacy.binding(pick("x", "y"), f"[{subject}]", role=role, more=more, namespace=pick(*NAMESPACES))
+
+
+def _legacy_access(pick: Pick, namespace: str = "") -> str:
+    target = f"{{services: [{HOSTS[0]}], namespaces: [{pick('other', 'shop')}]}}"
+    mode = pick("ON", "ON", "OFF", "ON_WITH_INCLUSION", "ON_WITH_EXCLUSION")
+    enforced = pick("ENFORCED", "PERMISSIVE")
+    more = f"inclusion: {target}, exclusion: {target}, enforcementMode: {enforced}"
+    return legacy.access(mode, more, namespace=namespace)
+
+
 def _telemetry(pick: Pick) -> str:
     parts = (
         "accessLogging: [{disabled: true}]",
@@ -408,6 +446,12 @@ KINDS: dict[str, Callable[[Pick], Any]] = {
     "policy": _policy,
     "tokens": _tokens,
     "mutual TLS": _mutual,
+    "legacy policy": _legacy_policy,
+    "legacy policy of the mesh": lambda pick: legacy.mesh_policy(_legacy_methods(pick)),
+    "legacy role": _legacy_role,
+    "legacy binding": _legacy_binding,
+    "legacy access": _legacy_access,
+    "legacy access of the root": lambda pick: _legacy_access(pick, ROOT),
     "telemetry": _telemetry,
     "patch": _patch,
     "mesh": _mesh,
@@ -423,6 +467,8 @@ THEMES = (
     ("workload", "group", "selected entry", "networks"),
     ("patch", "routes", "gateway", "scope"),
     ("mutual TLS", "mesh", "rule", "telemetry"),
+    ("legacy policy", "legacy policy of the mesh", "mutual TLS", "tokens", "key set"),
+    ("legacy role", "legacy binding", "legacy access", "legacy policy", "scope"),
 )
 """Kinds that act on each other: alone together, their objects meet more often than if all came."""
 

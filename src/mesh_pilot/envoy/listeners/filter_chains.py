@@ -21,6 +21,7 @@ from mesh_pilot.envoy.filters.tcp import tcp_proxy
 from mesh_pilot.envoy.telemetry.access_logs import AccessLogs, listener_access_logs
 from mesh_pilot.envoy.tls.common import MESH_ALPN
 from mesh_pilot.mesh.conflicts import Conflict
+from mesh_pilot.mesh.legacy.ports import legacy_keys
 from mesh_pilot.mesh.names import BLACK_HOLE
 from mesh_pilot.mesh.policies import PolicyContext, TrafficSide
 from mesh_pilot.mesh.proxy.proxy_config import listener_buffer
@@ -195,7 +196,8 @@ def _policy_keys(view: View, context: PolicyContext) -> tuple[ConfigKey, ...]:
     if context.side is TrafficSide.OUTBOUND:
         return ()
     kinds = (AUTHORIZATION_POLICY, REQUEST_AUTHENTICATION)
-    return tuple(key for kind in kinds for key in selected(view, kind, context.namespace, context.labels))
+    found = (key for kind in kinds for key in selected(view, kind, context.namespace, context.labels))
+    return (*found, *legacy_keys(view, context.legacy, context.labels))
 
 
 def balance_exactly(header: Listener) -> None:

@@ -38,6 +38,7 @@ from mesh_pilot.envoy.routes.build import default_route
 from mesh_pilot.envoy.tls.downstream import downstream_tls, mesh_server_socket
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.inbound import InboundPort, InboundSettings, inbound_ports, inbound_settings
+from mesh_pilot.mesh.legacy.ports import legacy_keys
 from mesh_pilot.mesh.names import INBOUND_PASSTHROUGH_V4, INBOUND_PASSTHROUGH_V6, inbound
 from mesh_pilot.mesh.peer_authentication import PeerMode
 from mesh_pilot.mesh.proxy.scope import Plan, ResourceQuery, Workload
@@ -157,7 +158,7 @@ def port_chains(view: View, settings: InboundSettings, port: InboundPort) -> tup
             name=port.name,
             transport_socket=downstream_tls(view, server_tls),
             host=port.host,
-            configs=(port.config,) if port.config else (),
+            configs=_configs(view, settings, chain),
         ),
     )
 
@@ -188,6 +189,7 @@ def passthrough_chains(view: View, settings: InboundSettings, mode_ports: tuple[
 
 def _chains(view: View, settings: InboundSettings, chain: _ChainSettings) -> tuple[EncodedChain, ...]:
     accepted = _ACCEPTED[_payload(chain.protocol), chain.mode]
+    configs = _configs(view, settings, chain)
     return tuple(
         filter_chain(
             ChainMatch(cidrs=chain.cidrs, port=chain.port, protocols=connection.alpn, transport=connection.transport),
@@ -195,10 +197,16 @@ def _chains(view: View, settings: InboundSettings, chain: _ChainSettings) -> tup
             name=chain.http_name if connection.http else chain.tcp_name,
             transport_socket=mesh_server_socket(view, settings.identity) if connection.mesh_tls else None,
             host=chain.host,
-            configs=(chain.config,) if chain.config else (),
+            configs=configs,
         )
         for connection in accepted
     )
+
+
+def _configs(view: View, settings: InboundSettings, chain: _ChainSettings) -> tuple[ConfigKey, ...]:
+    """The objects that a chain is made from, except those of all chains of its listener."""
+    context = settings.context_at(chain.port)
+    return (*([chain.config] if chain.config else []), *legacy_keys(view, context.legacy, context.labels))
 
 
 @derived

@@ -7,7 +7,8 @@ import attrs
 from mesh_pilot.api.istio.authentication import v1alpha1 as api
 from mesh_pilot.incremental import derived
 from mesh_pilot.mesh.legacy.authentication import ServedPort, general_policy, policy_in_force
-from mesh_pilot.mesh.legacy.authorization import is_controlled
+from mesh_pilot.mesh.legacy.authorization import grants, is_controlled
+from mesh_pilot.mesh.selection import Labels
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.service import ServiceKey
 from mesh_pilot.world.view import View
@@ -57,6 +58,12 @@ def legacy_policies(view: View, namespace: str, ports: tuple[ServedPort, ...]) -
         services if any(is_controlled(view, service) for service in services) else (),
         any(spec.principal_binding == api.PrincipalBinding.USE_PEER for spec in policies.values()),
     )
+
+
+def legacy_keys(view: View, legacy: LegacyPolicies, labels: Labels) -> tuple[ConfigKey, ...]:
+    """The objects that the filters of a port are made from, at a workload with these labels."""
+    granted = (g for service in legacy.controlled for g in grants(view, service, labels, legacy.peer_bound))
+    return tuple(dict.fromkeys((*legacy.tokens, *(key for grant in granted for key in (grant.role, grant.binding)))))
 
 
 def _policy(view: View, key: ConfigKey) -> api.Policy | None:
