@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
-from mesh_pilot.ops.problems import provider_lines
+from mesh_pilot.ops.problems import reference_lines
 from mesh_pilot.ops.reports import ProblemLog
 from mesh_pilot.ops.world_pages import count_warnings, warnings
 from mesh_pilot.world import World
@@ -14,7 +14,7 @@ from tests.support.worlds import update, world_of
 
 
 def told(world: World) -> list[tuple[str, str, str]]:
-    return [(line["object"], line["field"], line["reason"]) for line in provider_lines(world)]
+    return [(line["object"], line["field"], line["reason"]) for line in reference_lines(world)]
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_it_is_logged_once_and_again_when_it_comes_back(capsys: pytest.CaptureFi
     problems = ProblemLog(WorldCatalog(world), world)
     for _ in range(2):
         problems.log_new()
-    assert capsys.readouterr().out.count("a provider cannot be used") == 1
+    assert capsys.readouterr().out.count("what it names cannot be used") == 1
     update(world, telemetry("t", "shop", ""))
     problems.log_new()
     update(world, wrong)
     problems.log_new()
-    assert capsys.readouterr().out.count("a provider cannot be used") == 1
+    assert capsys.readouterr().out.count("what it names cannot be used") == 1

@@ -26,7 +26,7 @@ _RENAMED = {"source.user": _PEER}
 
 
 @attrs.frozen
-class Caller:
+class SubjectMatch:
     """A subject: the part that goes into `from`, and the part that goes into `when`."""
 
     source: api.Source
@@ -87,7 +87,7 @@ def names_somebody(subject: legacy.Subject) -> bool:
     return subject != legacy.Subject()
 
 
-def caller_of(subject: legacy.Subject, *, peer_bound: bool) -> Caller:
+def caller_of(subject: legacy.Subject, *, peer_bound: bool) -> SubjectMatch:
     """The caller that a subject names; all that it says has to be true."""
     conditions = []
     principals = list(subject.names)
@@ -110,7 +110,7 @@ def caller_of(subject: legacy.Subject, *, peer_bound: bool) -> Caller:
         ip_blocks=list(subject.ips),
         not_ip_blocks=list(subject.not_ips),
     )
-    return Caller(source, tuple(conditions))
+    return SubjectMatch(source, tuple(conditions))
 
 
 # -- constraints that the workload decides about

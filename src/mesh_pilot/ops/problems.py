@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from mesh_pilot.envoy.catalog.diagnostics import mesh_config_problems, object_problems
+from mesh_pilot.envoy.catalog.diagnostics import REFERRING_KINDS, mesh_config_problems, object_problems
 from mesh_pilot.model.config import Config, Origin, Problem, Severity
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue, Rejected, item_key
 from mesh_pilot.world import World
@@ -53,15 +53,16 @@ def all_patch_problem_lines(world: World) -> Iterator[tuple[Severity, Line]]:
         yield from patch_problem_lines(world, config)
 
 
-def provider_lines(world: World) -> Iterator[Line]:
-    """Providers of traces and access logs that Telemetry or the mesh config names and that cannot be used."""
+def reference_lines(world: World) -> Iterator[Line]:
+    """References that cannot be used: to providers, of Telemetry and the mesh config, and those of legacy policies."""
     for settings in world.mesh_settings():
         if isinstance(settings, MeshConfigValue):
             for problem in mesh_config_problems(world.view):
                 yield _line(settings.origin, item_name(settings), problem)
-    for config in sorted(world.configs_of.peek("Telemetry"), key=lambda config: config.key):
-        for problem in object_problems(world.view, config.key):
-            yield _line(config.origin, str(config.key), problem)
+    for kind in REFERRING_KINDS:
+        for config in sorted(world.configs_of.peek(kind), key=lambda config: config.key):
+            for problem in object_problems(world.view, config.key):
+                yield _line(config.origin, str(config.key), problem)
 
 
 def _line(origin: Origin, name: str, problem: Problem) -> Line:

@@ -19,7 +19,7 @@ from mesh_pilot.envoy.catalog.failing import StandingFailure
 from mesh_pilot.failures import Condition
 from mesh_pilot.mesh.conflicts import ConflictKind
 from mesh_pilot.ops.page import bad, moment, table
-from mesh_pilot.ops.problems import provider_lines
+from mesh_pilot.ops.problems import reference_lines
 from mesh_pilot.ops.responses import Json
 from mesh_pilot.world import World
 
@@ -201,7 +201,7 @@ class ProblemLog:
     def log_new(self) -> None:
         """Look at all proxies and log what is new; call it from time to time."""
         found = self._catalog.diagnostics()
-        kinds = (self._log_failures, self._log_patches, self._log_denied, self._log_credentials, self._log_providers)
+        kinds = (self._log_failures, self._log_patches, self._log_denied, self._log_credentials, self._log_references)
         for log_kind in kinds:
             try:
                 log_kind(found)
@@ -243,10 +243,10 @@ class ProblemLog:
                 such_as=names[0],
             )
 
-    def _log_providers(self, _: Diagnostics) -> None:
-        lines = {tuple(line.values()): line for line in provider_lines(self._world)}
-        for _key, line in self._new("providers", lines):
-            config_log.warning("config accepted, but a provider cannot be used", **line)
+    def _log_references(self, _: Diagnostics) -> None:
+        lines = {tuple(line.values()): line for line in reference_lines(self._world)}
+        for _key, line in self._new("references", lines):
+            config_log.warning("config accepted, but what it names cannot be used", **line)
 
     def _new(self, kind: str, found: Mapping[Any, Any]) -> list[tuple[Any, Any]]:
         known = self._known.get(kind, frozenset())

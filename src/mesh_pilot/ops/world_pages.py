@@ -10,7 +10,7 @@ from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.ops.changes import WITHOUT_EFFECT
-from mesh_pilot.ops.problems import provider_lines, rejected_lines, warning_lines
+from mesh_pilot.ops.problems import reference_lines, rejected_lines, warning_lines
 from mesh_pilot.ops.responses import Json
 from mesh_pilot.sources.base import Ignoring
 from mesh_pilot.sources.supervisor import SupervisorStatistics
@@ -52,7 +52,7 @@ def warnings(world: World) -> Iterator[dict[str, str]]:
     """Warnings about accepted configs and mesh-wide settings, and the objects of kinds without effect."""
     for item in _items_with_warnings(world):
         yield from warning_lines(item)
-    yield from provider_lines(world)
+    yield from reference_lines(world)
     yield from _without_effect(world)
 
 
@@ -65,7 +65,7 @@ def _without_effect(world: World) -> Iterator[dict[str, str]]:
 
 
 def count_warnings(world: World) -> int:
-    lines = chain(provider_lines(world), _without_effect(world))
+    lines = chain(reference_lines(world), _without_effect(world))
     return sum(len(item.warnings) for item in _items_with_warnings(world)) + sum(1 for _ in lines)
 
 

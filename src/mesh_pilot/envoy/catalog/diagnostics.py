@@ -18,11 +18,15 @@ from mesh_pilot.envoy.telemetry.problems import default_provider_problems, telem
 from mesh_pilot.envoy.tls.secrets import withheld
 from mesh_pilot.mesh.conflicts import Conflict
 from mesh_pilot.mesh.inbound import merged_inbound_ports
+from mesh_pilot.mesh.legacy.problems import legacy_problems
 from mesh_pilot.mesh.proxy.scope import ProxyKeys
 from mesh_pilot.model.config import ConfigKey, Problem, Severity
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.model.resource import SECRET
 from mesh_pilot.world.view import View
+
+REFERRING_KINDS = ("Telemetry", "Policy", "ServiceRoleBinding", "RbacConfig")
+"""Kinds whose objects may name others that cannot be used."""
 
 CREDENTIALS_CHECKED = 100
 """Credentials checked for each proxy."""
@@ -135,14 +139,14 @@ def object_problems(view: View, key: ConfigKey) -> tuple[Problem, ...]:
     """Problems of one object whatever proxy it applies to, which validation does not see.
 
     Validation knows neither Envoy's messages, which EnvoyFilters patch, nor other objects: the providers that a
-    Telemetry names.
+    Telemetry names, the services and roles that legacy policies name.
     """
     match key.kind:
         case "EnvoyFilter":
             return tuple(Problem(p.path, p.reason, p.severity) for p in parsed(view, key).problems)
         case "Telemetry":
             return telemetry_problems(view, key)
-    return ()
+    return legacy_problems(view, key)
 
 
 def mesh_config_problems(view: View) -> tuple[Problem, ...]:
