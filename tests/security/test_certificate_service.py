@@ -28,6 +28,7 @@ from mesh_pilot.security.ca import CertificateAuthority
 from mesh_pilot.security.callers import AuthenticationError, Credentials, TrustDomains
 from mesh_pilot.security.certificate_service import PATIENCE_SECONDS, QUIET_SECONDS, CertificateService
 from mesh_pilot.security.denials import Denials
+from mesh_pilot.security.join_tokens import JoinTokens, JoinTokenSettings
 from mesh_pilot.security.settings import CallerSettings
 from mesh_pilot.security.signers.local import LocalSigner
 from mesh_pilot.security.signing_requests import SigningRequestError, checked_request
@@ -63,6 +64,33 @@ async def service(folder: Path, **more: Any) -> AsyncIterator[Service]:
     tls = CertificateFiles(certificate=server.certificate, key=server.key, trusted=server.ca)
     async with running_plane(folder / "config", tls=tls, **more) as plane:
         yield Service(plane, folder)
+
+
+async def test_a_workload_that_is_new_gets_its_first_certificate_for_a_join_token_once(tmp_path: Path) -> None:
+    tokens = JoinTokens(tmp_path / "tokens")
+    made = tokens.create(Identity("cluster.local", "shop", "web"), timedelta(hours=1), max_uses=1)
+    async with service(tmp_path, join_tokens=JoinTokenSettings(tmp_path / "tokens")) as served:
+        shown: dict[str, Any] = {"own": None, "metadata": (("authorization", f"Bearer {made.text}"),)}
+        answers: list[list[str]] = []
+        reasons: list[str] = []
+
+        async def ask() -> None:
+            try:
+                answers.append(await served.sign(request_of(new_csr(names(WEB))), **shown))
+            except grpc.RpcError as error:
+                assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+                reasons.append(error.details())
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(4):
+                nursery.start_soon(ask)
+        leaf = x509.load_pem_x509_certificate(answers[0][0].encode())
+        assert leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value == names(WEB)
+        assert len(answers) == 1
+        assert [f"join token {made.record.id} was already used 1 of 1 times" in reason for reason in reasons] == [
+            True
+        ] * 3
+        assert served.denials() == {("join_token", "replayed"): 3}
 
 
 async def refused(call: Any) -> tuple[grpc.StatusCode, str]:

@@ -314,6 +314,8 @@ def test_records_of_tokens_are_dropped_a_month_after_they_end(tokens: Tokens) ->
     [
         (Identity("cluster.local", "shop/sa/x", "web"), HOUR, []),
         (Identity("cluster.local", "", "web"), HOUR, []),
+        (Identity("cluster.local", "Shop", "web"), HOUR, []),
+        (Identity("cluster.local", "shop", "w\u0435b"), HOUR, []),
         (WEB, timedelta(), []),
         (WEB, timedelta(days=31), []),
         (WEB, HOUR, ["10.0.0.1/8"]),
@@ -341,6 +343,11 @@ async def test_the_bearer_of_a_token_is_a_caller(tokens: Tokens) -> None:
     with pytest.raises(AuthenticationError, match=f"{made.record.id} was already used 1 of 1 times"):
         await chain.caller(showing(made.text))
     assert chain.refused["join_token", "replayed"] == 1
+
+
+async def test_tokens_of_other_kinds_are_left_to_others(tokens: Tokens) -> None:
+    assert await JoinToken(tokens.plane, lambda: OWN).authenticate(showing("eyJ.eyJ.x")) is None
+    assert await JoinToken(tokens.plane, lambda: OWN).authenticate(Credentials(PEER, True)) is None
 
 
 async def test_a_control_plane_without_tokens_says_so() -> None:

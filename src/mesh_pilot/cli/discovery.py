@@ -15,7 +15,7 @@ from mesh_pilot.cli import caller_flags
 from mesh_pilot.cli.caller_flags import take_caller_settings
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import SectionedCommand, address, duration
-from mesh_pilot.cli.process import outlive_signals
+from mesh_pilot.cli.process import forbid_core_dumps, outlive_signals
 from mesh_pilot.cli.registries import REGISTRIES, take_registries
 from mesh_pilot.cli.token_flags import FLAGS as TOKEN_FLAGS
 from mesh_pilot.cli.token_flags import take_join_tokens
@@ -209,6 +209,7 @@ def command(
     Each flag is also an environment variable, --grpc-addr MESH_PILOT_GRPC_ADDR; a flag wins.
     """
     outlive_signals()
+    forbid_core_dumps()
     registries = take_registries(settings, os.environ)
     client_bounds = bounds_of(settings)
     callers = take_caller_settings(settings)

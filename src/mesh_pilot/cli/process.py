@@ -1,4 +1,4 @@
-"""Settings of the server's process: signals that do not end it, and garbage collection.
+"""Settings of the server's process: signals that do not end it, core dumps, and garbage collection.
 
 SIGUSR1 logs statistics; SIGHUP and SIGUSR2 only log that they have no effect. By default each of them would end the
 process without a drain: a closed terminal, or log rotation for another server, would disconnect all proxies.
@@ -6,14 +6,20 @@ process without a drain: a closed terminal, or log rotation for another server, 
 
 from __future__ import annotations
 
+import ctypes
 import gc
+import resource
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mesh_pilot.ops.state import PlaneState
+
+_PR_SET_DUMPABLE = 4
+"""Linux, prctl(2)."""
 
 OUTLIVED = (signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -22,6 +28,13 @@ def outlive_signals() -> None:
     """Ignore these signals until `answer_signals` receives them."""
     for number in OUTLIVED:
         signal.signal(number, signal.SIG_IGN)
+
+
+def forbid_core_dumps() -> None:
+    """Keep private keys in memory: no core dump holds them, and no debugger of the same user reads them (Linux)."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)
 
 
 async def answer_signals(signals: AsyncIterator[int], state: PlaneState) -> None:

@@ -30,7 +30,7 @@ from joserfc.errors import (
 )
 from joserfc.jwk import ECKey, KeySet
 
-from mesh_pilot.model.spiffe import Identity, parse_identity
+from mesh_pilot.model.spiffe import Identity, make_identity
 from mesh_pilot.security.callers import AuthenticationError, TrustDomains
 from mesh_pilot.security.token_store import TokenRecord, TokenStore, TokenStoreError
 
@@ -89,7 +89,7 @@ class JoinTokens:
         created_by: str = "",
     ) -> NewToken:
         """Make a token. Raises ValueError for what no token can have, and TokenStoreError."""
-        if parse_identity(str(identity)) != identity:
+        if make_identity(identity.trust_domain, identity.namespace, identity.service_account) is None:
             raise ValueError(f"{identity} is not the SPIFFE id of a namespace and a service account")
         if not timedelta() < lifetime <= MAX_LIFETIME:
             raise ValueError(f"a token lives for more than 0 seconds and at most {MAX_LIFETIME.days} days")
