@@ -1,0 +1,173 @@
+"""Callers with the token of a Kubernetes service account, as it is projected into a pod.
+
+The API server is asked (TokenReview): it knows also that the pod is gone, or the account. Where it cannot be asked,
+its issuer can be one of ``--jwt-rules``. Source of the rules: Kubernetes, "Managing Service Accounts".
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing
+from pathlib import Path
+from typing import cast
+
+import attrs
+import httpx
+import structlog
+import trio
+
+from mesh_pilot.model.spiffe import Identity
+from mesh_pilot.rpc.rate_limits import LogLimiter
+from mesh_pilot.security.authenticators.compact_token import read_token, token_in
+from mesh_pilot.security.authenticators.jwt import identity_of
+from mesh_pilot.security.authenticators.recent_answers import RecentAnswers
+from mesh_pilot.security.authenticators.shared_client import SharedClient
+from mesh_pilot.security.authenticators.token_issuers import service_account_names
+from mesh_pilot.security.callers import (
+    AuthenticationError,
+    AuthenticatorUnavailable,
+    Credentials,
+    TrustDomainsNow,
+)
+from mesh_pilot.sources.kubernetes.access import KubernetesError
+
+REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+GROUP = "system:serviceaccounts"
+"""The group of all service accounts, and of nobody else."""
+
+TIMEOUT_SECONDS = 5.0
+"""The longest time for a review, the wait for its turn included."""
+MAX_REVIEWS = 16
+"""Reviews at the same time."""
+REMEMBERED_SECONDS = 10.0
+MAX_ANSWER_BYTES = 1_000_000
+
+log = structlog.get_logger(scope="security")
+
+
+@attrs.frozen(kw_only=True)
+class KubernetesTokenSettings:
+    """The API server to ask, and for whom tokens must be."""
+
+    kubeconfig: Path | None = None
+    """None: as a pod where we are one, else as kubectl finds it."""
+    audiences: tuple[str, ...] = ("istio-ca",)
+
+
+class _ReviewError(Exception):
+    """A review that the API server did not make: why."""
+
+
+class KubernetesToken:
+    """Judges tokens by asking the API server.
+
+    Mutable state: recent answers, the client, and the limits on reviews and log lines.
+    """
+
+    name = "kubernetes"
+
+    def __init__(
+        self,
+        client: Callable[[], AbstractAsyncContextManager[httpx.AsyncClient]],
+        audiences: Collection[str],
+        trust_domains: TrustDomainsNow,
+        *,
+        other_issuers: Collection[str] = (),
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        """``client`` has the API server as its base, and our credentials. Tokens of ``other_issuers`` are not shown to
+        it."""
+        self._client = SharedClient(client)
+        self._audiences = tuple(audiences)
+        self._trust_domains = trust_domains
+        self._other_issuers = frozenset(other_issuers)
+        self._now = now
+        self._recent: RecentAnswers[tuple[str, str]] = RecentAnswers(REMEMBERED_SECONDS)
+        self._turns = trio.CapacityLimiter(MAX_REVIEWS)
+        self._lines = LogLimiter()
+        self.reviews = 0
+        """The number of times the API server was asked."""
+
+    async def authenticate(self, credentials: Credentials) -> Identity | None:
+        text = token_in(credentials)
+        if text is None:
+            return None
+        token = read_token(text)
+        if token.issuer in self._other_issuers:
+            return None
+        token.check_times(self._now())  # claims that are not proven; to refuse by, they are good enough
+        token.check_audience(self._audiences)
+        names = self._recent.get(text)
+        if names is None:
+            try:
+                names = await self._reviewed(text)
+            except AuthenticationError as error:
+                self._recent.put(text, error)
+                raise
+            self._recent.put(text, names)
+        return identity_of(self._trust_domains().own, *names)
+
+    async def _reviewed(self, text: str) -> tuple[str, str]:
+        """Namespace and name of the service account. Raises AuthenticationError and AuthenticatorUnavailable."""
+        reason = f"no answer in {TIMEOUT_SECONDS:g} s"
+        with trio.move_on_after(TIMEOUT_SECONDS):
+            try:
+                async with self._client.use() as client, self._turns:
+                    self.reviews += 1
+                    status = await _review(client, text, self._audiences)
+                return _names(status, self._audiences)
+            except (_ReviewError, KubernetesError) as error:
+                reason = str(error)
+        if (suppressed := self._lines.admit(reason, trio.current_time())) is not None:
+            log.warning("tokens cannot be reviewed by Kubernetes", reason=reason, suppressed=suppressed)
+        raise AuthenticatorUnavailable("its token cannot be reviewed now; the control plane's log says why")
+
+
+async def _review(client: httpx.AsyncClient, text: str, audiences: Collection[str]) -> Mapping[str, object]:
+    """The status of a TokenReview. Raises _ReviewError, whose text never has the token."""
+    body = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "spec": {"token": text, "audiences": list(audiences)},
+    }
+    answer = bytearray()
+    try:
+        async with client.stream("POST", REVIEWS, json=body) as reply:
+            if reply.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+                raise _ReviewError(
+                    f"it answers {reply.status_code}: this control plane needs the ClusterRole system:auth-delegator"
+                )
+            if reply.status_code not in (httpx.codes.OK, httpx.codes.CREATED):
+                raise _ReviewError(f"it answers {reply.status_code}")
+            async with aclosing(cast("AsyncGenerator[bytes, None]", reply.aiter_bytes())) as parts:
+                async for part in parts:
+                    answer += part
+                    if len(answer) > MAX_ANSWER_BYTES:
+                        raise _ReviewError(f"it answers with more than {MAX_ANSWER_BYTES} bytes")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise _ReviewError(str(error) or type(error).__name__) from None
+    try:
+        found = json.loads(bytes(answer))
+    except (ValueError, RecursionError):
+        found = None
+    status = found.get("status") if isinstance(found, dict) else None
+    if not isinstance(status, dict):
+        raise _ReviewError("what answers is no API server: there is no status")
+    return status
+
+
+def _names(status: Mapping[str, object], audiences: Collection[str]) -> tuple[str, str]:
+    """Namespace and name of the service account of a review. Raises AuthenticationError."""
+    if status.get("authenticated") is not True or status.get("error"):
+        raise AuthenticationError("rejected", "its token was rejected by Kubernetes: it is forged, expired or revoked")
+    found = status.get("audiences")
+    if not isinstance(found, list) or not any(audience in audiences for audience in found):
+        raise AuthenticationError("audience", f"Kubernetes does not say that its token is for {', '.join(audiences)}")
+    user = status.get("user")
+    user = user if isinstance(user, dict) else {}
+    name, groups = user.get("username"), user.get("groups")
+    if not isinstance(name, str) or not isinstance(groups, list) or GROUP not in groups:
+        raise AuthenticationError("claim_form", "its token is not that of a service account")
+    return service_account_names(name)
