@@ -23,15 +23,19 @@ from mesh_pilot.rpc import GRPCError, ServerStream, Status
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.security.authentication import NOBODY, Authentication, admission
 from mesh_pilot.security.authenticators.client_certificate import ClientCertificate
+from mesh_pilot.security.authenticators.foreign_tokens import foreign_token_authenticators
 from mesh_pilot.security.authenticators.join_token import JoinToken
+from mesh_pilot.security.authenticators.token_issuers import TokenIssuerError
 from mesh_pilot.security.authenticators.xfcc import ForwardedCertificate
 from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
 from mesh_pilot.security.callers import (
     AuthenticationError,
+    Authenticator,
     AuthenticatorUnavailable,
     Caller,
     Credentials,
     TrustDomains,
+    TrustDomainsNow,
     host_of,
     is_local,
 )
@@ -40,6 +44,7 @@ from mesh_pilot.security.join_tokens import JoinTokens
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.security.signers.local import LocalSigner
 from mesh_pilot.security.trust import OWN_CA, Bundle, TrustStore
+from mesh_pilot.sources.base import SourceError
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="security")
@@ -133,6 +138,7 @@ def open_identities(settings: Settings, world: World) -> Identities:
             ForwardedCertificate(gateways, domains, ClientCertificate(domains, _now)),
             ClientCertificate(domains, _now, gateways=gateways.identities),
             JoinToken(_join_tokens(settings), domains),
+            *_foreign_tokens(settings, domains),
         ]
     )
     certificates = CertificateService(
@@ -174,6 +180,13 @@ def _authority(settings: Settings) -> CertificateAuthority:
 def _join_tokens(settings: Settings) -> JoinTokens | None:
     folder = settings.join_tokens.within(settings.ca_dir)
     return None if folder is None else JoinTokens(folder, now=_now)
+
+
+def _foreign_tokens(settings: Settings, known: TrustDomainsNow) -> tuple[Authenticator, ...]:
+    try:
+        return foreign_token_authenticators(settings.foreign_tokens, known)
+    except (TokenIssuerError, SourceError) as error:
+        raise StartError(str(error)) from error
 
 
 def _now() -> datetime:

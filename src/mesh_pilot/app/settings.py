@@ -12,6 +12,7 @@ from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
 from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, RpcError
+from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
 from mesh_pilot.security.join_tokens import JoinTokenSettings
 from mesh_pilot.security.settings import CallerSettings
 from mesh_pilot.sources.base import Registry, SourceError
@@ -61,6 +62,7 @@ class Settings:
     """True if plaintext peers on this machine are trusted to be who they say, and get private keys."""
     callers: CallerSettings = attrs.field(factory=CallerSettings)
     join_tokens: JoinTokenSettings = attrs.field(factory=JoinTokenSettings)
+    foreign_tokens: ForeignTokenSettings = attrs.field(factory=ForeignTokenSettings)
     domain: str = "cluster.local"
     namespace: str = "istio-system"
     """The namespace of the control plane: the mesh's root namespace, unless its MeshConfig names another."""

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import attrs
 import click
 
-from mesh_pilot.cli import caller_flags
+from mesh_pilot.cli import authenticator_flags, caller_flags
+from mesh_pilot.cli.authenticator_flags import take_foreign_tokens
 from mesh_pilot.cli.caller_flags import take_caller_settings
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import SectionedCommand, address, duration
@@ -75,6 +76,7 @@ SECTIONS = {
     "Servers of configuration (MCP)": ("--mcp-*", "--serve-config"),
     **{registry.title: (f"{registry.prefix}*",) for registry in REGISTRIES},
     "Where it listens": ("--grpc-addr", "--secure-grpc-addr", "--http-addr", "--monitoring-addr"),
+    "Tokens of callers": ("--jwt-rules", "--accept-*", "--kubernetes-*", "--trust-consul-namespaces"),
     "Certificates": ("--tls-*", "--ca-dir", "--token-dir", "--trust*", "--certificates-*"),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
     "What proxies refuse": ("--quarantine*",),
@@ -93,7 +95,7 @@ def levels(text: str) -> LogLevels:
 
 
 def _caller_options(command: F) -> F:
-    for name, attributes in reversed(caller_flags.FLAGS):
+    for name, attributes in reversed([*caller_flags.FLAGS, *authenticator_flags.FLAGS]):
         command = _option(name, **attributes)(command)
     return command
 
@@ -214,6 +216,7 @@ def command(
     client_bounds = bounds_of(settings)
     callers = take_caller_settings(settings)
     join_tokens = take_join_tokens(settings)
+    foreign_tokens = take_foreign_tokens(settings, registries)
     mcp = settings["mcp_servers"] or settings["mcp_sink_addr"]
     if not config_dirs and not registries and not mcp and not settings["mesh_config"]:
         raise click.UsageError(
@@ -248,6 +251,7 @@ def command(
             client_bounds=client_bounds,
             callers=callers,
             join_tokens=join_tokens,
+            foreign_tokens=foreign_tokens,
             registries=registries,
             tls=tls,
             mcp_tls=mcp_tls,
