@@ -28,6 +28,9 @@ STRANGER = jwk.generate_key("EC", "P-256", parameters={"kid": "ec"})
 WEB = Identity("cluster.local", "shop", "web")
 ANY_ALGORITHM = ["RS256", "RS512", "PS256", "ES256", "HS256", "none"]
 
+BARE_RULE: Mapping[str, Any] = {"issuer": ISSUER, "audiences": ["mesh"]}
+"""A rule as it is written in a file, without anything that could be left out."""
+
 CLAIMS: Mapping[str, Any] = {
     "iss": ISSUER,
     "sub": "system:serviceaccount:shop:web",

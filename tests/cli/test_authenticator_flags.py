@@ -1,0 +1,63 @@
+"""Flags about tokens that others made, and what they come to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from mesh_pilot.cli.authenticator_flags import FLAGS, take_foreign_tokens
+from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
+from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
+
+CONSUL = ConsulRegistry((ConsulSettings(agent=Agent("http://c:1")), ConsulSettings(agent=Agent("http://d:1"))))
+
+
+def settings(*arguments: str, consul: bool = True) -> ForeignTokenSettings:
+    """What a command line comes to, beside a Consul or none."""
+    found: list[ForeignTokenSettings] = []
+
+    @click.command()
+    def command(**flags: Any) -> None:
+        found.append(take_foreign_tokens(flags, [CONSUL] if consul else []))
+        assert flags == {}
+
+    for name, attributes in FLAGS:
+        command = click.option(name, **attributes)(command)
+    result = CliRunner().invoke(command, arguments, standalone_mode=False)
+    if result.exception is not None:
+        raise result.exception
+    return found[0]
+
+
+def test_no_tokens_are_accepted_unless_a_flag_says_so() -> None:
+    assert settings() == ForeignTokenSettings()
+
+
+def test_flags_are_taken() -> None:
+    found = settings("--jwt-rules", "rules.yaml", "--accept-kubernetes-tokens", "--kubernetes-token-audience", "mesh")
+    assert found.jwt_rules == Path("rules.yaml")
+    assert found.kubernetes is not None and found.kubernetes.audiences == ("mesh",)
+    default = settings("--accept-kubernetes-tokens", "--kubernetes-kubeconfig", "config").kubernetes
+    assert default is not None and (default.audiences, default.kubeconfig) == (("istio-ca",), Path("config"))
+
+
+def test_the_agent_of_the_meshs_own_datacenter_is_asked() -> None:
+    found = settings("--accept-consul-tokens").consul
+    assert found is not None and not found.trust_namespaces
+    assert found.datacenter.agent.address == "http://c:1"
+    trusting = settings("--accept-consul-tokens", "--trust-consul-namespaces").consul
+    assert trusting is not None and trusting.trust_namespaces
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["--accept-consul-tokens"], "needs an agent to ask"),
+    (["--trust-consul-namespaces"], "is about the tokens of --accept-consul-tokens"),
+    (["--kubernetes-kubeconfig", "config"], "is about the tokens of --accept-kubernetes-tokens"),
+])  # fmt: skip
+def test_flags_without_the_one_that_they_are_about_are_refused(arguments: list[str], says: str) -> None:
+    with pytest.raises(click.UsageError, match=says):
+        settings(*arguments, consul=False)
