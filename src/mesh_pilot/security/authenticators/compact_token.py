@@ -15,12 +15,12 @@ from joserfc import jws
 from joserfc.errors import JoseError
 
 from mesh_pilot.security.callers import AuthenticationError, Credentials
+from mesh_pilot.security.join_tokens import PREFIX as JOIN_TOKEN_PREFIX
 
 MAX_BYTES = 16_384
 """The longest token that is read."""
 LEEWAY_SECONDS = 30.0
 """The difference between an issuer's clock and ours that is forgiven."""
-JOIN_TOKEN_PREFIX = "mpjt_"
 
 TYPES = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
 """Types of tokens that say who somebody is; others, such as logout tokens, are signed by the same keys."""
