@@ -21,6 +21,7 @@ from mesh_pilot.cli.envoy_bootstrap import DRAIN_FLAGS
 from mesh_pilot.cli.envoy_command import command as envoy_bootstrap
 from mesh_pilot.cli.logs import SCOPES
 from mesh_pilot.cli.proxy_status import command as proxy_status
+from mesh_pilot.cli.token import command as token
 from mesh_pilot.ops.app import debug_app
 from tests.support.planes import running_plane
 
@@ -49,11 +50,12 @@ def test_every_envoy_that_is_started_has_the_flags_for_draining() -> None:
 def test_flags_of_other_commands_are_described_where_they_are_named() -> None:
     """In the docs' commands there is no flag that its command does not have."""
     commands = {"envoy-bootstrap": envoy_bootstrap, "analyze": analyze, "proxy-status": proxy_status}
+    commands |= {f"token {name}": command for name, command in token.commands.items()}
+    names = "|".join(commands)
     for page in PAGES:
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-        for name, used in re.findall(
-            r"^    .*mesh-pilot (envoy-bootstrap|analyze|proxy-status)(.*)$", text, re.MULTILINE
-        ):
+        assert set(re.findall(r"mesh-pilot (token [a-z-]+)", text)) <= commands.keys(), page
+        for name, used in re.findall(rf"^    .*mesh-pilot ({names})(.*)$", text, re.MULTILINE):
             flags = {flag for p in commands[name].params for flag in (*p.opts, *p.secondary_opts)}
             assert set(re.findall(r"(?<= )--?[a-z][a-z-]*", used.partition("#")[0])) <= flags, (page, used)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import io
 import json
+import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -26,6 +29,7 @@ from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, Discovery
 from google.protobuf.json_format import ParseDict
 from google.rpc.status_pb2 import Status
 
+import mesh_pilot as mesh_pilot_package
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.cli.logs import LogFormat, configure, parse_levels
 from mesh_pilot.cli.process import log_statistics
@@ -158,6 +162,25 @@ def test_the_markers_find_what_they_should(tmp_path: Path) -> None:
     assert given_away(markers, files.certificate.read_text() + files.ca.read_text()) == []
     assert given_away(markers, (tmp_path / "keys.json").read_text()) == ["keys.json"]
     assert given_away([token_marker("token", made.text)], f"Bearer {made.text}") == ["token"]
+
+
+def test_fields_with_telling_names_are_in_no_repr() -> None:
+    """Also of values that the other tests do not make."""
+    telling = re.compile(r"(private_key|(\w+_)?(token|password|secret|secret_id))")
+    shown = []
+    for module in pkgutil.walk_packages(mesh_pilot_package.__path__, "mesh_pilot."):
+        if module.name.startswith(("mesh_pilot.api", "mesh_pilot.cli.samples")) or module.name.endswith("__main__"):
+            continue
+        for value in vars(importlib.import_module(module.name)).values():
+            if isinstance(value, type) and attrs.has(value) and value.__module__ == module.name:
+                fields = [field for field in attrs.fields(value) if telling.fullmatch(field.name) and field.repr]
+                texts = ("str", "bytes", "str | None", "bytes | None")
+                shown += [f"{value.__name__}.{field.name}" for field in fields if _written(field.type) in texts]
+    assert shown == []
+
+
+def _written(kind: object) -> str:
+    return kind.__name__ if isinstance(kind, type) else str(kind)
 
 
 async def test_nothing_private_is_on_a_page_in_the_log_or_in_a_repr(shown: Scene) -> None:
