@@ -1,4 +1,7 @@
-"""Istio objects in Consul's KV store: one a key, ``<prefix>/<kind>/<namespace>/<name>``, in YAML or JSON."""
+"""Istio objects in Consul's KV store: one a key, ``<prefix>/<kind>/<namespace>/<name>``, in YAML or JSON.
+
+The key of an object without a namespace, such as a MeshPolicy, may leave it out.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,11 @@ from collections.abc import Mapping
 import attrs
 
 from mesh_pilot.config.decode import decode_document
+from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.config.yaml import Document, load
 from mesh_pilot.model.config import Config, ConfigError, ConfigKey, Origin, Problem
+
+_CLUSTER_SCOPED = frozenset(kind.name.lower() for kind in KINDS.values() if kind.cluster_scoped)
 
 Value = bytes | Problem
 """The value of a key, or the reason why it can't be read."""
@@ -55,6 +61,8 @@ def read_config(prefix: str, key: str, value: Value, source: str) -> Config:
         raise ConfigError(origin, None, (value,))
     kind, slash, rest = key.removeprefix(prefix).lstrip("/").partition("/")
     namespace, slash, name = rest.partition("/")
+    if rest and not slash and kind.lower() in _CLUSTER_SCOPED:
+        namespace, slash, name = "", "/", rest
     if not slash or not name or "/" in name:
         raise ConfigError(origin, None, (Problem("", _SHAPE),))
     try:
