@@ -17,6 +17,7 @@ from mesh_pilot.world import World
 from tests.support.legacy import access, binding, mesh_policy, policy, role
 from tests.support.listeners import is_http, listeners, manager, resources
 from tests.support.routing import target
+from tests.support.upstreams import addresses, endpoints
 from tests.support.worlds import sidecar, update, world_of
 
 JWT, HTTP_RBAC, TCP_RBAC = (f"envoy.filters.{name}" for name in ("http.jwt_authn", "http.rbac", "network.rbac"))
@@ -147,3 +148,16 @@ def test_a_listener_names_the_objects_that_it_is_made_from() -> None:
     world = world_of(WEB + ALL + access("ON") + policy("web", f"targets: [{{name: web}}], {TOKENS}"))
     named = {str(key) for key in resources(world, PROXY)["virtualInbound"].configs}
     assert named >= {"Policy/shop/web", "ServiceRole/shop/all", "ServiceRoleBinding/shop/all"}
+
+
+def test_a_gateway_that_passes_connections_on_unseen_uses_endpoints_that_a_policy_gives_mutual_tls() -> None:
+    text = WEB.replace("labels: {app: web}", "labels: {app: web, security.istio.io/tlsMode: istio}")
+    host = "web.shop.svc.cluster.local"
+
+    def reached(world: World, port: int) -> list[str]:
+        return addresses(endpoints(world, sidecar(node_type="router"), f"outbound_.{port}_._.{host}"))
+
+    world = world_of(text + policy("tcp", "targets: [{name: web, ports: [{name: tcp}]}]"))
+    assert (reached(world, 80), reached(world, 81)) == (["10.1.1.1:80"], [])
+    update(world, policy("tcp", f"targets: [{{name: web, ports: [{{name: tcp}}]}}], {RELAXED}"))
+    assert (reached(world, 80), reached(world, 81)) == (["10.1.1.1:80"], ["10.1.1.1:81"])
