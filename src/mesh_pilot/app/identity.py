@@ -40,6 +40,7 @@ from mesh_pilot.security.callers import (
     is_local,
 )
 from mesh_pilot.security.certificate_service import CertificateService
+from mesh_pilot.security.denials import MAX_TEXT
 from mesh_pilot.security.join_tokens import JoinTokens
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.security.signers.local import LocalSigner
@@ -89,7 +90,10 @@ class Identities:
             return True
         try:
             caller = await self.authentication.caller(credentials_of(call))
-        except AuthenticationError:
+        except AuthenticationError as error:
+            peer = call.peer.address
+            if self._logged.admit((host_of(peer), error.reason), trio.current_time()) is not None:
+                log.warning("configuration refused", peer=peer, code=error.reason, reason=str(error)[:MAX_TEXT])
             return False
         except AuthenticatorUnavailable as error:
             raise GRPCError(Status.UNAVAILABLE, str(error)) from None
