@@ -161,7 +161,6 @@ class CertificateService:
 
     async def _wait_for_pushes(self) -> None:
         """Wait while a push goes on, though not for long: pushes may follow each other without end."""
-        await trio.lowlevel.checkpoint()
         now = trio.current_time()
         patient_until = now + PATIENCE_SECONDS
         while self._free_until <= now < (quiet_at := self._pushed_at() + QUIET_SECONDS):
