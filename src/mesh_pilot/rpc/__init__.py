@@ -55,7 +55,7 @@ from mesh_pilot.rpc.server import Servable, Server, serve
 from mesh_pilot.rpc.server_stream import Peer, ServerStream
 from mesh_pilot.rpc.services import HealthService, with_reflection
 from mesh_pilot.rpc.statistics import ConnectionStatistics, ServerStatistics
-from mesh_pilot.rpc.tls import CertificateFiles, TlsSource, client_tls, server_tls
+from mesh_pilot.rpc.tls import CertificateFiles, CertificatePem, TlsSource, client_tls, server_tls, server_tls_in_memory
 
 __all__ = [
     "CLIENT_LIMITS",
@@ -63,6 +63,7 @@ __all__ = [
     "AddressError",
     "Cardinality",
     "CertificateFiles",
+    "CertificatePem",
     "Channel",
     "ClientCall",
     "ConnectionLost",
@@ -87,5 +88,6 @@ __all__ = [
     "parse_address",
     "serve",
     "server_tls",
+    "server_tls_in_memory",
     "with_reflection",
 ]

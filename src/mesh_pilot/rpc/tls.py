@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import socket
 import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Protocol
 
 import structlog
@@ -21,7 +23,16 @@ from attrs import define, field, frozen
 
 from mesh_pilot.rpc.errors import TlsError
 
-__all__ = ["CertificateFiles", "TlsSession", "TlsSource", "client_tls", "handshake", "server_tls"]
+__all__ = [
+    "CertificateFiles",
+    "CertificatePem",
+    "TlsSession",
+    "TlsSource",
+    "client_tls",
+    "handshake",
+    "server_tls",
+    "server_tls_in_memory",
+]
 
 log = structlog.get_logger(scope="rpc")
 
@@ -60,21 +71,37 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return stat.st_ino, stat.st_mtime_ns, stat.st_size
 
 
+@frozen(kw_only=True)
+class CertificatePem:
+    """The certificate and key of a server, in memory."""
+
+    certificate: bytes
+    """The certificate chain, leaf first, in PEM."""
+
+    key: bytes = field(repr=False)
+    """The private key of the leaf, in PEM."""
+
+
+NO_ROOTS: Callable[[], bytes] = bytes
+"""No further trust anchors."""
+
+
 @define
 class _ReloadingTls:
-    """Builds a context when first asked and when a file changed; if that does not load, the last stays in force."""
+    """Builds a context when first asked and when what it is made of changed, as ``stamp`` shows; if that does not load,
+    the last stays in force."""
 
-    files: CertificateFiles
-    build: Callable[[CertificateFiles], ssl.SSLContext]
+    stamp: Callable[[], object]
+    build: Callable[[], ssl.SSLContext]
     _stamp: object = field(default=None, init=False)
     _context: ssl.SSLContext | None = field(default=None, init=False)
 
     def context(self) -> ssl.SSLContext:
-        stamp = self.files.stamp()
+        stamp = self.stamp()
         if self._context is not None and stamp == self._stamp:
             return self._context
         try:
-            self._context = self.build(self.files)
+            self._context = self.build()
         except TlsError as error:
             if self._context is None:
                 raise
@@ -83,23 +110,46 @@ class _ReloadingTls:
         return self._context
 
 
-def server_tls(files: CertificateFiles, *, require_client_certificate: bool = True) -> TlsSource:
+def server_tls(
+    files: CertificateFiles, *, roots: Callable[[], bytes] = NO_ROOTS, require_client_certificate: bool = True
+) -> TlsSource:
     """TLS for a server that shows ``files.certificate``.
 
-    With ``files.trusted`` clients are asked for a certificate that leads there, and are refused without one unless
-    ``require_client_certificate`` is false. Raises TlsError when the files do not load.
+    With ``files.trusted``, or ``roots`` (PEM, as it is now), clients are asked for a certificate that leads there, and
+    are refused without one unless ``require_client_certificate`` is false. Raises TlsError when the files do not load.
     """
     if files.certificate is None:
         raise TlsError("a TLS server needs a certificate file")
 
-    def build(files: CertificateFiles) -> ssl.SSLContext:
+    def build() -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         _load(context, files)
-        if files.trusted is not None:
-            context.verify_mode = ssl.CERT_REQUIRED if require_client_certificate else ssl.CERT_OPTIONAL
+        _verify_clients(context, roots(), files.trusted is not None, require_client_certificate)
         return context
 
-    source = _ReloadingTls(files, build)
+    source = _ReloadingTls(lambda: (files.stamp(), roots()), build)
+    source.context()
+    return source
+
+
+def server_tls_in_memory(
+    shown: Callable[[], CertificatePem],
+    *,
+    trusted: Path | None = None,
+    roots: Callable[[], bytes] = NO_ROOTS,
+    require_client_certificate: bool = True,
+) -> TlsSource:
+    """TLS for a server that shows what ``shown`` returns now; the rest as for ``server_tls``. Raises TlsError."""
+    files = CertificateFiles(trusted=trusted)
+
+    def build() -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _load(context, files)
+        _load_in_memory(context, shown())
+        _verify_clients(context, roots(), trusted is not None, require_client_certificate)
+        return context
+
+    source = _ReloadingTls(lambda: (files.stamp(), shown(), roots()), build)
     source.context()
     return source
 
@@ -110,7 +160,7 @@ def client_tls(files: CertificateFiles = CertificateFiles(), *, check_hostname: 
     ``check_hostname`` off still verifies the chain: for servers that are named by SPIFFE identity, not by host.
     """
 
-    def build(files: CertificateFiles) -> ssl.SSLContext:
+    def build() -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname = check_hostname
         if files.trusted is None:
@@ -118,9 +168,33 @@ def client_tls(files: CertificateFiles = CertificateFiles(), *, check_hostname: 
         _load(context, files)
         return context
 
-    source = _ReloadingTls(files, build)
+    source = _ReloadingTls(files.stamp, build)
     source.context()
     return source
+
+
+def _verify_clients(context: ssl.SSLContext, roots: bytes, more: bool, require: bool) -> None:
+    """Ask clients for a certificate that leads to ``roots``; ``more``: there are others, which are loaded."""
+    if roots:
+        try:
+            context.load_verify_locations(cadata=roots.decode("ascii"))
+        except (ssl.SSLError, UnicodeDecodeError) as error:
+            raise TlsError(f"cannot load the trusted certificates: {error}") from error
+    if roots or more:
+        context.verify_mode = ssl.CERT_REQUIRED if require else ssl.CERT_OPTIONAL
+
+
+def _load_in_memory(context: ssl.SSLContext, shown: CertificatePem) -> None:
+    """Load a certificate and its key through a file without a name: OpenSSL's interface in Python has files only."""
+    with (
+        os.fdopen(os.memfd_create("certificate"), "wb") if hasattr(os, "memfd_create") else NamedTemporaryFile() as file
+    ):
+        file.write(shown.key + shown.certificate)
+        file.flush()
+        try:
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}" if isinstance(file.name, int) else file.name)
+        except (OSError, ssl.SSLError) as error:
+            raise TlsError(f"cannot load the server's own certificate: {_reason(error)}") from error
 
 
 def _load(context: ssl.SSLContext, files: CertificateFiles) -> None:
