@@ -125,6 +125,7 @@ async def measured(client: httpx.AsyncClient, address: str, services: int, flaps
     settings = Settings(
         registries=(ConsulRegistry((ConsulSettings(agent=Agent(address), max_queries=max_queries),)),),
         grpc_addr=anywhere,
+        secure_grpc_addr=anywhere,
         http_addr=anywhere,
         monitoring_addr=anywhere,
         shutdown_seconds=0.5,

@@ -116,7 +116,8 @@ class OwnServer(Server):
         self._log = folder.parent / f"{name.replace('/', '_')}.log"
         self._command = [
             *(sys.executable, "-m", "mesh_pilot.cli", "discovery", "--trust-local", "--config-dir", str(folder)),
-            *("--grpc-addr", grpc, "--http-addr", http, "--monitoring-addr", monitoring, "--log-level", "warning"),
+            *("--grpc-addr", grpc, "--http-addr", http, "--monitoring-addr", monitoring),
+            *("--secure-grpc-addr", "127.0.0.1:0", "--log-level", "warning"),
             *options,
         ]
         self._environment = dict(os.environ)

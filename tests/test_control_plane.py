@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 
 import httpx
@@ -57,7 +58,7 @@ async def test_streams_on_a_connection_are_limited_as_set(config: Path) -> None:
                 await channel.unary("/grpc.health.v1.Health/Check", HealthCheckRequest(), HealthCheckResponse)
             assert full.cancelled_caught
             await call.cancel()
-        (server,) = plane.state.rpc_servers
+        server, _ = plane.state.rpc_servers
         await eventually(lambda: server.statistics().streams_open == 0, what="the stream has ended")
         with trio.fail_after(60):
             await channel.unary("/grpc.health.v1.Health/Check", HealthCheckRequest(), HealthCheckResponse)
@@ -179,7 +180,25 @@ async def test_mutual_tls_is_served_where_certificates_are_given(config: Path, t
             assert plane.state.rpc_servers[1].statistics().connections_open == 1
 
 
-async def test_without_certificates_only_plaintext_is_served(config: Path) -> None:
-    async with running_plane(config) as plane:
-        assert plane.addresses.secure_grpc == ""
-        assert len(plane.state.rpc_servers) == 1
+async def shown_to(address: str, context: ssl.SSLContext, name: str) -> bool:
+    """True if a server shows a certificate for ``name`` that ``context`` accepts; raises SSLCertVerificationError."""
+    host, _, port = address.rpartition(":")
+    stream = trio.SSLStream(await trio.open_tcp_stream(host, int(port)), context, server_hostname=name)
+    try:
+        await stream.do_handshake()
+    except trio.BrokenResourceError as error:
+        if isinstance(error.__cause__, ssl.SSLCertVerificationError):
+            raise error.__cause__ from None
+        raise
+    finally:
+        await trio.aclose_forcefully(stream)
+    return True
+
+
+async def test_without_certificates_the_own_ca_signs_the_servers(config: Path, tmp_path: Path) -> None:
+    async with running_plane(config, ca_dir=tmp_path / "ca") as plane:
+        trusted = CertificateFiles(trusted=tmp_path / "ca" / "root-cert.pem")
+        for name in ("127.0.0.1", "localhost", "mesh-pilot", "istiod.istio-system.svc"):
+            assert await shown_to(plane.addresses.secure_grpc, client_tls(trusted).context(), name)
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await shown_to(plane.addresses.secure_grpc, client_tls(trusted).context(), "elsewhere.test")

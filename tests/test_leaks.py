@@ -12,9 +12,8 @@ import pytest
 
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Delete, Item, Replace, Synced, Upsert
-from mesh_pilot.security.ca import CertificateAuthority
+from mesh_pilot.security.authority.authority import Authority
 from mesh_pilot.security.secrets import Issuer
-from mesh_pilot.security.signers.local import LocalSigner
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.snapshots import EMPTY
 from mesh_pilot.world import World
@@ -24,7 +23,7 @@ from tests.support.envoy_model import EnvoyModel
 
 SOURCE = "test"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-AUTHORITY = CertificateAuthority.ephemeral("test", NOW)
+AUTHORITY = Authority.ephemeral(now=lambda: NOW)
 
 RESIDENTS = [("app-shop-canary", 0), ("gw-mesh-and-edge", 0), ("sc-egress-hosts", 0), ("mesh-locality", 0)]
 """Clients that stay all the time: scenario and which of its proxies."""
@@ -35,7 +34,7 @@ class Process:
         self.world = World()
         self.world.expect(SOURCE)
         self.world.apply([Synced(SOURCE)])
-        self.issuer = Issuer(LocalSigner(AUTHORITY, lambda: NOW), TrustStore(), now=lambda: NOW)
+        self.issuer = Issuer(AUTHORITY, TrustStore(), now=lambda: NOW)
         self.catalog = WorldCatalog(self.world, self.issuer)
         self.clients = [
             self.client(*resident, variant) for resident in RESIDENTS for variant in (Variant.SOTW, Variant.DELTA)

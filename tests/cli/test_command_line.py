@@ -32,7 +32,7 @@ pytestmark = pytest.mark.process
 
 SAMPLE = Path(__file__).parents[2] / "samples" / "demo"
 IGNORED = "signal without effect: files are read when they change, logs go to standard error"
-FREE = ("--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--monitoring-addr", "127.0.0.1:0")
+FREE = tuple(f"--{port}-addr=127.0.0.1:0" for port in ("grpc", "secure-grpc", "http", "monitoring"))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ FREE = ("--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0", "--monitorin
         (["--config-dir", "{there}", "--http-addr", "{taken}"], 1, "cannot listen on {taken}: Address already in use"),
         (["--config-dir", "{there}", "--log-level", "xsd:debug"], 2, "unknown scope 'xsd'"),
         (["--config-dir", "{there}", "--shutdown-duration", "10"], 2, "'10' is not a duration"),
-        (["--config-dir", "{there}", "--tls-cert", "a.pem"], 2, "needs all of --tls-cert, --tls-key and --tls-ca"),
+        (["--config-dir", "{there}", "--tls-cert", "a.pem"], 2, "needs both of --tls-cert and --tls-key"),
         (["--config-dir", "{there}", "--mesh-config", "{there}/nothing"], 1, "{there}/nothing: can't be read"),
         (["--config-dir", "{there}", "--mesh-config", "{broken}"], 1, "{broken}:2: connectTimeout:"),
         (["--config-dir", "{there}", "--networks-config", "{broken}"], 1, "{broken}:1: trustDomain: unknown"),
@@ -127,6 +127,7 @@ def test_every_flag_is_also_an_environment_variable(tmp_path: Path) -> None:
     env = {
         "MESH_PILOT_CONFIG_DIR": f"{SAMPLE / 'config'}:{tmp_path}",
         "MESH_PILOT_GRPC_ADDR": "127.0.0.1:0",
+        "MESH_PILOT_SECURE_GRPC_ADDR": "127.0.0.1:0",
         "MESH_PILOT_HTTP_ADDR": "127.0.0.1:0",
         "MESH_PILOT_MONITORING_ADDR": "127.0.0.1:0",
         "MESH_PILOT_LOG_LEVEL": "none",

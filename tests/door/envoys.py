@@ -10,6 +10,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -24,10 +25,9 @@ from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.rpc import open_listeners, serve
 from mesh_pilot.rpc.net import address_of
-from mesh_pilot.security.ca import CertificateAuthority
+from mesh_pilot.security.authority.authority import Authority
 from mesh_pilot.security.secrets import Issuer
-from mesh_pilot.security.signers.local import LocalSigner
-from mesh_pilot.security.trust import OWN_CA, Bundle, TrustStore
+from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.world import World
 from mesh_pilot.xds.messages import Nack
 from mesh_pilot.xds.server import XdsServer
@@ -199,12 +199,10 @@ async def open_door(folder: Path, turn: int = 0) -> AsyncIterator[Door]:
 
     By `turn` they take State of the World or Delta, whole route tables or split ones, and intercept traffic or do not.
     """
-    now = datetime.now(UTC)
     world = World()
     world.expect(SOURCE)
-    authority, trust = CertificateAuthority.ephemeral("door", now), TrustStore()
-    trust.put(OWN_CA, Bundle((authority.root,)))
-    issuer = Issuer(LocalSigner(authority, lambda: now), trust, now=lambda: datetime.now(UTC))
+    trust, now = TrustStore(), partial(datetime.now, UTC)
+    issuer = Issuer(Authority.ephemeral(now=now, trust=trust), trust, now=now)
     # Nothing waits: not after a refusal, and not for endpoints that an Envoy does not ask for.
     options = XdsOptions(nack_backoff_seconds=0.0, warming_seconds=0.3, reconnect_grace_seconds=0.05)
     server = XdsServer(WorldCatalog(world, issuer), identifier="door", options=options, authenticate=_certify)

@@ -16,16 +16,19 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from mesh_pilot.failures import Condition
 from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.security.ca import CertificateAuthority
+from mesh_pilot.security.authority.authority import Authority
+from mesh_pilot.security.authority.material import ROOTS
+from mesh_pilot.security.authority.rotation import initial
+from mesh_pilot.security.authority.store import StoredFiles
 from mesh_pilot.security.secrets import MAX_SIGNING, SIGNING_SECONDS, SWEEP_SECONDS, IdentitySet, Issuer
-from mesh_pilot.security.signers.local import LocalSigner
 from mesh_pilot.security.signing import SignedCertificate, SigningError, SigningRequest
 from mesh_pilot.security.trust import OWN_CA, Bundle, TrustStore
 from mesh_pilot.snapshots import SnapshotStore
 
 NOW = datetime(2024, 3, 1, tzinfo=UTC)
 RECO = Identity("cluster.local", "shop", "reco")
-AUTHORITY = CertificateAuthority.ephemeral("cluster.local", NOW)
+FILES = StoredFiles(initial("cluster.local", NOW))
+ROOT = FILES.files[ROOTS]
 
 
 def now() -> datetime:
@@ -41,7 +44,7 @@ class OddSigner:
         self.requests: list[SigningRequest] = []
         self.at_once = 0
         self.most_at_once = 0
-        self._signer = LocalSigner(AUTHORITY, now)
+        self._signer = Authority(FILES, "test", TrustStore(), now=now)
 
     async def sign(self, request: SigningRequest) -> SignedCertificate:
         self.requests.append(request)
@@ -62,7 +65,7 @@ class Story:
     def __init__(self) -> None:
         self.signer = OddSigner()
         self.trust = TrustStore()
-        self.trust.put(OWN_CA, Bundle((AUTHORITY.root,)))
+        self.trust.put(OWN_CA, Bundle((ROOT,)))
         self.issuer = Issuer(self.signer, self.trust, now=now)
         self.woken: list[str] = []
 
@@ -100,7 +103,7 @@ async def test_a_secret_has_the_key_that_was_made_here_its_certificate_and_the_r
         key = serialization.load_pem_private_key(own.private_key.inline_bytes, None)
         assert certificate_of(held).public_key() == key.public_key()
         root = secret_pb2.Secret.FromString(held.snapshot().entries[TRUST_SECRET].body).validation_context
-        assert root.trusted_ca.inline_bytes == AUTHORITY.root
+        assert root.trusted_ca.inline_bytes == ROOT
         (request,) = it.signer.requests
         assert request.identity == RECO
         assert b"PRIVATE" not in request.csr
@@ -193,14 +196,14 @@ async def test_new_roots_and_revocation_lists_reach_all_sets_at_once_as_one_reso
         one, two = it.reader("one"), it.reader("two", Identity("cluster.local", "shop", "other"))
         await wait_all_tasks_blocked()
         it.woken.clear()
-        second = CertificateAuthority.ephemeral("second", NOW).root
-        it.trust.put(OWN_CA, Bundle((AUTHORITY.root, second), (b"a list",)))
+        second = initial("second", NOW)[ROOTS]
+        it.trust.put(OWN_CA, Bundle((ROOT, second), (b"a list",)))
         assert it.woken == ["one", "two"]
         shown = one.get(TRUST_SECRET)
         assert shown is not None
         assert shown is two.get(TRUST_SECRET)
         context = secret_pb2.Secret.FromString(shown.body).validation_context
-        assert context.trusted_ca.inline_bytes == AUTHORITY.root + second
+        assert context.trusted_ca.inline_bytes == ROOT + second
         assert context.crl.inline_bytes == b"a list\n"
 
 

@@ -185,6 +185,7 @@ async def fleet(
         mesh_config=folder / "mesh.yaml",
         secrets_dir=secrets,
         grpc_addr=grpc_addr,
+        secure_grpc_addr=anywhere,
         trust_local=trust_local,
         http_addr=anywhere,
         monitoring_addr=anywhere,

@@ -12,6 +12,8 @@ import trio
 from tests.support.command import COMMAND
 from tests.support.envoy import eventually, http_client
 
+ANY_SECURE = ("--secure-grpc-addr", "127.0.0.1:0")
+
 
 class PlaneProcess:
     """A control plane as people run it, at fixed addresses, so that it can be killed and started again."""
@@ -20,7 +22,7 @@ class PlaneProcess:
         addresses = [f"127.0.0.1:{port}" for port in ports]
         self.grpc = addresses[0]
         self._web = f"http://{addresses[1]}"
-        flags = zip(("--grpc-addr", "--http-addr", "--monitoring-addr"), addresses, strict=True)
+        flags = [*zip(("--grpc-addr", "--http-addr", "--monitoring-addr"), addresses, strict=True), ANY_SECURE]
         self._command = [*COMMAND, "discovery", *arguments, *(f"{flag}={address}" for flag, address in flags)]
         self._log = log
         self._process: subprocess.Popen[bytes] | None = None

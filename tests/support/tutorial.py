@@ -67,6 +67,7 @@ def in_own_ports(folder: Path, page: str, ports: Sequence[str], free_ports: Call
         if file.is_file() and not file.is_symlink():
             file.write_text(replaced(file.read_text()))
     listening = f"--grpc-addr 127.0.0.1:{grpc} --http-addr 127.0.0.1:{http} --monitoring-addr 127.0.0.1:{monitoring}"
+    listening += " --secure-grpc-addr 127.0.0.1:0"
     page = replaced(page).replace("discovery ", f"discovery {listening} ")
     page = re.sub(r"mesh-pilot proxy-status", f"mesh-pilot proxy-status --pilot 127.0.0.1:{http}", page)
 

@@ -95,7 +95,8 @@ class Revision:
         """
         self._planes += 1
         socket = self._scratch / f"{self._planes}.sock"
-        addresses = [f"--grpc-addr=unix://{socket}", "--http-addr=127.0.0.1:0", "--monitoring-addr=127.0.0.1:0"]
+        tcp = ("secure-grpc", "http", "monitoring")
+        addresses = [f"--grpc-addr=unix://{socket}", *(f"--{name}-addr=127.0.0.1:0" for name in tcp)]
         command = ["discovery", *addresses, f"--ca-dir={authority}", "--trust-local", "--log-level=error", *arguments]
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")

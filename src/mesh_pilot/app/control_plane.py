@@ -44,7 +44,6 @@ from mesh_pilot.rpc import (
     TlsSource,
     open_listeners,
     serve,
-    server_tls,
     with_reflection,
 )
 from mesh_pilot.rpc.net import address_of
@@ -148,7 +147,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         changes = Changes(world)
         reducer.on_publish(changes.published)
         reducer.on_publish(lambda _: key_source.wake())
-        identities = open_identities(settings, world)
+        identities = await open_identities(settings, world, [sockets.addresses().secure_grpc])
         catalog = WorldCatalog(world, identities.issuer, split=settings.split_virtual_hosts)
         collections = WorldCollections(world, plane_id_of(sockets.addresses().grpc))
         mcp = McpService(collections, identities.may_read)
@@ -169,7 +168,9 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             reducer.on_publish(partial(_tell, keeper))
         reducer.on_publish(lambda published: xds.status.published(published.published_at))
         supervisors = [Supervisor(source, events) for source in sources]
-        callers = CallersState(identities.authentication, identities.certificates, identities.issuer)
+        callers = CallersState(
+            identities.authentication, identities.certificates, identities.issuer, identities.authority
+        )
         state = PlaneState(world, reducer, supervisors, catalog, changes, xds, mcp, callers, keeper)
         plane = ControlPlane(settings, state, sockets.addresses())
         stop_http = trio.Event()
@@ -189,7 +190,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             nursery.start_soon(_look_after, catalog, xds, state.rpc_servers)
             nursery.start_soon(_report, world, catalog)
             nursery.start_soon(identities.run)
-            nursery.start_soon(_serve_when_synced, plane, sockets, nursery)
+            nursery.start_soon(_serve_when_synced, plane, sockets, identities.server_tls(), nursery)
             yield plane
             await _drain(plane)
             stop_http.set()
@@ -198,7 +199,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         sockets.close()
 
 
-async def _serve_when_synced(plane: ControlPlane, sockets: _Sockets, nursery: trio.Nursery) -> None:
+async def _serve_when_synced(plane: ControlPlane, sockets: _Sockets, tls: TlsSource, nursery: trio.Nursery) -> None:
     """Serve proxies once the sources have synced, or the wait for them is over."""
     timeout = plane.settings.sync_timeout
     with trio.move_on_after(math.inf if timeout is None else timeout) as waiting:
@@ -209,9 +210,7 @@ async def _serve_when_synced(plane: ControlPlane, sockets: _Sockets, nursery: tr
     config = [plane.state.mcp] if plane.settings.serve_config is not False else []
     services = with_reflection([*plane.state.xds.services(), plane.state.callers.certificates, *config, plane.health])
     await nursery.start(_serve_grpc, plane, services, sockets.grpc, None)
-    if plane.settings.tls is not None:
-        tls = server_tls(plane.settings.tls, require_client_certificate=False)
-        await nursery.start(_serve_grpc, plane, services, sockets.secure_grpc, tls)
+    await nursery.start(_serve_grpc, plane, services, sockets.secure_grpc, tls)
     log.info("ready", **attrs.asdict(plane.addresses))
     plane._ready.set()
 
@@ -298,8 +297,7 @@ async def _open_sockets(settings: Settings) -> _Sockets:
     try:
         with start_errors():
             sockets.grpc.extend(await open_listeners(settings.grpc_addr))
-            if settings.tls is not None:
-                sockets.secure_grpc.extend(await open_listeners(settings.secure_grpc_addr))
+            sockets.secure_grpc.extend(await open_listeners(settings.secure_grpc_addr))
             sockets.http.extend(await open_listeners(settings.http_addr))
             sockets.monitoring.extend(await open_listeners(settings.monitoring_addr))
     except BaseException:

@@ -1,6 +1,6 @@
 """Identity, assembled: the CA, the roots that workloads trust, who signs, and who is believed to be whom.
 
-identities = open_identities(settings, world)
+identities = await open_identities(settings, world, addresses)
 xds = XdsServer(..., authenticate=identities.authenticate)
 await serve([..., identities.certificates], ...)
 nursery.start_soon(identities.run)
@@ -8,8 +8,8 @@ nursery.start_soon(identities.run)
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,15 @@ import trio
 
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.rpc import GRPCError, ServerStream, Status
+from mesh_pilot.rpc import (
+    CertificateFiles,
+    GRPCError,
+    ServerStream,
+    Status,
+    TlsSource,
+    server_tls,
+    server_tls_in_memory,
+)
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.security.authentication import NOBODY, Authentication, admission
 from mesh_pilot.security.authenticators.client_certificate import ClientCertificate
@@ -27,7 +35,10 @@ from mesh_pilot.security.authenticators.foreign_tokens import foreign_token_auth
 from mesh_pilot.security.authenticators.join_token import JoinToken
 from mesh_pilot.security.authenticators.token_issuers import TokenIssuerError
 from mesh_pilot.security.authenticators.xfcc import ForwardedCertificate
-from mesh_pilot.security.ca import AuthorityError, CertificateAuthority
+from mesh_pilot.security.authority.authority import Authority
+from mesh_pilot.security.authority.folder import FolderStore
+from mesh_pilot.security.authority.material import AuthorityError, pem
+from mesh_pilot.security.authority.store import MaterialStore, StoreError
 from mesh_pilot.security.callers import (
     AuthenticationError,
     Authenticator,
@@ -42,16 +53,18 @@ from mesh_pilot.security.callers import (
 from mesh_pilot.security.certificate_service import CertificateService
 from mesh_pilot.security.denials import MAX_TEXT
 from mesh_pilot.security.join_tokens import JoinTokens
+from mesh_pilot.security.revocation import Revocations
 from mesh_pilot.security.secrets import Issuer
-from mesh_pilot.security.signers.local import LocalSigner
-from mesh_pilot.security.trust import OWN_CA, Bundle, TrustStore
+from mesh_pilot.security.server_certificate import ServerCertificate, default_names
+from mesh_pilot.security.signing import SigningError
+from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.sources.base import SourceError
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="security")
 
-AUTHORITY_NAME = "mesh-pilot"
-"""The name of a root certificate that this program makes."""
+RENEWED_WITHIN = timedelta(seconds=10)
+"""The time in which proxies get new certificates when another CA certificate signs."""
 
 
 @attrs.frozen(eq=False)
@@ -67,11 +80,34 @@ class Identities:
     authentication: Authentication
     certificates: CertificateService
     """Signs the certificates of workloads that keep their keys."""
+    authority: Authority
+    """The built-in CA."""
+    store: MaterialStore | None
+    """The files of the CA; None if its root is for this run."""
+    server: ServerCertificate | None
+    """The certificate of the TLS port; None if it is in files."""
     _logged: LogLimiter = attrs.field(factory=LogLimiter)
 
     async def run(self) -> None:
-        """Keep everything in force: give proxies new certificates before their old ones end."""
-        await self.issuer.run()
+        """Keep everything in force: follow the CA's files, and renew certificates before they end."""
+        async with trio.open_nursery() as nursery:
+            if self.store is not None:
+                nursery.start_soon(self.authority.run, self.store)
+            if self.server is not None:
+                nursery.start_soon(self.server.run)
+            nursery.start_soon(self.issuer.run)
+
+    def server_tls(self) -> TlsSource:
+        """TLS for the secure port: clients may show a certificate that leads to our roots. Raises TlsError."""
+        files = self.settings.tls or CertificateFiles()
+        if self.server is None:
+            return server_tls(files, roots=self._roots, require_client_certificate=False)
+        return server_tls_in_memory(
+            self.server.shown, trusted=files.trusted, roots=self._roots, require_client_certificate=False
+        )
+
+    def _roots(self) -> bytes:
+        return b"".join(self.trust.own().roots)
 
     async def authenticate(self, call: ServerStream[Any, Any]) -> Callable[[Proxy], Proxy]:
         """Find out who makes a call; the result gives a proxy the identity that this proves.
@@ -129,31 +165,47 @@ class Identities:
             )
 
 
-def open_identities(settings: Settings, world: World) -> Identities:
-    """The parts, built from the settings. Raises StartError."""
-    authority, trust = _authority(settings), TrustStore()
-    trust.put(OWN_CA, Bundle((authority.root,)))
-    signer = LocalSigner(authority, _now)
-    issuer = Issuer(signer, trust, now=_now, failures=world.failed)
+async def open_identities(settings: Settings, world: World, listening: Iterable[str]) -> Identities:
+    """The parts, built from the settings; ``listening``: addresses of the TLS port. Raises StartError."""
+    trust = TrustStore()
+    store = FolderStore(settings.ca_dir) if settings.ca_dir is not None else None
+    lifetime = settings.authority.workload_cert_ttl
+    server = None
+    try:
+        if store is None:
+            authority = Authority.ephemeral(now=_now, trust=trust, settings=settings.authority)
+        else:
+            authority = await Authority.open(store, trust, now=_now, settings=settings.authority)
+        if settings.tls is None or settings.tls.certificate is None:
+            names = settings.tls_dns_names or default_names(settings.namespace, listening)
+            server = ServerCertificate(authority, names, lifetime, _now)
+            authority.on_new_issuer(server.renew_soon)
+            await server.renew()
+    except (AuthorityError, StoreError, SigningError) as error:
+        raise StartError(str(error)) from error
+    issuer = Issuer(authority, trust, now=_now, lifetime=lifetime, failures=world.failed)
+    authority.on_new_issuer(partial(issuer.renew_all, min(RENEWED_WITHIN, lifetime / 4)))
+    is_revoked = Revocations(lambda: (*map(pem, authority.material.crls), *trust.own().crls)).is_revoked
     domains = partial(trust_domains, world)
     gateways = settings.callers.trusted_gateways
     authentication = Authentication(
         [
-            ForwardedCertificate(gateways, domains, ClientCertificate(domains, _now)),
-            ClientCertificate(domains, _now, gateways=gateways.identities),
+            ForwardedCertificate(gateways, domains, ClientCertificate(domains, _now, is_revoked)),
+            ClientCertificate(domains, _now, is_revoked, gateways=gateways.identities),
             JoinToken(_join_tokens(settings), domains),
             *_foreign_tokens(settings, domains),
         ]
     )
     certificates = CertificateService(
         lambda call: authentication.caller(credentials_of(call)),
-        signer,
+        authority,
         roots=lambda: trust.own().roots,
         trust_domains=domains,
         denials=authentication.denials,
+        lifetime=lifetime,
         rate=settings.callers.certificates_per_second,
     )
-    return Identities(settings, world, trust, issuer, authentication, certificates)
+    return Identities(settings, world, trust, issuer, authentication, certificates, authority, store, server)
 
 
 def trust_domains(world: World) -> TrustDomains:
@@ -169,16 +221,6 @@ def credentials_of(call: ServerStream[Any, Any]) -> Credentials:
         if isinstance(value, str):
             headers.setdefault(name, []).append(value)
     return Credentials(call.peer.address, call.peer.tls, call.peer.certificate, headers)
-
-
-def _authority(settings: Settings) -> CertificateAuthority:
-    """The CA of the operator's folder, or one for as long as this process lives."""
-    if settings.ca_dir is None:
-        return CertificateAuthority.ephemeral(AUTHORITY_NAME, _now())
-    try:
-        return CertificateAuthority.open(settings.ca_dir, AUTHORITY_NAME, _now())
-    except AuthorityError as error:
-        raise StartError(str(error)) from error
 
 
 def _join_tokens(settings: Settings) -> JoinTokens | None:

@@ -13,6 +13,7 @@ from mesh_pilot.model.config import ConfigError
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
 from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, RpcError
 from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
+from mesh_pilot.security.authority.settings import DEFAULT_AUTHORITY, AuthoritySettings
 from mesh_pilot.security.join_tokens import JoinTokenSettings
 from mesh_pilot.security.settings import CallerSettings
 from mesh_pilot.sources.base import Registry, SourceError
@@ -45,9 +46,12 @@ class Settings:
     """
     grpc_addr: str = "127.0.0.1:15010"
     secure_grpc_addr: str = "127.0.0.1:15012"
-    """Served only if ``tls`` is given."""
     tls: CertificateFiles | None = None
-    """The server's certificate, and the CA that signs those of clients."""
+    """The server's certificate, and a CA of clients besides our own; where it has no certificate, our CA signs one."""
+    tls_dns_names: tuple[str, ...] = ()
+    """The DNS names and IP addresses in a server's certificate that our CA signs; empty: the usual ones."""
+    authority: AuthoritySettings = DEFAULT_AUTHORITY
+    """Lifetimes of the certificates that are signed here."""
     client_bounds: Bounds = DEFAULT_BOUNDS
     """The limits of xDS clients."""
     split_virtual_hosts: bool = False
@@ -57,7 +61,7 @@ class Settings:
     http_addr: str = "127.0.0.1:8080"
     monitoring_addr: str = "127.0.0.1:15014"
     ca_dir: Path | None = None
-    """Folder of the root certificate that signs those of proxies, made there if absent; None: a root for this run."""
+    """Folder of the CA, with a root made there if it is empty; None: a root for this run."""
     trust_local: bool = False
     """True if plaintext peers on this machine are trusted to be who they say, and get private keys."""
     callers: CallerSettings = attrs.field(factory=CallerSettings)

@@ -59,7 +59,7 @@ def _config_sources(settings: Settings, address: str) -> list[Source]:
                 SinkServer(
                     settings.mcp_sink_addr,
                     identity,
-                    tls=server_tls(settings.tls) if settings.tls is not None else None,
+                    tls=server_tls(settings.tls) if settings.tls is not None and settings.tls.certificate else None,
                 )
             )
     twice = [name for name, count in Counter(source.name for source in sources).items() if count > 1]
@@ -148,7 +148,7 @@ def check_settings(settings: Settings) -> None:
             load_mesh_config(str(settings.mesh_config))
         if settings.networks_config is not None:
             load_mesh_networks(str(settings.networks_config))
-        if settings.tls is not None:
+        if settings.tls is not None and settings.tls.certificate:
             server_tls(settings.tls)
         for registry in settings.registries:
             registry.check()

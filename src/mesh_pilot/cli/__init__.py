@@ -22,6 +22,7 @@ COMMANDS = {
         "mesh_pilot.cli.proxy_status",
         "List connected proxies and whether they accepted their configuration.",
     ),
+    "ca": ("mesh_pilot.cli.ca", "Look after the CA: its root, rotation, revoked certificates."),
     "mcp": ("mesh_pilot.cli.mcp", "Print the configuration that a server offers over MCP or xDS."),
     "token": ("mesh_pilot.cli.token", "Make, list and revoke join tokens for new workloads."),
     "envoy-bootstrap": ("mesh_pilot.cli.envoy_command", "Write a bootstrap file for an Envoy."),

@@ -13,6 +13,7 @@ import click
 
 from mesh_pilot.cli import authenticator_flags, caller_flags
 from mesh_pilot.cli.authenticator_flags import take_foreign_tokens
+from mesh_pilot.cli.ca_flags import CA_FLAGS, take_ca
 from mesh_pilot.cli.caller_flags import take_caller_settings
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import SectionedCommand, address, duration
@@ -77,7 +78,7 @@ SECTIONS = {
     **{registry.title: (f"{registry.prefix}*",) for registry in REGISTRIES},
     "Where it listens": ("--grpc-addr", "--secure-grpc-addr", "--http-addr", "--monitoring-addr"),
     "Tokens of callers": ("--jwt-rules", "--accept-*", "--kubernetes-*", "--trust-consul-namespaces"),
-    "Certificates": ("--tls-*", "--ca-dir", "--token-dir", "--trust*", "--certificates-*"),
+    "Certificates": ("--tls-*", "--ca-dir", "--*workload-cert-ttl", "--token-dir", "--trust*", "--certificates-*"),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
     "What proxies refuse": ("--quarantine*",),
     "What clients may ask for (0: no limit)": ("--max-*", "--requests-per-second", "--streams-per-second"),
@@ -92,6 +93,12 @@ def levels(text: str) -> LogLevels:
         return parse_levels(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def _ca_options(command: F) -> F:
+    for name, attributes in reversed(CA_FLAGS):
+        command = _option(name, **attributes)(command)
+    return command
 
 
 def _caller_options(command: F) -> F:
@@ -136,17 +143,17 @@ def _token_options(command: F) -> F:
 )
 @_registry_options
 @_option("--grpc-addr", type=address, default="127.0.0.1:15010", help="xDS in plaintext.")
-@_option("--secure-grpc-addr", type=address, default="127.0.0.1:15012", help="xDS and CSRs over TLS, with --tls-*.")
+@_option("--secure-grpc-addr", type=address, default="127.0.0.1:15012", help="xDS and CSRs over TLS.")
 @_option(
     "--max-concurrent-streams",
     type=click.IntRange(min=1),
     default=100,
     help="Streams on one connection to a gRPC port; an Envoy needs one, a proxy in front many.",
 )
-@_option("--tls-cert", type=PATH, help="PEM file of the server's certificate.")
+@_option("--tls-cert", type=PATH, help="PEM file of the server's certificate.  [default: the CA signs one]")
 @_option("--tls-key", type=PATH, help="PEM file of its key.")
-@_option("--tls-ca", type=PATH, help="PEM file of the CA that signs the certificates of proxies.")
-@_option("--ca-dir", type=PATH, help="Folder of the CA for proxies, made if absent.  [default: a CA for this run]")
+@_option("--tls-ca", type=PATH, help="PEM file of a CA of proxies, besides our own.")
+@_ca_options
 @_token_options
 @_option(
     "--trust-local/--no-trust-local",
@@ -214,6 +221,7 @@ def command(
     forbid_core_dumps()
     registries = take_registries(settings, os.environ)
     client_bounds = bounds_of(settings)
+    authority, tls_dns_names = take_ca(settings)
     callers = take_caller_settings(settings)
     join_tokens = take_join_tokens(settings)
     foreign_tokens = take_foreign_tokens(settings, registries)
@@ -230,8 +238,8 @@ def command(
 
     tls = None
     if tls_cert or tls_key or tls_ca:
-        if not (tls_cert and tls_key and tls_ca):
-            raise click.UsageError("serving mutual TLS needs all of --tls-cert, --tls-key and --tls-ca")
+        if bool(tls_cert) != bool(tls_key):
+            raise click.UsageError("a server's certificate needs both of --tls-cert and --tls-key")
         tls = CertificateFiles(certificate=tls_cert, key=tls_key, trusted=tls_ca)
     mcp_tls = None
     if mcp_tls_cert or mcp_tls_key or mcp_tls_ca:
@@ -254,6 +262,8 @@ def command(
             foreign_tokens=foreign_tokens,
             registries=registries,
             tls=tls,
+            tls_dns_names=tls_dns_names,
+            authority=authority,
             mcp_tls=mcp_tls,
             quarantine=QuarantineOptions(max_objects=quarantine_objects, trials_per_minute=quarantine_trials)
             if quarantine

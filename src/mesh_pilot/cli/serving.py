@@ -71,7 +71,7 @@ def _where(plane: ControlPlane) -> str:
         [
             f"mesh-pilot {__version__} serves",
             f"  xDS                {where.grpc}",
-            f"  xDS, mutual TLS    {where.secure_grpc or 'off (give --tls-cert, --tls-key and --tls-ca)'}",
+            f"  xDS, mutual TLS    {where.secure_grpc}",
             f"  web, ready, debug  http://{where.http}/",
             f"  metrics            http://{where.monitoring}/metrics",
             f"  from               {', '.join(_origins(plane.settings))}",

@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from mesh_pilot import __version__
 from mesh_pilot.model.config import Config
-from mesh_pilot.ops import caller_pages, overview, proxy_pages, quarantine_pages, reports, world_pages
+from mesh_pilot.ops import ca_pages, caller_pages, overview, proxy_pages, quarantine_pages, reports, world_pages
 from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.responses import Json, html, json_response, text
@@ -66,6 +66,7 @@ def debug_app(state: PlaneState) -> Starlette:
             page("/debug/registryz", lambda _: _done(world_pages.services(state.world))),
             page("/debug/endpointz", lambda _: _endpoints(state)),
             page("/debug/authenticationz", lambda _: _done(caller_pages.page(state))),
+            page("/debug/ca", lambda _: _done(ca_pages.page(state))),
             page("/debug/derived", lambda request: _done(_derived(state, request))),
         ]
     )
@@ -122,7 +123,11 @@ def _ready(state: PlaneState, *, verbose: bool) -> Response:
     if reasons:
         return text("".join(f"{who}: {why}\n" for who, why in reasons.items()), status=503)
     stale = [f"{who}: {why}" for who, why in state.stale().items()]
-    problems = (*reports.ready_lines(state.failures(), verbose=verbose), *quarantine_pages.ready_lines(state))
+    problems = (
+        *reports.ready_lines(state.failures(), verbose=verbose),
+        *quarantine_pages.ready_lines(state),
+        *ca_pages.ready_lines(state),
+    )
     return text("\n".join(["ready", *stale, *problems, ""]))
 
 

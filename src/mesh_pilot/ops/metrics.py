@@ -25,12 +25,14 @@ from mesh_pilot import __version__
 from mesh_pilot.config_api.server import McpServiceStatistics
 from mesh_pilot.failures import COLLECTION, INDEXES, OBJECT, PROXY, Condition
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, RESOURCE_TYPES, ROUTE
+from mesh_pilot.ops.ca_pages import rollout
 from mesh_pilot.ops.caller_metrics import caller_metrics
 from mesh_pilot.ops.quarantine_pages import quarantined_kinds, report
 from mesh_pilot.ops.reports import conflict_counts, failure_counts, patch_counts
 from mesh_pilot.ops.responses import printable
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.rate_limits import LogLimiter
+from mesh_pilot.security.authority.rotation import RotationPhase
 from mesh_pilot.sources.base import Staleness
 from mesh_pilot.sources.mcp.statistics import SIZE_BOUNDS, McpSourceStatistics, SinkServerStatistics
 from mesh_pilot.sources.supervisor import SupervisorStatistics
@@ -90,6 +92,7 @@ class _PlaneCollector(Collector):
             self._failures,
             self._findings,
             self._quarantine,
+            self._authority,
             self._sources,
             self._mcp,
             self._callers,
@@ -230,6 +233,30 @@ class _PlaneCollector(Collector):
         yield _one("mesh_pilot_refusals_held", "Refusals that nothing is done about now", "gauge", own.held)
         yield _one("mesh_pilot_quarantine_verdicts", "Objects withheld since the start", "counter", own.verdicts)
         yield _one("mesh_pilot_quarantine_trials", "Trials since the start", "counter", own.trials)
+
+    def _authority(self) -> Iterator[Metric]:
+        """The CA, under the names of Istio's Citadel."""
+        own = self._state.callers.authority.statistics()
+        for name, what, end in (
+            ("root_cert", "the root", own.root_not_after),
+            ("cert_chain", "the first certificate of the CA's chain", own.chain_not_after),
+        ):
+            stamp = end.timestamp()
+            yield _one(f"citadel_server_{name}_expiry_timestamp", f"End of {what}, Unix time", "gauge", stamp)
+            left = stamp - time.time()
+            yield _one(f"citadel_server_{name}_expiry_seconds", f"Seconds until {what} ends", "gauge", left)
+        phases = _metric("mesh_pilot_ca_rotation", "Phase of the root's rotation", "gauge")
+        for phase in RotationPhase:
+            phases.add_sample(phases.name, {"phase": phase.value}, phase is own.phase)
+        yield phases
+        found = rollout(self._state)
+        proxies = _metric("mesh_pilot_ca_proxies", "Proxies with secrets of the mesh, by what they have", "gauge")
+        having = {"any": found.proxies, "roots": found.with_roots, "certificate": found.with_certificate}
+        for has, count in having.items():
+            proxies.add_sample(proxies.name, {"has": has}, count)
+        yield proxies
+        yield _one("mesh_pilot_ca_signed", "Certificates signed since the start", "counter", own.signed)
+        yield _one("mesh_pilot_ca_refused_files", "1 if the CA's files cannot be used", "gauge", bool(own.problem))
 
     def _sources(self) -> Iterator[Metric]:
         missing = set(self._state.world.unsynced())

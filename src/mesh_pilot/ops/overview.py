@@ -35,6 +35,7 @@ PAGES = {
     "/debug/registryz": "services, merged over their sources",
     "/debug/endpointz": "endpoints, merged over their sources",
     "/debug/authenticationz": "who was let in, who was refused, and why",
+    "/debug/ca": "the CA: who signs, trusted roots, the rotation of the root",
     "/debug/derived": "what is memoised: ?name=FUNCTION&containing=TEXT tells what a value read, and what changed last",
     "/debug/statistics": "what each part says of itself",
     "/version": "of mesh-pilot",

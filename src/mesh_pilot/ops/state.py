@@ -15,6 +15,7 @@ from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.rpc.server import Server
 from mesh_pilot.security.authentication import Authentication
+from mesh_pilot.security.authority.authority import Authority
 from mesh_pilot.security.certificate_service import CertificateService
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.sources.base import THE_OTHERS, Staleness
@@ -30,6 +31,8 @@ class CallersState:
     authentication: Authentication
     certificates: CertificateService
     issuer: Issuer
+    authority: Authority
+    """The built-in CA."""
 
 
 @attrs.define

@@ -330,8 +330,9 @@ def trust_resource(trust: TrustStore) -> Resource | None:
     bundle = trust.all()
     if not bundle.roots:
         return None
-    crl = inline(_joined(bundle.crls)) if bundle.crls else None
-    return secret_resource(TRUST_SECRET, trusted_ca=inline(_joined(bundle.roots)), crl=crl)
+    crls = trust.crls_for_proxies()
+    crl = inline(_joined(crls)) if crls else None
+    return secret_resource(TRUST_SECRET, trusted_ca=inline(_joined(bundle.roots)), crl=crl, of_leaves_only=bool(crls))
 
 
 def request_of(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -346,8 +347,12 @@ def secret_resource(
     certificate: tuple[base_pb2.DataSource, base_pb2.DataSource] | None = None,
     trusted_ca: base_pb2.DataSource | None = None,
     crl: base_pb2.DataSource | None = None,
+    of_leaves_only: bool = False,
 ) -> Resource:
-    """A Secret: a certificate chain and its private key, or the roots to trust with a revocation list."""
+    """A Secret: a certificate chain and its private key, or the roots to trust with a revocation list.
+
+    ``of_leaves_only``: only leaves are looked up in the list, so that those of the CAs that sign leaves suffice.
+    """
     message = secret_pb2.Secret(name=name)
     if certificate is not None:
         message.tls_certificate.certificate_chain.CopyFrom(certificate[0])
@@ -356,6 +361,7 @@ def secret_resource(
         message.validation_context.trusted_ca.CopyFrom(trusted_ca)
     if crl is not None:
         message.validation_context.crl.CopyFrom(crl)
+        message.validation_context.only_verify_leaf_cert_crl = of_leaves_only
     return make_resource(name, SECRET, message.SerializeToString(deterministic=True))
 
 

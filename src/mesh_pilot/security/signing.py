@@ -25,7 +25,7 @@ class SigningRequest:
     identity: Identity | None = None
     """The URI name of the certificate: a workload's."""
     dns_names: tuple[str, ...] = ()
-    """The DNS names of the certificate: those of a server of ours, with ``identity`` None or its own."""
+    """The DNS names and IP addresses of the certificate: those of a server of ours; ``identity`` is None or its own."""
 
 
 @attrs.frozen

@@ -17,7 +17,8 @@ class Bundle:
     roots: tuple[bytes, ...] = ()
     """Certificates, each in PEM."""
     crls: tuple[bytes, ...] = ()
-    """Certificate revocation lists, each in PEM."""
+    """Certificate revocation lists, each in PEM: one in force of every CA below these roots that signs leaves, or none
+    (see ``crls_for_proxies``)."""
 
 
 class TrustStore:
@@ -59,6 +60,15 @@ class TrustStore:
     def all(self) -> Bundle:
         """The bundle for all that a workload may meet."""
         return _joined([self.own(), *self.foreign().values()])
+
+    def crls_for_proxies(self) -> tuple[bytes, ...]:
+        """The revocation lists that Envoys may be given: all if every bundle has some, else none.
+
+        An Envoy with any list refuses each leaf whose issuer has none (Envoy, ``CertificateValidationContext.crl``), so
+        a foreign CA without lists would be cut off. Set ``only_verify_leaf_cert_crl`` besides.
+        """
+        complete = all(bundle.crls for bundle in self._bundles.values() if bundle.roots)
+        return self.all().crls if complete else ()
 
 
 def _joined(bundles: Iterable[Bundle]) -> Bundle:

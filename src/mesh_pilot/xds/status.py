@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
 import attrs
@@ -299,6 +299,16 @@ class StatusRegistry:
     def recent_nacks(self) -> tuple[NackRecord, ...]:
         """The latest NACKs of all proxies, the latest last."""
         return tuple(self._recent)
+
+    def accepted(self, type_url: str) -> Iterator[tuple[Proxy, Mapping[str, Resource]]]:
+        """The resources of a type that each proxy holds, by name; those of an unanswered response do not count."""
+        for connection in self._connections.values():
+            stream = connection.stream
+            if connection.proxy is not None and stream is not None:
+                for each in stream.statistics():
+                    if each.type_url == type_url:
+                        held = each.nonce == each.acked_nonce
+                        yield connection.proxy, stream.client_state(type_url) if held else {}
 
     def config_dump(self, proxy_id: str) -> tuple[TypeDump, ...] | None:
         """The resources that a proxy holds, by type, from all its streams; None when it is not connected.

@@ -124,6 +124,7 @@ def _settings(sample: Sample, registries: tuple[Registry, ...]) -> Settings:
         registries=registries,
         mesh_config=sample.mesh,
         grpc_addr=anywhere,
+        secure_grpc_addr=anywhere,
         http_addr=anywhere,
         monitoring_addr=anywhere,
         shutdown_seconds=1.0,

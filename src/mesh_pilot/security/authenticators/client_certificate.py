@@ -1,7 +1,7 @@
 """Callers with a client certificate: its SPIFFE id names them (SPIFFE, "X.509-SVID": a certificate has exactly one).
 
 That the certificate leads to a root that we trust is verified in the TLS handshake. That it is in force is verified
-there and for each call: a connection may outlast it.
+there and for each call: a connection may outlast it. Whether it is revoked is looked up for each call.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ class ClientCertificate:
         self,
         trust_domains: TrustDomainsNow,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        is_revoked: Callable[[bytes], bool] = lambda _: False,
         *,
         gateways: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
-        """``gateways``: namespace and service account of proxies that speak for others only, never for themselves."""
+        """``is_revoked`` says it of a certificate in DER. ``gateways``: namespace and service account of proxies that
+        speak for others only, never for themselves."""
         self._trust_domains = trust_domains
         self._now = now
+        self._is_revoked = is_revoked
         self._gateways = gateways
 
     async def authenticate(self, credentials: Credentials) -> Identity | None:
@@ -39,6 +42,8 @@ class ClientCertificate:
         ended = certificate.not_valid_after_utc
         if self._now() > ended:
             raise AuthenticationError("expired", f"its certificate ended at {ended:%F %T} UTC")
+        if self._is_revoked(credentials.certificate):
+            raise AuthenticationError("revoked", "its certificate is revoked")
         identity = identity_in(_spiffe_ids(certificate), self._trust_domains())
         return None if (identity.namespace, identity.service_account) in self._gateways else identity
 

@@ -1,0 +1,303 @@
+"""``mesh-pilot ca``: the CA's folder: make a root, look at it, rotate it, revoke certificates.
+
+The commands change files only; running control planes read them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mesh_pilot.cli.options import address
+
+if TYPE_CHECKING:
+    from mesh_pilot.security.authority.material import Material
+    from mesh_pilot.security.authority.rotation import Files
+    from mesh_pilot.security.authority.store import StoredFiles
+
+T = TypeVar("T")
+
+_folder = click.option(
+    "--ca-dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    envvar="MESH_PILOT_CA_DIR",
+    required=True,
+    help="The folder of the CA, as given to discovery.",
+)
+_pilots = click.option(
+    "--pilot",
+    "pilots",
+    type=address,
+    multiple=True,
+    default=["127.0.0.1:8080"],
+    show_default=True,
+    help="--http-addr of a control plane that uses the folder; repeat it for each replica.",
+)
+_force = click.option("--force", is_flag=True, help="Do it although proxies have not followed, or nobody knows.")
+
+
+@click.group("ca")
+def command() -> None:
+    """Look after the CA in a folder.
+
+    To replace its root without a failed request: ca rotate begin, then switch, then finish, each once proxies have
+    followed; ca status and /ready say so. docs/certificates.md has all of it.
+    """
+
+
+@command.command("init")
+@_folder
+def init(folder: Path) -> None:
+    """Make a root in an empty folder, as discovery does at its first start."""
+
+    def made(stored: StoredFiles) -> Files:
+        from mesh_pilot.security.authority.authority import ROOT_NAME
+        from mesh_pilot.security.authority.rotation import initial
+
+        if stored.files:
+            raise click.ClickException(f"{folder} has a CA already: {', '.join(sorted(stored.files))}")
+        return initial(ROOT_NAME, _now())
+
+    _change(folder, made)
+    click.echo(f"a root was made in {folder}")
+
+
+@command.command("root")
+@_folder
+def root(folder: Path) -> None:
+    """Print the roots that are trusted, in PEM: what an agent needs to know this mesh by."""
+    from mesh_pilot.security.authority.material import joined
+
+    click.echo(joined(_material(folder).roots).decode(), nl=False)
+
+
+@command.command("status")
+@_folder
+@_pilots
+@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
+def status(folder: Path, pilots: tuple[str, ...], output: str) -> None:
+    """Show who signs, which roots are trusted, and how far a rotation has come."""
+    from mesh_pilot.security.authority.rotation import NEXT_STEP, phase_of
+
+    material = _material(folder)
+    reasons = _waiting(pilots, material)
+    phase = phase_of(material)
+    revoked = len({entry.serial_number for crl in material.crls for entry in crl})
+    found: dict[str, Any] = {
+        "phase": phase.value,
+        "next": f"mesh-pilot ca rotate {NEXT_STEP[phase]}",
+        "waitingFor": reasons,
+        "signing": _line(material.issuer.certificate),
+        "roots": [_line(each) for each in material.roots],
+        "revoked": revoked,
+    }
+    if output == "json":
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+        return
+    click.echo(f"signing   {found['signing']}")
+    for line in found["roots"]:
+        click.echo(f"trusted   {line}")
+    click.echo(f"revoked   {revoked} certificates")
+    click.echo(f"rotation  {phase.value}; next: {found['next']}")
+    for reason in reasons:
+        click.echo(f"  wait: {reason}")
+
+
+@command.command("revoke")
+@_folder
+@click.argument("certificates", nargs=-1, required=True, metavar="SERIAL-OR-FILE...")
+def revoke(folder: Path, certificates: tuple[str, ...]) -> None:
+    """Revoke certificates that this CA signed: PEM files, or serial numbers in hexadecimal digits.
+
+    Proxies refuse them from the next push on, and so does the TLS port. Revoke also the token with which their owner
+    would get another one.
+    """
+    serials: set[int] = set()
+
+    def changed(stored: StoredFiles) -> Files:
+        from mesh_pilot.security.authority.rotation import revoke
+
+        material = _read(folder, stored)
+        serials.update(_serial(each, material) for each in certificates)
+        return revoke(stored.files, material, serials, _now())
+
+    _change(folder, changed)
+    click.echo(f"revoked: {', '.join(f'{serial:x}' for serial in sorted(serials))}")
+
+
+@command.group("rotate")
+def rotate() -> None:
+    """Replace the root in three steps, each once proxies have followed the one before."""
+
+
+@rotate.command("begin")
+@_folder
+def begin(folder: Path) -> None:
+    """Make a new root. Both roots are trusted from now on; the old one signs."""
+
+    def changed(stored: StoredFiles) -> Files:
+        from mesh_pilot.security.authority.authority import ROOT_NAME
+        from mesh_pilot.security.authority.rotation import begin
+
+        return begin(stored.files, _read(folder, stored), ROOT_NAME, _now())
+
+    _change(folder, changed)
+    click.echo(
+        "both roots are trusted, and the old one signs; next, once proxies have both: mesh-pilot ca rotate switch"
+    )
+
+
+@rotate.command("switch")
+@_folder
+@_pilots
+@_force
+def switch(folder: Path, pilots: tuple[str, ...], force: bool) -> None:
+    """Let the new root sign. Both roots are trusted."""
+
+    def changed(stored: StoredFiles) -> Files:
+        from mesh_pilot.security.authority.rotation import switch
+
+        material = _read(folder, stored)
+        files = switch(stored.files, material)
+        _check(pilots, material, force, "those who do not trust the new root would refuse its certificates")
+        return files
+
+    _change(folder, changed)
+    click.echo("the new root signs; next, once no certificate of the old one is in force: mesh-pilot ca rotate finish")
+
+
+@rotate.command("finish")
+@_folder
+@_pilots
+@_force
+def finish(folder: Path, pilots: tuple[str, ...], force: bool) -> None:
+    """Drop the old root. Its certificates are refused from now on."""
+
+    def changed(stored: StoredFiles) -> Files:
+        from mesh_pilot.security.authority.rotation import finish
+
+        material = _read(folder, stored)
+        files = finish(stored.files, material)
+        _check(pilots, material, force, "those who have a certificate of the old root would be refused")
+        return files
+
+    _change(folder, changed)
+    click.echo("the old root is gone; only the new one is trusted")
+
+
+def _check(pilots: tuple[str, ...], material: Material, force: bool, consequence: str) -> None:
+    """Refuse a step that proxies are not ready for. Raises ClickException."""
+    reasons = _waiting(pilots, material)
+    if reasons and not force:
+        raise click.ClickException(f"not yet: {'; '.join(reasons)}; {consequence}. Wait, or say --force")
+    for reason in reasons:
+        click.echo(f"forced although {reason}", err=True)
+
+
+def _waiting(pilots: tuple[str, ...], material: Material) -> list[str]:
+    """Reasons why the next step of a rotation should wait, by control plane."""
+    import httpx
+
+    from mesh_pilot.security.authority.authority import fingerprint
+    from mesh_pilot.security.authority.rotation import RotationPhase, phase_of
+
+    phase = phase_of(material)
+    if phase is RotationPhase.STEADY:
+        return []
+    roots = sorted(map(fingerprint, material.roots))
+    reasons = []
+    for pilot in pilots:
+        try:
+            answer = httpx.get(f"http://{pilot}/debug/ca", timeout=10, trust_env=False)
+            answer.raise_for_status()
+            page = answer.json()
+            known = sorted(root["sha256"] for root in page["roots"]), page["phase"], page["signing"]["sha256"]
+            reasons += [f"{pilot}: {reason}" for reason in page["pending"]]
+        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+            reasons.append(f"{pilot} does not say whether proxies have followed ({type(error).__name__})")
+            continue
+        if known != (roots, phase.value, fingerprint(material.issuer.certificate)):
+            reasons.append(f"{pilot} has not read this folder's latest files")
+    return reasons
+
+
+def _change(folder: Path, change: Callable[[StoredFiles], Files]) -> None:
+    """Read the folder, and write what ``change`` makes of it. Raises ClickException."""
+    import trio
+
+    from mesh_pilot.security.authority.folder import FolderStore
+    from mesh_pilot.security.authority.material import AuthorityError
+    from mesh_pilot.security.authority.store import StoreError
+
+    async def changed() -> None:
+        store = FolderStore(folder)
+        stored = await store.read()
+        await store.write(change(stored), stored.version)
+
+    try:
+        trio.run(changed)
+    except (AuthorityError, StoreError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _material(folder: Path) -> Material:
+    """The material of a folder. Raises ClickException."""
+    import trio
+
+    from mesh_pilot.security.authority.folder import FolderStore
+    from mesh_pilot.security.authority.material import AuthorityError
+    from mesh_pilot.security.authority.store import StoreError
+
+    try:
+        return _read(folder, trio.run(FolderStore(folder).read))
+    except (AuthorityError, StoreError) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _read(folder: Path, stored: StoredFiles) -> Material:
+    from mesh_pilot.security.authority.material import read_material
+
+    if not stored.files:
+        raise click.ClickException(f"{folder} has no CA; discovery makes one, or: mesh-pilot ca init")
+    return read_material(stored.files, str(folder), _now())
+
+
+def _serial(text: str, material: Material) -> int:
+    """The serial number that an argument names. Raises ClickException."""
+    from cryptography import x509
+
+    from mesh_pilot.security.authority.material import issued
+
+    path = Path(text)
+    if not path.exists():
+        try:
+            return int(text.replace(":", ""), 16)
+        except ValueError:
+            raise click.ClickException(f"{text}: neither a file nor a serial number in hexadecimal digits") from None
+    try:
+        leaf = x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise click.ClickException(f"{text}: not a PEM certificate: {error}") from None
+    if not any(issued(pair.certificate, leaf) for pair in material.key_pairs):
+        raise click.ClickException(
+            f"{text}: was signed by {leaf.issuer.rfc4514_string() or 'somebody else'}, whose key is not in the folder; "
+            "revoke it there, and put that CA's list into ca-crl.pem"
+        )
+    return leaf.serial_number
+
+
+def _line(certificate: Any) -> str:
+    from mesh_pilot.security.authority.authority import fingerprint
+
+    name = certificate.subject.rfc4514_string()
+    return f"{name}, until {certificate.not_valid_after_utc:%F}, sha256 {fingerprint(certificate)}"
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)

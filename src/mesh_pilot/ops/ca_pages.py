@@ -1,0 +1,98 @@
+"""The CA on ``/debug/ca`` and in ``/ready``: how far a rotation of the root has come, also at the connected proxies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+from cryptography import x509
+
+from mesh_pilot.model.resource import IDENTITY_SECRET, SECRET, TRUST_SECRET
+from mesh_pilot.ops.responses import Json
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.security.authority.authority import Authority, fingerprint
+from mesh_pilot.security.authority.material import pem
+from mesh_pilot.security.authority.rotation import NEXT_STEP, RotationPhase
+
+
+@attrs.frozen
+class Rollout:
+    """Connected proxies that have accepted secrets of the mesh from here."""
+
+    proxies: int = 0
+    with_roots: int = 0
+    """Those that have accepted all roots that are trusted now."""
+    with_certificate: int = 0
+    """Those that have accepted a certificate of the CA that signs now."""
+
+
+def rollout(state: PlaneState) -> Rollout:
+    """The state of the connected proxies that get their certificate or roots over SDS."""
+    material = state.callers.authority.material
+    roots = [pem(root) for root in material.roots]
+    issuer = pem(material.issuer.certificate)
+    proxies = with_roots = with_certificate = 0
+    for proxy, held in state.xds.status.accepted(SECRET):
+        if proxy.identity:
+            proxies += 1
+            trusted, own = held.get(TRUST_SECRET), held.get(IDENTITY_SECRET)
+            # Secrets have their PEM inline.
+            with_roots += trusted is not None and all(root in trusted.body for root in roots)
+            with_certificate += own is not None and issuer in own.body
+    return Rollout(proxies, with_roots, with_certificate)
+
+
+def pending(authority: Authority, found: Rollout) -> tuple[str, ...]:
+    """Reasons why the next step of a rotation should wait."""
+    own = authority.statistics()
+    lines = []
+    if own.phase is not RotationPhase.STEADY and found.with_roots < found.proxies:
+        lines.append(f"{found.proxies - found.with_roots} of {found.proxies} proxies have not accepted both roots yet")
+    if own.phase is RotationPhase.SWITCHED:
+        if found.with_certificate < found.proxies:
+            count = found.proxies - found.with_certificate
+            lines.append(f"{count} of {found.proxies} proxies have no certificate of the new root yet")
+        if own.old_in_force_until is not None:
+            lines.append(f"certificates of the old root are in force until {own.old_in_force_until:%F %T} UTC")
+    return tuple(lines)
+
+
+def ready_lines(state: PlaneState) -> Iterator[str]:
+    """Lines of ``/ready``: a rotation under way, and what an operator has to see to."""
+    phase = state.callers.authority.statistics().phase
+    if phase is not RotationPhase.STEADY:
+        reasons = pending(state.callers.authority, rollout(state))
+        step = f"mesh-pilot ca rotate {NEXT_STEP[phase]}"
+        then = f"before {step}, wait: {'; '.join(reasons)}" if reasons else f"everybody has followed; next: {step}"
+        yield f"ca: the rotation of the root is {phase.value}; {then}"
+    for line in state.callers.authority.warnings():
+        yield f"ca: {line}"
+
+
+def page(state: PlaneState) -> Json:
+    """``/debug/ca``: no keys."""
+    authority = state.callers.authority
+    own, found, material = authority.statistics(), rollout(state), authority.material
+    return {
+        "place": authority.place,
+        "phase": own.phase.value,
+        "pending": list(pending(authority, found)),
+        "proxies": attrs.asdict(found),
+        "signed": own.signed,
+        "signing": _shown(material.issuer.certificate),
+        "root": _shown(material.root),
+        "roots": [_shown(root) | {"pem": pem(root).decode()} for root in material.roots],
+        "revocationLists": [crl.issuer.rfc4514_string() for crl in material.crls],
+        "oldInForceUntil": own.old_in_force_until.isoformat() if own.old_in_force_until else None,
+        "warnings": list(authority.warnings()),
+    }
+
+
+def _shown(certificate: x509.Certificate) -> dict[str, str]:
+    return {
+        "subject": certificate.subject.rfc4514_string(),
+        "serial": f"{certificate.serial_number:x}",
+        "sha256": fingerprint(certificate),
+        "notBefore": certificate.not_valid_before_utc.isoformat(),
+        "notAfter": certificate.not_valid_after_utc.isoformat(),
+    }

@@ -1,0 +1,37 @@
+"""Revocation: which certificates are on the lists that we know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+
+
+class Revocations:
+    """The serial numbers on revocation lists, by issuer. A list that has ended still counts.
+
+    ``crls`` gives the lists as they are now, in PEM. Mutable state: those that were read last.
+    """
+
+    def __init__(self, crls: Callable[[], tuple[bytes, ...]]) -> None:
+        self._crls = crls
+        self._read: tuple[bytes, ...] = ()
+        self._revoked: dict[x509.Name, frozenset[int]] = {}
+
+    def is_revoked(self, certificate: bytes) -> bool:
+        """True if a certificate (DER) is on the list of its issuer, or cannot be read while there are lists."""
+        crls = self._crls()
+        if crls != self._read:
+            found: dict[x509.Name, frozenset[int]] = {}
+            for crl in map(x509.load_pem_x509_crl, crls):
+                serials = frozenset(entry.serial_number for entry in crl)
+                found[crl.issuer] = found.get(crl.issuer, frozenset()) | serials
+            self._read, self._revoked = crls, found
+        if not self._revoked:
+            return False
+        try:
+            leaf = x509.load_der_x509_certificate(certificate)
+            return leaf.serial_number in self._revoked.get(leaf.issuer, frozenset())
+        except (ValueError, UnsupportedAlgorithm):
+            return True

@@ -1,0 +1,86 @@
+"""The certificate that this server shows on its TLS port, signed like any other, renewed at half its life."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+import structlog
+import trio
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from mesh_pilot.rpc import CertificatePem
+from mesh_pilot.security.authority.material import key_pem
+from mesh_pilot.security.signing import Signer, SigningError, SigningRequest
+
+log = structlog.get_logger(scope="security")
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+RETRY_SECONDS = 10.0
+LOOK_SECONDS = 60.0
+"""The longest wait between looks at the wall clock."""
+
+
+def default_names(namespace: str, addresses: Iterable[str]) -> tuple[str, ...]:
+    """The names under which clients may know this server: Istio's, the host's, and the IP addresses listened on."""
+    hosts = (address.rpartition(":")[0].strip("[]") for address in addresses if not address.startswith("unix:"))
+    listened = (host for host in hosts if host not in ("", "0.0.0.0", "::"))
+    host = socket.gethostname()
+    istio = (f"istiod.{namespace}.svc", "mesh-pilot")
+    return tuple(dict.fromkeys((*istio, *((host,) if host.isascii() else ()), *LOOPBACK, *listened)))
+
+
+class ServerCertificate:
+    """A certificate of this server. Mutable state: the one in force, and when it is to be renewed."""
+
+    def __init__(
+        self, signer: Signer, names: tuple[str, ...], lifetime: timedelta, now: Callable[[], datetime]
+    ) -> None:
+        self._signer = signer
+        self._names = names
+        self._lifetime = lifetime
+        self._now = now
+        self._shown: CertificatePem | None = None
+        self._renew_at = now()
+        self._wake = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<ServerCertificate {', '.join(self._names)}, renewed at {self._renew_at:%F %T}>"
+
+    def shown(self) -> CertificatePem:
+        """The certificate in force. It was renewed once."""
+        assert self._shown is not None
+        return self._shown
+
+    def renew_soon(self) -> None:
+        """Renew it now: another CA signs."""
+        self._renew_at = self._now()
+        self._wake.set()
+
+    async def renew(self) -> None:
+        """Get a certificate for a new key. Raises SigningError; the last one then stays."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        csr = x509.CertificateSigningRequestBuilder(x509.Name([])).sign(key, hashes.SHA256())
+        request = SigningRequest(csr.public_bytes(serialization.Encoding.PEM), self._lifetime, dns_names=self._names)
+        signed = await self._signer.sign(request)
+        self._shown = CertificatePem(certificate=signed.chain, key=key_pem(key))
+        self._renew_at = signed.not_before + (signed.not_after - signed.not_before) / 2
+
+    async def run(self) -> None:
+        """Renew it in time, for ever."""
+        while True:
+            self._wake = trio.Event()
+            seconds = (self._renew_at - self._now()).total_seconds()
+            if seconds > 0:
+                with trio.move_on_after(min(seconds, LOOK_SECONDS)):
+                    await self._wake.wait()
+                continue
+            try:
+                await self.renew()
+            except SigningError as error:
+                log.warning("this server's certificate was not renewed; the last one stays in force", reason=str(error))
+                await trio.sleep(RETRY_SECONDS)
