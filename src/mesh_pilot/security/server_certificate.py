@@ -65,7 +65,9 @@ class ServerCertificate:
         """Get a certificate for a new key. Raises SigningError; the last one then stays."""
         key = ec.generate_private_key(ec.SECP256R1())
         csr = x509.CertificateSigningRequestBuilder(x509.Name([])).sign(key, hashes.SHA256())
-        request = SigningRequest(csr.public_bytes(serialization.Encoding.PEM), self._lifetime, dns_names=self._names)
+        request = SigningRequest(
+            csr.public_bytes(serialization.Encoding.PEM), self._lifetime, is_followed=True, dns_names=self._names
+        )
         signed = await self._signer.sign(request)
         self._shown = CertificatePem(certificate=signed.chain, key=key_pem(key))
         self._renew_at = signed.not_before + (signed.not_after - signed.not_before) / 2

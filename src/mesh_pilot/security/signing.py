@@ -26,6 +26,8 @@ class SigningRequest:
     """The URI name of the certificate: a workload's."""
     dns_names: tuple[str, ...] = ()
     """The DNS names and IP addresses of the certificate: those of a server of ours; ``identity`` is None or its own."""
+    is_followed: bool = False
+    """True if whoever asks replaces the certificate as soon as another CA certificate signs."""
 
 
 @attrs.frozen

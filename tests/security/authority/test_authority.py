@@ -195,6 +195,15 @@ def test_the_end_of_what_the_old_root_signed_is_known_also_after_a_restart(clock
     assert authority.statistics().phase is RotationPhase.STEADY
 
 
+def test_nobody_waits_for_certificates_that_are_replaced_at_once(clock: Clock) -> None:
+    (_, steady), (_, begun), (_, switched), _ = steps(clock)
+    authority = Authority(steady, "ca", TrustStore(), now=clock)
+    authority.sign_now(attrs.evolve(LeafRequest().signing, is_followed=True))
+    authority.take(begun)
+    authority.take(switched)
+    assert authority.statistics().old_in_force_until is None
+
+
 def test_files_that_cannot_be_used_change_nothing_and_are_reported(clock: Clock) -> None:
     trust = TrustStore()
     files = cacerts(MIDDLE, ROOT)

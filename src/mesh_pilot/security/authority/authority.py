@@ -48,7 +48,8 @@ class AuthorityStatistics:
     signed: int
     """Certificates signed since the start."""
     old_in_force_until: datetime | None
-    """When the last certificate that another CA than the signing one has signed here ends; None if none is in force."""
+    """When the last certificate ends that another CA than the signing one has signed here, and that its owner keeps;
+    None if none is in force."""
     problem: str
     """Why the latest change of the files is not in force; empty if it is."""
 
@@ -57,7 +58,7 @@ class Authority:
     """Signs certificates; a ``Signer``.
 
     Mutable state: the material in force, each CA certificate that has signed here with its root and the end of what it
-    signed, and removed roots that are kept, with when that ends.
+    signed (and of that what is not replaced at once), and removed roots that are kept, with when that ends.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Authority:
         self._version = stored.version
         self._material = read_material(stored.files, place, now())
         self._ends: dict[x509.Certificate, tuple[x509.Certificate, datetime]] = {}
+        self._kept_by_owners: dict[x509.Certificate, datetime] = {}
         self._kept: dict[x509.Certificate, datetime] = {}
         self._listeners: list[Callable[[], None]] = []
         self._signed = 0
@@ -84,6 +86,7 @@ class Authority:
             # Who was signed by the old root before this start is not known.
             end = now() + settings.workload_cert_ttl
             self._ends[previous.certificate] = previous.certificate, end
+            self._kept_by_owners[previous.certificate] = end
         self._publish()
 
     def __repr__(self) -> str:
@@ -151,8 +154,11 @@ class Authority:
         start = max(now - CLOCK_SKEW, material.issuer.certificate.not_valid_before_utc)
         leaf = sign_leaf(material.issuer, request, min(start, now), end)
         self._signed += 1
-        _, last = self._ends.get(material.issuer.certificate, (None, end))
-        self._ends[material.issuer.certificate] = material.root, max(end, last)
+        issuer = material.issuer.certificate
+        _, last = self._ends.get(issuer, (None, end))
+        self._ends[issuer] = material.root, max(end, last)
+        if not request.is_followed:
+            self._kept_by_owners[issuer] = max(end, self._kept_by_owners.get(issuer, end))
         log.debug(
             "signed", identity=str(request.identity or ""), serial=f"{leaf.serial_number:x}", not_after=f"{end:%F %T}"
         )
@@ -162,7 +168,8 @@ class Authority:
 
     def statistics(self) -> AuthorityStatistics:
         material = self._material
-        old = [end for issuer, end in self._in_force() if issuer != material.issuer.certificate]
+        now, issuer = self._now(), material.issuer.certificate
+        old = [end for other, end in self._kept_by_owners.items() if other != issuer and end > now]
         return AuthorityStatistics(
             phase=phase_of(material),
             root_not_after=material.root.not_valid_after_utc,
