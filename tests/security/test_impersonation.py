@@ -14,11 +14,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from mesh_pilot.rpc import CertificateFiles, Status
 from mesh_pilot.security.authenticators.xfcc import TrustedGateways
 from mesh_pilot.security.settings import CallerSettings
+from tests.support.certificates import write_certificates
+from tests.support.credentials import write_credential
 from tests.support.forgery import HOUR, Forger, Signer, badly_signed_csr, csr_of
 from tests.support.impersonation import (
     HANDSHAKE,
     WEB,
     Certificate,
+    Keys,
     Row,
     Shown,
     Stream,
@@ -214,3 +217,36 @@ async def test_who_shows_what_is_not_theirs_is_refused(tmp_path: Path, rows: dic
         for asks in (Stream(), Certificate()):
             await asks.of(plane.addresses.secure_grpc, Shown(files=forger.leaf(WEB)))
         assert await differences(rows, plane, forger) == {}
+
+
+WAYS_TO_NAME = (
+    "kubernetes://edge",
+    "kubernetes://shop/edge",
+    "kubernetes://../shop/edge",
+    "kubernetes://edge-cacert",
+    "kubernetes-gateway://shop/edge",
+    "edge",
+)
+"""Names of the credential of the gateways of the shop, right and wrong."""
+
+
+@pytest.mark.parametrize(
+    ("uri", "node_type", "namespace", "given"),
+    [
+        (EDGE, "router", "shop", ["kubernetes://edge", "kubernetes://shop/edge"]),
+        (EDGE, "sidecar", "shop", []),
+        ("spiffe://cluster.local/ns/other/sa/edge", "router", "other", []),
+        ("spiffe://cluster.local/ns/istio-system/sa/edge", "router", "istio-system", []),
+        ("", "router", "shop", []),
+    ],
+    ids=["its gateway", "a sidecar", "another's gateway", "a gateway of the root namespace", "in plaintext"],
+)
+async def test_a_credential_is_for_gateways_of_its_namespace_however_it_is_named(
+    tmp_path: Path, uri: str, node_type: str, namespace: str, given: list[str]
+) -> None:
+    write_credential(tmp_path / "secrets", "shop/edge", write_certificates(tmp_path, "edge", dns=("a.test",)))
+    async with impersonated(tmp_path, secrets_dir=tmp_path / "secrets") as (plane, forger):
+        shown = Shown(files=forger.leaf(uri)) if uri else Shown()
+        address = plane.addresses.secure_grpc if uri else plane.addresses.grpc
+        asks = Keys(names=WAYS_TO_NAME, node_type=node_type, namespace=namespace)
+        assert sorted(await asks.of(address, shown)) == given

@@ -7,7 +7,7 @@ await row.is_refused(plane, forger)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,14 @@ from typing import Any
 import attrs
 import trio
 from envoy.config.core.v3.base_pb2 import Node
+from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from envoy.service.discovery.v3.discovery_pb2 import DeltaDiscoveryRequest, DeltaDiscoveryResponse
 from google.protobuf.json_format import ParseDict
 
 from mesh_pilot.api.google.protobuf import Struct, Value
 from mesh_pilot.api.istio.v1.auth import IstioCertificateRequest, IstioCertificateResponse
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.model.resource import CLUSTER
+from mesh_pilot.model.resource import CLUSTER, SECRET
 from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, RpcError, Status, client_tls, open_channel
 from mesh_pilot.security.certificate_service import PATH
 from tests.support.forgery import Forger, csr_of
@@ -53,17 +54,7 @@ class Stream:
 
     async def of(self, address: str, shown: Shown) -> None:
         node = {"id": f"sidecar~10.1.1.1~web-1.{self.namespace}~{self.namespace}.svc.cluster.local"}
-        tls = client_tls(shown.files, check_hostname=False) if shown.files is not None else None
-        async with (
-            open_channel(address, tls=tls) as channel,
-            channel.request(
-                ADS,
-                Cardinality.STREAM_STREAM,
-                DeltaDiscoveryRequest,
-                DeltaDiscoveryResponse,
-                metadata=list(shown.metadata),
-            ) as call,
-        ):
+        async with _deltas(address, shown) as call:
             first = DeltaDiscoveryRequest(type_url=CLUSTER, node=ParseDict({**node, "metadata": self.metadata}, Node()))
             await call.send_message(first)
             answer = await call.recv_message()
@@ -85,6 +76,39 @@ class Certificate:
         async with open_channel(address, tls=tls) as channel:
             answer = await channel.unary(PATH, request, IstioCertificateResponse, metadata=list(shown.metadata))
             return list(answer.cert_chain)
+
+
+@attrs.frozen(kw_only=True)
+class Keys:
+    """The private keys of these secrets, as a node of this type."""
+
+    names: Sequence[str]
+    node_type: str
+    namespace: str
+
+    async def of(self, address: str, shown: Shown) -> list[str]:
+        """The names of those that are given."""
+        domain = f"{self.namespace}.svc.cluster.local"
+        node = Node(id=f"{self.node_type}~10.1.1.1~edge-1.{self.namespace}~{domain}")
+        async with _deltas(address, shown) as call:
+            await call.send_message(
+                DeltaDiscoveryRequest(type_url=SECRET, node=node, resource_names_subscribe=self.names)
+            )
+            answer = await call.recv_message()
+            assert answer is not None and answer.type_url == SECRET
+            found = (Secret.FromString(resource.resource.value) for resource in answer.resources)
+            return [secret.name for secret in found if secret.tls_certificate.private_key.inline_bytes]
+
+
+@asynccontextmanager
+async def _deltas(address: str, shown: Shown) -> AsyncIterator[Any]:
+    tls = client_tls(shown.files, check_hostname=False) if shown.files is not None else None
+    types = Cardinality.STREAM_STREAM, DeltaDiscoveryRequest, DeltaDiscoveryResponse
+    async with (
+        open_channel(address, tls=tls) as channel,
+        channel.request(ADS, *types, metadata=list(shown.metadata)) as call,
+    ):
+        yield call
 
 
 def message_of(csr: bytes, **metadata: str) -> bytes:
