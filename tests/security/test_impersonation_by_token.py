@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,12 @@ from joserfc.jwk import OctKey
 
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.rpc import Status
+from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
+from mesh_pilot.security.callers import TrustDomains
 from mesh_pilot.security.join_tokens import PREFIX, JoinTokens, JoinTokenSettings
 from tests.support.forgery import Forger, csr_of
 from tests.support.impersonation import Certificate, Row, Shown, Stream, differences, impersonated, of_nobody
+from tests.support.tokens import Issuer
 
 WORKLOAD = Identity("cluster.local", "shop", "web")
 HOUR = timedelta(hours=1)
@@ -52,8 +56,6 @@ def _decoded(part: str) -> bytes:
 
 
 def used(forger: Forger) -> str:
-    from mesh_pilot.security.callers import TrustDomains
-
     token = good(forger, max_uses=1)
     tokens(forger).redeem(token, "127.0.0.1:1", TrustDomains("cluster.local"))
     return token
@@ -135,9 +137,88 @@ JOIN_TOKENS = {
 }
 
 
+LOGIN, STRANGER = Issuer("https://login.test"), Issuer("https://evil.test")
+SUBJECT = "system:serviceaccount:shop:"
+
+
+def login(head: Mapping[str, Any] | None = None, *, by: Issuer = LOGIN, begins: float = -5, **more: Any) -> str:
+    """A token that is believed, but for these parts; a claim that is None is left out."""
+    now = int(time.time())
+    good = {"iss": LOGIN.name, "sub": f"{SUBJECT}web", "aud": "mesh-pilot", "iat": now + begins, "exp": now + 600}
+    found = {name: value for name, value in {**good, **more}.items() if value is not None}
+    return by.signed({"alg": "ES256", "kid": LOGIN.name, "typ": "JWT", **(head or {})}, found)
+
+
+def keyed_with_the_public_key() -> str:
+    (key,) = json.loads(LOGIN.jwks)["keys"]
+    _, found, _ = parts(login())
+    head = {"alg": "HS256", "kid": LOGIN.name, "typ": "JWT"}
+    return jwt.encode(head, found, OctKey.import_key(json.dumps(key)), algorithms=["HS256"])
+
+
+def without_a_signature(algorithm: str) -> str:
+    head, found, _ = parts(login({"alg": algorithm}))
+    return written(head, found, "").removeprefix(PREFIX)
+
+
+def changed() -> str:
+    head, found, signature = parts(login())
+    return written(head, {**found, "sub": f"{SUBJECT}admin"}, signature).removeprefix(PREFIX)
+
+
+def json_web_token(reason: str, make: Callable[[], str], **more: Any) -> Row:
+    return Row(shows=bearer(lambda _: make()), says="", counted=("jwt", reason), **more)
+
+
+JSON_WEB_TOKENS = {
+    "another audience": json_web_token("audience", lambda: login(aud="another")),
+    "an audience that begins as ours": json_web_token("audience", lambda: login(aud=["mesh-pilot.evil.test"])),
+    "no audience": json_web_token("claim_missing", lambda: login(aud=None)),
+    "an expired token": json_web_token("expired", lambda: login(exp=int(time.time()) - 600)),
+    "a token without an end": json_web_token("claim_missing", lambda: login(exp=None)),
+    "a token with an end in words": json_web_token("claim_form", lambda: login(exp="never")),
+    "a token of tomorrow": json_web_token("not_yet_valid", lambda: login(nbf=int(time.time()) + 3600)),
+    "a token that will be issued": json_web_token("not_yet_valid", lambda: login(begins=3600)),
+    "another issuer": json_web_token("issuer", lambda: STRANGER.token(f"{SUBJECT}web", aud="mesh-pilot")),
+    "our issuer's name and a key of others": json_web_token("signature", lambda: login(by=STRANGER)),
+    "a key id that is not known": json_web_token("unknown_key", lambda: login({"kid": "new"}, by=STRANGER)),
+    "a key that the token brings": json_web_token(
+        "signature", lambda: login({"jwk": json.loads(STRANGER.jwks)["keys"][0]}, by=STRANGER)
+    ),
+    "a key that the token has fetched": json_web_token(
+        "signature", lambda: login({"jku": "http://127.0.0.1:1/jwks"}, by=STRANGER)
+    ),
+    "a key id that is a path": json_web_token("unknown_key", lambda: login({"kid": "../../dev/null"}, by=STRANGER)),
+    "no signature": json_web_token("algorithm", lambda: without_a_signature("none")),
+    "no signature in capitals": json_web_token("algorithm", lambda: without_a_signature("NoNe")),
+    "no signature where one is promised": json_web_token("signature", lambda: without_a_signature("ES256")),
+    "the public key as a secret": json_web_token("algorithm", keyed_with_the_public_key),
+    "another account than was signed": json_web_token("signature", changed),
+    "a critical rule that nobody knows": json_web_token("token_form", lambda: login({"crit": ["b64"], "b64": False})),
+    "a subject that is a person": json_web_token("claim_form", lambda: login(sub="web@shop.test")),
+    "a subject in capitals": json_web_token("claim_form", lambda: login(sub="system:serviceaccount:SHOP:web")),
+    "a subject that looks alike": json_web_token("claim_form", lambda: login(sub="system:serviceaccount:ѕhop:web")),
+    "a subject with a slash": json_web_token("claim_form", lambda: login(sub=f"{SUBJECT}web/sa/admin")),
+    "a subject with a NUL": json_web_token("claim_form", lambda: login(sub=f"{SUBJECT}web\0")),
+    "a subject with a part too many": json_web_token("claim_form", lambda: login(sub=f"{SUBJECT}web:admin")),
+    "three words": json_web_token("token_form", lambda: "a.b.c"),
+    "another namespace in the node's id": json_web_token("claim", login, asks=Stream(namespace="other")),
+}
+
+
 async def test_who_shows_a_join_token_that_is_not_theirs_is_refused(tmp_path: Path) -> None:
     folder = tmp_path / "forger" / "tokens"
     async with impersonated(tmp_path, join_tokens=JoinTokenSettings(folder)) as (plane, forger):
         for asks in (Stream(), Certificate()):
             await asks.of(plane.addresses.secure_grpc, bearer(good)(forger))
         assert await differences(JOIN_TOKENS, plane, forger) == {}
+
+
+async def test_who_shows_a_token_of_an_issuer_that_is_not_theirs_is_refused(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps([{"issuer": LOGIN.name, "audiences": ["mesh-pilot"], "jwks": LOGIN.jwks}]))
+    settings = ForeignTokenSettings(jwt_rules=rules)
+    async with impersonated(tmp_path, foreign_tokens=settings) as (plane, forger):
+        for asks in (Stream(), Certificate()):
+            await asks.of(plane.addresses.secure_grpc, bearer(lambda _: login())(forger))
+        assert await differences(JSON_WEB_TOKENS, plane, forger) == {}

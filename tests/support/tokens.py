@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -41,7 +41,11 @@ class Issuer:
     def token(self, subject: str = "alice", *, lives: float = 600, **claims: Any) -> str:
         """A token for a subject that is good for so many seconds from now."""
         payload = {"iss": self.name, "sub": subject, "exp": int(time.time() + lives), **claims}
-        signed = f"{_part({'alg': 'ES256', 'kid': self.name, 'typ': 'JWT'})}.{_part(payload)}"
+        return self.signed({"alg": "ES256", "kid": self.name, "typ": "JWT"}, payload)
+
+    def signed(self, header: Mapping[str, Any], payload: Mapping[str, Any]) -> str:
+        """A token of these parts, signed by ES256 whatever the header says."""
+        signed = f"{_part(header)}.{_part(payload)}"
         r, s = utils.decode_dss_signature(self.key.sign(signed.encode(), ec.ECDSA(hashes.SHA256())))
         return f"{signed}.{_encoded(r.to_bytes(32, 'big') + s.to_bytes(32, 'big'))}"
 
