@@ -171,7 +171,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         callers = CallersState(
             identities.authentication, identities.certificates, identities.issuer, identities.authority
         )
-        state = PlaneState(world, reducer, supervisors, catalog, changes, xds, mcp, callers, keeper)
+        state = PlaneState(world, reducer, supervisors, catalog, changes, xds, mcp, callers, keeper, identities.vault)
         plane = ControlPlane(settings, state, sockets.addresses())
         stop_http = trio.Event()
         async with trio.open_nursery() as nursery:

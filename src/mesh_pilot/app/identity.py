@@ -56,7 +56,8 @@ from mesh_pilot.security.join_tokens import JoinTokens
 from mesh_pilot.security.revocation import Revocations
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.security.server_certificate import ServerCertificate, default_names
-from mesh_pilot.security.signing import SigningError
+from mesh_pilot.security.signers.vault.signer import VaultSigner
+from mesh_pilot.security.signing import Signer, SigningError
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.sources.base import SourceError
 from mesh_pilot.world import World
@@ -75,13 +76,15 @@ class Identities:
     world: World
     trust: TrustStore
     """The roots that workloads trust."""
+    vault: VaultSigner | None
+    """The signer; None if that is a CA of our own."""
     issuer: Issuer
     """Keeps the certificates of proxies whose keys are made here."""
     authentication: Authentication
     certificates: CertificateService
     """Signs the certificates of workloads that keep their keys."""
-    authority: Authority
-    """The built-in CA."""
+    authority: Authority | None
+    """The built-in CA; None if a Vault signs."""
     store: MaterialStore | None
     """The files of the CA; None if its root is for this run."""
     server: ServerCertificate | None
@@ -91,7 +94,9 @@ class Identities:
     async def run(self) -> None:
         """Keep everything in force: follow the CA's files, and renew certificates before they end."""
         async with trio.open_nursery() as nursery:
-            if self.store is not None:
+            if self.vault is not None:
+                nursery.start_soon(self.vault.run)
+            if self.authority is not None and self.store is not None:
                 nursery.start_soon(self.authority.run, self.store)
             if self.server is not None:
                 nursery.start_soon(self.server.run)
@@ -170,22 +175,30 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
     trust = TrustStore()
     store = FolderStore(settings.ca_dir) if settings.ca_dir is not None else None
     lifetime = settings.authority.workload_cert_ttl
-    server = None
+    authority, vault, server = None, None, None
     try:
-        if store is None:
-            authority = Authority.ephemeral(now=_now, trust=trust, settings=settings.authority)
+        if settings.vault is not None:
+            signer: Signer = (vault := VaultSigner(settings.vault, trust, _now))
+        elif store is None:
+            signer = authority = Authority.ephemeral(now=_now, trust=trust, settings=settings.authority)
         else:
-            authority = await Authority.open(store, trust, now=_now, settings=settings.authority)
+            signer = authority = await Authority.open(store, trust, now=_now, settings=settings.authority)
         if settings.tls is None or settings.tls.certificate is None:
             names = settings.tls_dns_names or default_names(settings.namespace, listening)
-            server = ServerCertificate(authority, names, lifetime, _now)
-            authority.on_new_issuer(server.renew_soon)
+            server = ServerCertificate(signer, names, lifetime, _now)
             await server.renew()
-    except (AuthorityError, StoreError, SigningError) as error:
+    except (AuthorityError, StoreError) as error:
         raise StartError(str(error)) from error
-    issuer = Issuer(authority, trust, now=_now, lifetime=lifetime, failures=world.failed)
-    authority.on_new_issuer(partial(issuer.renew_all, min(RENEWED_WITHIN, lifetime / 4)))
-    is_revoked = Revocations(lambda: (*map(pem, authority.material.crls), *trust.own().crls)).is_revoked
+    except SigningError as error:
+        raise StartError(f"no certificate for this server itself (--tls-cert would name one): {error}") from error
+    issuer = Issuer(signer, trust, now=_now, lifetime=lifetime, failures=world.failed)
+    if authority is not None:
+        authority.on_new_issuer(partial(issuer.renew_all, min(RENEWED_WITHIN, lifetime / 4)))
+        if server is not None:
+            authority.on_new_issuer(server.renew_soon)
+    is_revoked = Revocations(
+        lambda: (*(map(pem, authority.material.crls) if authority else ()), *trust.own().crls)
+    ).is_revoked
     domains = partial(trust_domains, world)
     gateways = settings.callers.trusted_gateways
     authentication = Authentication(
@@ -198,14 +211,14 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
     )
     certificates = CertificateService(
         lambda call: authentication.caller(credentials_of(call)),
-        authority,
+        signer,
         roots=lambda: trust.own().roots,
         trust_domains=domains,
         denials=authentication.denials,
         lifetime=lifetime,
         rate=settings.callers.certificates_per_second,
     )
-    return Identities(settings, world, trust, issuer, authentication, certificates, authority, store, server)
+    return Identities(settings, world, trust, vault, issuer, authentication, certificates, authority, store, server)
 
 
 def trust_domains(world: World) -> TrustDomains:

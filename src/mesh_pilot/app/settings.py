@@ -16,6 +16,7 @@ from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettin
 from mesh_pilot.security.authority.settings import DEFAULT_AUTHORITY, AuthoritySettings
 from mesh_pilot.security.join_tokens import JoinTokenSettings
 from mesh_pilot.security.settings import CallerSettings
+from mesh_pilot.security.signers.vault.settings import VaultSettings
 from mesh_pilot.sources.base import Registry, SourceError
 
 
@@ -67,6 +68,8 @@ class Settings:
     callers: CallerSettings = attrs.field(factory=CallerSettings)
     join_tokens: JoinTokenSettings = attrs.field(factory=JoinTokenSettings)
     foreign_tokens: ForeignTokenSettings = attrs.field(factory=ForeignTokenSettings)
+    vault: VaultSettings | None = None
+    """The Vault that signs the certificates of proxies; None: a CA of our own."""
     domain: str = "cluster.local"
     namespace: str = "istio-system"
     """The namespace of the control plane: the mesh's root namespace, unless its MeshConfig names another."""

@@ -21,6 +21,8 @@ from mesh_pilot.cli.process import forbid_core_dumps, outlive_signals
 from mesh_pilot.cli.registries import REGISTRIES, take_registries
 from mesh_pilot.cli.token_flags import FLAGS as TOKEN_FLAGS
 from mesh_pilot.cli.token_flags import take_join_tokens
+from mesh_pilot.cli.vault_flags import FLAGS as VAULT_FLAGS
+from mesh_pilot.cli.vault_flags import take_vault
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 
 _HELP = {
@@ -79,6 +81,7 @@ SECTIONS = {
     "Where it listens": ("--grpc-addr", "--secure-grpc-addr", "--http-addr", "--monitoring-addr"),
     "Tokens of callers": ("--jwt-rules", "--accept-*", "--kubernetes-*", "--trust-consul-namespaces"),
     "Certificates": ("--tls-*", "--ca-dir", "--*workload-cert-ttl", "--token-dir", "--trust*", "--certificates-*"),
+    "Certificates signed by Vault": ("--vault-*",),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
     "What proxies refuse": ("--quarantine*",),
     "What clients may ask for (0: no limit)": ("--max-*", "--requests-per-second", "--streams-per-second"),
@@ -93,6 +96,12 @@ def levels(text: str) -> LogLevels:
         return parse_levels(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def _vault_options(command: F) -> F:
+    for name, attributes in reversed(VAULT_FLAGS):
+        command = _option(name, **attributes)(command)
+    return command
 
 
 def _ca_options(command: F) -> F:
@@ -162,6 +171,7 @@ def _token_options(command: F) -> F:
     " workload and gateway that they name.",
 )
 @_caller_options
+@_vault_options
 @_option(
     "--split-virtual-hosts/--whole-route-tables",
     "split_virtual_hosts",
@@ -225,6 +235,7 @@ def command(
     callers = take_caller_settings(settings)
     join_tokens = take_join_tokens(settings)
     foreign_tokens = take_foreign_tokens(settings, registries)
+    vault = take_vault(settings)
     mcp = settings["mcp_servers"] or settings["mcp_sink_addr"]
     if not config_dirs and not registries and not mcp and not settings["mesh_config"]:
         raise click.UsageError(
@@ -264,6 +275,7 @@ def command(
             tls=tls,
             tls_dns_names=tls_dns_names,
             authority=authority,
+            vault=vault,
             mcp_tls=mcp_tls,
             quarantine=QuarantineOptions(max_objects=quarantine_objects, trials_per_minute=quarantine_trials)
             if quarantine

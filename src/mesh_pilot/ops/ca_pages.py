@@ -28,6 +28,8 @@ class Rollout:
 
 def rollout(state: PlaneState) -> Rollout:
     """The state of the connected proxies that get their certificate or roots over SDS."""
+    if state.callers.authority is None:
+        return Rollout()
     material = state.callers.authority.material
     roots = [pem(root) for root in material.roots]
     issuer = pem(material.issuer.certificate)
@@ -59,19 +61,24 @@ def pending(authority: Authority, found: Rollout) -> tuple[str, ...]:
 
 def ready_lines(state: PlaneState) -> Iterator[str]:
     """Lines of ``/ready``: a rotation under way, and what an operator has to see to."""
-    phase = state.callers.authority.statistics().phase
+    authority = state.callers.authority
+    if authority is None:
+        return
+    phase = authority.statistics().phase
     if phase is not RotationPhase.STEADY:
-        reasons = pending(state.callers.authority, rollout(state))
+        reasons = pending(authority, rollout(state))
         step = f"mesh-pilot ca rotate {NEXT_STEP[phase]}"
         then = f"before {step}, wait: {'; '.join(reasons)}" if reasons else f"everybody has followed; next: {step}"
         yield f"ca: the rotation of the root is {phase.value}; {then}"
-    for line in state.callers.authority.warnings():
+    for line in authority.warnings():
         yield f"ca: {line}"
 
 
 def page(state: PlaneState) -> Json:
     """``/debug/ca``: no keys."""
     authority = state.callers.authority
+    if authority is None:
+        return {"place": "a Vault, see docs/vault.md"}
     own, found, material = authority.statistics(), rollout(state), authority.material
     return {
         "place": authority.place,

@@ -93,6 +93,7 @@ class _PlaneCollector(Collector):
             self._findings,
             self._quarantine,
             self._authority,
+            self._vault,
             self._sources,
             self._mcp,
             self._callers,
@@ -236,6 +237,8 @@ class _PlaneCollector(Collector):
 
     def _authority(self) -> Iterator[Metric]:
         """The CA, under the names of Istio's Citadel."""
+        if self._state.callers.authority is None:
+            return
         own = self._state.callers.authority.statistics()
         for name, what, end in (
             ("root_cert", "the root", own.root_not_after),
@@ -257,6 +260,14 @@ class _PlaneCollector(Collector):
         yield proxies
         yield _one("mesh_pilot_ca_signed", "Certificates signed since the start", "counter", own.signed)
         yield _one("mesh_pilot_ca_refused_files", "1 if the CA's files cannot be used", "gauge", bool(own.problem))
+
+    def _vault(self) -> Iterator[Metric]:
+        own = self._state.vault.statistics() if self._state.vault is not None else None
+        yield _one("mesh_pilot_vault_signed", "Certificates that Vault signed", "counter", own.signed if own else 0)
+        failed = _metric("mesh_pilot_vault_errors", "Requests to Vault that failed, by reason", "counter")
+        for reason, count in sorted(own.failed.items()) if own else ():
+            failed.add_sample(failed.name, {"reason": reason}, count)
+        yield failed
 
     def _sources(self) -> Iterator[Metric]:
         missing = set(self._state.world.unsynced())

@@ -18,6 +18,7 @@ from mesh_pilot.security.authentication import Authentication
 from mesh_pilot.security.authority.authority import Authority
 from mesh_pilot.security.certificate_service import CertificateService
 from mesh_pilot.security.secrets import Issuer
+from mesh_pilot.security.signers.vault.signer import VaultSigner
 from mesh_pilot.sources.base import THE_OTHERS, Staleness
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.world import Reducer, World
@@ -31,8 +32,8 @@ class CallersState:
     authentication: Authentication
     certificates: CertificateService
     issuer: Issuer
-    authority: Authority
-    """The built-in CA."""
+    authority: Authority | None
+    """The built-in CA; None if a Vault signs."""
 
 
 @attrs.define
@@ -50,6 +51,8 @@ class PlaneState:
     callers: CallersState
     keeper: Keeper | None = None
     """Quarantine; None if it is off."""
+    vault: VaultSigner | None = None
+    """The Vault that signs certificates; None if a CA of our own does."""
     rpc_servers: list[Server] = attrs.field(factory=list)
     """The gRPC servers once they serve."""
     http_servers: list[HttpServer] = attrs.field(factory=list)
@@ -85,10 +88,15 @@ class PlaneState:
         return self.catalog.failures()
 
     def stale(self) -> dict[str, str]:
-        """Sources whose feed does not answer, with the reason; their last state is served. Readiness is unaffected."""
+        """Sources whose feed does not answer, and a Vault that does not sign, with the reason.
+
+        What they gave last stays in force. Readiness is unaffected.
+        """
         found: dict[str, str] = {}
         for supervisor in self.supervisors:
             own = supervisor.source.statistics()
             if isinstance(own, Staleness) and own.stale_seconds > 0:
                 found[supervisor.source.name] = f"silent for {own.stale_seconds:.0f} s: {own.trouble}"
+        if self.vault is not None and (trouble := self.vault.statistics().trouble):
+            found["vault"] = trouble
         return found
