@@ -126,6 +126,7 @@ REGISTRIES = {
         "security/authenticators/foreign_tokens.py",
         "cli/authenticator_flags.py",
         "security/authenticators/consul.py",
+        "security/authority/consul_store.py",
         "model/service.py",
     },
     re.compile(r"kubernetes|k8s", re.IGNORECASE): {

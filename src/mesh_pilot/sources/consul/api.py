@@ -221,7 +221,13 @@ class ConsulApi(base.Consul):  # type: ignore[misc]
 @asynccontextmanager
 async def open_api(settings: ConsulSettings) -> AsyncIterator[ConsulApi]:
     """A client with its own connections, for the length of the block. Raises ConsulError for bad TLS files."""
-    agent = settings.agent
+    async with open_client(settings.agent) as client:
+        yield ConsulApi(HttpTransport(client, settings), settings)
+
+
+@asynccontextmanager
+async def open_client(agent: Agent) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of an agent, without its token, for the length of the block. Raises ConsulError."""
     context = (
         _tls_context(agent.tls) if agent.base_url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     )
@@ -237,7 +243,7 @@ async def open_api(settings: ConsulSettings) -> AsyncIterator[ConsulApi]:
         auth=httpx.BasicAuth(user, password) if colon else None,
         trust_env=False,
     ) as client:
-        yield ConsulApi(HttpTransport(client, settings), settings)
+        yield client
 
 
 def check_files(agent: Agent) -> None:

@@ -1,0 +1,184 @@
+"""The CA's files in Consul's KV store: one root for all replicas, encrypted, by a token that may write nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import httpx
+import pytest
+import trio
+
+from mesh_pilot.security.authority.consul_store import ConsulStore, ConsulStoreSettings
+from mesh_pilot.security.authority.encryption import read_keys
+from mesh_pilot.security.authority.store import StoreConflict, StoredFiles, StoreError
+from mesh_pilot.sources.consul import Agent
+from tests.support.consul import Consul, real_consul
+from tests.support.envoy import eventually
+
+pytestmark = pytest.mark.process
+
+ROOT = "b1gs33cr3t-0000-0000-0000-000000000000"
+ACL = {
+    "acl": {"enabled": True, "default_policy": "deny", "tokens": {"master": ROOT, "agent": ROOT}},
+    "primary_datacenter": "dc1",
+}
+EMPTY = StoredFiles().version
+KEY = "mesh/ca"
+ONE, TWO = {"ca-key.pem": b"-----BEGIN PRIVATE KEY-----one\n"}, {"ca-key.pem": b"two", "root-cert.pem": b"root"}
+RULES = f'key "{KEY}" {{ policy = "write" }}'
+
+Ports = Callable[[int], list[int]]
+
+
+@asynccontextmanager
+async def stage(folder: Path, ports: list[int]) -> AsyncIterator[tuple[Consul, ConsulStoreSettings]]:
+    """A Consul that lets nobody do anything without a token, and settings with a token for the entry alone."""
+    async with real_consul(folder, ports, config=ACL, led=False) as consul:
+        consul.client.headers["X-Consul-Token"] = ROOT
+
+        async def counts() -> bool:
+            try:
+                reply = await consul.client.get("/v1/acl/token/self")
+                return reply.status_code == 200 and "consul" in (await consul.client.get("/v1/catalog/services")).json()
+            except (httpx.TransportError, ValueError):
+                return False
+
+        await eventually(counts, what="the root token counts")
+        await consul.ask("PUT", "/v1/acl/policy", json={"Name": "ca", "Rules": RULES})
+        made = await consul.ask("PUT", "/v1/acl/token", json={"Policies": [{"Name": "ca"}]})
+        token, encryption = folder / "token", folder / "encryption"
+        token.write_text(made.json()["SecretID"])
+        write_key(encryption, "11" * 32)
+        agent = Agent(consul.address, token_file=token)
+        yield consul, ConsulStoreSettings(key=KEY, agent=agent, encryption_file=encryption)
+
+
+def write_key(path: Path, *keys: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text("\n".join(keys) + "\n")
+
+
+async def test_the_store_is_shared_and_consul_never_sees_the_key(tmp_path: Path, free_ports: Ports) -> None:
+    async with stage(tmp_path, free_ports(4)) as (consul, settings):
+        one, other = ConsulStore(settings), ConsulStore(settings)
+        assert (await one.read()).files == {}
+        await one.write(ONE, EMPTY)
+        assert (await other.read()).files == ONE
+        raw = (await consul.ask("GET", f"/v1/kv/{KEY}", params={"raw": ""})).text
+        assert json.loads(raw)["encryption"] == "AES-256-GCM"
+        assert "PRIVATE" not in raw
+
+
+async def test_of_two_replicas_that_start_at_once_one_makes_the_root(tmp_path: Path, free_ports: Ports) -> None:
+    async with stage(tmp_path, free_ports(4)) as (_, settings):
+        outcomes: list[str] = []
+
+        async def start(number: int) -> None:
+            store = ConsulStore(settings)
+            try:
+                await store.write({"ca-key.pem": str(number).encode()}, (await store.read()).version)
+                outcomes.append("made")
+            except StoreConflict:
+                outcomes.append("conflict")
+
+        async with trio.open_nursery() as nursery:
+            for number in range(8):
+                nursery.start_soon(start, number)
+        assert sorted(outcomes) == ["conflict"] * 7 + ["made"]
+
+
+async def test_a_write_over_what_was_not_read_is_a_conflict(tmp_path: Path, free_ports: Ports) -> None:
+    async with stage(tmp_path, free_ports(4)) as (_, settings):
+        store = ConsulStore(settings)
+        await store.write(ONE, EMPTY)
+        await store.write(TWO, StoredFiles(ONE).version)
+        with pytest.raises(StoreConflict):
+            await store.write(ONE, StoredFiles(ONE).version)
+        assert (await store.read()).files == TWO
+
+
+async def test_a_change_wakes_whoever_waits(tmp_path: Path, free_ports: Ports) -> None:
+    async with stage(tmp_path, free_ports(4)) as (_, settings):
+        one, other = ConsulStore(settings), ConsulStore(settings)
+        await one.write(ONE, EMPTY)
+        version = (await other.read()).version
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(other.changed, version)
+                await one.write(TWO, version)
+        assert (await other.read()).files == TWO
+
+
+async def test_what_another_wrote_into_the_entry_is_refused(tmp_path: Path, free_ports: Ports) -> None:
+    async with stage(tmp_path, free_ports(4)) as (consul, settings):
+        store = ConsulStore(settings)
+        await consul.put(KEY, "rubbish")
+        with pytest.raises(StoreError, match="not a CA of mesh-pilot's"):
+            await store.read()
+        await consul.delete(KEY)
+        await ConsulStore(attrs.evolve(settings, encryption_file=None, allow_plaintext=True)).write(ONE, EMPTY)
+        with pytest.raises(StoreError, match="not encrypted although a key is given"):
+            await store.read()
+
+
+async def test_another_key_does_not_decrypt_and_a_new_key_goes_before_the_old_one(
+    tmp_path: Path, free_ports: Ports
+) -> None:
+    async with stage(tmp_path, free_ports(4)) as (_, settings):
+        store = ConsulStore(settings)
+        await store.write(ONE, EMPTY)
+        assert settings.encryption_file is not None
+        write_key(settings.encryption_file, "22" * 32)
+        with pytest.raises(StoreError, match="cannot be decrypted"):
+            await store.read()
+        write_key(settings.encryption_file, "22" * 32, "11" * 32)
+        await store.write(TWO, (await store.read()).version)
+        write_key(settings.encryption_file, "22" * 32)
+        assert (await store.read()).files == TWO
+        moved = attrs.evolve(settings, encryption_file=None)
+        with pytest.raises(StoreError, match="--ca-key-encryption-file"):
+            await ConsulStore(moved).read()
+
+
+async def test_a_token_that_may_not_and_an_agent_that_is_away_are_errors_in_one_line(
+    tmp_path: Path, free_ports: Ports
+) -> None:
+    async with stage(tmp_path, free_ports(4)) as (consul, settings):
+        other = ConsulStore(attrs.evolve(settings, key="mesh/other"))
+        with pytest.raises(StoreError, match=r"KV entry mesh/other at http.*403") as raised:
+            await other.write(ONE, EMPTY)
+        assert "PRIVATE" not in str(raised.value)
+        await consul.kill()
+        with pytest.raises(StoreError, match="KV entry mesh/ca"):
+            await ConsulStore(settings).read()
+
+
+def test_plaintext_needs_so_many_words() -> None:
+    settings = ConsulStoreSettings(key=KEY, agent=Agent())
+    assert "plaintext" in settings.problem()
+    assert attrs.evolve(settings, allow_plaintext=True).problem() == ""
+    assert attrs.evolve(settings, encryption_file=Path("key")).problem() == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "says"),
+    [
+        ("zz", 0o600, "hexadecimal"),
+        ("11" * 31, 0o600, "hexadecimal"),
+        ("", 0o600, "hexadecimal"),
+        ("11" * 32, 0o644, "chmod"),
+    ],
+)
+async def test_a_bad_encryption_key_is_refused_without_its_text(
+    text: str, mode: int, says: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "key"
+    file.write_text(text)
+    file.chmod(mode)
+    with pytest.raises(StoreError, match=says) as raised:
+        read_keys(file)
+    assert not text or text not in str(raised.value)
