@@ -47,6 +47,8 @@ FREE = tuple(f"--{port}-addr=127.0.0.1:0" for port in ("grpc", "secure-grpc", "h
         (["--config-dir", "{there}", "--log-level", "xsd:debug"], 2, "unknown scope 'xsd'"),
         (["--config-dir", "{there}", "--shutdown-duration", "10"], 2, "'10' is not a duration"),
         (["--config-dir", "{there}", "--tls-cert", "a.pem"], 2, "needs both of --tls-cert and --tls-key"),
+        (["--config-dir", "{there}", "--ca-consul-key", "ca"], 2, "needs an agent to ask: --consul-server-url"),
+        (["--ca-consul-key", "ca", "--consul-server-url", "http://c:1"], 2, "would be stored in plaintext"),
         (["--config-dir", "{there}", "--vault-addr", "vault:8200"], 2, "'vault:8200' is no URL of a Vault server"),
         (["--config-dir", "{there}", "--vault-addr", "http://v", "--ca-dir", "ca"], 2, "exclude each other"),
         (["--config-dir", "{there}", "--mesh-config", "{there}/nothing"], 1, "{there}/nothing: can't be read"),

@@ -36,6 +36,7 @@ from mesh_pilot.security.authenticators.join_token import JoinToken
 from mesh_pilot.security.authenticators.token_issuers import TokenIssuerError
 from mesh_pilot.security.authenticators.xfcc import ForwardedCertificate
 from mesh_pilot.security.authority.authority import Authority
+from mesh_pilot.security.authority.consul_store import ConsulStore
 from mesh_pilot.security.authority.folder import FolderStore
 from mesh_pilot.security.authority.material import AuthorityError, pem
 from mesh_pilot.security.authority.store import MaterialStore, StoreError
@@ -173,7 +174,7 @@ class Identities:
 async def open_identities(settings: Settings, world: World, listening: Iterable[str]) -> Identities:
     """The parts, built from the settings; ``listening``: addresses of the TLS port. Raises StartError."""
     trust = TrustStore()
-    store = FolderStore(settings.ca_dir) if settings.ca_dir is not None else None
+    store = _store(settings)
     lifetime = settings.authority.workload_cert_ttl
     authority, vault, server = None, None, None
     try:
@@ -234,6 +235,13 @@ def credentials_of(call: ServerStream[Any, Any]) -> Credentials:
         if isinstance(value, str):
             headers.setdefault(name, []).append(value)
     return Credentials(call.peer.address, call.peer.tls, call.peer.certificate, headers)
+
+
+def _store(settings: Settings) -> MaterialStore | None:
+    """The store of the CA; None for a root for this run, or where somebody else signs."""
+    if settings.ca_store is not None:
+        return ConsulStore(settings.ca_store)
+    return FolderStore(settings.ca_dir) if settings.ca_dir is not None else None
 
 
 def _join_tokens(settings: Settings) -> JoinTokens | None:

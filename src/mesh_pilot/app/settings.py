@@ -13,6 +13,7 @@ from mesh_pilot.model.config import ConfigError
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
 from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, RpcError
 from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
+from mesh_pilot.security.authority.consul_store import ConsulStoreSettings
 from mesh_pilot.security.authority.settings import DEFAULT_AUTHORITY, AuthoritySettings
 from mesh_pilot.security.join_tokens import JoinTokenSettings
 from mesh_pilot.security.settings import CallerSettings
@@ -68,6 +69,8 @@ class Settings:
     callers: CallerSettings = attrs.field(factory=CallerSettings)
     join_tokens: JoinTokenSettings = attrs.field(factory=JoinTokenSettings)
     foreign_tokens: ForeignTokenSettings = attrs.field(factory=ForeignTokenSettings)
+    ca_store: ConsulStoreSettings | None = None
+    """The entry of a KV store with the CA, in place of ``ca_dir``."""
     vault: VaultSettings | None = None
     """The Vault that signs the certificates of proxies; None: a CA of our own."""
     domain: str = "cluster.local"

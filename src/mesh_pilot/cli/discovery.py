@@ -14,6 +14,8 @@ import click
 from mesh_pilot.cli import authenticator_flags, caller_flags
 from mesh_pilot.cli.authenticator_flags import take_foreign_tokens
 from mesh_pilot.cli.ca_flags import CA_FLAGS, take_ca
+from mesh_pilot.cli.ca_store_flags import FLAGS as CA_STORE_FLAGS
+from mesh_pilot.cli.ca_store_flags import take_ca_store
 from mesh_pilot.cli.caller_flags import take_caller_settings
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import SectionedCommand, address, duration
@@ -80,7 +82,7 @@ SECTIONS = {
     **{registry.title: (f"{registry.prefix}*",) for registry in REGISTRIES},
     "Where it listens": ("--grpc-addr", "--secure-grpc-addr", "--http-addr", "--monitoring-addr"),
     "Tokens of callers": ("--jwt-rules", "--accept-*", "--kubernetes-*", "--trust-consul-namespaces"),
-    "Certificates": ("--tls-*", "--ca-dir", "--*workload-cert-ttl", "--token-dir", "--trust*", "--certificates-*"),
+    "Certificates": ("--tls-*", "--ca-*", "--*workload-cert-ttl", "--token-dir", "--trust*", "--certificates-*"),
     "Certificates signed by Vault": ("--vault-*",),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
     "What proxies refuse": ("--quarantine*",),
@@ -105,7 +107,7 @@ def _vault_options(command: F) -> F:
 
 
 def _ca_options(command: F) -> F:
-    for name, attributes in reversed(CA_FLAGS):
+    for name, attributes in reversed((*CA_FLAGS, *CA_STORE_FLAGS)):
         command = _option(name, **attributes)(command)
     return command
 
@@ -229,6 +231,7 @@ def command(
     """
     outlive_signals()
     forbid_core_dumps()
+    ca_store = take_ca_store(settings, os.environ)
     registries = take_registries(settings, os.environ)
     client_bounds = bounds_of(settings)
     authority, tls_dns_names = take_ca(settings)
@@ -276,6 +279,7 @@ def command(
             tls_dns_names=tls_dns_names,
             authority=authority,
             vault=vault,
+            ca_store=ca_store,
             mcp_tls=mcp_tls,
             quarantine=QuarantineOptions(max_objects=quarantine_objects, trials_per_minute=quarantine_trials)
             if quarantine

@@ -18,6 +18,7 @@ from mesh_pilot.security.authority.store import StoreConflict, StoredFiles, Stor
 from mesh_pilot.sources.consul import Agent
 from tests.support.consul import Consul, real_consul
 from tests.support.envoy import eventually
+from tests.support.planes import running_plane
 
 pytestmark = pytest.mark.process
 
@@ -155,6 +156,25 @@ async def test_a_token_that_may_not_and_an_agent_that_is_away_are_errors_in_one_
         await consul.kill()
         with pytest.raises(StoreError, match="KV entry mesh/ca"):
             await ConsulStore(settings).read()
+
+
+async def test_two_planes_that_start_at_once_have_one_root(tmp_path: Path, free_ports: Ports) -> None:
+    async with stage(tmp_path, free_ports(4)) as (_, settings):
+        roots: list[str] = []
+
+        async def start() -> None:
+            async with (
+                running_plane(tmp_path, ca_store=settings) as plane,
+                httpx.AsyncClient(trust_env=False) as client,
+            ):
+                page = await client.get(f"http://{plane.addresses.http}/debug/ca")
+                roots.append(page.json()["root"]["sha256"])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(start)
+            nursery.start_soon(start)
+        assert len(roots) == 2
+        assert len(set(roots)) == 1
 
 
 def test_plaintext_needs_so_many_words() -> None:
