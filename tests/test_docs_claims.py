@@ -92,7 +92,7 @@ def test_objects_that_are_ignored_with_a_warning_are_listed() -> None:
     assert {kind for _, kind in single} == {kind for _, kind in kinds._BY_KIND}
 
 
-@pytest.mark.parametrize("name", ["istio.networking.nds.v1.NameTable", "istio.mesh.v1alpha1.ProxyConfig"])
+@pytest.mark.parametrize("name", ["istio.networking.nds.v1.NameTable"])
 def test_types_said_not_to_be_served_are_not(name: str) -> None:
     table = rows(part("istio-differences.md", "Protocols and services:", "A client that asks"))
     assert [row for row in table if name in names(row[0])]

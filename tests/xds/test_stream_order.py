@@ -11,6 +11,7 @@ from mesh_pilot.model.resource import (
     ENDPOINT,
     EXTENSION,
     LISTENER,
+    PROXY_CONFIG,
     RESOURCE_TYPES,
     ROUTE,
     SECRET,
@@ -67,7 +68,9 @@ def test_types_are_sent_in_order(make: type[Client]) -> None:
     for type_url in reversed(RESOURCE_TYPES):
         world.put(type_url, "a")
         client.ask(type_url, *([] if type_url in (CLUSTER, LISTENER) else ["a"]))
-    assert kinds(client.responses()) == [CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, SECRET, EXTENSION]
+    assert kinds(client.responses()) == [
+        CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, SECRET, EXTENSION, PROXY_CONFIG
+    ]  # fmt: skip
 
 
 def test_a_cluster_change_is_followed_by_the_endpoints_of_the_touched_clusters(

@@ -275,7 +275,7 @@ async def test_the_log_tells_of_connecting_and_refusing(autojump_clock: MockCloc
 
 
 async def test_a_type_that_is_not_served_is_logged_once_and_counted(autojump_clock: MockClock) -> None:
-    unknown = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
+    unknown = "type.googleapis.com/istio.workload.Address"
     with capture_logs() as logs:
         async with connected() as client:
             client.ask(unknown)

@@ -19,7 +19,7 @@ import structlog
 import trio
 
 from mesh_pilot import __version__
-from mesh_pilot.app.identity import open_identities
+from mesh_pilot.app.identity import federation_of, open_identities
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sources import ConfigSourcesWatch, PolicyKeySets, check_settings, short_name_domain, source_list
 from mesh_pilot.config_api.served_collections import WorldCollections
@@ -48,6 +48,7 @@ from mesh_pilot.rpc import (
 )
 from mesh_pilot.rpc.net import address_of
 from mesh_pilot.rpc.server import NOT_GRPC
+from mesh_pilot.security.trusted_roots import AgentRoots
 from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.supervisor import Supervisor
@@ -139,6 +140,9 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         )
         key_source = KeySource(PolicyKeySets(world))
         sources.append(key_source)
+        identities = await open_identities(settings, world, [sockets.addresses().secure_grpc])
+        federation = federation_of(settings, world, identities.trust)
+        sources.append(federation)
         for source in sources:
             world.expect(source.name)
         reducer = Reducer(world, debounce_after=settings.debounce_after, debounce_max=settings.debounce_max)
@@ -147,8 +151,9 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         changes = Changes(world)
         reducer.on_publish(changes.published)
         reducer.on_publish(lambda _: key_source.wake())
-        identities = await open_identities(settings, world, [sockets.addresses().secure_grpc])
-        catalog = WorldCatalog(world, identities.issuer, split=settings.split_virtual_hosts)
+        reducer.on_publish(lambda _: federation.wake())
+        roots = AgentRoots(identities.trust)
+        catalog = WorldCatalog(world, identities.issuer, roots=roots, split=settings.split_virtual_hosts)
         collections = WorldCollections(world, plane_id_of(sockets.addresses().grpc))
         mcp = McpService(collections, identities.may_read)
         if settings.serve_config is not False:
@@ -171,7 +176,9 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         callers = CallersState(
             identities.authentication, identities.certificates, identities.issuer, identities.authority
         )
-        state = PlaneState(world, reducer, supervisors, catalog, changes, xds, mcp, callers, keeper, identities.vault)
+        state = PlaneState(
+            world, reducer, supervisors, catalog, changes, xds, mcp, callers, identities.trust, keeper, identities.vault
+        )
         plane = ControlPlane(settings, state, sockets.addresses())
         stop_http = trio.Event()
         async with trio.open_nursery() as nursery:

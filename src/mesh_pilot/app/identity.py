@@ -53,6 +53,7 @@ from mesh_pilot.security.callers import (
 )
 from mesh_pilot.security.certificate_service import CertificateService
 from mesh_pilot.security.denials import MAX_TEXT
+from mesh_pilot.security.federation import Federation, fetching
 from mesh_pilot.security.join_tokens import JoinTokens
 from mesh_pilot.security.revocation import Revocations
 from mesh_pilot.security.secrets import Issuer
@@ -61,6 +62,7 @@ from mesh_pilot.security.signers.vault.signer import VaultSigner
 from mesh_pilot.security.signing import Signer, SigningError
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.sources.base import SourceError
+from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.world import World
 
 log = structlog.get_logger(scope="security")
@@ -220,6 +222,15 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
         rate=settings.callers.certificates_per_second,
     )
     return Identities(settings, world, trust, vault, issuer, authentication, certificates, authority, store, server)
+
+
+def federation_of(settings: Settings, world: World, trust: TrustStore) -> Federation:
+    """The source of foreign roots, as the MeshConfig names them."""
+
+    def others_synced() -> bool:
+        return set(world.unsynced()) <= {Federation.name, KeySource.name}
+
+    return Federation(trust, lambda: world.mesh.peek(()), others_synced, fetch=fetching(settings.trust_bundle_ca))
 
 
 def trust_domains(world: World) -> TrustDomains:

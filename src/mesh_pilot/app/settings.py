@@ -64,6 +64,8 @@ class Settings:
     monitoring_addr: str = "127.0.0.1:15014"
     ca_dir: Path | None = None
     """Folder of the CA, with a root made there if it is empty; None: a root for this run."""
+    trust_bundle_ca: Path | None = None
+    """The roots by which servers of foreign trust bundles are verified; None: the system's."""
     trust_local: bool = False
     """True if plaintext peers on this machine are trusted to be who they say, and get private keys."""
     callers: CallerSettings = attrs.field(factory=CallerSettings)

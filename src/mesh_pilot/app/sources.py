@@ -14,6 +14,7 @@ from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTl
 from mesh_pilot.app.settings import Settings, StartError, start_errors
 from mesh_pilot.mcp.identity import PlaneIdentity, plane_id_of
 from mesh_pilot.rpc import CertificateFiles, server_tls
+from mesh_pilot.security.federation import Federation
 from mesh_pilot.sources.base import ShortNames, Source
 from mesh_pilot.sources.config_sources import is_server, source_of
 from mesh_pilot.sources.files import file_source
@@ -79,7 +80,7 @@ class PolicyKeySets:
         return wanted_by(config for kind in kinds for config in self.world.configs_of.peek(kind))
 
     def is_complete(self) -> bool:
-        return set(self.world.unsynced()) <= {KeySource.name}
+        return set(self.world.unsynced()) <= {KeySource.name, Federation.name}
 
 
 class ConfigSourcesWatch:

@@ -167,6 +167,9 @@ def _token_options(command: F) -> F:
 @_ca_options
 @_token_options
 @_option(
+    "--trust-bundle-ca", type=PATH, help="PEM file of the CA of servers of trust bundles.  [default: the system's]"
+)
+@_option(
     "--trust-local/--no-trust-local",
     default=False,
     help="Believe what plaintext clients on this machine say of themselves, and give them PRIVATE KEYS: that of any"

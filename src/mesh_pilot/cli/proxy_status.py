@@ -11,9 +11,9 @@ import click
 
 from mesh_pilot.cli.options import address
 from mesh_pilot.cli.terminal import coloured, table, width
-from mesh_pilot.model.resource import RESOURCE_TYPES
+from mesh_pilot.model.resource import ENVOY_TYPES
 
-SHORT_TYPES = tuple(resource_type.short for resource_type in RESOURCE_TYPES.values())
+SHORT_TYPES = tuple(resource_type.short for resource_type in ENVOY_TYPES.values())
 COLUMNS = ("NAME", "TYPE", "ENVOY", "XDS", *SHORT_TYPES, "WITHHELD")
 _NONE = "-"
 """An empty cell: in a pipe every line has the same number of words."""

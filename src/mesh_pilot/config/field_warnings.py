@@ -51,7 +51,6 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "service_scope_configs": "there is no ambient mode",
         "enable_prometheus_merge": _AGENT,
         "enable_envoy_access_log_service": _LOG_SERVICE,
-        "ca_certificates": "what proxies trust is the control plane's own CA",
         "ca": "certificates are signed by the control plane itself",
         "discovery_selectors": _NAMESPACES,
         "service_entry_visibility": f"{_NAMESPACES}; use exportTo or defaultServiceExportTo",
@@ -114,6 +113,7 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
         "open_census_agent": _TRACER,
         "tls_settings": f"{_BOOTSTRAP}; use an extensionProvider and a DestinationRule for its service",
     },
+    mesh.MeshConfigCertificateData: {"cert_signers": "certificates are signed by the control plane itself"},
     mesh.ConfigSource: {"subscribed_resources": "everything that the source has is read"},
     mesh.MeshConfigDefaultProviders: {"metrics": _METRICS},
     mesh.MeshConfigExtensionProvider: {

@@ -20,6 +20,7 @@ ROUTE = PREFIX + "envoy.config.route.v3.RouteConfiguration"
 VIRTUAL_HOST = PREFIX + "envoy.config.route.v3.VirtualHost"
 SECRET = PREFIX + "envoy.extensions.transport_sockets.tls.v3.Secret"
 EXTENSION = PREFIX + "envoy.config.core.v3.TypedExtensionConfig"
+PROXY_CONFIG = PREFIX + "istio.mesh.v1alpha1.ProxyConfig"
 
 
 @attrs.frozen
@@ -31,8 +32,9 @@ class ResourceType:
     """The abbreviation in logs, metrics and tables, such as ``CDS``."""
     sync_name: str
     """How ``/debug/syncz`` calls it."""
-    dump: tuple[str, str, str]
-    """Its section of ``/config_dump``: the message, the field with all resources, the field with one."""
+    dump: tuple[str, str, str] | None = None
+    """Its section of ``/config_dump``: the message, the field with all resources, the field with one. None: a type for
+    Istio's agents, which no Envoy requests or dumps."""
     service: str = ""
     """The gRPC service for this type alone, and the name of its methods after ``Stream`` and ``Delta``."""
     method: str = ""
@@ -69,10 +71,14 @@ _TYPES = (
         EXTENSION, "ECDS", "extensionconfig", ("EcdsConfigDump", "ecds_filters", "ecds_filter"),
         "envoy.service.extension.v3.ExtensionConfigDiscoveryService", "ExtensionConfigs", refers_to_clusters=True,
     ),
+    ResourceType(PROXY_CONFIG, "PCDS", "proxyconfig"),
 )  # fmt: skip
 
 RESOURCE_TYPES = {resource_type.url: resource_type for resource_type in _TYPES}
 """Every type served by its URL, in the order in which they are sent: make before break."""
+
+ENVOY_TYPES = {url: resource_type for url, resource_type in RESOURCE_TYPES.items() if resource_type.dump is not None}
+"""Types of Envoy's API: those that tables have a column for."""
 
 
 IDENTITY_SECRET = "default"

@@ -20,6 +20,7 @@ from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.responses import Json, html, json_response, text
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.trust_bundle import BundleEndpoint
 from mesh_pilot.rpc.rate_limits import LogLimiter
 
 log = structlog.get_logger(scope="ops")
@@ -73,16 +74,18 @@ def debug_app(state: PlaneState) -> Starlette:
 
 
 def monitoring_app(state: PlaneState) -> Starlette:
-    """The app of the metrics port: metrics, readiness, version; nothing about the mesh's content."""
+    """The app of the metrics port: metrics, readiness, version, own roots; nothing about the mesh's content."""
     return Starlette(routes=_common(state, verbose=False))
 
 
 def _common(state: PlaneState, *, verbose: bool) -> list[Route]:
     metrics = Metrics(state)
+    bundle = BundleEndpoint(state.trust)
     return [
         _route("/ready", lambda request: _ready(state, verbose=verbose and "verbose" in request.query_params)),
         _route("/healthz", lambda _: text("ok\n")),
         _route("/metrics", lambda _: Response(metrics.text(), media_type=CONTENT_TYPE)),
+        _route("/spiffe/bundle", lambda _: bundle.answer()),
         _route("/version", lambda _: json_response({"version": __version__})),
     ]
 

@@ -11,7 +11,7 @@ from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
-from mesh_pilot.model.resource import LISTENER, PREFIX, RESOURCE_TYPES, SECRET, Resource
+from mesh_pilot.model.resource import ENVOY_TYPES, LISTENER, PREFIX, SECRET, Resource
 from mesh_pilot.ops.responses import Json
 from mesh_pilot.xds.status import TypeDump
 
@@ -30,7 +30,7 @@ def config_dump(dumps: tuple[TypeDump, ...]) -> Json:
 
 
 def _section(dump: TypeDump) -> Json:
-    name, field, _ = RESOURCE_TYPES[dump.type_url].dump
+    name, field, _ = _names_of(dump.type_url)
     return {
         "@type": f"type.googleapis.com/envoy.admin.v3.{name}",
         "version_info": dump.version,
@@ -40,6 +40,12 @@ def _section(dump: TypeDump) -> Json:
             for resource in dump.resources
         ],
     }
+
+
+def _names_of(type_url: str) -> tuple[str, str, str]:
+    names = ENVOY_TYPES[type_url].dump
+    assert names is not None
+    return names
 
 
 def _message(resource: Resource) -> Json:
@@ -69,7 +75,7 @@ def _blank(secret: Secret) -> None:
 
 def _entry(resource: Resource, message: Json) -> Entry:
     """One resource of a section."""
-    _, _, field = RESOURCE_TYPES[resource.type_url].dump
+    _, _, field = _names_of(resource.type_url)
     entry = {"version_info": resource.version, field: message}
     if resource.type_url == LISTENER:
         return {"name": resource.name, "active_state": entry}

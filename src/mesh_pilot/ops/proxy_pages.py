@@ -8,7 +8,7 @@ from __future__ import annotations
 from urllib.parse import quote
 
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import RESOURCE_TYPES
+from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES
 from mesh_pilot.ops import quarantine_pages
 from mesh_pilot.ops.page import ROWS, Cell, bad, moment, table
 from mesh_pilot.ops.responses import Json
@@ -95,7 +95,7 @@ def rejections(state: PlaneState) -> list[Json]:
 def proxy_table(state: PlaneState) -> str:
     """The proxies, for the web page."""
     connected = [c for c in state.xds.status.connections() if c.proxy is not None]
-    headers = ("name", "type", "Envoy", "xDS", "connected since", *(t.short for t in RESOURCE_TYPES.values()))
+    headers = ("name", "type", "Envoy", "xDS", "connected since", *(t.short for t in ENVOY_TYPES.values()))
     rows = map(_row, connected[:ROWS])
     return table("Proxies", headers, rows, "None is connected.", total=len(connected), more="/debug/syncz")
 
@@ -105,7 +105,7 @@ def _row(connection: ConnectionStatus) -> tuple[str | Cell, ...]:
     assert proxy is not None
     phases = {t.type_url: t.subscription.phase for t in connection.types}
     name = Cell(proxy.name, link=f"/debug/config_dump?proxyID={quote(proxy.id, errors='replace')}")
-    cells = (_cell(phases.get(type_url)) for type_url in RESOURCE_TYPES)
+    cells = (_cell(phases.get(type_url)) for type_url in ENVOY_TYPES)
     return (name, proxy.type.value, proxy.version, connection.variant.value, moment(connection.connected_at), *cells)
 
 

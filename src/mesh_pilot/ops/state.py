@@ -19,6 +19,7 @@ from mesh_pilot.security.authority.authority import Authority
 from mesh_pilot.security.certificate_service import CertificateService
 from mesh_pilot.security.secrets import Issuer
 from mesh_pilot.security.signers.vault.signer import VaultSigner
+from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.sources.base import THE_OTHERS, Staleness
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.world import Reducer, World
@@ -49,6 +50,8 @@ class PlaneState:
     mcp: McpService
     """The World served as a source of MCP."""
     callers: CallersState
+    trust: TrustStore
+    """The roots that workloads trust."""
     keeper: Keeper | None = None
     """Quarantine; None if it is off."""
     vault: VaultSigner | None = None

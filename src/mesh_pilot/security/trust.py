@@ -40,6 +40,8 @@ class TrustStore:
         if self._bundles.get((source, trust_domain), Bundle()) == bundle:
             return
         self._bundles[source, trust_domain] = bundle
+        if bundle == Bundle():
+            del self._bundles[source, trust_domain]
         for listener in self._listeners:
             listener()
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 import attrs
 
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
+from mesh_pilot.model.resource import ENVOY_TYPES, Resource
 from mesh_pilot.xds.messages import Nack, Response, SubscriptionStatistics, Variant
 from mesh_pilot.xds.stream import Stream, Waiting
 
@@ -319,7 +319,7 @@ class StatusRegistry:
         if not found:
             return None
         dumps = [dump for connection in found for dump in _dumps(connection)]
-        types = [*RESOURCE_TYPES]
+        types = [*ENVOY_TYPES]
         return tuple(sorted(dumps, key=lambda dump: types.index(dump.type_url)))
 
 
@@ -335,4 +335,5 @@ def _dumps(connection: Connection) -> list[TypeDump]:
             resources=tuple(resource for _, resource in sorted(stream.client_state(each.type_url).items())),
         )
         for each in stream.statistics()
+        if each.type_url in ENVOY_TYPES
     ]

@@ -19,6 +19,7 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigOutboundTrafficPolicyMo
 from mesh_pilot.api.istio.networking.v1alpha3 import OutlierDetection
 from mesh_pilot.api.istio.networking.v1beta1 import ProxyConfig as ProxyConfigObject
 from mesh_pilot.config.validation.access_logs import check_mesh_log
+from mesh_pilot.config.validation.ca_certificates import check_ca_certificates
 from mesh_pilot.config.validation.common import check_match_labels
 from mesh_pilot.config.validation.context import Context, check, error, warning
 from mesh_pilot.config.validation.destination_rule import check_connection_pool, check_outliers
@@ -35,6 +36,7 @@ from mesh_pilot.config.validation.names import (
     label_key_reason,
     port_reason,
     subnet_reason,
+    trust_domain_reason,
     wildcard_host_reason,
 )
 from mesh_pilot.config.validation.telemetry import check_custom_tags
@@ -74,6 +76,8 @@ def validate_mesh(mesh: MeshConfig) -> Iterator[Problem]:
     yield from check_providers("extensionProviders", mesh.extension_providers)
     yield from check_mesh_log(mesh)
     yield from _check_tls(mesh)
+    for index, data in enumerate(mesh.ca_certificates):
+        yield from check_ca_certificates(f"caCertificates[{index}]", data)
     if mesh.default_traffic_policy is not None:
         policy = mesh.default_traffic_policy
         yield from check_connection_pool("defaultTrafficPolicy.connectionPool", policy.connection_pool)
@@ -118,14 +122,6 @@ def _check_names(mesh: MeshConfig) -> Iterator[Problem]:
             if entry not in ("*", ".", "~") and not is_dns_label(entry):
                 reason = f'"{entry}" is not a namespace; allowed are "*", "." and names of namespaces'
                 yield error(f"{name}[{index}]", reason)
-
-
-def trust_domain_reason(domain: str) -> str:
-    """For a trust domain: DNS labels between dots, which may be numbers."""
-    if not domain:
-        return "must not be empty"
-    parts = domain.removesuffix(".").split(".")
-    return "" if all(map(is_dns_label, parts)) else f'"{domain}" is not a trust domain: DNS labels between dots'
 
 
 def _check_label_selector(path: str, selector: LabelSelector) -> Iterator[Problem]:

@@ -199,3 +199,11 @@ def check_labels(path: str, labels: Mapping[str, str]) -> Iterator[Problem]:
             yield error(f"{path}[{key}]", reason)
         if reason := label_value_reason(value):
             yield error(f"{path}[{key}]", reason)
+
+
+def trust_domain_reason(domain: str) -> str:
+    """For a trust domain: DNS labels between dots, which may be numbers."""
+    if not domain:
+        return "must not be empty"
+    parts = domain.removesuffix(".").split(".")
+    return "" if all(map(is_dns_label, parts)) else f'"{domain}" is not a trust domain: DNS labels between dots'

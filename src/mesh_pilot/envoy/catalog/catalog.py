@@ -23,9 +23,10 @@ from mesh_pilot.incremental import ByName, Layer, Query, Watch
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim
 from mesh_pilot.mesh.proxy.scope import PlanShards, ProxyFacts, ProxyKeys, proxy_facts, proxy_keys
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import RESOURCE_TYPES, SECRET, VIRTUAL_HOST, Resource
+from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, SECRET, VIRTUAL_HOST, Resource
 from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.security.secrets import IdentitySet, Issuer
+from mesh_pilot.security.trusted_roots import AgentRoots
 from mesh_pilot.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore
 from mesh_pilot.world import View, World
 
@@ -53,12 +54,16 @@ class CatalogStatistics:
 class WorldCatalog:
     """Opens the resources of proxies over one World."""
 
-    def __init__(self, world: World, issuer: Issuer | None = None, *, split: bool = False) -> None:
-        """``issuer`` gives proxies whose identity is known their certificates; without one there are none. With
-        ``split`` proxies that can take virtual hosts as separate resources get them so, unless they say otherwise."""
+    def __init__(
+        self, world: World, issuer: Issuer | None = None, *, roots: AgentRoots | None = None, split: bool = False
+    ) -> None:
+        """``issuer`` gives proxies whose identity is known their certificates; without one there are none. ``roots``
+        are for Istio's agents. With ``split`` proxies that can take virtual hosts as separate resources get them so,
+        unless they say otherwise."""
         self._world = world
         self._split = split
         self._issuer = issuer
+        self._roots = roots
         self._sets: dict[SetKey, ResourceSet] = {}
         self._idle: dict[SetKey, bool] = {}
         """Sets without readers; True once ``evict_idle`` has seen them."""
@@ -266,6 +271,9 @@ class WorldResources:
                 self._own = self._find_own()
                 self._own.attach(self, self.wake)
                 parts = (self._own, *parts)
+            if type_url == PROXY_CONFIG and self._catalog._roots is not None:
+                self._catalog._roots.attach(self, self.wake)
+                parts = (self._catalog._roots,)
             store, before = self._catalog.snapshots, self._before.pop(type_url, EMPTY)
             joined = JoinedSet(store, parts)
             if before is not EMPTY:
@@ -338,6 +346,8 @@ class WorldResources:
         if type_url == SECRET and self._own is not None:
             self._own.detach(self)
             self._own = None
+        if type_url == PROXY_CONFIG and self._catalog._roots is not None:
+            self._catalog._roots.detach(self)
 
     def _retarget(self) -> None:
         self._stale = True

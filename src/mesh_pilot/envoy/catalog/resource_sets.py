@@ -20,6 +20,7 @@ from mesh_pilot.incremental import ByName, Layer, Query, Watch
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
 from mesh_pilot.security.secrets import IdentitySet
+from mesh_pilot.security.trusted_roots import AgentRoots
 from mesh_pilot.snapshots import EMPTY, NO_NAMES, Join, Selection, Snapshot, SnapshotStore, joined, without
 
 P = TypeVar("P", Plan, PlanShards)
@@ -347,7 +348,7 @@ def plan_name(plan: Query[Any]) -> str:
     return f"{plan.derived.name}({', '.join(inner)})" if inner else plan.derived.name
 
 
-Part = ResourceSet | IdentitySet
+Part = ResourceSet | IdentitySet | AgentRoots
 """A set that several proxies may share."""
 
 

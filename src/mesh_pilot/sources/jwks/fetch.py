@@ -44,18 +44,19 @@ async def fetch_keys(client: httpx.AsyncClient, wanted: KeySetRef, timeout_secon
         where = wanted.issuer.rstrip("/") + DISCOVERY
         if http_url_reason(where):
             raise FetchError("the issuer is no URL at which its configuration could be: give jwksUri, or jwks")
-        said = await _json(client, where, timeout_seconds)
+        said = await fetch_json(client, where, timeout_seconds)
         url = str(said.get("jwks_uri") or "")
         if http_url_reason(url):
             raise FetchError(f"{where} names no jwks_uri")
-    found = await _json(client, url, timeout_seconds)
+    found = await fetch_json(client, url, timeout_seconds)
     key_set = json.dumps({"keys": found.get("keys")}, separators=(",", ":"), sort_keys=True)
     if reason := key_set_reason(key_set):
         raise FetchError(f"{url} {reason}")
     return key_set
 
 
-async def _json(client: httpx.AsyncClient, url: str, timeout_seconds: float) -> dict[str, object]:
+async def fetch_json(client: httpx.AsyncClient, url: str, timeout_seconds: float) -> dict[str, object]:
+    """The JSON object at a URL, of at most ``MAX_BYTES``. Raises FetchError."""
     body = bytearray()
     try:
         async with client.stream("GET", url, timeout=timeout_seconds) as answer:

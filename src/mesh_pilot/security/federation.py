@@ -1,0 +1,252 @@
+"""Federation: the source of the foreign roots that ``caCertificates`` of the MeshConfig name, in PEM or by URL.
+
+Roots go into the TrustStore, under the trust domains that they are for. A bundle at a URL is fetched again when it
+says so, every five minutes by default. While that fails, the last good one stays in force.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+
+import attrs
+import httpx
+import structlog
+import trio
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.config.validation.ca_certificates import full_bundle_url
+from mesh_pilot.model.events import Synced
+from mesh_pilot.security.spiffe_bundles import BundleDocument, BundleError, read_bundle, roots_in
+from mesh_pilot.security.trust import Bundle, TrustStore
+from mesh_pilot.sources.base import THE_OTHERS, Backoff, EventSender
+from mesh_pilot.sources.jwks.fetch import FetchError, fetch_json
+
+REFRESH_SECONDS = 300.0
+"""The interval between fetches of a bundle that does not say; SPIFFE recommends it."""
+MIN_REFRESH_SECONDS, MAX_REFRESH_SECONDS = 10.0, 3600.0
+"""The bounds of what a bundle says."""
+TIMEOUT_SECONDS = 10.0
+RETRY_LIMIT_SECONDS = 60.0
+"""The longest wait between tries that fail."""
+
+IN_MESH_CONFIG = "caCertificates"
+"""The source, in the TrustStore, of roots that are in the MeshConfig itself."""
+
+Fetch = Callable[[str], Awaitable[BundleDocument]]
+"""Fetches the bundle at a URL. Raises FetchError."""
+
+log = structlog.get_logger(scope="security")
+
+
+@attrs.frozen
+class ForeignRoots:
+    """The roots that a MeshConfig names. The trust domain "" is the mesh's own, with its aliases."""
+
+    inline: Mapping[str, tuple[bytes, ...]]
+    """By trust domain."""
+    urls: Mapping[str, tuple[str, ...]]
+    """The trust domains of each URL of a bundle."""
+
+
+def foreign_roots(mesh: MeshConfig) -> ForeignRoots:
+    """The roots of ``caCertificates``. Without ``trustDomains`` they vouch for the mesh's own workloads."""
+    inline: dict[str, dict[bytes, None]] = {}
+    urls: dict[str, dict[str, None]] = {}
+    for data in mesh.ca_certificates:
+        domains = ["" if domain == mesh.trust_domain else domain for domain in data.trust_domains] or [""]
+        if data.pem:
+            roots = roots_in(data.pem)
+            for domain in domains:
+                inline.setdefault(domain, {}).update(dict.fromkeys(roots))
+        elif data.spiffe_bundle_url:
+            urls.setdefault(full_bundle_url(data.spiffe_bundle_url), {}).update(dict.fromkeys(domains))
+    return ForeignRoots({d: tuple(roots) for d, roots in inline.items()}, {u: tuple(d) for u, d in urls.items()})
+
+
+@attrs.frozen
+class FederationStatistics:
+    items: int
+    """Bundles in force that were fetched."""
+    rejected: int
+    """Bundles that were never fetched."""
+    synced: bool
+    waiting_for: str
+    stale_seconds: float
+    """For how long the oldest failure to refresh lasts; 0 while there is none."""
+    trouble: str
+    """The last failure of those that last; empty while there is none."""
+
+
+@attrs.define
+class _Endpoint:
+    """A URL of a bundle. State: its roots, and how the last try went."""
+
+    url: str
+    domains: tuple[str, ...]
+    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
+    roots: tuple[bytes, ...] = ()
+    tried: bool = False
+    failing_since: float | None = None
+    trouble: str = ""
+
+
+class Federation:
+    """Implements ``sources.base.Source``, for the TrustStore rather than for the World.
+
+    State: the endpoints of bundles, and the trust domains with roots in the MeshConfig.
+    """
+
+    name = "trust-bundles"
+
+    def __init__(
+        self, trust: TrustStore, mesh: Callable[[], MeshConfig], others_synced: Callable[[], bool], *, fetch: Fetch
+    ) -> None:
+        """``mesh`` gives the MeshConfig in force; ``others_synced`` is True once it is that of the sources."""
+        self._trust = trust
+        self._mesh = mesh
+        self._others_synced = others_synced
+        self._fetch = fetch
+        self._inline: Mapping[str, tuple[bytes, ...]] = {}
+        self._endpoints: dict[str, _Endpoint] = {}
+        self._wake = trio.Event()
+        self._synced = False
+
+    def __repr__(self) -> str:
+        return f"<Federation of {len(self._endpoints)} bundles {'synced' if self._synced else 'not synced'}>"
+
+    def wake(self) -> None:
+        """The MeshConfig may have changed, or the other sources have synced."""
+        self._wake.set()
+
+    def statistics(self) -> FederationStatistics:
+        endpoints = self._endpoints.values()
+        failing = sorted((e for e in endpoints if e.failing_since is not None), key=lambda e: e.failing_since or 0.0)
+        since = failing[0].failing_since if failing else None
+        untried = [e.url for e in endpoints if not e.tried]
+        return FederationStatistics(
+            items=sum(bool(e.roots) for e in endpoints),
+            rejected=sum(e.tried and not e.roots for e in endpoints),
+            synced=self._synced,
+            waiting_for="" if self._synced else f"bundles at {', '.join(untried)}" if untried else THE_OTHERS,
+            stale_seconds=0.0 if since is None else trio.current_time() - since,
+            trouble=failing[-1].trouble if failing else "",
+        )
+
+    async def run(self, events: EventSender, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow the MeshConfig until cancelled. What is in force stays then."""
+        self._synced = False
+        for endpoint in self._endpoints.values():
+            endpoint.scope = trio.CancelScope()
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            for endpoint in self._endpoints.values():
+                nursery.start_soon(self._refresh, endpoint)
+            seen = None
+            while True:
+                self._wake = trio.Event()
+                mesh = self._mesh()
+                if mesh is not seen:
+                    seen = mesh
+                    for new in self._follow(foreign_roots(mesh)):
+                        nursery.start_soon(self._refresh, new)
+                if not self._synced and self._others_synced() and all(e.tried for e in self._endpoints.values()):
+                    self._synced = True
+                    await events.send(Synced(self.name))
+                await self._wake.wait()
+
+    def _follow(self, wanted: ForeignRoots) -> list[_Endpoint]:
+        """Put the roots of the MeshConfig in force, and let go of what it no longer names. Returns new endpoints."""
+        for domain in {*self._inline, *wanted.inline}:
+            self._trust.put(IN_MESH_CONFIG, Bundle(wanted.inline.get(domain, ())), trust_domain=domain)
+        self._inline = wanted.inline
+        for url in [url for url in self._endpoints if url not in wanted.urls]:
+            gone = self._endpoints.pop(url)
+            gone.scope.cancel()
+            self._put(gone, (), gone.domains)
+        new = [_Endpoint(url, domains) for url, domains in wanted.urls.items() if url not in self._endpoints]
+        self._endpoints |= {endpoint.url: endpoint for endpoint in new}
+        for url, domains in wanted.urls.items():
+            endpoint = self._endpoints[url]
+            self._put(endpoint, (), set(endpoint.domains) - set(domains))
+            endpoint.domains = domains
+            self._put(endpoint, endpoint.roots, domains)
+        return new
+
+    def _put(self, endpoint: _Endpoint, roots: tuple[bytes, ...], domains: Iterable[str]) -> None:
+        for domain in domains:
+            self._trust.put(endpoint.url, Bundle(roots), trust_domain=domain)
+
+    async def _refresh(self, endpoint: _Endpoint) -> None:
+        backoff = Backoff(limit_seconds=RETRY_LIMIT_SECONDS)
+        with endpoint.scope:
+            while True:
+                try:
+                    found = await self._fetch(endpoint.url)
+                except FetchError as error:
+                    _failed(endpoint, str(error))
+                    pause = backoff.next_seconds()
+                else:
+                    _succeeded(endpoint, found)
+                    self._put(endpoint, found.roots, endpoint.domains)
+                    backoff.reset()
+                    hint = found.refresh_hint_seconds or REFRESH_SECONDS
+                    pause = min(max(hint, MIN_REFRESH_SECONDS), MAX_REFRESH_SECONDS)
+                if not endpoint.tried:
+                    endpoint.tried = True
+                    self._wake.set()
+                await trio.sleep(pause)
+
+
+def _succeeded(endpoint: _Endpoint, found: BundleDocument) -> None:
+    if endpoint.failing_since is not None:
+        log.info("trust bundle fetch recovered", url=endpoint.url)
+    endpoint.failing_since, endpoint.trouble = None, ""
+    if found.roots != endpoint.roots:
+        log.info("trust bundle", url=endpoint.url, trust_domains=_names(endpoint), roots=len(found.roots))
+        endpoint.roots = found.roots
+
+
+def _failed(endpoint: _Endpoint, reason: str) -> None:
+    if endpoint.failing_since is None:
+        endpoint.failing_since = trio.current_time()
+    if reason != endpoint.trouble:
+        stays = "the last good one stays in force" if endpoint.roots else "nobody trusts its roots"
+        log.warning(
+            "trust bundle fetch failed",
+            url=endpoint.url,
+            trust_domains=_names(endpoint),
+            reason=reason,
+            meanwhile=stays,
+        )
+    endpoint.trouble = reason
+
+
+def _names(endpoint: _Endpoint) -> str:
+    return ", ".join(domain or "the mesh's own" for domain in endpoint.domains)
+
+
+def fetching(roots: Path | None) -> Fetch:
+    """A Fetch whose servers are verified by the system's roots, or by those of a PEM file instead.
+
+    Redirections are not followed: the URL in the MeshConfig is who is trusted.
+    """
+
+    async def fetch(url: str) -> BundleDocument:
+        try:
+            verify = ssl.create_default_context(cafile=None if roots is None else str(roots))
+        except OSError as error:
+            raise FetchError(f"the roots in {roots} cannot be read: {error}") from None
+        try:
+            with trio.fail_after(TIMEOUT_SECONDS):
+                async with httpx.AsyncClient(verify=verify, follow_redirects=False) as client:
+                    document = await fetch_json(client, url, TIMEOUT_SECONDS)
+        except trio.TooSlowError:
+            raise FetchError(f"{url} has not answered in full within {TIMEOUT_SECONDS:.0f} s") from None
+        try:
+            return read_bundle(document)
+        except BundleError as error:
+            raise FetchError(f"{url} has no SPIFFE bundle: {error}") from None
+
+    return fetch
