@@ -39,6 +39,7 @@ PAGES = {
     "/debug/derived": "what is memoised: ?name=FUNCTION&containing=TEXT tells what a value read, and what changed last",
     "/debug/statistics": "what each part says of itself",
     "/version": "of mesh-pilot",
+    "/spiffe/bundle": "the mesh's own roots, for other trust domains",
 }
 """Every page of the web port except the first, with a description."""
 

@@ -18,6 +18,7 @@ import trio
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.config.validation.ca_certificates import full_bundle_url
 from mesh_pilot.model.events import Synced
+from mesh_pilot.security.callers import TrustDomains
 from mesh_pilot.security.spiffe_bundles import BundleDocument, BundleError, read_bundle, roots_in
 from mesh_pilot.security.trust import Bundle, TrustStore
 from mesh_pilot.sources.base import THE_OTHERS, Backoff, EventSender
@@ -112,6 +113,8 @@ class Federation:
         self._endpoints: dict[str, _Endpoint] = {}
         self._wake = trio.Event()
         self._synced = False
+        self._crls_are_idle = False
+        trust.on_change(self._check_crls)
 
     def __repr__(self) -> str:
         return f"<Federation of {len(self._endpoints)} bundles {'synced' if self._synced else 'not synced'}>"
@@ -149,6 +152,7 @@ class Federation:
                 mesh = self._mesh()
                 if mesh is not seen:
                     seen = mesh
+                    self._trust.set_domains(TrustDomains(mesh.trust_domain, frozenset(mesh.trust_domain_aliases)))
                     for new in self._follow(foreign_roots(mesh)):
                         nursery.start_soon(self._refresh, new)
                 if not self._synced and self._others_synced() and all(e.tried for e in self._endpoints.values()):
@@ -177,6 +181,17 @@ class Federation:
     def _put(self, endpoint: _Endpoint, roots: tuple[bytes, ...], domains: Iterable[str]) -> None:
         for domain in domains:
             self._trust.put(endpoint.url, Bundle(roots), trust_domain=domain)
+
+    def _check_crls(self) -> None:
+        """Warn once while there are revocation lists that Envoys do not look at."""
+        are_idle = bool(self._trust.own().crls and self._trust.foreign())
+        if are_idle and not self._crls_are_idle:
+            log.warning(
+                "certificates on the CA's revocation list are accepted by proxies: the validator that keeps trust "
+                "domains apart knows no such lists; let caCertificates name none with trustDomains to have it checked",
+                trust_domains=", ".join(self._trust.foreign()),
+            )
+        self._crls_are_idle = are_idle
 
     async def _refresh(self, endpoint: _Endpoint) -> None:
         backoff = Backoff(limit_seconds=RETRY_LIMIT_SECONDS)

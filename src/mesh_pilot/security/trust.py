@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
+from mesh_pilot.security.callers import TrustDomains
+
 OWN_CA = "ca"
 """The source of the roots of the mesh's own CA."""
 
@@ -24,11 +26,13 @@ class Bundle:
 class TrustStore:
     """The bundles by trust domain; listeners are told when one changes.
 
-    Mutable state: the bundles.
+    Mutable state: the bundles, and the trust domains that are the mesh's own.
     """
 
     def __init__(self) -> None:
         self._bundles: dict[tuple[str, str], Bundle] = {}
+        self.domains = TrustDomains("cluster.local")
+        """The mesh's own trust domain and its aliases."""
         self._listeners: list[Callable[[], None]] = []
 
     def on_change(self, listener: Callable[[], None]) -> None:
@@ -42,8 +46,13 @@ class TrustStore:
         self._bundles[source, trust_domain] = bundle
         if bundle == Bundle():
             del self._bundles[source, trust_domain]
-        for listener in self._listeners:
-            listener()
+        self._notify()
+
+    def set_domains(self, domains: TrustDomains) -> None:
+        """Replace the mesh's own trust domain and its aliases."""
+        if domains != self.domains:
+            self.domains = domains
+            self._notify()
 
     def own(self) -> Bundle:
         """The bundle that vouches for workloads of the mesh's own trust domain."""
@@ -71,6 +80,10 @@ class TrustStore:
         """
         complete = all(bundle.crls for bundle in self._bundles.values() if bundle.roots)
         return self.all().crls if complete else ()
+
+    def _notify(self) -> None:
+        for listener in self._listeners:
+            listener()
 
 
 def _joined(bundles: Iterable[Bundle]) -> Bundle:

@@ -14,7 +14,6 @@ from google.protobuf import any_pb2
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
 from mesh_pilot.model.resource import PREFIX, PROXY_CONFIG, SECRET, TRUST_SECRET, Resource, make_resource
-from mesh_pilot.security.callers import TrustDomains
 from mesh_pilot.security.spiffe_bundles import joined_pem
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.snapshots import Snapshot, snapshot_of
@@ -25,13 +24,13 @@ ROOTS_NAME = "trust-bundle"
 """The name of the one ProxyConfig. Agents read its type only; istiod gives it none."""
 
 
-def roots_secret(trust: TrustStore, domains: TrustDomains) -> Resource:
+def roots_secret(trust: TrustStore) -> Resource:
     """The secret ``ROOTCA``, by which proxies verify the certificates of their peers in the mesh."""
-    message = secret_pb2.Secret(name=TRUST_SECRET, validation_context=validation_context(trust, domains))
+    message = secret_pb2.Secret(name=TRUST_SECRET, validation_context=validation_context(trust))
     return make_resource(TRUST_SECRET, SECRET, message.SerializeToString(deterministic=True))
 
 
-def validation_context(trust: TrustStore, domains: TrustDomains) -> common_pb2.CertificateValidationContext:
+def validation_context(trust: TrustStore) -> common_pb2.CertificateValidationContext:
     """The validation of peers in the mesh. The SPIFFE validator looks at no revocation list."""
     foreign = trust.foreign()
     context = common_pb2.CertificateValidationContext()
@@ -42,7 +41,7 @@ def validation_context(trust: TrustStore, domains: TrustDomains) -> common_pb2.C
             context.crl.CopyFrom(_inline(own.crls))
         return context
     validator = tls_spiffe_validator_config_pb2.SPIFFECertValidatorConfig()
-    own_domains = (domains.own, *sorted(domains.aliases))
+    own_domains = (trust.domains.own, *sorted(trust.domains.aliases))
     for name in dict.fromkeys((*own_domains, *foreign)):
         roots = trust.own().roots if name in own_domains else ()
         roots = tuple(dict.fromkeys((*roots, *(foreign[name].roots if name in foreign else ()))))
