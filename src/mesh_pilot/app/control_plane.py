@@ -31,6 +31,7 @@ from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.events import Event
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
+from mesh_pilot.ops.debug_streams import DEBUG_TYPES, DebugStreams, pages_of
 from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.ops.memory import MemoryRelease
 from mesh_pilot.ops.reports import ProblemLog
@@ -179,6 +180,16 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         state = PlaneState(
             world, reducer, supervisors, catalog, changes, xds, mcp, callers, identities.trust, keeper, identities.vault
         )
+        web = debug_app(state)
+        debug = DebugStreams(
+            xds.status,
+            pages_of(web),
+            identities.authenticate,
+            lambda: world.mesh.peek(()).root_namespace,
+            settings.client_bounds,
+        )
+        for type_url in DEBUG_TYPES:
+            xds.hand_over(type_url, debug.serve)
         plane = ControlPlane(settings, state, sockets.addresses())
         stop_http = trio.Event()
         async with trio.open_nursery() as nursery:
@@ -188,7 +199,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             for supervisor in supervisors:
                 nursery.start_soon(supervisor.run)
             for port, app, listeners in (
-                ("web", debug_app(state), sockets.http),
+                ("web", web, sockets.http),
                 ("metrics", monitoring_app(state), sockets.monitoring),
             ):
                 server = HttpServer(app, port=port, right_port=plane.addresses.grpc)

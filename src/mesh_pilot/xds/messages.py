@@ -30,6 +30,7 @@ class Code(IntEnum):
     """The gRPC status codes that a stream ends with, by their numbers."""
 
     INVALID_ARGUMENT = 3
+    PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
     UNAVAILABLE = 14
     UNAUTHENTICATED = 16

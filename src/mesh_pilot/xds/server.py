@@ -117,8 +117,9 @@ class XdsServer:
         """``identifier`` names this control plane to its clients; without ``authenticate`` they are whoever they say.
 
         ``handlers`` serve the streams on ADS that want something else than Envoy's resources: node metadata
-        ``GENERATOR`` names the handler. ``scope_of`` gives the scope that a proxy shares resources with; the number of
-        scopes per peer is limited. ``answers`` learns what clients accept and refuse.
+        ``GENERATOR`` names the handler, or the type of the first request does. ``scope_of`` gives the scope that a
+        proxy shares resources with; the number of scopes per peer is limited. ``answers`` learns what clients accept
+        and refuse.
         """
         self.status = StatusRegistry()
         self._catalog = catalog
@@ -127,7 +128,7 @@ class XdsServer:
         self._authenticate = authenticate
         self._decoder = Decoder(options.bounds)
         self._encoder = Encoder(identifier)
-        self._handlers = handlers
+        self._handlers = dict(handlers)
         self._sessions: set[Session] = set()
         self._new: set[trio.CancelScope] = set()
         self._is_draining = False
@@ -141,6 +142,10 @@ class XdsServer:
 
     def __repr__(self) -> str:
         return f"<XdsServer {len(self._sessions)} streams{' draining' if self._is_draining else ''}>"
+
+    def hand_over(self, type_url: str, handler: StreamHandler) -> None:
+        """Have the streams on ADS whose first request is of a type served by a handler."""
+        self._handlers[type_url] = handler
 
     def services(self) -> list[Servable]:
         """The services for ``rpc.serve``; may be served at several addresses."""
@@ -212,24 +217,25 @@ class XdsServer:
             await self._serve(call, call, variant, only)
             return
         first = await self._first_request(call)
-        handler = self._handlers.get(self._generator_in(first or b"", variant))
+        generator, type_url = self._wanted_by(first or b"", variant)
+        handler = self._handlers.get(generator) or self._handlers.get(type_url)
         replayed = ReplayedCall(call, first)
         if handler is not None:
             await handler(replayed, call.peer.address, variant)
         else:
             await self._serve(replayed, call, variant, only)
 
-    def _generator_in(self, first: bytes, variant: Variant) -> str:
-        """The node metadata ``GENERATOR`` of a request; empty without, and for bytes that are no request.
+    def _wanted_by(self, first: bytes, variant: Variant) -> tuple[str, str]:
+        """The node metadata ``GENERATOR`` of a request and its type; empty without, and for bytes that are no request.
 
         Raises BoundError.
         """
         try:
             request = self._decoder.decode(first, variant)
         except (DecodeError, UnicodeDecodeError):
-            return ""
+            return "", ""
         value = request.node.metadata.get("GENERATOR") if request.node else None
-        return value if isinstance(value, str) else ""
+        return value if isinstance(value, str) else "", request.type_url
 
     @contextmanager
     def _interrupted_by_drain(self) -> Iterator[None]:

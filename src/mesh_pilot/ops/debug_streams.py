@@ -1,0 +1,204 @@
+"""The debug pages over xDS, for ``istioctl``: types ``istio.io/debug``, and below it ``/syncz`` and ``/config_dump``.
+
+Each has a stream of its own, and each request on it is answered once. As with istiod, only callers whose identity is of
+the root namespace are answered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any
+
+import httpx
+import structlog
+from envoy.admin.v3 import config_dump_shared_pb2
+from envoy.service.discovery.v3 import discovery_pb2
+from envoy.service.status.v3 import csds_pb2
+from google.protobuf import any_pb2
+from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.message import DecodeError
+
+from mesh_pilot.model.bounds import Bounds
+from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, PREFIX, ROUTE
+from mesh_pilot.ops.config_dump import config_dump
+from mesh_pilot.rpc import ServerStream
+from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable
+from mesh_pilot.xds.decode import Decoder
+from mesh_pilot.xds.messages import Code, DeltaRequest, Node, Phase, Request, StreamError, Variant
+from mesh_pilot.xds.server import Admit, ReplayedCall
+from mesh_pilot.xds.status import ConnectionStatus, StatusRegistry
+
+DEBUG = "istio.io/debug"
+SYNCZ = "istio.io/debug/syncz"
+CONFIG_DUMP = "istio.io/debug/config_dump"
+DEBUG_TYPES = (DEBUG, SYNCZ, CONFIG_DUMP)
+
+_STATES = {
+    Phase.IDLE: csds_pb2.NOT_SENT,
+    Phase.UNACKED: csds_pb2.STALE,
+    Phase.ACKED: csds_pb2.SYNCED,
+    Phase.NACKED: csds_pb2.ERROR,
+}
+
+_OLD_FIELDS = {
+    LISTENER: "listener_config",
+    ROUTE: "route_config",
+    ENDPOINT: "endpoint_config",
+    CLUSTER: "cluster_config",
+}
+"""The types whose state Envoy's ``PerXdsConfig`` has, which older clients read."""
+
+_PAGE = re.compile(r"[a-z_]+(\?[!-~]*)?")
+"""A page below ``/debug/``, with its query: no other path can be reached."""
+
+SECTIONS = config_dump_shared_pb2.DESCRIPTOR
+"""Loaded, so that the messages of the sections are known by name."""
+
+Found = list[tuple[str, any_pb2.Any]]
+"""Resources with their names."""
+
+Pages = Callable[[str], Awaitable[bytes]]
+"""Gives the page at a path, ``/debug/syncz``."""
+
+log = structlog.get_logger(scope="ops")
+
+
+class DebugStreams:
+    """Serves the streams; implements ``xds.server.StreamHandler``."""
+
+    def __init__(
+        self,
+        status: StatusRegistry,
+        pages: Pages,
+        authenticate: Callable[[ServerStream[Any, Any]], Awaitable[Admit]],
+        root_namespace: Callable[[], str],
+        bounds: Bounds,
+    ) -> None:
+        self._status = status
+        self._pages = pages
+        self._authenticate = authenticate
+        self._root_namespace = root_namespace
+        self._decoder = Decoder(bounds)
+
+    async def serve(self, call: ReplayedCall, peer: str, variant: Variant) -> None:
+        """Answer until the client ends the stream. Raises StreamError and BoundError."""
+        nonce = 0
+        while (data := await call.recv_message()) is not None:
+            try:
+                request = self._decoder.decode(data, variant)
+            except (DecodeError, UnicodeDecodeError) as error:
+                raise StreamError(Code.INVALID_ARGUMENT, f"the request cannot be decoded: {error}") from error
+            if not nonce:
+                await self._check(call, request.node)
+            names = request.subscribe if isinstance(request, DeltaRequest) else request.names
+            if request.nonce or (nonce and not names):
+                continue  # an answer to ours
+            nonce += 1
+            found = await self._found(request, names)
+            log.info("debug request over xDS", type=request.type_url, names=names[:10], peer=peer)
+            await call.send_message(_response(variant, request.type_url, str(nonce), found))
+
+    async def _check(self, call: ReplayedCall, node: Node | None) -> None:
+        """Raise StreamError unless the caller is of the root namespace."""
+        if node is None:
+            raise StreamError(
+                Code.INVALID_ARGUMENT, "the first request of a stream must have a node, and this has none"
+            )
+        try:
+            proxy = (await self._authenticate(call.call))(_proxy(node))
+        except AuthenticationError as error:
+            raise StreamError(Code.UNAUTHENTICATED, str(error)) from error
+        except AuthenticatorUnavailable as error:
+            raise StreamError(Code.UNAVAILABLE, str(error)) from error
+        root = self._root_namespace()
+        if not proxy.identity:
+            raise StreamError(
+                Code.UNAUTHENTICATED, f"debug pages are for callers of namespace {root}; nothing proves that"
+            )
+        if proxy.namespace != root:
+            raise StreamError(Code.PERMISSION_DENIED, f"debug pages are for namespace {root}, not {proxy.namespace}")
+
+    async def _found(self, request: Request, names: tuple[str, ...]) -> Found:
+        if request.type_url == SYNCZ:
+            return list(_clients(self._status.connections()))
+        if request.type_url not in DEBUG_TYPES:
+            return []
+        if len(names) != 1:
+            raise StreamError(Code.INVALID_ARGUMENT, f"{request.type_url} needs exactly one name, and has {len(names)}")
+        if request.type_url == CONFIG_DUMP:
+            return list(_sections(self._status, names[0]))
+        if not _PAGE.fullmatch(names[0]):
+            raise StreamError(Code.INVALID_ARGUMENT, f"there is no page {names[0][:100]!r}; try syncz")
+        return [(names[0], any_pb2.Any(type_url=DEBUG, value=await self._pages(f"/debug/{names[0]}")))]
+
+
+def pages_of(app: Any) -> Pages:
+    """The pages of an ASGI app."""
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+
+    async def get(path: str) -> bytes:
+        async with httpx.AsyncClient(transport=transport, base_url="http://debug", trust_env=False) as client:
+            try:
+                return (await client.get(path)).content
+            except httpx.InvalidURL as error:
+                raise StreamError(Code.INVALID_ARGUMENT, f"{path[:100]!r}: {error}") from error
+
+    return get
+
+
+def _proxy(node: Node) -> Proxy:
+    try:
+        return parse_proxy(node.id, node.metadata)
+    except NodeError as error:
+        raise StreamError(Code.INVALID_ARGUMENT, str(error)) from error
+
+
+def _clients(connections: tuple[ConnectionStatus, ...]) -> Iterator[tuple[str, any_pb2.Any]]:
+    """The state of each proxy, as Envoy's ``ClientConfig``."""
+    for connection in connections:
+        proxy = connection.proxy
+        if proxy is None:
+            continue
+        client = csds_pb2.ClientConfig()
+        client.node.id = proxy.id
+        for key in ("CLUSTER_ID", "ISTIO_VERSION", "NAMESPACE"):
+            if proxy.text(key):
+                client.node.metadata.fields[key].string_value = proxy.text(key)
+        states = {each.type_url: _STATES[each.subscription.phase] for each in connection.types}
+        for type_url, state in states.items():
+            client.generic_xds_configs.add(type_url=type_url, config_status=state)
+        for type_url, field in _OLD_FIELDS.items():
+            old = client.xds_config.add(status=states.get(type_url, csds_pb2.NOT_SENT))
+            getattr(old, field).SetInParent()
+        yield proxy.id, _any(client)
+
+
+def _sections(status: StatusRegistry, proxy_id: str) -> Iterator[tuple[str, any_pb2.Any]]:
+    """The sections of a proxy's dump; none for one that is not connected here."""
+    shown = config_dump(status.config_dump(proxy_id) or ())
+    assert isinstance(shown, Mapping)
+    for section in shown["configs"]:  # type: ignore[union-attr]
+        assert isinstance(section, Mapping)
+        try:
+            yield str(section["@type"]), ParseDict(dict(section), any_pb2.Any(), ignore_unknown_fields=True)
+        except (ParseError, TypeError) as error:
+            log.warning("a section of a dump cannot be sent over xDS", section=section["@type"], reason=str(error))
+
+
+def _any(message: csds_pb2.ClientConfig) -> any_pb2.Any:
+    return any_pb2.Any(type_url=PREFIX + message.DESCRIPTOR.full_name, value=message.SerializeToString())
+
+
+def _response(variant: Variant, type_url: str, nonce: str, found: Found) -> bytes:
+    response: discovery_pb2.DiscoveryResponse | discovery_pb2.DeltaDiscoveryResponse
+    if variant is Variant.SOTW:
+        response = discovery_pb2.DiscoveryResponse(type_url=type_url, nonce=nonce, version_info=nonce)
+        response.resources.extend(body for _, body in found)
+    else:
+        response = discovery_pb2.DeltaDiscoveryResponse(type_url=type_url, nonce=nonce)
+        for name, body in found:
+            response.resources.add(name=name, version=nonce, resource=body)
+    encoded: bytes = response.SerializeToString()
+    return encoded

@@ -1,0 +1,139 @@
+"""The debug pages over xDS: what ``istioctl`` requests, for callers of the root namespace only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from envoy.admin.v3.config_dump_shared_pb2 import ClustersConfigDump
+from envoy.config.core.v3.base_pb2 import Node
+from envoy.service.discovery.v3.discovery_pb2 import (
+    DeltaDiscoveryRequest,
+    DeltaDiscoveryResponse,
+    DiscoveryRequest,
+    DiscoveryResponse,
+)
+from envoy.service.status.v3.csds_pb2 import ERROR, NOT_SENT, STALE, SYNCED, ClientConfig
+
+from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.model.resource import CLUSTER
+from mesh_pilot.ops.debug_streams import CONFIG_DUMP, DEBUG, SYNCZ
+from mesh_pilot.rpc import Cardinality, GRPCError, Status, open_channel
+from tests.support.planes import SERVICE, running_plane
+
+ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
+WEB = "sidecar~10.0.0.1~web-1.shop~shop.svc.cluster.local"
+ISTIOCTL = "sidecar~10.0.0.2~istioctl.istio-system~istio-system.svc.cluster.local"
+
+
+@asynccontextmanager
+async def with_a_proxy(folder: Path, **more: Any) -> AsyncIterator[ControlPlane]:
+    """A plane with one proxy, which has accepted its clusters."""
+    (folder / "a.yaml").write_text(SERVICE)
+    with trio.fail_after(60):
+        async with (
+            running_plane(folder, **more) as plane,
+            open_channel(plane.addresses.grpc) as channel,
+            channel.request(
+                f"{ADS}StreamAggregatedResources", Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse
+            ) as proxy,
+        ):
+            await proxy.send_message(DiscoveryRequest(type_url=CLUSTER, node=Node(id=WEB)))
+            clusters = await proxy.recv_message()
+            assert clusters is not None
+            await proxy.send_message(
+                DiscoveryRequest(type_url=CLUSTER, response_nonce=clusters.nonce, version_info=clusters.version_info)
+            )
+            yield plane
+
+
+async def ask(plane: ControlPlane, type_url: str, *names: str, node: str = ISTIOCTL) -> DiscoveryResponse:
+    async with (
+        open_channel(plane.addresses.grpc) as channel,
+        channel.request(
+            f"{ADS}StreamAggregatedResources", Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse
+        ) as stream,
+    ):
+        await stream.send_message(DiscoveryRequest(type_url=type_url, node=Node(id=node), resource_names=names))
+        answer = await stream.recv_message()
+        assert answer is not None
+        await stream.send_message(DiscoveryRequest(type_url=type_url, response_nonce=answer.nonce))
+        return answer
+
+
+async def test_a_page_is_what_the_web_port_serves(tmp_path: Path) -> None:
+    async with with_a_proxy(tmp_path) as plane:
+        (found,) = (await ask(plane, DEBUG, "syncz")).resources
+        assert found.type_url == DEBUG
+        assert [entry["proxy"] for entry in json.loads(found.value)] == ["web-1.shop"]
+        (dump,) = (await ask(plane, DEBUG, "config_dump?proxyID=web-1.shop")).resources
+        assert "outbound|9080||reviews.test" in dump.value.decode()
+        (unknown,) = (await ask(plane, DEBUG, "nothing")).resources
+        assert unknown.value == b"Not Found"
+
+
+async def test_the_state_of_each_proxy_is_in_envoys_own_messages(tmp_path: Path) -> None:
+    async with with_a_proxy(tmp_path) as plane:
+        (found,) = (await ask(plane, SYNCZ)).resources
+        client = ClientConfig.FromString(found.value)
+        assert client.node.id == WEB
+        (clusters,) = client.generic_xds_configs
+        assert clusters.type_url == CLUSTER and clusters.config_status in (SYNCED, STALE)
+        assert {each.WhichOneof("per_xds_config") for each in client.xds_config if each.status == NOT_SENT} == {
+            "listener_config",
+            "route_config",
+            "endpoint_config",
+        }
+        assert ERROR not in {each.status for each in client.xds_config}
+
+
+async def test_a_dump_has_envoys_sections(tmp_path: Path) -> None:
+    async with with_a_proxy(tmp_path) as plane:
+        (found,) = (await ask(plane, CONFIG_DUMP, WEB)).resources
+        dump = ClustersConfigDump()
+        assert found.Unpack(dump)
+        assert len(dump.dynamic_active_clusters) > 1
+        assert list((await ask(plane, CONFIG_DUMP, "nobody")).resources) == []
+
+
+async def test_a_delta_client_is_answered_too(tmp_path: Path) -> None:
+    async with (
+        with_a_proxy(tmp_path) as plane,
+        open_channel(plane.addresses.grpc) as channel,
+        channel.request(
+            f"{ADS}DeltaAggregatedResources", Cardinality.STREAM_STREAM, DeltaDiscoveryRequest, DeltaDiscoveryResponse
+        ) as stream,
+    ):
+        request = DeltaDiscoveryRequest(type_url=DEBUG, node=Node(id=ISTIOCTL), resource_names_subscribe=["configz"])
+        await stream.send_message(request)
+        answer = await stream.recv_message()
+        assert answer is not None
+        (found,) = answer.resources
+        assert found.name == "configz" and "reviews.test" in found.resource.value.decode()
+
+
+@pytest.mark.parametrize(
+    ("node", "names", "trust_local", "status"),
+    [
+        (WEB, ("syncz",), True, Status.PERMISSION_DENIED),
+        (ISTIOCTL, ("syncz",), False, Status.UNAUTHENTICATED),
+        (ISTIOCTL, (), True, Status.INVALID_ARGUMENT),
+        (ISTIOCTL, ("syncz", "configz"), True, Status.INVALID_ARGUMENT),
+        (ISTIOCTL, ("../metrics",), True, Status.INVALID_ARGUMENT),
+        (ISTIOCTL, ("syncz\n",), True, Status.INVALID_ARGUMENT),
+        ("somebody", ("syncz",), True, Status.INVALID_ARGUMENT),
+        ("", ("syncz",), True, Status.INVALID_ARGUMENT),
+    ],
+)
+async def test_others_are_refused(
+    tmp_path: Path, node: str, names: tuple[str, ...], trust_local: bool, status: Status
+) -> None:
+    async with with_a_proxy(tmp_path, trust_local=trust_local) as plane:
+        with pytest.raises(GRPCError) as raised:
+            await ask(plane, DEBUG, *names, node=node)
+        assert raised.value.status is status
