@@ -37,7 +37,7 @@ async def with_a_proxy(folder: Path, **more: Any) -> AsyncIterator[ControlPlane]
     (folder / "a.yaml").write_text(SERVICE)
     with trio.fail_after(60):
         async with (
-            running_plane(folder, **more) as plane,
+            running_plane(folder, **{"trust_local": True, **more}) as plane,
             open_channel(plane.addresses.grpc) as channel,
             channel.request(
                 f"{ADS}StreamAggregatedResources", Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse

@@ -45,10 +45,18 @@ def validator(context: CertificateValidationContext) -> dict[str, bytes]:
 
 
 def test_own_roots_alone_are_sent_as_istiod_does() -> None:
-    context = Secret.FromString(roots_secret(store(east=False)).body).validation_context
+    secret = roots_secret(store(east=False))
+    assert secret is not None
+    context = Secret.FromString(secret.body).validation_context
     assert context.trusted_ca.inline_bytes == OWN.pem + NEXT.pem
     assert context.crl.inline_bytes == b"CRL\n"
     assert not context.HasField("custom_validator_config")
+
+
+def test_without_a_root_of_our_own_there_is_no_secret() -> None:
+    trust = TrustStore()
+    trust.put("https://east.test", Bundle((EAST.pem,)), trust_domain="east.test")
+    assert roots_secret(trust) is None
 
 
 def test_with_foreign_roots_each_trust_domain_has_its_own() -> None:
@@ -163,4 +171,4 @@ async def test_in_envoy_a_foreign_root_vouches_for_its_trust_domain_only(tmp_pat
 
 @pytest.mark.parametrize("east", [False, True])
 def test_the_secret_is_the_same_for_the_same_roots(east: bool) -> None:
-    assert roots_secret(store(east=east)).body == roots_secret(store(east=east)).body
+    assert roots_secret(store(east=east)) == roots_secret(store(east=east))

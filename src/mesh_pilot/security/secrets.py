@@ -38,6 +38,7 @@ from mesh_pilot.model.resource import (
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.security.signing import Signer, SigningError, SigningRequest
 from mesh_pilot.security.trust import TrustStore
+from mesh_pilot.security.trusted_roots import roots_secret
 from mesh_pilot.snapshots import EMPTY, Snapshot, snapshot_of
 
 WORKLOAD_LIFETIME = timedelta(hours=24)
@@ -108,7 +109,7 @@ class Issuer:
         """How often all certificates were to be replaced."""
         self._wake = trio.Event()
         """The loop has something new to look at."""
-        self.root = trust_resource(trust)
+        self.root = roots_secret(trust)
         """The secret ``ROOTCA``; None while no root is known."""
         trust.on_change(self._follow_trust)
 
@@ -230,7 +231,7 @@ class Issuer:
 
     def _follow_trust(self) -> None:
         """The roots have changed: tell all proxies."""
-        self.root = trust_resource(self._trust)
+        self.root = roots_secret(self._trust)
         for secrets in self._sets.values():
             secrets.show(self.root)
 
@@ -325,16 +326,6 @@ class IdentitySet:
 _NAMES = frozenset((IDENTITY_SECRET, TRUST_SECRET))
 
 
-def trust_resource(trust: TrustStore) -> Resource | None:
-    """The secret ``ROOTCA``: all roots that a workload trusts, with their revocation lists; None without a root."""
-    bundle = trust.all()
-    if not bundle.roots:
-        return None
-    crls = trust.crls_for_proxies()
-    crl = inline(_joined(crls)) if crls else None
-    return secret_resource(TRUST_SECRET, trusted_ca=inline(_joined(bundle.roots)), crl=crl, of_leaves_only=bool(crls))
-
-
 def request_of(key: ec.EllipticCurvePrivateKey) -> bytes:
     """A certificate signing request for a key, in PEM. It asks for no name: who it is for is said beside it."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
@@ -347,12 +338,8 @@ def secret_resource(
     certificate: tuple[base_pb2.DataSource, base_pb2.DataSource] | None = None,
     trusted_ca: base_pb2.DataSource | None = None,
     crl: base_pb2.DataSource | None = None,
-    of_leaves_only: bool = False,
 ) -> Resource:
-    """A Secret: a certificate chain and its private key, or the roots to trust with a revocation list.
-
-    ``of_leaves_only``: only leaves are looked up in the list, so that those of the CAs that sign leaves suffice.
-    """
+    """A Secret: a certificate chain and its private key, or the roots to trust with a revocation list."""
     message = secret_pb2.Secret(name=name)
     if certificate is not None:
         message.tls_certificate.certificate_chain.CopyFrom(certificate[0])
@@ -361,17 +348,12 @@ def secret_resource(
         message.validation_context.trusted_ca.CopyFrom(trusted_ca)
     if crl is not None:
         message.validation_context.crl.CopyFrom(crl)
-        message.validation_context.only_verify_leaf_cert_crl = of_leaves_only
     return make_resource(name, SECRET, message.SerializeToString(deterministic=True))
 
 
 def inline(pem: bytes) -> base_pb2.DataSource:
     """PEM that is part of the secret."""
     return base_pb2.DataSource(inline_bytes=pem)
-
-
-def _joined(parts: tuple[bytes, ...]) -> bytes:
-    return b"".join(part if part.endswith(b"\n") else part + b"\n" for part in parts)
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:

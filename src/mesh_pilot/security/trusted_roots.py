@@ -24,8 +24,10 @@ ROOTS_NAME = "trust-bundle"
 """The name of the one ProxyConfig. Agents read its type only; istiod gives it none."""
 
 
-def roots_secret(trust: TrustStore) -> Resource:
-    """The secret ``ROOTCA``, by which proxies verify the certificates of their peers in the mesh."""
+def roots_secret(trust: TrustStore) -> Resource | None:
+    """The secret ``ROOTCA``, by which proxies verify certificates of their peers in the mesh; None without a root."""
+    if not trust.own().roots:
+        return None
     message = secret_pb2.Secret(name=TRUST_SECRET, validation_context=validation_context(trust))
     return make_resource(TRUST_SECRET, SECRET, message.SerializeToString(deterministic=True))
 
@@ -37,8 +39,9 @@ def validation_context(trust: TrustStore) -> common_pb2.CertificateValidationCon
     if not foreign:
         own = trust.own()
         context.trusted_ca.CopyFrom(_inline(own.roots))
-        if own.crls:
-            context.crl.CopyFrom(_inline(own.crls))
+        if crls := trust.crls_for_proxies():
+            context.crl.CopyFrom(_inline(crls))
+            context.only_verify_leaf_cert_crl = True
         return context
     validator = tls_spiffe_validator_config_pb2.SPIFFECertValidatorConfig()
     own_domains = (trust.domains.own, *sorted(trust.domains.aliases))
