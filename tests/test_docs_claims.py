@@ -12,7 +12,6 @@ from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.config import kinds
 from mesh_pilot.config.field_warnings import WITHOUT_EFFECT
-from mesh_pilot.model.resource import PREFIX, RESOURCE_TYPES
 from mesh_pilot.ops.changes import WITHOUT_EFFECT as KINDS_WITHOUT_EFFECT
 from tests.support.golden import xdsdiff
 from tests.support.planes import running_plane
@@ -90,13 +89,6 @@ def test_objects_that_are_ignored_with_a_warning_are_listed() -> None:
     assert everything == set(kinds._BY_GROUP)
     assert set(kinds._BY_KIND) <= single
     assert {kind for _, kind in single} == {kind for _, kind in kinds._BY_KIND}
-
-
-@pytest.mark.parametrize("name", ["istio.networking.nds.v1.NameTable"])
-def test_types_said_not_to_be_served_are_not(name: str) -> None:
-    table = rows(part("istio-differences.md", "Protocols and services:", "A client that asks"))
-    assert [row for row in table if name in names(row[0])]
-    assert PREFIX + name not in RESOURCE_TYPES
 
 
 def test_what_the_comparison_drops_is_listed() -> None:

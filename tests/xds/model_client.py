@@ -12,7 +12,7 @@ from mesh_pilot.xds.messages import DeltaRequest, Node, Request, Response, SotwR
 from mesh_pilot.xds.stream import Stream
 from tests.xds.fake_world import NODE, FakeWorld
 
-UNSERVED = "type.googleapis.com/istio.networking.nds.v1.NameTable"
+UNSERVED = "type.googleapis.com/istio.workload.Address"
 """A type that no server here has."""
 
 BAD = b"bad"

@@ -11,6 +11,7 @@ from mesh_pilot.model.resource import (
     ENDPOINT,
     EXTENSION,
     LISTENER,
+    NAME_TABLE,
     PROXY_CONFIG,
     RESOURCE_TYPES,
     ROUTE,
@@ -69,7 +70,7 @@ def test_types_are_sent_in_order(make: type[Client]) -> None:
         world.put(type_url, "a")
         client.ask(type_url, *([] if type_url in (CLUSTER, LISTENER) else ["a"]))
     assert kinds(client.responses()) == [
-        CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, SECRET, EXTENSION, PROXY_CONFIG
+        CLUSTER, ENDPOINT, LISTENER, ROUTE, VIRTUAL_HOST, SECRET, EXTENSION, NAME_TABLE, PROXY_CONFIG
     ]  # fmt: skip
 
 

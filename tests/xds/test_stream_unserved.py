@@ -10,7 +10,7 @@ from mesh_pilot.xds.unserved import MAX_NAMES, MAX_TYPES
 from tests.xds.driver import Delta, Sotw, names
 from tests.xds.fake_world import FakeWorld
 
-NAMES = "type.googleapis.com/istio.networking.nds.v1.NameTable"
+NAMES = "type.googleapis.com/istio.workload.Address"
 DEBUG = "istio.io/debug/syncz"
 
 

@@ -20,6 +20,7 @@ ROUTE = PREFIX + "envoy.config.route.v3.RouteConfiguration"
 VIRTUAL_HOST = PREFIX + "envoy.config.route.v3.VirtualHost"
 SECRET = PREFIX + "envoy.extensions.transport_sockets.tls.v3.Secret"
 EXTENSION = PREFIX + "envoy.config.core.v3.TypedExtensionConfig"
+NAME_TABLE = PREFIX + "istio.networking.nds.v1.NameTable"
 PROXY_CONFIG = PREFIX + "istio.mesh.v1alpha1.ProxyConfig"
 
 
@@ -71,6 +72,7 @@ _TYPES = (
         EXTENSION, "ECDS", "extensionconfig", ("EcdsConfigDump", "ecds_filters", "ecds_filter"),
         "envoy.service.extension.v3.ExtensionConfigDiscoveryService", "ExtensionConfigs", refers_to_clusters=True,
     ),
+    ResourceType(NAME_TABLE, "NDS", "nametable"),
     ResourceType(PROXY_CONFIG, "PCDS", "proxyconfig"),
 )  # fmt: skip
 

@@ -10,6 +10,7 @@ from mesh_pilot.envoy.catalog.on_demand import cluster_on_demand, needed_cluster
 from mesh_pilot.envoy.clusters import inbound as inbound_clusters
 from mesh_pilot.envoy.clusters import outbound as clusters
 from mesh_pilot.envoy.endpoints import assignments as endpoints
+from mesh_pilot.envoy.endpoints.name_table import name_tables
 from mesh_pilot.envoy.envoy_filter.patch import Context
 from mesh_pilot.envoy.envoy_filter.plans import (
     PlanPatcher,
@@ -35,7 +36,17 @@ from mesh_pilot.incremental import NAME, ByName, Layer, Query, by_name, derived
 from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan, PlanShards, ProxyKeys, Workload, single_shard
 from mesh_pilot.mesh.virtual_hosts.sidecar_tables import TableShard, parse_table, shard_hosts, table_shards
 from mesh_pilot.model.proxy import NodeType
-from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, PROXY_CONFIG, ROUTE, SECRET, Resource
+from mesh_pilot.model.resource import (
+    CLUSTER,
+    ENDPOINT,
+    EXTENSION,
+    LISTENER,
+    NAME_TABLE,
+    PROXY_CONFIG,
+    ROUTE,
+    SECRET,
+    Resource,
+)
 from mesh_pilot.world import View
 
 GeneratorKey = tuple[str, Query[PlanShards] | ByName[Resource | None]]
@@ -71,6 +82,7 @@ def _common(target: ProxyKeys) -> dict[str, tuple[GeneratorKey, ...]]:
         ENDPOINT: ((ENDPOINT, by_name(endpoints.assignment.query(target.scope, target.locality, NAME))),),
         SECRET: ((SECRET, by_name(workload_secret.query(target.workload, NAME))),),
         EXTENSION: ((EXTENSION, _no_extensions.query()),),
+        NAME_TABLE: ((NAME_TABLE, single_shard.query(name_tables.query(target.scope, target.locality.network))),),
         PROXY_CONFIG: (),
     }
 

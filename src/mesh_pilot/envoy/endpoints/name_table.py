@@ -1,0 +1,106 @@
+"""The table of host names and their addresses (NDS), for the DNS proxy of Istio's agents.
+
+It has the services that the proxy has clusters for: with their virtual addresses, or for services that clients resolve
+themselves with the addresses of their endpoints in the proxy's network. It is written as bytes, shard by shard. Source:
+Istio's ``nds.proto`` and its name table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from mesh_pilot.incremental import derived
+from mesh_pilot.mesh.proxy.scope import OutboundScope, Plan
+from mesh_pilot.mesh.sidecar_scope import precedence, scope_services, scope_shards
+from mesh_pilot.mesh.virtual_hosts.planned import service_addresses
+from mesh_pilot.model.net import is_ip
+from mesh_pilot.model.resource import NAME_TABLE, Resource, make_resource
+from mesh_pilot.model.service import Resolution, Service
+from mesh_pilot.protowire import field
+from mesh_pilot.world import View
+
+TABLE_NAME = "name-table"
+"""The name of the one table. Agents read its type only; istiod gives it none."""
+
+_TABLE = 1
+_KEY, _VALUE = 1, 2
+_IPS, _REGISTRY, _SHORT_NAME, _NAMESPACE = 1, 2, 3, 4
+
+
+@attrs.frozen
+class _Entry:
+    """A row of the table."""
+
+    addresses: tuple[str, ...]
+    registry: str
+    short_name: str = ""
+    namespace: str = ""
+
+
+@derived
+def name_tables(view: View, scope: OutboundScope, network: str) -> Plan:
+    """The plan with the one table."""
+    return {TABLE_NAME: name_table.query(scope, network)}
+
+
+@derived
+def name_table(view: View, scope: OutboundScope, network: str) -> Resource:
+    """The table for proxies of a scope in a network."""
+    rows = [_shard_rows(view, scope, network, shard) for shard in scope_shards(view, scope)]
+    return make_resource(TABLE_NAME, NAME_TABLE, b"".join(rows))
+
+
+@derived
+def _shard_rows(view: View, scope: OutboundScope, network: str, shard: int) -> bytes:
+    """The encoded rows of the hosts in a shard, in order."""
+    found: dict[str, _Entry] = {}
+    for service in sorted(scope_services(view, scope, shard), key=lambda service: precedence(view, service)):
+        addresses = tuple(filter(is_ip, service_addresses(service, scope))) or _endpoint_addresses(
+            view, service, network
+        )
+        if addresses:
+            entry = _entry(service, addresses)
+            found[service.host] = _merged(found[service.host], entry) if service.host in found else entry
+    return b"".join(_encoded(host, entry) for host, entry in sorted(found.items()))
+
+
+def _endpoint_addresses(view: View, service: Service, network: str) -> tuple[str, ...]:
+    """The addresses of a service that has no virtual one and that clients connect to as they resolve it."""
+    if service.addresses or service.resolution is not Resolution.PASSTHROUGH or not service.ports:
+        return ()
+    first = service.ports[0].name
+    found = (
+        endpoint.address
+        for endpoint in view.endpoints(service.key)
+        if endpoint.service_port == first and endpoint.network in ("", network) and is_ip(endpoint.address)
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def _entry(service: Service, addresses: tuple[str, ...]) -> _Entry:
+    if not service.namespaced_name:
+        return _Entry(addresses, service.registry)
+    return _Entry(addresses, service.registry, service.host.partition(".")[0], service.namespace)
+
+
+def _merged(first: _Entry, later: _Entry) -> _Entry:
+    """Two services of one host: one with a short name wins, other addresses are joined."""
+    if first.short_name or later.short_name:
+        return first if first.short_name else later
+    return attrs.evolve(first, addresses=tuple(dict.fromkeys((*first.addresses, *later.addresses))))
+
+
+def _encoded(host: str, entry: _Entry) -> bytes:
+    return field(_TABLE, field(_KEY, host.encode()) + field(_VALUE, b"".join(_fields(entry))))
+
+
+def _fields(entry: _Entry) -> Iterator[bytes]:
+    texts: Iterable[tuple[int, str]] = (
+        *((_IPS, address) for address in entry.addresses),
+        (_REGISTRY, entry.registry),
+        (_SHORT_NAME, entry.short_name),
+        (_NAMESPACE, entry.namespace),
+    )
+    return (field(number, text.encode()) for number, text in texts if text)

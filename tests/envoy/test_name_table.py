@@ -1,0 +1,94 @@
+"""The name table (NDS): hosts with their addresses, as Istio's agents read it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.json_format import MessageToDict
+from google.protobuf.message_factory import GetMessageClass
+
+from mesh_pilot.envoy.endpoints.name_table import name_table
+from mesh_pilot.model.events import Delete, Endpoints, Upsert
+from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.service import Endpoint, Port, Protocol, Resolution, Service
+from mesh_pilot.world import World
+from tests.golden.adsdump import NDS, POOL, add_istio_protos
+from tests.support.upstreams import target
+from tests.support.worlds import SOURCE, sidecar, world_of
+
+add_istio_protos()
+NameTable = GetMessageClass(POOL.FindMessageTypeByName(NDS.rpartition("/")[2]))
+
+ENTRIES = """
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: store, namespace: shop}
+spec:
+  hosts: [a.test, b.test]
+  addresses: [10.9.0.1, 10.8.0.0/16]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: STATIC
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: hidden, namespace: shop}
+spec:
+  hosts: [c.test]
+  addresses: [10.9.0.2]
+  exportTo: ["."]
+  ports: [{number: 80, name: http, protocol: HTTP}]
+  resolution: STATIC
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: addressless, namespace: shop}
+spec: {hosts: [d.test], ports: [{number: 80, name: http, protocol: HTTP}], resolution: STATIC}
+"""
+
+
+def table(world: World, proxy: Proxy) -> dict[str, Any]:
+    at = target(world, proxy)
+    message = NameTable.FromString(name_table(world.view, at.scope, at.locality.network).body)
+    found: dict[str, Any] = MessageToDict(message).get("table", {})
+    return found
+
+
+def test_visible_hosts_have_their_virtual_addresses() -> None:
+    row = {"ips": ["10.9.0.1"], "registry": "External"}
+    world = world_of(ENTRIES)
+    assert table(world, sidecar()) == {"a.test": row, "b.test": row}
+    assert set(table(world, sidecar(namespace="shop"))) == {"a.test", "b.test", "c.test"}
+    world.apply([Delete(SOURCE, ("config", "ServiceEntry", "shop", "store"))])
+    assert table(world, sidecar()) == {}
+
+
+def test_automatic_addresses_are_for_proxies_that_capture_dns() -> None:
+    capturing = sidecar(DNS_CAPTURE="true", DNS_AUTO_ALLOCATE="true")
+    (address,) = table(world_of(ENTRIES), capturing)["d.test"]["ips"]
+    assert address.startswith("240.240.")
+
+
+def test_services_of_kubernetes_have_short_names_and_headless_ones_their_endpoints() -> None:
+    host = "db.shop.svc.cluster.local"
+    service = Service(
+        host,
+        "shop",
+        (Port(5432, "tcp", Protocol.TCP), Port(9090, "metrics", Protocol.HTTP)),
+        resolution=Resolution.PASSTHROUGH,
+        headless=True,
+        namespaced_name=True,
+        registry="Kubernetes",
+        declared_by_users=False,
+    )
+    listed = (
+        Endpoint("10.0.0.1", 5432, "tcp"),
+        Endpoint("10.0.0.1", 9090, "metrics"),
+        Endpoint("10.0.0.2", 9090, "metrics"),
+        Endpoint("10.0.0.3", 5432, "tcp", network="far"),
+        Endpoint("db-0.test", 5432, "tcp"),
+    )
+    world = world_of()
+    world.apply([Upsert(SOURCE, service), Upsert(SOURCE, Endpoints(service.key, listed))])
+    assert table(world, sidecar()) == {
+        host: {"ips": ["10.0.0.1"], "registry": "Kubernetes", "shortname": "db", "namespace": "shop"}
+    }
