@@ -27,11 +27,13 @@ def folder(parent: Path, name: str, mesh: str) -> tuple[Path, Path]:
     return config, mesh_config
 
 
-async def bundle(address: str) -> tuple[bytes, ...]:
+async def page(address: str, path: str) -> str:
     async with httpx.AsyncClient(trust_env=False) as client:
-        answer = await client.get(f"http://{address}/spiffe/bundle")
-    assert answer.headers["content-type"] == "application/json"
-    return read_bundle(json.loads(answer.text)).roots
+        return (await client.get(f"http://{address}{path}")).text
+
+
+async def bundle(address: str) -> tuple[bytes, ...]:
+    return read_bundle(json.loads(await page(address, "/spiffe/bundle"))).roots
 
 
 async def agent_roots(plane: ControlPlane) -> list[str]:
@@ -65,4 +67,6 @@ async def test_a_plane_trusts_the_roots_of_another_and_serves_only_its_own(tmp_p
                 (west_root,) = await bundle(west.addresses.http)
                 assert await agent_roots(west) == sorted(root.decode() for root in (east_root, west_root))
                 assert await agent_roots(east) == [east_root.decode()]
-                assert set(west.state.trust.foreign()) == {"east.test"}
+                metrics = await page(west.addresses.monitoring, "/metrics")
+                for domain in ("east.test", "west.test"):
+                    assert f'mesh_pilot_trust_roots{{trust_domain="{domain}"}} 1.0' in metrics

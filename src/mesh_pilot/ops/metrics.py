@@ -95,6 +95,7 @@ class _PlaneCollector(Collector):
             self._authority,
             self._vault,
             self._sources,
+            self._trust,
             self._mcp,
             self._callers,
             self._work,
@@ -286,6 +287,13 @@ class _PlaneCollector(Collector):
             if isinstance(own.source, Staleness):
                 stale.add_sample(stale.name, labels, own.source.stale_seconds)
         yield from (synced, items, rejected, restarts, stale)
+
+    def _trust(self) -> Iterator[Metric]:
+        trust = self._state.trust
+        roots = _metric("mesh_pilot_trust_roots", "Roots that vouch for a trust domain", "gauge")
+        for domain, bundle in {trust.domains.own: trust.own(), **trust.foreign()}.items():
+            roots.add_sample(roots.name, {"trust_domain": domain}, len(bundle.roots))
+        yield roots
 
     def _work(self) -> Iterator[Metric]:
         memo = self._state.world.memo.statistics()
