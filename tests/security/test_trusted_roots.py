@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,21 @@ from google.protobuf.json_format import MessageToJson
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
 from mesh_pilot.cli.envoy_process import running_envoy
-from mesh_pilot.model.resource import PREFIX
+from mesh_pilot.model.resource import PREFIX, SECRET, TRUST_SECRET
 from mesh_pilot.security.callers import TrustDomains
 from mesh_pilot.security.trust import Bundle, TrustStore
 from mesh_pilot.security.trusted_roots import AgentRoots, agent_roots, roots_secret, validation_context
 from tests.support.binaries import require_binary
+from tests.support.envoy import eventually
 from tests.support.roots import Root, make_root
 
 OWN, NEXT, EAST = make_root("own"), make_root("next"), make_root("east")
 
 
-def store(*, east: bool = True) -> TrustStore:
+def store(*, east: bool = True, crls: tuple[bytes, ...] = ()) -> TrustStore:
     trust = TrustStore()
     trust.set_domains(TrustDomains("west.test", frozenset({"old.test"})))
-    trust.put("ca", Bundle((OWN.pem, NEXT.pem), (b"CRL\n",)))
+    trust.put("ca", Bundle((OWN.pem, NEXT.pem), crls))
     if east:
         trust.put("https://east.test", Bundle((EAST.pem,)), trust_domain="east.test")
         trust.put("https://east.test", Bundle((EAST.pem,)), trust_domain="old.test")
@@ -45,7 +47,7 @@ def validator(context: CertificateValidationContext) -> dict[str, bytes]:
 
 
 def test_own_roots_alone_are_sent_as_istiod_does() -> None:
-    secret = roots_secret(store(east=False))
+    secret = roots_secret(store(east=False, crls=(b"CRL\n",)))
     assert secret is not None
     context = Secret.FromString(secret.body).validation_context
     assert context.trusted_ca.inline_bytes == OWN.pem + NEXT.pem
@@ -82,12 +84,22 @@ def test_agents_are_sent_all_roots_and_told_of_changes() -> None:
     assert roots.detach("reader")
 
 
-def bootstrap(folder: Path, context: CertificateValidationContext) -> dict[str, Any]:
+def write_roots(folder: Path, trust: TrustStore) -> None:
+    """Put ``ROOTCA`` where Envoy reads it."""
+    resource = roots_secret(trust)
+    assert resource is not None
+    secret = json.loads(MessageToJson(Secret.FromString(resource.body)))
+    text = json.dumps({"resources": [{"@type": SECRET, **secret}]})
+    (folder / "new.json").write_text(text)
+    (folder / "new.json").rename(folder / "roots.json")
+
+
+def bootstrap(folder: Path) -> dict[str, Any]:
+    """An Envoy that lets in clients as a sidecar does: names are matched beside the secret with the roots."""
     chain, key = OWN.leaf("spiffe://west.test/ns/shop/sa/server")
     (folder / "chain.pem").write_bytes(chain)
     (folder / "key.pem").write_bytes(key)
-    for domain in ("west.test", "old.test", "east.test"):
-        context.match_typed_subject_alt_names.add(san_type="URI").matcher.prefix = f"spiffe://{domain}/"
+    prefixes = [{"prefix": f"spiffe://{domain}/"} for domain in ("west.test", "old.test", "east.test")]
     tls = {
         "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
         "require_client_certificate": True,
@@ -98,7 +110,15 @@ def bootstrap(folder: Path, context: CertificateValidationContext) -> dict[str, 
                     "private_key": {"filename": str(folder / "key.pem")},
                 }
             ],
-            "validation_context": json.loads(MessageToJson(context)),
+            "combined_validation_context": {
+                "default_validation_context": {
+                    "match_typed_subject_alt_names": [{"san_type": "URI", "matcher": prefix} for prefix in prefixes]
+                },
+                "validation_context_sds_secret_config": {
+                    "name": TRUST_SECRET,
+                    "sds_config": {"path_config_source": {"path": str(folder / "roots.json")}},
+                },
+            },
         },
     }
     hcm = {
@@ -133,7 +153,8 @@ def bootstrap(folder: Path, context: CertificateValidationContext) -> dict[str, 
             }
         ],
     }
-    return {"admin": {"address": anywhere}, "static_resources": {"listeners": [listener]}}
+    node = {"id": "server", "cluster": "server"}
+    return {"node": node, "admin": {"address": anywhere}, "static_resources": {"listeners": [listener]}}
 
 
 async def is_let_in(address: str, folder: Path, root: Root, spiffe_id: str) -> bool:
@@ -151,22 +172,36 @@ async def is_let_in(address: str, folder: Path, root: Root, spiffe_id: str) -> b
 
 async def test_in_envoy_a_foreign_root_vouches_for_its_trust_domain_only(tmp_path: Path) -> None:
     require_binary("envoy")
-    async with running_envoy(bootstrap(tmp_path, validation_context(store())), tmp_path) as envoy:
+    write_roots(tmp_path, store(east=False))
+    async with running_envoy(bootstrap(tmp_path), tmp_path) as envoy:
         await envoy.wait_live()
         address = (await envoy.listening())["in"]
+
+        async def let_in(root: Root, domain: str) -> bool:
+            return await is_let_in(address, tmp_path, root, f"spiffe://{domain}/ns/shop/sa/web")
+
+        assert await let_in(OWN, "west.test")
+        assert not await let_in(EAST, "east.test")
+        write_roots(tmp_path, store())
+        await eventually(lambda: let_in(EAST, "east.test"), what="the new roots")
         for root, domain, expected in (
             (OWN, "west.test", True),
             (NEXT, "west.test", True),
             (OWN, "old.test", True),
-            (EAST, "east.test", True),
             (EAST, "old.test", True),
             (EAST, "west.test", False),
             (OWN, "east.test", False),
             (make_root("east"), "east.test", False),
             (OWN, "north.test", False),
         ):
-            found = await is_let_in(address, tmp_path, root, f"spiffe://{domain}/ns/shop/sa/web")
-            assert found is expected, (root.certificate.subject, domain)
+            assert await let_in(root, domain) is expected, (root.certificate.subject, domain)
+        write_roots(tmp_path, store(east=False))
+        await eventually(lambda: _not(let_in(EAST, "east.test")), what="its roots are gone")
+        assert await let_in(OWN, "west.test")
+
+
+async def _not(answer: Awaitable[bool]) -> bool:
+    return not await answer
 
 
 @pytest.mark.parametrize("east", [False, True])
