@@ -40,6 +40,13 @@ class Signer:
         key = new_key()
         return cls(_certificate(_name(name), _name(name), key.public_key(), key, ca=True), key)
 
+    @classmethod
+    def load(cls, certificate: Path, key: Path) -> Signer:
+        """A root from its PEM files."""
+        found = serialization.load_pem_private_key(key.read_bytes(), None)
+        assert isinstance(found, ec.EllipticCurvePrivateKey)
+        return cls(x509.load_pem_x509_certificate(certificate.read_bytes()), found)
+
     def intermediate(self, name: str) -> Signer:
         """A CA below this one."""
         key = new_key()
@@ -57,10 +64,10 @@ class Forger:
     ``namesake`` has the name of ``own``, and another key.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, own: Signer | None = None) -> None:
         folder.mkdir(exist_ok=True)
         self.folder = folder
-        self.own = Signer.root("own")
+        self.own = own or Signer.root("own")
         self.foreign = Signer.root("foreign")
         self.namesake = Signer.root("own")
         self.trusted = folder / "own.pem"
