@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+import trio
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -15,7 +16,9 @@ from mesh_pilot.rpc import CertificateFiles, Status
 from mesh_pilot.security.authenticators.xfcc import TrustedGateways
 from mesh_pilot.security.settings import CallerSettings
 from tests.support.certificates import write_certificates
+from tests.support.command import mesh_pilot
 from tests.support.credentials import write_credential
+from tests.support.envoy import eventually
 from tests.support.forgery import HOUR, Forger, Signer, badly_signed_csr, csr_of
 from tests.support.impersonation import (
     HANDSHAKE,
@@ -29,6 +32,7 @@ from tests.support.impersonation import (
     impersonated,
     of_nobody,
 )
+from tests.support.planes import running_plane
 
 OLD = timedelta(minutes=-1)
 SERVER_ONLY = [ExtendedKeyUsageOID.SERVER_AUTH]
@@ -250,3 +254,22 @@ async def test_a_credential_is_for_gateways_of_its_namespace_however_it_is_named
         address = plane.addresses.secure_grpc if uri else plane.addresses.grpc
         asks = Keys(names=WAYS_TO_NAME, node_type=node_type, namespace=namespace)
         assert sorted(await asks.of(address, shown)) == given
+
+
+async def test_a_revoked_certificate_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    folder = tmp_path / "ca"
+    async with running_plane(tmp_path / "config", ca_dir=folder) as plane:
+        forger = Forger(tmp_path / "forger", own=Signer.load(folder / "ca-cert.pem", folder / "ca-key.pem"))
+        stolen = forger.leaf(WEB)
+        row = certificate("revoked", "revoked")
+        row = attrs.evolve(row, shows=lambda _: Shown(files=stolen))
+        assert await row.difference(plane, forger) == "Status.OK, '', counted: {}"
+        command = ("ca", "revoke", str(stolen.certificate), "--ca-dir", str(folder))
+        done = await trio.to_thread.run_sync(lambda: mesh_pilot(*command))
+        assert done.code == 0, done.err
+
+        async def refused() -> bool:
+            return await row.difference(plane, forger) == ""
+
+        await eventually(refused, what="the certificate is refused")
