@@ -24,13 +24,12 @@ from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.rpc import CertificateFiles
 from mesh_pilot.security.authenticators.client_certificate import ClientCertificate
 from mesh_pilot.security.authenticators.xfcc import TrustedGateways
-from mesh_pilot.security.ca import CertificateAuthority
 from mesh_pilot.security.callers import AuthenticationError, Credentials, TrustDomains
 from mesh_pilot.security.certificate_service import PATIENCE_SECONDS, QUIET_SECONDS, CertificateService
 from mesh_pilot.security.denials import Denials
 from mesh_pilot.security.join_tokens import JoinTokens, JoinTokenSettings
 from mesh_pilot.security.settings import CallerSettings
-from mesh_pilot.security.signers.local import LocalSigner
+from mesh_pilot.security.signing import SignedCertificate, SigningError, SigningRequest
 from mesh_pilot.security.signing_requests import SigningRequestError, checked_request
 from tests.security.signing import create_certificate, names, new_csr, pem, request_of
 from tests.support.certificates import write_certificates
@@ -268,13 +267,20 @@ async def test_a_caller_that_asks_too_often_is_told_to_wait_and_others_are_not(t
         await served.sign(request_of(new_csr()), uri=OTHER)
 
 
+class Away:
+    """A signer that does not sign."""
+
+    async def sign(self, request: SigningRequest) -> SignedCertificate:
+        raise SigningError("the signer is away")
+
+
 async def test_requests_wait_for_a_push_to_be_over_but_not_for_pushes_without_end(autojump_clock: MockClock) -> None:
     async def nobody(call: object) -> None:
         return None
 
     idle = CertificateService(
         nobody,
-        LocalSigner(CertificateAuthority.ephemeral("x", datetime.now(UTC)), lambda: datetime.now(UTC)),
+        Away(),
         roots=tuple,
         trust_domains=lambda: TrustDomains("cluster.local"),
         denials=Denials(),
