@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import attrs
 import pytest
+import structlog
 import trio
 import trio.testing
 
@@ -163,3 +164,15 @@ async def test_a_source_that_is_started_again_keeps_what_is_in_force() -> None:
 async def test_a_server_that_cannot_be_verified_or_does_not_answer_is_an_error() -> None:
     with pytest.raises(FetchError, match=r"127\.0\.0\.1:1"):
         await fetching(None)("https://127.0.0.1:1/bundle")
+
+
+@pytest.mark.parametrize("domain", ["", "east.test"])
+def test_revocation_lists_that_proxies_do_not_look_at_are_told_once(domain: str) -> None:
+    at = Running(Answers(), mesh())
+    with structlog.testing.capture_logs() as lines:
+        at.trust.put("ca", Bundle((ONE,), (b"crl",)))
+        assert lines == []
+        for root in (TWO, THREE):
+            at.trust.put("caCertificates", Bundle((root,)), trust_domain=domain)
+    (line,) = lines
+    assert line["log_level"] == "warning" and "revocation list" in line["event"]

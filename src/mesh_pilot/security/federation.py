@@ -184,12 +184,14 @@ class Federation:
 
     def _check_crls(self) -> None:
         """Warn once while there are revocation lists that Envoys do not look at."""
-        are_idle = bool(self._trust.own().crls and self._trust.foreign())
+        trust = self._trust
+        are_idle = bool(trust.own().crls and (trust.foreign() or not trust.crls_for_proxies()))
         if are_idle and not self._crls_are_idle:
             log.warning(
-                "certificates on the CA's revocation list are accepted by proxies: the validator that keeps trust "
-                "domains apart knows no such lists; let caCertificates name none with trustDomains to have it checked",
-                trust_domains=", ".join(self._trust.foreign()),
+                "certificates on the CA's revocation list are accepted by proxies while caCertificates names roots: "
+                "the validator that keeps trust domains apart knows no such lists, and a list of each CA is needed; "
+                "keep lifetimes short",
+                trust_domains=", ".join(trust.foreign()) or "the mesh's own",
             )
         self._crls_are_idle = are_idle
 
