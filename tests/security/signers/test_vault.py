@@ -134,6 +134,12 @@ async def test_an_outage_keeps_roots_and_the_error_says_where(autojump_clock: Mo
         assert "connection refused" in it.signer.statistics().trouble
         it.vault.is_away = False
         await it.sign()
+        await trio.sleep(RETRY_SECONDS + 1)
+        assert it.signer.statistics().trouble == ""
+        it.vault.is_away = True
+        await trio.sleep(REREAD_SECONDS + 10)
+        it.vault.is_away = False
+        await trio.sleep(RETRY_SECONDS + 1)
         assert it.signer.statistics().trouble == ""
         nursery.cancel_scope.cancel()
 

@@ -46,6 +46,8 @@ MAX_ISSUERS = 50
 
 PEM = serialization.Encoding.PEM
 
+_SIGN, _ROOTS = "sign", "roots"
+
 
 @attrs.frozen
 class VaultStatistics:
@@ -54,7 +56,7 @@ class VaultStatistics:
     failed: Mapping[str, int]
     """Requests for one that gave none, by reason: one of ``VaultError``, or ``wrong`` for one that was not as asked."""
     trouble: str
-    """The reason why the last request failed; empty if it did not."""
+    """The reason why the last certificate was not signed, or the roots not read; empty if all is well."""
 
 
 class VaultSigner:
@@ -84,13 +86,15 @@ class VaultSigner:
         self._limiter = LogLimiter()
         self._signed = 0
         self._failed: Counter[str] = Counter()
-        self._trouble = ""
+        self._trouble: dict[str, str] = {}
+        """What went wrong last, by what was tried; gone once that works."""
 
     def __repr__(self) -> str:
-        return f"<VaultSigner {self._settings.address} {self._mount}/{self._settings.role} {self._trouble or 'well'}>"
+        state = self.statistics().trouble or "well"
+        return f"<VaultSigner {self._settings.address} {self._mount}/{self._settings.role} {state}>"
 
     def statistics(self) -> VaultStatistics:
-        return VaultStatistics(self._signed, dict(self._failed), self._trouble)
+        return VaultStatistics(self._signed, dict(self._failed), next(iter(self._trouble.values()), ""))
 
     async def run(self) -> None:
         """Keep the roots and revocation lists in the trust store. What was read last stays while the server is away."""
@@ -100,7 +104,7 @@ class VaultSigner:
                     await self._read()
                     await trio.sleep(REREAD_SECONDS)
                 except SigningError as error:
-                    self._note("roots", error)
+                    self._note(_ROOTS, "roots", error)
                     self._publish()
                     await trio.sleep(RETRY_SECONDS)
         finally:
@@ -112,15 +116,15 @@ class VaultSigner:
         try:
             signed = await self._sign(request)
         except VaultError as error:
-            self._note(error.reason, error)
+            self._note(_SIGN, error.reason, error)
             raise
         except SigningError as error:
             where = f"{self._mount}/roles/{self._settings.role}"
             told = SigningError(f"Vault at {self._settings.address} did not sign what was asked for ({where}): {error}")
-            self._note("wrong", told)
+            self._note(_SIGN, "wrong", told)
             raise told from None
         self._signed += 1
-        self._trouble = ""
+        self._trouble.pop(_SIGN, None)
         return signed
 
     async def _sign(self, request: SigningRequest) -> SignedCertificate:
@@ -136,9 +140,9 @@ class VaultSigner:
         await self._read()  # the engine may have another root by now
         return verified(chain, request, self._roots, self._now())
 
-    def _note(self, reason: str, error: SigningError) -> None:
+    def _note(self, tried: str, reason: str, error: SigningError) -> None:
         self._failed[reason] += 1
-        self._trouble = str(error)
+        self._trouble[tried] = str(error)
         suppressed = self._limiter.admit(reason, trio.current_time())
         if suppressed is not None:
             log.warning("Vault does not sign; certificates in force stay", reason=reason, error=str(error))
@@ -156,6 +160,7 @@ class VaultSigner:
                 "put the root into the chain of its issuer, or name its file with --vault-roots"
             )
         self._read_at = trio.current_time()
+        self._trouble.pop(_ROOTS, None)
         self._roots = tuple(dict.fromkeys(roots))
         found = [crl for _, crl in issuers]
         self._crls = tuple(crl for crl in found if crl is not None) if None not in found else ()
