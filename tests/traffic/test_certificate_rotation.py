@@ -10,9 +10,9 @@ import httpx
 import pytest
 import trio
 from cryptography import x509
-from mesh_pilot.security.authority.settings import AuthoritySettings
 
 from mesh_pilot.model.spiffe import Identity
+from mesh_pilot.security.authority.settings import AuthoritySettings
 from mesh_pilot.security.join_tokens import JoinTokens, JoinTokenSettings
 from tests.support.agent import Agent
 from tests.support.command import mesh_pilot
@@ -108,7 +108,8 @@ async def test_an_intermediate_is_replaced(tmp_path: Path, free_ports: Ports) ->
 
 async def test_keys_that_their_workloads_make_are_renewed(tmp_path: Path, free_ports: Ports) -> None:
     """Each begins with a join token, and goes on with the certificate that it has; Envoy reads them from files."""
-    tokens, folder, agents = tmp_path / "tokens", tmp_path / "ca", []
+    tokens, folder = tmp_path / "tokens", tmp_path / "ca"
+    agents: list[Agent] = []
 
     async def keys(mesh: Fleet) -> tuple[dict[str, str], dict[str, str]]:
         for account in ("web", "reviews"):
@@ -120,8 +121,11 @@ async def test_keys_that_their_workloads_make_are_renewed(tmp_path: Path, free_p
         client, server = agents
         return client.metadata("CLIENT"), server.metadata("SERVER")
 
-    settings = {"ca_dir": folder, "join_tokens": JoinTokenSettings(tokens)}
-    async with mutual(tmp_path, free_ports, keys=keys, **settings) as running, trio.open_nursery() as nursery:
+    joining = JoinTokenSettings(tokens)
+    async with (
+        mutual(tmp_path, free_ports, keys=keys, ca_dir=folder, join_tokens=joining) as running,
+        trio.open_nursery() as nursery,
+    ):
         for agent in agents:
             nursery.start_soon(agent.keep, running.mesh.plane.addresses.secure_grpc, LIFETIME)
         await running.until_renewed(4)
