@@ -165,6 +165,7 @@ def test_a_config_map_without_the_settings_is_refused() -> None:
             'warning: tlsDefaults.ecdhCurves[0]: "P-1" is not a known curve',
         ),
         ("tlsDefaults.cipherSuites", ["AES128-SHA"], ["X"], "warning: tlsDefaults.cipherSuites[0]: "),
+        ("trustDomain", "a.b", "a.b.", "warning: trustDomain: no SPIFFE name has"),
         ("defaultTrafficPolicy.connectionPool", {"tcp": {}}, {}, "defaultTrafficPolicy.connectionPool: "),
         ("verifyCertificateAtClient", None, True, "warning: verifyCertificateAtClient: is deprecated"),
         (

@@ -110,6 +110,8 @@ def _check_timeouts(mesh: MeshConfig) -> Iterator[Problem]:
 
 def _check_names(mesh: MeshConfig) -> Iterator[Problem]:
     yield from check("trustDomain", trust_domain_reason(mesh.trust_domain))
+    if mesh.trust_domain.endswith("."):  # istiod takes it
+        yield warning("trustDomain", "no SPIFFE name has a trust domain that ends in a dot: nobody gets a certificate")
     for index, alias in enumerate(mesh.trust_domain_aliases):
         yield from check(f"trustDomainAliases[{index}]", trust_domain_reason(alias))
     yield from check("rootNamespace", dns_label_reason(mesh.root_namespace))
