@@ -277,7 +277,8 @@ def test_nobody_else_can_read_the_files(tokens: Tokens) -> None:
         tokens.plane.create(WEB, HOUR)
     finally:
         os.umask(mask)
-    assert stat.S_IMODE(tokens.folder.stat().st_mode) == 0o700
+    for folder in (tokens.folder, tokens.folder.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(file.stat().st_mode) for file in tokens.folder.iterdir()} == {0o600}
 
 

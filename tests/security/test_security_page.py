@@ -34,7 +34,8 @@ def test_every_authenticator_is_in_the_table_of_evidence() -> None:
     for module in pkgutil.iter_modules(authenticators.__path__, f"{authenticators.__name__}."):
         classes = vars(importlib.import_module(module.name)).values()
         own = [c for c in classes if isinstance(c, type) and c.__module__ == module.name]
-        found |= {c.name for c in own if hasattr(c, "authenticate") and isinstance(getattr(c, "name", None), str)}
+        names_of = (getattr(c, "name", None) for c in own if hasattr(c, "authenticate"))
+        found |= {name for name in names_of if isinstance(name, str)}
     assert len(found) >= 3
     table = rows(part("security.md", "## Who gets a private key", "## Cred"))
     assert found <= {name for row in table for name in names(row[0])}

@@ -126,12 +126,12 @@ class TokenStore:
         return self.folder / f"{id}.json"
 
     def _make_folder(self) -> None:
-        if self.folder.is_dir():
-            return
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if os.geteuid() == 0:
-            owner = self.folder.parent.stat()
-            os.chown(self.folder, owner.st_uid, owner.st_gid)
+        missing = [folder for folder in (self.folder, *self.folder.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if os.geteuid() == 0:
+                owner = folder.parent.stat()
+                os.chown(folder, owner.st_uid, owner.st_gid)
 
     def _own(self, descriptor: int) -> None:
         if os.geteuid() == 0:
