@@ -21,9 +21,9 @@ class Rollout:
 
     proxies: int = 0
     with_roots: int = 0
-    """Those that have accepted all roots that are trusted now."""
+    """The number of them that have accepted all roots that are trusted now."""
     with_certificate: int = 0
-    """Those that have accepted a certificate of the CA that signs now."""
+    """The number of them that have accepted a certificate of the CA that signs now."""
 
 
 def rollout(state: PlaneState) -> Rollout:

@@ -40,7 +40,7 @@ INBOUND_PREFIX = "xds.istio.io/grpc/lds/inbound/"
 
 
 @attrs.frozen(cache_hash=True)
-class Authority:
+class TargetAuthority:
     """The target of a channel, or the address of a server."""
 
     host: str
@@ -85,12 +85,12 @@ def server_listener(view: View, workload: Workload, name: str) -> Resource | Non
     return _inbound_listener(view, name, authority, mode is PeerMode.STRICT, filters)
 
 
-def parse_authority(text: str) -> Authority:
+def parse_authority(text: str) -> TargetAuthority:
     """``host:port``, ``[ipv6]:port`` or ``host``."""
     host, colon, port = text.rpartition(":")
     if colon and port.isdecimal() and (":" not in host or host.endswith("]")):
-        return Authority(host.removeprefix("[").removesuffix("]"), int(port))
-    return Authority(text, 0)
+        return TargetAuthority(host.removeprefix("[").removesuffix("]"), int(port))
+    return TargetAuthority(text, 0)
 
 
 def _service(view: View, scope: OutboundScope, host: str) -> Service | None:
@@ -130,7 +130,7 @@ def _encoded_filters(view: View, namespace: str, labels: Labels, legacy: LegacyP
 
 @derived
 def _inbound_listener(
-    view: View, name: str, authority: Authority, strict: bool, filters: tuple[bytes, ...]
+    view: View, name: str, authority: TargetAuthority, strict: bool, filters: tuple[bytes, ...]
 ) -> Resource:
     """A listener with one chain, of mTLS or of plaintext: gRPC cannot serve both on one port."""
     manager = hcm_pb2.HttpConnectionManager(

@@ -87,7 +87,7 @@ class Material:
 
 def read_material(files: Mapping[str, bytes], place: str, now: datetime) -> Material:
     """The meaning of files of ``place``. Raises AuthorityError."""
-    reader = _Reader(files, place, now)
+    reader = _MaterialReader(files, place, now)
     if CA_CERTIFICATE in files or CA_KEY in files:
         issuer = reader.pair(CA_CERTIFICATE, CA_KEY)
     else:
@@ -137,7 +137,7 @@ def issued(issuer: x509.Certificate, certificate: x509.Certificate) -> bool:
 
 
 @attrs.frozen(eq=False)
-class _Reader:
+class _MaterialReader:
     """Reads files into values; every error names the file."""
 
     files: Mapping[str, bytes] = attrs.field(repr=False)
