@@ -49,8 +49,11 @@ class Stage:
     repeat: int = 0
 
     @contextmanager
-    def measuring(self, event: str, *, checked: bool = True) -> Iterator[Span]:
-        """Measure what the block does: it says when it began and when clients had it."""
+    def measuring(self, event: str, *, checked: bool = True, alone: bool = True) -> Iterator[Span]:
+        """Measure what the block does: it says when it began and when clients had it.
+
+        ``alone``: the server does nothing else meanwhile, so that the end is when it is idle.
+        """
         crew, server = self.crew, self.server
         crew.quiet(self.settle, 5)
         work = server.work()
@@ -59,7 +62,7 @@ class Stage:
         cpu = server.cpu_seconds()
         span = Span()
         yield span
-        last = self._end()
+        last = self._end() if alone else self.crew.quiet(self.settle, self.patience)
         cpu = server.cpu_seconds() - cpu
         received, after = crew.count(), server.work()
         seconds = [at - span.began for at in span.times.at] or [at - span.began for at in last if at > span.began]

@@ -130,7 +130,7 @@ def _compare(stage: Stage, kind: str, edits: int, load: Signing) -> list[Measure
             load.begin()
         for _ in range(BLOCK):
             do, wanted = EDITS[kind](stage)
-            with stage.measuring(f"{kind} edit") as span:
+            with stage.measuring(f"{kind} edit", alone=not with_load) as span:
                 stage.crew.expect(wanted, stage.mesh.seen_by)
                 span.began = do()
                 span.times = stage.crew.collect(stage.patience)

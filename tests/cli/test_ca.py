@@ -101,7 +101,7 @@ def test_certificates_are_revoked_by_file_and_by_number(folder: Path, tmp_path: 
 
 @pytest.mark.parametrize(
     ("argument", "message"),
-    [("xyz", "neither a file nor a serial number"), ("{stranger}", "whose key is not in the folder")],
+    [("xyz", "neither a file nor a serial number"), ("{stranger}", "whose key is not here")],
 )
 def test_what_cannot_be_revoked_is_refused(folder: Path, tmp_path: Path, argument: str, message: str) -> None:
     done(folder, "init")

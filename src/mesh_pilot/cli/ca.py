@@ -1,6 +1,6 @@
-"""``mesh-pilot ca``: the CA's folder: make a root, look at it, rotate it, revoke certificates.
+"""``mesh-pilot ca``: the CA in its folder or in Consul: make a root, look at it, rotate it, revoke certificates.
 
-The commands change files only; running control planes read them.
+The commands change the CA's files only; running control planes read them.
 """
 
 from __future__ import annotations
@@ -13,23 +13,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from mesh_pilot.cli.ca_place import with_store
 from mesh_pilot.cli.options import address
 
 if TYPE_CHECKING:
     from mesh_pilot.security.authority.material import Material
     from mesh_pilot.security.authority.rotation import Files
-    from mesh_pilot.security.authority.store import StoredFiles
+    from mesh_pilot.security.authority.store import MaterialStore, StoredFiles
 
 T = TypeVar("T")
 
-_folder = click.option(
-    "--ca-dir",
-    "folder",
-    type=click.Path(path_type=Path),
-    envvar="MESH_PILOT_CA_DIR",
-    required=True,
-    help="The folder of the CA, as given to discovery.",
-)
 _pilots = click.option(
     "--pilot",
     "pilots",
@@ -37,14 +30,14 @@ _pilots = click.option(
     multiple=True,
     default=["127.0.0.1:8080"],
     show_default=True,
-    help="--http-addr of a control plane that uses the folder; repeat it for each replica.",
+    help="--http-addr of a control plane that uses this CA; repeat it for each replica.",
 )
 _force = click.option("--force", is_flag=True, help="Do it although proxies have not followed, or nobody knows.")
 
 
 @click.group("ca")
 def command() -> None:
-    """Look after the CA in a folder.
+    """Look after the CA, in a folder or in Consul's KV store.
 
     To replace its root without a failed request: ca rotate begin, then switch, then finish, each once proxies have
     followed; ca status and /ready say so. docs/certificates.md has all of it.
@@ -52,40 +45,40 @@ def command() -> None:
 
 
 @command.command("init")
-@_folder
-def init(folder: Path) -> None:
-    """Make a root in an empty folder, as discovery does at its first start."""
+@with_store
+def init(store: MaterialStore) -> None:
+    """Make a root where there is none, as discovery does at its first start."""
 
     def made(stored: StoredFiles) -> Files:
         from mesh_pilot.security.authority.authority import ROOT_NAME
         from mesh_pilot.security.authority.rotation import initial
 
         if stored.files:
-            raise click.ClickException(f"{folder} has a CA already: {', '.join(sorted(stored.files))}")
+            raise click.ClickException(f"{store.place} has a CA already: {', '.join(sorted(stored.files))}")
         return initial(ROOT_NAME, _now())
 
-    _change(folder, made)
-    click.echo(f"a root was made in {folder}")
+    _change(store, made)
+    click.echo(f"a root was made in {store.place}")
 
 
 @command.command("root")
-@_folder
-def root(folder: Path) -> None:
+@with_store
+def root(store: MaterialStore) -> None:
     """Print the roots that are trusted, in PEM: what an agent needs to know this mesh by."""
     from mesh_pilot.security.authority.material import joined
 
-    click.echo(joined(_material(folder).roots).decode(), nl=False)
+    click.echo(joined(_material(store).roots).decode(), nl=False)
 
 
 @command.command("status")
-@_folder
+@with_store
 @_pilots
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
-def status(folder: Path, pilots: tuple[str, ...], output: str) -> None:
+def status(store: MaterialStore, pilots: tuple[str, ...], output: str) -> None:
     """Show who signs, which roots are trusted, and how far a rotation has come."""
     from mesh_pilot.security.authority.rotation import NEXT_STEP, phase_of
 
-    material = _material(folder)
+    material = _material(store)
     reasons = _waiting(pilots, material)
     phase = phase_of(material)
     revoked = len({entry.serial_number for crl in material.crls for entry in crl})
@@ -110,9 +103,9 @@ def status(folder: Path, pilots: tuple[str, ...], output: str) -> None:
 
 
 @command.command("revoke")
-@_folder
+@with_store
 @click.argument("certificates", nargs=-1, required=True, metavar="SERIAL-OR-FILE...")
-def revoke(folder: Path, certificates: tuple[str, ...]) -> None:
+def revoke(store: MaterialStore, certificates: tuple[str, ...]) -> None:
     """Revoke certificates that this CA signed: PEM files, or serial numbers in hexadecimal digits.
 
     Proxies refuse them from the next push on, and so does the TLS port. Revoke also the token with which their owner
@@ -123,11 +116,11 @@ def revoke(folder: Path, certificates: tuple[str, ...]) -> None:
     def changed(stored: StoredFiles) -> Files:
         from mesh_pilot.security.authority.rotation import revoke
 
-        material = _read(folder, stored)
+        material = _read(store, stored)
         serials.update(_serial(each, material) for each in certificates)
         return revoke(stored.files, material, serials, _now())
 
-    _change(folder, changed)
+    _change(store, changed)
     click.echo(f"revoked: {', '.join(f'{serial:x}' for serial in sorted(serials))}")
 
 
@@ -137,57 +130,57 @@ def rotate() -> None:
 
 
 @rotate.command("begin")
-@_folder
-def begin(folder: Path) -> None:
+@with_store
+def begin(store: MaterialStore) -> None:
     """Make a new root. Both roots are trusted from now on; the old one signs."""
 
     def changed(stored: StoredFiles) -> Files:
         from mesh_pilot.security.authority.authority import ROOT_NAME
         from mesh_pilot.security.authority.rotation import begin
 
-        return begin(stored.files, _read(folder, stored), ROOT_NAME, _now())
+        return begin(stored.files, _read(store, stored), ROOT_NAME, _now())
 
-    _change(folder, changed)
+    _change(store, changed)
     click.echo(
         "both roots are trusted, and the old one signs; next, once proxies have both: mesh-pilot ca rotate switch"
     )
 
 
 @rotate.command("switch")
-@_folder
+@with_store
 @_pilots
 @_force
-def switch(folder: Path, pilots: tuple[str, ...], force: bool) -> None:
+def switch(store: MaterialStore, pilots: tuple[str, ...], force: bool) -> None:
     """Let the new root sign. Both roots are trusted."""
 
     def changed(stored: StoredFiles) -> Files:
         from mesh_pilot.security.authority.rotation import switch
 
-        material = _read(folder, stored)
+        material = _read(store, stored)
         files = switch(stored.files, material)
         _check(pilots, material, force, "those who do not trust the new root would refuse its certificates")
         return files
 
-    _change(folder, changed)
+    _change(store, changed)
     click.echo("the new root signs; next, once no certificate of the old one is in force: mesh-pilot ca rotate finish")
 
 
 @rotate.command("finish")
-@_folder
+@with_store
 @_pilots
 @_force
-def finish(folder: Path, pilots: tuple[str, ...], force: bool) -> None:
+def finish(store: MaterialStore, pilots: tuple[str, ...], force: bool) -> None:
     """Drop the old root. Its certificates are refused from now on."""
 
     def changed(stored: StoredFiles) -> Files:
         from mesh_pilot.security.authority.rotation import finish
 
-        material = _read(folder, stored)
+        material = _read(store, stored)
         files = finish(stored.files, material)
         _check(pilots, material, force, "those who have a certificate of the old root would be refused")
         return files
 
-    _change(folder, changed)
+    _change(store, changed)
     click.echo("the old root is gone; only the new one is trusted")
 
 
@@ -223,20 +216,18 @@ def _waiting(pilots: tuple[str, ...], material: Material) -> list[str]:
             reasons.append(f"{pilot} does not say whether proxies have followed ({type(error).__name__})")
             continue
         if known != (roots, phase.value, fingerprint(material.issuer.certificate)):
-            reasons.append(f"{pilot} has not read this folder's latest files")
+            reasons.append(f"{pilot} has not read the CA's latest files")
     return reasons
 
 
-def _change(folder: Path, change: Callable[[StoredFiles], Files]) -> None:
-    """Read the folder, and write what ``change`` makes of it. Raises ClickException."""
+def _change(store: MaterialStore, change: Callable[[StoredFiles], Files]) -> None:
+    """Read the store, and write what ``change`` makes of it. Raises ClickException."""
     import trio
 
-    from mesh_pilot.security.authority.folder import FolderStore
     from mesh_pilot.security.authority.material import AuthorityError
     from mesh_pilot.security.authority.store import StoreError
 
     async def changed() -> None:
-        store = FolderStore(folder)
         stored = await store.read()
         await store.write(change(stored), stored.version)
 
@@ -246,26 +237,25 @@ def _change(folder: Path, change: Callable[[StoredFiles], Files]) -> None:
         raise click.ClickException(str(error)) from None
 
 
-def _material(folder: Path) -> Material:
-    """The material of a folder. Raises ClickException."""
+def _material(store: MaterialStore) -> Material:
+    """The material of a store. Raises ClickException."""
     import trio
 
-    from mesh_pilot.security.authority.folder import FolderStore
     from mesh_pilot.security.authority.material import AuthorityError
     from mesh_pilot.security.authority.store import StoreError
 
     try:
-        return _read(folder, trio.run(FolderStore(folder).read))
+        return _read(store, trio.run(store.read))
     except (AuthorityError, StoreError) as error:
         raise click.ClickException(str(error)) from None
 
 
-def _read(folder: Path, stored: StoredFiles) -> Material:
+def _read(store: MaterialStore, stored: StoredFiles) -> Material:
     from mesh_pilot.security.authority.material import read_material
 
     if not stored.files:
-        raise click.ClickException(f"{folder} has no CA; discovery makes one, or: mesh-pilot ca init")
-    return read_material(stored.files, str(folder), _now())
+        raise click.ClickException(f"{store.place} has no CA; discovery makes one, or: mesh-pilot ca init")
+    return read_material(stored.files, store.place, _now())
 
 
 def _serial(text: str, material: Material) -> int:
@@ -286,7 +276,7 @@ def _serial(text: str, material: Material) -> int:
         raise click.ClickException(f"{text}: not a PEM certificate: {error}") from None
     if not any(issued(pair.certificate, leaf) for pair in material.key_pairs):
         raise click.ClickException(
-            f"{text}: was signed by {leaf.issuer.rfc4514_string() or 'somebody else'}, whose key is not in the folder; "
+            f"{text}: was signed by {leaf.issuer.rfc4514_string() or 'somebody else'}, whose key is not here; "
             "revoke it there, and put that CA's list into ca-crl.pem"
         )
     return leaf.serial_number

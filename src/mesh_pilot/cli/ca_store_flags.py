@@ -12,6 +12,7 @@ from mesh_pilot.cli.registries.consul import consul_datacenters
 
 if TYPE_CHECKING:
     from mesh_pilot.security.authority.consul_store import ConsulStoreSettings
+    from mesh_pilot.sources.consul import Agent
 
 _FILE = click.Path(path_type=Path)
 
@@ -28,15 +29,16 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
     ("--ca-key-plaintext", {"is_flag": True, "help": "Put the CA's PRIVATE KEY there without encryption."}),
 )
 
+_NAMES = tuple(name.removeprefix("--").replace("-", "_") for name, _ in FLAGS)
+
 
 def take_ca_store(options: MutableMapping[str, Any], environment: Mapping[str, str]) -> ConsulStoreSettings | None:
     """The settings that were given, taken out of the options of the command; those of the agent stay there.
 
     None without a key. Raises UsageError.
     """
-    key, token_file = options.pop("ca_consul_key"), options.pop("ca_consul_token_file")
-    encryption_file, allow_plaintext = options.pop("ca_key_encryption_file"), options.pop("ca_key_plaintext")
-    if not key:
+    own = {name: options.pop(name) for name in _NAMES}
+    if not own["ca_consul_key"]:
         return None
     if options.get("ca_dir") is not None:
         raise click.UsageError("--ca-dir and --ca-consul-key exclude each other: the CA is in one place")
@@ -45,19 +47,23 @@ def take_ca_store(options: MutableMapping[str, Any], environment: Mapping[str, s
     datacenters = consul_datacenters(options, environment)
     if not datacenters:
         raise click.UsageError("--ca-consul-key needs an agent to ask: --consul-server-url")
+    return ca_store(own, datacenters[0].agent, datacenters[0].datacenter)
+
+
+def ca_store(options: Mapping[str, Any], agent: Agent, datacenter: str) -> ConsulStoreSettings:
+    """The settings of the store that the options name at an agent. Raises UsageError."""
     import attrs
 
     from mesh_pilot.security.authority.consul_store import ConsulStoreSettings
 
-    agent = datacenters[0].agent
-    if token_file is not None:
-        agent = attrs.evolve(agent, token="", token_file=token_file)
+    if options["ca_consul_token_file"] is not None:
+        agent = attrs.evolve(agent, token="", token_file=options["ca_consul_token_file"])
     settings = ConsulStoreSettings(
-        key=key,
+        key=options["ca_consul_key"],
         agent=agent,
-        datacenter=datacenters[0].datacenter,
-        encryption_file=encryption_file,
-        allow_plaintext=allow_plaintext,
+        datacenter=datacenter,
+        encryption_file=options["ca_key_encryption_file"],
+        allow_plaintext=options["ca_key_plaintext"],
     )
     if problem := settings.problem():
         raise click.UsageError(f"--ca-consul-key: {problem} (--ca-key-encryption-file)")

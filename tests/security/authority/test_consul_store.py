@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
 import httpx
 import pytest
 import trio
+from click.testing import CliRunner
 
+from mesh_pilot.cli import cli
 from mesh_pilot.security.authority.consul_store import ConsulStore, ConsulStoreSettings
 from mesh_pilot.security.authority.encryption import read_keys
 from mesh_pilot.security.authority.store import StoreConflict, StoredFiles, StoreError
@@ -175,6 +178,44 @@ async def test_two_planes_that_start_at_once_have_one_root(tmp_path: Path, free_
             nursery.start_soon(start)
         assert len(roots) == 2
         assert len(set(roots)) == 1
+
+
+async def test_the_commands_work_on_the_entry_as_on_a_folder(tmp_path: Path, free_ports: Ports) -> None:
+    async with stage(tmp_path, free_ports(4)) as (consul, settings):
+
+        async def ca(*words: str) -> str:
+            flags = ["--consul-server-url", consul.address, "--ca-consul-key", KEY]
+            flags += ["--ca-consul-token-file", f"{tmp_path}/token"]
+            flags += ["--ca-key-encryption-file", f"{tmp_path}/encryption"]
+            command = partial(CliRunner().invoke, cli, ["ca", *words, *flags])
+            result = await trio.to_thread.run_sync(command)
+            assert result.exit_code == 0, result.output
+            return result.output
+
+        assert f"a root was made in KV entry {KEY}" in await ca("init")
+        await ca("rotate", "begin")
+        assert (await ca("root")).count("BEGIN CERTIFICATE") == 2
+        await ca("rotate", "switch", "--force")
+        await ca("rotate", "finish", "--force")
+        assert (await ca("root")).count("BEGIN CERTIFICATE") == 1
+        assert "rotation  steady" in await ca("status")
+        assert "root-cert.pem" in (await ConsulStore(settings).read()).files
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ((), "say where the CA is: --ca-dir, or --ca-consul-key"),
+        (("--ca-dir", "ca", "--ca-consul-key", KEY), "exclude each other"),
+        (("--ca-consul-key", KEY), "needs an agent to ask: --consul-server-url"),
+        (("--ca-consul-key", KEY, "--consul-server-url", "127.0.0.1:1"), "would be stored in plaintext"),
+        (("--ca-consul-key", KEY, "--consul-server-url", "x://y"), "'x://y' is no address of a Consul agent"),
+    ],
+)
+def test_a_command_that_does_not_say_where_the_ca_is_says_what_is_missing(flags: tuple[str, ...], said: str) -> None:
+    result = CliRunner(env={"CONSUL_HTTP_ADDR": None}).invoke(cli, ["ca", "root", *flags])
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
 
 
 def test_plaintext_needs_so_many_words() -> None:

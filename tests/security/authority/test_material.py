@@ -24,7 +24,6 @@ FILES = cacerts(ISSUING, MIDDLE, ROOT)
 
 def test_a_root_of_our_own_is_read_back() -> None:
     material = read_material(initial("mesh-pilot", NOW), "ca", NOW)
-    assert material.issuer.is_root
     assert material.path == ()
     assert material.roots == (material.issuer.certificate,)
 
@@ -33,7 +32,6 @@ def test_istios_cacerts_are_read_with_their_path_to_the_root() -> None:
     material = read_material(FILES, "ca", NOW)
     assert material.path == (MIDDLE.certificate, ROOT.certificate)
     assert material.root == ROOT.certificate
-    assert not material.issuer.is_root
 
 
 def test_rsa_and_every_curve_that_envoy_takes_may_sign() -> None:

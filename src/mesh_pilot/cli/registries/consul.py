@@ -134,15 +134,10 @@ def _one(
     import attrs
 
     from mesh_pilot.sources.consul import Consistency, ConsulSettings, CriticalRule, WarningRule
-    from mesh_pilot.sources.consul.settings import ConsulAddressError, ConsulTiming
+    from mesh_pilot.sources.consul.settings import ConsulTiming
 
-    agent = _agent(flags, environment, url)
-    try:
-        agent.base_url  # noqa: B018  it checks the address
-    except ConsulAddressError as error:
-        raise click.UsageError(f"--consul-server-url: {error}") from None
     return ConsulSettings(
-        agent=agent,
+        agent=consul_agent(flags, environment, url),
         datacenter=datacenter,
         remote=not is_first,
         merged=flags["consul_merge_datacenters"] and not is_first,
@@ -164,9 +159,10 @@ def _one(
     )
 
 
-def _agent(flags: Mapping[str, Any], environment: Mapping[str, str], url: str) -> Agent:
+def consul_agent(flags: Mapping[str, Any], environment: Mapping[str, str], url: str) -> Agent:
+    """The agent at a URL, with the credentials of the flags, else of Consul's own variables. Raises UsageError."""
     from mesh_pilot.sources.consul import Agent
-    from mesh_pilot.sources.consul.settings import Tls
+    from mesh_pilot.sources.consul.settings import ConsulAddressError, Tls
 
     def path(flag: str, variable: str) -> Path | None:
         named = flags.get(flag) or environment.get(variable)
@@ -185,7 +181,7 @@ def _agent(flags: Mapping[str, Any], environment: Mapping[str, str], url: str) -
         server_name=flags["consul_tls_server_name"] or environment.get("CONSUL_TLS_SERVER_NAME", ""),
         verify=environment.get("CONSUL_HTTP_SSL_VERIFY", "true").lower() not in ("false", "0"),
     )
-    return Agent(
+    agent = Agent(
         address=url,
         token=token,
         token_file=token_file,
@@ -193,3 +189,8 @@ def _agent(flags: Mapping[str, Any], environment: Mapping[str, str], url: str) -
         tls=tls,
         use_tls=environment.get("CONSUL_HTTP_SSL", "").lower() in ("true", "1"),
     )
+    try:
+        agent.base_url  # noqa: B018  it checks the address
+    except ConsulAddressError as error:
+        raise click.UsageError(f"--consul-server-url: {error}") from None
+    return agent

@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from mesh_pilot.security.authority.certificates import CLOCK_SKEW, sign_leaf
-from mesh_pilot.security.authority.material import AuthorityError, Material, joined, pem, read_material
+from mesh_pilot.security.authority.material import AuthorityError, Material, pem, read_material
 from mesh_pilot.security.authority.rotation import RotationPhase, crl_of, initial, phase_of
 from mesh_pilot.security.authority.settings import DEFAULT_AUTHORITY, AuthoritySettings
 from mesh_pilot.security.authority.store import MaterialStore, StoreConflict, StoredFiles, StoreError
@@ -162,9 +162,7 @@ class Authority:
         log.debug(
             "signed", identity=str(request.identity or ""), serial=f"{leaf.serial_number:x}", not_after=f"{end:%F %T}"
         )
-        signing = () if material.issuer.is_root else (material.issuer.certificate,)
-        above = material.path or (material.issuer.certificate,)
-        return SignedCertificate(joined((leaf, *signing, *above)), now, end)
+        return SignedCertificate(pem(leaf) + material.chain, now, end)
 
     def statistics(self) -> AuthorityStatistics:
         material = self._material

@@ -48,10 +48,6 @@ class KeyPair:
     certificate: x509.Certificate
     key: SigningKey = attrs.field(repr=False)
 
-    @property
-    def is_root(self) -> bool:
-        return is_self_signed(self.certificate)
-
 
 @attrs.frozen(eq=False)
 class Material:
@@ -68,6 +64,12 @@ class Material:
     """The root that will sign, during a rotation."""
     previous: KeyPair | None = None
     """The root that signed before, during a rotation."""
+    chain: bytes = attrs.field(init=False)
+    """The certificates that come after each leaf, in PEM: the signing one, then those above it."""
+
+    @chain.default
+    def _joined_chain(self) -> bytes:
+        return joined((self.issuer.certificate, *self.path))
 
     @property
     def root(self) -> x509.Certificate:

@@ -87,7 +87,7 @@ class VaultSigner:
         self._signed = 0
         self._failed: Counter[str] = Counter()
         self._trouble: dict[str, str] = {}
-        """What went wrong last, by what was tried; gone once that works."""
+        """The last failures, by what was tried; gone once that works."""
 
     def __repr__(self) -> str:
         state = self.statistics().trouble or "well"
