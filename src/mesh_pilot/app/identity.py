@@ -38,7 +38,7 @@ from mesh_pilot.security.authenticators.xfcc import ForwardedCertificate
 from mesh_pilot.security.authority.authority import Authority
 from mesh_pilot.security.authority.consul_store import ConsulStore
 from mesh_pilot.security.authority.folder import FolderStore
-from mesh_pilot.security.authority.material import AuthorityError, pem
+from mesh_pilot.security.authority.material import AuthorityError
 from mesh_pilot.security.authority.store import MaterialStore, StoreError
 from mesh_pilot.security.callers import (
     AuthenticationError,
@@ -200,7 +200,7 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
         if server is not None:
             authority.on_new_issuer(server.renew_soon)
     is_revoked = Revocations(
-        lambda: (*(map(pem, authority.material.crls) if authority else ()), *trust.own().crls)
+        lambda: (*(authority.material.crls_pem if authority else ()), *trust.own().crls)
     ).is_revoked
     domains = partial(trust_domains, world)
     gateways = settings.callers.trusted_gateways

@@ -276,8 +276,8 @@ class Authority:
 
     def _publish(self) -> None:
         roots = (*self._material.roots, *self._kept)
-        crls = self._material.crls if not self._without_crl() else ()
-        self._trust.put(OWN_CA, Bundle(tuple(map(pem, roots)), tuple(map(pem, crls))))
+        crls = self._material.crls_pem if not self._without_crl() else ()
+        self._trust.put(OWN_CA, Bundle(tuple(map(pem, roots)), crls))
 
     def _report(self, problem: str) -> None:
         if problem and problem != self._problem:

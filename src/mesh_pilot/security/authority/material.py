@@ -71,6 +71,13 @@ class Material:
     def _joined_chain(self) -> bytes:
         return joined((self.issuer.certificate, *self.path))
 
+    crls_pem: tuple[bytes, ...] = attrs.field(init=False)
+    """The revocation lists, each in PEM."""
+
+    @crls_pem.default
+    def _encoded_crls(self) -> tuple[bytes, ...]:
+        return tuple(map(pem, self.crls))
+
     @property
     def root(self) -> x509.Certificate:
         """The root of what is signed now."""
