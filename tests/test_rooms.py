@@ -126,6 +126,7 @@ REGISTRIES = {
         "security/authenticators/foreign_tokens.py",
         "cli/authenticator_flags.py",
         "security/authenticators/consul.py",
+        "cli/ca_store_flags.py",
         "security/authority/consul_store.py",
         "model/service.py",
     },
