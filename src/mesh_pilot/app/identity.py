@@ -70,6 +70,9 @@ log = structlog.get_logger(scope="security")
 RENEWED_WITHIN = timedelta(seconds=10)
 """The time in which proxies get new certificates when another CA certificate signs."""
 
+NOBODY_RATE, NOBODY_BURST = 2.0, 20.0
+"""Log lines about callers that nothing vouches for, per second and at once: a fleet without certificates."""
+
 
 @attrs.frozen(eq=False)
 class Identities:
@@ -92,7 +95,7 @@ class Identities:
     """The files of the CA; None if its root is for this run."""
     server: ServerCertificate | None
     """The certificate of the TLS port; None if it is in files."""
-    _logged: LogLimiter = attrs.field(factory=LogLimiter)
+    _logged: LogLimiter = attrs.field(factory=lambda: LogLimiter(rate=NOBODY_RATE, burst=NOBODY_BURST))
 
     async def run(self) -> None:
         """Keep everything in force: follow the CA's files, and renew certificates before they end."""
