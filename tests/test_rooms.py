@@ -22,6 +22,7 @@ ORDER = (
     "mesh",
     "security",
     "sources",
+    "state",
     "world",
     "failures",
     "incremental",
@@ -39,6 +40,7 @@ ORDER = (
 NARROWER = {
     "config_api": {"world", "failures", "mcp", "rpc", "config", "model", "api"},
     "sources": {"mcp", "kubernetes", "rpc", "config", "model", "api"},
+    "state": {"world", "config", "model", "api"},
     "mcp": {"config", "model", "api"},
     "kubernetes": {"config", "model", "api"},
 }

@@ -3,7 +3,7 @@
 The rooms, from the top down; each imports only from those below it:
 
 ``cli`` > ``app`` > ``ops`` > ``config_api`` > ``quarantine`` > ``xds`` > ``envoy`` > ``mesh`` > ``security`` >
-``sources`` > ``world`` > ``failures`` > ``incremental`` > ``snapshots`` > ``rpc`` > ``mcp`` > ``kubernetes`` >
+``sources`` > ``state`` > ``world`` > ``failures`` > ``incremental`` > ``snapshots`` > ``rpc`` > ``mcp`` > ``kubernetes`` >
 ``config`` > ``protowire`` > ``model`` > ``api``
 """
 

@@ -22,6 +22,7 @@ from mesh_pilot import __version__
 from mesh_pilot.app.identity import federation_of, open_identities
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sources import ConfigSourcesWatch, PolicyKeySets, check_settings, short_name_domain, source_list
+from mesh_pilot.app.state import restore
 from mesh_pilot.config_api.served_collections import WorldCollections
 from mesh_pilot.config_api.server import McpService
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
@@ -54,6 +55,7 @@ from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.supervisor import Supervisor
 from mesh_pilot.world import Reducer, World
+from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
 from mesh_pilot.xds.messages import Variant
 from mesh_pilot.xds.server import ReplayedCall, XdsServer
@@ -139,6 +141,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             root_namespace=settings.namespace,
             short_names_in=short_name_domain(settings, sources),
         )
+        guarded = [source.name for source in sources]
         key_source = KeySource(PolicyKeySets(world))
         sources.append(key_source)
         identities = await open_identities(settings, world, [sockets.addresses().secure_grpc])
@@ -146,7 +149,12 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         sources.append(federation)
         for source in sources:
             world.expect(source.name)
-        reducer = Reducer(world, debounce_after=settings.debounce_after, debounce_max=settings.debounce_max)
+        reducer = Reducer(
+            world,
+            debounce_after=settings.debounce_after,
+            debounce_max=settings.debounce_max,
+            intake=Intake(world, guarded=guarded, guard=settings.guard),
+        )
         watch = ConfigSourcesWatch(settings)
         reducer.on_publish(lambda published: watch.published(world, published.revision.changed))
         changes = Changes(world)
@@ -192,7 +200,10 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             xds.hand_over(type_url, debug.serve)
         plane = ControlPlane(settings, state, sockets.addresses())
         stop_http = trio.Event()
+        recorder = await restore(settings, sources, world, reducer)
         async with trio.open_nursery() as nursery:
+            if recorder is not None:
+                nursery.start_soon(recorder.run)
             nursery.start_soon(reducer.run, inbox)
             if keeper is not None:
                 nursery.start_soon(keeper.run, events)

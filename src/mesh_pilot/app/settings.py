@@ -19,6 +19,8 @@ from mesh_pilot.security.join_tokens import JoinTokenSettings
 from mesh_pilot.security.settings import CallerSettings
 from mesh_pilot.security.signers.vault.settings import VaultSettings
 from mesh_pilot.sources.base import Registry, SourceError
+from mesh_pilot.state.settings import StateSettings
+from mesh_pilot.world.intake import DEFAULT_GUARD, GuardOptions
 
 
 class StartError(Exception):
@@ -83,6 +85,12 @@ class Settings:
     shutdown_seconds: float = 10.0
     debounce_after: float = 0.1
     debounce_max: float = 10.0
+    state: StateSettings | None = None
+    """The state that outlives a restart; None: none is kept."""
+    guard: GuardOptions | None = DEFAULT_GUARD
+    """How much of a source's picture may go at once; None: all of it."""
+    admin_socket: Path | None = None
+    """The Unix socket at which an operator on this machine gives orders (``mesh-pilot admin``); None: nowhere."""
     sync_timeout: float | None = None
     """The wait for sources before serving without them; None: as long as it takes."""
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "ca": ("mesh_pilot.cli.ca", "Look after the CA: its root, rotation, revoked certificates."),
     "mcp": ("mesh_pilot.cli.mcp", "Print the configuration that a server offers over MCP or xDS."),
     "token": ("mesh_pilot.cli.token", "Make, list and revoke join tokens for new workloads."),
+    "certificate": ("mesh_pilot.cli.certificate", "Make a workload's key and get its certificate, by a token."),
     "envoy-bootstrap": ("mesh_pilot.cli.envoy_command", "Write a bootstrap file for an Envoy."),
     "version": ("mesh_pilot.cli.version", "Print the version."),
 }

@@ -164,6 +164,8 @@ class Upsert:
 
     source: str
     item: Item
+    cause: str = attrs.field(default="", eq=False)
+    """The reason for the source to say so, where it is more than the item's origin: ``Consul index 1234``."""
 
 
 @attrs.frozen
@@ -172,6 +174,8 @@ class Delete:
 
     source: str
     key: tuple[str, ...]
+    cause: str = attrs.field(default="", eq=False)
+    """As of an Upsert."""
 
 
 @attrs.frozen
@@ -185,6 +189,8 @@ class Replace:
     source: str
     collection: tuple[str, ...]
     items: tuple[Item, ...]
+    cause: str = attrs.field(default="", eq=False)
+    """As of an Upsert."""
 
 
 @attrs.frozen
@@ -216,4 +222,11 @@ class Accepted:
     location: str
 
 
-Event = Upsert | Delete | Replace | Synced | Rejected | Accepted
+@attrs.frozen
+class Confirmed:
+    """An operator says that what a source has lost is gone for good (see `world.intake`)."""
+
+    source: str
+
+
+Event = Upsert | Delete | Replace | Synced | Rejected | Accepted | Confirmed

@@ -20,8 +20,7 @@ from itertools import count
 
 import attrs
 import trio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from envoy.config.core.v3 import base_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
@@ -37,6 +36,7 @@ from mesh_pilot.model.resource import (
 )
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.security.signing import Signer, SigningError, SigningRequest
+from mesh_pilot.security.signing_requests import new_request
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.security.trusted_roots import roots_secret
 from mesh_pilot.snapshots import EMPTY, Snapshot, snapshot_of
@@ -218,7 +218,7 @@ class Issuer:
         """A new key with its certificate, and when that ends. Raises SigningError."""
         await trio.lowlevel.checkpoint()
         key = ec.generate_private_key(ec.SECP256R1())
-        request = SigningRequest(request_of(key), self._lifetime, identity, is_followed=True)
+        request = SigningRequest(new_request(key), self._lifetime, identity, is_followed=True)
         try:
             with trio.fail_after(SIGNING_SECONDS):
                 signed = await self._signer.sign(request)
@@ -324,12 +324,6 @@ class IdentitySet:
 
 
 _NAMES = frozenset((IDENTITY_SECRET, TRUST_SECRET))
-
-
-def request_of(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A certificate signing request for a key, in PEM. It asks for no name: who it is for is said beside it."""
-    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
-    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def secret_resource(

@@ -8,13 +8,12 @@ from datetime import datetime, timedelta
 
 import structlog
 import trio
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mesh_pilot.rpc import CertificatePem
 from mesh_pilot.security.authority.material import key_pem
 from mesh_pilot.security.signing import Signer, SigningError, SigningRequest
+from mesh_pilot.security.signing_requests import new_request
 
 log = structlog.get_logger(scope="security")
 
@@ -64,10 +63,7 @@ class ServerCertificate:
     async def renew(self) -> None:
         """Get a certificate for a new key. Raises SigningError; the last one then stays."""
         key = ec.generate_private_key(ec.SECP256R1())
-        csr = x509.CertificateSigningRequestBuilder(x509.Name([])).sign(key, hashes.SHA256())
-        request = SigningRequest(
-            csr.public_bytes(serialization.Encoding.PEM), self._lifetime, is_followed=True, dns_names=self._names
-        )
+        request = SigningRequest(new_request(key), self._lifetime, is_followed=True, dns_names=self._names)
         signed = await self._signer.sign(request)
         self._shown = CertificatePem(certificate=signed.chain, key=key_pem(key))
         self._renew_at = signed.not_before + (signed.not_after - signed.not_before) / 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
@@ -34,6 +35,12 @@ class SigningRequestError(Exception):
 
 CLAIMS = frozenset({"csr_identity", "csr_ca", "csr_impersonation"})
 """The reasons of requests that are well formed, and claim what is not the caller's."""
+
+
+def new_request(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A request for a key, in PEM. It claims no name: that of the certificate is who asks."""
+    request = x509.CertificateSigningRequestBuilder(x509.Name([])).sign(key, hashes.SHA256())
+    return request.public_bytes(Encoding.PEM)
 
 
 def checked_request(pem: str, identity: Identity, trust_domains: TrustDomains) -> bytes:

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 import attrs
 import trio
 
-from mesh_pilot.model.events import Event
+from mesh_pilot.model.events import Event, Item
 
 THE_OTHERS = "the other sources"
 """`waiting_for` of a source that only waits for other sources; omitted when a more specific reason is known."""
@@ -67,6 +67,23 @@ class Ignoring(Protocol):
 
     @property
     def ignored(self) -> tuple[IgnoredKind, ...]: ...
+
+
+@runtime_checkable
+class Placed(Protocol):
+    """More of a source whose picture is kept over restarts: what it reads, so that no other picture is taken for it."""
+
+    @property
+    def place(self) -> str:
+        """All that decides what it reads, without secrets: ``Consul at http://127.0.0.1:8500``. It never changes."""
+
+
+@runtime_checkable
+class Seeded(Protocol):
+    """More of a source that goes on from the picture of an earlier run, such as key sets that it can't fetch now."""
+
+    def seed(self, items: Sequence[Item]) -> None:
+        """The restored picture, before the source is first run."""
 
 
 class SourceError(Exception):

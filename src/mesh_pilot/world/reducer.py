@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 
 import attrs
 import structlog
@@ -18,7 +19,8 @@ import trio
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config
-from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, Quarantine, Rejected, Replace, Upsert
+from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, Item, Quarantine, Rejected, Replace, Upsert
+from mesh_pilot.world.intake import Admitted, Intake, ItemChange
 from mesh_pilot.world.world import Revision, World
 
 _QUIET_AT_START = 0.01
@@ -41,6 +43,8 @@ class Published:
     first_event_at: float
     """Arrival of its oldest event, in seconds of ``trio.current_time()``."""
     published_at: float
+    changes: Sequence[ItemChange] = ()
+    """The items of sources that its events changed; a restored picture is none."""
 
 
 @attrs.frozen
@@ -60,8 +64,17 @@ class ReducerStatistics:
 class Reducer:
     """Feeds events into a World."""
 
-    def __init__(self, world: World, *, debounce_after: float = 0.1, debounce_max: float = 10.0) -> None:
+    def __init__(
+        self,
+        world: World,
+        *,
+        debounce_after: float = 0.1,
+        debounce_max: float = 10.0,
+        intake: Intake | None = None,
+    ) -> None:
+        """``intake`` decides which events take effect; None: all."""
         self._world = world
+        self.intake = intake or Intake(world)
         self._after = debounce_after
         self._max = debounce_max
         self._waiting: list[Event] = []
@@ -100,9 +113,18 @@ class Reducer:
                 await self._gather(events)
             except trio.EndOfChannel:
                 if self._waiting:
-                    self._publish()
+                    self._admit()
                 return
-            self._publish()
+            self._admit()
+
+    def restore(self, pictures: Iterable[tuple[str, Iterable[Item], datetime]]) -> None:
+        """Publish what sources had in an earlier run, with the time of its confirmation; before ``run``."""
+        events: list[Event] = []
+        for source, items, confirmed_at in pictures:
+            events += self.intake.restored(source, items, confirmed_at)
+        if events:
+            self._first_at = trio.current_time()
+            self._publish(Admitted(events, []))
 
     def statistics(self) -> ReducerStatistics:
         return ReducerStatistics(
@@ -149,13 +171,16 @@ class Reducer:
             self._drain(events)
         return len(self._waiting) > waiting
 
-    def _publish(self) -> None:
+    def _admit(self) -> None:
         batch, self._waiting, self._is_urgent = self._waiting, [], True
-        started = time.perf_counter()
-        revision = self._world.apply(batch)
-        took = time.perf_counter() - started
         self._events += len(batch)
         self._debounced += max(0, len(batch) - 1)
+        self._publish(self.intake.admit(batch, trio.current_time()))
+
+    def _publish(self, admitted: Admitted) -> None:
+        started = time.perf_counter()
+        revision = self._world.apply(admitted.events)
+        took = time.perf_counter() - started
         self._revisions += 1
         self._apply_seconds += took
         if revision.changed:
@@ -163,12 +188,12 @@ class Reducer:
                 "published",
                 revision=revision.number,
                 changed=len(revision.changed),
-                events=len(batch),
+                events=len(admitted.events),
                 ms=round(took * 1000, 1),
             )
         if not self._synced.is_set() and not self._world.unsynced():
             self._synced.set()
-        published = Published(revision, self._first_at, trio.current_time())
+        published = Published(revision, self._first_at, trio.current_time(), admitted.changes)
         for hook in self._hooks:
             try:
                 hook(published)

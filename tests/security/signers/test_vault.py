@@ -16,11 +16,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 from trio.testing import MockClock
 
 from mesh_pilot.model.spiffe import Identity
-from mesh_pilot.security.secrets import request_of
 from mesh_pilot.security.signers.vault.client import VaultClient, VaultError
 from mesh_pilot.security.signers.vault.settings import VaultSettings
 from mesh_pilot.security.signers.vault.signer import REREAD_SECONDS, RETRY_SECONDS, VaultSigner
 from mesh_pilot.security.signing import SignedCertificate, SigningError, SigningRequest
+from mesh_pilot.security.signing_requests import new_request
 from mesh_pilot.security.trust import TrustStore
 from tests.security.signers.fake_vault import NOW, FakeVault, Root, names_of
 
@@ -38,7 +38,7 @@ class Story:
         self.key = ec.generate_private_key(ec.SECP256R1())
 
     async def sign(self, **more: Any) -> SignedCertificate:
-        return await self.signer.sign(attrs.evolve(SigningRequest(request_of(self.key), DAY, WEB), **more))
+        return await self.signer.sign(attrs.evolve(SigningRequest(new_request(self.key), DAY, WEB), **more))
 
     def count(self, request: str) -> int:
         return self.vault.asked.count(request)
