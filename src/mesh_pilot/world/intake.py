@@ -48,7 +48,7 @@ class GuardOptions:
     minimum: int = 3
     """So few may always go."""
     seconds: float = 30.0
-    """What goes within so long goes at once."""
+    """The time within which all that goes counts as gone at once."""
 
 
 DEFAULT_GUARD = GuardOptions()
