@@ -13,7 +13,6 @@ import fcntl
 import json
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from typing import Any
 import attrs
 
 from mesh_pilot.model.spiffe import Identity, parse_identity
+from mesh_pilot.security import private_files
 
 KEYS, LOCK = "keys.json", "lock"
 LOCK_SECONDS = 5.0
@@ -149,20 +149,8 @@ class TokenStore:
             return data
 
     def _write(self, file: Path, data: Mapping[str, Any]) -> None:
-        temporary = self.folder / f".{file.name}.{secrets.token_hex(4)}"
         with _store_errors(file):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-            with os.fdopen(os.open(temporary, flags, 0o600), "w", encoding="ascii") as opened:
-                self._own(opened.fileno())
-                json.dump(data, opened, indent=1)
-                opened.flush()
-                os.fsync(opened.fileno())
-            temporary.rename(file)
-            folder = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            private_files.replace(file, json.dumps(data, indent=1).encode("ascii"), own=self._own)
 
 
 @contextmanager

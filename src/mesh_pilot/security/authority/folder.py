@@ -22,6 +22,7 @@ import trio
 
 from mesh_pilot.security.authority.material import FILES, KEYS
 from mesh_pilot.security.authority.store import StoreConflict, StoredFiles, StoreError
+from mesh_pilot.security.private_files import sync_folder, write_new
 
 POLL_SECONDS = 1.0
 """The interval at which files are looked at."""
@@ -142,13 +143,13 @@ def _commit(folder: Path, change: Mapping[str, bytes]) -> None:
     new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
     try:
         for name, content in change.items():
-            _write(new / name, content, 0o600 if name in KEYS else 0o644)
-        _sync(new)
+            write_new(new / name, content, 0o600 if name in KEYS else 0o644)
+        sync_folder(new)
         new.rename(folder / _COMMIT)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    _sync(folder)
+    sync_folder(folder)
 
 
 def _complete(folder: Path) -> None:
@@ -163,23 +164,8 @@ def _complete(folder: Path) -> None:
                 staged.replace(folder / name)
             else:
                 (folder / name).unlink(missing_ok=True)
-    _sync(folder)
+    sync_folder(folder)
     shutil.rmtree(commit)
-
-
-def _write(path: Path, content: bytes, mode: int) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextmanager
