@@ -16,6 +16,7 @@ from starlette.routing import Route
 import mesh_pilot
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.cli.analyze import command as analyze
+from mesh_pilot.cli.certificate import command as certificate
 from mesh_pilot.cli.discovery import command as discovery
 from mesh_pilot.cli.envoy_bootstrap import DRAIN_FLAGS
 from mesh_pilot.cli.envoy_command import command as envoy_bootstrap
@@ -50,6 +51,7 @@ def test_every_envoy_that_is_started_has_the_flags_for_draining() -> None:
 def test_flags_of_other_commands_are_described_where_they_are_named() -> None:
     """In the docs' commands there is no flag that its command does not have."""
     commands = {"envoy-bootstrap": envoy_bootstrap, "analyze": analyze, "proxy-status": proxy_status}
+    commands["certificate"] = certificate
     commands |= {f"token {name}": command for name, command in token.commands.items()}
     names = "|".join(commands)
     for page in PAGES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 import click
@@ -47,8 +48,8 @@ def command(
 ) -> None:
     """Make a key and have it signed. The key never leaves this machine.
 
-    A certificate in --out-dir that is in force proves who asks, and the roots beside it are trusted; else the token in
-    --token-file does, and --tls-ca is. So the same command, run now and then with --if-due, gets the first certificate
+    A certificate in --out-dir that is in force proves who asks, and the roots beside it are trusted as --tls-ca is; else
+    the token in --token-file does. So the same command, run now and then with --if-due, gets the first certificate
     and renews it. Files are replaced by renaming, the certificate last, as Envoy wants it.
     """
     import trio
@@ -59,20 +60,28 @@ def command(
     if found is not None and if_due and _half_time(found) > datetime.now(UTC):
         click.echo(f"{folder / CHAIN} is due at {_half_time(found):%F %T} UTC", err=True)
         return
-    own = CertificateFiles(trusted=tls_ca)
     token = None
-    if found is not None:
-        own = CertificateFiles(certificate=folder / CHAIN, key=folder / KEY, trusted=folder / ROOTS)
-    elif token_file is not None:
+    if found is None:
+        if token_file is None:
+            raise click.UsageError(f"there is no certificate in force in {folder}: give a token with --token-file")
         token = _token(token_file)
-    else:
-        raise click.UsageError(f"there is no certificate in force in {folder}: give a token with --token-file")
+    _prepare(folder)
+    shown = {} if found is None else {"certificate": folder / CHAIN, "key": folder / KEY}
     try:
-        key, chain = trio.run(_request, pilot, client_tls(own), tls_server_name, token, int(ttl or 0))
+        tls = client_tls(CertificateFiles(trusted=tls_ca, **shown))
+        if found is not None:
+            tls.context().load_verify_locations(folder / ROOTS)
+    except RpcError as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(f"{folder / ROOTS}: cannot load the roots: {error.strerror}") from None
+    try:
+        key, chain = trio.run(_request, pilot, tls, tls_server_name, token, int(ttl or 0))
     except GRPCError as error:
         raise click.ClickException(f"{pilot} signs nothing: {error.message} ({error.status.name})") from None
     except RpcError as error:
-        raise click.ClickException(str(error)) from None
+        advice = f"; if {folder / CHAIN} was revoked, remove it and give a token" if found is not None else ""
+        raise click.ClickException(f"{pilot}: {str(error).removeprefix(f'{pilot}: ')}{advice}") from None
     _write(folder, key, chain)
     _report(folder, chain[0])
 
@@ -129,11 +138,20 @@ def _token(file: Path) -> str:
     return token
 
 
+def _prepare(folder: Path) -> None:
+    """Make the folder. What cannot be written must not cost a use of the token."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise click.ClickException(f"{folder}: {error.strerror}; nothing was asked for") from None
+
+
 def _write(folder: Path, key: bytes, chain: list[bytes]) -> None:
     from mesh_pilot.security.private_files import replace
 
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         replace(folder / ROOTS, chain[-1], 0o644)
         replace(folder / KEY, key)
         replace(folder / CHAIN, b"".join(chain[:-1]), 0o644)

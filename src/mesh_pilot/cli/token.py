@@ -107,8 +107,9 @@ def create(
         return
     click.echo(made.text)
     click.echo(
-        f"Next: let the workload show it to --secure-grpc-addr (15012) as 'authorization: Bearer TOKEN' before "
-        f"{made.record.expires:%F %T} UTC; revoke it with: mesh-pilot token revoke {made.record.id}",
+        "Next: put it into a file on the workload's machine and run there, before "
+        f"{made.record.expires:%F %T} UTC: mesh-pilot certificate --token-file FILE --tls-ca ROOTS --pilot HOST:15012; "
+        f"revoke it with: mesh-pilot token revoke {made.record.id}",
         err=True,
     )
 
