@@ -30,7 +30,7 @@ from mesh_pilot.security.denials import Denials
 from mesh_pilot.security.join_tokens import JoinTokens, JoinTokenSettings
 from mesh_pilot.security.settings import CallerSettings
 from mesh_pilot.security.signing import SignedCertificate, SigningError, SigningRequest
-from mesh_pilot.security.signing_requests import SigningRequestError, checked_request
+from mesh_pilot.security.signing_requests import SigningRequestError, read_request
 from tests.security.signing import create_certificate, names, new_csr, pem, request_of
 from tests.support.certificates import write_certificates
 from tests.support.planes import running_plane
@@ -90,6 +90,26 @@ async def test_a_workload_that_is_new_gets_its_first_certificate_for_a_join_toke
             True
         ] * 3
         assert served.denials() == {("join_token", "replayed"): 3}
+
+
+async def test_a_request_that_nobody_could_have_signed_costs_no_use_of_the_token(tmp_path: Path) -> None:
+    tokens = JoinTokens(tmp_path / "tokens")
+    made = tokens.create(Identity("cluster.local", "shop", "web"), timedelta(hours=1), max_uses=1)
+    async with service(tmp_path, join_tokens=JoinTokenSettings(tmp_path / "tokens")) as served:
+        shown: dict[str, Any] = {"own": None, "metadata": (("authorization", f"Bearer {made.text}"),)}
+        for wrong, reason in (
+            (request_of(NO_DER), "csr_form"),
+            (b"", "csr_form"),
+            (request_of("x" * 20_000), "csr_size"),
+            (request_of(new_csr(key=rsa.generate_private_key(65537, 1024))), "csr_key"),
+            (request_of(new_csr(x509.BasicConstraints(ca=True, path_length=None))), "csr_ca"),
+            (request_of(new_csr(), CertSigner="theirs"), "csr_signer"),
+        ):
+            await refused(served.sign(wrong, **shown))
+            assert served.denials()["csr", reason]
+        assert [record.uses for record in tokens.records()] == [0]
+        await served.sign(request_of(new_csr()), **shown)
+        assert [record.uses for record in tokens.records()] == [1]
 
 
 async def refused(call: Any) -> tuple[grpc.StatusCode, str]:
@@ -162,11 +182,7 @@ DENIED, INVALID = grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.INVALID_ARG
         (request_of(new_csr(key=ec.generate_private_key(ec.SECP256K1()))), INVALID, "csr_key"),
         (request_of(broken_signature()), INVALID, "csr_signature"),
         (request_of(""), INVALID, "csr_form"),
-        (
-            request_of("-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----"),
-            INVALID,
-            "csr_form",
-        ),
+        (request_of(NO_DER), INVALID, "csr_form"),
         (request_of("x" * 20_000), INVALID, "csr_size"),
         (b"\xff\xff", INVALID, "csr_form"),
         (b"\x0a\x02\xff\xfe", INVALID, "csr_form"),
@@ -305,7 +321,5 @@ def test_an_ed25519_key_is_not_signed_as_envoy_does_not_take_it() -> None:
     key = ed25519.Ed25519PrivateKey.generate()
     csr = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, None)
     with pytest.raises(SigningRequestError) as caught:
-        checked_request(
-            csr.public_bytes(Encoding.PEM).decode(), Identity("a", "b", "c"), TrustDomains("a", frozenset())
-        )
+        read_request(csr.public_bytes(Encoding.PEM).decode())
     assert caught.value.reason == "csr_key"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
@@ -110,6 +110,4 @@ class LeafRequest:
     @property
     def signing(self) -> SigningRequest:
         csr = x509.CertificateSigningRequestBuilder(x509.Name([])).sign(self.key, hashes.SHA256())
-        return SigningRequest(
-            csr.public_bytes(serialization.Encoding.PEM), self.lifetime, self.identity, self.dns_names
-        )
+        return SigningRequest(csr, self.lifetime, self.identity, self.dns_names)

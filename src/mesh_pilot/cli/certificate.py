@@ -48,7 +48,7 @@ def command(
 ) -> None:
     """Make a key and have it signed. The key never leaves this machine.
 
-    A certificate in --out-dir that is in force proves who asks, and the roots beside it are trusted as --tls-ca is; else
+    A certificate in force in --out-dir proves who asks, and the roots beside it are trusted as --tls-ca is; else
     the token in --token-file does. So the same command, run now and then with --if-due, gets the first certificate
     and renews it. Files are replaced by renaming, the certificate last, as Envoy wants it.
     """
@@ -91,6 +91,7 @@ async def _request(
 ) -> tuple[bytes, list[bytes]]:
     """A new key and its chain, each in PEM: leaf, intermediates, and last the roots. Raises GRPCError, RpcError."""
     from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import Encoding
 
     from mesh_pilot.api.istio.v1.auth import IstioCertificateRequest, IstioCertificateResponse
     from mesh_pilot.rpc import RpcError, open_channel
@@ -99,7 +100,8 @@ async def _request(
     from mesh_pilot.security.signing_requests import new_request
 
     key = ec.generate_private_key(ec.SECP256R1())
-    request = IstioCertificateRequest(csr=new_request(key).decode(), validity_duration=seconds)
+    csr = new_request(key).public_bytes(Encoding.PEM).decode()
+    request = IstioCertificateRequest(csr=csr, validity_duration=seconds)
     metadata = {"authorization": f"Bearer {token}"} if token else None
     async with open_channel(pilot, tls=tls, server_hostname=server_name) as channel:
         answer = await channel.unary(METHOD, bytes(request), bytes, timeout_seconds=CALL_SECONDS, metadata=metadata)

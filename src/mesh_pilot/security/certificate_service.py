@@ -1,7 +1,7 @@
 """``istio.v1.auth.IstioCertificateService``: workloads that keep their key have certificates signed, as at istiod.
 
-The caller is authenticated, its request is checked (``security.signing_requests``), and a certificate for the caller's
-identity is signed. Source: the client in Istio's agents, ``citadel``.
+The request is read, its caller authenticated, its claims are checked (``security.signing_requests``), and a certificate
+for the caller's identity is signed. Source: the client in Istio's agents, ``citadel``.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import lru_cache
 
 import attrs
 import structlog
 import trio
+from cryptography import x509
 
 from mesh_pilot.api.istio.v1.auth import IstioCertificateResponse
 from mesh_pilot.protowire import LEN, VARINT, WireError, fields, read_varint
@@ -30,7 +32,7 @@ from mesh_pilot.security.callers import (
 )
 from mesh_pilot.security.denials import MAX_TEXT, Denials
 from mesh_pilot.security.signing import Signer, SigningError, SigningRequest
-from mesh_pilot.security.signing_requests import CLAIMS, SigningRequestError, checked_request
+from mesh_pilot.security.signing_requests import CLAIMS, SigningRequestError, check_claims, read_request
 
 log = structlog.get_logger(scope="security")
 
@@ -75,12 +77,8 @@ class CertificateServiceStatistics:
 
 @attrs.frozen
 class _Request:
-    csr: str
+    csr: x509.CertificateSigningRequest
     lifetime: timedelta
-    impersonated: str
-    """The identity that the certificate should have instead of the caller's; nobody may have that."""
-    signer: str
-    """A signer of the caller's choice; there is only one here."""
 
 
 class CertificateService:
@@ -141,22 +139,22 @@ class CertificateService:
     async def _create(self, call: Call) -> None:
         """Answer one call. Raises GRPCError."""
         self._counts["requests"] += 1
-        caller = await self._caller(call)
         message = await call.recv_message()
-        assert message is not None
         try:
+            # Before the caller is known: a request that nobody could have signed costs no use of a token.
+            request = _read(message or b"", self._lifetime)
+            caller = await self._caller(call)
             if not self._rates.take((caller.identity, host_of(call.peer.address)), trio.current_time()):
                 raise SigningRequestError("csr_rate", f"{caller.identity} asks for too many certificates; try later")
-            request = _read(message, self._lifetime)
-            _check_metadata(request)
             async with self._turn:
                 await self._wait_for_pushes()
-                csr = checked_request(request.csr, caller.identity, self._trust_domains())
+                check_claims(request.csr, caller.identity, self._trust_domains())
         except SigningRequestError as error:
             self._counts["claims" if error.reason in CLAIMS else "parsing"] += 1
             self._denials.note(call.peer.address, CSR, error.reason, str(error))
             raise self._refusal(call, _STATUS.get(error.reason, Status.INVALID_ARGUMENT), error.reason, error) from None
-        await call.send_message(await self._signed(call, SigningRequest(csr, request.lifetime, caller.identity)))
+        asked = SigningRequest(request.csr, request.lifetime, caller.identity)
+        await call.send_message(await self._signed(call, asked))
         self._counts["issued"] += 1
 
     async def _wait_for_pushes(self) -> None:
@@ -222,9 +220,15 @@ def answered_chain(chain: bytes, roots: Sequence[bytes]) -> list[str]:
     Agents trust the last element, so it holds all roots while one is replaced by another, the signer's own first.
     """
     signed = _CERTIFICATE.findall(chain.decode())
-    known = [text for root in roots for text in _CERTIFICATE.findall(root.decode())]
+    known = _certificates(tuple(roots))
     own = [text for text in signed[1:] if text in known]
     return [text for text in signed if text not in own] + ["".join(dict.fromkeys([*own, *known]))] * bool(known)
+
+
+@lru_cache(maxsize=2)
+def _certificates(roots: tuple[bytes, ...]) -> tuple[str, ...]:
+    """The certificates in PEM; those of the mesh are the same in nearly all answers."""
+    return tuple(text for root in roots for text in _CERTIFICATE.findall(root.decode()))
 
 
 def _read(message: bytes, lifetime: timedelta) -> _Request:
@@ -243,7 +247,8 @@ def _read(message: bytes, lifetime: timedelta) -> _Request:
         raise SigningRequestError("csr_form", "the request is no IstioCertificateRequest") from None
     if 0 < seconds < 2**63:  # an int64: what is larger is negative
         lifetime = timedelta(seconds=min(seconds, LONGEST_LIFETIME.total_seconds()))
-    return _Request(csr, lifetime, metadata.get("ImpersonatedIdentity", ""), metadata.get("CertSigner", ""))
+    _check_metadata(metadata)
+    return _Request(read_request(csr), lifetime)
 
 
 def _texts(struct: bytes) -> dict[str, str]:
@@ -258,10 +263,10 @@ def _texts(struct: bytes) -> dict[str, str]:
     return found
 
 
-def _check_metadata(request: _Request) -> None:
-    if request.impersonated:
-        text = f"nobody may have a certificate for another identity ({request.impersonated[:MAX_TEXT]!r})"
+def _check_metadata(metadata: Mapping[str, str]) -> None:
+    if impersonated := metadata.get("ImpersonatedIdentity"):
+        text = f"nobody may have a certificate for another identity ({impersonated[:MAX_TEXT]!r})"
         raise SigningRequestError("csr_impersonation", text)
-    if request.signer:
-        text = f"there is no signer {request.signer[:MAX_TEXT]!r} here; leave metadata CertSigner out"
+    if signer := metadata.get("CertSigner"):
+        text = f"there is no signer {signer[:MAX_TEXT]!r} here; leave metadata CertSigner out"
         raise SigningRequestError("csr_signer", text)

@@ -19,8 +19,8 @@ class Revocations:
         self._read: tuple[bytes, ...] = ()
         self._revoked: dict[x509.Name, frozenset[int]] = {}
 
-    def is_revoked(self, certificate: bytes) -> bool:
-        """True if a certificate (DER) is on the list of its issuer, or cannot be read while there are lists."""
+    def is_revoked(self, certificate: x509.Certificate) -> bool:
+        """True if a certificate is on the list of its issuer, or its issuer cannot be read while there are lists."""
         crls = self._crls()
         if crls != self._read:
             found: dict[x509.Name, frozenset[int]] = {}
@@ -31,7 +31,6 @@ class Revocations:
         if not self._revoked:
             return False
         try:
-            leaf = x509.load_der_x509_certificate(certificate)
-            return leaf.serial_number in self._revoked.get(leaf.issuer, frozenset())
+            return certificate.serial_number in self._revoked.get(certificate.issuer, frozenset())
         except (ValueError, UnsupportedAlgorithm):
             return True

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 import attrs
+from cryptography import x509
 
 from mesh_pilot.model.spiffe import Identity
 
@@ -18,8 +19,8 @@ class SigningError(Exception):
 class SigningRequest:
     """A certificate to sign. The names are those of the authenticated caller; those in the CSR are never looked at."""
 
-    csr: bytes
-    """A certificate signing request, PEM, whose own signature was verified. Its public key is what is signed."""
+    csr: x509.CertificateSigningRequest
+    """A certificate signing request whose own signature was verified. Its public key is what is signed."""
     lifetime: timedelta
     """The lifetime that is asked for; a signer may give less."""
     identity: Identity | None = None

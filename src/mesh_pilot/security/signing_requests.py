@@ -11,7 +11,6 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from mesh_pilot.model.spiffe import Identity, parse_identity
@@ -37,24 +36,45 @@ CLAIMS = frozenset({"csr_identity", "csr_ca", "csr_impersonation"})
 """The reasons of requests that are well formed, and claim what is not the caller's."""
 
 
-def new_request(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A request for a key, in PEM. It claims no name: that of the certificate is who asks."""
-    request = x509.CertificateSigningRequestBuilder(x509.Name([])).sign(key, hashes.SHA256())
-    return request.public_bytes(Encoding.PEM)
+def new_request(key: ec.EllipticCurvePrivateKey) -> x509.CertificateSigningRequest:
+    """A request for a key. It claims no name: that of the certificate is who asks."""
+    return x509.CertificateSigningRequestBuilder(x509.Name([])).sign(key, hashes.SHA256())
 
 
-def checked_request(pem: str, identity: Identity, trust_domains: TrustDomains) -> bytes:
-    """The one request in a text, PEM, that a caller may have signed. Raises SigningRequestError."""
+def read_request(pem: str) -> x509.CertificateSigningRequest:
+    """The one request in a text, PEM, if nothing is wrong with it whoever sends it; its signature is not verified.
+
+    Raises SigningRequestError.
+    """
     if len(pem) > MAX_CSR_BYTES:
         raise SigningRequestError("csr_size", f"the CSR has {len(pem)} characters; at most {MAX_CSR_BYTES} are read")
     try:
         request = x509.load_pem_x509_csr(pem.encode())
-        encoded = request.public_bytes(Encoding.PEM)
     except (ValueError, UnsupportedAlgorithm):
         raise SigningRequestError("csr_form", "the CSR is not a certificate signing request in PEM") from None
     _check_key(request)
-    _check_claims(request, identity, trust_domains)
-    return encoded
+    _check_usage(request)
+    return request
+
+
+def check_claims(request: x509.CertificateSigningRequest, identity: Identity, trust_domains: TrustDomains) -> None:
+    """Check that a request is by the key in it, and names its sender or nobody. Raises SigningRequestError."""
+    try:
+        is_valid = request.is_signature_valid
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        is_valid = False
+    if not is_valid:
+        raise SigningRequestError("csr_signature", "the signature of the CSR is not by its own key")
+    for name in _common_names(request):
+        if name != identity.service_account and not _is_own(name, identity, trust_domains):
+            raise SigningRequestError("csr_identity", f"the CSR has the common name {name!r}; it may have {identity}")
+    for extension in request.extensions:
+        if isinstance(extension.value, x509.SubjectAlternativeName):
+            for each in extension.value:
+                is_uri = isinstance(each, x509.UniformResourceIdentifier)
+                if not is_uri or not _is_own(each.value, identity, trust_domains):
+                    claim = f"the CSR names {str(each.value)[:300]!r}; its sender is {identity}"
+                    raise SigningRequestError("csr_identity", claim)
 
 
 def _check_key(request: x509.CertificateSigningRequest) -> None:
@@ -73,35 +93,24 @@ def _check_key(request: x509.CertificateSigningRequest) -> None:
             pass
         case _:
             raise SigningRequestError("csr_key", "the key of the CSR is neither RSA nor of P-256, P-384 or P-521")
-    try:
-        is_valid = request.is_signature_valid
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        is_valid = False
-    if not is_valid:
-        raise SigningRequestError("csr_signature", "the signature of the CSR is not by its own key")
 
 
-def _check_claims(request: x509.CertificateSigningRequest, identity: Identity, trust_domains: TrustDomains) -> None:
+def _check_usage(request: x509.CertificateSigningRequest) -> None:
     try:
         extensions = request.extensions
-        names = [str(each.value) for each in request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        _common_names(request)
     except (ValueError, TypeError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType):
         raise SigningRequestError("csr_form", "the subject or the extensions of the CSR cannot be read") from None
-    for name in names:
-        if name != identity.service_account and not _is_own(name, identity, trust_domains):
-            raise SigningRequestError("csr_identity", f"the CSR has the common name {name!r}; it may have {identity}")
     for extension in extensions:
         match extension.value:
-            case x509.SubjectAlternativeName() as alternatives:
-                for each in alternatives:
-                    is_uri = isinstance(each, x509.UniformResourceIdentifier)
-                    if not is_uri or not _is_own(each.value, identity, trust_domains):
-                        claim = f"the CSR names {str(each.value)[:300]!r}; its sender is {identity}"
-                        raise SigningRequestError("csr_identity", claim)
             case x509.BasicConstraints(ca=True):
                 raise SigningRequestError("csr_ca", "the CSR asks for a CA certificate")
             case x509.KeyUsage(key_cert_sign=True) | x509.KeyUsage(crl_sign=True):
                 raise SigningRequestError("csr_ca", "the CSR asks for a key that signs certificates")
+
+
+def _common_names(request: x509.CertificateSigningRequest) -> list[str]:
+    return [str(each.value) for each in request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
 
 
 def _is_own(name: str, identity: Identity, trust_domains: TrustDomains) -> bool:

@@ -10,7 +10,7 @@ import attrs
 import pytest
 import trio
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store
@@ -133,7 +133,7 @@ def test_keys_that_no_envoy_takes_are_not_signed(key: ec.EllipticCurvePrivateKey
     digest = None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
     csr = x509.CertificateSigningRequestBuilder(x509.Name([])).sign(key, digest)  # type: ignore[arg-type]
     request = LeafRequest().signing
-    request = attrs.evolve(request, csr=csr.public_bytes(serialization.Encoding.PEM))
+    request = attrs.evolve(request, csr=csr)
     with pytest.raises(SigningError, match=message):
         Authority.ephemeral(now=clock).sign_now(request)
 
@@ -239,8 +239,8 @@ def test_a_revoked_certificate_is_known_by_its_issuer_and_serial_number(clock: C
     revoked, other = (parsed(authority.sign_now(LeafRequest().signing).chain)[0] for _ in range(2))
     authority.take(StoredFiles(revoke(files, authority.material, [revoked.serial_number], NOW)))
     known = Revocations(lambda: trust.own().crls)
-    assert known.is_revoked(revoked.public_bytes(serialization.Encoding.DER))
-    assert not known.is_revoked(other.public_bytes(serialization.Encoding.DER))
+    assert known.is_revoked(revoked)
+    assert not known.is_revoked(other)
     assert len(trust.crls_for_proxies()) == 1
 
 

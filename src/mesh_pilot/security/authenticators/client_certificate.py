@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from cryptography import x509
 
@@ -24,11 +25,11 @@ class ClientCertificate:
         self,
         trust_domains: TrustDomainsNow,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        is_revoked: Callable[[bytes], bool] = lambda _: False,
+        is_revoked: Callable[[x509.Certificate], bool] = lambda _: False,
         *,
         gateways: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
-        """``is_revoked`` says it of a certificate in DER. ``gateways``: namespace and service account of proxies that
+        """``gateways``: namespace and service account of proxies that
         speak for others only, never for themselves."""
         self._trust_domains = trust_domains
         self._now = now
@@ -42,7 +43,7 @@ class ClientCertificate:
         ended = certificate.not_valid_after_utc
         if self._now() > ended:
             raise AuthenticationError("expired", f"its certificate ended at {ended:%F %T} UTC")
-        if self._is_revoked(credentials.certificate):
+        if self._is_revoked(certificate):
             raise AuthenticationError("revoked", "its certificate is revoked")
         identity = identity_in(_spiffe_ids(certificate), self._trust_domains())
         return None if (identity.namespace, identity.service_account) in self._gateways else identity
@@ -70,6 +71,7 @@ def identity_in(spiffe_ids: tuple[str, ...], trust_domains: TrustDomains) -> Ide
     return Identity(trust_domains.own, identity.namespace, identity.service_account)
 
 
+@lru_cache(maxsize=1000)  # the calls of a connection show the same one, and two authenticators look at it
 def _parsed(certificate: bytes) -> x509.Certificate:
     try:
         return x509.load_der_x509_certificate(certificate)

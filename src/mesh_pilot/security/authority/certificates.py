@@ -51,10 +51,10 @@ def new_root(name: str, now: datetime) -> KeyPair:
     return KeyPair(certificate, key)
 
 
-def requested_key(csr: bytes) -> LeafKey:
+def requested_key(csr: x509.CertificateSigningRequest) -> LeafKey:
     """The public key of a CSR. Raises SigningError for one that Envoy would not take, or that is weak."""
     try:
-        key = x509.load_pem_x509_csr(csr).public_key()
+        key = csr.public_key()
     except Exception as error:  # the library raises several kinds
         raise SigningError(f"the CSR cannot be read: {error}") from None
     if isinstance(key, rsa.RSAPublicKey):

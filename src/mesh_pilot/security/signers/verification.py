@@ -31,7 +31,7 @@ def verified(
 ) -> SignedCertificate:
     """The answer to a request, leaf first, as PEM up to its root. Raises SigningError for any other certificate."""
     leaf = chain[0]
-    if _spki(leaf) != _spki(x509.load_pem_x509_csr(request.csr)):
+    if _spki(leaf) != _spki(request.csr):
         raise SigningError("the certificate is for another public key than that of the request")
     _check_names(leaf, request)
     _check_usage(leaf)

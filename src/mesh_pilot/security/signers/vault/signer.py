@@ -217,7 +217,7 @@ def _question(request: SigningRequest) -> dict[str, Any]:
     addresses = [name for name in request.dns_names if is_address(name)]
     hosts = [name for name in request.dns_names if not is_address(name)]
     return {
-        "csr": request.csr.decode(),
+        "csr": request.csr.public_bytes(PEM).decode(),
         "ttl": f"{int(request.lifetime.total_seconds())}s",
         "format": "pem",
         "exclude_cn_from_sans": True,
