@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ from envoy.service.status.v3.csds_pb2 import ERROR, NOT_SENT, STALE, SYNCED, Cli
 
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.resource import CLUSTER
+from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.ops.debug_streams import CONFIG_DUMP, DEBUG, SYNCZ
 from mesh_pilot.rpc import Cardinality, GRPCError, Status, open_channel
+from mesh_pilot.security.join_tokens import JoinTokens, JoinTokenSettings
 from tests.support.planes import SERVICE, running_plane
 
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/"
@@ -137,3 +140,29 @@ async def test_others_are_refused(
         with pytest.raises(GRPCError) as raised:
             await ask(plane, DEBUG, *names, node=node)
         assert raised.value.status is status
+
+
+async def test_a_client_that_was_known_before_is_authenticated_once(tmp_path: Path) -> None:
+    """Its first request answers a response of another control plane: not answered, it costs no use of a token."""
+    tokens = JoinTokens(tmp_path / "tokens")
+    root = Identity("cluster.local", "istio-system", "istioctl")
+    made = tokens.create(root, timedelta(hours=1), max_uses=1)
+    config = tmp_path / "config"
+    config.mkdir()
+    async with (
+        with_a_proxy(config, join_tokens=JoinTokenSettings(tmp_path / "tokens")) as plane,
+        open_channel(plane.addresses.grpc) as channel,
+        channel.request(
+            f"{ADS}StreamAggregatedResources",
+            Cardinality.STREAM_STREAM,
+            DiscoveryRequest,
+            DiscoveryResponse,
+            metadata={"authorization": f"Bearer {made.text}"},
+        ) as stream,
+    ):
+        asked = DiscoveryRequest(type_url=SYNCZ, node=Node(id=ISTIOCTL), response_nonce="7")
+        await stream.send_message(asked)
+        asked.response_nonce = ""
+        await stream.send_message(asked)
+        assert await stream.recv_message() is not None
+        assert [record.uses for record in tokens.records()] == [1]

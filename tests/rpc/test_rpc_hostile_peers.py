@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 import trio
-from h2.events import DataReceived, ResponseReceived, StreamReset
+from h2.events import ConnectionTerminated, DataReceived, ResponseReceived, StreamReset
 from hyperframe.frame import PingFrame, SettingsFrame
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -115,6 +115,46 @@ async def test_headers_that_are_not_gRPC_are_refused_politely() -> None:
             return statuses
 
         assert await in_thread(ask) == ["405:", "415:", "200:3", "200:3"]
+        await still_serves(server)
+
+
+@pytest.mark.parametrize("size", [17_000, 45_000])
+async def test_a_call_with_too_long_a_token_gets_a_status_and_the_connection_goes_on(size: int) -> None:
+    async with serving(Echo()) as server:
+
+        def ask() -> list[str]:
+            peer = RawPeer(server.addresses[0])
+            statuses = []
+            for stream_id, token in ((1, "a" * size), (3, "a" * 12_000)):
+                peer.request(UNARY, stream_id=stream_id, authorization=f"Bearer {token}")
+                peer.message(b"x", stream_id=stream_id, end_stream=True)
+                (answer,) = (each for each in peer.events_until(ResponseReceived) if isinstance(each, ResponseReceived))
+                fields = dict(answer.headers)
+                statuses.append(fields.get("grpc-status", "") + fields.get("grpc-message", ""))
+            peer.close()
+            return statuses
+
+        with capture_logs() as logs:
+            refused, served = await in_thread(ask)
+        assert refused.startswith("8") and "at most 16384 are read" in refused
+        assert served == ""
+        assert server.statistics().oversized_headers == 1
+        assert server.statistics().connections_cut == 0
+        (line,) = (entry for entry in logs if entry["event"] == "a call was refused")
+        assert "is its token too long" in line["reason"] and "aaa" not in str(logs)
+
+
+async def test_headers_beyond_measure_end_the_connection_and_are_counted() -> None:
+    async with serving(Echo()) as server:
+
+        def ask() -> None:
+            peer = RawPeer(server.addresses[0])
+            peer.request(UNARY, **{f"x-{n}": "0" * 4000 for n in range(20)})
+            peer.events_until(ConnectionTerminated)
+            peer.close()
+
+        await in_thread(ask)
+        await settled(lambda: server.statistics().connections_cut == 1)
         await still_serves(server)
 
 

@@ -85,13 +85,15 @@ class DebugStreams:
     async def serve(self, call: ReplayedCall, peer: str, variant: Variant) -> None:
         """Answer until the client ends the stream. Raises StreamError and BoundError."""
         nonce = 0
+        is_known = False
         while (data := await call.recv_message()) is not None:
             try:
                 request = self._decoder.decode(data, variant)
             except (DecodeError, UnicodeDecodeError) as error:
                 raise StreamError(Code.INVALID_ARGUMENT, f"the request cannot be decoded: {error}") from error
-            if not nonce:
+            if not is_known:
                 await self._check(call, request.node)
+                is_known = True
             names = request.subscribe if isinstance(request, DeltaRequest) else request.names
             if request.nonce or (nonce and not names):
                 continue  # an answer to ours

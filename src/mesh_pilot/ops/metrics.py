@@ -306,6 +306,8 @@ class _PlaneCollector(Collector):
         yield _one("mesh_pilot_grpc_connections", "gRPC connections", "gauge", sum(s.connections_open for s in grpc))
         cut = sum(s.connections_cut for s in grpc)
         yield _one("mesh_pilot_grpc_connections_cut", "connections closed through a fault of the peer", "counter", cut)
+        oversized = sum(s.oversized_headers for s in grpc)
+        yield _one("mesh_pilot_grpc_oversized_headers", "calls with too large headers", "counter", oversized)
         failed = _metric("mesh_pilot_grpc_failed_handshakes", "TLS handshakes that failed, by reason", "counter")
         for reason, count in sorted(sum((Counter(s.failed_handshakes) for s in grpc), Counter()).items()):
             failed.add_sample(failed.name, {"reason": reason}, count)

@@ -22,7 +22,7 @@ from mesh_pilot.rpc.admission import FIRST_WORK, SLICE_WORK, Admission
 from mesh_pilot.rpc.budget import REFUSED_UNITS
 from mesh_pilot.rpc.keepalive import keep_alive
 from mesh_pilot.rpc.limits import Limits
-from mesh_pilot.rpc.protocol import Headers, RpcHandler, RpcProtocol, RpcStream
+from mesh_pilot.rpc.protocol import MAX_HEADER_LIST_SIZE, Headers, RpcHandler, RpcProtocol, RpcStream
 from mesh_pilot.rpc.server_stream import RESPONSE_HEADERS, Peer, ServerStream, status_headers
 from mesh_pilot.rpc.statistics import ConnectionStatistics
 from mesh_pilot.rpc.tls import TlsSession
@@ -89,8 +89,11 @@ class ServerConnection(RpcHandler):
         limits: Limits,
         not_grpc: str,
         admission: Admission,
+        note_oversized: Callable[[Peer, str], None],
     ) -> None:
+        """``note_oversized`` is told of a call that was refused for its headers, and why."""
         self.peer = peer
+        self._note_oversized = note_oversized
         self._not_grpc = not_grpc
         self._nursery = nursery
         self._methods = methods
@@ -266,8 +269,14 @@ class ServerConnection(RpcHandler):
 
     def _open(self, stream: RpcStream, headers: Headers) -> ServerStream[object, object] | None:
         """The call that ``headers`` ask for; None when they were answered with a refusal."""
+        size = sum(len(name) + len(value) + 32 for name, value in headers)
         fields = dict(headers)
-        if fields.get(":method") != "POST":
+        if size > MAX_HEADER_LIST_SIZE:
+            most = f"at most {MAX_HEADER_LIST_SIZE} are read; is its token too long?"
+            reason = f"the headers of the call have {size} bytes: {most}"
+            self._note_oversized(self.peer, reason)
+            _refuse(stream, Status.RESOURCE_EXHAUSTED, reason)
+        elif fields.get(":method") != "POST":
             stream.answer([(":status", "405"), ("allow", "POST")])
         elif not fields.get("content-type", "").startswith("application/grpc"):
             stream.answer([(":status", "415")])

@@ -24,7 +24,7 @@ from grpclib.utils import Wrapper
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.exceptions import ProtocolError, TooManyStreamsError
+from h2.exceptions import DenialOfServiceError, ProtocolError, TooManyStreamsError
 from h2.settings import SettingCodes, Settings
 from h2.stream import StreamState
 from hyperframe.frame import GoAwayFrame
@@ -36,7 +36,7 @@ from mesh_pilot.rpc.inbox import TURNS, Inbox, Signal
 from mesh_pilot.rpc.limits import Limits
 from mesh_pilot.rpc.transport import SocketTransport
 
-__all__ = ["Headers", "RpcConnection", "RpcEvents", "RpcHandler", "RpcProtocol", "RpcStream"]
+__all__ = ["MAX_HEADER_LIST_SIZE", "Headers", "RpcConnection", "RpcEvents", "RpcHandler", "RpcProtocol", "RpcStream"]
 
 Headers = list[tuple[str, str]]
 
@@ -53,8 +53,11 @@ _USEFUL_WINDOW = 1024
 _TINY_WINDOW_SECONDS = 0.1
 """How long a stream waits for a useful window before it sends as much as a tiny one allows."""
 
-_MAX_HEADER_LIST_SIZE = 16 * 1024
+MAX_HEADER_LIST_SIZE = 16 * 1024
 """Bytes of the headers of one request, uncompressed, with 32 for each of them; gRPC's own default is 8 KB."""
+
+_MAX_DECODED_HEADERS = 64 * 1024
+"""Bytes of headers, likewise, that end the connection. Fewer are taken in, so that their call can be refused."""
 
 
 class RpcStream(Stream):
@@ -404,9 +407,9 @@ class RpcProtocol(H2Protocol):
             SettingCodes.MAX_CONCURRENT_STREAMS: limits.max_concurrent_streams,
             SettingCodes.INITIAL_WINDOW_SIZE: limits.stream_window,
             SettingCodes.MAX_FRAME_SIZE: _MAX_FRAME_SIZE,
-            SettingCodes.MAX_HEADER_LIST_SIZE: _MAX_HEADER_LIST_SIZE,
+            SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEADER_LIST_SIZE,
         }
-        connection.decoder.max_header_list_size = _MAX_HEADER_LIST_SIZE
+        connection.decoder.max_header_list_size = _MAX_DECODED_HEADERS
         connection.local_settings = Settings(client=self.client_side, initial_values=settings)
         connection.max_inbound_frame_size = _MAX_FRAME_SIZE
         connection.initiate_connection()
@@ -461,5 +464,7 @@ class RpcProtocol(H2Protocol):
     def _end(self, error: Exception) -> None:
         self.connection.flush()
         if not self.client_side:
-            self.connection.half_close(f"protocol error: {error}", fault=isinstance(error, EnhanceYourCalm))
+            self.connection.half_close(
+                f"protocol error: {error}", fault=isinstance(error, EnhanceYourCalm | DenialOfServiceError)
+            )
         self.processor.close(f"protocol error: {error}")

@@ -88,6 +88,7 @@ class Server:
         self._connections: set[ServerConnection] = set()
         self._handshaking = 0
         self._failed_handshakes: Counter[str] = Counter()
+        self._oversized_headers = 0
         self._past = ServerStatistics()
         self._accepting = trio.CancelScope()
         self._serving = trio.CancelScope()
@@ -115,6 +116,7 @@ class Server:
             total,
             connections_open=len(self._connections) + self._handshaking,
             failed_handshakes=dict(self._failed_handshakes),
+            oversized_headers=self._oversized_headers,
             draining=self.draining,
         )
 
@@ -187,6 +189,10 @@ class Server:
         if left_out is not None:
             log.info(event, peer=peer.address, reason=reason, **({"more_since_last": left_out} if left_out else {}))
 
+    def _note_oversized(self, peer: Peer, reason: str) -> None:
+        self._oversized_headers += 1
+        self._log_some("a call was refused", peer, reason, kind="oversized headers")
+
     async def _handshake(self, sock: socket.socket) -> TlsSession | None:
         if self._tls is None:
             return None
@@ -201,7 +207,15 @@ class Server:
         try:
             async with trio.open_nursery() as nursery:
                 connection = ServerConnection(
-                    sock, nursery, tls, peer, self._methods, self._limits, self._not_grpc, self._admission
+                    sock,
+                    nursery,
+                    tls,
+                    peer,
+                    self._methods,
+                    self._limits,
+                    self._not_grpc,
+                    self._admission,
+                    self._note_oversized,
                 )
                 self._connections.add(connection)
                 if self.draining:

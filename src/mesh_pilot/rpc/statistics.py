@@ -46,6 +46,8 @@ class ServerStatistics:
     """Connections that we closed because the peer made too much work, did not read or did not answer."""
     failed_handshakes: Mapping[str, int] = MappingProxyType({})
     """Connections that ended in the TLS handshake, by reason."""
+    oversized_headers: int = 0
+    """Calls that were refused because their headers were too large."""
     streams_open: int = 0
     """Streams (calls) that run now."""
     streams_total: int = 0
