@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import grpc
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
@@ -75,10 +76,14 @@ def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
 class Pilot:
     """A running process and its addresses. Its log is ``log`` beside the folder."""
 
-    def __init__(self, folder: Path, *options: str, services: int = SERVICES) -> None:
+    def __init__(
+        self, folder: Path, *options: str, services: int = SERVICES, port: int | None = 80, **more: Any
+    ) -> None:
+        """``port``: of the services at first; None: the folder is left as it is. ``more`` is what Popen takes."""
         self.folder = folder
         self.services = services
-        self.write(80)
+        if port is not None:
+            self.write(port)
         addresses = [f"--{name}-addr={ANYWHERE}" for name in ("grpc", "http", "monitoring")]
         self.log_path = folder.parent / "log"
         self._log = self.log_path.open("w")
@@ -88,6 +93,7 @@ class Pilot:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
+            **more,
         )
         self._said: list[str] = []
 
