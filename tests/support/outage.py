@@ -190,9 +190,7 @@ class ConsulMesh:
             address = f"127.0.0.1:{self.edge_port}"
         else:
             number = ("sotw", "delta", "newcomer", "latecomer").index(name) + 1
-            node = EnvoyNode(
-                name, "default", f"127.0.2.{number}", labels={"app": name}, interception=Interception.NONE
-            )
+            node = EnvoyNode(name, "default", f"127.0.2.{number}", labels={"app": name}, interception=Interception.NONE)
             address = f"127.0.1.{number}:{self.port}"
         envoy = await self._stack.enter_async_context(
             real_envoy(self.plane.grpc, self.folder, node, delta=delta, name=name, reconnects_soon=True)
@@ -224,7 +222,7 @@ class ConsulMesh:
         wanted = {MOVED: "two", EDITED: "two", HOSTS[0]: "one"}
 
         def is_so() -> bool:
-            for envoy, host, name in list(self.requests.answers):
+            for _, host, name in list(self.requests.answers):
                 if host in wanted and wanted[host] != name:
                     self.requests.answers.clear()
                     return False
@@ -268,9 +266,7 @@ async def consul_mesh(
         two = await stack.enter_async_context(http_backend("two"))
         nursery = await stack.enter_async_context(trio.open_nursery())
         requests = Requests(HOSTS)
-        at = ConsulMesh(
-            folder, plane, consul, line, port, edge_port, one, two, requests, {}, stack, nursery
-        )
+        at = ConsulMesh(folder, plane, consul, line, port, edge_port, one, two, requests, {}, stack, nursery)
         await at.fill()
         await plane.start()
         try:
