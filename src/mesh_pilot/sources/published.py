@@ -163,10 +163,12 @@ class PublishedState(Generic[Location]):
         self._is_announced = True
         return [Replace(self._source, (), self.items()), *self.rejections()]
 
-    def put(self, location: Location, items: Iterable[Item], problems: Iterable[Problem] = ()) -> list[Event]:
+    def put(
+        self, location: Location, items: Iterable[Item], problems: Iterable[Problem] = (), *, cause: str = ""
+    ) -> list[Event]:
         """A location holds these items and no others; they are in force in spite of `problems`, which are reported."""
         objects = {key: ValidObject(key, item) for item in items for key in (item_key(item),)}
-        return self.update({location: LocationContent(objects, tuple(problems))})
+        return self.update({location: LocationContent(objects, tuple(problems))}, cause=cause)
 
     def refuse(
         self, location: Location, problems: Iterable[Problem], *, line: int = 0, key: Key | None = None
@@ -180,12 +182,12 @@ class PublishedState(Generic[Location]):
             return self.update({location: LocationContent(objects, tuple(problems), line)})
         return self.update({location: LocationContent({**objects, key: InvalidObject(tuple(problems), key, line)})})
 
-    def drop(self, location: Location) -> list[Event]:
+    def drop(self, location: Location, *, cause: str = "") -> list[Event]:
         """A location is gone."""
-        return self.update({location: None})
+        return self.update({location: None}, cause=cause)
 
-    def update(self, readings: Mapping[Location, LocationContent | None]) -> list[Event]:
-        """Take in several readings as one change; None: the location is gone."""
+    def update(self, readings: Mapping[Location, LocationContent | None], *, cause: str = "") -> list[Event]:
+        """Take in several readings as one change; None: the location is gone. `cause`: see `model.events.Upsert`."""
         read: dict[Key, None] = {}
         gone: dict[Key, None] = {}
         for location, content in readings.items():
@@ -195,7 +197,7 @@ class PublishedState(Generic[Location]):
             read.update(dict.fromkeys(after))
             gone.update(dict.fromkeys(key for key in reversed(list(before)) if key not in after))
         keys = read | gone  # what comes in the order in which it was read, what goes in the reverse of it
-        changed = {key: event for key in keys if (event := self._settle(key)) is not None}
+        changed = {key: event for key in keys if (event := self._settle(key, cause)) is not None}
         locations = {location: None for key in keys for location in self.holders(key)} | dict.fromkeys(readings)
         rejections = self._settle_rejections(keys, locations, changed.keys())
         return [*changed.values(), *rejections] if self._is_announced else []
@@ -222,7 +224,7 @@ class PublishedState(Generic[Location]):
 
     # -- items
 
-    def _settle(self, key: Key) -> Upsert | Delete | None:
+    def _settle(self, key: Key, cause: str) -> Upsert | Delete | None:
         """Decide which item is in force for a key: the event that this comes to."""
         before = self._in_force.get(key)
         after = self._winner(key, before)
@@ -230,11 +232,11 @@ class PublishedState(Generic[Location]):
             if before is None:
                 return None
             del self._in_force[key]
-            return Delete(self._source, key)
+            return Delete(self._source, key, cause)
         self._in_force[key] = after
         if before is not None and before.item == after.item and _read_at(before.item) == _read_at(after.item):
             return None
-        return Upsert(self._source, after.item)
+        return Upsert(self._source, after.item, cause)
 
     def _winner(self, key: Key, before: _InForce[Location] | None) -> _InForce[Location] | None:
         holders = self._best_first(key)

@@ -201,19 +201,19 @@ class ConsulSource:
             for name in new:
                 run.unanswered.add(_service(name))
                 run.nursery.start_soon(self._follow_service, run, name, run.followed[name])
-            events = [] if seconds else [event for name in sorted(gone) for event in self._drop_service(run, name)]
+            events = [] if seconds else [event for name in sorted(gone) for event in self._drop_service(run, name, _cause(answer))]
             for name in sorted(wanted - names):
                 events += self._state.refuse(_service(name), (no_name(name),))
             await self._publish(run, CATALOG, events)
             return seconds or None
 
-    def _drop_service(self, run: _Run, name: str) -> Sequence[Event]:
+    def _drop_service(self, run: _Run, name: str, cause: str) -> Sequence[Event]:
         if name in run.followed:
             run.followed.pop(name).cancel()
         run.unanswered.discard(_service(name))
         self._suspect_since.pop(_service(name), None)
         self._instances.pop(name, None)
-        return self._state.drop(_service(name))
+        return self._state.drop(_service(name), cause=cause)
 
     def _wanted(self, data: object) -> frozenset[str]:
         """The services of a catalog that belong in the mesh."""
@@ -244,10 +244,12 @@ class ConsulSource:
             gone = [i for i in self._instances.get(name, ()) if (i.node, i.id) not in there]
             seconds = self._keep_seconds(where, is_lost or not found or bool(strays), bool(gone))
             self._instances[name] = (*found, *gone) if seconds else found
-            await self._publish(run, where, self._read_service(name, self._instances[name], strays))
+            await self._publish(run, where, self._read_service(name, self._instances[name], strays, _cause(answer)))
             return seconds or None
 
-    def _read_service(self, name: str, instances: Sequence[ConsulInstance], strays: int) -> Sequence[Event]:
+    def _read_service(
+        self, name: str, instances: Sequence[ConsulInstance], strays: int, cause: str
+    ) -> Sequence[Event]:
         where = _service(name)
         odd = (Problem("", f"{strays} entries without a node and a service are passed over"),) if strays else ()
         try:
@@ -257,7 +259,7 @@ class ConsulSource:
             return self._state.refuse(where, (_internal_error(error),))
         if reading.service is None and reading.problems:
             return self._state.refuse(where, (*reading.problems, *odd))
-        return self._state.put(where, reading.items(), (*reading.problems, *odd))
+        return self._state.put(where, reading.items(), (*reading.problems, *odd), cause=cause)
 
     async def _take_configs(self, run: _Run, answer: Answer, is_lost: bool) -> float | None:
         """Take all objects in the KV store; only those that differ are parsed."""
@@ -269,13 +271,13 @@ class ConsulSource:
             events = list(self._state.put(prefix, (), problems))
             for key in () if seconds else gone:
                 del self._values[key]
-                events += self._state.drop(location_of(key))
+                events += self._state.drop(location_of(key), cause=_cause(answer))
             for key, value in sorted(values.items()):
                 if self._values.get(key) != value:
                     is_large = isinstance(value, bytes) and len(value) > LARGE_BYTES
                     config = await offload(is_large, partial(self._read_config, key, value))
                     self._values[key] = value
-                    events += self._taken(location_of(key), config)
+                    events += self._taken(location_of(key), config, _cause(answer))
             await self._publish(run, CONFIGS, events)
             return seconds or None
 
@@ -289,10 +291,10 @@ class ConsulSource:
             log.error("internal error while decoding an object", source=self.name, key=key, exc_info=error)
             return ConfigError(Origin(self.name, location_of(key)), None, (_internal_error(error),))
 
-    def _taken(self, where: str, config: Config | ConfigError) -> Sequence[Event]:
+    def _taken(self, where: str, config: Config | ConfigError, cause: str) -> Sequence[Event]:
         if isinstance(config, ConfigError):
             return self._state.refuse(where, config.problems, line=config.origin.line)
-        return self._state.put(where, (config,))
+        return self._state.put(where, (config,), cause=cause)
 
     # -- sudden emptiness
 
@@ -350,6 +352,10 @@ class ConsulSource:
         if self._run is None:
             return ""
         return self._run.gate.error or next(iter(self._run.pool.troubles.values()), "")
+
+
+def _cause(answer: Answer) -> str:
+    return f"Consul index {answer.index}" if answer.index else "Consul"
 
 
 def _can_be_asked_for(name: str) -> bool:

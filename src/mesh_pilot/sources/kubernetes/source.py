@@ -129,7 +129,7 @@ class KubernetesSource:
         if there:
             await self._read(kind, version, found)
         else:
-            await self._drop(_key(kind, found))
+            await self._drop(_key(kind, found), found["metadata"].get("resourceVersion", ""))
 
     def lost(self, kind: Kind, reason: str) -> None:
         if kind.name not in self._trouble:
@@ -161,13 +161,13 @@ class KubernetesSource:
         except ConfigError as error:
             events = self._state.refuse(key, error.problems, key=key)
         else:
-            events = self._state.put(key, [config])
+            events = self._state.put(key, [config], cause=f"resourceVersion {at}" if at else "")
         self._versions[key] = at
         await self._send(events)
 
-    async def _drop(self, key: Key) -> None:
+    async def _drop(self, key: Key, at: str = "") -> None:
         self._versions.pop(key, None)
-        await self._send(self._state.drop(key))
+        await self._send(self._state.drop(key, cause=f"resourceVersion {at}" if at else ""))
 
     def _location(self, key: Key) -> str:
         _, kind, namespace, name = key

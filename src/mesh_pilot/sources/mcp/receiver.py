@@ -248,7 +248,7 @@ class McpReceiver:
                 collection=applied.collection,
                 reason=error.message,
             )
-        await self._send(self._translator.events(applied))
+        await self._send(self._translator.events(applied, response.version or response.nonce))
         return applied
 
     def _without_own(self, response: McpResponse) -> McpResponse:

@@ -142,10 +142,13 @@ class EventTranslator:
         shown = self._first_name[self._collections[collection]] if collection else "kubernetes"
         return f"{self._peer} {shown} {name}"
 
-    def events(self, applied: AppliedResponse[DecodedItem]) -> list[Event]:
-        """The events of an applied response; none before the state is announced."""
+    def events(self, applied: AppliedResponse[DecodedItem], version: str = "") -> list[Event]:
+        """The events of an applied response; none before the state is announced. `version`: that of the response."""
         collection = self._collections.get(applied.collection)
-        return self.published.update(dict(self._readings(collection, applied))) if collection is not None else []
+        if collection is None:
+            return []
+        cause = f"{self._peer} version {version}" if version else self._peer
+        return self.published.update(dict(self._readings(collection, applied)), cause=cause)
 
     def _readings(
         self, collection: McpCollection, applied: AppliedResponse[DecodedItem]
