@@ -60,6 +60,7 @@ from mesh_pilot.world.reducer import Published
 from mesh_pilot.xds.messages import Variant
 from mesh_pilot.xds.server import ReplayedCall, XdsServer
 from mesh_pilot.xds.session import NO_ANSWER_OBSERVER, XdsOptions
+from mesh_pilot.xds.status import StatusRegistry
 
 log = structlog.get_logger(scope="bootstrap")
 
@@ -180,7 +181,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         identities.certificates.give_way(lambda: xds.status.pushed_at)
         if keeper is not None:
             reducer.on_publish(partial(_tell, keeper))
-        reducer.on_publish(lambda published: xds.status.published(published.published_at))
+        reducer.on_publish(partial(_tell_status, xds.status))
         supervisors = [Supervisor(source, events) for source in sources]
         callers = CallersState(
             identities.authentication, identities.certificates, identities.issuer, identities.authority
@@ -287,6 +288,12 @@ async def _drain(plane: ControlPlane) -> None:
 def _tell(keeper: Keeper, published: Published) -> None:
     """A revision of the World."""
     keeper.revised(published.revision.changed)
+
+
+def _tell_status(status: StatusRegistry, published: Published) -> None:
+    """A revision of the World, or events that changed nothing in it."""
+    revision = published.revision
+    status.published(published.published_at, revision.number if revision.changed else 0)
 
 
 async def _look_after(catalog: WorldCatalog, xds: XdsServer, servers: Sequence[Server]) -> None:

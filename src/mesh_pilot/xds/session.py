@@ -236,6 +236,7 @@ class Session:
 
     def _wake(self) -> None:
         self._is_woken = True
+        self._connection.follower.woken()
         self._news.set()
 
     # -- the two tasks
@@ -329,6 +330,7 @@ class Session:
     async def _send(self, response: Response) -> None:
         encoded = self._encoder.encode(response)
         self._has_sent_change = self._changed_at is not None
+        self._connection.follower.sent(len(encoded))
         await self._call.send_message(encoded)
         self._registry.sent_at = trio.current_time()
         if response.type_url in RESOURCE_TYPES:
@@ -367,6 +369,7 @@ class Session:
     def _note_change(self) -> None:
         if self._is_woken:
             self._is_woken = False
+            self._connection.follower.noted()
             if self._changed_at is None:
                 self._changed_at = self._registry.published_at
 
@@ -374,7 +377,13 @@ class Session:
         """Nothing to send: when nothing waits for an ACK either, the client is up to date with the last change."""
         if self._answers.is_interested(self._connection.id) and not self._on_hold() and self._is_settled():
             self._answers.settled(self._connection.id)
-        if self._changed_at is None or self.stream.waiting_for().acks:
+        follower = self._connection.follower
+        if self._changed_at is None and not follower.is_behind:
+            return
+        waiting = self.stream.waiting_for()
+        if follower.is_behind and not waiting.is_for_client:
+            follower.settled(trio.current_time())
+        if self._changed_at is None or waiting.acks:
             return
         if self._has_sent_change:
             self._registry.converged(trio.current_time() - self._changed_at)
@@ -382,8 +391,7 @@ class Session:
         self._has_sent_change = False
 
     def _is_settled(self) -> bool:
-        waiting = self.stream.waiting_for()
-        return not (waiting.acks or waiting.endpoints or waiting.referrers or waiting.clusters)
+        return not self.stream.waiting_for().is_for_client
 
     def _release(self) -> None:
         """End the pause after refusals."""

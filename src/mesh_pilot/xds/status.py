@@ -13,9 +13,11 @@ from datetime import UTC, datetime
 
 import attrs
 
+from mesh_pilot.model.history import ProxyRevision, RevisionNack
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.model.resource import ENVOY_TYPES, Resource
+from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES, Resource
 from mesh_pilot.xds.messages import Nack, Response, SubscriptionStatistics, Variant
+from mesh_pilot.xds.revisions import Revisions
 from mesh_pilot.xds.stream import Stream, Waiting
 
 CONVERGENCE_BOUNDS = (0.1, 0.5, 1.0, 3.0, 5.0, 10.0, 20.0, 30.0)
@@ -78,6 +80,8 @@ class ConnectionStatus:
     waiting: Waiting
     nacks: tuple[NackRecord, ...]
     """The latest last."""
+    position: ProxyRevision
+    """The revision that it is at."""
 
 
 @attrs.frozen
@@ -140,6 +144,7 @@ class Connection:
         self.stream: Stream | None = None
         self.proxy: Proxy | None = None
         self.nacks: deque[NackRecord] = deque(maxlen=MAX_NACKS_PER_STREAM)
+        self.follower = registry.revisions.follow()
         self._sent_at: dict[str, datetime] = {}
         self._acked_at: dict[str, datetime] = {}
         self._pushes: Counter[str] = Counter()
@@ -162,12 +167,14 @@ class Connection:
     def acked(self, type_url: str, nonce: str, version: str) -> None:
         self._acked_at[type_url] = self._registry.now()
         self._registry.acks[type_url] += 1
+        self.follower.accepted(type_url)
 
     def rejected(self, nack: Nack) -> None:
         record = NackRecord(self._registry.now(), nack)
         self.nacks.append(record)
         self._rejects[nack.type_url] += 1
         self._registry.rejected(record)
+        self.follower.refused(_revision_nack(record), nack.type_url)
 
     def status(self) -> ConnectionStatus:
         subscriptions = self.stream.statistics() if self.stream else ()
@@ -191,7 +198,20 @@ class Connection:
             types=types,
             waiting=self.stream.waiting_for() if self.stream else Waiting(node=True),
             nacks=tuple(self.nacks),
+            position=self.follower.position(),
         )
+
+
+def _revision_nack(record: NackRecord) -> RevisionNack:
+    nack = record.nack
+    return RevisionNack(
+        at=record.at,
+        proxy=nack.proxy.name,
+        type=RESOURCE_TYPES[nack.type_url].short,
+        names=nack.names,
+        configs=tuple(map(str, nack.configs)),
+        reason=nack.reason,
+    )
 
 
 def _utc_now() -> datetime:
@@ -220,6 +240,8 @@ class StatusRegistry:
         """When the latest revision was published, on the caller's monotonic clock; None before the first."""
         self.sent_at: float | None = None
         """When the latest response was sent, on the same clock."""
+        self.revisions = Revisions()
+        """The tallies of revisions."""
         self._connections: dict[int, Connection] = {}
         self._streams_total = 0
         self._unserved = 0
@@ -239,9 +261,14 @@ class StatusRegistry:
 
     # -- recording
 
-    def published(self, at: float) -> None:
-        """The world changed at this time (``trio.current_time()``): convergence is counted from here."""
+    def published(self, at: float, revision: int = 0) -> None:
+        """The world changed at this time (``trio.current_time()``): convergence is counted from here.
+
+        `revision`: the number of the revision, 0 if nothing changed.
+        """
         self.published_at = at
+        if revision:
+            self.revisions.published(revision, at)
 
     def connect(self, variant: Variant, peer: str) -> Connection:
         """A stream began."""
@@ -253,6 +280,7 @@ class StatusRegistry:
     def disconnect(self, connection: Connection) -> None:
         """A stream ended."""
         self._connections.pop(connection.id, None)
+        connection.follower.left()
         self.streams_ended += 1
 
     def rejected(self, record: NackRecord) -> None:

@@ -91,6 +91,11 @@ class Waiting:
     """A State of the World client should request clusters before it gets an answer about endpoints of clusters that
     do not exist. Envoy never does while it waits for those: end this waiting with ``end_reconnect_grace`` too."""
 
+    @property
+    def is_for_client(self) -> bool:
+        """True while the client has to answer, or to request, something first."""
+        return bool(self.node or self.acks or self.endpoints or self.referrers or self.clusters)
+
 
 class Stream:
     """One stream of one client.
