@@ -201,7 +201,11 @@ class ConsulSource:
             for name in new:
                 run.unanswered.add(_service(name))
                 run.nursery.start_soon(self._follow_service, run, name, run.followed[name])
-            events = [] if seconds else [event for name in sorted(gone) for event in self._drop_service(run, name, _cause(answer))]
+            events = (
+                []
+                if seconds
+                else [event for name in sorted(gone) for event in self._drop_service(run, name, _cause(answer))]
+            )
             for name in sorted(wanted - names):
                 events += self._state.refuse(_service(name), (no_name(name),))
             await self._publish(run, CATALOG, events)
@@ -247,9 +251,7 @@ class ConsulSource:
             await self._publish(run, where, self._read_service(name, self._instances[name], strays, _cause(answer)))
             return seconds or None
 
-    def _read_service(
-        self, name: str, instances: Sequence[ConsulInstance], strays: int, cause: str
-    ) -> Sequence[Event]:
+    def _read_service(self, name: str, instances: Sequence[ConsulInstance], strays: int, cause: str) -> Sequence[Event]:
         where = _service(name)
         odd = (Problem("", f"{strays} entries without a node and a service are passed over"),) if strays else ()
         try:
