@@ -20,7 +20,7 @@ from mesh_pilot.security.settings import CallerSettings
 from mesh_pilot.security.signers.vault.settings import VaultSettings
 from mesh_pilot.sources.base import Registry, SourceError
 from mesh_pilot.state.settings import StateSettings
-from mesh_pilot.world.intake import DEFAULT_GUARD, GuardOptions
+from mesh_pilot.world.guard import DEFAULT_GUARD, GuardOptions
 
 
 class StartError(Exception):

@@ -2,9 +2,8 @@
 
 - A source whose picture was restored from an earlier run is *stale* until it has given its first full picture: what it
   sends is collected, and then replaces the restored picture in one step.
-- A picture that loses more than a plausible share of its objects at once is more often an unmounted folder or a purged
-  catalog than a wish. What it lost is *held*: it stays in force until the source has it again, or until an operator
-  confirms that it is gone (`Confirmed`). What the picture adds and changes takes effect at once.
+- What a source loses implausibly is *held* (`world.guard`): it stays in force until the source has it again, or until
+  an operator confirms that it is gone (`Confirmed`). What a source adds and changes takes effect at once.
 
     admitted = intake.admit(batch, trio.current_time())
     revision = world.apply(admitted.events)
@@ -13,7 +12,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Protocol
@@ -24,34 +23,26 @@ from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (
     Confirmed,
     Delete,
-    Endpoints,
     Event,
     Item,
+    Rejected,
     Replace,
     Synced,
     Upsert,
     item_key,
 )
+from mesh_pilot.world.guard import DEFAULT_GUARD, Guard, GuardOptions, HeldPicture, HoldChange, HoldStep, LookUp
 
 Key = tuple[str, ...]
 
 OPERATOR = "confirmed by an operator"
-"""The cause of deletions that an operator confirmed."""
+"""The cause of deletions that an operator confirmed,"""
 
+NOT_RETURNED = "still missing after its source had recovered"
+"""and of those of objects that were held."""
 
-@attrs.frozen
-class GuardOptions:
-    """How much of a source's picture may go at once."""
-
-    share: float = 0.5
-    """The share of its objects, or of its services with endpoints, that may go."""
-    minimum: int = 3
-    """So few may always go."""
-    seconds: float = 30.0
-    """The time within which all that goes counts as gone at once."""
-
-
-DEFAULT_GUARD = GuardOptions()
+HELD = "held: most of its source's objects went soon after it"
+"""The cause of the return of an object that went just before others were held."""
 
 
 @attrs.frozen
@@ -68,30 +59,24 @@ class ItemChange:
 
 
 @attrs.frozen
-class Admitted:
-    """The events that take effect, and what they change."""
+class Renewal:
+    """A restored picture that its source has confirmed, or replaced."""
 
-    events: list[Event]
-    changes: list[ItemChange]
+    source: str
+    confirmed_at: datetime
+    """When it was last confirmed before."""
+    changed: int
+    """The number of items that differ."""
 
 
 @attrs.frozen
-class HeldPicture:
-    """The part of a source's picture that is in force although the source has lost it."""
+class Admitted:
+    """The events that take effect, and what they change."""
 
-    source: str
-    keys: tuple[Key, ...]
-    """The items that stay in force."""
-    objects: int
-    """Items of the source, before it lost them; endpoints are not counted."""
-    since: float
-    """When the first of them went, on the clock of `admit`."""
-
-    @property
-    def reason(self) -> str:
-        """Why they are held, for people."""
-        gone = len({key[1:] for key in self.keys})
-        return f"{gone} of {self.objects} objects went at once"
+    events: list[Event] = attrs.field(factory=list)
+    changes: list[ItemChange] = attrs.field(factory=list)
+    holds: list[HoldChange] = attrs.field(factory=list)
+    renewals: list[Renewal] = attrs.field(factory=list)
 
 
 class Pictures(Protocol):
@@ -101,38 +86,16 @@ class Pictures(Protocol):
 
     def items_of(self, source: str) -> dict[Key, Item]: ...
 
+    def rejections(self) -> Sequence[Rejected]: ...
+
 
 @attrs.define
-class _Count:
-    """How many things a picture has, of one sort."""
+class _Restored:
+    """A restored picture that its source has not confirmed."""
 
-    now: int = 0
-    before: int = 0
-    """At the beginning of the window."""
-
-
-class _Picture:
-    """A source's picture.
-
-    State: `staged`, the picture that a stale source has sent so far; `held`, what the source says now (None: nothing)
-    of the items that are held; `recent`, the items that went within the window, with the time.
-    """
-
-    def __init__(self, *, is_guarded: bool) -> None:
-        self.is_guarded = is_guarded
-        self.is_synced = False
-        self.staged: dict[Key, Item] | None = None
-        self.confirmed_at: datetime | None = None
-        self.held: dict[Key, Item | None] = {}
-        self.held_since = 0.0
-        self.recent: dict[Key, tuple[float, Item]] = {}
-        self.counts = {"objects": _Count(), "populated": _Count()}
-        self.window_began = -math.inf
-
-    def note(self, key: Key, before: Item | None, after: Item | None) -> None:
-        """An item of the picture in force changes."""
-        count = self.counts[_sort(key)]
-        count.now += _is_there(after) - _is_there(before)
+    confirmed_at: datetime
+    staged: dict[Key, Item] = attrs.field(factory=dict)
+    """What the source has sent so far."""
 
 
 class Intake:
@@ -141,84 +104,99 @@ class Intake:
     def __init__(
         self, pictures: Pictures, *, guarded: Collection[str] = (), guard: GuardOptions | None = DEFAULT_GUARD
     ) -> None:
-        """`guarded`: the sources that are told apart from a fault when they shrink; `guard` None: none are."""
+        """`guarded`: the sources whose implausible losses are held; `guard` None: there are none."""
         self._in_force = pictures
-        self._guard = guard or DEFAULT_GUARD
-        self._guarded = frozenset(guarded if guard is not None else ())
-        self._pictures: dict[str, _Picture] = {}
+        self._guards = {source: Guard(source, guard) for source in guarded} if guard is not None else {}
+        self._restored: dict[str, _Restored] = {}
 
     def __repr__(self) -> str:
-        return f"<Intake {len(self.stale())} stale, {len(self.held())} held>"
+        return f"<Intake {len(self._restored)} stale, {len(self.held())} held>"
 
     # -- reading
 
-    def stale(self) -> Mapping[str, datetime | None]:
+    def stale(self) -> Mapping[str, datetime]:
         """The sources whose restored picture is in force, and when that was last confirmed."""
-        return {name: picture.confirmed_at for name, picture in self._pictures.items() if picture.staged is not None}
+        return {source: restored.confirmed_at for source, restored in self._restored.items()}
 
     def held(self) -> Mapping[str, HeldPicture]:
         """The held parts of pictures, by source."""
-        return {
-            name: HeldPicture(name, tuple(picture.held), picture.counts["objects"].before, picture.held_since)
-            for name, picture in self._pictures.items()
-            if picture.held
-        }
+        found = ((source, guard.picture()) for source, guard in self._guards.items())
+        return {source: picture for source, picture in found if picture is not None}
+
+    @property
+    def due(self) -> float:
+        """The time at which `admit` is to be called even without events."""
+        return min((guard.due for guard in self._guards.values()), default=math.inf)
 
     # -- writing
 
     def restored(self, source: str, items: Iterable[Item], confirmed_at: datetime) -> list[Event]:
         """Take a picture of an earlier run as this source's: the events that put it in force."""
-        picture = self._picture(source)
-        picture.staged = {}
-        picture.is_synced = True
-        picture.confirmed_at = confirmed_at
-        found = tuple(items)
-        for item in found:
-            picture.note(item_key(item), None, item)
-        return [Replace(source, (), found), Synced(source)]
+        found = {item_key(item): item for item in items}
+        self._restored[source] = _Restored(confirmed_at)
+        if source in self._guards:
+            self._guards[source].take(found)
+            self._guards[source].is_on = True
+        return [Replace(source, (), tuple(found.values())), Synced(source)]
 
     def admit(self, events: Iterable[Event], now: float) -> Admitted:
-        """The events of a batch that take effect now, in order."""
+        """The events of a batch that take effect now; those of a source are in order."""
         by_source: dict[str, list[Event]] = {}
         for event in events:
             by_source.setdefault(event.source, []).append(event)
-        admitted = Admitted([], [])
+        for source, guard in self._guards.items():
+            if guard.due <= now:
+                by_source.setdefault(source, [])
+        admitted = Admitted()
         for source, batch in by_source.items():
             self._admit(source, batch, now, admitted)
         return admitted
 
-    def _picture(self, source: str) -> _Picture:
-        if source not in self._pictures:
-            self._pictures[source] = _Picture(is_guarded=source in self._guarded)
-        return self._pictures[source]
-
     def _admit(self, source: str, batch: list[Event], now: float, admitted: Admitted) -> None:
-        picture = self._picture(source)
-        if picture.staged is not None:
-            batch = list(self._stage(source, picture, picture.staged, batch))
+        if source in self._restored:
+            batch = list(self._stage(source, self._restored[source], batch, admitted))
         said, causes = self._outcome(source, batch)
-        confirmed = any(isinstance(event, Confirmed) for event in batch)
-        back = self._hold(source, picture, said, now, confirmed=confirmed)
-        for event in batch:
-            kept = _without(picture.held, event, partial(self._in_force.item_of, source)) if picture.held else event
-            if kept is not None:
-                admitted.events.append(kept)
-        picture.is_synced = picture.is_synced or any(isinstance(event, Synced) for event in batch)
-        for key, item in back.items():
-            said[key] = item
-            causes.setdefault(key, OPERATOR if confirmed else "")
-            admitted.events.append(Delete(source, key) if item is None else Upsert(source, item))
+        in_force = partial(self._in_force.item_of, source)
+        guard = self._guards.get(source)
+        put: Mapping[Key, Item | None] = {}
+        if guard is not None:
+            accept = any(isinstance(event, Confirmed) for event in batch)
+            judgement = guard.judge(said, in_force, now, accept=accept)
+            put = judgement.put
+            if judgement.change is not None:
+                admitted.holds.append(judgement.change)
+                cause = _CAUSES[judgement.change.step]
+                causes |= dict.fromkeys(put, cause)
+                admitted.events.extend(self._events_of(source, put, cause))
+            guard.is_on = guard.is_on or any(isinstance(event, Synced) for event in batch)
+        if guard is not None and guard.held:
+            now_in_force: LookUp = lambda key: put[key] if key in put else in_force(key)  # noqa: E731
+            filtered = (_without(guard.held, event, now_in_force) for event in batch)
+            admitted.events.extend(event for event in filtered if event is not None)
+            said = {key: item for key, item in said.items() if key not in guard.held}
+        else:
+            admitted.events.extend(batch)
+        if put:
+            said |= put
         for key, after in said.items():
-            before = self._in_force.item_of(source, key)
-            if key not in picture.held or key in back:
-                picture.note(key, before, after)
-                if before is not after:
-                    admitted.changes.append(ItemChange(source, key, before, after, causes.get(key, "")))
+            before = in_force(key)
+            if before is not after:
+                admitted.changes.append(ItemChange(source, key, before, after, causes.get(key, "")))
 
-    def _stage(self, source: str, picture: _Picture, staged: dict[Key, Item], batch: list[Event]) -> Iterator[Event]:
+    def _events_of(self, source: str, put: Mapping[Key, Item | None], cause: str) -> Iterator[Event]:
+        """The events that put items in force. Rejections of the same objects stand, as in the source."""
+        for key, item in put.items():
+            yield Delete(source, key, cause) if item is None else Upsert(source, item, cause)
+        if put:
+            yield from (r for r in self._in_force.rejections() if r.source == source and r.key in put)
+
+    # -- restored pictures
+
+    def _stage(self, source: str, restored: _Restored, batch: list[Event], admitted: Admitted) -> Iterator[Event]:
         """Collect what a stale source sends; once its picture is full, the events that bring about the difference."""
+        staged = restored.staged
         for event in batch:
-            if picture.staged is None:
+            if source not in self._restored:
                 yield event
                 continue
             match event:
@@ -231,8 +209,10 @@ class Intake:
                         del staged[key]
                     staged.update((item_key(item), item) for item in items)
                 case Synced():
-                    picture.staged = None
-                    yield from self._difference(source, staged)
+                    del self._restored[source]
+                    changes = list(self._difference(source, staged))
+                    admitted.renewals.append(Renewal(source, restored.confirmed_at, len(changes)))
+                    yield from changes
                     yield event
                 case _:
                     yield event
@@ -246,6 +226,8 @@ class Intake:
         for key in before:
             if key not in staged:
                 yield Delete(source, key)
+
+    # -- batches
 
     def _outcome(self, source: str, batch: list[Event]) -> tuple[dict[Key, Item | None], dict[Key, str]]:
         """The items that a batch names, as they are after it, and why."""
@@ -270,82 +252,11 @@ class Intake:
                         causes[item_key(item)] = event.cause
         return said, causes
 
-    # -- guards
 
-    def _hold(
-        self, source: str, picture: _Picture, said: Mapping[Key, Item | None], now: float, *, confirmed: bool
-    ) -> dict[Key, Item | None]:
-        """Decide what is held. Returns what is not held any more, or comes back, with the value to put in force."""
-        for key in picture.held.keys() & said.keys():
-            if _is_there(said[key]):
-                del picture.held[key]
-            else:
-                picture.held[key] = said[key]
-        gone = {
-            key: item
-            for key, after in said.items()
-            if key not in picture.held
-            and not _is_there(after)
-            and (item := self._in_force.item_of(source, key)) is not None
-            and _is_there(item)
-        }
-        if not gone and not picture.held:
-            return {}
-        if confirmed:
-            return self._release(picture)
-        if not (picture.is_guarded and picture.is_synced):
-            return {}
-        self._open_window(picture, now)
-        if self._is_plausible(source, picture, said, gone):
-            picture.recent.update((key, (now, item)) for key, item in gone.items())
-            return self._release(picture)
-        if not picture.held:
-            picture.held_since = now
-        for key in gone:
-            picture.held[key] = said[key]
-        back: dict[Key, Item | None] = {}
-        for key, (_, item) in picture.recent.items():
-            current = said[key] if key in said else self._in_force.item_of(source, key)
-            if not _is_there(current):
-                picture.held[key] = current
-                back[key] = item
-        picture.recent.clear()
-        return back
-
-    def _release(self, picture: _Picture) -> dict[Key, Item | None]:
-        released, picture.held = picture.held, {}
-        if released:
-            picture.recent.clear()
-            picture.window_began = -math.inf
-        return released
-
-    def _open_window(self, picture: _Picture, now: float) -> None:
-        if picture.held:
-            return
-        if now - picture.window_began > self._guard.seconds:
-            picture.window_began = now
-            for count in picture.counts.values():
-                count.before = count.now
-        horizon = now - self._guard.seconds
-        picture.recent = {key: entry for key, entry in picture.recent.items() if entry[0] >= horizon}
-        for count in picture.counts.values():
-            count.before = max(count.before, count.now)
-
-    def _is_plausible(
-        self, source: str, picture: _Picture, said: Mapping[Key, Item | None], gone: Collection[Key]
-    ) -> bool:
-        new = [
-            key for key, item in said.items() if _is_there(item) and not _is_there(self._in_force.item_of(source, key))
-        ]
-        for sort, count in picture.counts.items():
-            missing = sum(_sort(key) == sort for key in (*gone, *picture.held))
-            left = count.now - missing + sum(_sort(key) == sort for key in new)
-            if count.before - left >= self._guard.minimum and left < count.before * (1 - self._guard.share):
-                return False
-        return True
+_CAUSES = {HoldStep.BEGUN: HELD, HoldStep.RECOVERED: NOT_RETURNED, HoldStep.ACCEPTED: OPERATOR}
 
 
-def _without(held: Mapping[Key, Item | None], event: Event, in_force: Callable[[Key], Item | None]) -> Event | None:
+def _without(held: Mapping[Key, Item | None], event: Event, in_force: LookUp) -> Event | None:
     """An event without what it does to items that are held; None if nothing is left of it."""
     match event:
         case Delete(key=key):
@@ -358,15 +269,6 @@ def _without(held: Mapping[Key, Item | None], event: Event, in_force: Callable[[
             return attrs.evolve(event, items=(*said, *(item for item in kept if item is not None)))
         case _:
             return event
-
-
-def _sort(key: Key) -> str:
-    return "populated" if key[0] == "endpoints" else "objects"
-
-
-def _is_there(item: Item | None) -> bool:
-    """True for an item that is there; a service without endpoints counts as one that has lost them."""
-    return bool(item.endpoints) if isinstance(item, Endpoints) else item is not None
 
 
 def _is_same(before: Item, after: Item) -> bool:

@@ -20,7 +20,8 @@ import trio
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, Item, Quarantine, Rejected, Replace, Upsert
-from mesh_pilot.world.intake import Admitted, Intake, ItemChange
+from mesh_pilot.world.guard import HoldChange, HoldStep, accept_command
+from mesh_pilot.world.intake import Admitted, Intake, ItemChange, Renewal
 from mesh_pilot.world.world import Revision, World
 
 _QUIET_AT_START = 0.01
@@ -124,7 +125,7 @@ class Reducer:
             events += self.intake.restored(source, items, confirmed_at)
         if events:
             self._first_at = trio.current_time()
-            self._publish(Admitted(events, []))
+            self._publish(Admitted(events))
 
     def statistics(self) -> ReducerStatistics:
         return ReducerStatistics(
@@ -136,9 +137,12 @@ class Reducer:
         )
 
     async def _gather(self, events: trio.MemoryReceiveChannel[Event]) -> None:
-        """Wait for an event, then for a quiet moment."""
-        self._take(await events.receive())
+        """Wait for an event, then for a quiet moment; or until the intake is due."""
+        with trio.move_on_at(self.intake.due) as waiting:
+            self._take(await events.receive())
         self._first_at = trio.current_time()
+        if waiting.cancelled_caught:
+            return
         deadline = self._first_at + self._max
         while True:
             self._drain(events)
@@ -178,6 +182,10 @@ class Reducer:
         self._publish(self.intake.admit(batch, trio.current_time()))
 
     def _publish(self, admitted: Admitted) -> None:
+        for hold in admitted.holds:
+            _log_hold(hold)
+        for renewal in admitted.renewals:
+            _log_renewal(renewal)
         started = time.perf_counter()
         revision = self._world.apply(admitted.events)
         took = time.perf_counter() - started
@@ -200,6 +208,31 @@ class Reducer:
             except Exception as error:
                 name = getattr(hook, "__qualname__", repr(hook))
                 log.error("publish hook failed; world state is unaffected", hook=name, exc_info=error)
+
+
+def _log_hold(change: HoldChange) -> None:
+    held = change.held
+    if change.step is HoldStep.BEGUN:
+        log.warning(
+            "picture held",
+            source=held.source,
+            reason=held.reason,
+            first=held.first_names,
+            effect="they stay in force until the source has them again",
+            to_let_them_go=accept_command(held.source),
+        )
+        return
+    event = "held picture recovered" if change.step is HoldStep.RECOVERED else "held picture accepted"
+    log.info(event, source=held.source, gone=held.objects, **({"first": held.first_names} if held.keys else {}))
+
+
+def _log_renewal(renewal: Renewal) -> None:
+    log.info(
+        "restored picture confirmed",
+        source=renewal.source,
+        last_confirmed=f"{renewal.confirmed_at:%Y-%m-%dT%H:%M:%SZ}",
+        changed=renewal.changed,
+    )
 
 
 def is_endpoint_only(event: Event, world: World) -> bool:
