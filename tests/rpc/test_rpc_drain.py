@@ -127,7 +127,7 @@ async def test_a_connection_that_is_too_old_is_drained(mock_clock: MockClock) ->
         async with channel.request(WAIT, BOTH, bytes, bytes) as call:
             await call.send_request()
             assert await call.recv_message() == b"hello"
-            mock_clock.jump(3600)
+            mock_clock.jump(3960)
             await settled(lambda: channel.lost == "the server is going away")
             await wait_all_tasks_blocked()
             mock_clock.jump(60)

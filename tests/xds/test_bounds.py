@@ -205,7 +205,7 @@ def test_lines_that_are_alike_are_bounded_by_their_rate_alone_and_those_left_out
     assert limiter.admit("gone", 1) == 2
 
 
-SLOW = attrs.evolve(OPTIONS, bounds=Bounds(requests_per_second=10), request_burst=20)
+SLOW = attrs.evolve(OPTIONS, bounds=Bounds(stream_requests_per_second=10), request_burst=20)
 
 
 async def test_a_client_that_is_too_fast_is_read_slower(autojump_clock: MockClock) -> None:

@@ -363,7 +363,7 @@ async def test_a_crowd_that_comes_and_goes_does_not_fill_the_log(monkeypatch: py
 
 async def test_streams_that_wait_for_admission_and_give_up_take_nothing_from_others() -> None:
     """However many those are: who comes after them waits no longer."""
-    options = XdsOptions(bounds=Bounds(streams_per_second=5), stream_burst=1)
+    options = XdsOptions(bounds=Bounds(max_requests_per_second=5), stream_burst=1)
     async with plane(options) as here:
         async with stream_of(here, sotw(CLUSTER, node=node_message())) as call:
             await call.recv_message()

@@ -39,7 +39,6 @@ from mesh_pilot.ops.reports import ProblemLog
 from mesh_pilot.ops.state import CallersState, PlaneState
 from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.rpc import (
-    SERVER_LIMITS,
     HealthService,
     Servable,
     Server,
@@ -255,11 +254,7 @@ async def _serve_grpc(
 ) -> None:
     async with trio.open_nursery() as nursery:
         settings = plane.settings
-        limits = attrs.evolve(
-            SERVER_LIMITS,
-            max_concurrent_streams=settings.max_concurrent_streams,
-            **_message_size(settings.client_bounds),
-        )
+        limits = attrs.evolve(settings.grpc_limits, **_message_size(settings.client_bounds))
         not_grpc = f"{NOT_GRPC}; the web pages are on {plane.addresses.http or 'no port'}"
         server = await nursery.start(partial(serve, services, listeners, tls=tls, limits=limits, not_grpc=not_grpc))
         plane.state.rpc_servers.append(server)

@@ -11,7 +11,7 @@ import attrs
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
-from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, RpcError
+from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, Limits, RpcError
 from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
 from mesh_pilot.security.authority.consul_store import ConsulStoreSettings
 from mesh_pilot.security.authority.settings import DEFAULT_AUTHORITY, AuthoritySettings
@@ -60,8 +60,8 @@ class Settings:
     """The limits of xDS clients."""
     split_virtual_hosts: bool = False
     """True if Delta Envoys get virtual hosts as separate resources without asking, if they can take them."""
-    max_concurrent_streams: int = SERVER_LIMITS.max_concurrent_streams
-    """Streams that one connection to a gRPC port may have open."""
+    grpc_limits: Limits = SERVER_LIMITS
+    """The limits on connections to the gRPC ports, and their age."""
     http_addr: str = "127.0.0.1:8080"
     monitoring_addr: str = "127.0.0.1:15014"
     ca_dir: Path | None = None

@@ -17,6 +17,8 @@ from mesh_pilot.cli.ca_flags import CA_FLAGS, take_ca
 from mesh_pilot.cli.ca_store_flags import FLAGS as CA_STORE_FLAGS
 from mesh_pilot.cli.ca_store_flags import take_ca_store
 from mesh_pilot.cli.caller_flags import take_caller_settings
+from mesh_pilot.cli.connection_flags import FLAGS as CONNECTION_FLAGS
+from mesh_pilot.cli.connection_flags import take_connection_limits
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import SectionedCommand, address, duration
 from mesh_pilot.cli.process import forbid_core_dumps, outlive_signals
@@ -36,8 +38,8 @@ _HELP = {
     "max_node_values": "Values in the metadata of a node.",
     "max_labels": "Labels of a node.",
     "max_scopes_per_peer": "Namespaces, localities, ... that the proxies at one address may have.",
-    "requests_per_second": "Requests of one stream that answer nothing; more wait.",
-    "streams_per_second": "New xDS streams; more wait.",
+    "stream_requests_per_second": "Requests of one stream that answer nothing; more wait.",
+    "max_requests_per_second": "New xDS streams; more wait, in order of arrival.",
 }
 
 
@@ -86,7 +88,8 @@ SECTIONS = {
     "Certificates signed by Vault": ("--vault-*",),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
     "What proxies refuse": ("--quarantine*",),
-    "What clients may ask for (0: no limit)": ("--max-*", "--requests-per-second", "--streams-per-second"),
+    "Connections to the gRPC ports (0: no limit)": ("--max-con*", "--max-handshakes"),
+    "What clients may ask for (0: no limit)": ("--max-*", "--stream-requests-per-second"),
     "Timing": ("--debounce-*", "--sync-timeout", "--shutdown-duration"),
     "Logs": ("--log-*",),
 }
@@ -114,6 +117,12 @@ def _ca_options(command: F) -> F:
 
 def _caller_options(command: F) -> F:
     for name, attributes in reversed([*caller_flags.FLAGS, *authenticator_flags.FLAGS]):
+        command = _option(name, **attributes)(command)
+    return command
+
+
+def _connection_options(command: F) -> F:
+    for name, attributes in reversed(CONNECTION_FLAGS):
         command = _option(name, **attributes)(command)
     return command
 
@@ -155,12 +164,7 @@ def _token_options(command: F) -> F:
 @_registry_options
 @_option("--grpc-addr", type=address, default="127.0.0.1:15010", help="xDS in plaintext.")
 @_option("--secure-grpc-addr", type=address, default="127.0.0.1:15012", help="xDS and CSRs over TLS.")
-@_option(
-    "--max-concurrent-streams",
-    type=click.IntRange(min=1),
-    default=100,
-    help="Streams on one connection to a gRPC port; an Envoy needs one, a proxy in front many.",
-)
+@_connection_options
 @_option("--tls-cert", type=PATH, help="PEM file of the server's certificate.  [default: the CA signs one]")
 @_option("--tls-key", type=PATH, help="PEM file of its key.")
 @_option("--tls-ca", type=PATH, help="PEM file of a CA of proxies, besides our own.")
@@ -237,6 +241,7 @@ def command(
     ca_store = take_ca_store(settings, os.environ)
     registries = take_registries(settings, os.environ)
     client_bounds = bounds_of(settings)
+    grpc_limits = take_connection_limits(settings)
     authority, tls_dns_names = take_ca(settings)
     callers = take_caller_settings(settings)
     join_tokens = take_join_tokens(settings)
@@ -274,6 +279,7 @@ def command(
         Settings(
             config_dirs=config_dirs,
             client_bounds=client_bounds,
+            grpc_limits=grpc_limits,
             callers=callers,
             join_tokens=join_tokens,
             foreign_tokens=foreign_tokens,

@@ -28,10 +28,10 @@ class Bounds:
     max_scopes_per_peer: int = 500
     """Scopes of the open streams from one address: namespace, DNS domain, locality, and anything else in a node that
     makes resources that other proxies do not share."""
-    requests_per_second: float = 100.0
+    stream_requests_per_second: float = 100.0
     """Requests of one stream that answer no response; more of them wait. Large ones count more than once."""
-    streams_per_second: float = 500.0
-    """New streams of all clients; more of them wait."""
+    max_requests_per_second: float = 500.0
+    """New streams of all clients; more of them wait. The name is that of istiod's ``PILOT_MAX_REQUESTS_PER_SECOND``."""
 
 
 DEFAULT_BOUNDS = Bounds()

@@ -312,6 +312,11 @@ class _PlaneCollector(Collector):
         for reason, count in sorted(sum((Counter(s.failed_handshakes) for s in grpc), Counter()).items()):
             failed.add_sample(failed.name, {"reason": reason}, count)
         yield failed
+        for name, text in (("retired", "ended for their age or their client's"), ("refused", "beyond a limit")):
+            ended = _metric(f"mesh_pilot_grpc_connections_{name}", f"connections {text}", "counter")
+            for reason, count in sorted(sum((Counter(getattr(s, f"connections_{name}")) for s in grpc), Counter()).items()):
+                ended.add_sample(ended.name, {"reason": reason}, count)
+            yield ended
         yield _one("mesh_pilot_grpc_streams", "gRPC streams", "gauge", sum(s.streams_open for s in grpc))
 
     def _http(self) -> Iterator[Metric]:

@@ -26,7 +26,8 @@ SLICE_WORK = 32.0
 class Admission:
     """The turns and rate limits that all connections of a server share.
 
-    State: the connection whose turn it is, those that wait, and the token buckets of streams and connections.
+    State: the connection whose turn it is, those that wait, and the token buckets of streams, connections and
+    retirements.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -34,6 +35,7 @@ class Admission:
         self._entry = trio.Lock()
         self._streams = TokenBucket(limits.stream_rate, limits.stream_burst)
         self._connections = TokenBucket(limits.connection_rate, limits.connection_burst)
+        self._retirements = TokenBucket(limits.retirement_rate, 1)
 
     def __repr__(self) -> str:
         working = self._turn.statistics().tasks_waiting
@@ -59,6 +61,10 @@ class Admission:
     async def connection(self) -> None:
         """Wait until a connection may be accepted. Returns at once, without a checkpoint, below the rate limit."""
         await _wait(self._connections)
+
+    async def retirement(self) -> None:
+        """Wait until a connection may be retired for its age. If cancelled, its place in the queue stays empty."""
+        await _wait(self._retirements)
 
 
 async def _wait(bucket: TokenBucket) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -37,6 +38,12 @@ _ANSWER_TURNS = 4
 them answers within that number, and its answer shares their packet."""
 _SETTINGS_AFTER_SECONDS = 0.5
 """Delay of our SETTINGS over plaintext, in which an HTTP/1.1 client shows itself."""
+_AGE_JITTER = 0.1
+"""The part by which ages of connections differ: those that began together do not end together."""
+_LAST_STREAM = 2**31 - 1
+"""The last stream of a GOAWAY that is a warning: streams on their way are still served (RFC 9113, 6.8)."""
+_WARNED_SECONDS = 1.0
+"""Time for the client to have read the warning, if it does not answer the PING behind it."""
 
 
 @frozen
@@ -102,6 +109,7 @@ class ServerConnection(RpcHandler):
         self._entry = trio.Lock()
         self._streams: dict[RpcStream, trio.CancelScope] = {}
         self._abandoned = 0
+        self._retired = ""
         self._draining = False
         self._cut = False
         self._transport = SocketTransport(sock, nursery, tls=tls, write_buffer=limits.write_buffer)
@@ -112,7 +120,7 @@ class ServerConnection(RpcHandler):
             self._protocol.connection.flush()
 
     def __repr__(self) -> str:
-        state = "draining" if self._draining else "open"
+        state = "draining" if self.draining else "open"
         return f"<ServerConnection of {self.peer.address}, {state}, {len(self._streams)} streams>"
 
     def statistics(self) -> ConnectionStatistics:
@@ -127,7 +135,7 @@ class ServerConnection(RpcHandler):
             bytes_received=self._transport.bytes_received,
             bytes_sent=self._transport.bytes_sent,
             bytes_waiting=self._transport.waiting_bytes,
-            draining=self._draining,
+            draining=self.draining,
         )
 
     async def run(self) -> None:
@@ -189,13 +197,49 @@ class ServerConnection(RpcHandler):
         """Close the socket, in any state."""
         self._transport.abort()
 
+    @property
+    def draining(self) -> bool:
+        """Whether the client was told to open no more streams."""
+        return bool(self._retired) or self._draining
+
+    @property
+    def retired(self) -> str:
+        """The reason why the connection ends: ``age`` or ``certificate``; empty if it does not for such a reason."""
+        return self._retired
+
     async def _retire(self) -> None:
-        """End a connection that is too old, or whose client's certificate has ended."""
-        certified = max(0.0, self.peer.certificate_end - time.time())
-        await trio.sleep(min(self._limits.max_connection_age_seconds, certified))
+        """End a connection that is too old, or whose client's certificate has ended.
+
+        As gRPC's servers do it: warn the client, so that it opens its next streams elsewhere; refuse streams once it
+        must have read the warning; let those that run end; cut those that are left after the grace.
+        """
+        reason = "certificate"
+        with trio.move_on_after(max(0.0, self.peer.certificate_end - time.time())):
+            await trio.sleep(self._limits.max_connection_age_seconds * random.uniform(1 - _AGE_JITTER, 1 + _AGE_JITTER))
+            await self._admission.retirement()
+            reason = "age"
+        if self._draining:
+            return
+        self._retired = reason
+        grace = self._limits.max_connection_age_grace_seconds
+        log.debug("connection retired", peer=self.peer.address, reason=reason, streams=len(self._streams))
+        cut_at = trio.current_time() + grace
+        with trio.move_on_after(min(grace, _WARNED_SECONDS)):
+            await self._warn()
         self.drain()
-        await trio.sleep(self._limits.max_connection_age_grace_seconds)
+        await trio.sleep_until(cut_at)
         self.cut()
+
+    async def _warn(self) -> None:
+        """Announce the end to the client and to the handlers; wait until the client has read it."""
+        connection = self._protocol.connection
+        connection.ping_acknowledged.clear()
+        connection.send_goaway(_LAST_STREAM)
+        connection.ping()
+        for stream in list(self._streams):
+            if stream.on_retiring is not None:
+                stream.on_retiring()
+        await connection.ping_acknowledged.wait()
 
     def _start_draining(self) -> None:
         if not self._draining:
@@ -286,7 +330,8 @@ class ServerConnection(RpcHandler):
                 _refuse(stream, Status.UNIMPLEMENTED, f"there is no method {fields.get(':path')}")
                 return None
             try:
-                return ServerStream(stream, method, headers, self.peer, Deadline.from_headers(headers))
+                deadline = Deadline.from_headers(headers)
+                return ServerStream(stream, method, headers, self.peer, deadline, retiring=bool(self._retired))
             except ValueError as error:
                 _refuse(stream, Status.INVALID_ARGUMENT, f"bad request headers: {error}")
         return None

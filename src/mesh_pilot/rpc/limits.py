@@ -64,11 +64,24 @@ class Limits:
     keepalive_timeout_seconds: float = field(default=10.0, validator=_positive_seconds)
     """A connection that stays silent this long after a PING is closed."""
 
+    max_connections: float = field(default=math.inf, validator=_positive_seconds)
+    """Connections that a server has open at the same time; more are closed as they come."""
+
+    max_connections_per_peer: float = field(default=math.inf, validator=_positive_seconds)
+    """Connections from one IP address; those of a Unix socket are not counted."""
+
+    max_handshakes: float = field(default=math.inf, validator=_positive_seconds)
+    """TLS handshakes under way at the same time; further connections wait, in order."""
+
     max_connection_age_seconds: float = field(default=math.inf, validator=_positive_seconds)
-    """A server drains (GOAWAY) a connection this old, so that clients spread over replicas; ``math.inf`` never."""
+    """A server retires (GOAWAY) a connection this old, give or take a tenth, so that clients spread over replicas;
+    ``math.inf`` never."""
 
     max_connection_age_grace_seconds: float = field(default=10.0, validator=validators.ge(0.0))
     """How long the streams of a connection that is too old may go on before they are cut."""
+
+    retirement_rate: float = field(default=100.0, validator=_positive_seconds)
+    """Connections a second that a server retires for their age; more become older meanwhile."""
 
 
 SERVER_LIMITS = Limits(stream_window=1024 * 1024, connection_window=4 * 1024 * 1024)

@@ -81,6 +81,7 @@ class RpcStream(Stream):
         self.trailers_received = Signal()  # type: ignore[assignment]
         self.terminated: StreamTerminatedError | None = None
         self.on_terminated: Callable[[], None] | None = None
+        self.on_retiring: Callable[[], None] | None = None
         self.mid_message = False
         """True while a message is sent in part: only a reset can follow."""
         self._sends = 0
@@ -257,6 +258,7 @@ class RpcConnection(Connection):
         self.budget = budget
         self._queued: list[bytes | memoryview] = []
         self.settings_received = Signal()
+        self.ping_acknowledged = Signal()
         self.write_ready = Signal(is_set=True)  # type: ignore[assignment]
         self.stream_close_waiter = Signal()  # type: ignore[assignment]
 
@@ -304,10 +306,13 @@ class RpcConnection(Connection):
         self._connection.ping(b"mesh-ppl")
         self.flush()
 
-    def send_goaway(self) -> None:
-        """Tell the peer to open no more streams; the open ones go on. h2's own GOAWAY would end them."""
+    def send_goaway(self, last_stream_id: int | None = None) -> None:
+        """Tell the peer to open no more streams; the open ones go on. h2's own GOAWAY would end them.
+
+        ``last_stream_id`` is the last one that is served; None: the last that has arrived.
+        """
         frame = GoAwayFrame(0)
-        frame.last_stream_id = self._connection.highest_inbound_stream_id
+        frame.last_stream_id = self._connection.highest_inbound_stream_id if last_stream_id is None else last_stream_id
         frame.error_code = ErrorCodes.NO_ERROR
         self.flush()
         self._transport.write(frame.serialize())
@@ -359,6 +364,9 @@ class RpcEvents(EventsProcessor):
         stream = self.streams.get(event.stream_id)
         if stream is not None:
             stream.terminate(StreamReset(event.error_code or 0))
+
+    def process_ping_ack_received(self, event: h2.events.PingAckReceived) -> None:
+        self.connection.ping_acknowledged.set()
 
     def process_connection_terminated(self, event: h2.events.ConnectionTerminated) -> None:
         """A GOAWAY: the owner decides what ends, the rest goes on."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import structlog
 import trio
-from attrs import evolve
+from attrs import evolve, frozen
 from grpclib.const import Handler
 
 from mesh_pilot.rpc.admission import Admission, PacedListener
@@ -87,6 +87,10 @@ class Server:
         """Where the server listens, with the actual ports."""
         self._connections: set[ServerConnection] = set()
         self._handshaking = 0
+        self._handshakes = trio.CapacityLimiter(limits.max_handshakes)
+        self._of_hosts: Counter[str] = Counter()
+        self._retired: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
         self._failed_handshakes: Counter[str] = Counter()
         self._oversized_headers = 0
         self._past = ServerStatistics()
@@ -115,6 +119,8 @@ class Server:
         return evolve(
             total,
             connections_open=len(self._connections) + self._handshaking,
+            connections_retired=dict(self._retired),
+            connections_refused=dict(self._refused),
             failed_handshakes=dict(self._failed_handshakes),
             oversized_headers=self._oversized_headers,
             draining=self.draining,
@@ -159,7 +165,15 @@ class Server:
         """One accepted connection, from the handshake to its end; whatever happens to it stays with it."""
         sock = release_socket(stream)
         peer = Peer(address=address_of(sock, peer=True))
+        host = _host(sock, peer)
+        limit = self._limit_reached(host)
+        if limit is not None:
+            self._refused[limit.name] += 1
+            self._log_some("a connection was refused", peer, str(limit), kind=limit.name)
+            sock.close()
+            return
         self._handshaking += 1
+        self._of_hosts[host] += 1
         self._past = evolve(self._past, connections_total=self._past.connections_total + 1)
         try:
             try:
@@ -182,6 +196,19 @@ class Server:
             log.exception("a gRPC connection failed", peer=peer.address)
         finally:
             sock.close()
+            self._of_hosts[host] -= 1
+            if not self._of_hosts[host]:
+                del self._of_hosts[host]
+
+    def _limit_reached(self, host: str) -> _LimitReached | None:
+        """The limit that one more connection from ``host`` would exceed."""
+        limits = self._limits
+        if len(self._connections) + self._handshaking >= limits.max_connections:
+            return _LimitReached("total", f"{limits.max_connections:g} connections are open", "--max-connections")
+        if host and self._of_hosts[host] >= limits.max_connections_per_peer:
+            most = limits.max_connections_per_peer
+            return _LimitReached("peer", f"{host} has {most:g} connections", "--max-connections-per-peer")
+        return None
 
     def _log_some(self, event: str, peer: Peer, reason: str, *, kind: str) -> None:
         """Log the first event of a kind, then one every ten seconds: a thousand connections may have it at once."""
@@ -196,10 +223,10 @@ class Server:
     async def _handshake(self, sock: socket.socket) -> TlsSession | None:
         if self._tls is None:
             return None
-        session = TlsSession(self._tls.context(), server_side=True)
-        await handshake(
-            session, sock, timeout_seconds=self._limits.handshake_timeout_seconds, turn=self._admission.turn
-        )
+        async with self._handshakes:
+            session = TlsSession(self._tls.context(), server_side=True)
+            seconds = self._limits.handshake_timeout_seconds
+            await handshake(session, sock, timeout_seconds=seconds, turn=self._admission.turn)
         return session
 
     async def _serve(self, sock: socket.socket, tls: TlsSession | None, peer: Peer) -> None:
@@ -225,10 +252,29 @@ class Server:
             if connection is not None:
                 self._connections.discard(connection)
                 connection.abort()
+                if connection.retired:
+                    self._retired[connection.retired] += 1
                 self._past = _add(self._past, connection.statistics())
                 if connection.fault:
                     self._past = evolve(self._past, connections_cut=self._past.connections_cut + 1)
                     self._log_some("a connection was cut off", peer, connection.fault, kind="cut off")
+
+
+@frozen
+class _LimitReached:
+    """A limit on connections."""
+
+    name: str
+    found: str
+    flag: str
+
+    def __str__(self) -> str:
+        return f"{self.found}, the most that there may be ({self.flag})"
+
+
+def _host(sock: socket.socket, peer: Peer) -> str:
+    """The IP address of a peer; empty for one of a Unix socket."""
+    return "" if sock.family == socket.AF_UNIX else peer.address.rpartition(":")[0]
 
 
 def _add(total: ServerStatistics, one: ConnectionStatistics) -> ServerStatistics:

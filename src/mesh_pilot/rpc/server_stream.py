@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 import trio
@@ -58,13 +58,21 @@ class ServerStream(Generic[Request, Reply]):
     """
 
     def __init__(
-        self, stream: RpcStream, method: Handler, headers: list[tuple[str, str]], peer: Peer, deadline: Deadline | None
+        self,
+        stream: RpcStream,
+        method: Handler,
+        headers: list[tuple[str, str]],
+        peer: Peer,
+        deadline: Deadline | None,
+        *,
+        retiring: bool = False,
     ) -> None:
         fields = dict(headers)
         self._stream = stream
         self._cardinality: Cardinality = method.cardinality
         self._decode = decoder(method.request_type)
         self._encode = encoder(method.reply_type)
+        self._retiring = retiring
         self._sending = False
         self._headers_sent = False
         self._message_received = False
@@ -106,6 +114,16 @@ class ServerStream(Generic[Request, Reply]):
         except Exception as error:
             raise GRPCError(Status.INTERNAL, f"the request cannot be decoded: {error}") from error
         return message
+
+    def when_retiring(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` when the connection is to end: what is left of the call should end soon, by itself.
+
+        A call that does not is cut after the connection's grace. Without a callback it ends when it ends.
+        """
+        if self._retiring:
+            callback()
+        else:
+            self._stream.on_retiring = callback
 
     def __aiter__(self) -> ServerStream[Request, Reply]:
         return self

@@ -44,6 +44,10 @@ class ServerStatistics:
     """Connections ever accepted."""
     connections_cut: int = 0
     """Connections that we closed because the peer made too much work, did not read or did not answer."""
+    connections_retired: Mapping[str, int] = MappingProxyType({})
+    """Connections that we ended because of their ``age``, or because the client's ``certificate`` has ended."""
+    connections_refused: Mapping[str, int] = MappingProxyType({})
+    """Connections beyond a limit, by the limit: ``total`` or ``peer``."""
     failed_handshakes: Mapping[str, int] = MappingProxyType({})
     """Connections that ended in the TLS handshake, by reason."""
     oversized_headers: int = 0

@@ -133,7 +133,7 @@ class XdsServer:
         self._new: set[trio.CancelScope] = set()
         self._is_draining = False
         self._scopes = PeerScopes(scope_of, options.bounds)
-        self._new_streams = TokenBucket(options.bounds.streams_per_second, options.stream_burst)
+        self._new_streams = TokenBucket(options.bounds.max_requests_per_second, options.stream_burst)
         self._entry = trio.Lock()
         self._turn = trio.Lock()
         self._nack_log = LogLimiter()
@@ -273,6 +273,7 @@ class XdsServer:
             answers=self._answers,
         )
         self._sessions.add(session)
+        call.when_retiring(session.retire)
         try:
             await session.run()
         finally:

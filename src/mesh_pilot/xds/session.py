@@ -186,7 +186,7 @@ class Session:
         self._turn = turn or trio.Lock()
         self._nack_log = nack_log or LogLimiter()
         self._presence_log = presence_log or LogLimiter(seconds=0)
-        self._bucket = TokenBucket(bounds.requests_per_second, options.request_burst)
+        self._bucket = TokenBucket(bounds.stream_requests_per_second, options.request_burst)
         self._is_new = True
         self._began = trio.current_time()
         self._variant = variant
@@ -199,6 +199,7 @@ class Session:
         self._news = trio.Event()
         self._is_woken = False
         self._is_ending = False
+        self._is_retiring = False
         self._error: StreamError | None = None
         self._nacks_in_a_row: dict[str, int] = {}
         self._on_hold_until: dict[str, float] = {}
@@ -229,6 +230,14 @@ class Session:
         """End the stream with a status, once what there is to send is sent."""
         self._error = self._error or error
         self._finish()
+
+    def retire(self) -> None:
+        """End the stream with OK once what there is to send is sent and answered.
+
+        The client goes on from there on another connection.
+        """
+        self._is_retiring = True
+        self._news.set()
 
     def _finish(self) -> None:
         self._is_ending = True
@@ -295,7 +304,7 @@ class Session:
                 continue
             self._note_quiet()
             self._is_new = self._is_new and self.stream.proxy is None
-            if self._is_ending:
+            if self._is_ending or (self._is_retiring and self._is_settled()):
                 self._scope.cancel()
                 return
             deadline = self._next_deadline()

@@ -1,0 +1,175 @@
+"""Connections that grow old: warned, not interrupted, and never all at once. Connections beyond a limit."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from functools import partial
+
+import trio
+from h2.events import ConnectionTerminated, PingReceived, ResponseReceived
+from hyperframe.frame import GoAwayFrame
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from mesh_pilot.rpc import Cardinality, Limits, RpcError, open_channel
+from tests.rpc.rpc_support import Bytes, Echo, RawPeer, in_thread, serving, settled
+
+UNARY = "/test.Echo/Unary"
+WAIT = "/test.Echo/Wait"
+BOTH = Cardinality.STREAM_STREAM
+HOUR = Limits(max_connection_age_seconds=3600, max_connection_age_grace_seconds=60, keepalive_interval_seconds=1e6)
+OLDEST, YOUNGEST = 3960, 3240
+"""An hour and a tenth, an hour less a tenth."""
+
+
+class Polite(Echo):
+    """``Wait`` ends by itself when its connection is to end."""
+
+    async def wait(self, stream: Bytes) -> None:
+        end = trio.Event()
+        stream.when_retiring(end.set)
+        await stream.send_message(b"hello")
+        self.note("waiting")
+        await end.wait()
+        await stream.send_message(b"goodbye")
+
+
+async def test_a_stream_that_listens_ends_with_ok_at_once(mock_clock: MockClock) -> None:
+    async with (
+        serving(Polite(), limits=HOUR) as server,
+        open_channel(server.addresses[0]) as channel,
+        channel.request(WAIT, BOTH, bytes, bytes) as call,
+    ):
+        await call.send_request()
+        assert await call.recv_message() == b"hello"
+        mock_clock.jump(YOUNGEST - 1)
+        await wait_all_tasks_blocked()
+        assert not server.connections()[0].draining
+        mock_clock.jump(OLDEST - YOUNGEST + 1)
+        assert await call.recv_message() == b"goodbye"
+        assert await call.recv_message() is None
+        await settled(lambda: server.statistics().connections_open == 0)
+        assert server.statistics().connections_retired == {"age": 1}
+        assert server.statistics().connections_cut == 0
+
+
+async def test_streams_on_their_way_when_the_client_is_warned_are_served(mock_clock: MockClock) -> None:
+    """RFC 9113, 6.8: a GOAWAY with the highest stream id, and one with the real one when the client has read it."""
+    echo = Polite()
+    async with serving(echo, limits=HOUR) as server:
+        peer = RawPeer(server.addresses[0])
+        await in_thread(peer.request, WAIT)
+        await echo.until("waiting")
+        mock_clock.jump(OLDEST)
+
+        def until_warned() -> bytes:
+            received = b""
+            while b"mesh-ppl" not in received:
+                received += peer.socket.recv(65536)
+            return received
+
+        received = await in_thread(until_warned)
+        warning = GoAwayFrame(0)
+        warning.last_stream_id = 2**31 - 1
+        assert warning.serialize() in received
+
+        def answer() -> list[object]:
+            peer.request(UNARY, stream_id=3)  # it left before the warning was read
+            peer.message(b"late", stream_id=3, end_stream=True)
+            peer.h2.receive_data(received)
+            events: list[object] = []
+            while not any(isinstance(event, ResponseReceived) and event.stream_id == 3 for event in events):
+                # h2 takes a GOAWAY for the end; so what follows is looked at in the bytes
+                data = peer.socket.recv(65536)
+                if b"late" in data:
+                    return [b"late"]
+                if not data:
+                    return events
+            return events
+
+        assert await in_thread(answer) == [b"late"]
+        await in_thread(peer.close)
+
+
+async def test_a_client_that_does_not_answer_the_warning_is_refused_streams_soon(autojump_clock: MockClock) -> None:
+    silent = Limits(max_connection_age_seconds=5, max_connection_age_grace_seconds=3, handshake_timeout_seconds=20)
+    async with serving(Echo(), limits=silent) as server:
+        peer = RawPeer(server.addresses[0])
+        await settled(lambda: server.statistics().connections_open == 1)
+        await settled(lambda: server.statistics().connections_open == 0)  # no stream: closed with the second GOAWAY
+        assert server.statistics().connections_retired == {"age": 1}
+        await in_thread(peer.close)
+
+
+async def test_calls_that_do_not_listen_end_in_their_own_time(mock_clock: MockClock) -> None:
+    async with (
+        serving(Echo(), limits=HOUR) as server,
+        open_channel(server.addresses[0]) as channel,
+        channel.request("/test.Echo/Bidi", BOTH, bytes, bytes) as call,
+    ):
+        await call.send_message(b"1")
+        assert await call.recv_message() == b"1"
+        mock_clock.jump(OLDEST)
+        await settled(lambda: channel.lost == "the server is going away")
+        await call.send_message(b"2", end=True)
+        assert await call.recv_message() == b"2"
+        assert await call.recv_message() is None
+
+
+async def test_old_connections_are_retired_one_by_one(mock_clock: MockClock) -> None:
+    """All are of an age, and older than the oldest may be; ten a second may go."""
+    limits = Limits(
+        max_connection_age_seconds=100, retirement_rate=10, keepalive_interval_seconds=1e6, handshake_timeout_seconds=1e6
+    )
+    async with serving(Polite(), limits=limits) as server, AsyncExitStack() as channels:
+        for _ in range(30):
+            channel = await channels.enter_async_context(open_channel(server.addresses[0]))
+            assert await channel.unary(UNARY, b"ping", bytes) == b"ping"
+        mock_clock.jump(111)
+        gone = []
+        for _ in range(4):
+            await wait_all_tasks_blocked(0.01)
+            gone.append(sum(each.draining for each in server.connections()) + sum_of(server.statistics()))
+            mock_clock.jump(1)
+        await settled(lambda: sum_of(server.statistics()) == 30)
+    assert gone[0] <= 2
+    assert all(later - earlier <= 11 for earlier, later in zip(gone, gone[1:], strict=False))
+
+
+def sum_of(statistics: object) -> int:
+    return sum(statistics.connections_retired.values())  # type: ignore[attr-defined]
+
+
+async def test_connections_beyond_the_limit_are_closed(capsys: object) -> None:
+    async with serving(Echo(), limits=Limits(max_connections=2)) as server, AsyncExitStack() as channels:
+        kept = [await channels.enter_async_context(open_channel(server.addresses[0])) for _ in range(2)]
+        for channel in kept:
+            assert await channel.unary(UNARY, b"ping", bytes) == b"ping"
+        await refused(server.addresses[0])
+        assert server.statistics().connections_refused == {"total": 1}
+        await kept[0].unary(UNARY, b"ping", bytes)
+    assert server.statistics().connections_total == 2
+
+
+async def test_one_address_may_have_so_many_connections() -> None:
+    async with serving(Echo(), limits=Limits(max_connections_per_peer=1)) as server:
+        async with open_channel(server.addresses[0]) as channel:
+            assert await channel.unary(UNARY, b"ping", bytes) == b"ping"
+            await refused(server.addresses[0])
+            other = trio.socket.socket()
+            await other.bind(("127.0.0.2", 0))
+            await other.connect(("127.0.0.1", int(server.addresses[0].rpartition(":")[2])))
+            await settled(lambda: server.statistics().connections_total == 2)
+            other.close()
+        await settled(lambda: server.statistics().connections_open == 0)
+        async with open_channel(server.addresses[0]) as channel:
+            assert await channel.unary(UNARY, b"ping", bytes) == b"ping"
+        assert server.statistics().connections_refused == {"peer": 1}
+
+
+async def refused(address: str) -> None:
+    try:
+        async with open_channel(address) as channel:
+            await channel.unary(UNARY, b"ping", bytes)
+    except RpcError:
+        return
+    raise AssertionError("it was served")
