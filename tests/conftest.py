@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from collections.abc import Callable, Iterator
@@ -12,6 +13,9 @@ import pytest
 import structlog
 
 from tests.support.binaries import require_binary
+
+os.environ["MESH_PILOT_NO_STATE"] = "1"
+"""Commands that tests run keep nothing, unless a test gives them a folder of its own."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -200,7 +200,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             xds.hand_over(type_url, debug.serve)
         plane = ControlPlane(settings, state, sockets.addresses())
         stop_http = trio.Event()
-        recorder = await restore(settings, sources, world, reducer)
+        state.recorder = recorder = await restore(settings, sources, world, reducer)
         async with trio.open_nursery() as nursery:
             if recorder is not None:
                 nursery.start_soon(recorder.run)

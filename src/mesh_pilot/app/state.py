@@ -3,41 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import structlog
 import trio
 
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.sources.base import Placed, Seeded, Source
+from mesh_pilot.state.database import StateError
 from mesh_pilot.state.recorder import Recorder
-from mesh_pilot.state.store import StateError, Store
+from mesh_pilot.state.store import Store
 from mesh_pilot.world import Reducer, World
 
 log = structlog.get_logger(scope="state")
 
 
 async def restore(settings: Settings, sources: Sequence[Source], world: World, reducer: Reducer) -> Recorder | None:
-    """Put the pictures of the last run in force.
-
-    Returns the recorder to run; None without a state folder, or with one that cannot be used, which is logged.
-    """
+    """Put the pictures of the last run in force. Returns the recorder to run; None without a state folder."""
     if settings.state is None:
         return None
     places = {source.name: source.place for source in sources if isinstance(source, Placed)}
+    store = Store(settings.state, places)
+    recorder = Recorder(store, world, reducer, sources)
+    reducer.on_publish(recorder.published)
     try:
-        store = await trio.to_thread.run_sync(Store.open, settings.state, places)
+        pictures = await trio.to_thread.run_sync(store.pictures)
     except StateError as error:
-        log.error("state is not kept in this run", reason=str(error))
-        return None
-    pictures = await trio.to_thread.run_sync(store.pictures)
+        recorder.unusable(error)
+        return recorder
     by_name = {source.name: source for source in sources}
+    now = datetime.now(UTC)
     for picture in pictures:
         source = by_name[picture.source]
         if isinstance(source, Seeded):
             source.seed(picture.items)
-    if pictures:
-        world.revision = max(0, store.revision - 1)
-        reducer.restore([(picture.source, picture.items, picture.confirmed_at) for picture in pictures])
-    recorder = Recorder(store, world)
-    reducer.on_publish(recorder.published)
+        age = round((now - picture.confirmed_at).total_seconds())
+        if picture.items:
+            log.info("last picture restored", source=picture.source, items=len(picture.items), age_seconds=age)
+    world.revision = store.revision
+    reducer.restore([(picture.source, picture.items, picture.confirmed_at) for picture in pictures])
     return recorder

@@ -23,6 +23,8 @@ from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import SectionedCommand, address, duration
 from mesh_pilot.cli.process import forbid_core_dumps, outlive_signals
 from mesh_pilot.cli.registries import REGISTRIES, take_registries
+from mesh_pilot.cli.state_flags import FLAGS as STATE_FLAGS
+from mesh_pilot.cli.state_flags import take_state
 from mesh_pilot.cli.token_flags import FLAGS as TOKEN_FLAGS
 from mesh_pilot.cli.token_flags import take_join_tokens
 from mesh_pilot.cli.vault_flags import FLAGS as VAULT_FLAGS
@@ -86,6 +88,7 @@ SECTIONS = {
     "Tokens of callers": ("--jwt-rules", "--accept-*", "--kubernetes-*", "--trust-consul-namespaces"),
     "Certificates": ("--tls-*", "--ca-*", "--*workload-cert-ttl", "--token-dir", "--trust*", "--certificates-*"),
     "Certificates signed by Vault": ("--vault-*",),
+    "What outlives a restart": ("--state-*", "--no-state"),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
     "What proxies refuse": ("--quarantine*",),
     "Connections to the gRPC ports (0: no limit)": ("--max-con*", "--max-handshakes"),
@@ -139,6 +142,12 @@ def _token_options(command: F) -> F:
     return command
 
 
+def _state_options(command: F) -> F:
+    for name, attributes in reversed(STATE_FLAGS):
+        command = _option(name, **attributes)(command)
+    return command
+
+
 @click.command("discovery", cls=SectionedCommand, sections=SECTIONS, context_settings={"show_default": True})
 @_option("--config-dir", "config_dirs", type=PATH, multiple=True, help="Folder of Istio YAML; may be repeated.")
 @_option("--mesh-config", type=PATH, help="File with Istio's MeshConfig (mesh.yaml).")
@@ -181,6 +190,7 @@ def _token_options(command: F) -> F:
 )
 @_caller_options
 @_vault_options
+@_state_options
 @_option(
     "--split-virtual-hosts/--whole-route-tables",
     "split_virtual_hosts",
@@ -247,6 +257,7 @@ def command(
     join_tokens = take_join_tokens(settings)
     foreign_tokens = take_foreign_tokens(settings, registries)
     vault = take_vault(settings)
+    state = take_state(settings, os.environ)
     mcp = settings["mcp_servers"] or settings["mcp_sink_addr"]
     if not config_dirs and not registries and not mcp and not settings["mesh_config"]:
         raise click.UsageError(
@@ -288,6 +299,7 @@ def command(
             tls_dns_names=tls_dns_names,
             authority=authority,
             vault=vault,
+            state=state,
             ca_store=ca_store,
             mcp_tls=mcp_tls,
             quarantine=QuarantineOptions(max_objects=quarantine_objects, trials_per_minute=quarantine_trials)

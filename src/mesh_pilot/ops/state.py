@@ -22,6 +22,7 @@ from mesh_pilot.security.signers.vault.signer import VaultSigner
 from mesh_pilot.security.trust import TrustStore
 from mesh_pilot.sources.base import THE_OTHERS, Staleness
 from mesh_pilot.sources.supervisor import Supervisor
+from mesh_pilot.state.recorder import Recorder
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.xds.server import XdsServer
 
@@ -56,6 +57,8 @@ class PlaneState:
     """Quarantine; None if it is off."""
     vault: VaultSigner | None = None
     """The Vault that signs certificates; None if a CA of our own does."""
+    recorder: Recorder | None = None
+    """The task that keeps the state; None if none is kept."""
     rpc_servers: list[Server] = attrs.field(factory=list)
     """The gRPC servers once they serve."""
     http_servers: list[HttpServer] = attrs.field(factory=list)

@@ -2,9 +2,66 @@
 
 from __future__ import annotations
 
-from mesh_pilot.state.store import Store
-from mesh_pilot.world import World
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Protocol
+
+import attrs
+import structlog
+import trio
+
+from mesh_pilot.model.events import Item
+from mesh_pilot.state.codec import Key
+from mesh_pilot.state.database import StateError
+from mesh_pilot.state.store import Batch, Store
+from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.reducer import Published
+
+GATHER_SECONDS = 0.25
+"""The wait for more changes before a write: proxies are served first, and a burst is written once."""
+CONFIRM_SECONDS = 10.0
+"""The longest time between two writes: they also say that sources still stand by their pictures."""
+RETRY_SECONDS = 1.0
+"""The first wait after a write that failed; each next is twice as long,"""
+RETRY_LIMIT_SECONDS = 30.0
+"""up to this."""
+LAST_SECONDS = 2.0
+"""The time for a last write after the task was cancelled."""
+
+log = structlog.get_logger(scope="state")
+
+
+class Standing(Protocol):
+    """A source's own word on the picture that it has sent; see `sources.base.SourceStatistics`."""
+
+    @property
+    def synced(self) -> bool: ...
+
+
+class Recorded(Protocol):
+    """A source whose picture is kept."""
+
+    name: str
+
+    def statistics(self) -> Standing: ...
+
+
+@attrs.frozen
+class RecorderStatistics:
+    """How writing goes. Times are of Trio's clock, in seconds."""
+
+    writes: int
+    failures: int
+    last_write: float | None
+    """None: there was none yet."""
+    failing_since: float | None
+    """None: writing works."""
+    trouble: str
+    """The reason why it does not; empty while it does."""
+    bytes: int
+    """The size of the file."""
 
 
 class Recorder:
@@ -13,11 +70,117 @@ class Recorder:
     State: the keys that have changed since the last write, by source; whether writing works, and since when not.
     """
 
-    def __init__(self, store: Store, world: World) -> None:
-        raise NotImplementedError
+    def __init__(self, store: Store, world: World, reducer: Reducer, sources: Sequence[Recorded]) -> None:
+        self.store = store
+        self._world = world
+        self._reducer = reducer
+        self._sources = {source.name: source for source in sources if source.name in store.places}
+        self._changed: dict[str, dict[Key, None]] = {}
+        self._wake = trio.Event()
+        self._turn = trio.CapacityLimiter(1)
+        self._writes = self._failures = 0
+        self._last_write: float | None = None
+        self._failing_since: float | None = None
+        self._trouble = ""
+
+    def __repr__(self) -> str:
+        waiting = sum(map(len, self._changed.values()))
+        return f"<Recorder {waiting} changes waiting{f', failing: {self._trouble}' if self._trouble else ''}>"
+
+    def statistics(self) -> RecorderStatistics:
+        return RecorderStatistics(
+            writes=self._writes,
+            failures=self._failures,
+            last_write=self._last_write,
+            failing_since=self._failing_since,
+            trouble=self._trouble,
+            bytes=self.store.statistics().bytes,
+        )
 
     def published(self, published: Published) -> None:
         """A revision of the World: for `Reducer.on_publish`."""
+        for change in published.changes:
+            if change.source in self._sources:
+                self._changed.setdefault(change.source, {})[change.key] = None
+        self._wake.set()
+
+    def unusable(self, error: StateError) -> None:
+        """The store cannot be opened: it is tried again, and said when it works."""
+        self._failed(error)
 
     async def run(self) -> None:
-        """Write until cancelled; what is left is written then, within `seconds`."""
+        """Write until cancelled; what is left is written then, within `LAST_SECONDS`."""
+        pause = RETRY_SECONDS
+        try:
+            while True:
+                if self._failing_since is None:
+                    with trio.move_on_after(CONFIRM_SECONDS):
+                        await self._wake.wait()
+                    await trio.sleep(GATHER_SECONDS)
+                    pause = RETRY_SECONDS
+                else:
+                    await trio.sleep(pause)
+                    pause = min(pause * 2, RETRY_LIMIT_SECONDS)
+                self._wake = trio.Event()
+                await self._write()
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_SECONDS):
+                await self._in_thread(int)  # a write that was under way
+                await self._write()
+                await self._in_thread(self.store.close)
+
+    async def _in_thread(self, call: Callable[[], object]) -> None:
+        """Make a blocking call, after the one before it. If cancelled, it goes on; its result is lost."""
+        await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._turn)
+
+    async def _write(self) -> None:
+        batch = self._batch()
+        if not batch.items and not batch.confirmed:
+            return
+        changed, self._changed = self._changed, {}
+        try:
+            await self._in_thread(partial(self.store.write, batch))
+        except BaseException as error:
+            for source, keys in changed.items():
+                self._changed.setdefault(source, {}).update(keys)
+            if not isinstance(error, StateError):
+                raise
+            self._failed(error)
+            return
+        self._writes += 1
+        self._last_write = trio.current_time()
+        if self._failing_since is not None:
+            log.info("state is kept again", seconds=round(self._last_write - self._failing_since))
+        self._failing_since, self._trouble = None, ""
+
+    def _batch(self) -> Batch:
+        """The changes of all sources whose picture is full."""
+        confirmed = self._confirmed()
+        whole = frozenset(confirmed.keys() - self.store.current)
+        items: list[tuple[str, Key, Item | None]] = []
+        for source in whole:
+            items += [(source, key, item) for key, item in self._world.items_of(source).items()]
+        for source in self.store.current:
+            keys = self._changed.get(source, ())
+            items += [(source, key, self._world.item_of(source, key)) for key in keys]
+        return Batch(self._world.revision, items, confirmed, whole)
+
+    def _confirmed(self) -> Mapping[str, datetime]:
+        """The sources that stand by what they have in the World, and when they last did."""
+        found = {}
+        now = datetime.now(UTC)
+        absent = {*self._world.unsynced(), *self._reducer.intake.stale()}
+        for name, source in self._sources.items():
+            statistics = source.statistics()
+            if name not in absent and statistics.synced:
+                silent = getattr(statistics, "stale_seconds", 0.0)
+                found[name] = now - timedelta(seconds=silent if math.isfinite(silent) else 0.0)
+        return found
+
+    def _failed(self, error: StateError) -> None:
+        self._failures += 1
+        if self._failing_since is None:
+            self._failing_since = trio.current_time()
+        if str(error) != self._trouble:
+            self._trouble = str(error)
+            log.error("state is not kept; the mesh is served as before, and it is tried again", reason=self._trouble)

@@ -1,23 +1,33 @@
-"""The file of the state: pictures of sources, by name and place.
+"""The store: pictures of sources, by name and place, in a `Database`.
 
 All calls block: make them in a worker thread, one at a time.
 """
 
 from __future__ import annotations
 
+import sqlite3
+import time
+import zlib
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 
 import attrs
+import structlog
 
-from mesh_pilot.model.events import Item
+from mesh_pilot import __version__
+from mesh_pilot.model.events import Item, Secret
+from mesh_pilot.state import codec
+from mesh_pilot.state.codec import CodecError, Key
+from mesh_pilot.state.database import Database, StateError
 from mesh_pilot.state.settings import StateSettings
 
-Key = tuple[str, ...]
+FORGOTTEN_SECONDS = 30 * 24 * 3600.0
+"""Pictures of places that were not read for so long are removed."""
 
+AT_ONCE = 100
+"""Items that are encoded and written in one step: other threads wait for Python that long."""
 
-class StateError(Exception):
-    """State that cannot be used: the file, the reason, what goes on without it, and what to do, in one line."""
+log = structlog.get_logger(scope="state")
 
 
 @attrs.frozen
@@ -40,31 +50,236 @@ class Batch:
     """Source, key, and the item in force; None: deleted."""
     confirmed: Mapping[str, datetime]
     """The sources whose pictures are full, and when they last stood by them."""
+    whole: frozenset[str] = frozenset()
+    """The sources of which `items` has all that they have."""
+
+
+@attrs.frozen
+class StoreStatistics:
+    """The size of a store."""
+
+    bytes: int
+    pictures: int
+    """The sources whose present pictures it has."""
+
+
+class _PictureError(Exception):
+    """A picture that cannot be used: the reason."""
+
+
+@attrs.define
+class _PictureRow:
+    """The row of a picture."""
+
+    id: int
+    source: str
+    place: str
+    confirmed_at: float = 0.0
+    items: int = 0
+    items_checksum: int = 0
+    """The sum of the checksums of its items."""
+
+    def checksum(self) -> int:
+        values = (self.source, self.place, self.confirmed_at, self.items, self.items_checksum)
+        return zlib.crc32(repr(values).encode())
 
 
 class Store:
-    """An open file of state, which no other process has open."""
+    """Pictures in a file.
 
-    @classmethod
-    def open(cls, settings: StateSettings, places: Mapping[str, str]) -> Store:
-        """Open the file, or make it. `places`: the sources whose pictures are kept, and where each of them reads.
+    State: the open file, the last revision in it, and the rows of the pictures in it that are those of the World.
+    """
 
-        Raises StateError. A file that cannot be read is moved aside first, with a line in the log.
-        """
-        raise NotImplementedError
+    def __init__(self, settings: StateSettings, places: Mapping[str, str]) -> None:
+        """`places`: the sources whose pictures are kept, and where each of them reads."""
+        self.settings = settings
+        self.places = dict(places)
+        self.revision = 0
+        """The last revision of the World that was written; 0: none is known."""
+        self._database: Database | None = None
+        self._rows: dict[str, _PictureRow] = {}
+
+    def __repr__(self) -> str:
+        return f"<Store {self.settings.folder} {'open' if self._database else 'closed'}, {len(self._rows)} pictures>"
 
     @property
-    def revision(self) -> int:
-        """The last revision of the World that was written; 0: none."""
-        raise NotImplementedError
+    def current(self) -> frozenset[str]:
+        """The sources whose pictures in the file go on from here. Those of others are written whole."""
+        return frozenset(self._rows)
+
+    def statistics(self) -> StoreStatistics:
+        return StoreStatistics(self._database.size if self._database else 0, len(self._rows))
 
     def pictures(self) -> list[KeptPicture]:
-        """The full pictures of the sources at their places. One that cannot be read is left out, with a log line."""
-        raise NotImplementedError
+        """The full pictures of the sources at their places. One that cannot be used is left out, with a log line.
+
+        Raises StateError.
+        """
+        database = self._opened()
+        found = []
+        with database.transaction() as connection:
+            kept = connection.execute("SELECT value FROM meta WHERE name = 'revision'").fetchone()
+            self.revision = int(kept[0]) if kept else 0
+            self._forget(connection)
+            for source, place in self.places.items():
+                try:
+                    row = self._row(connection, source, place)
+                    if row is not None:
+                        found.append(_picture(connection, row))
+                        self._rows[source] = row
+                except _PictureError as error:
+                    file = str(database.path)
+                    log.error("last picture of a source is not used", source=source, reason=str(error), file=file)
+        return found
 
     def write(self, batch: Batch) -> None:
         """Write a batch whole, or not at all. Raises StateError: the next batch may be written."""
-        raise NotImplementedError
+        database = self._opened()
+        rows = {source: attrs.evolve(row) for source, row in self._rows.items()}
+        changes: dict[str, list[tuple[Key, Item | None]]] = {source: [] for source in batch.whole}
+        for source, key, item in batch.items:
+            changes.setdefault(source, []).append((key, item))
+        if unknown := sorted(changes.keys() - rows.keys() - batch.whole):
+            raise StateError(f"{database.path}: it has no picture of {unknown[0]} yet")
+        try:
+            with database.transaction() as connection:
+                for source in batch.whole:
+                    rows[source] = _begin(connection, source, self.places[source])
+                for source, found in changes.items():
+                    for start in range(0, len(found), AT_ONCE):
+                        self._put(connection, rows[source], found[start : start + AT_ONCE])
+                for source, at in batch.confirmed.items():
+                    rows[source].confirmed_at = at.timestamp()
+                for source in changes.keys() | batch.confirmed.keys():
+                    _save(connection, rows[source])
+                connection.executemany(
+                    "INSERT OR REPLACE INTO meta VALUES (?, ?)",
+                    (("revision", batch.revision), ("written by", __version__)),
+                )
+        except StateError:
+            self._check()
+            raise
+        self._rows = rows
+        self.revision = batch.revision
+        database.tidy()
 
     def close(self) -> None:
-        raise NotImplementedError
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _opened(self) -> Database:
+        if self._database is None:
+            self._rows = {}
+            self._database = Database(self.settings.folder)
+        return self._database
+
+    def _check(self) -> None:
+        """Let go of a file that is gone, so that the next write begins another one."""
+        if self._database is not None and not self._database.is_there:
+            self.close()
+
+    # -- reading
+
+    def _forget(self, connection: sqlite3.Connection) -> None:
+        """Remove the pictures of places that were not read for long."""
+        for (picture,) in connection.execute(
+            "SELECT id FROM pictures WHERE used_at < ?", (time.time() - FORGOTTEN_SECONDS,)
+        ).fetchall():
+            connection.execute("DELETE FROM items WHERE picture = ?", (picture,))
+            connection.execute("DELETE FROM pictures WHERE id = ?", (picture,))
+
+    def _row(self, connection: sqlite3.Connection, source: str, place: str) -> _PictureRow | None:
+        found = connection.execute(
+            "SELECT checksum, id, source, place, confirmed_at, items, items_checksum FROM pictures"
+            " WHERE source = ? AND place = ?",
+            (source, place),
+        ).fetchone()
+        if found is None:
+            return None
+        row = _PictureRow(*found[1:])
+        if row.checksum() != found[0]:
+            raise _PictureError("its entry is garbled")
+        age = time.time() - row.confirmed_at
+        if age > self.settings.max_age_of(source):
+            limit = self.settings.max_age_of(source)
+            raise _PictureError(f"it is {age:.0f} seconds old, and may be {limit:.0f}")
+        return row
+
+    # -- writing
+
+    def _put(
+        self, connection: sqlite3.Connection, row: _PictureRow, changes: Sequence[tuple[Key, Item | None]]
+    ) -> None:
+        """Write items of a picture, a slice at a time: SQLite lets other threads run between statements."""
+        keys = [codec.encode_key(key) for key, _ in changes]
+        which = f"picture = ? AND key IN ({', '.join('?' * len(keys))})"
+        count, checksum = connection.execute(
+            f"SELECT count(*), coalesce(sum(checksum), 0) FROM items WHERE {which}", (row.id, *keys)
+        ).fetchone()
+        if count:
+            connection.execute(f"DELETE FROM items WHERE {which}", (row.id, *keys))
+        values: list[object] = []
+        for key, (_, item) in zip(keys, changes, strict=True):
+            if item is None or (isinstance(item, Secret) and item.private_key):
+                continue
+            value = self._encoded(row.source, item)
+            its_checksum = _checksum(key, value)
+            values += (row.id, key, value, False, its_checksum)
+            count -= 1
+            checksum -= its_checksum
+        if values:
+            places = ", ".join(["(?, ?, ?, ?, ?)"] * (len(values) // 5))
+            connection.execute(f"INSERT INTO items VALUES {places}", values)
+        row.items -= count
+        row.items_checksum -= checksum
+
+    def _encoded(self, source: str, item: Item) -> bytes:
+        try:
+            return codec.encode(item)
+        except CodecError as error:
+            log.error(
+                "item cannot be kept; until it changes there is no last picture", source=source, reason=str(error)
+            )
+            return b""
+
+
+def _picture(connection: sqlite3.Connection, row: _PictureRow) -> KeptPicture:
+    """A picture with all its items. Raises _PictureError."""
+    items: list[Item] = []
+    count = checksum = 0
+    for key, value, kept in connection.execute("SELECT key, value, checksum FROM items WHERE picture = ?", (row.id,)):
+        if _checksum(key, value) != kept:
+            raise _PictureError(f"{key} in it is garbled")
+        count += 1
+        checksum += kept
+        try:
+            items.append(codec.decode(value))
+        except CodecError as error:
+            raise _PictureError(f"{key} in it {error}") from None
+    if (count, checksum) != (row.items, row.items_checksum):
+        raise _PictureError(f"{count} of its {row.items} items are there")
+    return KeptPicture(row.source, tuple(items), datetime.fromtimestamp(row.confirmed_at, UTC))
+
+
+def _begin(connection: sqlite3.Connection, source: str, place: str) -> _PictureRow:
+    """Begin a picture anew."""
+    for (old,) in connection.execute(
+        "SELECT id FROM pictures WHERE source = ? AND place = ?", (source, place)
+    ).fetchall():
+        connection.execute("DELETE FROM items WHERE picture = ?", (old,))
+        connection.execute("DELETE FROM pictures WHERE id = ?", (old,))
+    made = connection.execute("INSERT INTO pictures VALUES (NULL, ?, ?, 0, 0, 0, 0, 0)", (source, place))
+    assert made.lastrowid is not None
+    return _PictureRow(made.lastrowid, source, place)
+
+
+def _save(connection: sqlite3.Connection, row: _PictureRow) -> None:
+    connection.execute(
+        "UPDATE pictures SET confirmed_at = ?, items = ?, items_checksum = ?, checksum = ?, used_at = ? WHERE id = ?",
+        (row.confirmed_at, row.items, row.items_checksum, row.checksum(), time.time(), row.id),
+    )
+
+
+def _checksum(key: str, value: bytes) -> int:
+    return zlib.crc32(value, zlib.crc32(key.encode()))

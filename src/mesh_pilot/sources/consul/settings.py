@@ -158,3 +158,14 @@ class ConsulSettings:
     max_starts: int = 16
     """How many of them may be queries that Consul answers immediately, as at the start and after an outage."""
     timing: ConsulTiming = ConsulTiming()
+
+    @property
+    def place(self) -> str:
+        """The settings that decide what is read; see `sources.base.Placed`."""
+        names = [field.name for field in attrs.fields(ConsulSettings) if field.name not in _NOT_OF_PLACE]
+        values = [f"{name}={value}" for name in names if (value := getattr(self, name))]
+        return " ".join((f"Consul at {self.agent.socket_path or self.agent.base_url}", *values))
+
+
+_NOT_OF_PLACE = frozenset(("agent", "consistency", "max_queries", "max_starts", "timing"))
+"""Settings that do not decide what is read."""

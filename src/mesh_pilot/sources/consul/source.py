@@ -100,6 +100,10 @@ class ConsulSource:
         self._run: _Run | None = None
         self._queries = self._failures = self._outages = 0
 
+    @property
+    def place(self) -> str:
+        return self.settings.place
+
     def __repr__(self) -> str:
         state = self.statistics()
         return f"<ConsulSource {self.name}: {state.services} services, {state.items} items, {state.rejected} rejected>"

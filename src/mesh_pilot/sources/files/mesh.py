@@ -54,7 +54,9 @@ def mesh_source(
     """
     roots: list[Root] = []
     if mesh_config_path is not None:
-        roots.append(FileRoot(mesh_config_path, NAME, partial(mesh_config, root_namespace=root_namespace), ("mesh",)))
+        decode = partial(mesh_config, root_namespace=root_namespace)
+        settings = f"by default of namespace {root_namespace}"
+        roots.append(FileRoot(mesh_config_path, NAME, decode, ("mesh",), settings))
     if networks_path is not None:
         roots.append(FileRoot(networks_path, NAME, mesh_networks, ("networks",)))
     return FileSource(NAME, roots, timing=timing, poll=poll)

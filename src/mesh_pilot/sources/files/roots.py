@@ -56,6 +56,10 @@ class Root(Protocol):
     def path(self) -> str:
         """As it was given."""
 
+    @property
+    def place(self) -> str:
+        """The settings that decide what it gives; see `sources.base.Placed`."""
+
     def list(self, visited: set[Identity]) -> RootListing:
         """Its present content. Folders in `visited` are skipped, and those that it enters are added."""
 
@@ -78,6 +82,10 @@ class ConfigRoot:
     source: str
     default_namespace: str = "default"
 
+    @property
+    def place(self) -> str:
+        return f"objects in {Path(self.path).absolute()}, by default of namespace {self.default_namespace}"
+
     def list(self, visited: set[Identity]) -> RootListing:
         walk = _Walk(visited, _is_config_file)
         identity = walk.enter(self.path)
@@ -99,6 +107,10 @@ class CredentialsRoot:
 
     path: str
     source: str
+
+    @property
+    def place(self) -> str:
+        return f"credentials in {Path(self.path).absolute()}"
 
     def list(self, visited: set[Identity]) -> RootListing:
         walk = _Walk(visited, lambda name: name in FILE_NAMES)
@@ -133,6 +145,12 @@ class FileRoot:
     """Raises ConfigError."""
     key: tuple[str, ...]
     """The key of the item that it gives."""
+    settings: str = ""
+    """The settings that, besides its text, decide what a file gives."""
+
+    @property
+    def place(self) -> str:
+        return " ".join(filter(None, (*self.key, "in", str(Path(self.path).absolute()), self.settings)))
 
     def list(self, visited: set[Identity]) -> RootListing:
         try:

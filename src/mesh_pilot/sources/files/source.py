@@ -80,6 +80,7 @@ class FileSource:
         """`poll`: scan every `poll_seconds` instead of waiting for events of the operating system."""
         self.name = name
         self._roots = tuple(roots)
+        self.place = "; ".join(root.place for root in roots)
         self._timing = timing or FileTiming()
         self._always_poll = poll
         self._failure = ""

@@ -6,7 +6,7 @@ in force; if there never were any, proxies reject every token of that issuer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -18,7 +18,7 @@ from mesh_pilot.api.istio.authentication.v1alpha1 import Policy
 from mesh_pilot.api.istio.security.v1beta1 import RequestAuthentication
 from mesh_pilot.config.legacy_policies import token_rules
 from mesh_pilot.model.config import Config
-from mesh_pilot.model.events import Delete, KeySet, Replace, Synced, Upsert, item_key, key_set_of
+from mesh_pilot.model.events import Delete, Item, KeySet, Replace, Synced, Upsert, item_key, key_set_of
 from mesh_pilot.sources.base import THE_OTHERS, Backoff, EventSender
 from mesh_pilot.sources.jwks.fetch import FetchError, KeySetRef, fetch_keys
 
@@ -76,9 +76,13 @@ class _Refresh:
 
 
 class KeySource:
-    """Implements ``sources.base.Source``. State: a refresh for each key set that policies name."""
+    """Implements ``sources.base.Source``, ``Placed`` and ``Seeded``.
+
+    State: a refresh for each key set that policies name, and the keys that an earlier run had.
+    """
 
     name = "jwks"
+    place = "the key sets of policies"
 
     def __init__(
         self, demand: KeySetDemand, *, fetch: Fetch = fetch_keys, client: Callable[[], httpx.AsyncClient] = _new_client
@@ -88,11 +92,16 @@ class KeySource:
         self._fetch = fetch
         self._client = client
         self._refreshes: dict[KeySetRef, _Refresh] = {}
+        self._seeded: dict[KeySetRef, str] = {}
         self._wake = trio.Event()
         self._synced = False
 
     def __repr__(self) -> str:
         return f"<KeySource of {len(self._refreshes)} key sets {'synced' if self._synced else 'not synced'}>"
+
+    def seed(self, items: Sequence[Item]) -> None:
+        """The key sets of an earlier run: each is in force until it is fetched again, or no longer needed."""
+        self._seeded = {KeySetRef(item.issuer, item.url): item.keys for item in items if isinstance(item, KeySet)}
 
     def wake(self) -> None:
         """The demand may have changed."""
@@ -120,9 +129,10 @@ class KeySource:
     ) -> None:
         """Send key sets until cancelled; what is known is kept for the next run."""
         self._synced = False
-        known = {wanted: refresh.keys for wanted, refresh in self._refreshes.items()}
+        known = self._seeded | {wanted: refresh.keys for wanted, refresh in self._refreshes.items()}
         self._refreshes.clear()
-        in_force = tuple(KeySet(w.issuer, w.url, keys) for w, keys in known.items() if keys)
+        sent = known.keys() & self._demand.wanted_key_sets().keys()
+        in_force = tuple(KeySet(w.issuer, w.url, keys) for w, keys in known.items() if keys and w in sent)
         await events.send(Replace(self.name, ("keys",), in_force))
         async with trio.open_nursery() as nursery:
             task_status.started()
@@ -137,6 +147,8 @@ class KeySource:
                     if new not in self._refreshes:
                         refresh = _Refresh(new, timeout, keys=known.pop(new, ""))
                         self._refreshes[new] = refresh
+                        if refresh.keys and new not in sent:
+                            await events.send(Upsert(self.name, KeySet(new.issuer, new.url, refresh.keys)))
                         nursery.start_soon(self._refresh, refresh, events)
                     self._refreshes[new].timeout_seconds = timeout
                 if not self._synced and self._is_complete():

@@ -58,6 +58,7 @@ class KubernetesSource:
     ) -> None:
         """``backoff`` makes one for each kind."""
         self.name = name
+        self.place = f"Kubernetes at {access.server}"
         self._access = access
         self._kinds = kinds
         self._backoff = backoff

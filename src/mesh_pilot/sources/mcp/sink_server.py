@@ -67,6 +67,7 @@ class SinkServer:
         answer_timeout_seconds: float = ANSWER_TIMEOUT_SECONDS,
     ) -> None:
         self.name = "mcp-sink"
+        self.place = f"whoever dials {address}"
         self._address = address
         self._node = identity.mcp_node()
         self._tls = tls

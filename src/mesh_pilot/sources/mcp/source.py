@@ -52,6 +52,7 @@ class McpSource:
     ) -> None:
         """``dialects``: in the order in which they are tried."""
         self.name = name
+        self.place = f"{name} at {server.address}"
         self._server = server
         self._negotiation = Negotiation(name, tuple(server.collections), dialects)
         self._backoff = Backoff()

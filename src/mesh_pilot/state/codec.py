@@ -1,0 +1,206 @@
+"""Items to bytes and back: equal, with the same origins, warnings and times.
+
+MessagePack, in the layout of the model's own classes. A change of these classes that old bytes would not survive needs
+another `FORMAT`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import attrs
+import betterproto2
+import msgspec
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
+from mesh_pilot.config.descriptors import descriptor_of
+from mesh_pilot.config.encode_proto import encode as encode_proto
+from mesh_pilot.config.kinds import KINDS
+from mesh_pilot.model.config import Config
+from mesh_pilot.model.events import (
+    Endpoints,
+    Item,
+    KeySet,
+    MeshConfigValue,
+    MeshNetworksValue,
+    Quarantine,
+    Refusal,
+    Secret,
+    Withheld,
+    item_key,
+)
+from mesh_pilot.model.service import Service
+
+FORMAT = 1
+"""The number of the layout."""
+
+Key = tuple[str, ...]
+
+
+class CodecError(ValueError):
+    """An item that cannot be written, or bytes that are none: the reason."""
+
+
+class _ItemRow(msgspec.Struct, array_like=True):
+    """An encoded item."""
+
+    collection: str
+    """The first part of the item's key."""
+    value: msgspec.Raw
+    """The item without the parts below."""
+    message: msgspec.Raw = msgspec.Raw(b"\xc0")
+    """Its protobuf message, by fields; nil: none."""
+    wire: bytes | None = None
+    """The same as protobuf, if it has fields that we don't know."""
+
+
+class _WithheldRow(msgspec.Struct, array_like=True):
+    """An encoded Withheld."""
+
+    key: Key
+    refused: list[_ItemRow]
+    served: list[_ItemRow]
+    refusal: Refusal
+    fields: tuple[str, ...]
+
+
+class _QuarantineRow(msgspec.Struct, array_like=True):
+    """An encoded Quarantine."""
+
+    domain: str
+    is_trial: bool
+    withheld: list[_WithheldRow]
+
+
+_DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
+    "config": msgspec.msgpack.Decoder(Config),
+    "service": msgspec.msgpack.Decoder(Service),
+    "endpoints": msgspec.msgpack.Decoder(Endpoints),
+    "mesh": msgspec.msgpack.Decoder(MeshConfigValue),
+    "networks": msgspec.msgpack.Decoder(MeshNetworksValue),
+    "secret": msgspec.msgpack.Decoder(Secret),
+    "keys": msgspec.msgpack.Decoder(KeySet),
+    "quarantine": msgspec.msgpack.Decoder(_QuarantineRow),
+}
+"""By collection."""
+
+
+def encode(item: Item) -> bytes:
+    """The bytes of an item. Raises CodecError."""
+    try:
+        return _encoder.encode(_row(item))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise CodecError(f"{'/'.join(item_key(item))} cannot be written: {error}") from error
+
+
+def decode(data: bytes) -> Item:
+    """The item of such bytes. Raises CodecError."""
+    try:
+        return _item(_rows.decode(data))
+    except (msgspec.MsgspecError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CodecError(f"cannot be read: {error}") from error
+
+
+def encode_key(key: Key) -> str:
+    """A key as text."""
+    return msgspec.json.encode(key).decode()
+
+
+def decode_key(text: str) -> Key:
+    """The key of such a text. Raises CodecError."""
+    try:
+        return _keys.decode(text)
+    except msgspec.MsgspecError as error:
+        raise CodecError(f"{text[:100]!r} is no key: {error}") from error
+
+
+def _row(item: Item) -> _ItemRow:
+    collection = item_key(item)[0]
+    match item:
+        case Config(spec=message):
+            return _with_message(collection, attrs.evolve(item, spec=None), message, KINDS[item.key.kind].message)
+        case MeshConfigValue(config=message):
+            return _with_message(collection, attrs.evolve(item, config=None), message, MeshConfig)
+        case MeshNetworksValue(networks=message):
+            return _with_message(collection, attrs.evolve(item, networks=None), message, MeshNetworks)
+        case Quarantine():
+            rows = [
+                _WithheldRow(w.key, [*map(_row, w.refused)], [*map(_row, w.served)], w.refusal, w.fields)
+                for w in item.withheld
+            ]
+            return _ItemRow(collection, _raw(_QuarantineRow(item.domain, item.is_trial, rows)))
+        case _:
+            return _ItemRow(collection, _raw(item))
+
+
+def _with_message(collection: str, bare: object, message: object, expected: type[betterproto2.Message]) -> _ItemRow:
+    if type(message) is not expected:
+        raise TypeError(f"a {type(message).__name__} where a {expected.__name__} belongs")
+    if has_unknown_fields(message):
+        return _ItemRow(collection, _raw(bare), wire=encode_proto(message))
+    return _ItemRow(collection, _raw(bare), _raw(message))
+
+
+def _item(row: _ItemRow) -> Item:
+    value = _DECODERS[row.collection].decode(row.value)
+    match value:
+        case Config():
+            return attrs.evolve(value, spec=_message(row, KINDS[value.key.kind].message))
+        case MeshConfigValue():
+            return attrs.evolve(value, config=_message(row, MeshConfig))
+        case MeshNetworksValue():
+            return attrs.evolve(value, networks=_message(row, MeshNetworks))
+        case _QuarantineRow():
+            return Quarantine(value.domain, tuple(map(_withheld, value.withheld)), value.is_trial)
+    found: Item = value
+    return found
+
+
+def _message(row: _ItemRow, expected: type[betterproto2.Message]) -> object:
+    return expected.parse(row.wire) if row.wire is not None else _message_decoder(expected).decode(row.message)
+
+
+def _withheld(row: _WithheldRow) -> Withheld:
+    refused, served = (tuple(map(_item, rows)) for rows in (row.refused, row.served))
+    return Withheld(row.key, refused, served, row.refusal, row.fields)
+
+
+def has_unknown_fields(message: betterproto2.Message) -> bool:
+    """True for a message with fields, at any depth, that its sender knows and we don't."""
+    if message._unknown_fields:
+        return True
+    for name in _message_fields(type(message)):
+        value = getattr(message, name)
+        if not value:
+            continue
+        below = value if isinstance(value, list) else value.values() if isinstance(value, dict) else (value,)
+        if any(isinstance(one, betterproto2.Message) and has_unknown_fields(one) for one in below):
+            return True
+    return False
+
+
+@cache
+def _message_fields(message: type[betterproto2.Message]) -> tuple[str, ...]:
+    """The names of fields that may hold messages."""
+    fields = ((field.python_name, field.value or field) for field in descriptor_of(message).fields)
+    return tuple(name for name, field in fields if field.proto_type == betterproto2.TYPE_MESSAGE)
+
+
+def _plain(value: object) -> object:
+    """A frozen mapping as a dict, which is what a decoded one is."""
+    return dict(value)  # type: ignore[call-overload]  # what is no mapping raises the TypeError that the encoder wants
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
+_rows = msgspec.msgpack.Decoder(_ItemRow)
+_keys = msgspec.json.Decoder(Key)
+
+
+@cache
+def _message_decoder(expected: type[betterproto2.Message]) -> msgspec.msgpack.Decoder[betterproto2.Message]:
+    return msgspec.msgpack.Decoder(expected)
+
+
+def _raw(value: object) -> msgspec.Raw:
+    return msgspec.Raw(_encoder.encode(value))
