@@ -20,6 +20,7 @@ import trio
 
 from mesh_pilot import __version__
 from mesh_pilot.app.identity import federation_of, open_identities
+from mesh_pilot.app.orders import serve_orders
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sources import ConfigSourcesWatch, PolicyKeySets, check_settings, short_name_domain, source_list
 from mesh_pilot.app.state import restore
@@ -188,6 +189,8 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         state = PlaneState(
             world, reducer, supervisors, catalog, changes, xds, mcp, callers, identities.trust, keeper, identities.vault
         )
+        if settings.state is not None:
+            state.max_age_of = settings.state.max_age_of
         web = debug_app(state)
         debug = DebugStreams(
             xds.status,
@@ -216,6 +219,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
                 server = HttpServer(app, port=port, right_port=plane.addresses.grpc)
                 state.http_servers.append(server)
                 await nursery.start(partial(server.serve, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
+            nursery.start_soon(serve_orders, settings, state, events)
             nursery.start_soon(_look_after, catalog, xds, state.rpc_servers)
             nursery.start_soon(_report, world, catalog)
             nursery.start_soon(identities.run)

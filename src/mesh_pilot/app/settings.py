@@ -90,7 +90,10 @@ class Settings:
     guard: GuardOptions | None = DEFAULT_GUARD
     """How much of a source's picture may go at once; None: all of it."""
     admin_socket: Path | None = None
-    """The Unix socket at which an operator on this machine gives orders (``mesh-pilot admin``); None: nowhere."""
+    """The Unix socket at which an operator on this machine gives orders (``mesh-pilot admin``).
+
+    None: ``admin.sock`` in the state folder.
+    """
     sync_timeout: float | None = None
     """The wait for sources before serving without them; None: as long as it takes."""
 

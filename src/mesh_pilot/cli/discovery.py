@@ -19,6 +19,8 @@ from mesh_pilot.cli.ca_store_flags import take_ca_store
 from mesh_pilot.cli.caller_flags import take_caller_settings
 from mesh_pilot.cli.connection_flags import FLAGS as CONNECTION_FLAGS
 from mesh_pilot.cli.connection_flags import take_connection_limits
+from mesh_pilot.cli.guard_flags import FLAGS as GUARD_FLAGS
+from mesh_pilot.cli.guard_flags import take_guard
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import SectionedCommand, address, duration
 from mesh_pilot.cli.process import forbid_core_dumps, outlive_signals
@@ -73,13 +75,6 @@ def _option(name: str, *more: str, **attributes: Any) -> Callable[[F], F]:
     return click.option(name, *more, envvar=variable, **attributes)
 
 
-def _registry_options(command: F) -> F:
-    for registry in reversed(REGISTRIES):
-        for name, attributes in reversed(registry.flags):
-            command = _option(name, **attributes)(command)
-    return command
-
-
 SECTIONS = {
     "Configuration": ("--config-dir", "--mesh-config", "--networks-config", "--secrets-dir"),
     "Servers of configuration (MCP)": ("--mcp-*", "--serve-config"),
@@ -90,6 +85,7 @@ SECTIONS = {
     "Certificates signed by Vault": ("--vault-*",),
     "What outlives a restart": ("--state-*", "--no-state"),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
+    "What sources lose": ("--guard*", "--admin-socket"),
     "What proxies refuse": ("--quarantine*",),
     "Connections to the gRPC ports (0: no limit)": ("--max-con*", "--max-handshakes"),
     "What clients may ask for (0: no limit)": ("--max-*", "--stream-requests-per-second"),
@@ -106,46 +102,15 @@ def levels(text: str) -> LogLevels:
         raise click.BadParameter(str(error)) from None
 
 
-def _vault_options(command: F) -> F:
-    for name, attributes in reversed(VAULT_FLAGS):
-        command = _option(name, **attributes)(command)
-    return command
+def _flags(*groups: Sequence[tuple[str, Mapping[str, Any]]]) -> Callable[[F], F]:
+    """The flags of other modules, in order."""
 
+    def decorate(command: F) -> F:
+        for name, attributes in reversed([flag for group in groups for flag in group]):
+            command = _option(name, **attributes)(command)
+        return command
 
-def _ca_options(command: F) -> F:
-    for name, attributes in reversed((*CA_FLAGS, *CA_STORE_FLAGS)):
-        command = _option(name, **attributes)(command)
-    return command
-
-
-def _caller_options(command: F) -> F:
-    for name, attributes in reversed([*caller_flags.FLAGS, *authenticator_flags.FLAGS]):
-        command = _option(name, **attributes)(command)
-    return command
-
-
-def _connection_options(command: F) -> F:
-    for name, attributes in reversed(CONNECTION_FLAGS):
-        command = _option(name, **attributes)(command)
-    return command
-
-
-def _bound_options(command: F) -> F:
-    for name, attributes in reversed(BOUND_FLAGS):
-        command = _option(name, **attributes)(command)
-    return command
-
-
-def _token_options(command: F) -> F:
-    for name, attributes in TOKEN_FLAGS:
-        command = _option(name, **attributes)(command)
-    return command
-
-
-def _state_options(command: F) -> F:
-    for name, attributes in reversed(STATE_FLAGS):
-        command = _option(name, **attributes)(command)
-    return command
+    return decorate
 
 
 @click.command("discovery", cls=SectionedCommand, sections=SECTIONS, context_settings={"show_default": True})
@@ -170,15 +135,15 @@ def _state_options(command: F) -> F:
     help="Serve configuration over MCP and xDS, at the gRPC ports."
     "  [default: to clients that prove who they are, and to those on this machine]",
 )
-@_registry_options
+@_flags(*(registry.flags for registry in REGISTRIES))
 @_option("--grpc-addr", type=address, default="127.0.0.1:15010", help="xDS in plaintext.")
 @_option("--secure-grpc-addr", type=address, default="127.0.0.1:15012", help="xDS and CSRs over TLS.")
-@_connection_options
+@_flags(CONNECTION_FLAGS)
 @_option("--tls-cert", type=PATH, help="PEM file of the server's certificate.  [default: the CA signs one]")
 @_option("--tls-key", type=PATH, help="PEM file of its key.")
 @_option("--tls-ca", type=PATH, help="PEM file of a CA of proxies, besides our own.")
-@_ca_options
-@_token_options
+@_flags(CA_FLAGS, CA_STORE_FLAGS)
+@_flags(TOKEN_FLAGS)
 @_option(
     "--trust-bundle-ca", type=PATH, help="PEM file of the CA of servers of trust bundles.  [default: the system's]"
 )
@@ -188,9 +153,9 @@ def _state_options(command: F) -> F:
     help="Believe what plaintext clients on this machine say of themselves, and give them PRIVATE KEYS: that of any"
     " workload and gateway that they name.",
 )
-@_caller_options
-@_vault_options
-@_state_options
+@_flags(caller_flags.FLAGS, authenticator_flags.FLAGS)
+@_flags(VAULT_FLAGS)
+@_flags(STATE_FLAGS)
 @_option(
     "--split-virtual-hosts/--whole-route-tables",
     "split_virtual_hosts",
@@ -206,7 +171,8 @@ def _state_options(command: F) -> F:
 @_option(
     "--quarantine-trials", type=click.FloatRange(min=1), default=60.0, help="Trials a minute, for a group of proxies."
 )
-@_bound_options
+@_flags(GUARD_FLAGS)
+@_flags(BOUND_FLAGS)
 @_option("--http-addr", type=address, default="127.0.0.1:8080", help="Web page, /ready, /debug, /metrics.")
 @_option("--monitoring-addr", type=address, default="127.0.0.1:15014", help="/metrics, /ready and /version.")
 @_option("--domain", default="cluster.local", help="DNS domain of the mesh.")
@@ -258,6 +224,7 @@ def command(
     foreign_tokens = take_foreign_tokens(settings, registries)
     vault = take_vault(settings)
     state = take_state(settings, os.environ)
+    guard = take_guard(settings)
     mcp = settings["mcp_servers"] or settings["mcp_sink_addr"]
     if not config_dirs and not registries and not mcp and not settings["mesh_config"]:
         raise click.UsageError(
@@ -300,6 +267,7 @@ def command(
             authority=authority,
             vault=vault,
             state=state,
+            guard=guard,
             ca_store=ca_store,
             mcp_tls=mcp_tls,
             quarantine=QuarantineOptions(max_objects=quarantine_objects, trials_per_minute=quarantine_trials)

@@ -15,7 +15,16 @@ from starlette.routing import Route
 
 from mesh_pilot import __version__
 from mesh_pilot.model.config import Config
-from mesh_pilot.ops import ca_pages, caller_pages, overview, proxy_pages, quarantine_pages, reports, world_pages
+from mesh_pilot.ops import (
+    ca_pages,
+    caller_pages,
+    overview,
+    proxy_pages,
+    quarantine_pages,
+    reports,
+    source_pages,
+    world_pages,
+)
 from mesh_pilot.ops.config_dump import config_dump
 from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
 from mesh_pilot.ops.responses import Json, html, json_response, text
@@ -127,6 +136,7 @@ def _ready(state: PlaneState, *, verbose: bool) -> Response:
         return text("".join(f"{who}: {why}\n" for who, why in reasons.items()), status=503)
     stale = [f"{who}: {why}" for who, why in state.stale().items()]
     problems = (
+        *source_pages.ready_lines(state, verbose=verbose),
         *reports.ready_lines(state.failures(), verbose=verbose),
         *quarantine_pages.ready_lines(state),
         *ca_pages.ready_lines(state),
@@ -146,6 +156,7 @@ class Rejections:
         state = self._state
         diagnostics = state.catalog.diagnostics()
         lists: dict[str, Callable[[], Iterable[Json]]] = {
+            "sources": lambda: source_pages.entries(state),
             "configs": lambda: world_pages.rejections(state.world),
             "warnings": lambda: chain(
                 world_pages.warnings(state.world), world_pages.ignored(s.statistics() for s in state.supervisors)

@@ -6,6 +6,8 @@ it takes to arrive, and the time a response waits for a client that does not rea
 
 from __future__ import annotations
 
+import socket
+import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
@@ -26,6 +28,10 @@ _READ_SIZE = 16 * 1024
 _WRITE_SIZE = 64 * 1024
 """Bytes passed to the socket at a time; the client has ``stall_seconds`` to read them."""
 _LINGER_SECONDS = 2.0
+
+
+PEER_UID = "mesh_pilot.peer_uid"
+"""The extension in scopes with the user id of the client on a Unix socket; None where it is not known."""
 
 
 @attrs.frozen
@@ -246,6 +252,7 @@ class HttpConnection:
         path, _, query = request.target.partition(b"?")
         return {
             "type": "http",
+            "extensions": {PEER_UID: _peer_uid(self._stream)},
             "asgi": {"version": "3.0", "spec_version": "2.4"},
             "http_version": request.http_version.decode(),
             "method": request.method.decode(),
@@ -322,3 +329,11 @@ class HttpConnection:
 
 def _unquoted(path: bytes) -> str:
     return unquote_to_bytes(path).decode("utf-8", "replace")
+
+
+def _peer_uid(stream: trio.SocketStream) -> int | None:
+    """The user id of the process on the other side of a Unix socket."""
+    if stream.socket.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return None
+    _, uid, _ = struct.unpack("3i", stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)

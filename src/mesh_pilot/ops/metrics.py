@@ -276,7 +276,9 @@ class _PlaneCollector(Collector):
         items = _metric("mesh_pilot_source_items", "Objects of a source", "gauge")
         rejected = _metric("mesh_pilot_source_rejected", "What a source was given and refuses", "gauge")
         restarts = _metric("mesh_pilot_source_restarts", "How often a source died and was started again", "counter")
-        stale = _metric("mesh_pilot_source_stale_seconds", "For how long a source's feed has been silent", "gauge")
+        stale = _metric("mesh_pilot_source_stale_seconds", "How old a picture is, while its source is silent", "gauge")
+        held = _metric("mesh_pilot_source_held_objects", "Objects in force that a source has lost at once", "gauge")
+        ages, pictures = self._state.ages(), self._state.reducer.intake.held()
         for supervisor in self._state.supervisors:
             own = supervisor.statistics()
             labels = {"source": own.name}
@@ -284,9 +286,10 @@ class _PlaneCollector(Collector):
             items.add_sample(items.name, labels, own.source.items)
             rejected.add_sample(rejected.name, labels, own.source.rejected)
             restarts.add_sample(restarts.name, labels, own.restarts)
-            if isinstance(own.source, Staleness):
-                stale.add_sample(stale.name, labels, own.source.stale_seconds)
-        yield from (synced, items, rejected, restarts, stale)
+            if own.name in ages or isinstance(own.source, Staleness):
+                stale.add_sample(stale.name, labels, ages.get(own.name, 0.0))
+            held.add_sample(held.name, labels, pictures[own.name].objects if own.name in pictures else 0)
+        yield from (synced, items, rejected, restarts, stale, held)
 
     def _trust(self) -> Iterator[Metric]:
         trust = self._state.trust
@@ -314,7 +317,9 @@ class _PlaneCollector(Collector):
         yield failed
         for name, text in (("retired", "ended for their age or their client's"), ("refused", "beyond a limit")):
             ended = _metric(f"mesh_pilot_grpc_connections_{name}", f"connections {text}", "counter")
-            for reason, count in sorted(sum((Counter(getattr(s, f"connections_{name}")) for s in grpc), Counter()).items()):
+            for reason, count in sorted(
+                sum((Counter(getattr(s, f"connections_{name}")) for s in grpc), Counter()).items()
+            ):
                 ended.add_sample(ended.name, {"reason": reason}, count)
             yield ended
         yield _one("mesh_pilot_grpc_streams", "gRPC streams", "gauge", sum(s.streams_open for s in grpc))

@@ -11,7 +11,7 @@ import attrs
 import structlog
 
 from mesh_pilot import __version__
-from mesh_pilot.ops import proxy_pages, quarantine_pages, reports, world_pages
+from mesh_pilot.ops import proxy_pages, quarantine_pages, reports, source_pages, world_pages
 from mesh_pilot.ops.page import Cell, bad, described_links, line, links, page, table
 from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
@@ -176,6 +176,7 @@ def _problems(shown: Callable[[PlaneState], str]) -> Section:
 
 SECTIONS: tuple[Section, ...] = (
     _problems(lambda state: reports.failure_table(state.failures())),
+    _problems(source_pages.held_table),
     _problems(quarantine_pages.quarantine_tables),
     _sources,
     _refused,

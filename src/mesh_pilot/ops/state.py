@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 
 import attrs
 
@@ -63,6 +65,8 @@ class PlaneState:
     """The gRPC servers once they serve."""
     http_servers: list[HttpServer] = attrs.field(factory=list)
     """The servers of the web and metrics ports."""
+    max_age_of: Callable[[str], float] = lambda _: math.inf
+    """By source, the age in seconds beyond which its picture is too old to be ready with."""
     overdue: bool = False
     """True after ``--sync-timeout``: proxies are served although sources have not synced."""
     draining: bool = False
@@ -73,7 +77,7 @@ class PlaneState:
         """Reasons against sending proxies here, by source (or ``server``); empty if it is ready."""
         if self.draining:
             return {"server": "shutting down"}
-        waiting = {} if self.overdue else self.unsynced()
+        waiting = ({} if self.overdue else self.unsynced()) or self.too_old()
         if not waiting and not self.rpc_servers:
             return {"server": "about to serve"}
         return waiting
@@ -89,6 +93,32 @@ class PlaneState:
         named = {name: reason for name, reason in reasons.items() if reason != THE_OTHERS}
         return named or reasons
 
+    def waiting_for(self, source: str) -> str:
+        """The reason why a source has not synced; empty if it has."""
+        for supervisor in self.supervisors:
+            if supervisor.source.name == source:
+                own = supervisor.statistics()
+                return own.last_error or own.source.waiting_for
+        return ""
+
+    def ages(self) -> dict[str, float]:
+        """For how long, in seconds, sources have not stood by what is in force of them; those that do are left out."""
+        now = datetime.now(UTC)
+        found = {source: (now - at).total_seconds() for source, at in self.reducer.intake.stale().items()}
+        for supervisor in self.supervisors:
+            own = supervisor.source.statistics()
+            if isinstance(own, Staleness) and own.stale_seconds > 0:
+                found.setdefault(supervisor.source.name, own.stale_seconds)
+        return found
+
+    def too_old(self) -> dict[str, str]:
+        """Sources whose picture is older than the operator wants, with the reason."""
+        return {
+            source: f"its picture is {_ago(age)} old, and may be {_ago(self.max_age_of(source))} old at most"
+            for source, age in self.ages().items()
+            if age > self.max_age_of(source)
+        }
+
     def failures(self) -> list[StandingFailure]:
         """All that cannot be made because of an internal error. Readiness is unaffected."""
         return self.catalog.failures()
@@ -96,13 +126,24 @@ class PlaneState:
     def stale(self) -> dict[str, str]:
         """Sources whose feed does not answer, and a Vault that does not sign, with the reason.
 
-        What they gave last stays in force. Readiness is unaffected.
+        What they gave last, perhaps in an earlier run, stays in force. Readiness is unaffected.
         """
+        now = datetime.now(UTC)
         found: dict[str, str] = {}
+        for source, at in self.reducer.intake.stale().items():
+            reason = self.waiting_for(source)
+            age = _ago((now - at).total_seconds())
+            found[source] = f"stale: as it was {age} ago, before the restart{f': {reason}' if reason else ''}"
         for supervisor in self.supervisors:
             own = supervisor.source.statistics()
             if isinstance(own, Staleness) and own.stale_seconds > 0:
-                found[supervisor.source.name] = f"silent for {own.stale_seconds:.0f} s: {own.trouble}"
+                silent = supervisor.source.name
+                found.setdefault(silent, f"silent for {own.stale_seconds:.0f} s: {own.trouble}")
         if self.vault is not None and (trouble := self.vault.statistics().trouble):
             found["vault"] = trouble
         return found
+
+
+def _ago(seconds: float) -> str:
+    """A time for people: ``1:02:03``."""
+    return str(timedelta(seconds=round(max(0.0, seconds))))

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import attrs
 
+ADMIN_SOCKET = "admin.sock"
+"""The file in the state folder at which ``mesh-pilot admin`` gives orders."""
+
 
 @attrs.frozen(kw_only=True)
 class HistoryBounds:

@@ -1,5 +1,5 @@
-"""The guard of a source: what it loses implausibly is *held*, which means that it stays in force. Pure, with the
-caller's clock.
+"""The guard of a source: objects that it loses implausibly are *held*, which means that they stay in force. Pure, with
+the caller's clock.
 
 More than a set share of a picture that goes at once is more often an unmounted folder or a purged catalog than a wish.
 Shares are counted for all objects, for the services that have endpoints, and for each collection. What went shortly
@@ -83,7 +83,7 @@ def accept_command(source: str) -> str:
 
 
 class HoldStep(StrEnum):
-    """What happens to a held picture."""
+    """A change in the life of a held picture."""
 
     BEGUN = "begun"
     RECOVERED = "recovered"
@@ -97,12 +97,12 @@ class HoldChange:
 
     step: HoldStep
     held: HeldPicture
-    """What is held; afterwards, what goes now."""
+    """The part that is held; afterwards, the part that goes now."""
 
 
 @attrs.frozen
 class Judgement:
-    """What a guard decides about a batch of changes, beside what it holds (`Guard.held`)."""
+    """The decisions of a guard about a batch of changes, beside what it holds (`Guard.held`)."""
 
     put: Mapping[Key, Item | None]
     """Items to put in force although the batch says nothing of them, or the contrary. None: to delete."""
@@ -162,7 +162,7 @@ class Guard:
         return math.inf if self._steady_since is None else self._steady_since + self._options.steady_seconds
 
     def picture(self) -> HeldPicture | None:
-        """What is held; None if nothing is."""
+        """The part that is held; None if nothing is."""
         return self._picture_of(self.held) if self.held else None
 
     def take(self, items: Mapping[Key, Item]) -> None:

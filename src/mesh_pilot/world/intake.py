@@ -95,7 +95,7 @@ class _Restored:
 
     confirmed_at: datetime
     staged: dict[Key, Item] = attrs.field(factory=dict)
-    """What the source has sent so far."""
+    """The items that the source has sent so far."""
 
 
 class Intake:

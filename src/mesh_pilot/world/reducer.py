@@ -88,6 +88,8 @@ class Reducer:
         self._apply_seconds = 0.0
         self._hooks: list[Callable[[Published], None]] = []
         self._synced = trio.Event()
+        self._next = trio.Event()
+        """Set at the next revision."""
 
     def on_publish(self, hook: Callable[[Published], None]) -> None:
         """Call ``hook`` after every revision, from the reducer's task; it must not block."""
@@ -96,6 +98,10 @@ class Reducer:
     async def wait_synced(self) -> None:
         """Wait until the initial sync of every expected source is published."""
         await self._synced.wait()
+
+    async def wait_published(self) -> None:
+        """Wait for the next revision, even if it changes nothing."""
+        await self._next.wait()
 
     @property
     def synced(self) -> bool:
@@ -201,6 +207,8 @@ class Reducer:
             )
         if not self._synced.is_set() and not self._world.unsynced():
             self._synced.set()
+        self._next.set()
+        self._next = trio.Event()
         published = Published(revision, self._first_at, trio.current_time(), admitted.changes)
         for hook in self._hooks:
             try:

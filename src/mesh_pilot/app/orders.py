@@ -1,0 +1,56 @@
+"""The admin socket of a control plane, from its opening to the removal of its file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import structlog
+import trio
+
+from mesh_pilot.app.settings import Settings
+from mesh_pilot.ops.admin import admin_app, open_admin_socket
+from mesh_pilot.ops.http import HttpServer
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.rpc import RpcError
+from mesh_pilot.sources.base import EventSender
+from mesh_pilot.state.settings import ADMIN_SOCKET
+
+log = structlog.get_logger(scope="admin")
+
+
+async def serve_orders(settings: Settings, state: PlaneState, events: EventSender) -> None:
+    """Take orders until cancelled. A socket that can't be had is logged: the mesh is served without it."""
+    path = settings.admin_socket
+    if path is None and settings.state is not None:
+        path = settings.state.folder / ADMIN_SOCKET
+    if path is None:
+        return
+    try:
+        listeners = await open_admin_socket(path)
+    except (RpcError, OSError) as error:
+        log.error("no admin socket in this run: mesh-pilot admin does not work", socket=str(path), reason=str(error))
+        return
+    server = HttpServer(admin_app(state, events), port="admin")
+    state.http_servers.append(server)
+    with _removed_at_the_end(path):
+        await server.serve(listeners, trio.Event(), grace_seconds=0.0)
+
+
+@contextmanager
+def _removed_at_the_end(path: Path) -> Iterator[None]:
+    """Remove the socket's file at the end, unless it is another process's by then."""
+    mine = _identity(path)
+    try:
+        yield
+    finally:
+        if mine is not None and _identity(path) == mine:
+            path.unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    with suppress(OSError):
+        status = path.lstat()
+        return status.st_dev, status.st_ino
+    return None

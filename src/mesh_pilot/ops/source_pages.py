@@ -1,0 +1,60 @@
+"""Sources whose pictures are not their own word: stale (restored from an earlier run) or held (lost at once).
+
+For `/ready`, the web page, `/debug/rejections` and `mesh-pilot admin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import trio
+
+from mesh_pilot.ops.page import bad, moment, table
+from mesh_pilot.ops.responses import Json
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.world.guard import accept_command
+
+
+def entries(state: PlaneState) -> Iterator[dict[str, Json]]:
+    """An entry for each source and condition, as JSON."""
+    now = datetime.now(UTC)
+    for source, confirmed_at in sorted(state.reducer.intake.stale().items()):
+        yield {
+            "source": source,
+            "state": "stale",
+            "since": moment(confirmed_at),
+            "seconds": round((now - confirmed_at).total_seconds()),
+            "reason": state.waiting_for(source) or "it has not given its first full picture in this run",
+            "effect": "its picture of then stays in force until it has given a full one",
+        }
+    for source, held in sorted(state.reducer.intake.held().items()):
+        seconds = trio.current_time() - held.since
+        yield {
+            "source": source,
+            "state": "held",
+            "since": moment(now - timedelta(seconds=seconds)),
+            "seconds": round(seconds),
+            "reason": held.reason,
+            "objects": held.objects,
+            "first": held.first_names,
+            "effect": "they stay in force until the source has them again",
+            "to_let_them_go": accept_command(source),
+        }
+
+
+def ready_lines(state: PlaneState, *, verbose: bool) -> Iterator[str]:
+    """A line for each held picture; `verbose`: with names, and what to do. Stale ones: see `PlaneState.stale`."""
+    for source, held in sorted(state.reducer.intake.held().items()):
+        line = f"{source}: held: {held.reason}, and {held.objects} stay in force"
+        yield f"{line}: {held.first_names}; to let them go: {accept_command(source)}" if verbose else line
+
+
+def held_table(state: PlaneState) -> str:
+    """Held pictures for the web page; empty if there are none."""
+    rows = [
+        (source, bad(held.reason), str(held.objects), held.first_names, accept_command(source))
+        for source, held in sorted(state.reducer.intake.held().items())
+    ]
+    headers = ("source", "reason", "held", "objects", "to let them go")
+    return table("Held: gone from their source at once, and still in force", headers, rows, "") if rows else ""
