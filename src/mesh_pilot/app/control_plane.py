@@ -23,7 +23,7 @@ from mesh_pilot.app.identity import federation_of, open_identities
 from mesh_pilot.app.orders import serve_orders
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sources import ConfigSourcesWatch, PolicyKeySets, check_settings, short_name_domain, source_list
-from mesh_pilot.app.state import restore
+from mesh_pilot.app.state import known_mesh, restore
 from mesh_pilot.config_api.served_collections import WorldCollections
 from mesh_pilot.config_api.server import McpService
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
@@ -132,11 +132,12 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
     Leaving the block drains within ``shutdown_seconds``; being cancelled, or an exception, ends it at once. Either way
     no task, socket or file watch is left. Raises StartError.
     """
-    check_settings(settings)
+    faults = check_settings(settings)
+    mesh = await known_mesh(settings, faults)
     sockets = await _open_sockets(settings)
     try:
         events, inbox = trio.open_memory_channel[Event](1000)
-        sources = [*source_list(settings, sockets.addresses().grpc), *more_sources]
+        sources = [*source_list(settings, mesh, sockets.addresses().grpc), *more_sources]
         world = World(
             domain=settings.domain,
             root_namespace=settings.namespace,
@@ -156,7 +157,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             debounce_max=settings.debounce_max,
             intake=Intake(world, guarded=guarded, guard=settings.guard),
         )
-        watch = ConfigSourcesWatch(settings)
+        watch = ConfigSourcesWatch(settings, mesh)
         reducer.on_publish(lambda published: watch.published(world, published.revision.changed))
         changes = Changes(world)
         reducer.on_publish(changes.published)
@@ -203,7 +204,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             xds.hand_over(type_url, debug.serve)
         plane = ControlPlane(settings, state, sockets.addresses())
         stop_http = trio.Event()
-        state.recorder = recorder = await restore(settings, sources, world, reducer)
+        state.recorder = recorder = await restore(settings, sources, world, reducer, faults)
         async with trio.open_nursery() as nursery:
             if recorder is not None:
                 nursery.start_soon(recorder.run)

@@ -9,15 +9,18 @@ from pathlib import Path
 import attrs
 import structlog
 
-from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource
+from mesh_pilot.api.istio.mesh.v1alpha1 import ConfigSource, MeshConfig
 from mesh_pilot.api.istio.networking.v1alpha3 import ClientTlsSettings, ClientTlsSettingsTlSmode
 from mesh_pilot.app.settings import Settings, StartError, start_errors
 from mesh_pilot.mcp.identity import PlaneIdentity, plane_id_of
+from mesh_pilot.model.config import ConfigError
 from mesh_pilot.rpc import CertificateFiles, server_tls
 from mesh_pilot.security.federation import Federation
 from mesh_pilot.sources.base import ShortNames, Source
 from mesh_pilot.sources.config_sources import is_server, source_of
-from mesh_pilot.sources.files import file_source
+from mesh_pilot.sources.files import NAME as FILES
+from mesh_pilot.sources.files import FileSource, file_source
+from mesh_pilot.sources.files.mesh import NAME as MESH
 from mesh_pilot.sources.files.mesh import load_mesh_config, load_mesh_networks, mesh_source
 from mesh_pilot.sources.jwks import KeySource, wanted_by
 from mesh_pilot.sources.jwks.fetch import KeySetRef
@@ -29,21 +32,28 @@ log = structlog.get_logger(scope="bootstrap")
 Key = tuple[str, ...]
 
 
-def source_list(settings: Settings, address: str) -> list[Source]:
-    """The sources in order of precedence; ``address``: where gRPC is served. Raises StartError."""
-    files = (_text(settings.mesh_config), _text(settings.networks_config))
-    sources: list[Source] = [mesh_source(*files, root_namespace=settings.namespace)]
+def source_list(settings: Settings, mesh: MeshConfig | None, address: str) -> list[Source]:
+    """The sources in order of precedence; ``address``: where gRPC is served. Raises StartError.
+
+    ``mesh`` is the mesh config, which may name sources; None: there is none.
+    """
+    sources: list[Source] = [source_of_mesh(settings)]
     credentials = [str(settings.secrets_dir)] if settings.secrets_dir else []
     if settings.config_dirs or credentials:
         sources.append(file_source([str(folder) for folder in settings.config_dirs], credentials=credentials))
     for registry in settings.registries:
         sources += registry.sources()
-    return [*sources, *_config_sources(settings, address)]
+    return [*sources, *_config_sources(settings, mesh, address)]
 
 
-def _config_sources(settings: Settings, address: str) -> list[Source]:
+def source_of_mesh(settings: Settings) -> FileSource:
+    """The source of the mesh config and the networks."""
+    files = (_text(settings.mesh_config), _text(settings.networks_config))
+    return mesh_source(*files, root_namespace=settings.namespace)
+
+
+def _config_sources(settings: Settings, mesh: MeshConfig | None, address: str) -> list[Source]:
     """The sources that mesh config and settings name. Raises StartError."""
-    mesh = load_mesh_config(str(settings.mesh_config)) if settings.mesh_config else None
     named = mesh.config_sources if mesh else []
     configs = [*named, *(_config_source(address, settings.mcp_tls) for address in settings.mcp_servers)]
     trust_domain = mesh.trust_domain if mesh else "cluster.local"
@@ -89,9 +99,9 @@ class ConfigSourcesWatch:
     State: the addresses that are read, and those of the last change that was logged.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, mesh: MeshConfig | None) -> None:
         self._path = settings.mesh_config
-        self._read = load_mesh_config(str(settings.mesh_config)).config_sources if settings.mesh_config else []
+        self._read = mesh.config_sources if mesh else []
         self._logged = self._read
 
     def published(self, world: World, changed: Collection[Key]) -> None:
@@ -137,19 +147,29 @@ def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
 
 
-def check_settings(settings: Settings) -> None:
-    """Raise StartError for what a source would retry patiently, but which is a mistake at start."""
-    for folder in (*settings.config_dirs, *filter(None, [settings.secrets_dir])):
-        try:
-            any(folder.iterdir())
-        except OSError as error:
-            raise StartError(f"cannot read the folder {folder}: {error.strerror}") from error
+def check_settings(settings: Settings) -> dict[str, StartError]:
+    """Raise StartError for what a source would retry patiently, but which is a mistake at start.
+
+    Returns what may be an outage instead, by source: files that can't be read or are wrong. Without a picture of an
+    earlier run in their place, they are mistakes, too.
+    """
     with start_errors():
-        if settings.mesh_config is not None:
-            load_mesh_config(str(settings.mesh_config))
-        if settings.networks_config is not None:
-            load_mesh_networks(str(settings.networks_config))
         if settings.tls is not None and settings.tls.certificate:
             server_tls(settings.tls)
         for registry in settings.registries:
             registry.check()
+    faults: dict[str, StartError] = {}
+    for folder in (*settings.config_dirs, *filter(None, [settings.secrets_dir])):
+        try:
+            any(folder.iterdir())
+        except OSError as error:
+            faults.setdefault(FILES, StartError(f"cannot read the folder {folder}: {error.strerror}"))
+    for path, load in ((settings.mesh_config, load_mesh_config), (settings.networks_config, load_mesh_networks)):
+        if path is not None:
+            try:
+                load(str(path))
+            except ConfigError as error:
+                faults.setdefault(MESH, StartError(str(error)))
+    if faults and settings.state is None:
+        raise next(iter(faults.values()))
+    return faults

@@ -16,14 +16,17 @@ from mesh_pilot.sources.files.roots import ConfigRoot, CredentialsRoot, Root
 from mesh_pilot.sources.files.source import FileSource, FileSourceStatistics
 from mesh_pilot.sources.files.waiting import FileTiming
 
-__all__ = ["FileSource", "FileSourceStatistics", "FileTiming", "file_source"]
+__all__ = ["NAME", "FileSource", "FileSourceStatistics", "FileTiming", "file_source"]
+
+NAME = "files"
+"""Name of the source of folders, unless it is given another."""
 
 
 def file_source(
     folders: Iterable[str],
     *,
     credentials: Iterable[str] = (),
-    name: str = "files",
+    name: str = NAME,
     default_namespace: str = "default",
     timing: FileTiming | None = None,
     poll: bool = False,
