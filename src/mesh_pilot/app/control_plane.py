@@ -19,11 +19,12 @@ import structlog
 import trio
 
 from mesh_pilot import __version__
+from mesh_pilot.app.faults import excuse, known_mesh
 from mesh_pilot.app.identity import federation_of, open_identities
 from mesh_pilot.app.orders import serve_orders
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sources import ConfigSourcesWatch, PolicyKeySets, check_settings, short_name_domain, source_list
-from mesh_pilot.app.state import known_mesh, restore
+from mesh_pilot.app.state import restore
 from mesh_pilot.config_api.served_collections import WorldCollections
 from mesh_pilot.config_api.server import McpService
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
@@ -204,7 +205,8 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             xds.hand_over(type_url, debug.serve)
         plane = ControlPlane(settings, state, sockets.addresses())
         stop_http = trio.Event()
-        state.recorder = recorder = await restore(settings, sources, world, reducer, faults)
+        state.recorder = recorder = await restore(settings, sources, world, reducer)
+        excuse(faults, reducer.intake.stale())
         async with trio.open_nursery() as nursery:
             if recorder is not None:
                 nursery.start_soon(recorder.run)

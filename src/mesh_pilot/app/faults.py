@@ -1,0 +1,54 @@
+"""Sources of files that cannot be read when the control plane starts, and whose last pictures are served instead."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import structlog
+import trio
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
+from mesh_pilot.app.settings import Settings, StartError
+from mesh_pilot.app.sources import source_of_mesh
+from mesh_pilot.model.events import MeshConfigValue
+from mesh_pilot.sources.files.mesh import NAME as MESH
+from mesh_pilot.sources.files.mesh import load_mesh_config
+from mesh_pilot.state.database import StateError
+from mesh_pilot.state.store import Store
+
+log = structlog.get_logger(scope="state")
+
+Faults = Mapping[str, StartError]
+"""By source, the reason why it cannot be read; see `app.sources.check_settings`."""
+
+
+async def known_mesh(settings: Settings, faults: Faults) -> MeshConfig | None:
+    """The mesh config of the file, else that of an earlier run; None: there is no file. Raises StartError."""
+    if settings.mesh_config is None:
+        return None
+    if MESH not in faults:
+        return load_mesh_config(str(settings.mesh_config))
+    for item in await trio.to_thread.run_sync(_last_mesh_items, settings):
+        if isinstance(item, MeshConfigValue):
+            config: MeshConfig = item.config
+            return config
+    raise faults[MESH]
+
+
+def _last_mesh_items(settings: Settings) -> Collection[object]:
+    assert settings.state is not None
+    store = Store(settings.state, {MESH: source_of_mesh(settings).place})
+    try:
+        return [item for picture in store.pictures() for item in picture.items]
+    except StateError:
+        return ()  # it is said when the state is restored
+    finally:
+        store.close()
+
+
+def excuse(faults: Faults, restored: Collection[str]) -> None:
+    """Log the faults of sources whose pictures are restored. Raises StartError for those of others."""
+    for source, error in faults.items():
+        if source not in restored:
+            raise error
+        log.error("source cannot be read; its last picture is served", source=source, reason=str(error))
