@@ -50,7 +50,10 @@ async def test_it_is_ready_once_its_sources_are_in(config: Path) -> None:
 
 
 async def test_streams_on_a_connection_are_limited_as_set(config: Path) -> None:
-    async with running_plane(config, grpc_limits=Limits(max_concurrent_streams=1)) as plane, open_channel(plane.addresses.grpc) as channel:
+    async with (
+        running_plane(config, grpc_limits=Limits(max_concurrent_streams=1)) as plane,
+        open_channel(plane.addresses.grpc) as channel,
+    ):
         async with channel.request(ADS, Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse) as call:
             await call.send_message(DiscoveryRequest(type_url=CLUSTER, node=Node(id="sidecar~10.0.0.1~a.b~b.svc.c")))
             assert await call.recv_message() is not None

@@ -118,7 +118,10 @@ async def test_calls_that_do_not_listen_end_in_their_own_time(mock_clock: MockCl
 async def test_old_connections_are_retired_one_by_one(mock_clock: MockClock) -> None:
     """All are of an age, and older than the oldest may be; ten a second may go."""
     limits = Limits(
-        max_connection_age_seconds=100, retirement_rate=10, keepalive_interval_seconds=1e6, handshake_timeout_seconds=1e6
+        max_connection_age_seconds=100,
+        retirement_rate=10,
+        keepalive_interval_seconds=1e6,
+        handshake_timeout_seconds=1e6,
     )
     async with serving(Polite(), limits=limits) as server, AsyncExitStack() as channels:
         for _ in range(30):
