@@ -2,8 +2,9 @@
 
 An exception of our own code costs the one thing at hand: a resource, a list of resources, an object. That stays as it
 was, or is missing. Either way somebody has to learn of it, so whoever catches such an exception reports it here, and
-takes it back once all is well. The log has each failure once, however many proxies it concerns; pages, metrics and
-``/ready`` list what stands. The World owns the register of a control plane.
+takes it back once all is well. So does whoever waits for somebody else, such as a signer that is away: that is
+*expected*, and logged as an outage in one line. The log has each failure once, however many proxies it concerns; pages,
+metrics and ``/ready`` list what stands. The World owns the register of a control plane.
 
 May import: nothing of ours.
 """
@@ -63,6 +64,8 @@ class Failure:
     """Whether it is a list of resources: none is added or removed until it can be made."""
     part: str = ""
     """The function of the part that is left out, if the state is INCOMPLETE."""
+    is_expected: bool = False
+    """True for an outage of somebody else; ``error`` is then the reason alone."""
     configs: tuple[str, ...] = attrs.field(default=(), eq=False)
     """The objects that the last good version was made from."""
     since: datetime = attrs.field(factory=lambda: datetime.now(UTC), eq=False)
@@ -105,10 +108,12 @@ def failure_of(
     is_plan: bool = False,
     part: str = "",
     configs: tuple[str, ...] = (),
+    is_expected: bool = False,
 ) -> Failure:
     """The failure for an exception."""
-    line = "".join(traceback.format_exception_only(type(error), error)).split("\n")[0][:1000]
-    return Failure(kind, name, state, line, _place(error), is_plan, part, configs)
+    text = str(error) if is_expected else "".join(traceback.format_exception_only(type(error), error))
+    line = text.split("\n")[0][:1000]
+    return Failure(kind, name, state, line, _place(error), is_plan, part, is_expected, configs)
 
 
 def _place(error: Exception) -> str:
@@ -162,6 +167,11 @@ class Failures:
     def _log(self, failure: Failure, error: Exception, number: int) -> None:
         """Log the first failures of a cause, the very first one with its traceback."""
         log = _LOGS.get(failure.kind, _envoy_log)
+        if failure.is_expected:
+            if number == 1:
+                event = f"outage: {_EVENTS[failure.state]}"
+                log.warning(event, type=failure.kind, name=failure.name, reason=failure.error)
+            return
         fields: dict[str, object] = {"type": failure.kind, "name": failure.name, "error": failure.error}
         if failure.configs:
             fields["configs"] = list(failure.configs)

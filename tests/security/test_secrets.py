@@ -11,6 +11,7 @@ import trio
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
+from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.failures import Condition
@@ -155,7 +156,7 @@ async def test_after_a_failed_renewal_the_last_certificate_stays_and_attempts_go
         assert (owner, failure.state, failure.error) == (
             held,
             Condition.STALE,
-            "mesh_pilot.security.signing.SigningError: the signer is away",
+            "the signer is away",
         )
         assert held.get(IDENTITY_SECRET) is first
         assert 10 <= len(it.signer.requests) <= 30
@@ -163,6 +164,18 @@ async def test_after_a_failed_renewal_the_last_certificate_stays_and_attempts_go
         await trio.sleep(61)
         assert list(it.issuer.failures.standing()) == []
         assert held.get(IDENTITY_SECRET) is not first
+
+
+async def test_an_outage_of_the_signer_is_one_line_and_no_internal_error(autojump_clock: MockClock) -> None:
+    with capture_logs() as logs:
+        async with story() as it:
+            it.signer.error = SigningError("the signer is away")
+            for n in range(50):
+                it.reader("one", Identity("cluster.local", "shop", f"app-{n}"))
+            await trio.sleep(600)
+    (line,) = (entry for entry in logs if "outage" in entry["event"])
+    assert (line["log_level"], line["reason"]) == ("warning", "the signer is away")
+    assert [entry for entry in logs if entry["log_level"] == "error" or "exc_info" in entry] == []
 
 
 async def test_an_identity_whose_first_certificate_fails_waits_for_it(autojump_clock: MockClock) -> None:

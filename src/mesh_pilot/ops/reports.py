@@ -94,6 +94,7 @@ def failure_entries(failures: Sequence[StandingFailure]) -> list[Json]:
             "state": failing.failure.state.value,
             "consequence": failing.failure.consequence,
             "error": failing.failure.error,
+            "isOutage": failing.failure.is_expected,
             "place": failing.failure.place,
             "since": failing.failure.since.isoformat(timespec="seconds"),
             "objects": list(failing.failure.configs),
@@ -174,11 +175,11 @@ def failure_counts(failures: Sequence[StandingFailure]) -> Counter[tuple[str, Co
 
 def ready_lines(failures: Sequence[StandingFailure], *, verbose: bool) -> Iterator[str]:
     """Lines of ``/ready``: how many failures there are, and if ``verbose`` which."""
-    if not failures:
-        return
-    by_state = Counter(failing.failure.state for failing in failures)
-    counts = ", ".join(f"{by_state[state]} {state.value}" for state in Condition if by_state[state])
-    yield f"internal errors: {counts}; see {MORE} on the web port"
+    for title, is_expected in (("internal errors", False), ("outages", True)):
+        by_state = Counter(failing.failure.state for failing in failures if failing.failure.is_expected is is_expected)
+        if by_state:
+            counts = ", ".join(f"{by_state[state]} {state.value}" for state in Condition if by_state[state])
+            yield f"{title}: {counts}; see {MORE} on the web port"
     if verbose:
         for failing in failures[:READY_LINES]:
             where = f" ({first_names(failing.proxies)})" if failing.proxies else ""

@@ -295,7 +295,9 @@ class IdentitySet:
         self.attempts += 1
         state = Condition.MISSING if self._certificate is None else Condition.STALE
         kind = RESOURCE_TYPES[SECRET].short
-        self.failed.put(IDENTITY_SECRET, failure_of(error, kind, IDENTITY_SECRET, state), error)
+        is_expected = isinstance(error, SigningError)
+        failure = failure_of(error, kind, IDENTITY_SECRET, state, is_expected=is_expected)
+        self.failed.put(IDENTITY_SECRET, failure, error)
 
     def snapshot(self) -> Snapshot:
         return self._snapshot
