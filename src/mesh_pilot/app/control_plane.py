@@ -20,7 +20,7 @@ import trio
 
 from mesh_pilot import __version__
 from mesh_pilot.app.faults import excuse, known_mesh
-from mesh_pilot.app.identity import federation_of, open_identities
+from mesh_pilot.app.identity import Identities, federation_of, open_identities
 from mesh_pilot.app.orders import serve_orders
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sources import ConfigSourcesWatch, PolicyKeySets, check_settings, short_name_domain, source_list
@@ -226,6 +226,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             nursery.start_soon(_look_after, catalog, xds, state.rpc_servers)
             nursery.start_soon(_report, world, catalog)
             nursery.start_soon(identities.run)
+            nursery.start_soon(_end_revoked, identities, state.rpc_servers)
             nursery.start_soon(_serve_when_synced, plane, sockets, identities.server_tls(), nursery)
             yield plane
             await _drain(plane)
@@ -308,6 +309,14 @@ async def _look_after(catalog: WorldCatalog, xds: XdsServer, servers: Sequence[S
             freed += forgotten
             await trio.lowlevel.checkpoint()
         await memory.release(freed=freed, streams=max(xds.status.streams_ended, connections_ended(servers)))
+
+
+async def _end_revoked(identities: Identities, servers: Sequence[Server]) -> None:
+    """End connections by certificates that are revoked meanwhile."""
+    while True:
+        await identities.revocations.changed()
+        for server in list(servers):
+            await server.end_revoked(identities.is_revoked)
 
 
 def connections_ended(servers: Sequence[Server]) -> int:

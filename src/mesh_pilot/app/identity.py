@@ -30,7 +30,7 @@ from mesh_pilot.rpc import (
 )
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.security.authentication import NOBODY, Authentication, admission
-from mesh_pilot.security.authenticators.client_certificate import ClientCertificate
+from mesh_pilot.security.authenticators.client_certificate import ClientCertificate, read_certificate
 from mesh_pilot.security.authenticators.foreign_tokens import foreign_token_authenticators
 from mesh_pilot.security.authenticators.join_token import JoinToken
 from mesh_pilot.security.authenticators.token_issuers import TokenIssuerError
@@ -89,6 +89,7 @@ class Identities:
     authentication: Authentication
     certificates: CertificateService
     """Signs the certificates of workloads that keep their keys."""
+    revocations: Revocations
     authority: Authority | None
     """The built-in CA; None if a Vault signs."""
     store: MaterialStore | None
@@ -127,6 +128,13 @@ class Identities:
         """
         caller = await self.authentication.caller(credentials_of(call))
         return partial(self._admit, caller, call.peer.address)
+
+    def is_revoked(self, certificate: bytes) -> bool:
+        """True if a certificate (DER) is revoked, or cannot be read."""
+        try:
+            return self.revocations.is_revoked(read_certificate(certificate))
+        except AuthenticationError:
+            return True
 
     async def may_read(self, call: ServerStream[Any, Any]) -> bool:
         """True if configuration is served to the caller: see ``Settings.serve_config``.
@@ -202,15 +210,16 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
         authority.on_new_issuer(partial(issuer.renew_all, min(RENEWED_WITHIN, lifetime / 4)))
         if server is not None:
             authority.on_new_issuer(server.renew_soon)
-    is_revoked = Revocations(
-        lambda: (*(authority.material.crls_pem if authority else ()), *trust.own().crls)
-    ).is_revoked
+    revocations = Revocations(lambda: (*(authority.material.crls_pem if authority else ()), *trust.own().crls))
+    trust.on_change(revocations.look)
+    if authority is not None:
+        authority.on_change(revocations.look)
     domains = partial(trust_domains, world)
     gateways = settings.callers.trusted_gateways
     authentication = Authentication(
         [
-            ForwardedCertificate(gateways, domains, ClientCertificate(domains, _now, is_revoked)),
-            ClientCertificate(domains, _now, is_revoked, gateways=gateways.identities),
+            ForwardedCertificate(gateways, domains, ClientCertificate(domains, _now, revocations.is_revoked)),
+            ClientCertificate(domains, _now, revocations.is_revoked, gateways=gateways.identities),
             JoinToken(_join_tokens(settings), domains),
             *_foreign_tokens(settings, domains),
         ]
@@ -224,7 +233,9 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
         lifetime=lifetime,
         rate=settings.callers.certificates_per_second,
     )
-    return Identities(settings, world, trust, vault, issuer, authentication, certificates, authority, store, server)
+    return Identities(
+        settings, world, trust, vault, issuer, authentication, certificates, revocations, authority, store, server
+    )
 
 
 def federation_of(settings: Settings, world: World, trust: TrustStore) -> Federation:

@@ -204,7 +204,7 @@ class ServerConnection(RpcHandler):
 
     @property
     def retired(self) -> str:
-        """The reason why the connection ends: ``age`` or ``certificate``; empty if it does not for such a reason."""
+        """The reason why the connection ends: ``age``, ``certificate`` or ``revoked``; empty if for none of them."""
         return self._retired
 
     async def _retire(self) -> None:
@@ -257,6 +257,11 @@ class ServerConnection(RpcHandler):
         for scope in self._streams.values():
             scope.cancel()
         self.drain()
+
+    def revoke(self) -> None:
+        """Cut: the client's certificate is revoked."""
+        self._retired = "revoked"
+        self.cut()
 
     def _close_if_drained(self) -> None:
         if self._draining and not self._streams:

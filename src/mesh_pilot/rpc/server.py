@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import structlog
@@ -25,6 +25,9 @@ from mesh_pilot.rpc.tls import TlsSession, TlsSource, handshake
 __all__ = ["Servable", "Server", "serve"]
 
 log = structlog.get_logger(scope="rpc")
+
+_CONNECTIONS_A_TURN = 50
+"""Connections whose certificates are looked up before others have their turn."""
 
 _CUT_GRACE_SECONDS = 1.0
 """Time for streams cut by a drain to send their status."""
@@ -145,6 +148,16 @@ class Server:
             return
         self._serving.cancel()
         await self._stopped.wait()
+
+    async def end_revoked(self, is_revoked: Callable[[bytes], bool]) -> None:
+        """End the connections whose client certificate, in DER, is revoked. If cancelled, some may go on."""
+        for number, connection in enumerate(list(self._connections)):
+            if not number % _CONNECTIONS_A_TURN:
+                await trio.lowlevel.checkpoint()
+            peer = connection.peer
+            if peer.certificate is not None and not connection.retired and is_revoked(peer.certificate):
+                self._log_some("a connection was ended", peer, "its client certificate is revoked", kind="revoked")
+                connection.revoke()
 
     async def _run(self, task_status: trio.TaskStatus[Server]) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import trio
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 
@@ -11,13 +12,24 @@ from cryptography.exceptions import UnsupportedAlgorithm
 class Revocations:
     """The serial numbers on revocation lists, by issuer. A list that has ended still counts.
 
-    ``crls`` gives the lists as they are now, in PEM. Mutable state: those that were read last.
+    ``crls`` gives the lists as they are now, in PEM. Mutable state: those that were read last, and if there are news.
     """
 
     def __init__(self, crls: Callable[[], tuple[bytes, ...]]) -> None:
         self._crls = crls
         self._read: tuple[bytes, ...] = ()
         self._revoked: dict[x509.Name, frozenset[int]] = {}
+        self._news = trio.Event()
+
+    def look(self) -> None:
+        """Wake who waits for changes, if there are any."""
+        if self._crls() != self._read:
+            self._news.set()
+
+    async def changed(self) -> None:
+        """Wait until other lists are known than at the last call."""
+        await self._news.wait()
+        self._news = trio.Event()
 
     def is_revoked(self, certificate: x509.Certificate) -> bool:
         """True if a certificate is on the list of its issuer, or its issuer cannot be read while there are lists."""

@@ -210,3 +210,25 @@ async def test_a_revoked_client_is_refused_and_proxies_get_the_list(config: Path
         assert "revoked" in str(refused.value.message)
         async with other.channel() as channel, stream(channel, CLUSTER) as call:
             assert await call.recv_message() is not None
+
+
+async def test_the_open_stream_of_a_revoked_client_ends_and_others_go_on(config: Path, tmp_path: Path) -> None:
+    async with running_plane(config, ca_dir=tmp_path / "ca") as plane:
+        stolen, other = (Workload(plane, tmp_path, name) for name in ("stolen", "other"))
+        await stolen.get_certificate()
+        await other.get_certificate()
+        async with (
+            other.channel() as good,
+            stream(good, CLUSTER) as served,
+            stolen.channel() as bad,
+            stream(bad, CLUSTER) as cut,
+        ):
+            for call in (served, cut):
+                assert await call.recv_message() is not None
+            assert await ca(plane, "revoke", str(stolen.certificate)) == ""
+            with trio.fail_after(60), pytest.raises((GRPCError, RpcError)):
+                await cut.recv_message()
+            async with stream(good, CLUSTER) as another:
+                assert await another.recv_message() is not None
+            await eventually(lambda: plane.state.rpc_servers[1].statistics().streams_open == 1)
+        assert [server.statistics().connections_retired for server in plane.state.rpc_servers] == [{}, {"revoked": 1}]

@@ -39,7 +39,7 @@ class ClientCertificate:
     async def authenticate(self, credentials: Credentials) -> Identity | None:
         if credentials.certificate is None:
             return None
-        certificate = _parsed(credentials.certificate)
+        certificate = read_certificate(credentials.certificate)
         ended = certificate.not_valid_after_utc
         if self._now() > ended:
             raise AuthenticationError("expired", f"its certificate ended at {ended:%F %T} UTC")
@@ -72,7 +72,8 @@ def identity_in(spiffe_ids: tuple[str, ...], trust_domains: TrustDomains) -> Ide
 
 
 @lru_cache(maxsize=1000)  # the calls of a connection show the same one, and two authenticators look at it
-def _parsed(certificate: bytes) -> x509.Certificate:
+def read_certificate(certificate: bytes) -> x509.Certificate:
+    """A certificate in DER. Raises AuthenticationError."""
     try:
         return x509.load_der_x509_certificate(certificate)
     except ValueError as error:

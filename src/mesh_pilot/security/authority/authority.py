@@ -80,6 +80,7 @@ class Authority:
         self._kept_by_owners: dict[x509.Certificate, datetime] = {}
         self._kept: dict[x509.Certificate, datetime] = {}
         self._listeners: list[Callable[[], None]] = []
+        self._followers: list[Callable[[], None]] = []
         self._signed = 0
         self._problem = ""
         if (previous := self._material.previous) is not None:
@@ -133,6 +134,10 @@ class Authority:
     def on_new_issuer(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` whenever another CA certificate signs from now on."""
         self._listeners.append(listener)
+
+    def on_change(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever other files are in force from now on."""
+        self._followers.append(listener)
 
     async def sign(self, request: SigningRequest) -> SignedCertificate:
         """Sign a certificate that lives no longer than it may, nor than its issuers. Raises SigningError.
@@ -230,6 +235,8 @@ class Authority:
             phase=phase_of(material).value,
             signing=_name(material.issuer.certificate),
         )
+        for follower in self._followers:
+            follower()
         if material.issuer.certificate != before.issuer.certificate:
             for listener in self._listeners:
                 listener()
