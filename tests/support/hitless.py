@@ -12,7 +12,7 @@ Leaving the block asserts that no request failed and that Envoy refused nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -116,14 +116,16 @@ async def hitless(
     delta: bool,
     kind: NodeType = NodeType.SIDECAR,
     services: bool = False,
+    flags: Sequence[str] = (),
 ) -> AsyncIterator[Hitless]:
     """A control plane in a process of its own, an Envoy, two backends, and requests while the block runs.
 
-    The hosts themselves are services for sidecars, and with ``services`` for the gateway too.
+    The hosts themselves are services for sidecars, and with ``services`` for the gateway too. ``flags`` are more of the
+    control plane's.
     """
     (folder / "config").mkdir()
     port, *addresses = free_ports(4)
-    plane = PlaneProcess(folder / "plane.log", addresses, f"--config-dir={folder / 'config'}")
+    plane = PlaneProcess(folder / "plane.log", addresses, f"--config-dir={folder / 'config'}", *flags)
     async with http_backend("even") as even, http_backend("odd") as odd:
         node = EDGE if kind is NodeType.ROUTER else CLIENT
         async with (

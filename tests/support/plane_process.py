@@ -21,7 +21,7 @@ class PlaneProcess:
     def __init__(self, log: Path, ports: list[int], *arguments: str) -> None:
         addresses = [f"127.0.0.1:{port}" for port in ports]
         self.grpc = addresses[0]
-        self._web = f"http://{addresses[1]}"
+        self.web = f"http://{addresses[1]}"
         flags = [*zip(("--grpc-addr", "--http-addr", "--monitoring-addr"), addresses, strict=True), ANY_SECURE]
         self._command = [*COMMAND, "discovery", *arguments, *(f"{flag}={address}" for flag, address in flags)]
         self._log = log
@@ -34,7 +34,7 @@ class PlaneProcess:
 
             async def ready() -> bool:
                 try:
-                    return (await client.get(f"{self._web}/ready")).status_code == 200
+                    return (await client.get(f"{self.web}/ready")).status_code == 200
                 except httpx.HTTPError:
                     return False
 

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import attrs
 import click
+from click.core import ParameterSource
 
 from mesh_pilot.cli import authenticator_flags, caller_flags
 from mesh_pilot.cli.authenticator_flags import take_foreign_tokens
@@ -21,6 +22,7 @@ from mesh_pilot.cli.connection_flags import FLAGS as CONNECTION_FLAGS
 from mesh_pilot.cli.connection_flags import take_connection_limits
 from mesh_pilot.cli.guard_flags import FLAGS as GUARD_FLAGS
 from mesh_pilot.cli.guard_flags import take_guard
+from mesh_pilot.cli.istio_environment import flag_hint, log_lines, take_istio_environment
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import SectionedCommand, address, duration
 from mesh_pilot.cli.process import forbid_core_dumps, outlive_signals
@@ -60,6 +62,16 @@ def bounds_of(options: MutableMapping[str, Any]) -> Bounds:
     """The bounds that were given, taken out of the options of the command."""
     names = attrs.asdict(DEFAULT_BOUNDS)
     return Bounds(**{name: options.pop(name) for name in names})
+
+
+def _parameters_of(ctx: click.Context) -> tuple[Callable[[str], bool], Callable[[str, str], object]]:
+    """Two functions of a parameter's name: whether nobody has given it, and the value that a text has for it."""
+    parameters = {param.name: param for param in ctx.command.params}
+
+    def is_default(name: str) -> bool:
+        return ctx.get_parameter_source(name) is ParameterSource.DEFAULT
+
+    return is_default, lambda name, text: parameters[name].type_cast_value(ctx, text)
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -113,7 +125,9 @@ def _flags(*groups: Sequence[tuple[str, Mapping[str, Any]]]) -> Callable[[F], F]
     return decorate
 
 
-@click.command("discovery", cls=SectionedCommand, sections=SECTIONS, context_settings={"show_default": True})
+@click.command(
+    "discovery", cls=SectionedCommand, sections=SECTIONS, hint=flag_hint, context_settings={"show_default": True}
+)
 @_option("--config-dir", "config_dirs", type=PATH, multiple=True, help="Folder of Istio YAML; may be repeated.")
 @_option("--mesh-config", type=PATH, help="File with Istio's MeshConfig (mesh.yaml).")
 @_option("--networks-config", type=PATH, help="File with Istio's MeshNetworks.")
@@ -188,7 +202,9 @@ def _flags(*groups: Sequence[tuple[str, Mapping[str, Any]]]) -> Callable[[F], F]
     default="text",
     help="text (key=value in a pipe) or json.",
 )
+@click.pass_context
 def command(
+    ctx: click.Context,
     *,
     config_dirs: tuple[Path, ...],
     tls_cert: Path | None,
@@ -214,6 +230,7 @@ def command(
     """
     outlive_signals()
     forbid_core_dumps()
+    from_istio = take_istio_environment(settings, os.environ, *_parameters_of(ctx))
     ca_store = take_ca_store(settings, os.environ)
     registries = take_registries(settings, os.environ)
     client_bounds = bounds_of(settings)
@@ -251,6 +268,7 @@ def command(
         mcp_tls = CertificateFiles(certificate=mcp_tls_cert, key=mcp_tls_key, trusted=mcp_tls_ca)
     style = LogFormat(log_format)
     configure(log_level, style, sys.stderr)
+    log_lines(from_istio)
     from mesh_pilot.cli.serving import run
 
     return run(

@@ -69,11 +69,29 @@ OTHER = "Other options"
 
 
 class SectionedCommand(click.Command):
-    """``sections``: titles, each with the flags it shows, by name or as a pattern such as ``--consul-*``."""
+    """``sections``: titles, each with the flags it shows, by name or as a pattern such as ``--consul-*``.
 
-    def __init__(self, *args: Any, sections: Mapping[str, Sequence[str]], **kwargs: Any) -> None:
+    ``hint`` gives the text of the error for a flag that does not exist; empty for click's own.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        sections: Mapping[str, Sequence[str]],
+        hint: Callable[[str], str] = lambda _: "",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.sections = sections
+        self._hint = hint
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            if hint := self._hint(error.option_name):
+                raise click.UsageError(hint, ctx) from None
+            raise
 
     def section_of(self, option: click.Parameter) -> str:
         """The section that a flag belongs to."""

@@ -1,0 +1,333 @@
+"""Environment variables and flags of istiod: which are honoured, and what replaces the others.
+
+``PILOT_*`` and ``ISTIOD_*`` are those of Istio 1.0 to 1.30, as ``pilot-discovery help`` lists them; of istiod's other
+variables the table has those that are about the same matters as our flags. A flag of ours, or its ``MESH_PILOT_*``
+variable, wins over a variable of Istio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+import attrs
+import click
+
+PREFIXES = ("PILOT_", "ISTIOD_")
+
+
+@attrs.frozen
+class Honoured:
+    """A variable that sets the default of a flag."""
+
+    flag: str
+    unless_zero: bool = False
+    """0 means in Istio that the default counts."""
+
+    @property
+    def setting(self) -> str:
+        """The name under which the command has the value."""
+        return self.flag.removeprefix("--").replace("-", "_")
+
+
+HONOURED: Mapping[str, Honoured] = {
+    "DEFAULT_WORKLOAD_CERT_TTL": Honoured("--workload-cert-ttl"),
+    "ISTIO_GPRC_MAXRECVMSGSIZE": Honoured("--max-request-bytes"),
+    "ISTIO_GPRC_MAXSTREAMS": Honoured("--max-concurrent-streams"),
+    "MAX_WORKLOAD_CERT_TTL": Honoured("--max-workload-cert-ttl"),
+    "PILOT_DEBOUNCE_AFTER": Honoured("--debounce-after"),
+    "PILOT_DEBOUNCE_MAX": Honoured("--debounce-max"),
+    "PILOT_MAX_REQUESTS_PER_SECOND": Honoured("--max-requests-per-second", unless_zero=True),
+    "TRUSTED_GATEWAY_CIDR": Honoured("--trusted-gateway-cidrs"),
+}
+
+_KUBERNETES = "it is about objects in a Kubernetes cluster that are not read or written here"
+_GATEWAY_API = "the Kubernetes Gateway API is not read: use Gateway and VirtualService"
+_AMBIENT = "ambient mode is absent"
+_MULTICLUSTER = "there are no remote clusters: list the registries by flags"
+_STATUS = "no status is written to objects: mesh-pilot analyze and /debug/rejections have the findings"
+_CACHE = "what was generated is remembered for as long as a proxy uses it; there is no cache to size or switch off"
+_PUSHES = "a push goes to each proxy in a task of its own, and what changes meanwhile is merged: nothing has to be limited"
+_TELEMETRY = "the filters and metadata of Istio's build of Envoy are not sent"
+_PROTOCOLS = "such a port is plain TCP; use an EnvoyFilter for the filter"
+_SNIFFING = "protocols are detected where a port declares none; name the port, or set appProtocol"
+_AGENT = "it is a variable of the agent or the bootstrap; see docs/envoy-bootstrap.md"
+_ALWAYS = "this is always so"
+_NEVER = "this is never so"
+_GONE = "recent versions of Istio do not have it, and neither has mesh-pilot"
+
+ANSWERED: Mapping[str, str] = {
+    "PILOT_PUSH_THROTTLE": _PUSHES,
+    "PILOT_PUSH_THROTTLE_COUNT": _PUSHES,
+    "PILOT_PUSH_BURST": _PUSHES,
+    "PILOT_ENABLE_FLOW_CONTROL": "a proxy has one unanswered response of a type, always",
+    "PILOT_FLOW_CONTROL_TIMEOUT": "a proxy has one unanswered response of a type, however long it takes",
+    "PILOT_XDS_SEND_TIMEOUT": "a proxy that does not read delays nobody; it is closed when it does not answer a PING",
+    "PILOT_ENABLE_EDS_DEBOUNCE": "changes of endpoints only are never delayed; those in one batch with others are",
+    "PILOT_SCOPE_PUSHES": "a proxy is sent what has changed for it, always",
+    "PILOT_PARTIAL_FULL_PUSHES": "a proxy is sent what has changed for it, always",
+    "PILOT_DISABLE_EDS_ISOLATION": "a proxy is sent what has changed for it, always",
+    "PILOT_XDS_CACHE_SIZE": _CACHE,
+    "PILOT_XDS_CACHE_STATS": "/debug/statistics and the metrics mesh_pilot_derived_values and _translator_calls have it",
+    "PILOT_XDS_CACHE_INDEX_CLEAR_INTERVAL": _CACHE,
+    "PILOT_ENABLE_XDS_CACHE": _CACHE,
+    "PILOT_ENABLE_CDS_CACHE": _CACHE,
+    "PILOT_ENABLE_RDS_CACHE": _CACHE,
+    "PILOT_CACHE_SQUASH": _CACHE,
+    "PILOT_ENABLE_CDS_PRECOMPUTATION": _CACHE,
+    "PILOT_DISABLE_XDS_MARSHALING_TO_ANY": _CACHE,
+    "PILOT_CONVERT_SIDECAR_SCOPE_CONCURRENCY": "what a Sidecar selects is computed when a proxy needs it",
+    "PILOT_UNIFIED_SIDECAR_SCOPE": "what a Sidecar selects is computed when a proxy needs it",
+    "PILOT_ALLOW_CONCURRENT": "one task changes the configuration, always",
+    "PILOT_HTTP10": "set HTTP10 in the metadata of a node (mesh-pilot envoy-bootstrap --metadata HTTP10=1)",
+    "PILOT_TRACE_SAMPLING": "set defaultConfig.tracing.sampling in the MeshConfig, or a Telemetry",
+    "PILOT_SPAWN_UPSTREAM_SPAN_FOR_GATEWAY": _NEVER,
+    "PILOT_ENABLE_ISTIO_TAGS": "set enableIstioTags in defaultConfig.tracing or a Telemetry",
+    "PILOT_SEND_UNHEALTHY_ENDPOINTS": "use --consul-warning and --consul-critical",
+    "PILOT_AUTO_SEND_UNHEALTHY_ENDPOINTS": "use --consul-warning and --consul-critical",
+    "PILOT_DRAINING_LABEL": "use the registry's health: Consul's maintenance mode",
+    "PILOT_REMOTE_CLUSTER_TIMEOUT": "use --sync-timeout: the wait for sources before serving without them",
+    "PILOT_ENABLE_WAIT_CACHE_SYNC": "use --sync-timeout: the wait for sources before serving without them",
+    "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD": "proxies do not register themselves: write WorkloadEntries, or use Consul",
+    "PILOT_ENABLE_WORKLOAD_ENTRY_AUTOREGISTRATION": "proxies do not register themselves: write WorkloadEntries, or use"
+    " Consul",
+    "PILOT_ENABLE_WORKLOAD_ENTRY_HEALTHCHECKS": "use the registry's health checks",
+    "PILOT_ENABLE_XDS_IDENTITY_CHECK": "a proxy that proves an identity is held to it, always",
+    "PILOT_SKIP_VALIDATE_TRUST_DOMAIN": "list trustDomainAliases in the MeshConfig",
+    "PILOT_CERT_DIR": "use --tls-cert and --tls-key",
+    "PILOT_CERT_PROVIDER": "the CA signs the server's certificate, or use --tls-cert and --tls-key",
+    "PILOT_CA_CERT_CONFIGMAP": "roots are read from --ca-dir, and given to proxies over SDS",
+    "PILOT_CRL_CONFIGMAP": "revocation lists are read from --ca-dir",
+    "PILOT_ENABLE_CA_CRL": "revocation lists in --ca-dir always count",
+    "PILOT_JWT_ENABLE_REMOTE_JWKS": "the control plane fetches the keys of issuers, always",
+    "PILOT_JWT_PUB_KEY_REFRESH_INTERVAL": "keys are fetched again at a fixed interval",
+    "PILOT_SCOPE_GATEWAY_TO_NAMESPACE": "a Gateway selects proxies of all namespaces",
+    "PILOT_FILTER_GATEWAY_CLUSTER_CONFIG": "use a Sidecar, or --clusters on-demand of mesh-pilot envoy-bootstrap",
+    "PILOT_SIDECAR_USE_REMOTE_ADDRESS": "use an EnvoyFilter",
+    "PILOT_ENABLE_HEADLESS_SERVICE_POD_LISTENERS": _ALWAYS,
+    "PILOT_ENABLE_HEADLESS_FILTER_CHAIN_LISTENER": _NEVER,
+    "PILOT_ENABLE_EDS_FOR_HEADLESS_SERVICES": _NEVER,
+    "PILOT_ENABLE_INBOUND_PASSTHROUGH": _ALWAYS,
+    "PILOT_ENABLE_ROUTE_COLLAPSE_OPTIMIZATION": _ALWAYS,
+    "PILOT_ENABLE_VIRTUAL_SERVICE_DELEGATE": _ALWAYS,
+    "PILOT_ENABLE_FALLTHROUGH_ROUTE": _ALWAYS,
+    "PILOT_ENABLE_LOCALITY_LOAD_BALANCING": "set localityLbSetting in the MeshConfig or a DestinationRule",
+    "PILOT_ENABLE_ABSOLUTE_FQDN_VHOST_DOMAIN": _NEVER,
+    "PILOT_ALLOW_SIDECAR_SERVICE_INBOUND_LISTENER_MERGE": _NEVER,
+    "PILOT_SIDECAR_PICK_BEST_SERVICE_NAMESPACE": _NEVER,
+    "PILOT_ENABLE_MULTIPLE_CUSTOM_AUTHZ_PROVIDERS": _NEVER,
+    "PILOT_ENABLE_LEGACY_AUTO_PASSTHROUGH": _NEVER,
+    "PILOT_ENABLE_LEGACY_ISTIO_MUTUAL_CREDENTIAL_NAME": _NEVER,
+    "PILOT_ENABLE_DESTINATION_RULE_INHERITANCE": _NEVER,
+    "PILOT_ALLOW_METADATA_CERTS_DR_MUTUAL_TLS": _NEVER,
+    "PILOT_ENABLE_UNSAFE_REGEX": _NEVER,
+    "PILOT_SIDECAR_ENABLE_INBOUND_TLS_V2": "TLS 1.2 is the least, always",
+    "PILOT_ENABLE_PERSISTENT_SESSION_FILTER": "use consistentHash with a cookie in a DestinationRule",
+    "PILOT_PERSISTENT_SESSION_LABEL": "use consistentHash with a cookie in a DestinationRule",
+    "PILOT_PERSISTENT_SESSION_HEADER_LABEL": "use consistentHash with a header in a DestinationRule",
+    "PILOT_ENABLE_QUIC_LISTENERS": "there are no QUIC listeners",
+    "PILOT_ENABLE_IP_AUTOALLOCATE": "services without addresses get one for proxies that capture DNS, always",
+    "PILOT_IP_AUTOALLOCATE_IPV4_PREFIX": "addresses are from 240.240.0.0/16",
+    "PILOT_IP_AUTOALLOCATE_IPV6_PREFIX": "addresses are from 240.240.0.0/16",
+    "PILOT_ALLOW_ANY_DYNAMIC_DNS_MAX_HOSTS": "there is no ALLOW_ANY_DYNAMIC_DNS",
+    "PILOT_DNS_CARES_UDP_MAX_QUERIES": "use an EnvoyFilter",
+    "PILOT_DNS_JITTER_DURATION": "use an EnvoyFilter",
+    "PILOT_RESPECT_DNS_TTL": _ALWAYS,
+    "PILOT_GATEWAY_TRANSPORT_SOCKET_CONNECT_TIMEOUT": "use an EnvoyFilter",
+    "PILOT_HTTP_DELAYED_CLOSE_TIMEOUT": "use an EnvoyFilter",
+    "PILOT_ENABLE_MONGO_FILTER": "use an EnvoyFilter to remove the filter",
+    "PILOT_ENABLE_MYSQL_FILTER": _PROTOCOLS,
+    "PILOT_ENABLE_REDIS_FILTER": _PROTOCOLS,
+    "PILOT_ENABLE_THRIFT_FILTER": _PROTOCOLS,
+    "PILOT_ENABLE_PROTOCOL_SNIFFING_FOR_INBOUND": _SNIFFING,
+    "PILOT_ENABLE_PROTOCOL_SNIFFING_FOR_OUTBOUND": _SNIFFING,
+    "PILOT_BLOCK_HTTP_ON_443": _SNIFFING,
+    "PILOT_INBOUND_PROTOCOL_DETECTION_TIMEOUT": "set protocolDetectionTimeout in the MeshConfig",
+    "PILOT_ENABLE_ALPN_FILTER": _TELEMETRY,
+    "PILOT_DISABLE_MX_ALPN": _TELEMETRY,
+    "PILOT_MX_ADDITIONAL_LABELS": _TELEMETRY,
+    "PILOT_ENABLE_METADATA_EXCHANGE": _TELEMETRY,
+    "PILOT_ENABLE_TCP_METADATA_EXCHANGE": _TELEMETRY,
+    "PILOT_ENABLE_TELEMETRY_LABEL": _TELEMETRY,
+    "PILOT_ENDPOINT_TELEMETRY_LABEL": _TELEMETRY,
+    "PILOT_ENVOY_FILTER_STATS": "/debug/envoyfilters and /debug/rejections say what patches do",
+    "PILOT_ENABLE_ANALYSIS": _STATUS,
+    "PILOT_ANALYSIS_INTERVAL": _STATUS,
+    "PILOT_ENABLE_STATUS": _STATUS,
+    "PILOT_STATUS_BURST": _STATUS,
+    "PILOT_STATUS_MAX_WORKERS": _STATUS,
+    "PILOT_STATUS_QPS": _STATUS,
+    "PILOT_STATUS_UPDATE_INTERVAL": _STATUS,
+    "PILOT_ENABLE_CONFIG_DISTRIBUTION_TRACKING": "mesh-pilot proxy-status and /debug say what each proxy has accepted",
+    "PILOT_DISTRIBUTION_HISTORY_RETENTION": "mesh-pilot proxy-status and /debug say what each proxy has accepted",
+    "PILOT_ENABLE_CRD_VALIDATION": "each object is checked as it is read, always",
+    "PILOT_ENABLE_INCREMENTAL_MCP": "MCP is incremental where the server offers it, always",
+    "PILOT_DEBUG_ADSZ_CONFIG": "/debug has the pages",
+    "PILOT_DUMP_ALPHA3": "/debug has the pages",
+    "PILOT_INITIAL_FETCH_TIMEOUT": _AGENT,
+    "PILOT_AGENT_MERGE_ENVOY_STATS": _AGENT,
+    "ISTIOD_ADDR": _AGENT,
+    "ISTIOD_CUSTOM_HOST": "use --tls-dns-names",
+    "ISTIOD_ENABLE_SDS_SERVER": "credentials of gateways are served over SDS, always",
+    "PILOT_IGNORE_RESOURCES": "point --config-dir at the objects that are to count",
+    "PILOT_INCLUDE_RESOURCES": "point --config-dir at the objects that are to count",
+    "PILOT_MULTI_NETWORK_DISCOVER_GATEWAY_API": "list the gateways of networks in MeshNetworks",
+    **dict.fromkeys(
+        (
+            "PILOT_ENABLED_SERVICE_APIS",
+            "PILOT_ENABLE_AGENTGATEWAY",
+            "PILOT_ENABLE_ALPHA_GATEWAY_API",
+            "PILOT_ENABLE_GATEWAY_API",
+            "PILOT_ENABLE_GATEWAY_API_COPY_LABELS_ANNOTATIONS",
+            "PILOT_ENABLE_GATEWAY_API_DEPLOYMENT_CONTROLLER",
+            "PILOT_ENABLE_GATEWAY_API_GATEWAYCLASS_CONTROLLER",
+            "PILOT_ENABLE_GATEWAY_API_STATUS",
+            "PILOT_ENABLE_STRICT_GATEWAY_MERGING",
+            "PILOT_GATEWAY_API_CONTROLLER_NAME",
+            "PILOT_GATEWAY_API_DEFAULT_GATEWAYCLASS_NAME",
+        ),
+        _GATEWAY_API,
+    ),
+    **dict.fromkeys(
+        (
+            "PILOT_ENABLE_K8S_SELECT_WORKLOAD_ENTRIES",
+            "PILOT_ENABLE_MCS_SERVICEEXPORT",
+            "PILOT_ENABLE_NODE_UNTAINT_CONTROLLERS",
+            "PILOT_ENABLE_SERVICEENTRY_SELECT_PODS",
+            "PILOT_LEGACY_INGRESS_BEHAVIOR",
+            "PILOT_NODE_UNTAINT_CONTROLLERS_TAINT_NAME",
+            "PILOT_USE_ENDPOINT_SLICE",
+        ),
+        _KUBERNETES,
+    ),
+    **dict.fromkeys(
+        (
+            "PILOT_ENABLE_CROSS_CLUSTER_WORKLOAD_ENTRY",
+            "PILOT_ENABLE_REMOTE_CREDENTIALS_CONTROLLER",
+            "PILOT_INSECURE_MULTICLUSTER_KUBECONFIG_OPTIONS",
+            "PILOT_MULTICLUSTER_KUBECONFIG_PATH",
+        ),
+        _MULTICLUSTER,
+    ),
+    **dict.fromkeys(("PILOT_ENABLE_AMBIENT", "PILOT_ENABLE_AMBIENT_CONTROLLERS", "PILOT_ENABLE_HBONE"), _AMBIENT),
+    **dict.fromkeys(
+        (
+            "PILOT_DISABLE_EMPTY_ROUTE_RESPONSE",
+            "PILOT_DISABLE_PARTIAL_ROUTE_RESPONSE",
+            "PILOT_ENABLE_LOOP_BLOCKER",
+            "PILOT_RESTRICT_POD_UP_TRAFFIC_LOOP",
+            "PILOT_USE_TARGET_PORT_FOR_GATEWAY_ROUTES",
+        ),
+        _GONE,
+    ),
+}
+"""Variables without effect, and why, or what replaces them."""
+
+FLAGS: Mapping[str, str] = {
+    "--keepaliveMaxServerConnectionAge": "--max-connection-age",
+    "--keepaliveInterval": "",
+    "--keepaliveTimeout": "",
+    "--grpcAddr": "--grpc-addr",
+    "--secureGRPCAddr": "--secure-grpc-addr",
+    "--httpAddr": "--http-addr",
+    "--httpsAddr": "",
+    "--monitoringAddr": "--monitoring-addr",
+    "--meshConfig": "--mesh-config",
+    "--networksConfig": "--networks-config",
+    "--configDir": "--config-dir",
+    "--consulserverURL": "--consul-server-url",
+    "--registries": "",
+    "--domain": "--domain",
+    "--shutdownDuration": "--shutdown-duration",
+    "--tlsCertFile": "--tls-cert",
+    "--tlsKeyFile": "--tls-key",
+    "--caCertFile": "--tls-ca",
+    "--log_output_level": "--log-level",
+    "--log_as_json": "--log-format json",
+    "--plugins": "",
+    "--kubeconfig": "",
+    "--clusterID": "",
+    "--ctrlz_port": "",
+}
+"""Flags of istiod (``pilot-discovery discovery``), and ours; empty if nothing is needed in their place."""
+
+
+def flag_hint(name: str) -> str:
+    """The text that helps with a flag of istiod; empty for any other flag."""
+    name = name.partition("=")[0]
+    if name not in FLAGS:
+        return ""
+    ours = FLAGS[name]
+    return f"{name} is a flag of istiod; here it is {ours}" if ours else f"{name} is a flag of istiod; it is not needed here"
+
+
+@attrs.frozen
+class Line:
+    """A line for the log."""
+
+    event: str
+    fields: Mapping[str, object]
+    is_warning: bool = False
+
+
+def take_istio_environment(
+    settings: MutableMapping[str, Any],
+    environ: Mapping[str, str],
+    is_default: Callable[[str], bool],
+    read: Callable[[str, str], object],
+) -> list[Line]:
+    """Put the values of Istio's variables in place of defaults in ``settings``, and give the lines that say so.
+
+    ``is_default`` tells for the name of a setting whether nobody has given it; ``read`` converts a text as its flag
+    does, and raises click.BadParameter. An empty variable is as one that is not set.
+    """
+    return list(_taken(settings, {name: text for name, text in environ.items() if text}, is_default, read))
+
+
+def log_lines(lines: Iterable[Line]) -> None:
+    """Write the lines to the log."""
+    import structlog
+
+    log = structlog.get_logger(scope="bootstrap")
+    for line in lines:
+        (log.warning if line.is_warning else log.info)(line.event, **line.fields)
+
+
+def _taken(
+    settings: MutableMapping[str, Any],
+    environ: Mapping[str, str],
+    is_default: Callable[[str], bool],
+    read: Callable[[str, str], object],
+) -> Iterator[Line]:
+    unknown = []
+    for name in sorted(environ):
+        if (honoured := HONOURED.get(name)) is not None:
+            yield _honour(name, environ[name], honoured, settings, is_default, read)
+        elif name in ANSWERED:
+            yield Line("variable of istio has no effect", {"variable": name, "reason": ANSWERED[name]})
+        elif name.startswith(PREFIXES):
+            unknown.append(name)
+    if unknown:
+        yield Line("variables of istio are unknown", {"variables": unknown, "effect": "none"}, is_warning=True)
+
+
+def _honour(
+    name: str,
+    text: str,
+    honoured: Honoured,
+    settings: MutableMapping[str, Any],
+    is_default: Callable[[str], bool],
+    read: Callable[[str, str], object],
+) -> Line:
+    fields: dict[str, object] = {"variable": name, "value": text, "flag": honoured.flag}
+    if not is_default(honoured.setting):
+        return Line("variable of istio has no effect", {**fields, "reason": f"{honoured.flag} is given"})
+    try:
+        value = read(honoured.setting, text)
+    except click.BadParameter as error:
+        kept = f"{error.message}; the default of {honoured.flag} stays"
+        return Line("variable of istio is refused", {**fields, "reason": kept}, is_warning=True)
+    if honoured.unless_zero and not value:
+        return Line("variable of istio has no effect", {**fields, "reason": "0 is the default here as well"})
+    settings[honoured.setting] = value
+    return Line("variable of istio is honoured", fields)
