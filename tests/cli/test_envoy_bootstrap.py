@@ -96,6 +96,56 @@ def test_another_form_of_address_is_refused(pilot: str) -> None:
         envoy_bootstrap(NODE, pilot)
 
 
+def priorities(node: EnvoyNode, *pilots: str) -> list[tuple[int, list[str]]]:
+    """The addresses of control planes in a bootstrap, by priority."""
+    (cluster,) = read_back(envoy_bootstrap(node, *pilots)).static_resources.clusters
+    found: dict[int, list[str]] = {}
+    for group in cluster.load_assignment.endpoints:
+        hosts = [each.endpoint.address.socket_address.address for each in group.lb_endpoints]
+        found.setdefault(group.priority, []).extend(hosts)
+    return sorted(found.items())
+
+
+EVERYWHERE = ("a:1@us/us-1", "b:1@eu/eu-2", "c:1@eu/eu-1", "d:1@us/us-2", "e:1@eu/eu-1", "f:1")
+
+
+def test_the_nearest_control_planes_come_first() -> None:
+    assert priorities(NODE, *EVERYWHERE) == [(0, ["c", "e"]), (1, ["b"]), (2, ["a", "d", "f"])]
+    assert priorities(NODE, "a:1@us/us-1", "b:1@eu/eu-2") == [(0, ["b"]), (1, ["a"])]
+
+
+@pytest.mark.parametrize(
+    ("node", "pilots"),
+    [(EnvoyNode("web-1"), EVERYWHERE), (NODE, ("a:1", "b:1")), (NODE, ("a:1@us", "b:1@us/us-2"))],
+    ids=["no locality of its own", "no locality of theirs", "all elsewhere"],
+)
+def test_control_planes_of_which_none_is_nearer_are_equal(node: EnvoyNode, pilots: tuple[str, ...]) -> None:
+    ((priority, hosts),) = priorities(node, *pilots)
+    assert (priority, len(hosts)) == (0, len(pilots))
+
+
+def test_one_control_plane_is_never_left_out() -> None:
+    """With several, one that does not answer is."""
+    (alone,) = read_back(envoy_bootstrap(NODE, "a:1@us/us-1")).static_resources.clusters
+    (one_of_two,) = read_back(envoy_bootstrap(NODE, "a:1", "b:1")).static_resources.clusters
+    assert not alone.HasField("outlier_detection")
+    assert one_of_two.outlier_detection.max_ejection_percent.value == 100
+
+
+@pytest.mark.parametrize(
+    ("pilots", "reason"),
+    [
+        (("a:1@",), "names no locality"),
+        (("a@eu:1",), "has no port"),
+        (("unix:///run/a.sock", "b:1"), "give IP addresses"),
+        ((), "no control plane"),
+    ],
+)
+def test_control_planes_that_envoy_could_not_take_are_refused(pilots: tuple[str, ...], reason: str) -> None:
+    with pytest.raises(AddressError, match=reason):
+        envoy_bootstrap(NODE, *pilots)
+
+
 @pytest.mark.envoy
 @pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
 @pytest.mark.parametrize("secure", ["plaintext", "mtls", "rotating"])
@@ -104,7 +154,7 @@ def test_envoy_itself_finds_nothing_wrong_with_it(
 ) -> None:
     tls = {"plaintext": None, "mtls": client_tls, "rotating": attrs.evolve(client_tls, sds=tmp_path)}[secure]
     write_sds(tls)
-    bootstrap = envoy_bootstrap(NODE, "pilot.internal:15012", delta=delta, tls=tls)
+    bootstrap = envoy_bootstrap(NODE, "pilot.internal:15012", "10.0.0.9:15012@eu/eu-1", delta=delta, tls=tls)
     config = tmp_path / "envoy.yaml"
     config.write_text(to_yaml(bootstrap))
     done = subprocess.run(

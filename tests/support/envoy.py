@@ -67,7 +67,7 @@ def _messages(node: object, kind: str) -> Iterator[dict[str, Any]]:
 
 @asynccontextmanager
 async def real_envoy(
-    pilot: str,
+    pilot: str | Sequence[str],
     folder: Path,
     node: EnvoyNode,
     *,
@@ -77,14 +77,16 @@ async def real_envoy(
     flags: Sequence[str] = (),
     reconnects_soon: bool = False,
 ) -> AsyncIterator[RealEnvoy]:
-    """Run the real Envoy against the control plane at ``pilot`` (``host:port``) for the length of the block.
+    """Run the real Envoy against the control plane at ``pilot`` (``host:port``), or at one of several.
+
+    It runs for the length of the block.
 
     With ``reconnects_soon`` it tries to reach a control plane that is away every half second, not ever more rarely.
 
     Skips the test where there is no Envoy (fails in CI). ``folder`` takes NAME.yaml and NAME.log.
     """
     require_binary("envoy")
-    bootstrap: Any = envoy_bootstrap(node, pilot, delta=delta)
+    bootstrap: Any = envoy_bootstrap(node, *((pilot,) if isinstance(pilot, str) else pilot), delta=delta)
     if reconnects_soon:
         (ads,) = bootstrap["dynamic_resources"]["ads_config"]["grpc_services"]
         backoff = {"base_interval": "0.1s", "max_interval": "0.5s"}

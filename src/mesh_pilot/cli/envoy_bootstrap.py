@@ -70,8 +70,7 @@ class EnvoyNode:
             "metadata": {**metadata, **self.metadata},
         }
         if self.locality != NOWHERE:
-            parts = zip(("region", "zone", "sub_zone"), self.locality, strict=True)
-            node["locality"] = {key: value for key, value in parts if value}
+            node["locality"] = _locality(self.locality)
         return node
 
 
@@ -146,17 +145,17 @@ def _secret(name: str, secret: Mapping[str, Json]) -> dict[str, Json]:
 
 def envoy_bootstrap(
     node: EnvoyNode,
-    pilot: str,
-    *,
+    *pilots: str,
     delta: bool = False,
     admin: str = "127.0.0.1:0",
     tls: ClientTls | None = None,
 ) -> dict[str, Json]:
-    """A complete bootstrap, with all dynamic resources over one ADS stream to ``pilot``.
+    """A complete bootstrap, with all dynamic resources over one ADS stream to one of ``pilots``.
 
-    ``pilot`` and ``admin`` are ``host:port``, ``[::1]:port`` or ``unix:///path``; Envoy resolves a host name of
-    ``pilot``. With ``delta`` the stream is Delta (incremental) xDS, else State of the World. Raises AddressError for
-    any other form.
+    ``pilots`` and ``admin`` are ``host:port``, ``[::1]:port`` or ``unix:///path``; Envoy resolves a host name of
+    a pilot. A pilot may have ``@region/zone`` after it: those in the node's zone are preferred, then those in its region.
+    With ``delta`` the stream is Delta (incremental) xDS, else State of the World. Raises AddressError for any other
+    form.
     """
     ads: Json = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
     return {
@@ -172,7 +171,7 @@ def envoy_bootstrap(
             "cds_config": ads,
             "lds_config": ads,
         },
-        "static_resources": {"clusters": [_xds_cluster(pilot, tls)]},
+        "static_resources": {"clusters": [_xds_cluster([Pilot.parse(each) for each in pilots], node.locality, tls)]},
         # By default Envoy refuses regular expressions of over 100 instructions; Istio's bootstrap raises this too.
         "layered_runtime": {
             "layers": [{"name": "static", "static_layer": {"re2": {"max_program_size": {"error_level": 32768}}}}]
@@ -190,16 +189,88 @@ def to_yaml(bootstrap: Mapping[str, Json]) -> str:
     return yaml.dump(bootstrap, Dumper=Plain, sort_keys=False)
 
 
-def _xds_cluster(pilot: str, tls: ClientTls | None) -> Json:
-    address = _address(pilot)
+@attrs.frozen
+class Pilot:
+    """The address of a control plane's xDS port, as Envoy connects to it."""
+
+    address: str
+    """``host:port``, ``[::1]:port`` or ``unix:///path``."""
+    locality: Locality = NOWHERE
+    """Its region and zone."""
+
+    @classmethod
+    def parse(cls, text: str) -> Pilot:
+        """Read ``ADDRESS`` or ``ADDRESS@REGION/ZONE``. Raises AddressError."""
+        address, at, locality = text.partition("@") if not text.startswith("unix:") else (text, "", "")
+        if at and not locality:
+            raise AddressError(f"{text!r} names no locality after @; write {address}@REGION/ZONE")
+        _address(address)
+        return cls(address, Locality.parse(locality))
+
+    def distance(self, locality: Locality) -> int:
+        """0 in the zone of ``locality``, 1 in its region, else 2; 0 everywhere for a locality that is not known."""
+        if locality == NOWHERE or self.locality[:2] == locality[:2]:
+            return 0
+        return 1 if self.locality.region == locality.region else 2
+
+
+SEVERAL_PILOTS: Mapping[str, Json] = {
+    # One that does not answer is left out after its first failure, and tried again after 10 s, then 20 s, then 30 s.
+    "outlier_detection": {
+        "interval": "1s",
+        "base_ejection_time": "10s",
+        "max_ejection_time": "30s",
+        "max_ejection_time_jitter": "5s",
+        "max_ejection_percent": 100,
+        "split_external_local_origin_errors": True,
+        "consecutive_local_origin_failure": 1,
+        "enforcing_consecutive_local_origin_failure": 100,
+        "consecutive_gateway_failure": 1,
+        "enforcing_consecutive_gateway_failure": 100,
+        # One that refuses now and then, or has few streams, is not worse than others.
+        "enforcing_success_rate": 0,
+        "enforcing_local_origin_success_rate": 0,
+    },
+}
+"""The part of the cluster by which Envoy turns to another of several control planes."""
+
+
+def _endpoints(pilots: Sequence[Pilot], locality: Locality) -> list[Json]:
+    """All control planes, by priority and locality. Priorities have no gaps: Envoy would not pass them."""
+    distances = sorted({pilot.distance(locality) for pilot in pilots})
+    groups: dict[tuple[int, Locality], list[Json]] = {}
+    for pilot in pilots:
+        group = groups.setdefault((distances.index(pilot.distance(locality)), pilot.locality), [])
+        group.append({"endpoint": {"address": _address(pilot.address)}})
+    endpoints: list[Json] = []
+    for (priority, where), members in sorted(groups.items(), key=lambda item: item[0][0]):
+        one: dict[str, Json] = {"lb_endpoints": members}
+        if where != NOWHERE:
+            one["locality"] = _locality(where)
+        if priority:
+            one["priority"] = priority
+        endpoints.append(one)
+    return endpoints
+
+
+def _locality(locality: Locality) -> dict[str, Json]:
+    """Envoy's ``core.v3.Locality`` as JSON."""
+    parts = zip(("region", "zone", "sub_zone"), locality, strict=True)
+    return {key: value for key, value in parts if value}
+
+
+def _xds_cluster(pilots: Sequence[Pilot], locality: Locality, tls: ClientTls | None) -> Json:
+    if not pilots:
+        raise AddressError("no control plane to connect to")
+    needs_dns = any(not _needs_no_dns(pilot.address) for pilot in pilots)
+    if needs_dns and any(pilot.address.startswith("unix:") for pilot in pilots):
+        raise AddressError("Envoy takes no Unix sockets beside host names: give IP addresses")
+    assignment: dict[str, Json] = {"cluster_name": XDS_CLUSTER, "endpoints": _endpoints(pilots, locality)}
     cluster: dict[str, Json] = {
         "name": XDS_CLUSTER,
-        "type": "STATIC" if _needs_no_dns(pilot) else "STRICT_DNS",
+        "type": "STRICT_DNS" if needs_dns else "STATIC",
         "connect_timeout": "1s",
-        "load_assignment": {
-            "cluster_name": XDS_CLUSTER,
-            "endpoints": [{"lb_endpoints": [{"endpoint": {"address": address}}]}],
-        },
+        "load_assignment": assignment,
         "typed_extension_protocol_options": {
             "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
                 "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
@@ -210,6 +281,10 @@ def _xds_cluster(pilot: str, tls: ClientTls | None) -> Json:
             }
         },
     }
+    if len(pilots) > 1:
+        # Others are used when none of a priority is left, not as soon as some are missing.
+        assignment["policy"] = {"overprovisioning_factor": 100_000}
+        cluster.update(SEVERAL_PILOTS)
     if tls is not None:
         context: dict[str, Json] = {
             "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mesh_pilot.cli.options import address, label
+from mesh_pilot.cli.options import FlagType, address, label
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType
 from mesh_pilot.model.service import Locality
 
@@ -24,6 +24,20 @@ def ip_address(text: str) -> str:
         ipaddress.ip_address(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is no IP address, such as 10.1.1.1 or fd00::1") from None
+    return text
+
+
+@FlagType
+def pilot(text: str) -> str:
+    """The address of a control plane, or ``ADDRESS@REGION/ZONE``, checked and as it was written."""
+    from mesh_pilot.cli.envoy_bootstrap import Pilot
+    from mesh_pilot.rpc.errors import AddressError
+
+    address.convert(text if text.startswith("unix:") else text.partition("@")[0], None, None)
+    try:
+        Pilot.parse(text)
+    except AddressError as error:
+        raise click.BadParameter(str(error)) from None
     return text
 
 
@@ -47,10 +61,17 @@ def ip_address(text: str) -> str:
     default="REDIRECT",
     help="How traffic reaches a sidecar: iptables REDIRECT or TPROXY, or NONE if applications connect to it.",
 )
-@click.option("--locality", default="", help="Its locality: region/zone/subzone.")
+@click.option("--locality", default="", help="Its locality: region/zone/subzone; the nearest --pilot is used.")
 @click.option("--domain", default="cluster.local", help="DNS domain of the mesh.")
 @click.option("--metadata", type=label, multiple=True, help="More node metadata, such as CLUSTER_ID=vms.")
-@click.option("--pilot", type=address, default="127.0.0.1:15010", help="Address of mesh-pilot's xDS port.")
+@click.option(
+    "--pilot",
+    "pilots",
+    type=pilot,
+    multiple=True,
+    default=("127.0.0.1:15010",),
+    help="Address of mesh-pilot's xDS port, or ADDRESS@REGION/ZONE; may be repeated for replicas: see --locality.",
+)
 @click.option("--delta/--sotw", default=False, help="Incremental xDS, or State of the World.")
 @click.option(
     "--virtual-hosts",
@@ -85,7 +106,7 @@ def command(
     locality: str,
     domain: str,
     metadata: tuple[tuple[str, str], ...],
-    pilot: str,
+    pilots: tuple[str, ...],
     delta: bool,
     virtual_hosts: str | None,
     clusters: str | None,
@@ -134,7 +155,7 @@ def command(
         metadata={**dict(metadata), **chosen},
     )
     try:
-        bootstrap = envoy_bootstrap(node, pilot, delta=delta, admin=admin, tls=tls)
+        bootstrap = envoy_bootstrap(node, *pilots, delta=delta, admin=admin, tls=tls)
     except AddressError as error:
         raise click.UsageError(str(error)) from None
     start = shlex.join(["envoy", "-c", "FILE", *DRAIN_FLAGS])
