@@ -21,6 +21,7 @@ ORDER = (
     "envoy",
     "mesh",
     "security",
+    "election",
     "sources",
     "state",
     "world",
@@ -39,6 +40,7 @@ ORDER = (
 
 NARROWER = {
     "config_api": {"world", "failures", "mcp", "rpc", "config", "model", "api"},
+    "election": {"sources", "model", "api"},
     "sources": {"mcp", "kubernetes", "rpc", "config", "model", "api"},
     "state": {"world", "config", "model", "api"},
     "mcp": {"config", "model", "api"},
@@ -69,6 +71,8 @@ PURE = {
         {"model", "snapshots", "xds"},
         {"stream", "ordering", "subscription", "pending_response", "unserved", "messages", "resources"},
     ),
+    "election.tenure": ({"election"}, set()),
+    "election.lease_record": ({"election"}, set()),
     "sources.mcp.sink": ({"model", "mcp", "sources"}, {"mcp.messages"}),
     "config_api.stream": ({"model", "mcp", "config_api"}, {"mcp.messages"}),
 }
@@ -130,6 +134,8 @@ REGISTRIES = {
         "security/authenticators/consul.py",
         "cli/ca_store_flags.py",
         "security/authority/consul_store.py",
+        "election",
+        "cli/election_flags.py",
         "model/service.py",
     },
     re.compile(r"kubernetes|k8s", re.IGNORECASE): {
@@ -139,6 +145,8 @@ REGISTRIES = {
         "security/authenticators/foreign_tokens.py",
         "cli/authenticator_flags.py",
         "security/authenticators/kubernetes.py",
+        "election",
+        "cli/election_flags.py",
         "mcp",
         "sources/mcp",
     },

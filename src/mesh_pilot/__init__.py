@@ -3,8 +3,8 @@
 The rooms, from the top down; each imports only from those below it:
 
 ``cli`` > ``app`` > ``ops`` > ``config_api`` > ``quarantine`` > ``xds`` > ``envoy`` > ``mesh`` > ``security`` >
-``sources`` > ``state`` > ``world`` > ``failures`` > ``incremental`` > ``snapshots`` > ``rpc`` > ``mcp`` >
-``kubernetes`` > ``config`` > ``protowire`` > ``model`` > ``api``
+``election`` > ``sources`` > ``state`` > ``world`` > ``failures`` > ``incremental`` > ``snapshots`` > ``rpc`` >
+``mcp`` > ``kubernetes`` > ``config`` > ``protowire`` > ``model`` > ``api``
 """
 
 __version__ = "0.1.0"

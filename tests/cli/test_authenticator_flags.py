@@ -56,7 +56,7 @@ def test_the_agent_of_the_meshs_own_datacenter_is_asked() -> None:
 @pytest.mark.parametrize(("arguments", "says"), [
     (["--accept-consul-tokens"], "needs an agent to ask"),
     (["--trust-consul-namespaces"], "is about the tokens of --accept-consul-tokens"),
-    (["--kubernetes-kubeconfig", "config"], "is about the tokens of --accept-kubernetes-tokens"),
+    (["--kubernetes-kubeconfig", "config"], "needs --accept-kubernetes-tokens or --leader-election"),
 ])  # fmt: skip
 def test_flags_without_the_one_that_they_are_about_are_refused(arguments: list[str], says: str) -> None:
     with pytest.raises(click.UsageError, match=says):

@@ -10,6 +10,8 @@ Leaving the block drains.
 from __future__ import annotations
 
 import math
+import secrets
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -27,6 +29,8 @@ from mesh_pilot.app.sources import ConfigSourcesWatch, PolicyKeySets, check_sett
 from mesh_pilot.app.state import restore
 from mesh_pilot.config_api.served_collections import WorldCollections
 from mesh_pilot.config_api.server import McpService
+from mesh_pilot.election.base import Election, Replica
+from mesh_pilot.election.elections import Alone
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.mcp.identity import plane_id_of
 from mesh_pilot.mcp.wire import API_GENERATOR
@@ -147,6 +151,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         guarded = [source.name for source in sources]
         key_source = KeySource(PolicyKeySets(world))
         sources.append(key_source)
+        election = _election(settings, sockets.addresses())
         identities = await open_identities(settings, world, [sockets.addresses().secure_grpc])
         federation = federation_of(settings, world, identities.trust)
         sources.append(federation)
@@ -189,7 +194,18 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             identities.authentication, identities.certificates, identities.issuer, identities.authority
         )
         state = PlaneState(
-            world, reducer, supervisors, catalog, changes, xds, mcp, callers, identities.trust, keeper, identities.vault
+            world,
+            reducer,
+            supervisors,
+            catalog,
+            changes,
+            xds,
+            mcp,
+            callers,
+            identities.trust,
+            election,
+            keeper,
+            identities.vault,
         )
         if settings.state is not None:
             state.max_age_of = settings.state.max_age_of
@@ -227,6 +243,7 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             nursery.start_soon(_report, world, catalog)
             nursery.start_soon(identities.run)
             nursery.start_soon(_end_revoked, identities, state.rpc_servers)
+            nursery.start_soon(election.run)
             nursery.start_soon(_serve_when_synced, plane, sockets, identities.server_tls(), nursery)
             yield plane
             await _drain(plane)
@@ -277,6 +294,7 @@ def _message_size(bounds: Bounds) -> dict[str, int]:
 async def _drain(plane: ControlPlane) -> None:
     """Send proxies elsewhere, and let calls end within the drain time."""
     plane.state.draining = True
+    plane.state.election.resign()
     seconds = plane.settings.shutdown_seconds
     log.info("draining", within_seconds=seconds)
     plane.health.set("", False)
@@ -286,6 +304,17 @@ async def _drain(plane: ControlPlane) -> None:
         async with trio.open_nursery() as nursery:
             for server in plane.state.rpc_servers:
                 nursery.start_soon(server.drain, seconds - min(1.0, seconds / 2))
+
+
+def _election(settings: Settings, addresses: Addresses) -> Election:
+    """The election in which this process takes part, under a name of its own."""
+    host = socket.gethostname()
+    name = f"{host.split('.')[0] or 'mesh-pilot'}-{secrets.token_hex(4)}"
+    replica = Replica(name, host, addresses.secure_grpc or addresses.grpc, __version__)
+    if settings.election is None:
+        return Alone(replica)
+    with start_errors():
+        return settings.election.election(replica)
 
 
 def _tell(keeper: Keeper, published: Published) -> None:

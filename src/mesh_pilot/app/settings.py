@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attrs
 
+from mesh_pilot.election.base import ElectionSettings
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.config import ConfigError
 from mesh_pilot.quarantine.options import DEFAULT_OPTIONS, QuarantineOptions
@@ -94,6 +95,8 @@ class Settings:
 
     None: ``admin.sock`` in the state folder.
     """
+    election: ElectionSettings | None = None
+    """How replicas agree on the one that does what must be done once; None: this one always does."""
     sync_timeout: float | None = None
     """The wait for sources before serving without them; None: as long as it takes."""
 

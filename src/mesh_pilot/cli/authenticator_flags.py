@@ -40,8 +40,13 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
 """Each flag with the attributes of its click option."""
 
 
-def take_foreign_tokens(options: MutableMapping[str, Any], registries: Sequence[Registry]) -> ForeignTokenSettings:
-    """The settings that were given, taken out of the options of the command. Raises UsageError."""
+def take_foreign_tokens(
+    options: MutableMapping[str, Any], registries: Sequence[Registry], *, needs_kubeconfig: bool = False
+) -> ForeignTokenSettings:
+    """The settings that were given, taken out of the options of the command. Raises UsageError.
+
+    ``needs_kubeconfig``: something else reads the kubeconfig.
+    """
     jwt_rules = options.pop("jwt_rules")
     kubernetes, kubeconfig = options.pop("accept_kubernetes_tokens"), options.pop("kubernetes_kubeconfig")
     audiences = options.pop("kubernetes_token_audience")
@@ -56,8 +61,10 @@ def take_foreign_tokens(options: MutableMapping[str, Any], registries: Sequence[
         raise click.UsageError("--accept-consul-tokens needs an agent to ask: --consul-server-url")
     if trust_namespaces and not consul:
         raise click.UsageError("--trust-consul-namespaces is about the tokens of --accept-consul-tokens")
-    if kubeconfig and not kubernetes:
-        raise click.UsageError("--kubernetes-kubeconfig is about the tokens of --accept-kubernetes-tokens")
+    if kubeconfig and not kubernetes and not needs_kubeconfig:
+        raise click.UsageError(
+            "--kubernetes-kubeconfig needs --accept-kubernetes-tokens or --leader-election kubernetes"
+        )
     return ForeignTokenSettings(
         jwt_rules=jwt_rules,
         kubernetes=KubernetesTokenSettings(kubeconfig=kubeconfig, audiences=tuple(audiences)) if kubernetes else None,

@@ -20,6 +20,8 @@ from mesh_pilot.cli.ca_store_flags import take_ca_store
 from mesh_pilot.cli.caller_flags import take_caller_settings
 from mesh_pilot.cli.connection_flags import FLAGS as CONNECTION_FLAGS
 from mesh_pilot.cli.connection_flags import take_connection_limits
+from mesh_pilot.cli.election_flags import FLAGS as ELECTION_FLAGS
+from mesh_pilot.cli.election_flags import KUBERNETES, take_election
 from mesh_pilot.cli.guard_flags import FLAGS as GUARD_FLAGS
 from mesh_pilot.cli.guard_flags import take_guard
 from mesh_pilot.cli.istio_environment import flag_hint, log_lines, take_istio_environment
@@ -98,6 +100,7 @@ SECTIONS = {
     "What outlives a restart": ("--state-*", "--no-state"),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
     "What sources lose": ("--guard*", "--admin-socket"),
+    "Replicas": ("--leader-election*",),
     "What proxies refuse": ("--quarantine*",),
     "Connections to the gRPC ports (0: no limit)": ("--max-con*", "--max-handshakes"),
     "What clients may ask for (0: no limit)": ("--max-*", "--stream-requests-per-second"),
@@ -170,6 +173,7 @@ def _flags(*groups: Sequence[tuple[str, Mapping[str, Any]]]) -> Callable[[F], F]
 @_flags(caller_flags.FLAGS, authenticator_flags.FLAGS)
 @_flags(VAULT_FLAGS)
 @_flags(STATE_FLAGS)
+@_flags(ELECTION_FLAGS)
 @_option(
     "--split-virtual-hosts/--whole-route-tables",
     "split_virtual_hosts",
@@ -232,13 +236,15 @@ def command(
     forbid_core_dumps()
     from_istio = take_istio_environment(settings, os.environ, *_parameters_of(ctx))
     ca_store = take_ca_store(settings, os.environ)
+    needs_kubeconfig = settings["leader_election"] == KUBERNETES
+    election = take_election(settings, os.environ)
     registries = take_registries(settings, os.environ)
     client_bounds = bounds_of(settings)
     grpc_limits = take_connection_limits(settings)
     authority, tls_dns_names = take_ca(settings)
     callers = take_caller_settings(settings)
     join_tokens = take_join_tokens(settings)
-    foreign_tokens = take_foreign_tokens(settings, registries)
+    foreign_tokens = take_foreign_tokens(settings, registries, needs_kubeconfig=needs_kubeconfig)
     vault = take_vault(settings)
     state = take_state(settings, os.environ)
     guard = take_guard(settings)
@@ -287,6 +293,7 @@ def command(
             state=state,
             guard=guard,
             ca_store=ca_store,
+            election=election,
             mcp_tls=mcp_tls,
             quarantine=QuarantineOptions(max_objects=quarantine_objects, trials_per_minute=quarantine_trials)
             if quarantine

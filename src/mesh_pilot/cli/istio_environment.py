@@ -47,7 +47,9 @@ _AMBIENT = "ambient mode is absent"
 _MULTICLUSTER = "there are no remote clusters: list the registries by flags"
 _STATUS = "no status is written to objects: mesh-pilot analyze and /debug/rejections have the findings"
 _CACHE = "what was generated is remembered for as long as a proxy uses it; there is no cache to size or switch off"
-_PUSHES = "a push goes to each proxy in a task of its own, and what changes meanwhile is merged: nothing has to be limited"
+_PUSHES = (
+    "a push goes to each proxy in a task of its own, and what changes meanwhile is merged: nothing has to be limited"
+)
 _TELEMETRY = "the filters and metadata of Istio's build of Envoy are not sent"
 _PROTOCOLS = "such a port is plain TCP; use an EnvoyFilter for the filter"
 _SNIFFING = "protocols are detected where a port declares none; name the port, or set appProtocol"
@@ -258,7 +260,11 @@ def flag_hint(name: str) -> str:
     if name not in FLAGS:
         return ""
     ours = FLAGS[name]
-    return f"{name} is a flag of istiod; here it is {ours}" if ours else f"{name} is a flag of istiod; it is not needed here"
+    return (
+        f"{name} is a flag of istiod; here it is {ours}"
+        if ours
+        else f"{name} is a flag of istiod; it is not needed here"
+    )
 
 
 @attrs.frozen

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SCOPES: Mapping[str, str] = {
     "bootstrap": "start, readiness, drain",
     "config": "objects refused, and accepted again",
+    "election": "which replica leads, and why no longer",
     "envoy": "translators: resources that could not be generated, and their configs",
     "mcp": "servers of configuration: connected, lost, NACKs sent and received",
     "ops": "the web and metrics ports: internal errors in requests",

@@ -18,6 +18,7 @@ from mesh_pilot.model.config import Config
 from mesh_pilot.ops import (
     ca_pages,
     caller_pages,
+    election_pages,
     overview,
     proxy_pages,
     quarantine_pages,
@@ -77,6 +78,7 @@ def debug_app(state: PlaneState) -> Starlette:
             page("/debug/endpointz", lambda _: _endpoints(state)),
             page("/debug/authenticationz", lambda _: _done(caller_pages.page(state))),
             page("/debug/ca", lambda _: _done(ca_pages.page(state))),
+            page("/debug/leaderz", lambda _: _done(election_pages.page(state))),
             page("/debug/derived", lambda request: _done(_derived(state, request))),
         ]
     )

@@ -98,6 +98,7 @@ class _PlaneCollector(Collector):
             self._trust,
             self._mcp,
             self._callers,
+            self._election,
             self._work,
             self._http,
         ):
@@ -261,6 +262,11 @@ class _PlaneCollector(Collector):
         yield proxies
         yield _one("mesh_pilot_ca_signed", "Certificates signed since the start", "counter", own.signed)
         yield _one("mesh_pilot_ca_refused_files", "1 if the CA's files cannot be used", "gauge", bool(own.problem))
+
+    def _election(self) -> Iterator[Metric]:
+        own = self._state.election.statistics()
+        yield _one("mesh_pilot_leader", "1 if this replica leads", "gauge", own.leads)
+        yield _one("mesh_pilot_leader_changes_total", "Changes of the leader that were seen", "counter", own.changes)
 
     def _vault(self) -> Iterator[Metric]:
         own = self._state.vault.statistics() if self._state.vault is not None else None

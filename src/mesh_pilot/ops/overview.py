@@ -11,7 +11,7 @@ import attrs
 import structlog
 
 from mesh_pilot import __version__
-from mesh_pilot.ops import proxy_pages, quarantine_pages, reports, source_pages, world_pages
+from mesh_pilot.ops import election_pages, proxy_pages, quarantine_pages, reports, source_pages, world_pages
 from mesh_pilot.ops.page import Cell, bad, described_links, line, links, page, table
 from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
@@ -36,6 +36,7 @@ PAGES = {
     "/debug/endpointz": "endpoints, merged over their sources",
     "/debug/authenticationz": "who was let in, who was refused, and why",
     "/debug/ca": "the CA: who signs, trusted roots, the rotation of the root",
+    "/debug/leaderz": "which replica leads, and which there are",
     "/debug/derived": "what is memoised: ?name=FUNCTION&containing=TEXT tells what a value read, and what changed last",
     "/debug/statistics": "what each part says of itself",
     "/version": "of mesh-pilot",
@@ -83,6 +84,7 @@ def statistics(state: PlaneState) -> Json:
         "xds": jsonable(state.xds.statistics()),
         **({"quarantine": jsonable(state.keeper.statistics())} if state.keeper is not None else {}),
         "changes": jsonable(state.changes.statistics()),
+        "election": jsonable(state.election.statistics()),
         "sources": [jsonable(supervisor.statistics()) for supervisor in state.supervisors],
         "mcp": jsonable(state.mcp.statistics()),
         "grpc": [jsonable(server.statistics()) for server in state.rpc_servers],
@@ -181,6 +183,7 @@ SECTIONS: tuple[Section, ...] = (
     _sources,
     _refused,
     _doubtful,
+    election_pages.replica_table,
     _proxies,
     _nacks,
     _problems(lambda state: reports.patch_table(state.catalog.diagnostics())),

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 import attrs
 
 from mesh_pilot.config_api.server import McpService
+from mesh_pilot.election.base import Election
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.failing import StandingFailure
 from mesh_pilot.ops.changes import Changes
@@ -55,6 +56,8 @@ class PlaneState:
     callers: CallersState
     trust: TrustStore
     """The roots that workloads trust."""
+    election: Election
+    """The replica that does what must be done once."""
     keeper: Keeper | None = None
     """Quarantine; None if it is off."""
     vault: VaultSigner | None = None

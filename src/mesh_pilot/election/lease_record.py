@@ -1,0 +1,97 @@
+"""The Lease of a leader, read, watched and written as client-go's leader election does: pure, by one clock of ours.
+
+Times in a Lease are for people. Whether it has run out is decided by how long it has not changed since we first saw it
+as it is, so clocks of replicas are never compared.
+
+Source of the rules: Kubernetes, "Leases", and the package comment of client-go's ``leaderelection``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import attrs
+
+Object = Mapping[str, Any]
+
+
+@attrs.frozen
+class LeaseRecord:
+    """A Lease as it was read."""
+
+    version: str
+    """Its resourceVersion, different after every change."""
+    holder: str = ""
+    duration_seconds: float = 0.0
+    transitions: int = 0
+    acquired: str = ""
+
+    @property
+    def since(self) -> datetime | None:
+        try:
+            return datetime.fromisoformat(self.acquired)
+        except ValueError:
+            return None
+
+
+def read_lease(found: Object) -> LeaseRecord:
+    """The record of an object. Raises ValueError for what is no Lease."""
+    try:
+        spec = found.get("spec") or {}
+        return LeaseRecord(
+            version=str(found["metadata"]["resourceVersion"]),
+            holder=str(spec.get("holderIdentity") or ""),
+            duration_seconds=float(spec.get("leaseDurationSeconds") or 0),
+            transitions=int(spec.get("leaseTransitions") or 0),
+            acquired=str(spec.get("acquireTime") or ""),
+        )
+    except (LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a Lease: {error}") from None
+
+
+def taken(found: Object, holder: str, duration_seconds: int, transitions: int, now: datetime) -> dict[str, Any]:
+    """The object as a new holder writes it; its metadata, and with it the version that it replaces, are kept."""
+    spec = {
+        **(found.get("spec") or {}),
+        "holderIdentity": holder,
+        "leaseDurationSeconds": duration_seconds,
+        "acquireTime": _time(now),
+        "renewTime": _time(now),
+        "leaseTransitions": transitions,
+    }
+    return {**found, "spec": spec}
+
+
+def renewed(found: Object, now: datetime) -> dict[str, Any]:
+    """The object as its holder renews it."""
+    return {**found, "spec": {**found["spec"], "renewTime": _time(now)}}
+
+
+def released(found: Object, now: datetime) -> dict[str, Any]:
+    """The object as its holder leaves it: any other replica may take it at once."""
+    spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": _time(now), "renewTime": _time(now)}
+    return {**found, "spec": {**found["spec"], **spec}}
+
+
+@attrs.define
+class LeaseObserver:
+    """State: the version seen last, and when it was first seen, by our own clock."""
+
+    duration_seconds: float
+    """The duration that counts where a Lease has a shorter one."""
+    _version: str = ""
+    _since: float = 0.0
+
+    def is_free(self, record: LeaseRecord, now: float) -> bool:
+        """True if a Lease that was just read may be taken, in exactly this version."""
+        if record.version != self._version:
+            self._version, self._since = record.version, now
+        if not record.holder:
+            return True
+        return now - self._since >= max(self.duration_seconds, record.duration_seconds)
+
+
+def _time(now: datetime) -> str:
+    return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
