@@ -209,6 +209,7 @@ def _flags(*groups: Sequence[tuple[str, Mapping[str, Any]]]) -> Callable[[F], F]
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     *,
     config_dirs: tuple[Path, ...],
     tls_cert: Path | None,

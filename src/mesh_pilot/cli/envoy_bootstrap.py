@@ -153,7 +153,8 @@ def envoy_bootstrap(
     """A complete bootstrap, with all dynamic resources over one ADS stream to one of ``pilots``.
 
     ``pilots`` and ``admin`` are ``host:port``, ``[::1]:port`` or ``unix:///path``; Envoy resolves a host name of
-    a pilot. A pilot may have ``@region/zone`` after it: those in the node's zone are preferred, then those in its region.
+    a pilot. A pilot may have ``@region/zone`` after it: those in the node's zone are preferred, then those in its
+    region.
     With ``delta`` the stream is Delta (incremental) xDS, else State of the World. Raises AddressError for any other
     form.
     """
