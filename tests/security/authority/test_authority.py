@@ -15,6 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store
 
+from mesh_pilot.security.authority import authority as authority_module
+from mesh_pilot.security.authority import folder as folder_module
 from mesh_pilot.security.authority.authority import Authority
 from mesh_pilot.security.authority.certificates import make_crl
 from mesh_pilot.security.authority.folder import FolderStore
@@ -26,6 +28,7 @@ from mesh_pilot.security.revocation import Revocations
 from mesh_pilot.security.signing import SigningError
 from mesh_pilot.security.trust import Bundle, TrustStore
 from tests.support.authorities import RECO, LeafRequest, cacerts, make_ca, set_mode, write_files
+from tests.support.envoy import eventually
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -310,8 +313,10 @@ async def test_replicas_that_start_at_once_on_a_folder_have_one_root(tmp_path: P
 
 
 async def test_a_running_ca_follows_its_folder(
-    tmp_path: Path, clock: Clock, autojump_clock: trio.abc.Clock, nursery: trio.Nursery
+    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
 ) -> None:
+    monkeypatch.setattr(folder_module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(authority_module, "RETRY_SECONDS", 0.01)
     folder = tmp_path / "ca"
     write_files(folder, cacerts(MIDDLE, ROOT))
     store = FolderStore(folder)
@@ -319,19 +324,15 @@ async def test_a_running_ca_follows_its_folder(
     nursery.start_soon(authority.run, store)
 
     write_files(folder, {"ca-cert.pem": pem(ROOT.certificate)})
-    await trio.sleep(10)
-    assert "ca-key.pem: is not the key of ca-cert.pem" in authority.statistics().problem
+    await eventually(lambda: "ca-key.pem: is not the key of ca-cert.pem" in authority.statistics().problem)
     second = make_ca("second", ROOT, now=NOW)
     write_files(folder, cacerts(second, ROOT))
-    await trio.sleep(10)
-    assert authority.material.issuer.certificate == second.certificate
-    assert authority.statistics().problem == ""
+    await eventually(lambda: authority.material.issuer.certificate == second.certificate)
+    await eventually(lambda: authority.statistics().problem == "")
 
     set_mode(folder / "ca-key.pem", 0o644)
     write_files(folder, {"root-cert.pem": joined([ROOT.certificate, RSA_ROOT.certificate])})
-    await trio.sleep(10)
-    assert "other users may read" in authority.statistics().problem
+    await eventually(lambda: "other users may read" in authority.statistics().problem)
     set_mode(folder / "ca-key.pem", 0o600)
-    await trio.sleep(10)
-    assert authority.material.roots == (ROOT.certificate, RSA_ROOT.certificate)
+    await eventually(lambda: authority.material.roots == (ROOT.certificate, RSA_ROOT.certificate))
     assert authority.statistics().problem == ""

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from mesh_pilot.security.authority import folder as folder_module
 from mesh_pilot.security.authority.folder import FolderStore
@@ -143,16 +146,58 @@ async def test_a_pipe_in_place_of_a_file_is_refused_at_once(folder: Path) -> Non
         await FolderStore(folder).read()
 
 
-async def test_a_change_is_seen(folder: Path, autojump_clock: trio.abc.Clock) -> None:
+async def test_a_change_is_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "POLL_SECONDS", 0.0)
     store = FolderStore(folder)
     await store.write(FILES, EMPTY)
     version = (await store.read()).version
-    with trio.move_on_after(60) as quiet:
-        await store.changed(version)
-    assert quiet.cancelled_caught
-    (folder / "root-cert.pem").write_bytes(b"another")
+    looks = 0
+    look = store._stamps
+
+    def stamps() -> object:
+        nonlocal looks
+        looks += 1
+        if looks == 20:
+            (folder / "root-cert.pem").write_bytes(b"another")
+        return look()
+
+    monkeypatch.setattr(store, "_stamps", stamps)
     with trio.fail_after(60):
         await store.changed(version)
+    assert looks == 20
+
+
+async def test_a_file_system_that_hangs_holds_up_nothing_else_and_is_said(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    store = FolderStore(folder)
+    await store.write(FILES, EMPTY)
+    version = (await store.read()).version
+    hangs, asked = threading.Event(), 0
+    look = store._stamps
+
+    def stamps() -> object:
+        nonlocal asked
+        asked += 1
+        hangs.wait(60)
+        return look()
+
+    async def twelve_seconds() -> None:
+        for _ in range(12):
+            await wait_all_tasks_blocked()
+            mock_clock.jump(1.0)
+
+    monkeypatch.setattr(store, "_stamps", stamps)
+    try:
+        for wait in (partial(store.changed, version), store.read, partial(store.write, {}, version)):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(twelve_seconds)
+                with pytest.raises(StoreError, match="ca: its file system has not answered within 10 s"):
+                    await wait()
+        assert asked == 1, "one thread hangs, and no other is started"
+    finally:
+        hangs.set()
+    assert (await store.read()).files == FILES
 
 
 def test_no_content_is_in_the_representation() -> None:

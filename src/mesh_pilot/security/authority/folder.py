@@ -2,7 +2,7 @@
 
 A change is first written in full into a folder beside the files, which is then renamed to ``.commit``; from then on
 it counts. Whoever reads next completes it if its writer died. Files that an operator copies in are read when they
-have stopped changing. Symbolic links are followed for reading (mounted Kubernetes secrets are links) and replaced,
+have stopped changing. All of it happens in a worker thread, with a time limit: the folder may be on a network. Symbolic links are followed for reading (mounted Kubernetes secrets are links) and replaced,
 never followed, by writing.
 """
 
@@ -14,9 +14,11 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 
@@ -32,12 +34,17 @@ STEADY_SECONDS = 0.05
 
 ATTEMPTS = 40
 
+ANSWER_SECONDS = 10.0
+"""The longest wait for the file system, which may be a network's; and for whoever holds the lock."""
+
 _COMMIT, _LOCK = ".commit", ".lock"
 _REMOVED = b""
 """The content of a file that a commit removes."""
 
 MAX_BYTES = 1 << 20
 """Files over this size are refused."""
+
+T = TypeVar("T")
 
 _Stamps = tuple[tuple[str, int, int, int], ...]
 
@@ -48,6 +55,7 @@ class FolderStore:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._seen: tuple[str, _Stamps] | None = None
+        self._turn = trio.CapacityLimiter(1)
 
     def __repr__(self) -> str:
         return f"<FolderStore {self._folder}>"
@@ -59,38 +67,55 @@ class FolderStore:
     async def read(self) -> StoredFiles:
         """The files. Raises StoreError for keys that others may read or write."""
         for _ in range(ATTEMPTS):
-            with _as_store_errors(self._folder):
-                if (self._folder / _COMMIT).exists():
-                    with _locked(self._folder):
-                        _complete(self._folder)
-                before = self._stamps()
-                with suppress(FileNotFoundError):
-                    files = {name: self._content(name) for name, *_ in before}
-                    if self._stamps() == before and not (self._folder / _COMMIT).exists():
-                        stored = StoredFiles(files)
-                        self._seen = stored.version, before
-                        return stored
+            found = await self._answer(self._read)
+            if found is not None:
+                stored, stamps = found
+                self._seen = stored.version, stamps
+                return stored
             await trio.sleep(STEADY_SECONDS)
         raise StoreError(f"{self._folder}: its files keep changing")
 
     async def write(self, files: Mapping[str, bytes], expected: str) -> None:
+        """See ``MaterialStore``. If cancelled, or if it fails for the time that it took, it may be done later."""
         assert files.keys() <= FILES
-        with _as_store_errors(self._folder):
-            _make(self._folder)
-            with _locked(self._folder):
-                _complete(self._folder)
-                names = [name for name, *_ in self._stamps()]
-                if StoredFiles({name: self._content(name) for name in names}).version != expected:
-                    raise StoreConflict(f"{self._folder}: its files have changed meanwhile; try again")
-                _commit(self._folder, {**dict.fromkeys(names, _REMOVED), **files})
-                _complete(self._folder)
+        await self._answer(partial(self._write, files, expected))
 
     async def changed(self, version: str) -> None:
         while True:
             await trio.sleep(POLL_SECONDS)
-            with _as_store_errors(self._folder):
-                if self._seen is None or self._seen[0] != version or self._stamps() != self._seen[1]:
-                    return
+            if self._seen is None or self._seen[0] != version or await self._answer(self._stamps) != self._seen[1]:
+                return
+
+    async def _answer(self, ask: Callable[[], T]) -> T:
+        """The result of a function that asks the file system, which may be one that hangs. Raises StoreError.
+
+        A thread that hangs is waited for by those after it: there is never more than one.
+        """
+        with _as_store_errors(self._folder), trio.move_on_after(ANSWER_SECONDS):
+            return await trio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=self._turn)
+        raise StoreError(f"{self._folder}: its file system has not answered within {ANSWER_SECONDS:g} s")
+
+    def _read(self) -> tuple[StoredFiles, _Stamps] | None:
+        """The files and their stamps; None if they are changing."""
+        if (self._folder / _COMMIT).exists():
+            with _locked(self._folder):
+                _complete(self._folder)
+        before = self._stamps()
+        with suppress(FileNotFoundError):
+            files = {name: self._content(name) for name, *_ in before}
+            if self._stamps() == before and not (self._folder / _COMMIT).exists():
+                return StoredFiles(files), before
+        return None
+
+    def _write(self, files: Mapping[str, bytes], expected: str) -> None:
+        _make(self._folder)
+        with _locked(self._folder):
+            _complete(self._folder)
+            names = [name for name, *_ in self._stamps()]
+            if StoredFiles({name: self._content(name) for name in names}).version != expected:
+                raise StoreConflict(f"{self._folder}: its files have changed meanwhile; try again")
+            _commit(self._folder, {**dict.fromkeys(names, _REMOVED), **files})
+            _complete(self._folder)
 
     def _stamps(self) -> _Stamps:
         """A value that differs after any file was replaced or written: name, inode, mtime, size."""
