@@ -21,16 +21,15 @@ from mesh_pilot.model.events import Synced
 from mesh_pilot.security.callers import TrustDomains
 from mesh_pilot.security.spiffe_bundles import BundleDocument, BundleError, read_bundle, roots_in
 from mesh_pilot.security.trust import Bundle, TrustStore
-from mesh_pilot.sources.base import THE_OTHERS, Backoff, EventSender
+from mesh_pilot.sources.base import EventSender
 from mesh_pilot.sources.jwks.fetch import FetchError, fetch_json
+from mesh_pilot.sources.refreshing import Refresh, RefreshStatistics, refresh_statistics
 
 REFRESH_SECONDS = 300.0
 """The interval between fetches of a bundle that does not say; SPIFFE recommends it."""
 MIN_REFRESH_SECONDS, MAX_REFRESH_SECONDS = 10.0, 3600.0
 """The bounds of what a bundle says."""
 TIMEOUT_SECONDS = 10.0
-RETRY_LIMIT_SECONDS = 60.0
-"""The longest wait between tries that fail."""
 
 IN_MESH_CONFIG = "caCertificates"
 """The source, in the TrustStore, of roots that are in the MeshConfig itself."""
@@ -66,31 +65,16 @@ def foreign_roots(mesh: MeshConfig) -> ForeignRoots:
     return ForeignRoots({d: tuple(roots) for d, roots in inline.items()}, {u: tuple(d) for u, d in urls.items()})
 
 
-@attrs.frozen
-class FederationStatistics:
-    items: int
-    """Bundles in force that were fetched."""
-    rejected: int
-    """Bundles that were never fetched."""
-    synced: bool
-    waiting_for: str
-    stale_seconds: float
-    """For how long the oldest failure to refresh lasts; 0 while there is none."""
-    trouble: str
-    """The last failure of those that last; empty while there is none."""
-
-
-@attrs.define
-class _Endpoint:
+@attrs.define(eq=False)
+class _Endpoint(Refresh):
     """A URL of a bundle. State: its roots, and how the last try went."""
 
-    url: str
     domains: tuple[str, ...]
-    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     roots: tuple[bytes, ...] = ()
-    tried: bool = False
-    failing_since: float | None = None
-    trouble: str = ""
+
+    @property
+    def is_in_force(self) -> bool:
+        return bool(self.roots)
 
 
 class Federation:
@@ -123,19 +107,8 @@ class Federation:
         """The MeshConfig may have changed, or the other sources have synced."""
         self._wake.set()
 
-    def statistics(self) -> FederationStatistics:
-        endpoints = self._endpoints.values()
-        failing = sorted((e for e in endpoints if e.failing_since is not None), key=lambda e: e.failing_since or 0.0)
-        since = failing[0].failing_since if failing else None
-        untried = [e.url for e in endpoints if not e.tried]
-        return FederationStatistics(
-            items=sum(bool(e.roots) for e in endpoints),
-            rejected=sum(e.tried and not e.roots for e in endpoints),
-            synced=self._synced,
-            waiting_for="" if self._synced else f"bundles at {', '.join(untried)}" if untried else THE_OTHERS,
-            stale_seconds=0.0 if since is None else trio.current_time() - since,
-            trouble=failing[-1].trouble if failing else "",
-        )
+    def statistics(self) -> RefreshStatistics:
+        return refresh_statistics(self._endpoints.values(), "bundles", synced=self._synced)
 
     async def run(self, events: EventSender, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow the MeshConfig until cancelled. What is in force stays then."""
@@ -170,7 +143,7 @@ class Federation:
             gone.scope.cancel()
             self._put(gone, (), gone.domains)
         new = [_Endpoint(url, domains) for url, domains in wanted.urls.items() if url not in self._endpoints]
-        self._endpoints |= {endpoint.url: endpoint for endpoint in new}
+        self._endpoints |= {endpoint.of: endpoint for endpoint in new}
         for url, domains in wanted.urls.items():
             endpoint = self._endpoints[url]
             self._put(endpoint, (), set(endpoint.domains) - set(domains))
@@ -180,7 +153,7 @@ class Federation:
 
     def _put(self, endpoint: _Endpoint, roots: tuple[bytes, ...], domains: Iterable[str]) -> None:
         for domain in domains:
-            self._trust.put(endpoint.url, Bundle(roots), trust_domain=domain)
+            self._trust.put(endpoint.of, Bundle(roots), trust_domain=domain)
 
     def _check_crls(self) -> None:
         """Warn once while there are revocation lists that Envoys do not look at."""
@@ -196,48 +169,29 @@ class Federation:
         self._crls_are_idle = are_idle
 
     async def _refresh(self, endpoint: _Endpoint) -> None:
-        backoff = Backoff(limit_seconds=RETRY_LIMIT_SECONDS)
-        with endpoint.scope:
-            while True:
-                try:
-                    found = await self._fetch(endpoint.url)
-                except FetchError as error:
-                    _failed(endpoint, str(error))
-                    pause = backoff.next_seconds()
-                else:
-                    _succeeded(endpoint, found)
-                    self._put(endpoint, found.roots, endpoint.domains)
-                    backoff.reset()
-                    hint = found.refresh_hint_seconds or REFRESH_SECONDS
-                    pause = min(max(hint, MIN_REFRESH_SECONDS), MAX_REFRESH_SECONDS)
-                if not endpoint.tried:
-                    endpoint.tried = True
-                    self._wake.set()
-                await trio.sleep(pause)
+        async def fetch() -> float:
+            found = await self._fetch(endpoint.of)
+            if found.roots != endpoint.roots:
+                log.info("trust bundle", url=endpoint.of, trust_domains=_names(endpoint), roots=len(found.roots))
+                endpoint.roots = found.roots
+            self._put(endpoint, found.roots, endpoint.domains)
+            hint = found.refresh_hint_seconds or REFRESH_SECONDS
+            return min(max(hint, MIN_REFRESH_SECONDS), MAX_REFRESH_SECONDS)
 
+        def report(reason: str) -> None:
+            if not reason:
+                log.info("trust bundle fetch recovered", url=endpoint.of)
+                return
+            stays = "the last good one stays in force" if endpoint.roots else "nobody trusts its roots"
+            log.warning(
+                "trust bundle fetch failed",
+                url=endpoint.of,
+                trust_domains=_names(endpoint),
+                reason=reason,
+                meanwhile=stays,
+            )
 
-def _succeeded(endpoint: _Endpoint, found: BundleDocument) -> None:
-    if endpoint.failing_since is not None:
-        log.info("trust bundle fetch recovered", url=endpoint.url)
-    endpoint.failing_since, endpoint.trouble = None, ""
-    if found.roots != endpoint.roots:
-        log.info("trust bundle", url=endpoint.url, trust_domains=_names(endpoint), roots=len(found.roots))
-        endpoint.roots = found.roots
-
-
-def _failed(endpoint: _Endpoint, reason: str) -> None:
-    if endpoint.failing_since is None:
-        endpoint.failing_since = trio.current_time()
-    if reason != endpoint.trouble:
-        stays = "the last good one stays in force" if endpoint.roots else "nobody trusts its roots"
-        log.warning(
-            "trust bundle fetch failed",
-            url=endpoint.url,
-            trust_domains=_names(endpoint),
-            reason=reason,
-            meanwhile=stays,
-        )
-    endpoint.trouble = reason
+        await endpoint.run(fetch, report, self.wake)
 
 
 def _names(endpoint: _Endpoint) -> str:

@@ -2,8 +2,8 @@
 
 A change is first written in full into a folder beside the files, which is then renamed to ``.commit``; from then on
 it counts. Whoever reads next completes it if its writer died. Files that an operator copies in are read when they
-have stopped changing. All of it happens in a worker thread, with a time limit: the folder may be on a network. Symbolic links are followed for reading (mounted Kubernetes secrets are links) and replaced,
-never followed, by writing.
+have stopped changing. Symbolic links are followed for reading (mounted Kubernetes secrets are links) and replaced,
+never followed, by writing. All of it happens in a worker thread, with a time limit: the folder may be on a network.
 """
 
 from __future__ import annotations

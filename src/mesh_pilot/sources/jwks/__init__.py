@@ -6,5 +6,4 @@ reference (``jwksUri``, ``timeout``); OpenID Connect Discovery; JSON Web Key Set
 
 from mesh_pilot.sources.jwks.source import KeySetDemand as KeySetDemand
 from mesh_pilot.sources.jwks.source import KeySource as KeySource
-from mesh_pilot.sources.jwks.source import KeySourceStatistics as KeySourceStatistics
 from mesh_pilot.sources.jwks.source import wanted_by as wanted_by

@@ -19,15 +19,14 @@ from mesh_pilot.api.istio.security.v1beta1 import RequestAuthentication
 from mesh_pilot.config.legacy_policies import token_rules
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Delete, Item, KeySet, Replace, Synced, Upsert, item_key, key_set_of
-from mesh_pilot.sources.base import THE_OTHERS, Backoff, EventSender
-from mesh_pilot.sources.jwks.fetch import FetchError, KeySetRef, fetch_keys
+from mesh_pilot.sources.base import EventSender
+from mesh_pilot.sources.jwks.fetch import KeySetRef, fetch_keys
+from mesh_pilot.sources.refreshing import Refresh, RefreshStatistics, refresh_statistics
 
 REFRESH_SECONDS = 1200.0
 """The age at which keys are fetched again; Istio's own."""
 TIMEOUT_SECONDS = 5.0
 """The timeout of a request if the policy has none."""
-RETRY_LIMIT_SECONDS = 60.0
-"""The longest wait between tries that fail."""
 
 Fetch = Callable[[httpx.AsyncClient, KeySetRef, float], Awaitable[str]]
 
@@ -36,20 +35,6 @@ log = structlog.get_logger(scope="sources")
 
 def _new_client() -> httpx.AsyncClient:
     return httpx.AsyncClient(follow_redirects=True)
-
-
-@attrs.frozen
-class KeySourceStatistics:
-    items: int
-    """Key sets in force."""
-    rejected: int
-    """Key sets that were never fetched."""
-    synced: bool
-    waiting_for: str
-    stale_seconds: float
-    """For how long the oldest failure to refresh lasts; 0 while there is none."""
-    trouble: str
-    """The last failure of those that last; empty while there is none."""
 
 
 class KeySetDemand(Protocol):
@@ -62,17 +47,17 @@ class KeySetDemand(Protocol):
         """True once all that may need a key set is known."""
 
 
-@attrs.define
-class _Refresh:
+@attrs.define(eq=False)
+class _KeySetRefresh(Refresh):
     """A key set that is needed. State: its keys, and how the last try went."""
 
     wanted: KeySetRef
     timeout_seconds: float
-    scope: trio.CancelScope = attrs.Factory(trio.CancelScope)
     keys: str = ""
-    tried: bool = False
-    failing_since: float | None = None
-    trouble: str = ""
+
+    @property
+    def is_in_force(self) -> bool:
+        return bool(self.keys)
 
 
 class KeySource:
@@ -91,7 +76,7 @@ class KeySource:
         self._demand = demand
         self._fetch = fetch
         self._client = client
-        self._refreshes: dict[KeySetRef, _Refresh] = {}
+        self._refreshes: dict[KeySetRef, _KeySetRefresh] = {}
         self._seeded: dict[KeySetRef, str] = {}
         self._wake = trio.Event()
         self._synced = False
@@ -107,19 +92,8 @@ class KeySource:
         """The demand may have changed."""
         self._wake.set()
 
-    def statistics(self) -> KeySourceStatistics:
-        refreshes = self._refreshes.values()
-        failing = sorted((f for f in refreshes if f.failing_since is not None), key=lambda f: f.failing_since or 0.0)
-        since = failing[0].failing_since if failing else None
-        untried = [str(f.wanted) for f in refreshes if not f.tried]
-        return KeySourceStatistics(
-            items=sum(bool(f.keys) for f in refreshes),
-            rejected=sum(f.tried and not f.keys for f in refreshes),
-            synced=self._synced,
-            waiting_for="" if self._synced else f"keys at {', '.join(untried)}" if untried else THE_OTHERS,
-            stale_seconds=0.0 if since is None else trio.current_time() - since,
-            trouble=failing[-1].trouble if failing else "",
-        )
+    def statistics(self) -> RefreshStatistics:
+        return refresh_statistics(self._refreshes.values(), "keys", synced=self._synced)
 
     async def run(
         self,
@@ -145,7 +119,7 @@ class KeySource:
                     await events.send(Delete(self.name, item_key(KeySet(gone.issuer, gone.url))))
                 for new, timeout in wanted.items():
                     if new not in self._refreshes:
-                        refresh = _Refresh(new, timeout, keys=known.pop(new, ""))
+                        refresh = _KeySetRefresh(str(new), new, timeout, keys=known.pop(new, ""))
                         self._refreshes[new] = refresh
                         if refresh.keys and new not in sent:
                             await events.send(Upsert(self.name, KeySet(new.issuer, new.url, refresh.keys)))
@@ -160,37 +134,23 @@ class KeySource:
         """True once all policies are known, and each of their key sets has been requested."""
         return self._demand.is_complete() and all(f.tried for f in self._refreshes.values())
 
-    async def _refresh(self, refresh: _Refresh, events: EventSender) -> None:
-        backoff = Backoff(limit_seconds=RETRY_LIMIT_SECONDS)
-        with refresh.scope:
-            while True:
-                try:
-                    async with self._client() as client:
-                        keys = await self._fetch(client, refresh.wanted, refresh.timeout_seconds)
-                except FetchError as error:
-                    self._failed(refresh, str(error))
-                    pause = backoff.next_seconds()
-                else:
-                    if refresh.failing_since is not None:
-                        log.info("JWKS fetch recovered", of=str(refresh.wanted))
-                    refresh.failing_since, refresh.trouble = None, ""
-                    backoff.reset()
-                    pause = REFRESH_SECONDS
-                    if keys != refresh.keys:
-                        refresh.keys = keys
-                        await events.send(Upsert(self.name, KeySet(refresh.wanted.issuer, refresh.wanted.url, keys)))
-                if not refresh.tried:
-                    refresh.tried = True
-                    self._wake.set()
-                await trio.sleep(pause)
+    async def _refresh(self, refresh: _KeySetRefresh, events: EventSender) -> None:
+        async def fetch() -> float:
+            async with self._client() as client:
+                keys = await self._fetch(client, refresh.wanted, refresh.timeout_seconds)
+            if keys != refresh.keys:
+                refresh.keys = keys
+                await events.send(Upsert(self.name, KeySet(refresh.wanted.issuer, refresh.wanted.url, keys)))
+            return REFRESH_SECONDS
 
-    def _failed(self, refresh: _Refresh, reason: str) -> None:
-        if refresh.failing_since is None:
-            refresh.failing_since = trio.current_time()
-        if reason != refresh.trouble:
+        def report(reason: str) -> None:
+            if not reason:
+                log.info("JWKS fetch recovered", of=refresh.of)
+                return
             stays = "the last good ones stay in force" if refresh.keys else "its tokens are rejected"
-            log.warning("JWKS fetch failed", of=str(refresh.wanted), reason=reason, meanwhile=stays)
-        refresh.trouble = reason
+            log.warning("JWKS fetch failed", of=refresh.of, reason=reason, meanwhile=stays)
+
+        await refresh.run(fetch, report, self.wake)
 
 
 def wanted_by(policies: Iterable[Config]) -> Mapping[KeySetRef, float]:
