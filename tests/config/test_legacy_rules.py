@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import yaml
 
+from mesh_pilot.api.istio.rbac.v1alpha1 import RbacConfigMode
+from mesh_pilot.config.decode_json import read_enum
 from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.model.config import Severity
 from tests.support.rules import ABSENT, Rule, holds, problems_of, warns
@@ -89,6 +92,14 @@ CASES: list[tuple[str, str, dict[str, Any], Rule]] = [
             ("experimental.envoy.filters.a[b]", "something.else", "key"),
         )
     ),
+    (
+        "ServiceRoleBinding",
+        "x",
+        BINDING,
+        warns(
+            "subjects", [{"user": f"u{n}"} for n in range(100)], [{"group": f"g{n}"} for n in range(101)], "one by one"
+        ),
+    ),
     ("ServiceRoleBinding", "x", BINDING, Rule("subjects", [{"user": "*"}], [], "needs a subject")),
     ("ServiceRoleBinding", "x", BINDING, warns("subjects[0]", {"user": "a"}, {}, "nobody")),
     ("ServiceRoleBinding", "x", BINDING, Rule("roleRef", {"name": "reader"}, ABSENT, "exactly one")),
@@ -164,3 +175,10 @@ def test_what_grants_nothing_leaves_the_rest_of_the_object() -> None:
     rules = [{"services": ["*"], "paths": ["/{a}"]}, {"services": ["*"]}]
     found = problems_of("ServiceRole", {"rules": rules})
     assert {p.severity for p in found} == {Severity.WARNING}
+
+
+@pytest.mark.parametrize(("written", "word"), [("ON", "ON"), ("off", "OFF")])
+def test_a_mode_that_yaml_reads_as_a_boolean_is_to_be_quoted(written: str, word: str) -> None:
+    with pytest.raises(ValueError, match=f'write "{word}", in quotes'):
+        read_enum(RbacConfigMode, yaml.safe_load(written))
+    assert read_enum(RbacConfigMode, word) is RbacConfigMode[word]

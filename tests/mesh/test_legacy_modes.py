@@ -156,3 +156,14 @@ spec:
 def test_without_these_kinds_nobody_asks_which_services_a_workload_serves() -> None:
     world = world_of(WEB)
     assert served_ports(world.view, target(world, sidecar(namespace="shop")).workload) == ()
+
+
+def test_where_no_policy_names_a_service_none_of_them_costs_anything() -> None:
+    world = world_of(WEB + policy("web", f"targets: [{{name: web}}], {MTLS}", namespace="elsewhere"))
+    for number in range(20):
+        client_mtls(world.view, ServiceKey(f"a{number}.test", "shop"), "http", False)
+    calls = world.memo.statistics().calls
+    assert calls.get("targeting", 0) == 0
+    update(world, policy("web", f"targets: [{{name: web}}], {MTLS}"))
+    assert clients(world)[0] is STRICT
+    assert world.memo.statistics().calls["targeting"] == 1

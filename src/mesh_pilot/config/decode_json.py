@@ -185,4 +185,6 @@ def read_enum(enum: type[betterproto2.Enum], item: object) -> betterproto2.Enum:
             if member.value == item:
                 return member
         raise ValueError(f"unknown value {item}; allowed: {', '.join(names)}")
-    raise ValueError(f"expected one of {', '.join(names)}, got {scalars.describe(item)}")
+    word = next((word for word in ("ON", "OFF") if word in names and item is (word == "ON")), "")
+    advice = f'; YAML reads {word} as a boolean: write "{word}", in quotes' if word else ""
+    raise ValueError(f"expected one of {', '.join(names)}, got {scalars.describe(item)}{advice}")

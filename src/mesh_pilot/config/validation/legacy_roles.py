@@ -34,6 +34,9 @@ from mesh_pilot.model.config import Problem, Severity
 _DEPRECATED = "is deprecated: Istio removed this kind in 1.6; write AuthorizationPolicy"
 _BRACED = "braces have a meaning of their own in today's paths"
 
+MANY_SUBJECTS = 100
+"""Subjects with properties, users of tokens or groups that a binding has at most without a warning."""
+
 _SUBJECT_FIELDS = {
     "principals": "names",
     "notPrincipals": "notNames",
@@ -71,6 +74,13 @@ def validate_binding(spec: ServiceRoleBinding, context: Context) -> Iterator[Pro
         yield error("spec.subjects", "is missing: a binding needs a subject")
     for index, subject in enumerate(spec.subjects):
         yield from subject_problems(f"spec.subjects[{index}]", subject)
+    apart = sum(bool(caller_of(s, peer_bound=True).conditions) for s in spec.subjects if names_somebody(s))
+    if apart > MANY_SUBJECTS:
+        yield warning(
+            "spec.subjects",
+            f"{apart} of them have a user, groups or properties: Envoy gets a policy for each, with every rule of the "
+            "role, and tries them one by one; name a group that all are in, or use names",
+        )
 
 
 def validate_rbac_config(spec: RbacConfig, context: Context) -> Iterator[Problem]:

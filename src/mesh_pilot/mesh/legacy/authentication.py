@@ -52,13 +52,13 @@ def general_policy(view: View, namespace: str) -> ConfigKey | None:
 
 def port_policy(view: View, port: ServedPort) -> ConfigKey | None:
     """The Policy that names a port."""
-    found = targeting(view, port.service)
+    found = _targeting(view, port.service)
     return next((t.policy for t in found if port.number in t.ports or port.name in t.ports), None)
 
 
 def service_policy(view: View, service: ServiceKey) -> ConfigKey | None:
     """The Policy that names a service, with all its ports."""
-    return next((target.policy for target in targeting(view, service) if not target.ports), None)
+    return next((target.policy for target in _targeting(view, service) if not target.ports), None)
 
 
 def namespace_policy(view: View, namespace: str) -> ConfigKey | None:
@@ -70,10 +70,20 @@ def mesh_policy(view: View) -> ConfigKey | None:
     return _existing(view, ConfigKey("MeshPolicy", "", GENERAL))
 
 
+def _targeting(view: View, service: ServiceKey) -> tuple[PolicyTarget, ...]:
+    """As ``targeting``. Where no Policy names a service, as in most meshes, no service has a value of its own."""
+    return targeting(view, service) if _any_target(view, service.namespace) else ()
+
+
 @derived
 def targeting(view: View, service: ServiceKey) -> tuple[PolicyTarget, ...]:
     """The targets of Policies that name a service, oldest Policy first."""
     return _targets(view, service.namespace).get(service.host, ())
+
+
+@derived
+def _any_target(view: View, namespace: str) -> bool:
+    return bool(_targets(view, namespace))
 
 
 @derived
