@@ -7,30 +7,24 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from mesh_pilot.cli.authenticator_flags import FLAGS, take_foreign_tokens
 from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
 from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
+from tests.support.flags import taken
 
 CONSUL = ConsulRegistry((ConsulSettings(agent=Agent("http://c:1")), ConsulSettings(agent=Agent("http://d:1"))))
 
 
 def settings(*arguments: str, consul: bool = True) -> ForeignTokenSettings:
     """What a command line comes to, beside a Consul or none."""
-    found: list[ForeignTokenSettings] = []
 
-    @click.command()
-    def command(**flags: Any) -> None:
-        found.append(take_foreign_tokens(flags, [CONSUL] if consul else []))
-        assert flags == {}
+    def take(values: dict[str, Any]) -> ForeignTokenSettings:
+        found = take_foreign_tokens(values, [CONSUL] if consul else [])
+        assert values == {}
+        return found
 
-    for name, attributes in FLAGS:
-        command = click.option(name, **attributes)(command)
-    result = CliRunner().invoke(command, arguments, standalone_mode=False)
-    if result.exception is not None:
-        raise result.exception
-    return found[0]
+    return taken(FLAGS, take, arguments)
 
 
 def test_no_tokens_are_accepted_unless_a_flag_says_so() -> None:

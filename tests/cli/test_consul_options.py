@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from mesh_pilot.cli.registries.consul import FLAGS, consul_datacenters
 from mesh_pilot.model.service import Protocol
 from mesh_pilot.sources.consul import Consistency, ConsulSettings, CriticalRule, WarningRule
+from tests.support.flags import taken
 
 
 def settings(*arguments: str, **environment: str) -> tuple[ConsulSettings, ...]:
     """What a command line comes to."""
-    found: list[tuple[ConsulSettings, ...]] = []
-
-    @click.command()
-    def command(**flags: Any) -> None:
-        found.append(consul_datacenters(flags, environment))
-
-    for name, attributes in FLAGS:
-        command = click.option(name, **attributes)(command)
-    result = CliRunner().invoke(command, arguments, standalone_mode=False)
-    if result.exception is not None:
-        raise result.exception
-    return found[0]
+    return taken(FLAGS, lambda values: consul_datacenters(values, environment), arguments)
 
 
 def test_the_values_of_choices_are_those_of_the_settings() -> None:

@@ -32,12 +32,38 @@ from tests.support.fleet import Fleet, Load, fleet
 
 HOST = "reviews.example.com"
 
-CONFIG = """
+STRICT = """
+apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: shop}
+spec: {mtls: {mode: STRICT}}
+---"""
+
+ONE_REQUEST_A_CONNECTION = """
+apiVersion: networking.istio.io/v1
+kind: DestinationRule
+metadata: {name: reviews, namespace: shop}
+spec:
+  host: reviews.example.com
+  trafficPolicy: {connectionPool: {http: {maxRequestsPerConnection: 1}}}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: reviews, namespace: shop}
+spec:
+  hosts: [reviews.example.com]
+  http: [{retries: {attempts: 0}, route: [{destination: {host: reviews.example.com}}]}]
+"""
+
+
+def served_by_sidecar(port: int, target: int, app: Backend) -> str:
+    """The service at a workload with a sidecar of its own, which hands on to the app."""
+    return f"""
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {{name: reviews, namespace: shop}}
 spec:
-  hosts: [reviews.example.com]
+  hosts: [{HOST}]
   location: MESH_INTERNAL
   resolution: STATIC
   ports: [{{number: {port}, name: http, protocol: HTTP, targetPort: {target}}}]
@@ -50,28 +76,9 @@ spec:
   workloadSelector: {{labels: {{app: reviews}}}}
   ingress:
   - port: {{number: {target}, name: http, protocol: HTTP}}
-    defaultEndpoint: {app}
+    defaultEndpoint: {app.host}:{app.port}
   egress: [{{hosts: ["~/*"]}}]
----
-apiVersion: security.istio.io/v1
-kind: PeerAuthentication
-metadata: {{name: default, namespace: shop}}
-spec: {{mtls: {{mode: STRICT}}}}
----
-apiVersion: networking.istio.io/v1
-kind: DestinationRule
-metadata: {{name: reviews, namespace: shop}}
-spec:
-  host: reviews.example.com
-  trafficPolicy: {{connectionPool: {{http: {{maxRequestsPerConnection: 1}}}}}}
----
-apiVersion: networking.istio.io/v1
-kind: VirtualService
-metadata: {{name: reviews, namespace: shop}}
-spec:
-  hosts: [reviews.example.com]
-  http: [{{retries: {{attempts: 0}}, route: [{{destination: {{host: reviews.example.com}}}}]}}]
-"""
+---"""
 
 
 def sidecar_node(account: str, ip: str) -> EnvoyNode:
@@ -190,7 +197,7 @@ async def mutual(
     async with fleet(folder, **more) as mesh:
         of_client, of_server = await keys(mesh) if keys is not None else ({}, {})
         app = await mesh.backend("app")
-        mesh.write(CONFIG.format(port=port, target=target, app=f"{app.host}:{app.port}"))
+        mesh.write(served_by_sidecar(port, target, app) + STRICT + ONE_REQUEST_A_CONNECTION)
         server = await mesh.envoy(with_metadata(REVIEWS, of_server), delta=delta)
         client = await mesh.envoy(with_metadata(WEB, of_client), delta=delta)
         url = f"http://127.0.0.1:{port}/"

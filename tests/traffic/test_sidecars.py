@@ -13,6 +13,7 @@ from mesh_pilot.model.proxy import Interception, NodeType
 from tests.support.echo import Backend, greeting
 from tests.support.envoy import eventually
 from tests.support.fleet import Fleet, fleet
+from tests.support.mutual import STRICT, served_by_sidecar
 
 pytestmark = pytest.mark.envoy
 
@@ -146,39 +147,6 @@ async def test_tcp_connections_reach_the_service_and_follow_its_endpoints(
 
 
 SERVER = EnvoyNode("reviews", "shop", "127.0.0.4", labels={"app": "reviews"}, interception=Interception.NONE)
-
-
-def served_by_sidecar(port: int, target: int, app: Backend) -> str:
-    """The service at a workload with a sidecar of its own, which hands on to the app."""
-    return f"""
-apiVersion: networking.istio.io/v1
-kind: ServiceEntry
-metadata: {{name: reviews, namespace: shop}}
-spec:
-  hosts: [{HOST}]
-  location: MESH_INTERNAL
-  resolution: STATIC
-  ports: [{{number: {port}, name: http, protocol: HTTP, targetPort: {target}}}]
-  endpoints: [{{address: 127.0.0.4, labels: {{app: reviews}}, serviceAccount: reviews}}]
----
-apiVersion: networking.istio.io/v1
-kind: Sidecar
-metadata: {{name: reviews, namespace: shop}}
-spec:
-  workloadSelector: {{labels: {{app: reviews}}}}
-  ingress:
-  - port: {{number: {target}, name: http, protocol: HTTP}}
-    defaultEndpoint: {app.host}:{app.port}
-  egress: [{{hosts: ["~/*"]}}]
----"""
-
-
-STRICT = """
-apiVersion: security.istio.io/v1
-kind: PeerAuthentication
-metadata: {name: default, namespace: shop}
-spec: {mtls: {mode: STRICT}}
----"""
 
 
 @VARIANTS

@@ -204,7 +204,8 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
     except (AuthorityError, StoreError) as error:
         raise StartError(str(error)) from error
     except SigningError as error:
-        raise StartError(f"no certificate for this server itself (--tls-cert would name one): {error}") from error
+        advice = "start again once it signs, or name a certificate with --tls-cert, which needs nobody"
+        raise StartError(f"no certificate for this server's TLS port: {error}; {advice}") from error
     issuer = Issuer(signer, trust, now=_now, lifetime=lifetime, failures=world.failed)
     if authority is not None:
         authority.on_new_issuer(partial(issuer.renew_all, min(RENEWED_WITHIN, lifetime / 4)))
