@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import trio
+from envoy.config.core.v3.base_pb2 import Node
+from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.model.service import ServiceKey
-from mesh_pilot.rpc import CertificateFiles
+from mesh_pilot.model.spiffe import Identity
+from mesh_pilot.rpc import Cardinality, CertificateFiles, open_channel
+from mesh_pilot.security.join_tokens import JoinTokens, JoinTokenSettings
 from mesh_pilot.sources.mcp.statistics import McpSourceStatistics
 from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually
@@ -162,3 +167,25 @@ async def relay(target: str) -> AsyncIterator[Relay]:
         nursery.start_soon(trio.serve_listeners, carry, [listener])
         yield line
         nursery.cancel_scope.cancel()
+
+
+async def test_a_stream_of_configuration_is_one_use_of_a_token(folder: Path, tmp_path: Path) -> None:
+    tokens = JoinTokens(tmp_path / "tokens")
+    made = tokens.create(Identity("cluster.local", "shop", "plane"), timedelta(hours=1), max_uses=1)
+    async with (
+        running_plane(folder, join_tokens=JoinTokenSettings(tmp_path / "tokens")) as plane,
+        open_channel(plane.addresses.grpc) as channel,
+        channel.request(
+            "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources",
+            Cardinality.STREAM_STREAM,
+            DiscoveryRequest,
+            DiscoveryResponse,
+            metadata={"authorization": f"Bearer {made.text}"},
+        ) as stream,
+    ):
+        node = Node(id="sidecar~10.0.0.1~plane.shop~shop.svc.cluster.local")
+        node.metadata.update({"GENERATOR": "api"})
+        await stream.send_message(DiscoveryRequest(type_url="networking.istio.io/v1/ServiceEntry", node=node))
+        answer = await stream.recv_message()
+        assert answer is not None and len(answer.resources) == 1
+        assert [record.uses for record in tokens.records()] == [1]

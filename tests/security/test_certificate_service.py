@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -224,6 +225,30 @@ async def test_a_workload_renews_with_the_certificate_that_it_has(tmp_path: Path
             own=("".join(chain).encode(), pem(key)),
         )
         assert len(renewed) == 2 and renewed[0] != chain[0]
+
+
+async def test_a_request_and_the_certificates_around_it_are_parsed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: Counter[str] = Counter()
+
+    def counted(name: str) -> None:
+        parse = getattr(x509, name)
+
+        def count(data: bytes) -> object:
+            parsed[name] += 1
+            return parse(data)
+
+        monkeypatch.setattr(x509, name, count)
+
+    settings = CallerSettings(trusted_gateways=TrustedGateways(identities=frozenset({("shop", "web")})))
+    forwarded = (("x-forwarded-client-cert", f"Hash=ab;URI={OTHER}"),)
+    async with service(tmp_path, callers=settings) as served:
+        request = request_of(new_csr(names(OTHER)))
+        counted("load_pem_x509_csr")
+        counted("load_der_x509_certificate")
+        await served.sign(request, metadata=forwarded)
+    assert parsed == {"load_pem_x509_csr": 1, "load_der_x509_certificate": 1}
 
 
 async def test_a_named_gateway_asks_on_behalf_of_its_clients(tmp_path: Path) -> None:
