@@ -19,7 +19,7 @@ from tests.support.certificates import write_certificates
 from tests.support.command import mesh_pilot
 from tests.support.credentials import write_credential
 from tests.support.envoy import eventually
-from tests.support.forgery import HOUR, Forger, Signer, badly_signed_csr, csr_of
+from tests.support.forgery import Forger, Signer, badly_signed_csr, csr_of
 from tests.support.impersonation import (
     HANDSHAKE,
     WEB,
@@ -33,6 +33,7 @@ from tests.support.impersonation import (
     of_nobody,
 )
 from tests.support.planes import running_plane
+from tests.support.x509_parts import HOUR
 
 OLD = timedelta(minutes=-1)
 SERVER_ONLY = [ExtendedKeyUsageOID.SERVER_AUTH]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -11,7 +10,9 @@ import attrs
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+
+from mesh_pilot.security.authority.material import key_pem, pem
+from tests.support.x509_parts import named, unsigned
 
 
 @attrs.frozen
@@ -34,7 +35,7 @@ def write_certificates(
         authority = f"ca of {folder.name}"
         ca_key = ec.generate_private_key(ec.SECP256R1())
         ca = (
-            _builder(authority, ca_key, _name(authority))
+            unsigned(named(authority), named(authority), ca_key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .sign(ca_key, hashes.SHA256())
         )
@@ -44,7 +45,7 @@ def write_certificates(
     names += [x509.UniformResourceIdentifier(uri) for uri in uris]
     names.append(x509.IPAddress(ip_address("127.0.0.1")))
     leaf = (
-        _builder(name, key, ca.subject)
+        unsigned(named(name), ca.subject, key.public_key())
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .sign(ca_key, hashes.SHA256())
     )
@@ -63,25 +64,6 @@ def serving(files: CertificateFiles, *, mutual: bool = False) -> ssl.SSLContext:
     return context
 
 
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
-def _builder(name: str, key: ec.EllipticCurvePrivateKey, issuer: x509.Name) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(_name(name))
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(hours=1))
-    )
-
-
 def _write(file: Path, key_file: Path, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
-    file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
+    file.write_bytes(pem(certificate))
+    key_file.write_bytes(key_pem(key))

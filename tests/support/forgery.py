@@ -8,7 +8,7 @@ pem = csr_of(uris=("spiffe://cluster.local/ns/other/sa/web",))
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,14 +16,14 @@ import attrs
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from mesh_pilot.rpc import CertificateFiles
+from tests.support.x509_parts import HOUR, named, unsigned
 
 Key: TypeAlias = "ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey"
 
 BOTH_USAGES = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
-HOUR = timedelta(hours=1)
 
 
 @attrs.frozen
@@ -38,7 +38,7 @@ class Signer:
     @classmethod
     def root(cls, name: str) -> Signer:
         key = new_key()
-        return cls(_certificate(_name(name), _name(name), key.public_key(), key, ca=True), key)
+        return cls(_certificate(named(name), named(name), key.public_key(), key, ca=True), key)
 
     @classmethod
     def load(cls, certificate: Path, key: Path) -> Signer:
@@ -50,7 +50,7 @@ class Signer:
     def intermediate(self, name: str) -> Signer:
         """A CA below this one."""
         key = new_key()
-        made = _certificate(_name(name), self.certificate.subject, key.public_key(), self.key, ca=True)
+        made = _certificate(named(name), self.certificate.subject, key.public_key(), self.key, ca=True)
         return Signer(made, key, (made, *self.chain))
 
     @property
@@ -89,7 +89,7 @@ class Forger:
         key = new_key()
         self._made += 1
         certificate = _certificate(
-            (subject := _name(f"leaf {self._made}")),
+            (subject := named(f"leaf {self._made}")),
             subject if self_signed else signer.certificate.subject,
             key.public_key(),
             key if self_signed else signer.key,
@@ -123,7 +123,7 @@ def csr_of(
 ) -> bytes:
     """A request for a certificate, PEM, signed with ``key``."""
     key = key or new_key()
-    builder = x509.CertificateSigningRequestBuilder().subject_name(_name(subject) if subject else x509.Name([]))
+    builder = x509.CertificateSigningRequestBuilder().subject_name(named(subject) if subject else x509.Name([]))
     if uris or dns:
         names = [*map(x509.UniformResourceIdentifier, uris), *map(x509.DNSName, dns)]
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
@@ -155,10 +155,6 @@ def pem_of(*certificates: x509.Certificate) -> bytes:
     return b"".join(certificate.public_bytes(serialization.Encoding.PEM) for certificate in certificates)
 
 
-def _name(common_name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
-
-
 def _certificate(
     subject: x509.Name,
     issuer: x509.Name,
@@ -171,17 +167,8 @@ def _certificate(
     usages: Sequence[x509.ObjectIdentifier] = (),
     ca: bool = False,
 ) -> x509.Certificate:
-    now = datetime.now(UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now + begins)
-        .not_valid_after(now + ends)
-        .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
-    )
+    builder = unsigned(subject, issuer, public, begins=begins, ends=ends)
+    builder = builder.add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=True)
     if usages:
