@@ -179,12 +179,7 @@ async def test_a_revoked_certificate_is_refused_and_the_message_says_what_to_do(
         ca = ["--ca-dir", str(tmp_path / "ca"), str(own.out / "cert-chain.pem")]
         done = await trio.to_thread.run_sync(mesh_pilot, "ca", "revoke", *ca)
         assert done.code == 0, done.err
-        refused: list[Done] = []
-
-        async def is_refused() -> bool:
-            """The control plane looks at its CA's files each second."""
-            refused[:] = [await own.ask(token=False)]
-            return refused[0].code != 0
-
-        await eventually(is_refused)
-        assert_one_line(refused[0], code=1, says="revoked")
+        authority = own.plane.state.callers.authority
+        assert authority is not None
+        await eventually(lambda: bool(authority.material.crls), what="the control plane has the list")
+        assert_one_line(await own.ask(token=False), code=1, says="revoked")
