@@ -13,6 +13,7 @@ from rich.console import Console
 from bench import cases, generate, plot, report
 from bench.crew import SwarmError
 from bench.events import EVENTS
+from bench.herd import herd as come_back
 from bench.mesh import Mesh
 from bench.report import Measurement
 from bench.server import ServerError
@@ -215,6 +216,21 @@ def signing(services: int, clients: int, edits: int, rate: float, kind: str, var
     output = _Output(**outputs)
     mesh = Mesh(services=services, virtual_services=services)
     _run(output, lambda: compare_signing(mesh, clients, _variants(variant), edits, rate, kind, output.say))
+
+
+@main.command()
+@click.option("--services", default=100, help="Services of the mesh.")
+@click.option("--clients", default=1000, help="Clients that come back at once, a connection each.")
+@click.option("--variant", type=_VARIANTS, default="both", help=VARIANTS_HELP)
+@click.option("--repeat", default=3, help="How often they come.")
+@click.option("--rate", default=0.0, help="New streams a second that the server admits; 0: its default.")
+@click.option("--keep/--forget", default=True, help="Clients present the versions that they have, or none.")
+@_outputs
+def herd(services: int, clients: int, variant: str, repeat: int, rate: float, keep: bool, **outputs: Any) -> None:
+    """Clients of a control plane that is gone come to another at once: until each is in sync, and the memory it takes."""
+    output = _Output(**outputs)
+    mesh = Mesh(services=services, virtual_services=services)
+    _run(output, lambda: come_back(mesh, clients, _variants(variant), repeat, output.say, keep=keep, rate=rate))
 
 
 main.add_command(generate.command)
