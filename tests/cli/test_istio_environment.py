@@ -1,0 +1,116 @@
+"""Variables and flags of istiod: each is honoured or answered, and the page lists them all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from mesh_pilot.cli.discovery import command
+from mesh_pilot.cli.istio_environment import ANSWERED, FLAGS, HONOURED, Line, flag_hint, take_istio_environment
+
+PAGE = Path(__file__).parents[2] / "docs" / "istio-environment.md"
+
+DEFAULTS = {option.name: option for option in command.params}
+
+
+def table() -> str:
+    """The tables of the page, as they should be."""
+    lines = ["| variable | flag |", "| --- | --- |"]
+    lines += [f"| `{name}` | `{honoured.flag}` |" for name, honoured in sorted(HONOURED.items())]
+    answers: dict[str, list[str]] = {}
+    for name in sorted(ANSWERED):
+        answers.setdefault(ANSWERED[name], []).append(f"`{name}`")
+    lines += ["", "| variables | here |", "| --- | --- |"]
+    lines += [f"| {', '.join(names)} | {answer} |" for answer, names in answers.items()]
+    lines += ["", "| flag of istiod | here |", "| --- | --- |"]
+    lines += [f"| `{theirs}` | {f'`{ours}`' if ours else 'not needed'} |" for theirs, ours in FLAGS.items()]
+    return "\n".join(lines) + "\n"
+
+
+def test_the_page_has_every_variable_and_flag() -> None:
+    """Run this file to write the tables anew."""
+    assert PAGE.read_text(encoding="utf-8").endswith(table())
+
+
+def test_each_honoured_variable_and_flag_has_a_flag_of_ours() -> None:
+    ours = {name for option in command.params for name in option.opts}
+    assert {honoured.flag for honoured in HONOURED.values()} <= ours
+    assert {flag.split()[0] for flag in FLAGS.values() if flag} <= ours
+    assert not HONOURED.keys() & ANSWERED.keys()
+
+
+def taken(environ: dict[str, str], *given: str) -> tuple[dict[str, Any], list[Line]]:
+    """The settings that variables change, if the others are given; and what is said."""
+    settings: dict[str, Any] = {}
+    context = click.Context(command)
+
+    def read(name: str, text: str) -> object:
+        return DEFAULTS[name].type_cast_value(context, text)
+
+    lines = take_istio_environment(settings, environ, lambda name: name not in given, read)
+    return settings, lines
+
+
+def test_a_variable_sets_what_its_flag_sets() -> None:
+    settings, lines = taken({"PILOT_DEBOUNCE_AFTER": "250ms", "PILOT_MAX_REQUESTS_PER_SECOND": "25"})
+    assert settings == {"debounce_after": 0.25, "max_requests_per_second": 25.0}
+    assert [line.event for line in lines] == ["variable of istio is honoured"] * 2
+    assert lines[0].fields == {"variable": "PILOT_DEBOUNCE_AFTER", "value": "250ms", "flag": "--debounce-after"}
+
+
+def test_a_flag_wins() -> None:
+    settings, (line,) = taken({"PILOT_DEBOUNCE_MAX": "1s"}, "debounce_max")
+    assert settings == {}
+    assert line.fields["reason"] == "--debounce-max is given"
+
+
+@pytest.mark.parametrize("text", ["soon", "-1s", "10"])
+def test_a_value_that_is_none_leaves_the_default_in_force(text: str) -> None:
+    settings, (line,) = taken({"PILOT_DEBOUNCE_MAX": text})
+    assert settings == {}
+    assert line.is_warning
+    assert line.event == "variable of istio is refused"
+    assert "the default of --debounce-max stays" in str(line.fields["reason"])
+
+
+def test_a_rate_of_zero_is_the_default_as_in_istio() -> None:
+    settings, (line,) = taken({"PILOT_MAX_REQUESTS_PER_SECOND": "0"})
+    assert settings == {}
+    assert not line.is_warning
+
+
+def test_what_has_no_effect_is_answered_and_what_is_unknown_is_listed_once() -> None:
+    environ = {"PILOT_PUSH_THROTTLE": "100", "PILOT_NEW": "1", "ISTIOD_NEW": "1", "PATH": "/bin", "PILOT_HTTP10": ""}
+    settings, (answer, unknown) = taken(environ)
+    assert settings == {}
+    assert answer.fields == {"variable": "PILOT_PUSH_THROTTLE", "reason": ANSWERED["PILOT_PUSH_THROTTLE"]}
+    assert (unknown.fields["variables"], unknown.is_warning) == (["ISTIOD_NEW", "PILOT_NEW"], True)
+
+
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("--keepaliveMaxServerConnectionAge=30m", "here it is --max-connection-age"),
+        ("--grpcAddr", "here it is --grpc-addr"),
+        ("--plugins", "it is not needed here"),
+    ],
+)
+def test_a_flag_of_istiod_names_ours(flag: str, text: str) -> None:
+    result = CliRunner().invoke(command, [flag, "x"])
+    assert result.exit_code == 2
+    assert text in result.output
+    assert text in flag_hint(flag)
+
+
+def test_any_other_flag_is_not_explained() -> None:
+    assert flag_hint("--no-such-flag") == ""
+    assert "No such option" in CliRunner().invoke(command, ["--no-such-flag"]).output
+
+
+if __name__ == "__main__":
+    text = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(text[: text.index("| variable | flag |")] + table(), encoding="utf-8")
