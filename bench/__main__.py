@@ -227,7 +227,7 @@ def signing(services: int, clients: int, edits: int, rate: float, kind: str, var
 @click.option("--keep/--forget", default=True, help="Clients present the versions that they have, or none.")
 @_outputs
 def herd(services: int, clients: int, variant: str, repeat: int, rate: float, keep: bool, **outputs: Any) -> None:
-    """Clients of a control plane that is gone come to another at once: until each is in sync, and the memory it takes."""
+    """Clients of a control plane that is gone come to another at once: how long, how much memory."""
     output = _Output(**outputs)
     mesh = Mesh(services=services, virtual_services=services)
     _run(output, lambda: come_back(mesh, clients, _variants(variant), repeat, output.say, keep=keep, rate=rate))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
+from itertools import pairwise
 
 import trio
 from hyperframe.frame import GoAwayFrame
@@ -137,7 +138,7 @@ async def test_old_connections_are_retired_one_by_one(mock_clock: MockClock) -> 
             mock_clock.jump(1)
         await settled(lambda: sum_of(server.statistics()) == 30)
     assert gone[0] <= 2
-    assert all(later - earlier <= 11 for earlier, later in zip(gone, gone[1:], strict=False))
+    assert all(later - earlier <= 11 for earlier, later in pairwise(gone))
 
 
 def sum_of(statistics: object) -> int:

@@ -38,7 +38,7 @@ async def test_an_envoy_that_is_sent_elsewhere_is_sent_nothing_again(
         else:
             assert sent.keys() <= {"rds", "eds"}
             assert all(count <= connections for count in sent.values())
-        assert await metric(at, "mesh_pilot_grpc_connections_cut_total") == 0
+        assert await metric(at, "mesh_pilot_grpc_connections_cut") == 0
 
 
 async def test_changes_go_on_while_connections_end(tmp_path: Path, free_ports: Ports, delta: bool) -> None:
@@ -54,7 +54,7 @@ async def at_least(at: Hitless, count: float) -> bool:
 
 
 async def retired(at: Hitless) -> float:
-    return await metric(at, 'mesh_pilot_grpc_connections_retired_total{reason="age"}')
+    return await metric(at, 'mesh_pilot_grpc_connections_retired{reason="age"}')
 
 
 async def pushes(at: Hitless) -> dict[str, float]:

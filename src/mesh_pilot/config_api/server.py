@@ -107,7 +107,7 @@ class McpService:
         self, stream: ServerStream[bytes, bytes], *, decode: RequestDecoder, encode: ResponseEncoder
     ) -> None:
         await self._admit(stream)
-        await self.serve_stream(stream, stream.peer.address, decode, encode)
+        await self.serve_stream(stream, stream.peer.address, decode, encode, stream.when_retiring)
 
     async def serve_xds(self, stream: MessageStream, call: ServerStream[bytes, bytes], *, delta: bool) -> None:
         """Serve a client of ADS that asked for the ``api`` generator; ``stream`` are the messages of ``call``.
@@ -116,19 +116,28 @@ class McpService:
         """
         await self._admit(call)
         decode, encode = (decode_delta, encode_delta) if delta else (decode_sotw, encode_sotw)
-        await self.serve_stream(stream, call.peer.address, decode, encode)
+        await self.serve_stream(stream, call.peer.address, decode, encode, call.when_retiring)
 
     async def serve_stream(
-        self, stream: MessageStream, peer: str, decode: RequestDecoder, encode: ResponseEncoder
+        self,
+        stream: MessageStream,
+        peer: str,
+        decode: RequestDecoder,
+        encode: ResponseEncoder,
+        when_retiring: Callable[[Callable[[], None]], None] = lambda _: None,
     ) -> None:
-        """Serve one client until it disconnects. Raises GRPCError when we end the stream."""
+        """Serve one client until it disconnects. Raises GRPCError when we end the stream.
+
+        ``when_retiring`` is told what ends the stream when its connection is too old.
+        """
         if self._is_draining:
-            raise GRPCError(Status.UNAVAILABLE, "the control plane is shutting down")
+            raise self._going_away()
         session = _ClientSession(stream, peer, CollectionStream(self._collections), decode, encode)
         self._collections.watch(session, session.wake)
         try:
             with trio.CancelScope() as scope:
                 self._streams[session] = scope
+                when_retiring(scope.cancel)
                 await session.run()
         finally:
             self._collections.unwatch(session)
@@ -136,7 +145,13 @@ class McpService:
             self._sent += session.sent
             self._nacked += session.nacked
         if scope.cancelled_caught:
-            raise GRPCError(Status.UNAVAILABLE, "the control plane is shutting down")
+            raise self._going_away()
+
+    def _going_away(self) -> GRPCError:
+        reason = (
+            "the control plane is shutting down" if self._is_draining else "the connection is too old; connect again"
+        )
+        return GRPCError(Status.UNAVAILABLE, reason)
 
 
 @attrs.define(eq=False)
