@@ -6,6 +6,7 @@ another `FORMAT`.
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any
 
@@ -90,7 +91,7 @@ def encode(item: Item) -> bytes:
     """The bytes of an item. Raises CodecError."""
     try:
         return _encoder.encode(_row(item))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+    except (TypeError, ValueError, KeyError, OverflowError, RecursionError) as error:
         raise CodecError(f"{'/'.join(item_key(item))} cannot be written: {error}") from error
 
 
@@ -104,15 +105,18 @@ def decode(data: bytes) -> Item:
 
 def encode_key(key: Key) -> str:
     """A key as text."""
-    return msgspec.json.encode(key).decode()
+    return json.dumps(key)
 
 
 def decode_key(text: str) -> Key:
     """The key of such a text. Raises CodecError."""
     try:
-        return _keys.decode(text)
-    except msgspec.MsgspecError as error:
-        raise CodecError(f"{text[:100]!r} is no key: {error}") from error
+        key = json.loads(text)
+    except (ValueError, RecursionError):
+        key = None
+    if not isinstance(key, list) or not all(isinstance(part, str) for part in key):
+        raise CodecError(f"{text[:100]!r} is no key")
+    return tuple(key)
 
 
 def _row(item: Item) -> _ItemRow:
@@ -194,7 +198,6 @@ def _plain(value: object) -> object:
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
 _rows = msgspec.msgpack.Decoder(_ItemRow)
-_keys = msgspec.json.Decoder(Key)
 
 
 @cache

@@ -104,7 +104,7 @@ class Recorder:
                 self._changed.setdefault(change.source, {})[change.key] = None
         self._wake.set()
 
-    def unusable(self, error: StateError) -> None:
+    def unusable(self, error: Exception) -> None:
         """The store cannot be opened: it is tried again, and said when it works."""
         self._failed(error)
 
@@ -143,9 +143,9 @@ class Recorder:
         except BaseException as error:
             for source, keys in changed.items():
                 self._changed.setdefault(source, {}).update(keys)
-            if not isinstance(error, StateError):
+            if not isinstance(error, Exception):
                 raise
-            self._failed(error)
+            self._failed(error)  # of any kind: a fault in what is only a memory must not end the service
             return
         self._writes += 1
         self._last_write = trio.current_time()
@@ -169,18 +169,22 @@ class Recorder:
         """The sources that stand by what they have in the World, and when they last did."""
         found = {}
         now = datetime.now(UTC)
-        absent = {*self._world.unsynced(), *self._reducer.intake.stale()}
+        unsynced, stale = self._world.unsynced(), self._reducer.intake.stale()
         for name, source in self._sources.items():
             statistics = source.statistics()
-            if name not in absent and statistics.synced:
+            if (confirmed_at := stale.get(name)) is not None:
+                found[name] = confirmed_at
+            elif name not in unsynced and name not in stale and statistics.synced:
                 silent = getattr(statistics, "stale_seconds", 0.0)
                 found[name] = now - timedelta(seconds=silent if math.isfinite(silent) else 0.0)
         return found
 
-    def _failed(self, error: StateError) -> None:
+    def _failed(self, error: Exception) -> None:
         self._failures += 1
         if self._failing_since is None:
             self._failing_since = trio.current_time()
         if str(error) != self._trouble:
             self._trouble = str(error)
-            log.error("state is not kept; the mesh is served as before, and it is tried again", reason=self._trouble)
+            trace = {} if isinstance(error, StateError) else {"exc_info": error}
+            text = "state is not kept; the mesh is served as before, and it is tried again"
+            log.error(text, reason=self._trouble, **trace)

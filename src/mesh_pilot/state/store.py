@@ -115,6 +115,15 @@ class Store:
 
         Raises StateError.
         """
+        try:
+            return self._read()
+        except StateError:
+            self._check()
+            if self._database is not None:
+                raise
+        return self._read()  # of the file that was begun in place of one that was moved aside
+
+    def _read(self) -> list[KeptPicture]:
         database = self._opened()
         found = []
         with database.transaction() as connection:
