@@ -24,6 +24,7 @@ from mesh_pilot.cli.logs import SCOPES
 from mesh_pilot.cli.proxy_status import command as proxy_status
 from mesh_pilot.cli.token import command as token
 from mesh_pilot.ops.app import debug_app
+from mesh_pilot.state.settings import StateSettings
 from tests.support.planes import running_plane
 
 ROOT = Path(__file__).parents[1]
@@ -127,7 +128,10 @@ def test_every_log_scope_is_described() -> None:
 
 
 async def test_every_metric_of_ours_and_every_page_is_described_and_no_other(tmp_path: Path) -> None:
-    async with running_plane(tmp_path) as plane, httpx.AsyncClient(trust_env=False, timeout=60) as client:
+    async with (
+        running_plane(tmp_path, state=StateSettings(folder=tmp_path / "state")) as plane,
+        httpx.AsyncClient(trust_env=False, timeout=60) as client,
+    ):
         metrics = (await client.get(f"http://{plane.addresses.http}/metrics")).text
         pages = {route.path for route in debug_app(plane.state).routes if isinstance(route, Route)}
     names = {

@@ -33,6 +33,7 @@ ORDER = (
     "kubernetes",
     "config",
     "protowire",
+    "sealing",
     "model",
     "api",
 )
@@ -42,7 +43,7 @@ NARROWER = {
     "config_api": {"world", "failures", "mcp", "rpc", "config", "model", "api"},
     "election": {"sources", "model", "api"},
     "sources": {"mcp", "kubernetes", "rpc", "config", "model", "api"},
-    "state": {"world", "config", "model", "api"},
+    "state": {"world", "config", "sealing", "model", "api"},
     "mcp": {"config", "model", "api"},
     "kubernetes": {"config", "model", "api"},
 }

@@ -31,6 +31,7 @@ SCOPES: Mapping[str, str] = {
     "rpc": "gRPC connections: opened, lost, misbehaving peers",
     "security": "certificates: who was refused and why, what was signed, roots and their rotation",
     "sources": "every source, and the supervisor that restarts them",
+    "state": "what is kept over restarts",
     "world": "the reducer: revisions, what changed and why, conflicts",
     "xds": "proxies: connected, ACK, NACK, disconnected",
 }

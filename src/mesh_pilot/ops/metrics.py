@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 import structlog
+import trio
 from prometheus_client import (
     GC_COLLECTOR,
     PLATFORM_COLLECTOR,
@@ -95,6 +96,7 @@ class _PlaneCollector(Collector):
             self._authority,
             self._vault,
             self._sources,
+            self._kept,
             self._trust,
             self._mcp,
             self._callers,
@@ -296,6 +298,22 @@ class _PlaneCollector(Collector):
                 stale.add_sample(stale.name, labels, ages.get(own.name, 0.0))
             held.add_sample(held.name, labels, pictures[own.name].objects if own.name in pictures else 0)
         yield from (synced, items, rejected, restarts, stale, held)
+
+    def _kept(self) -> Iterator[Metric]:
+        if self._state.recorder is None:
+            return
+        own, now = self._state.recorder.statistics(), trio.current_time()
+        yield _one("mesh_pilot_state_bytes", "Size of the file of the state", "gauge", own.bytes)
+        yield _one("mesh_pilot_state_writes", "Writes into it", "counter", own.writes)
+        yield _one("mesh_pilot_state_failures", "Writes that failed", "counter", own.failures)
+        failing = 0.0 if own.failing_since is None else now - own.failing_since
+        yield _one("mesh_pilot_state_failing_seconds", "For how long writing has failed", "gauge", failing)
+        age = 0.0 if own.last_write is None else now - own.last_write
+        yield _one("mesh_pilot_state_write_age_seconds", "Time since the last write", "gauge", age)
+        ages = _metric("mesh_pilot_state_picture_age_seconds", "Age of the picture that is kept of a source", "gauge")
+        for source, at in own.confirmed.items():
+            ages.add_sample(ages.name, {"source": source}, max(0.0, time.time() - at.timestamp()))
+        yield ages
 
     def _trust(self) -> Iterator[Metric]:
         trust = self._state.trust

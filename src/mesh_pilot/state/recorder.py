@@ -62,6 +62,8 @@ class RecorderStatistics:
     """The reason why it does not; empty while it does."""
     bytes: int
     """The size of the file."""
+    confirmed: Mapping[str, datetime]
+    """The sources whose pictures are in it, and when they last stood by them."""
 
 
 class Recorder:
@@ -80,6 +82,7 @@ class Recorder:
         self._turn = trio.CapacityLimiter(1)
         self._writes = self._failures = 0
         self._last_write: float | None = None
+        self._confirmed_then: Mapping[str, datetime] = {}
         self._failing_since: float | None = None
         self._trouble = ""
 
@@ -94,7 +97,8 @@ class Recorder:
             last_write=self._last_write,
             failing_since=self._failing_since,
             trouble=self._trouble,
-            bytes=self.store.statistics().bytes,
+            bytes=self.store.bytes,
+            confirmed=self._confirmed_then,
         )
 
     def published(self, published: Published) -> None:
@@ -148,6 +152,7 @@ class Recorder:
             self._failed(error)  # of any kind: a fault in what is only a memory must not end the service
             return
         self._writes += 1
+        self._confirmed_then = {**self._confirmed_then, **batch.confirmed}
         self._last_write = trio.current_time()
         if self._failing_since is not None:
             log.info("state is kept again", seconds=round(self._last_write - self._failing_since))

@@ -10,12 +10,14 @@ import time
 import zlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 import attrs
 import structlog
 
 from mesh_pilot import __version__
 from mesh_pilot.model.events import Item, Secret
+from mesh_pilot.sealing import SealingError, read_keys, seal, unseal
 from mesh_pilot.state import codec
 from mesh_pilot.state.codec import CodecError, Key
 from mesh_pilot.state.database import Database, StateError
@@ -54,15 +56,6 @@ class Batch:
     """The sources of which `items` has all that they have."""
 
 
-@attrs.frozen
-class StoreStatistics:
-    """The size of a store."""
-
-    bytes: int
-    pictures: int
-    """The sources whose present pictures it has."""
-
-
 class _PictureError(Exception):
     """A picture that cannot be used: the reason."""
 
@@ -96,8 +89,11 @@ class Store:
         self.places = dict(places)
         self.revision = 0
         """The last revision of the World that was written; 0: none is known."""
+        self.bytes = 0
+        """The size of the file after the last write."""
         self._database: Database | None = None
         self._rows: dict[str, _PictureRow] = {}
+        self._keys: tuple[bytes, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Store {self.settings.folder} {'open' if self._database else 'closed'}, {len(self._rows)} pictures>"
@@ -106,9 +102,6 @@ class Store:
     def current(self) -> frozenset[str]:
         """The sources whose pictures in the file go on from here. Those of others are written whole."""
         return frozenset(self._rows)
-
-    def statistics(self) -> StoreStatistics:
-        return StoreStatistics(self._database.size if self._database else 0, len(self._rows))
 
     def pictures(self) -> list[KeptPicture]:
         """The full pictures of the sources at their places. One that cannot be used is left out, with a log line.
@@ -134,8 +127,10 @@ class Store:
                 try:
                     row = self._row(connection, source, place)
                     if row is not None:
-                        found.append(_picture(connection, row))
-                        self._rows[source] = row
+                        picture, is_whole = self._picture(connection, row)
+                        found.append(picture)
+                        if is_whole:
+                            self._rows[source] = row
                 except _PictureError as error:
                     file = str(database.path)
                     log.error("last picture of a source is not used", source=source, reason=str(error), file=file)
@@ -171,6 +166,7 @@ class Store:
         self._rows = rows
         self.revision = batch.revision
         database.tidy()
+        self.bytes = database.size
 
     def close(self) -> None:
         if self._database is not None:
@@ -180,6 +176,7 @@ class Store:
     def _opened(self) -> Database:
         if self._database is None:
             self._rows = {}
+            self._keys = _read_keys(self.settings.key_file)
             self._database = Database(self.settings.folder)
         return self._database
 
@@ -215,6 +212,32 @@ class Store:
             raise _PictureError(f"it is {age:.0f} seconds old, and may be {limit:.0f}")
         return row
 
+    def _picture(self, connection: sqlite3.Connection, row: _PictureRow) -> tuple[KeptPicture, bool]:
+        """A picture; False if private keys in it could not be decrypted, and are left out. Raises _PictureError."""
+        items: list[Item] = []
+        count = checksum = closed = 0
+        reason = ""
+        for key, value, is_sealed, kept in connection.execute(
+            "SELECT key, value, sealed, checksum FROM items WHERE picture = ?", (row.id,)
+        ):
+            if _checksum(key, value) != kept:
+                raise _PictureError(f"{key} in it is garbled")
+            count += 1
+            checksum += kept
+            try:
+                opened = unseal(value, self._keys, _sealed_as(row.source, key)) if is_sealed else value
+                items.append(codec.decode(opened))
+            except SealingError as error:
+                closed, reason = closed + 1, str(error)
+            except CodecError as error:
+                raise _PictureError(f"{key} in it {error}") from None
+        if (count, checksum) != (row.items, row.items_checksum):
+            raise _PictureError(f"{count} of its {row.items} items are there")
+        if closed:
+            reason = reason if self._keys else "there is no key"
+            log.error("private keys in a last picture are not used", source=row.source, count=closed, reason=reason)
+        return KeptPicture(row.source, tuple(items), datetime.fromtimestamp(row.confirmed_at, UTC)), not closed
+
     # -- writing
 
     def _put(
@@ -230,11 +253,14 @@ class Store:
             connection.execute(f"DELETE FROM items WHERE {which}", (row.id, *keys))
         values: list[object] = []
         for key, (_, item) in zip(keys, changes, strict=True):
-            if item is None or (isinstance(item, Secret) and item.private_key):
+            is_private = isinstance(item, Secret) and bool(item.private_key)
+            if item is None or (is_private and not self._keys):
                 continue
             value = self._encoded(row.source, item)
+            if is_private:
+                value = seal(value, self._keys, _sealed_as(row.source, key))
             its_checksum = _checksum(key, value)
-            values += (row.id, key, value, False, its_checksum)
+            values += (row.id, key, value, is_private, its_checksum)
             count -= 1
             checksum -= its_checksum
         if values:
@@ -251,24 +277,6 @@ class Store:
                 "item cannot be kept; until it changes there is no last picture", source=source, reason=str(error)
             )
             return b""
-
-
-def _picture(connection: sqlite3.Connection, row: _PictureRow) -> KeptPicture:
-    """A picture with all its items. Raises _PictureError."""
-    items: list[Item] = []
-    count = checksum = 0
-    for key, value, kept in connection.execute("SELECT key, value, checksum FROM items WHERE picture = ?", (row.id,)):
-        if _checksum(key, value) != kept:
-            raise _PictureError(f"{key} in it is garbled")
-        count += 1
-        checksum += kept
-        try:
-            items.append(codec.decode(value))
-        except CodecError as error:
-            raise _PictureError(f"{key} in it {error}") from None
-    if (count, checksum) != (row.items, row.items_checksum):
-        raise _PictureError(f"{count} of its {row.items} items are there")
-    return KeptPicture(row.source, tuple(items), datetime.fromtimestamp(row.confirmed_at, UTC))
 
 
 def _begin(connection: sqlite3.Connection, source: str, place: str) -> _PictureRow:
@@ -292,3 +300,19 @@ def _save(connection: sqlite3.Connection, row: _PictureRow) -> None:
 
 def _checksum(key: str, value: bytes) -> int:
     return zlib.crc32(value, zlib.crc32(key.encode()))
+
+
+def _sealed_as(source: str, key: str) -> str:
+    """The use that a sealed item is bound to."""
+    return f"mesh-pilot-state/{codec.FORMAT} {source} {key}"
+
+
+def _read_keys(path: Path | None) -> tuple[bytes, ...]:
+    """The keys of a file; none, with a log line, if it cannot be read."""
+    if path is None:
+        return ()
+    try:
+        return read_keys(path)
+    except SealingError as error:
+        log.error("private keys are not kept in the state", reason=str(error))
+        return ()
