@@ -66,7 +66,11 @@ def test_the_key_is_rotated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["create", *SHOP], 2, "name the folder of the control plane's join tokens with --token-dir or --ca-dir"),
+        (
+            ["create", *SHOP],
+            2,
+            "name the folder of the control plane's join tokens with --token-dir, --ca-dir or --state-dir",
+        ),
         (["create", *SHOP, "--token-dir", "{there}", "--single-use", "--uses", "2"], 2, "contradict each other"),
         (["create", *SHOP, "--token-dir", "{there}", "--ttl", "60d"], 2, "'60d' is not a duration"),
         (["create", *SHOP, "--token-dir", "{there}", "--ttl", "999h"], 1, "at most 30 days"),

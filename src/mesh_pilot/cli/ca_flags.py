@@ -20,7 +20,7 @@ CA_FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
         {
             "type": click.Path(path_type=Path),
             "help": "Folder of the CA, such as Istio's cacerts; if empty, it gets a root."
-            "  [default: a root for this run]",
+            "  [default: ca in --state-dir; with --no-state a root for this run]",
         },
     ),
     (

@@ -17,6 +17,7 @@ from mesh_pilot.cli.ca_store_flags import FLAGS as STORE_FLAGS
 from mesh_pilot.cli.ca_store_flags import ca_store
 from mesh_pilot.cli.registries.consul import FLAGS as CONSUL_FLAGS
 from mesh_pilot.cli.registries.consul import consul_agent
+from mesh_pilot.cli.state_flags import ca_folder_of_plane
 
 if TYPE_CHECKING:
     from mesh_pilot.security.authority.store import MaterialStore
@@ -35,6 +36,7 @@ _AGENT_FLAGS = (
 
 def _flags() -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "--ca-dir", {"type": click.Path(path_type=Path), "help": "Folder of the CA, as given to discovery."}
+    yield "--state-dir", {"type": click.Path(path_type=Path), "help": "Folder of its state, which has the CA's."}
     yield from STORE_FLAGS
     yield from ((name, attributes) for name, attributes in CONSUL_FLAGS if name in _AGENT_FLAGS)
 
@@ -60,12 +62,14 @@ def _store(options: Mapping[str, Any]) -> MaterialStore:
     folder, key = options["ca_dir"], options["ca_consul_key"]
     if folder is not None and key:
         raise click.UsageError("--ca-dir and --ca-consul-key exclude each other: the CA is in one place")
+    if folder is None and not key:
+        folder = ca_folder_of_plane(options["state_dir"])
     if folder is not None:
         from mesh_pilot.security.authority.folder import FolderStore
 
         return FolderStore(folder)
     if not key:
-        raise click.UsageError("say where the CA is: --ca-dir, or --ca-consul-key")
+        raise click.UsageError("say where the CA is: --ca-dir, --state-dir, or --ca-consul-key")
     from mesh_pilot.security.authority.consul_store import ConsulStore
 
     url = next(iter(options["consul_server_url"]), "") or os.environ.get("CONSUL_HTTP_ADDR", "")

@@ -30,7 +30,7 @@ from mesh_pilot.cli.options import SectionedCommand, address, duration
 from mesh_pilot.cli.process import forbid_core_dumps, outlive_signals
 from mesh_pilot.cli.registries import REGISTRIES, take_registries
 from mesh_pilot.cli.state_flags import FLAGS as STATE_FLAGS
-from mesh_pilot.cli.state_flags import take_state
+from mesh_pilot.cli.state_flags import ca_folder, take_state, usable
 from mesh_pilot.cli.token_flags import FLAGS as TOKEN_FLAGS
 from mesh_pilot.cli.token_flags import take_join_tokens
 from mesh_pilot.cli.vault_flags import FLAGS as VAULT_FLAGS
@@ -276,6 +276,9 @@ def command(
     style = LogFormat(log_format)
     configure(log_level, style, sys.stderr)
     log_lines(from_istio)
+    state = usable(state, os.environ)
+    if settings["ca_dir"] is None and ca_store is None and vault is None:
+        settings["ca_dir"] = ca_folder(state)
     from mesh_pilot.cli.serving import run
 
     return run(

@@ -43,6 +43,9 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
 )
 """Each flag with what click takes of it."""
 
+CA = "ca"
+"""The folder of the CA in that of the state, where no other is named; join tokens are in there."""
+
 
 def default_folder(environment: Mapping[str, str]) -> Path:
     """The folder of this user: that of the systemd unit, ``/var/lib/mesh-pilot`` of root, else in the home."""
@@ -70,6 +73,41 @@ def take_state(options: MutableMapping[str, Any], environment: Mapping[str, str]
     return StateSettings(
         folder=(folder or default_folder(environment)).absolute(), key_file=key_file, max_ages=by_source, **overall
     )
+
+
+def usable(state: StateSettings | None, environment: Mapping[str, str]) -> StateSettings | None:
+    """The settings, with the folder made; None, with a log line, if the folder that nobody named cannot be used."""
+    if state is None:
+        return None
+    try:
+        state.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        reason = "" if os.access(state.folder, os.W_OK | os.X_OK) else "it cannot be written"
+    except OSError as error:
+        reason = error.strerror or str(error)
+    if not reason or state.folder != default_folder(environment).absolute():
+        return state
+    import structlog
+
+    structlog.get_logger(scope="state").warning(
+        "nothing is kept over a restart; name a folder with --state-dir", folder=str(state.folder), reason=reason
+    )
+    return None
+
+
+def ca_folder(state: StateSettings | None) -> Path | None:
+    """The folder of the CA, where no other is named; None if it cannot be there: the root is for this run."""
+    if state is None:
+        return None
+    folder = state.folder / CA
+    return folder if folder.is_dir() or os.access(state.folder, os.W_OK | os.X_OK) else None
+
+
+def ca_folder_of_plane(state_dir: Path | None) -> Path | None:
+    """The same for commands beside the control plane; None if it has no state on this machine."""
+    if state_dir is None and os.environ.get("MESH_PILOT_NO_STATE"):
+        return None
+    folder = (state_dir or default_folder(os.environ)).absolute()
+    return folder / CA if folder.is_dir() else None
 
 
 def _is_variable(name: str) -> bool:

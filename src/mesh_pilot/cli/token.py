@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from mesh_pilot.cli.options import FlagType, duration
+from mesh_pilot.cli.state_flags import ca_folder_of_plane
 from mesh_pilot.cli.terminal import table
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ def _folder_options(command: F) -> F:
         help="Folder of join tokens, the control plane's.  [default: join-tokens in --ca-dir]",
     )
     ca = click.option("--ca-dir", type=PATH, envvar="MESH_PILOT_CA_DIR", help="Folder of the control plane's CA.")
-    return folder(ca(command))
+    state = click.option(
+        "--state-dir", type=PATH, envvar="MESH_PILOT_STATE_DIR", help="Folder of the control plane's state."
+    )
+    return folder(ca(state(command)))
 
 
 _output = click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", help="How to print it.")
@@ -82,6 +86,7 @@ def create(
     mesh_config: Path | None,
     token_dir: Path | None,
     ca_dir: Path | None,
+    state_dir: Path | None,
     output: str,
 ) -> None:
     """Make a token and print it, for the only time.
@@ -94,7 +99,7 @@ def create(
         raise click.UsageError(f"--single-use and --uses {uses} contradict each other")
     identity = Identity(trust_domain or _trust_domain(mesh_config), namespace, service_account)
     with _errors():
-        tokens = _tokens(token_dir, ca_dir)
+        tokens = _tokens(token_dir, ca_dir, state_dir)
         made = tokens.create(
             identity,
             timedelta(seconds=ttl),
@@ -117,10 +122,10 @@ def create(
 @command.command("list", context_settings={"show_default": True})
 @_folder_options
 @_output
-def list_(*, token_dir: Path | None, ca_dir: Path | None, output: str) -> None:
+def list_(*, token_dir: Path | None, ca_dir: Path | None, state_dir: Path | None, output: str) -> None:
     """List tokens, also those that ended in the last 30 days. Their texts are not known to anybody."""
     with _errors():
-        records = _tokens(token_dir, ca_dir).records()
+        records = _tokens(token_dir, ca_dir, state_dir).records()
     if output == "json":
         click.echo(json.dumps([_as_json(record) for record in records], indent=2))
     elif records:
@@ -133,11 +138,11 @@ def list_(*, token_dir: Path | None, ca_dir: Path | None, output: str) -> None:
 @command.command("revoke", context_settings={"show_default": True})
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @_folder_options
-def revoke(*, ids: tuple[str, ...], token_dir: Path | None, ca_dir: Path | None) -> None:
+def revoke(*, ids: tuple[str, ...], token_dir: Path | None, ca_dir: Path | None, state_dir: Path | None) -> None:
     """Refuse tokens from now on. Certificates and streams that they gave stay."""
     with _errors():
         try:
-            revoked = _tokens(token_dir, ca_dir).revoke(ids)
+            revoked = _tokens(token_dir, ca_dir, state_dir).revoke(ids)
         except KeyError as error:
             raise click.ClickException(f"there is no join token {error.args[0]}; see: mesh-pilot token list") from None
     for record in revoked:
@@ -147,19 +152,21 @@ def revoke(*, ids: tuple[str, ...], token_dir: Path | None, ca_dir: Path | None)
 @command.command("rotate-key", context_settings={"show_default": True})
 @click.option("--drop-old", is_flag=True, help="Refuse all tokens made so far: for when the key may have leaked.")
 @_folder_options
-def rotate_key(*, drop_old: bool, token_dir: Path | None, ca_dir: Path | None) -> None:
+def rotate_key(*, drop_old: bool, token_dir: Path | None, ca_dir: Path | None, state_dir: Path | None) -> None:
     """Sign tokens with a new key. A former one is accepted while a token that it signed is in force."""
     with _errors():
-        added, dropped = _tokens(token_dir, ca_dir).rotate_key(drop_old=drop_old)
+        added, dropped = _tokens(token_dir, ca_dir, state_dir).rotate_key(drop_old=drop_old)
     click.echo(f"signing with the key {added}; no longer accepted: {', '.join(dropped) or 'none'}")
 
 
-def _tokens(token_dir: Path | None, ca_dir: Path | None) -> JoinTokens:
+def _tokens(token_dir: Path | None, ca_dir: Path | None, state_dir: Path | None) -> JoinTokens:
     from mesh_pilot.security.join_tokens import JoinTokens, JoinTokenSettings
 
-    folder = JoinTokenSettings(token_dir).within(ca_dir)
+    folder = JoinTokenSettings(token_dir).within(ca_dir or ca_folder_of_plane(state_dir))
     if folder is None:
-        raise click.UsageError("name the folder of the control plane's join tokens with --token-dir or --ca-dir")
+        raise click.UsageError(
+            "name the folder of the control plane's join tokens with --token-dir, --ca-dir or --state-dir"
+        )
     return JoinTokens(folder)
 
 

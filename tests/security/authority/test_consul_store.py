@@ -205,7 +205,7 @@ async def test_the_commands_work_on_the_entry_as_on_a_folder(tmp_path: Path, fre
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ((), "say where the CA is: --ca-dir, or --ca-consul-key"),
+        ((), "say where the CA is: --ca-dir, --state-dir, or --ca-consul-key"),
         (("--ca-dir", "ca", "--ca-consul-key", KEY), "exclude each other"),
         (("--ca-consul-key", KEY), "needs an agent to ask: --consul-server-url"),
         (("--ca-consul-key", KEY, "--consul-server-url", "127.0.0.1:1"), "would be stored in plaintext"),
