@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
 
 SCOPES: Mapping[str, str] = {
+    "admin": "orders of an operator on this machine",
     "bootstrap": "start, readiness, drain",
     "config": "objects refused, and accepted again",
     "election": "which replica leads, and why no longer",
