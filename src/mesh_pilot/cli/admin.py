@@ -12,6 +12,8 @@ from urllib.parse import quote
 
 import click
 
+from mesh_pilot.cli.state_flags import default_folder
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PATH = click.Path(path_type=Path)
@@ -20,7 +22,7 @@ _PATH = click.Path(path_type=Path)
 def _where(command: F) -> F:
     for name, text in (
         ("--admin-socket", "The control plane's --admin-socket.  [default: admin.sock in the state folder]"),
-        ("--state-dir", "The control plane's --state-dir."),
+        ("--state-dir", "The control plane's --state-dir.  [default: the system's, such as /var/lib/mesh-pilot]"),
     ):
         variable = "MESH_PILOT_" + name.removeprefix("--").upper().replace("-", "_")
         command = click.option(name, type=_PATH, envvar=variable, help=text)(command)
@@ -122,8 +124,6 @@ def _errno(error: BaseException | None) -> BaseException | None:
 def _socket(state_dir: Path | None, admin_socket: Path | None) -> Path:
     if admin_socket is not None:
         return admin_socket
-    if state_dir is None:
-        raise click.ClickException("say which control plane: with --state-dir or --admin-socket, as it was started")
     from mesh_pilot.state.settings import ADMIN_SOCKET
 
-    return state_dir / ADMIN_SOCKET
+    return (state_dir or default_folder(os.environ)) / ADMIN_SOCKET
