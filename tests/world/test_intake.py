@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import (
+    Accepted,
     Confirmed,
     Delete,
     Endpoints,
@@ -26,6 +27,8 @@ from mesh_pilot.model.events import (
 from mesh_pilot.model.service import Endpoint, ServiceKey
 from mesh_pilot.world.guard import GuardOptions, HoldStep
 from mesh_pilot.world.intake import NOT_RETURNED, OPERATOR, Admitted, Intake, ItemChange
+from mesh_pilot.world.rejections import StandingRejections
+from mesh_pilot.world.restored import GRACE_SECONDS, NOT_REFUSED
 
 Key = tuple[str, ...]
 SOURCE = "files"
@@ -57,7 +60,7 @@ class Pictures:
     """The items in force of sources, without the rest of a World."""
 
     items: dict[str, dict[Key, Item]] = attrs.field(factory=dict)
-    rejected: dict[Key, Rejected] = attrs.field(factory=dict)
+    rejected: StandingRejections = attrs.field(factory=StandingRejections)
 
     def item_of(self, source: str, key: Key) -> Item | None:
         return self.items.get(source, {}).get(key)
@@ -66,24 +69,21 @@ class Pictures:
         return dict(self.items.get(source, {}))
 
     def rejections(self) -> tuple[Rejected, ...]:
-        return tuple(self.rejected.values())
+        return tuple(self.rejected.all())
 
     def apply(self, events: Iterable[Event]) -> None:
         for event in events:
             items = self.items.setdefault(event.source, {})
+            self.rejected.take(event)
             match event:
                 case Upsert(item=item):
                     items[item_key(item)] = item
-                    self.rejected.pop(item_key(item), None)
                 case Delete(key=key):
                     items.pop(key, None)
-                    self.rejected.pop(key, None)
                 case Replace(collection=collection, items=new):
                     for key in [key for key in items if key[: len(collection)] == collection]:
                         del items[key]
                     items |= {item_key(item): item for item in new}
-                case Rejected(key=key) if key is not None:
-                    self.rejected[key] = event
 
 
 class Bench:
@@ -329,6 +329,86 @@ def test_a_source_that_dies_while_it_tells_begins_anew() -> None:
     bench.tell(*upserts(config("gone")))
     bench.tell(Replace(SOURCE, (), tuple(TEN)), Synced(SOURCE))
     assert bench.in_force() == {item_key(c): c for c in TEN}
+
+
+# -- objects that are refused after a restart
+
+
+def refused(*items: Config) -> list[Event]:
+    return [Rejected(SOURCE, item.origin, (Problem("", "is garbage"),), item_key(item)) for item in items]
+
+
+def unreadable(location: str) -> Event:
+    return Rejected(SOURCE, Origin(SOURCE, location), (Problem("", "is not YAML"),))
+
+
+def readable(location: str) -> Event:
+    return Accepted(SOURCE, location)
+
+
+def restarted(*said: Event) -> Bench:
+    """After a restart, with a first picture of these events."""
+    bench = Bench()
+    bench.restore(*TEN)
+    bench.tell(Replace(SOURCE, (), tuple(TEN[2:])), *said, Synced(SOURCE))
+    return bench
+
+
+def test_an_object_that_is_refused_after_a_restart_stays_as_it_was() -> None:
+    bench = restarted(*refused(TEN[0]))
+    assert bench.names() == {f"c{n}" for n in range(10)} - {"c1"}
+    mended = config("c0", version="2")
+    bench.tell(*upserts(mended))
+    assert bench.in_force()[item_key(mended)] is mended
+    bench.tell(*deletes(mended))
+    assert "c0" not in bench.names(), "it is the source's again"
+
+
+def test_objects_of_a_file_that_is_garbage_after_a_restart_stay_as_they_were() -> None:
+    bench = restarted(unreadable("c0.yaml"))
+    assert bench.names() == {f"c{n}" for n in range(10)} - {"c1"}
+    bench.tell(readable("c0.yaml"), unreadable("c0.yaml"))
+    assert bench.intake.due > bench.now + 1e9
+    bench.tell(readable("c0.yaml"))
+    assert "c0" in bench.names(), "it may be refused again in a moment"
+    assert bench.intake.due == bench.now + GRACE_SECONDS
+    bench.tell(unreadable("c0.yaml"), after=1)
+    assert bench.intake.due > bench.now + 1e9
+    bench.tell(readable("c0.yaml"))
+    admitted = bench.tell(after=GRACE_SECONDS)
+    assert [(change.key[-1], change.cause) for change in admitted.changes] == [("c0", NOT_REFUSED)]
+    assert bench.intake.due > bench.now + 1e9
+
+
+def test_what_is_refused_after_a_restart_stays_when_its_source_begins_again() -> None:
+    bench = restarted(*refused(TEN[0]))
+    bench.tell(Replace(SOURCE, (), tuple(TEN[2:])))
+    bench.tell(*refused(TEN[0]), Synced(SOURCE), after=1)
+    bench.tell(after=GRACE_SECONDS)
+    assert "c0" in bench.names()
+
+
+def test_a_rejection_before_the_first_full_picture_stands_after_it() -> None:
+    bench = Bench()
+    bench.restore(*TEN)
+    changed = config("c0", version="2")
+    (rejection,) = refused(TEN[0])
+    bench.tell(Replace(SOURCE, (), (changed, *TEN[1:])), rejection)
+    bench.tell(Synced(SOURCE))
+    assert bench.in_force()[item_key(changed)] is changed
+    assert bench.pictures.rejections() == (rejection,)
+
+
+def test_refused_objects_are_no_loss() -> None:
+    bench = Bench()
+    bench.restore(*TEN)
+    admitted = bench.tell(Replace(SOURCE, (), ()), *refused(*TEN), Synced(SOURCE))
+    assert not admitted.holds
+    assert len(bench.in_force()) == 10
+    assert len(admitted.renewals[0].leftovers) == 10
+    admitted = bench.tell(*(readable(f"c{n}.yaml") for n in range(10)))
+    admitted = bench.tell(after=GRACE_SECONDS)
+    assert [change.step for change in admitted.holds] == [HoldStep.BEGUN], "then the files went, all at once"
 
 
 # -- properties

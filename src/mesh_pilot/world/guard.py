@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 
 import attrs
@@ -72,9 +72,14 @@ class HeldPicture:
     @property
     def first_names(self) -> str:
         """The names of some of them, for people."""
-        names = dict.fromkeys("/".join(filter(None, key[1:])) or key[0] for key in self.keys)
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        return ", ".join(list(names)[:NAMED]) + more
+        return names_of(self.keys)
+
+
+def names_of(keys: Iterable[Key]) -> str:
+    """The first names of items, for people; a service and its endpoints are one."""
+    names = dict.fromkeys("/".join(filter(None, key[1:])) or key[0] for key in keys)
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(list(names)[:NAMED]) + more
 
 
 def accept_command(source: str) -> str:

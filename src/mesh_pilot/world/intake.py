@@ -1,7 +1,7 @@
 """Intake: which events of the sources take effect, and when. Pure: no I/O, and the caller's clock.
 
 - A source whose picture was restored from an earlier run is *stale* until it has given its first full picture: what it
-  sends is collected, and then replaces the restored picture in one step.
+  sends is collected, and then replaces the restored picture in one step (`world.restored`).
 - What a source loses implausibly is *held* (`world.guard`): it stays in force until the source has it again, or until
   an operator confirms that it is gone (`Confirmed`). What a source adds and changes takes effect at once.
 
@@ -19,7 +19,6 @@ from typing import Protocol
 
 import attrs
 
-from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (
     Confirmed,
     Delete,
@@ -32,6 +31,7 @@ from mesh_pilot.model.events import (
     item_key,
 )
 from mesh_pilot.world.guard import DEFAULT_GUARD, Guard, GuardOptions, HeldPicture, HoldChange, HoldStep, LookUp
+from mesh_pilot.world.restored import Leftovers, Staging
 
 Key = tuple[str, ...]
 
@@ -67,6 +67,8 @@ class Renewal:
     """When it was last confirmed before."""
     changed: int
     """The number of items that differ."""
+    leftovers: tuple[Key, ...] = ()
+    """The items that stay because the source refuses them now (see `world.restored`)."""
 
 
 @attrs.frozen
@@ -89,15 +91,6 @@ class Pictures(Protocol):
     def rejections(self) -> Sequence[Rejected]: ...
 
 
-@attrs.define
-class _Restored:
-    """A restored picture that its source has not confirmed."""
-
-    confirmed_at: datetime
-    staged: dict[Key, Item] = attrs.field(factory=dict)
-    """The items that the source has sent so far."""
-
-
 class Intake:
     """The pictures of all sources, and what of them is held or stale."""
 
@@ -107,16 +100,17 @@ class Intake:
         """`guarded`: the sources whose implausible losses are held; `guard` None: there are none."""
         self._in_force = pictures
         self._guards = {source: Guard(source, guard) for source in guarded} if guard is not None else {}
-        self._restored: dict[str, _Restored] = {}
+        self._stagings: dict[str, Staging] = {}
+        self._leftovers: dict[str, Leftovers] = {}
 
     def __repr__(self) -> str:
-        return f"<Intake {len(self._restored)} stale, {len(self.held())} held>"
+        return f"<Intake {len(self._stagings)} stale, {len(self.held())} held>"
 
     # -- reading
 
     def stale(self) -> Mapping[str, datetime]:
         """The sources whose restored picture is in force, and when that was last confirmed."""
-        return {source: restored.confirmed_at for source, restored in self._restored.items()}
+        return {source: staging.confirmed_at for source, staging in self._stagings.items()}
 
     def held(self) -> Mapping[str, HeldPicture]:
         """The held parts of pictures, by source."""
@@ -126,14 +120,19 @@ class Intake:
     @property
     def due(self) -> float:
         """The time at which `admit` is to be called even without events."""
-        return min((guard.due for guard in self._guards.values()), default=math.inf)
+        return min((part.due for _, part in self._timed()), default=math.inf)
+
+    def _timed(self) -> Iterator[tuple[str, Guard | Leftovers]]:
+        """All that may be due, by source."""
+        yield from self._guards.items()
+        yield from self._leftovers.items()
 
     # -- writing
 
     def restored(self, source: str, items: Iterable[Item], confirmed_at: datetime) -> list[Event]:
         """Take a picture of an earlier run as this source's: the events that put it in force."""
         found = {item_key(item): item for item in items}
-        self._restored[source] = _Restored(confirmed_at)
+        self._stagings[source] = Staging(confirmed_at)
         if source in self._guards:
             self._guards[source].take(found)
             self._guards[source].is_on = True
@@ -144,8 +143,8 @@ class Intake:
         by_source: dict[str, list[Event]] = {}
         for event in events:
             by_source.setdefault(event.source, []).append(event)
-        for source, guard in self._guards.items():
-            if guard.due <= now:
+        for source, part in self._timed():
+            if part.due <= now:
                 by_source.setdefault(source, [])
         admitted = Admitted()
         for source, batch in by_source.items():
@@ -153,8 +152,10 @@ class Intake:
         return admitted
 
     def _admit(self, source: str, batch: list[Event], now: float, admitted: Admitted) -> None:
-        if source in self._restored:
-            batch = list(self._stage(source, self._restored[source], batch, admitted))
+        if source in self._stagings:
+            batch = self._stage(source, batch, now, admitted)
+        elif source in self._leftovers:
+            batch = self._keep_leftovers(source, batch, now)
         said, causes = self._outcome(source, batch)
         in_force = partial(self._in_force.item_of, source)
         guard = self._guards.get(source)
@@ -192,40 +193,33 @@ class Intake:
 
     # -- restored pictures
 
-    def _stage(self, source: str, restored: _Restored, batch: list[Event], admitted: Admitted) -> Iterator[Event]:
+    def _stage(self, source: str, batch: list[Event], now: float, admitted: Admitted) -> list[Event]:
         """Collect what a stale source sends; once its picture is full, the events that bring about the difference."""
-        staged = restored.staged
-        for event in batch:
-            if source not in self._restored:
-                yield event
-                continue
-            match event:
-                case Upsert(item=item):
-                    staged[item_key(item)] = item
-                case Delete(key=key):
-                    staged.pop(key, None)
-                case Replace(collection=collection, items=items):
-                    for key in [key for key in staged if key[: len(collection)] == collection]:
-                        del staged[key]
-                    staged.update((item_key(item), item) for item in items)
-                case Synced():
-                    del self._restored[source]
-                    changes = list(self._difference(source, staged))
-                    admitted.renewals.append(Renewal(source, restored.confirmed_at, len(changes)))
-                    yield from changes
-                    yield event
-                case _:
-                    yield event
+        staging = self._stagings[source]
+        passed: list[Event] = []
+        for number, event in enumerate(batch):
+            if isinstance(event, Synced):
+                del self._stagings[source]
+                before = self._in_force.items_of(source)
+                if leftovers := staging.leftovers(before):
+                    self._leftovers[source] = Leftovers(source, leftovers, staging.rejections)
+                difference = list(staging.difference(source, before))
+                changed = sum(isinstance(event, Upsert | Delete) for event in difference)
+                admitted.renewals.append(Renewal(source, staging.confirmed_at, changed, tuple(leftovers)))
+                return [*passed, *difference, *self._keep_leftovers(source, batch[number:], now)]
+            if not staging.take(event):
+                passed.append(event)
+        return passed
 
-    def _difference(self, source: str, staged: Mapping[Key, Item]) -> Iterator[Event]:
-        before = self._in_force.items_of(source)
-        for key, item in staged.items():
-            old = before.get(key)
-            if old is None or not _is_same(old, item):
-                yield Upsert(source, item)
-        for key in before:
-            if key not in staged:
-                yield Delete(source, key)
+    def _keep_leftovers(self, source: str, batch: list[Event], now: float) -> list[Event]:
+        """A batch in which leftovers of the restored picture stay."""
+        leftovers = self._leftovers.get(source)
+        if leftovers is None:
+            return batch
+        found = leftovers.follow(batch, partial(self._in_force.item_of, source), now)
+        if not leftovers:
+            del self._leftovers[source]
+        return found
 
     # -- batches
 
@@ -269,10 +263,3 @@ def _without(held: Mapping[Key, Item | None], event: Event, in_force: LookUp) ->
             return attrs.evolve(event, items=(*said, *(item for item in kept if item is not None)))
         case _:
             return event
-
-
-def _is_same(before: Item, after: Item) -> bool:
-    """True for equal items that were read at the same place."""
-    if isinstance(before, Config) and isinstance(after, Config) and before.origin != after.origin:
-        return False
-    return before == after

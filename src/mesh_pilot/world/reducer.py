@@ -20,7 +20,7 @@ import trio
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, Item, Quarantine, Rejected, Replace, Upsert
-from mesh_pilot.world.guard import HoldChange, HoldStep, accept_command
+from mesh_pilot.world.guard import HoldChange, HoldStep, accept_command, names_of
 from mesh_pilot.world.intake import Admitted, Intake, ItemChange, Renewal
 from mesh_pilot.world.world import Revision, World
 
@@ -241,6 +241,14 @@ def _log_renewal(renewal: Renewal) -> None:
         last_confirmed=f"{renewal.confirmed_at:%Y-%m-%dT%H:%M:%SZ}",
         changed=renewal.changed,
     )
+    if renewal.leftovers:
+        log.warning(
+            "refused objects stay as they were before the restart",
+            source=renewal.source,
+            objects=len(renewal.leftovers),
+            first=names_of(renewal.leftovers),
+            until="the source has a good version of them, or has them no more",
+        )
 
 
 def is_endpoint_only(event: Event, world: World) -> bool:

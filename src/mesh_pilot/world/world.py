@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 
 import attrs
 
@@ -10,7 +11,6 @@ from mesh_pilot.config.mesh import ROOT_NAMESPACE
 from mesh_pilot.failures import INDEXES, OBJECT, Failures, OwnFailures
 from mesh_pilot.incremental import Memo
 from mesh_pilot.model.events import (
-    Accepted,
     Delete,
     Event,
     Item,
@@ -25,6 +25,7 @@ from mesh_pilot.model.events import (
 from mesh_pilot.world.history import History
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.overlays import Overlay
+from mesh_pilot.world.rejections import StandingRejections
 from mesh_pilot.world.tables import Key, Tables
 from mesh_pilot.world.view import View
 
@@ -84,7 +85,8 @@ class World(Indexes):
         self._synced: set[str] = set()
         self.failed = Failures()
         """The register of internal errors, also those of what is made of the World."""
-        self._rejected: dict[tuple[str, str | Key], Rejected] = {}
+        self._rejected: dict[str, StandingRejections] = {}
+        """By source."""
         self._tables = Tables(self, OwnFailures(self.failed))
         self.history = History()
         self.overlays: dict[str, Overlay] = {}
@@ -104,7 +106,11 @@ class World(Indexes):
 
     def rejections(self) -> tuple[Rejected, ...]:
         """Objects that are rejected now, with reasons, sorted by source and origin."""
-        return tuple(sorted(self._rejected.values(), key=lambda r: (r.source, str(r.origin))))
+        return tuple(
+            sorted(
+                chain.from_iterable(r.all() for r in self._rejected.values()), key=lambda r: (r.source, str(r.origin))
+            )
+        )
 
     def mesh_settings(self) -> tuple[MeshConfigValue | MeshNetworksValue, ...]:
         """The mesh-wide settings in force, as their sources sent them."""
@@ -168,7 +174,7 @@ class World(Indexes):
             services=len(self.services),
             endpoints=sum(len(e) for _, e in self.endpoints.items()),
             configs=self._tables.configs.counts(),
-            rejected=len(self._rejected),
+            rejected=sum(map(len, self._rejected.values())),
             failures=self.failed.total[OBJECT] + self.failed.total[INDEXES],
         )
 
@@ -179,9 +185,7 @@ class World(Indexes):
                 key = item_key(item)
                 self._touch(key, touched)
                 items[key] = item
-                self._rejected.pop((event.source, key), None)
             case Delete(key=key):
-                self._rejected.pop((event.source, key), None)
                 if key in items:
                     self._touch(key, touched)
                     del items[key]
@@ -194,20 +198,12 @@ class World(Indexes):
                 for key, item in new.items():
                     self._touch(key, touched)
                     items[key] = item
-                for slot in list(self._rejected):
-                    replaced = not collection or (
-                        isinstance(slot[1], tuple) and slot[1][: len(collection)] == collection
-                    )
-                    if slot[0] == event.source and replaced:
-                        del self._rejected[slot]
             case Synced(source=source):
                 self._synced.add(source)
-            case Rejected():
-                self._rejected[(event.source, event.key or event.origin.location)] = event
-            case Accepted(source=source, location=location):
-                for slot, rejected in list(self._rejected.items()):
-                    if slot[0] == source and rejected.origin.location == location:
-                        del self._rejected[slot]
+        if isinstance(event, Rejected):
+            self._rejected.setdefault(event.source, StandingRejections()).take(event)
+        elif event.source in self._rejected:
+            self._rejected[event.source].take(event)
 
     def _touch(self, key: Key, touched: dict[Key, tuple[Item, ...]]) -> None:
         """An item is about to change: remember its value before these events."""
