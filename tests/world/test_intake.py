@@ -25,6 +25,14 @@ from mesh_pilot.model.events import (
     item_key,
 )
 from mesh_pilot.model.service import Endpoint, ServiceKey
+from mesh_pilot.sources.published import (
+    InvalidObject,
+    LocationContent,
+    Precedence,
+    PublishedState,
+    UnseenObject,
+    ValidObject,
+)
 from mesh_pilot.world.guard import GuardOptions, HoldStep
 from mesh_pilot.world.intake import NOT_RETURNED, OPERATOR, Admitted, Intake, ItemChange
 from mesh_pilot.world.rejections import StandingRejections
@@ -522,3 +530,75 @@ class GuardedSource(RuleBasedStateMachine):
 
 TestGuardedSource = GuardedSource.TestCase
 TestGuardedSource.settings = settings(max_examples=100, stateful_step_count=20, deadline=None)
+
+
+# -- a restart changes nothing
+
+LOCATIONS = ("a.yaml", "b.yaml", "c.yaml")
+OBJECTS = {location: [f"{location[0]}{n}" for n in range(3)] for location in LOCATIONS}
+
+
+class Feed:
+    """A source of files, as its published state makes events of readings; and what it read last, for a restart."""
+
+    def __init__(self) -> None:
+        self.state = PublishedState[str](SOURCE, Precedence.LOWEST)
+        self.read: dict[str, LocationContent | str] = {}
+
+    def update(self, location: str, content: LocationContent | str | None) -> list[Event]:
+        """Content, the reason why there is none, or None: the location is gone."""
+        if content is None:
+            self.read.pop(location, None)
+            return self.state.drop(location)
+        self.read[location] = content
+        if isinstance(content, str):
+            return self.state.refuse(location, (Problem("", content),))
+        return self.state.update({location: content})
+
+    def restart(self) -> list[Event]:
+        """A new process reads all that there is now."""
+        self.state = PublishedState[str](SOURCE, Precedence.LOWEST)
+        for location, content in self.read.items():
+            self.update(location, content)
+        return [*self.state.announce(), Synced(SOURCE)]
+
+
+@st.composite
+def contents(draw: st.DrawFn) -> tuple[str, LocationContent | str | None]:
+    """A location, and what is there now: good and bad objects, garbage, nothing."""
+    location = draw(st.sampled_from(LOCATIONS))
+    if draw(st.integers(0, 3)) == 0:
+        return location, draw(st.sampled_from(["is not YAML", None]))
+    objects: dict[Key, ValidObject | InvalidObject | UnseenObject] = {}
+    for name in OBJECTS[location]:
+        made = config(name, file=location, version=draw(st.sampled_from("12")))
+        key = item_key(made)
+        match draw(st.sampled_from(["good", "bad", "absent"])):
+            case "good":
+                objects[key] = ValidObject(key, made)
+            case "bad":
+                objects[key] = InvalidObject((Problem("", "is bad"),), key)
+    return location, LocationContent(objects)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(contents() | st.just("restart") | st.just("restart in pieces"), max_size=25))
+def test_a_restart_changes_nothing_that_is_served(steps: list[tuple[str, LocationContent | str | None] | str]) -> None:
+    steady, feed = Feed(), Feed()
+    without, bench = Bench(guard=None), Bench(guard=None)
+    for each, source in ((without, steady), (bench, feed)):
+        each.tell(*source.restart())
+    for step in steps:
+        if isinstance(step, str):
+            picture = bench.in_force().values()
+            bench = Bench(guard=None)
+            bench.restore(*picture)
+            events = feed.restart()
+            for batch in [[event] for event in events] if step == "restart in pieces" else [events]:
+                bench.tell(*batch, after=0.1)
+        else:
+            without.tell(*steady.update(*step))
+            for event in feed.update(*step):
+                bench.tell(event, after=0.1)
+        bench.tell(after=GRACE_SECONDS)
+        assert bench.in_force() == without.in_force()
