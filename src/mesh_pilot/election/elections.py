@@ -138,10 +138,9 @@ class LockElection:
 
     @property
     def leader(self) -> Leader | None:
-        own = self._tenure.term
-        if own is not None and not self._tenure.leads(self._clock()):
-            return None
-        return self._leader
+        found = self._leader
+        is_over = found is not None and found.id == self._replica.id and not self._tenure.leads(self._clock())
+        return None if is_over else found
 
     def duty(self, name: str, work: Work) -> None:
         self._duties.append(Duty(name, work))
