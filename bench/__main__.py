@@ -95,6 +95,7 @@ def _run(output: _Output, work: Callable[[], list[Measurement]]) -> None:
 @click.option("--budget", default=600.0, help="Seconds for all events of one variant on one server.")
 @click.option("--settle", default=0.3, help="Seconds without a response after which an event is over.")
 @click.option("--processes", default=1, help="Processes of the swarm.")
+@click.option("--with", "flags", multiple=True, help="Run the same with these flags of discovery, too; repeatable.")
 @click.option("--compare", "revision", default="", help="Run the same on this git revision, too.")
 @click.option("--peer", "peer_address", default="", help="host:port of another xDS server to drive the same way.")
 @click.option("--peer-pid", type=int, help="Its process, for CPU and memory.")
@@ -115,6 +116,7 @@ def run(
     budget: float,
     settle: float,
     processes: int,
+    flags: tuple[str, ...],
     revision: str,
     peer_address: str,
     peer_pid: int | None,
@@ -147,6 +149,7 @@ def run(
         budget=budget,
         settle=settle,
         processes=processes,
+        flags=flags,
     )
     output = _Output(**outputs)
     _run(output, lambda: cases.run_case(case, output.say, revision=revision, peer=peer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,8 @@ class Case:
     """Seconds without a response after which an event is over."""
     processes: int = 1
     """Of the swarm."""
+    flags: tuple[str, ...] = ()
+    """Sets of flags of our own server: after the run without any there is one with each."""
 
 
 def run_case(case: Case, say: Say, *, revision: str = "", peer: Peer | None = None) -> list[Measurement]:
@@ -55,6 +58,9 @@ def run_case(case: Case, say: Say, *, revision: str = "", peer: Peer | None = No
     for variant in case.variants:
         with own_server("mesh-pilot", files) as server:
             measured += _on_own(case, server, variant, say)
+        for flags in case.flags:
+            with own_server(f"mesh-pilot {flags}", files, options=tuple(shlex.split(flags))) as server:
+                measured += _on_own(case, server, variant, say)
         if revision:
             with checkout(revision) as tree, own_server(revision, files, source=tree) as server:
                 measured += _on_own(case, server, variant, say)

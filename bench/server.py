@@ -120,7 +120,7 @@ class OwnServer(Server):
             *("--secure-grpc-addr", "127.0.0.1:0", "--log-level", "warning"),
             *options,
         ]
-        self._environment = dict(os.environ)
+        self._environment = {**os.environ, "MESH_PILOT_STATE_DIR": str(folder.parent / "state")}
         if source is not None:
             self._environment["PYTHONPATH"] = str(source / "src")
         self._process: subprocess.Popen[bytes] | None = None

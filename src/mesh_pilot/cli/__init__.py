@@ -23,6 +23,7 @@ COMMANDS = {
         "List connected proxies and whether they accepted their configuration.",
     ),
     "admin": ("mesh_pilot.cli.admin", "Give orders to the control plane on this machine: let go what is held."),
+    "history": ("mesh_pilot.cli.history", "List, show and compare the revisions that a control plane published."),
     "ca": ("mesh_pilot.cli.ca", "Look after the CA: its root, rotation, revoked certificates."),
     "mcp": ("mesh_pilot.cli.mcp", "Print the configuration that a server offers over MCP or xDS."),
     "token": ("mesh_pilot.cli.token", "Make, list and revoke join tokens for new workloads."),

@@ -69,6 +69,7 @@ def debug_app(state: PlaneState) -> Starlette:
             *_common(state, verbose=True),
             _route("/debug", lambda _: html(overview.index())),
             page("/debug/syncz", lambda _: _done(proxy_pages.sync_status(state))),
+            page("/debug/history", lambda _: _done(proxy_pages.revisions(state))),
             page("/debug/adsz", lambda _: _done(proxy_pages.streams(state))),
             page("/debug/config_dump", lambda request: _config_dump(state, request)),
             page("/debug/rejections", lambda request: _done(rejections.listed(_limit(request)))),

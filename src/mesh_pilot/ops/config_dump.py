@@ -36,7 +36,7 @@ def _section(dump: TypeDump) -> Json:
         "version_info": dump.version,
         "accepted": dump.is_acked,
         field: [
-            {**_entry(resource, _message(resource)), "made_from": [str(key) for key in resource.configs]}
+            {**_entry(resource, resource_json(resource)), "made_from": [str(key) for key in resource.configs]}
             for resource in dump.resources
         ],
     }
@@ -48,7 +48,7 @@ def _names_of(type_url: str) -> tuple[str, str, str]:
     return names
 
 
-def _message(resource: Resource) -> Json:
+def resource_json(resource: Resource) -> Json:
     """The resource as JSON; if it cannot be decoded, the reason and its bytes in base64."""
     if not resource.body:
         return {"name": resource.name, "unknown": "the proxy brought it from an earlier connection"}

@@ -28,6 +28,7 @@ PAGES = {
     "/metrics": "for Prometheus",
     "/debug": "this list",
     "/debug/syncz": "a stream each: what was sent and accepted, by Istio's names",
+    "/debug/history": "the latest revisions: proxies touched, bytes, time to the last ACK, NACKs",
     "/debug/adsz": "a stream each, in full: node, subscriptions, bytes, refusals, what it waits for",
     "/debug/config_dump": "what a proxy was sent, as Envoy shows it: ?proxyID=NAME.NAMESPACE",
     "/debug/rejections": "what is refused, withheld, doubtful, in conflict, or failed",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
+from mesh_pilot.model.history import ProxyRevision
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES
 from mesh_pilot.ops import quarantine_pages
@@ -18,6 +19,9 @@ from mesh_pilot.xds.status import ConnectionStatus, NackRecord, TypeStatus
 
 FAILURES_NAMED = 20
 """Internal errors listed for a proxy."""
+
+REVISIONS = 100
+"""Revisions that are listed."""
 
 STATES = {Phase.IDLE: "NOT SENT", Phase.UNACKED: "STALE", Phase.ACKED: "SYNCED", Phase.NACKED: "NACK"}
 """The words of Istio's ``proxy-status`` for the phases of a type."""
@@ -46,6 +50,7 @@ def sync_status(state: PlaneState) -> list[Json]:
             "cluster_id": proxy.text("CLUSTER_ID"),
             "xds": connection.variant.value,
             "connected_at": connection.connected_at.isoformat(),
+            "revision": _revision(state, connection.position),
             "status": {RESOURCE_TYPES[t.type_url].short: STATES[t.subscription.phase] for t in connection.types},
         }
         for each in connection.types:
@@ -80,6 +85,25 @@ def _standing_nacks(connection: ConnectionStatus) -> list[NackRecord]:
     refused = {t.type_url for t in connection.types if t.subscription.phase is Phase.NACKED}
     latest = {record.nack.type_url: record for record in connection.nacks}
     return [record for type_url, record in latest.items() if type_url in refused]
+
+
+def revisions(state: PlaneState) -> list[Json]:
+    """The latest revisions and what they came to at proxies, latest first."""
+    return [
+        {
+            "revision": outcome.revision,
+            "proxies": outcome.proxies,
+            "waiting": outcome.waiting,
+            "bytes": outcome.bytes,
+            "acked_seconds": outcome.acked_seconds,
+            "nacks": outcome.nacked,
+        }
+        for outcome in reversed(state.xds.status.revisions.recent()[-REVISIONS:])
+    ]
+
+
+def _revision(state: PlaneState, position: ProxyRevision) -> int:
+    return state.xds.status.revisions.latest if position.revision is None else position.revision
 
 
 def streams(state: PlaneState) -> list[Json]:

@@ -28,7 +28,7 @@ def configs(world: World, kind: str = "", namespace: str = "") -> list[Config]:
 def services(world: World) -> list[Json]:
     """Every service, merged over its registries."""
     merged = [service for _, service in world.services.items() if service is not None]
-    return [_service(service) for service in sorted(merged, key=lambda s: s.key)]
+    return [show_service(service) for service in sorted(merged, key=lambda s: s.key)]
 
 
 def show_endpoints(key: ServiceKey, endpoints: Iterable[Endpoint]) -> Json:
@@ -108,7 +108,8 @@ def show_config(config: Config) -> Json:
     }
 
 
-def _service(service: Service) -> Json:
+def show_service(service: Service) -> Json:
+    """A service, without its endpoints."""
     return {
         "host": service.host,
         "namespace": service.namespace,

@@ -1,0 +1,239 @@
+"""``mesh-pilot history``: the revisions that a control plane has published, from its state folder."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mesh_pilot.cli.options import duration
+from mesh_pilot.cli.state_flags import default_folder
+from mesh_pilot.cli.terminal import coloured, table
+
+if TYPE_CHECKING:
+    from mesh_pilot.cli.history_text import Difference
+    from mesh_pilot.state.reader import HistoryReader, PastPictures, ProxyPosition
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SHOWN = 20
+"""Revisions that are listed, unless ``-n`` says otherwise."""
+
+
+def _common_options(command: F) -> F:
+    folder = click.option(
+        "--state-dir",
+        type=click.Path(path_type=Path),
+        envvar="MESH_PILOT_STATE_DIR",
+        help="Folder of the control plane's state.  [default: the system's, such as /var/lib/mesh-pilot]",
+    )
+    output = click.option(
+        "--output", "-o", type=click.Choice(["text", "json", "yaml"]), help="How to print it.  [default: text]"
+    )
+    return folder(output(command))
+
+
+def _list_options(command: F) -> F:
+    for option in (
+        click.option("-n", "--number", type=click.IntRange(min=1), help=f"Most to list.  [default: {SHOWN}]"),
+        click.option("--since", type=duration, help="Only those since this long ago, such as 2h."),
+        click.option("--object", "object_name", default="", help="Only those that changed it: shop/reviews."),
+        click.option("--proxy", default="", help="Only those of which this proxy refused something: web-1.shop."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.group("history", invoke_without_command=True)
+@_list_options
+@_common_options
+@click.pass_context
+def command(context: click.Context, /, **options: Any) -> int | None:
+    """List, show and compare the revisions that a control plane has published.
+
+    Reads its state folder (docs/history.md): run it on the same machine, as the same user or root. The control plane
+    may be running or not. Without a subcommand: list.
+    """
+    context.obj = options
+    return context.invoke(list_, **options) if context.invoked_subcommand is None else None
+
+
+@command.command("list")
+@_list_options
+@_common_options
+@click.pass_context
+def list_(
+    context: click.Context,
+    *,
+    number: int | None,
+    since: float | None,
+    object_name: str,
+    proxy: str,
+    state_dir: Path | None,
+    output: str | None,
+) -> int:
+    """List revisions, the newest first."""
+    from mesh_pilot.cli.history_text import COLUMNS, revision_json, revision_row, utc_now
+
+    now = utc_now()
+    with _opened(context, state_dir) as history:
+        found = history.revisions(
+            limit=number or SHOWN,
+            since=now - timedelta(seconds=since) if since is not None else None,
+            object_name=object_name,
+            proxy=proxy,
+        )
+        if _style(context, output) != "text":
+            _dump([revision_json(record) for record in found], _style(context, output))
+        elif found:
+            _echo(table([COLUMNS, *(revision_row(record, now) for record in found)]))
+        else:
+            click.echo("there are no such revisions" if history.latest else "there are no revisions yet")
+    return 0
+
+
+@command.command("show")
+@click.argument("revision", type=click.IntRange(min=1))
+@_common_options
+@click.pass_context
+def show(context: click.Context, *, revision: int, state_dir: Path | None, output: str | None) -> int:
+    """Show everything about a revision: its cause, the objects that it changed, and what proxies refused."""
+    from mesh_pilot.cli.history_text import change_json, nack_json, revision_json, show_lines, utc_now
+
+    with _opened(context, state_dir) as history:
+        record, changes, nacks = history.revision(revision), history.changes(revision), history.nacks(revision)
+        if _style(context, output) != "text":
+            more = {"changes": [*map(change_json, changes)], "refused": [*map(nack_json, nacks)]}
+            _dump({**revision_json(record), **more}, _style(context, output))
+        else:
+            _echo(show_lines(record, changes, nacks, utc_now()))
+    return 0
+
+
+@command.command("diff")
+@click.argument("older", type=click.IntRange(min=1), metavar="REVISION")
+@click.argument("newer", type=click.IntRange(min=1), metavar="[REVISION]", required=False)
+@click.option("--proxy", default="", help="Compare what this proxy was sent, instead: web-1.shop.")
+@_common_options
+@click.pass_context
+def diff(
+    context: click.Context, *, older: int, newer: int | None, proxy: str, state_dir: Path | None, output: str | None
+) -> int:
+    """Compare the objects of two revisions; without the second: those of a revision and of now.
+
+    With --proxy: the resources that the proxy was sent, made again from the objects. No certificates or keys are made.
+
+    Exits with 0 if they are equal, 1 if they differ or cannot be compared.
+    """
+    from mesh_pilot.cli.history_text import object_differences, resource_differences
+    from mesh_pilot.ops.past_world import past_world, resources_of
+
+    with _opened(context, state_dir) as history:
+        newer = newer or history.latest
+        pictures = history.items_at(older), history.items_at(newer)
+        if proxy:
+            node = _proxy(history, proxy).proxy
+            before, after = (resources_of(past_world(each.items, each.settings), node) for each in pictures)
+            found = list(resource_differences(before, after))
+        else:
+            found = list(object_differences(*pictures))
+        _print_differences(found, pictures, _style(context, output))
+    return 1 if found else 0
+
+
+@command.command("proxy")
+@click.argument("name", default="", required=False)
+@_common_options
+@click.pass_context
+def proxy(context: click.Context, *, name: str, state_dir: Path | None, output: str | None) -> int:
+    """Say which revision each proxy is at, or the proxy of a name: web-1.shop, or web-1.
+
+    A proxy is at the last revision of which it has, and has accepted, everything. One that refuses something stays
+    where it was.
+    """
+    from mesh_pilot.cli.history_text import PROXY_COLUMNS, proxy_json, proxy_row, utc_now
+
+    with _opened(context, state_dir) as history:
+        found = [_proxy(history, name)] if name else history.proxies()
+        latest = history.latest
+        if _style(context, output) != "text":
+            _dump([proxy_json(position, latest) for position in found], _style(context, output))
+        elif found:
+            lines = table([PROXY_COLUMNS, *(proxy_row(position, latest, utc_now()) for position in found)])
+            _echo(coloured(line, "refuses what follows", fg="red") for line in lines)
+        else:
+            click.echo("no proxy has connected yet")
+    return 0
+
+
+@contextmanager
+def _opened(context: click.Context, state_dir: Path | None) -> Iterator[HistoryReader]:
+    """The history in the folder. What goes wrong is one line."""
+    from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
+    from mesh_pilot.state.reader import HistoryError, HistoryReader
+
+    configure(LogLevels(logging.WARNING), LogFormat.TEXT, sys.stderr)
+    folder = state_dir or (context.obj or {}).get("state_dir") or default_folder(os.environ)
+    try:
+        with HistoryReader.open(folder) as history:
+            yield history
+    except HistoryError as error:
+        raise click.ClickException(str(error)) from None
+
+
+def _style(context: click.Context, output: str | None) -> str:
+    return output or (context.obj or {}).get("output") or "text"
+
+
+def _proxy(history: HistoryReader, name: str) -> ProxyPosition:
+    """The proxy of a name, a connected one first."""
+    everything = history.proxies()
+    found = [p for p in everything if name in (p.proxy.name, p.proxy.id, p.proxy.name.partition(".")[0])]
+    if not found:
+        known = ", ".join(sorted({position.proxy.name for position in everything})) or "none"
+        raise click.ClickException(f"no proxy {name} has connected lately; known: {known}")
+    names = {position.proxy.name for position in found}
+    if len(names) > 1:
+        raise click.ClickException(f"several proxies are called {name}: {', '.join(sorted(names))}")
+    return max(found, key=lambda position: (position.is_connected, position.seen))
+
+
+def _print_differences(found: list[Difference], pictures: tuple[PastPictures, PastPictures], style: str) -> None:
+    older, newer = pictures
+    unknown = sorted({*older.unknown, *newer.unknown})
+    if unknown:
+        click.echo(f"note: {len(unknown)} objects are not kept, and not compared (docs/history.md)", err=True)
+    if style != "text":
+        differences = [each.as_json(older.revision, newer.revision) for each in found]
+        _dump({"from": older.revision, "to": newer.revision, "differences": differences}, style)
+        return
+    for each in found:
+        for line in each.lines(older.revision, newer.revision):
+            click.echo(click.style(line, fg=_COLOURS.get(line[:1])) if sys.stdout.isatty() else line)
+    if not found:
+        click.echo(f"revisions {older.revision} and {newer.revision} do not differ in this")
+
+
+_COLOURS: Mapping[str, str] = {"+": "green", "-": "red", "@": "cyan"}
+
+
+def _dump(value: object, style: str) -> None:
+    if style == "json":
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    else:
+        import yaml
+
+        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip())
+
+
+def _echo(lines: Iterator[str] | list[str]) -> None:
+    for line in lines:
+        click.echo(line)
