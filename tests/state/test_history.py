@@ -10,11 +10,10 @@ from pathlib import Path
 
 import attrs
 import pytest
-import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.model.config import Config, ConfigKey, Origin
+from mesh_pilot.model.config import Config, Origin
 from mesh_pilot.model.events import Delete, Event, Item, KeySet, Replace, Secret, Synced, Upsert
 from mesh_pilot.model.history import ProxyRevision, RevisionNack, RevisionOutcome
 from mesh_pilot.model.proxy import Proxy
@@ -22,7 +21,7 @@ from mesh_pilot.state.reader import HistoryError, HistoryReader
 from mesh_pilot.state.revision_log import ProxyRecord, RevisionLog
 from mesh_pilot.state.settings import HistoryBounds, StateSettings
 from mesh_pilot.state.store import Batch, Store
-from mesh_pilot.world import Reducer, World
+from mesh_pilot.world import World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
 from tests.support.worlds import configs, sidecar
@@ -304,7 +303,10 @@ def test_outcomes_refusals_and_proxies_are_kept(tmp_path: Path) -> None:
         begin(run)
         run.say(Upsert("files", entry(1, 0)))
         run.effects.outcomes = [RevisionOutcome(1, 2, 1, 700, 0.25, (nack,), 1, False)]
-        run.effects.records = [Record(proxy, ProxyRevision(0, True)), Record(sidecar(name="b"), ProxyRevision(None, False))]
+        run.effects.records = [
+            Record(proxy, ProxyRevision(0, True)),
+            Record(sidecar(name="b"), ProxyRevision(None, False)),
+        ]
         run.write()
         run.effects.outcomes = [RevisionOutcome(1, 2, 0, 900, 0.5, (nack, nack), 70, True)]
         run.effects.records = run.effects.records[:1]

@@ -225,6 +225,8 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         excuse(faults, reducer.intake.stale())
         async with trio.open_nursery() as nursery:
             if recorder is not None:
+                if recorder.history is not None:
+                    recorder.history.effects = xds.status
                 nursery.start_soon(recorder.run)
             nursery.start_soon(reducer.run, inbox)
             if keeper is not None:

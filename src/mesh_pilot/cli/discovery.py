@@ -97,7 +97,7 @@ SECTIONS = {
     "Tokens of callers": ("--jwt-rules", "--accept-*", "--kubernetes-*", "--trust-consul-namespaces"),
     "Certificates": ("--tls-*", "--ca-*", "--*workload-cert-ttl", "--token-dir", "--trust*", "--certificates-*"),
     "Certificates signed by Vault": ("--vault-*",),
-    "What outlives a restart": ("--state-*", "--no-state"),
+    "What outlives a restart": ("--state-*", "--no-state", "--history-*"),
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
     "What sources lose": ("--guard*", "--admin-socket"),
     "Replicas": ("--leader-election*",),

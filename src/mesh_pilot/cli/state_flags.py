@@ -40,6 +40,11 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
         "--state-key-file",
         {"type": _PATH, "help": "File with the key that private keys are kept encrypted with.  [default: not kept]"},
     ),
+    (
+        "--history-revisions",
+        {"type": click.IntRange(min=0), "default": 1000, "help": "Most revisions kept (docs/history.md); 0: none."},
+    ),
+    ("--history-age", {"type": duration, "default": "168h", "help": "Do not keep older revisions."}),
 )
 """Each flag with what click takes of it."""
 
@@ -57,9 +62,10 @@ def default_folder(environment: Mapping[str, str]) -> Path:
 
 def take_state(options: MutableMapping[str, Any], environment: Mapping[str, str]) -> StateSettings | None:
     """The settings that were given, taken out of the options of the command; None: nothing is kept."""
-    from mesh_pilot.state.settings import StateSettings
+    from mesh_pilot.state.settings import HistoryBounds, StateSettings
 
     folder, key_file = options.pop("state_dir"), options.pop("state_key_file")
+    history = HistoryBounds(revisions=options.pop("history_revisions"), seconds=options.pop("history_age"))
     is_off, ages = options.pop("no_state"), options.pop("state_max_age")
     if is_off and folder is not None and not (_is_variable("no_state") or _is_variable("state_dir")):
         raise click.UsageError("--state-dir and --no-state exclude each other")
@@ -71,7 +77,11 @@ def take_state(options: MutableMapping[str, Any], environment: Mapping[str, str]
         by_source[source] = duration(age)
     overall = {"max_age": by_source.pop("")} if "" in by_source else {}
     return StateSettings(
-        folder=(folder or default_folder(environment)).absolute(), key_file=key_file, max_ages=by_source, **overall
+        folder=(folder or default_folder(environment)).absolute(),
+        key_file=key_file,
+        max_ages=by_source,
+        history=history,
+        **overall,
     )
 
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 import attrs
 from envoy.config.cluster.v3.cluster_pb2 import Cluster
 
-from mesh_pilot.config.mesh import ROOT_NAMESPACE
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.model.events import Event, Item, Replace, Synced
 from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Proxy
@@ -25,12 +24,8 @@ Key = tuple[str, ...]
 
 
 def past_world(items: Mapping[str, Mapping[Key, Item]], settings: Mapping[str, str]) -> World:
-    """A World of the pictures of sources, in order of precedence; `settings`: those of `world_settings`."""
-    world = World(
-        domain=settings.get("domain", "cluster.local"),
-        root_namespace=settings.get("root_namespace", ROOT_NAMESPACE),
-        short_names_in=settings.get("short_names_in", ""),
-    )
+    """A World of the pictures of sources, in order of precedence; `settings`: the `World.settings`."""
+    world = World(**settings)
     events: list[Event] = []
     for source, of in items.items():
         world.expect(source)

@@ -18,6 +18,7 @@ from pathlib import Path
 import structlog
 
 from mesh_pilot.state.codec import FORMAT
+from mesh_pilot.state.history_tables import SCHEMA as HISTORY_SCHEMA
 
 NAME = "state.db"
 LOCK = "state.lock"
@@ -43,6 +44,7 @@ SCHEMA = (
     " used_at REAL NOT NULL, UNIQUE (source, place))",
     "CREATE TABLE items (picture INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, sealed INTEGER NOT NULL,"
     " checksum INTEGER NOT NULL, UNIQUE (picture, key))",
+    *HISTORY_SCHEMA,
 )
 """The tables of a new file."""
 

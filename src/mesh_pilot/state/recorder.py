@@ -15,6 +15,7 @@ import trio
 from mesh_pilot.model.events import Item
 from mesh_pilot.state.codec import Key
 from mesh_pilot.state.database import StateError
+from mesh_pilot.state.revision_log import NO_HISTORY, RevisionLog
 from mesh_pilot.state.store import Batch, Store
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.reducer import Published
@@ -23,6 +24,8 @@ GATHER_SECONDS = 0.25
 """The wait for more changes before a write: proxies are served first, and a burst is written once."""
 CONFIRM_SECONDS = 10.0
 """The longest time between two writes: they also say that sources still stand by their pictures."""
+SETTLE_SECONDS = 1.0
+"""The same while proxies answer what followed from the last revisions."""
 RETRY_SECONDS = 1.0
 """The first wait after a write that failed; each next is twice as long,"""
 RETRY_LIMIT_SECONDS = 30.0
@@ -78,6 +81,8 @@ class Recorder:
         self._reducer = reducer
         self._sources = {source.name: source for source in sources if source.name in store.places}
         self._changed: dict[str, dict[Key, None]] = {}
+        self.history = RevisionLog(world.settings) if store.settings.history.revisions else None
+        """The log of revisions to write; None: they are not kept."""
         self._wake = trio.Event()
         self._turn = trio.CapacityLimiter(1)
         self._writes = self._failures = 0
@@ -106,6 +111,8 @@ class Recorder:
         for change in published.changes:
             if change.source in self._sources:
                 self._changed.setdefault(change.source, {})[change.key] = None
+        if self.history is not None:
+            self.history.published(published)
         self._wake.set()
 
     def unusable(self, error: Exception) -> None:
@@ -118,7 +125,8 @@ class Recorder:
         try:
             while True:
                 if self._failing_since is None:
-                    with trio.move_on_after(CONFIRM_SECONDS):
+                    is_settling = self.history is not None and self.history.is_settling
+                    with trio.move_on_after(SETTLE_SECONDS if is_settling else CONFIRM_SECONDS):
                         await self._wake.wait()
                     await trio.sleep(GATHER_SECONDS)
                     pause = RETRY_SECONDS
@@ -139,12 +147,14 @@ class Recorder:
 
     async def _write(self) -> None:
         batch = self._batch()
-        if not batch.items and not batch.confirmed:
+        if not (batch.items or batch.confirmed or batch.history):
             return
         changed, self._changed = self._changed, {}
         try:
             await self._in_thread(partial(self.store.write, batch))
         except BaseException as error:
+            if self.history is not None:
+                self.history.give_back(batch.history)
             for source, keys in changed.items():
                 self._changed.setdefault(source, {}).update(keys)
             if not isinstance(error, Exception):
@@ -168,7 +178,8 @@ class Recorder:
         for source in self.store.current:
             keys = self._changed.get(source, ())
             items += [(source, key, self._world.item_of(source, key)) for key in keys]
-        return Batch(self._world.revision, items, confirmed, whole)
+        history = self.history.take(trio.current_time()) if self.history is not None else NO_HISTORY
+        return Batch(self._world.revision, items, confirmed, whole, history)
 
     def _confirmed(self) -> Mapping[str, datetime]:
         """The sources that stand by what they have in the World, and when they last did."""

@@ -42,7 +42,7 @@ class ProxyRecord(Protocol):
 
 
 class Effects(Protocol):
-    """What follows from revisions at proxies."""
+    """The effects of revisions on proxies."""
 
     def take_outcomes(self) -> Sequence[RevisionOutcome]:
         """The revisions whose effects changed since the last call."""
@@ -92,6 +92,14 @@ class HistoryBatch:
     def __bool__(self) -> bool:
         return bool(self.revisions or self.outcomes or self.proxies)
 
+    @property
+    def begins(self) -> bool:
+        """True if it has a revision."""
+        return any(entry.is_published for entry in self.revisions)
+
+
+NO_HISTORY = HistoryBatch()
+
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
@@ -111,6 +119,8 @@ class RevisionLog:
         self._is_complete = True
         self._proxies: Mapping[str, ProxyEntry] = {}
         self._looked_at = -math.inf
+        self.is_settling = False
+        """True while there is more to come of what was taken last."""
         self._returned: HistoryBatch | None = None
 
     def __repr__(self) -> str:
@@ -143,6 +153,7 @@ class RevisionLog:
             if now - self._looked_at >= PROXY_SECONDS:
                 self._looked_at = now
                 proxies = self._moved(self.effects.proxies())
+        self.is_settling = bool(entries) or any(not outcome.is_over for outcome in outcomes)
         returned, self._returned = self._returned, None
         if returned is None:
             return HistoryBatch(entries, outcomes, proxies, self._settings)

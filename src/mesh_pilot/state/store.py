@@ -21,6 +21,8 @@ from mesh_pilot.sealing import SealingError, read_keys, seal, unseal
 from mesh_pilot.state import codec
 from mesh_pilot.state.codec import CodecError, Key
 from mesh_pilot.state.database import Database, StateError
+from mesh_pilot.state.history_tables import RunStart, write_history
+from mesh_pilot.state.revision_log import NO_HISTORY, HistoryBatch
 from mesh_pilot.state.settings import StateSettings
 
 FORGOTTEN_SECONDS = 30 * 24 * 3600.0
@@ -54,6 +56,8 @@ class Batch:
     """The sources whose pictures are full, and when they last stood by them."""
     whole: frozenset[str] = frozenset()
     """The sources of which `items` has all that they have."""
+    history: HistoryBatch = NO_HISTORY
+    """The revisions since the last write, and what those before came to."""
 
 
 class _PictureError(Exception):
@@ -94,6 +98,9 @@ class Store:
         self._database: Database | None = None
         self._rows: dict[str, _PictureRow] = {}
         self._keys: tuple[bytes, ...] = ()
+        self._restored = frozenset[str]()
+        self._has_begun = False
+        """True once it is noted in the file who writes its history."""
 
     def __repr__(self) -> str:
         return f"<Store {self.settings.folder} {'open' if self._database else 'closed'}, {len(self._rows)} pictures>"
@@ -134,6 +141,7 @@ class Store:
                 except _PictureError as error:
                     file = str(database.path)
                     log.error("last picture of a source is not used", source=source, reason=str(error), file=file)
+        self._restored = self.current
         return found
 
     def write(self, batch: Batch) -> None:
@@ -147,6 +155,7 @@ class Store:
             raise StateError(f"{database.path}: it has no picture of {unknown[0]} yet")
         try:
             with database.transaction() as connection:
+                self._write_history(connection, batch)
                 for source in batch.whole:
                     rows[source] = _begin(connection, source, self.places[source])
                 for source, found in changes.items():
@@ -164,9 +173,19 @@ class Store:
             self._check()
             raise
         self._rows = rows
+        self._has_begun = self._has_begun or batch.history.begins
         self.revision = batch.revision
         database.tidy()
         self.bytes = database.size
+
+    def _write_history(self, connection: sqlite3.Connection, batch: Batch) -> None:
+        if not batch.history:
+            return
+        start = None
+        if batch.history.begins and not self._has_begun:
+            start = RunStart(__version__, self.places, self._restored, self.revision)
+        pictures = {source: row.id for source, row in self._rows.items() if source not in batch.whole}
+        write_history(connection, batch.history, pictures, self.settings.history, start)
 
     def close(self) -> None:
         if self._database is not None:
@@ -177,6 +196,7 @@ class Store:
         if self._database is None:
             self._rows = {}
             self._keys = _read_keys(self.settings.key_file)
+            self._has_begun = False
             self._database = Database(self.settings.folder)
         return self._database
 

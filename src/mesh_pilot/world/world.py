@@ -75,6 +75,8 @@ class World(Indexes):
         ``short_names_in``: the DNS domain that short host names belong to, such as ``service.consul`` (then
         ``reviews.service`` is short as well); empty: the services of the namespace of the config that names them.
         """
+        self.settings = {"domain": domain, "root_namespace": root_namespace, "short_names_in": short_names_in}
+        """The arguments, by name: they decide how objects are read."""
         self.memo = Memo()
         super().__init__(self.memo, domain, root_namespace, short_names_in)
         self.view = View(self)

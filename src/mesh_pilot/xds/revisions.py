@@ -34,7 +34,7 @@ MAX_REASON = 2000
 
 
 @attrs.define(eq=False)
-class _Tally:
+class _RevisionTally:
     number: int = 0
     """0 while it is upcoming."""
     published_at: float = 0.0
@@ -71,9 +71,9 @@ class Revisions:
         """`latest`: the revision that there is already."""
         self.latest = latest
         """The number of the latest revision."""
-        self._upcoming = _Tally()
-        self._tallies: deque[_Tally] = deque()
-        self._dropped: deque[_Tally] = deque(maxlen=MAX_OPEN)
+        self._upcoming = _RevisionTally()
+        self._tallies: deque[_RevisionTally] = deque()
+        self._dropped: deque[_RevisionTally] = deque(maxlen=MAX_OPEN)
 
     def __repr__(self) -> str:
         waiting = sum(1 for tally in self._tallies if tally.waiting)
@@ -81,7 +81,7 @@ class Revisions:
 
     def published(self, number: int, at: float) -> None:
         """The upcoming revision has this number, and was published at this time."""
-        tally, self._upcoming = self._upcoming, _Tally()
+        tally, self._upcoming = self._upcoming, _RevisionTally()
         tally.number, tally.published_at = number, at
         self.latest = number
         self._tallies.append(tally)
@@ -108,12 +108,12 @@ class Revisions:
         """The latest revisions, oldest first."""
         return [tally.outcome() for tally in self._tallies]
 
-    def _newest(self) -> _Tally | None:
+    def _newest(self) -> _RevisionTally | None:
         return self._tallies[-1] if self._tallies else None
 
-    def _after(self, number: int) -> Sequence[_Tally]:
+    def _after(self, number: int) -> Sequence[_RevisionTally]:
         """The tallies of the revisions after one, oldest first."""
-        found: list[_Tally] = []
+        found: list[_RevisionTally] = []
         for tally in reversed(self._tallies):
             if tally.number <= number:
                 break
@@ -131,7 +131,7 @@ class RevisionFollower:
 
     def __init__(self, revisions: Revisions) -> None:
         self._revisions = revisions
-        self._pending: list[_Tally] = []
+        self._pending: list[_RevisionTally] = []
         self._sent_of = 0
         self._had = 0
         self._has_begun = False

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import attrs
 
-from mesh_pilot.model.history import ProxyRevision, RevisionNack
+from mesh_pilot.model.history import ProxyRevision, RevisionNack, RevisionOutcome
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import ENVOY_TYPES, RESOURCE_TYPES, Resource
 from mesh_pilot.xds.messages import Nack, Response, SubscriptionStatistics, Variant
@@ -176,6 +176,10 @@ class Connection:
         self._registry.rejected(record)
         self.follower.refused(_revision_nack(record), nack.type_url)
 
+    def position(self) -> ProxyRevision:
+        """The revision that the client is at."""
+        return self.follower.position()
+
     def status(self) -> ConnectionStatus:
         subscriptions = self.stream.statistics() if self.stream else ()
         types = tuple(
@@ -198,7 +202,7 @@ class Connection:
             types=types,
             waiting=self.stream.waiting_for() if self.stream else Waiting(node=True),
             nacks=tuple(self.nacks),
-            position=self.follower.position(),
+            position=self.position(),
         )
 
 
@@ -323,6 +327,14 @@ class StatusRegistry:
     def connections(self) -> tuple[ConnectionStatus, ...]:
         """Every open stream, the oldest first."""
         return tuple(connection.status() for connection in self._connections.values())
+
+    def take_outcomes(self) -> Sequence[RevisionOutcome]:
+        """The revisions whose effects changed since the last call."""
+        return self.revisions.take()
+
+    def proxies(self) -> Iterable[Connection]:
+        """The open streams of proxies."""
+        return self._connections.values()
 
     def recent_nacks(self) -> tuple[NackRecord, ...]:
         """The latest NACKs of all proxies, the latest last."""
