@@ -18,7 +18,7 @@ from mesh_pilot.model.config import Config, Origin
 from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue, Secret
 from mesh_pilot.model.history import RevisionOutcome
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.state import codec
+from mesh_pilot.state.codec import CodecError, encode, encode_key
 from mesh_pilot.state.revision_log import HistoryBatch, Key, ProxyEntry, RevisionEntry
 from mesh_pilot.state.settings import HistoryBounds
 from mesh_pilot.world.intake import ItemChange
@@ -126,7 +126,7 @@ def _write_changes(
     others: list[tuple[object, ...]] = []
     for change in entry.changes:
         name = (change.source, change.key)
-        head = (entry.number, change.source, codec.encode_key(change.key), _action(change), change.cause)
+        head = (entry.number, change.source, encode_key(change.key), _action(change), change.cause)
         if change.before is None:
             others.append((*head, None, 0))
         elif name in seen or change.source not in pictures:
@@ -152,8 +152,8 @@ def _kept(item: Item, key: str) -> tuple[bytes | None, int]:
     if isinstance(item, Secret) and item.private_key:
         return None, NOT_KEPT
     try:
-        value = codec.encode(item)
-    except codec.CodecError:
+        value = encode(item)
+    except CodecError:
         return None, NOT_KEPT
     return value, checksum(key, value)
 

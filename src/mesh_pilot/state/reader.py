@@ -22,7 +22,7 @@ from mesh_pilot.model.events import Item
 from mesh_pilot.model.history import RevisionNack
 from mesh_pilot.model.proxy import Proxy, parse_proxy
 from mesh_pilot.model.service import Locality
-from mesh_pilot.state import codec
+from mesh_pilot.state.codec import FORMAT, CodecError, decode, decode_key
 from mesh_pilot.state.database import APPLICATION, LOCK, NAME
 from mesh_pilot.state.history_tables import NOT_KEPT, checksum
 
@@ -113,9 +113,9 @@ class HistoryReader:
                 (version,) = connection.execute("PRAGMA user_version").fetchone()
                 if application != APPLICATION:
                     raise HistoryError(f"{path}: not a file of mesh-pilot's state")
-                if version != codec.FORMAT:
+                if version != FORMAT:
                     raise HistoryError(
-                        f"{path}: it has format {version}, this version of mesh-pilot reads {codec.FORMAT}; use that of"
+                        f"{path}: it has format {version}, this version of mesh-pilot reads {FORMAT}; use that of"
                         " the control plane"
                     )
                 yield cls(connection, path)
@@ -192,7 +192,7 @@ class HistoryReader:
         rows = self._connection.execute(
             "SELECT source, key, action, cause FROM changes WHERE revision = ? ORDER BY key, source", (number,)
         )
-        return [ChangeRecord(source, codec.decode_key(key), action, cause) for source, key, action, cause in rows]
+        return [ChangeRecord(source, decode_key(key), action, cause) for source, key, action, cause in rows]
 
     def nacks(self, number: int) -> list[RevisionNack]:
         """The first refusals of what followed from a revision."""
@@ -236,7 +236,7 @@ class HistoryReader:
         ).fetchone()
         rows = {source: self._rows_of(source, place) for source, place in json.loads(places).items()}
         self._walk_back(rows, number)
-        unknown = tuple(codec.decode_key(key) for of in rows.values() for key, value in of.items() if value is None)
+        unknown = tuple(decode_key(key) for of in rows.values() for key, value in of.items() if value is None)
         items = {
             source: dict(self._decoded(key, value) for key, value in of.items() if value is not None)
             for source, of in rows.items()
@@ -278,8 +278,8 @@ class HistoryReader:
 
     def _decoded(self, key: str, value: bytes) -> tuple[Key, Item]:
         try:
-            return codec.decode_key(key), codec.decode(value)
-        except codec.CodecError as error:
+            return decode_key(key), decode(value)
+        except CodecError as error:
             raise HistoryError(f"{self._path}: {key} in it {error}") from None
 
     def _kept(self) -> str:
