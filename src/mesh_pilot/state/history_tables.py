@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from mesh_pilot.model.config import Config, Origin
-from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue, Secret
+from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue, Quarantine, Secret
 from mesh_pilot.model.history import RevisionOutcome
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.state.codec import CodecError, encode, encode_key
@@ -138,7 +138,8 @@ def _write_changes(
     if not copied:
         return
     done = connection.executemany(
-        "INSERT OR IGNORE INTO changes SELECT ?, ?, ?, ?, ?, value, checksum FROM items WHERE picture = ? AND key = ?",
+        "INSERT OR IGNORE INTO changes SELECT ?, ?, ?, ?, ?, value, checksum FROM items"
+        " WHERE picture = ? AND key = ? AND NOT sealed",
         copied,
     ).rowcount
     if done < len(copied):
@@ -149,13 +150,19 @@ def _write_changes(
 
 def _kept(item: Item, key: str) -> tuple[bytes | None, int]:
     """An item as a row of its picture would have it, with the checksum."""
-    if isinstance(item, Secret) and item.private_key:
+    if _has_private_key(item):
         return None, NOT_KEPT
     try:
         value = encode(item)
     except CodecError:
         return None, NOT_KEPT
     return value, checksum(key, value)
+
+
+def _has_private_key(item: Item) -> bool:
+    if isinstance(item, Quarantine):
+        return any(map(_has_private_key, (i for w in item.withheld for i in (*w.refused, *w.served))))
+    return isinstance(item, Secret) and bool(item.private_key)
 
 
 def checksum(key: str, value: bytes) -> int:

@@ -244,15 +244,15 @@ class HistoryReader:
         return PastPictures(number, items, json.loads(settings), unknown)
 
     def _rows_of(self, source: str, place: str) -> dict[str, bytes | None]:
-        """The present picture of a source, encoded."""
+        """The present picture of a source, encoded; None for what is encrypted."""
         found: dict[str, bytes | None] = {}
-        for key, value, kept in self._connection.execute(
-            "SELECT key, value, checksum FROM items WHERE picture ="
+        for key, value, kept, is_sealed in self._connection.execute(
+            "SELECT key, value, checksum, sealed FROM items WHERE picture ="
             " (SELECT id FROM pictures WHERE source = ? AND place = ?)",
             (source, place),
         ):
             self._check(key, value, kept)
-            found[key] = value
+            found[key] = None if is_sealed else value
         return found
 
     def _walk_back(self, rows: dict[str, dict[str, bytes | None]], number: int) -> None:
