@@ -31,7 +31,7 @@ SCHEMA = (
     " waiting INTEGER NOT NULL DEFAULT 0, bytes INTEGER NOT NULL DEFAULT 0, acked REAL, nacked INTEGER NOT NULL DEFAULT"
     " 0, over INTEGER NOT NULL DEFAULT 0)",
     "CREATE TABLE changes (revision INTEGER NOT NULL, source TEXT NOT NULL, key TEXT NOT NULL, action TEXT NOT NULL,"
-    " cause TEXT NOT NULL, before BLOB, checksum INTEGER NOT NULL, PRIMARY KEY (revision, source, key)) WITHOUT ROWID",
+    " cause TEXT NOT NULL, before BLOB, checksum INTEGER NOT NULL, PRIMARY KEY (revision, source, key))",
     "CREATE TABLE nacks (revision INTEGER NOT NULL, number INTEGER NOT NULL, at REAL NOT NULL, proxy TEXT NOT NULL,"
     " type TEXT NOT NULL, names TEXT NOT NULL, configs TEXT NOT NULL, reason TEXT NOT NULL,"
     " PRIMARY KEY (revision, number)) WITHOUT ROWID",
