@@ -19,7 +19,7 @@ from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.rpc import Cardinality, GRPCError, RpcError, StreamTerminatedError, open_channel, open_listeners, serve
 from mesh_pilot.rpc.limits import Limits
 from mesh_pilot.xds.server import XdsServer
-from mesh_pilot.xds.session import XdsOptions
+from mesh_pilot.xds.session import DEFAULT_OPTIONS, XdsOptions
 from tests.support.patience import PATIENT_CLIENT, PATIENT_SERVER
 from tests.xds.fake_world import FakeWorld, node
 
@@ -33,7 +33,7 @@ class Replica:
 
     name: str
     limits: Limits
-    options: XdsOptions = XdsOptions()
+    options: XdsOptions = DEFAULT_OPTIONS
     address: str = ""
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
     admitted: list[str] = attrs.field(factory=list)
