@@ -182,6 +182,18 @@ def cold(services: int, endpoints: int, virtual_services: int, repeat: int, **ou
 
 
 @main.command()
+@click.option("--services", default=10_000, help="Services of the mesh.")
+@click.option("--endpoints", default=10, help="Endpoints of each.")
+@click.option("--repeat", default=1, help="How often.")
+@_outputs
+def restart(services: int, endpoints: int, repeat: int, **outputs: Any) -> None:
+    """From the start on the state of an earlier run to the first full answer, against a start on files."""
+    output = _Output(**outputs)
+    mesh = Mesh(services=services, endpoints=endpoints, virtual_services=0)
+    _run(output, lambda: cases.restart(mesh, output.say, repeat=repeat))
+
+
+@main.command()
 @click.option("--services", default=100, help="Services of the mesh.")
 @click.option("--clients", default=1000, help="Clients, a connection each.")
 @click.option("--variant", type=_VARIANTS, default="both", help=VARIANTS_HELP)

@@ -14,7 +14,7 @@ from bench.crew import Crew
 from bench.events import EVENTS, NotHere, Stage, connect
 from bench.mesh import Mesh
 from bench.report import Measurement, spread
-from bench.server import OwnServer, Server, checkout, own_server, peer_server
+from bench.server import OwnServer, Server, ServerError, checkout, own_server, peer_server
 
 Say = Callable[[str], None]
 
@@ -126,42 +126,75 @@ def cold(mesh: Mesh, say: Say, *, repeat: int = 1) -> list[Measurement]:
     measured = []
     for number in range(repeat):
         with own_server("mesh-pilot", mesh.files()) as server:
-            began = time.monotonic()
-            ready = server.start(300)
-            cpu_ready, memory_ready = server.cpu_seconds(), server.memory()[0]
-            with Crew(server.address) as crew:
-                crew.open(1, "sotw", mesh.all_namespaces)
-                times = crew.complete(300)
-                cpu = server.cpu_seconds()
-                received = crew.count()
-                problems = crew.check()["problems"]
-            now, most = server.memory()
-            note = f"ready after {ready:.2f} s ({cpu_ready:.2f} s CPU, {memory_ready:.0f} MB); at most {most:.0f} MB"
-            calls = server.work().calls
-            measured.append(
-                Measurement(
-                    server="mesh-pilot",
-                    mesh=mesh.label,
-                    variant="sotw",
-                    clients=1,
-                    event="files to first full answer",
-                    repeat=number,
-                    missing=times.missing,
-                    bytes=received.bytes,
-                    responses=received.responses,
-                    by_type=received.by_type,
-                    resources=received.resources,
-                    cpu=cpu,
-                    memory=now,
-                    calls=sum(calls.values()),
-                    calls_by_function=calls,
-                    problems=problems,
-                    note=note,
-                    **spread([at - began for at in times.at]),
-                )
-            )
-            say(f"{mesh.label}: last {measured[-1].last:.2f} s, CPU {cpu:.2f} s; {note}")
+            measured.append(_first_answer(server, mesh, "files to first full answer", number, say))
     return measured
+
+
+def restart(mesh: Mesh, say: Say, *, repeat: int = 1) -> list[Measurement]:
+    """From the start to the first full answer: on files, then killed and with its state, then also without files."""
+    measured = []
+    for number in range(repeat):
+        with own_server("mesh-pilot", mesh.files()) as server:
+            cold = _first_answer(server, mesh, "files to first full answer", number, say)
+            _wait_kept(server)
+            server.kill()
+            again = _first_answer(server, mesh, "state to first full answer, files there", number, say)
+            server.kill()
+            server.folder.rename(server.folder.with_name("away"))
+            away = _first_answer(server, mesh, "state to first full answer, files away", number, say)
+            for one in (again, away):
+                say(
+                    f"{one.event}: {one.last / cold.last:.2f} of the time from files, {one.cpu / cold.cpu:.2f} of the CPU"
+                )
+            measured += [cold, again, away]
+    return measured
+
+
+def _wait_kept(server: OwnServer) -> None:
+    """Wait until the pictures of all sources are in the state."""
+    for _ in range(600):
+        if 'mesh_pilot_state_picture_age_seconds{source="files"}' in server.text("/metrics"):
+            return
+        time.sleep(0.1)
+    raise ServerError("the picture of the files is not kept")
+
+
+def _first_answer(server: OwnServer, mesh: Mesh, event: str, number: int, say: Say) -> Measurement:
+    """From the start of the process to the first full answer of one client."""
+    began = time.monotonic()
+    ready = server.start(300)
+    cpu_ready, memory_ready = server.cpu_seconds(), server.memory()[0]
+    with Crew(server.address) as crew:
+        crew.open(1, "sotw", mesh.all_namespaces)
+        times = crew.complete(300)
+        cpu = server.cpu_seconds()
+        received = crew.count()
+        problems = crew.check()["problems"]
+    now, most = server.memory()
+    note = f"ready after {ready:.2f} s ({cpu_ready:.2f} s CPU, {memory_ready:.0f} MB); at most {most:.0f} MB"
+    calls = server.work().calls
+    found = Measurement(
+        server="mesh-pilot",
+        mesh=mesh.label,
+        variant="sotw",
+        clients=1,
+        event=event,
+        repeat=number,
+        missing=times.missing,
+        bytes=received.bytes,
+        responses=received.responses,
+        by_type=received.by_type,
+        resources=received.resources,
+        cpu=cpu,
+        memory=now,
+        calls=sum(calls.values()),
+        calls_by_function=calls,
+        problems=problems,
+        note=note,
+        **spread([at - began for at in times.at]),
+    )
+    say(f"{mesh.label}, {event}: last {found.last:.2f} s, CPU {cpu:.2f} s; {note}")
+    return found
 
 
 def idle(mesh: Mesh, clients: int, variants: Sequence[str], say: Say) -> list[Measurement]:

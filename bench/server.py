@@ -102,6 +102,10 @@ class Server:
         with _OPENER.open(f"http://{self.http}{path}", timeout=60) as answer:
             return json.load(answer)
 
+    def text(self, path: str) -> str:
+        with _OPENER.open(f"http://{self.http}{path}", timeout=60) as answer:
+            return str(answer.read().decode())
+
 
 class OwnServer(Server):
     """A mesh-pilot that the bench starts and ends itself; it can be started again on the same addresses."""
