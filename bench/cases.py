@@ -144,7 +144,7 @@ def restart(mesh: Mesh, say: Say, *, repeat: int = 1) -> list[Measurement]:
             away = _first_answer(server, mesh, "state to first full answer, files away", number, say)
             for one in (again, away):
                 say(
-                    f"{one.event}: {one.last / cold.last:.2f} of the time from files, {one.cpu / cold.cpu:.2f} of the CPU"
+                    f"{one.event}: {one.last / cold.last:.2f} of the time, {one.cpu / cold.cpu:.2f} of the CPU"
                 )
             measured += [cold, again, away]
     return measured

@@ -59,6 +59,7 @@ from mesh_pilot.security.trusted_roots import AgentRoots
 from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.supervisor import Supervisor
+from mesh_pilot.state.recorder import Recorded
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
@@ -221,7 +222,8 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             xds.hand_over(type_url, debug.serve)
         plane = ControlPlane(settings, state, sockets.addresses())
         stop_http = trio.Event()
-        state.recorder = recorder = await restore(settings, sources, world, reducer)
+        kept: list[Recorded] = [*sources, *filter(None, [keeper])]
+        state.recorder = recorder = await restore(settings, kept, world, reducer)
         excuse(faults, reducer.intake.stale())
         async with trio.open_nursery() as nursery:
             if recorder is not None:

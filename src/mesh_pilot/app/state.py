@@ -9,16 +9,16 @@ import structlog
 import trio
 
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.sources.base import Placed, Seeded, Source
+from mesh_pilot.sources.base import Placed, Seeded
 from mesh_pilot.state.database import StateError
-from mesh_pilot.state.recorder import Recorder
+from mesh_pilot.state.recorder import Recorded, Recorder
 from mesh_pilot.state.store import Store
 from mesh_pilot.world import Reducer, World
 
 log = structlog.get_logger(scope="state")
 
 
-async def restore(settings: Settings, sources: Sequence[Source], world: World, reducer: Reducer) -> Recorder | None:
+async def restore(settings: Settings, sources: Sequence[Recorded], world: World, reducer: Reducer) -> Recorder | None:
     """Put the pictures of the last run in force. Returns the recorder to run; None without a state folder."""
     if settings.state is None:
         return None

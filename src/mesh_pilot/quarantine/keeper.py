@@ -16,7 +16,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.model.events import Delete, Event, Quarantine, Refusal, Synced, Upsert, Withheld
+from mesh_pilot.model.events import Delete, Event, Item, Quarantine, Refusal, Synced, Upsert, Withheld
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.quarantine.bisection import Bisection
@@ -86,6 +86,8 @@ class QuarantineStatistics:
     """Objects that were withheld since the start."""
     trials: int
     """Trials since the start."""
+    synced: bool = True
+    """Its picture is always full."""
 
 
 @attrs.define(eq=False)
@@ -109,11 +111,14 @@ class _Case:
 
 
 class Keeper:
-    """Implements ``xds.session.AnswerObserver``.
+    """Implements ``xds.session.AnswerObserver``, and ``sources.base.Placed`` and ``Seeded``.
 
     Mutable state: the clients, one case at a time for each scope, the verdicts, what is remembered of clients that have
     left, and the events that the reducer has not got yet.
     """
+
+    name = SOURCE
+    place = "refusals of proxies"
 
     def __init__(
         self,
@@ -146,6 +151,11 @@ class Keeper:
 
     def __repr__(self) -> str:
         return f"<Keeper {len(self._clients)} clients, {len(self._cases)} cases, {len(self._verdicts)} withheld>"
+
+    def seed(self, items: Iterable[Item]) -> None:
+        """The verdicts of an earlier run, before ``run``: they stay in force until their objects change."""
+        kept = (item for item in items if isinstance(item, Quarantine))
+        self._outbox = [*self._verdicts.restore(kept), *self._outbox]
 
     async def run(self, events: trio.MemorySendChannel[Event]) -> None:
         """Pass events to the reducer. If cancelled, what is withheld stays so."""

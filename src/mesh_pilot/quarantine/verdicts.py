@@ -62,6 +62,16 @@ class Verdicts:
         for domain in touched:
             yield from self._events(domain)
 
+    def restore(self, kept: Iterable[Quarantine]) -> Iterator[Event]:
+        """Take the verdicts of an earlier run: what was withheld in each domain, as the World was told."""
+        told = {each.domain: each.withheld for each in kept if each.withheld and not each.is_trial}
+        for domain, withheld in told.items():
+            build = next(each.refusal.build for each in withheld)
+            of_build = {each.key: each for each in told.get(build, ())} if domain != build else {}
+            self._build_of[domain] = build
+            self._own[domain] = {each.key: each for each in withheld if of_build.get(each.key) != each}
+            yield Upsert(SOURCE, Quarantine(domain, withheld))
+
     def revised(self, world: World, changed: Iterable[Key]) -> Iterator[Event]:
         """End the verdicts on items that have changed."""
         for key in changed if self._own else ():

@@ -170,6 +170,13 @@ def _withheld(row: _WithheldRow) -> Withheld:
     return Withheld(row.key, refused, served, row.refusal, row.fields)
 
 
+def has_private_key(item: Item) -> bool:
+    """True for an item that must not be written as it is."""
+    if isinstance(item, Quarantine):
+        return any(map(has_private_key, (i for w in item.withheld for i in (*w.refused, *w.served))))
+    return isinstance(item, Secret) and bool(item.private_key)
+
+
 def has_unknown_fields(message: betterproto2.Message) -> bool:
     """True for a message with fields, at any depth, that its sender knows and we don't."""
     if message._unknown_fields:

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from mesh_pilot.model.config import Config, Origin
-from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue, Quarantine, Secret
+from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue
 from mesh_pilot.model.history import RevisionOutcome
 from mesh_pilot.model.proxy import Proxy
-from mesh_pilot.state.codec import CodecError, encode, encode_key
+from mesh_pilot.state.codec import CodecError, encode, encode_key, has_private_key
 from mesh_pilot.state.revision_log import HistoryBatch, Key, ProxyEntry, RevisionEntry
 from mesh_pilot.state.settings import HistoryBounds
 from mesh_pilot.world.intake import ItemChange
@@ -150,19 +150,13 @@ def _write_changes(
 
 def _kept(item: Item, key: str) -> tuple[bytes | None, int]:
     """An item as a row of its picture would have it, with the checksum."""
-    if _has_private_key(item):
+    if has_private_key(item):
         return None, NOT_KEPT
     try:
         value = encode(item)
     except CodecError:
         return None, NOT_KEPT
     return value, checksum(key, value)
-
-
-def _has_private_key(item: Item) -> bool:
-    if isinstance(item, Quarantine):
-        return any(map(_has_private_key, (i for w in item.withheld for i in (*w.refused, *w.served))))
-    return isinstance(item, Secret) and bool(item.private_key)
 
 
 def checksum(key: str, value: bytes) -> int:

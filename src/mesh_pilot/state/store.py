@@ -16,10 +16,10 @@ import attrs
 import structlog
 
 from mesh_pilot import __version__
-from mesh_pilot.model.events import Item, Secret
+from mesh_pilot.model.events import Item, Quarantine
 from mesh_pilot.sealing import SealingError, read_keys, seal, unseal
 from mesh_pilot.state import codec
-from mesh_pilot.state.codec import CodecError, Key
+from mesh_pilot.state.codec import CodecError, Key, has_private_key
 from mesh_pilot.state.database import Database, StateError
 from mesh_pilot.state.history_tables import RunStart, write_history
 from mesh_pilot.state.revision_log import NO_HISTORY, HistoryBatch
@@ -273,8 +273,10 @@ class Store:
             connection.execute(f"DELETE FROM items WHERE {which}", (row.id, *keys))
         values: list[object] = []
         for key, (_, item) in zip(keys, changes, strict=True):
-            is_private = isinstance(item, Secret) and bool(item.private_key)
-            if item is None or (is_private and not self._keys):
+            if item is None or (isinstance(item, Quarantine) and item.is_trial):
+                continue
+            is_private = has_private_key(item)
+            if is_private and not self._keys:
                 continue
             value = self._encoded(row.source, item)
             if is_private:
@@ -293,9 +295,7 @@ class Store:
         try:
             return codec.encode(item)
         except CodecError as error:
-            log.error(
-                "item cannot be kept; until it changes there is no last picture", source=source, reason=str(error)
-            )
+            log.error("item cannot be kept, nor the picture with it", source=source, reason=str(error))
             return b""
 
 
