@@ -244,7 +244,7 @@ async def chaos(tmp_path: Path, free_ports: Callable[[int], list[int]], seed: in
             manifest("VirtualService", "shop", "fixed", routes),
         ]
         mesh.write("\n---\n".join(text), "fixed.yaml")
-        settings = attrs.evolve(mesh.plane.settings, grpc_addr=f"127.0.0.1:{grpc}")
+        settings = attrs.evolve(mesh.plane.settings, grpc_addr=f"127.0.0.1:{grpc}", guard=None)
         planes = await Planes.start(settings, nursery)
         mesh.plane_address = planes.plane.addresses.grpc
         envoys = {node.name: await mesh.envoy(node, delta=not node.name.endswith("sotw")) for node in NODES}

@@ -16,6 +16,9 @@ from mesh_pilot.cli.state_flags import default_folder
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+NAMED = 20
+"""Held objects of a source that are named, except in JSON."""
+
 _PATH = click.Path(path_type=Path)
 
 
@@ -63,7 +66,9 @@ def _lines(entry: Mapping[str, Any]) -> list[str]:
     ago = timedelta(seconds=entry["seconds"])
     lines = [f"{entry['source']}: {entry['state']} since {entry['since']} ({ago} ago): {entry['reason']}"]
     if entry["state"] == "held":
-        lines += [f"  {entry['objects']} held: {entry['first']}"]
+        shown = [str(name) for name in entry["names"][:NAMED]]
+        lines += [f"  {entry['objects']} objects:", *(f"    {name}" for name in shown)]
+        lines += [f"    and {entry['objects'] - len(shown)} more: see -o json"] if entry["objects"] > len(shown) else []
     lines += [f"  {entry['effect']}"]
     if entry["state"] == "held":
         lines += [f"  to let them go: {entry['to_let_them_go']}"]

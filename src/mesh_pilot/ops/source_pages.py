@@ -15,6 +15,9 @@ from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.world.guard import accept_command
 
+NAMED = 1000
+"""The most names of held objects in an entry."""
+
 
 def entries(state: PlaneState) -> Iterator[dict[str, Json]]:
     """An entry for each source and condition, as JSON."""
@@ -37,7 +40,7 @@ def entries(state: PlaneState) -> Iterator[dict[str, Json]]:
             "seconds": round(seconds),
             "reason": held.reason,
             "objects": held.objects,
-            "first": held.first_names,
+            "names": held.names()[:NAMED],
             "effect": "they stay in force until the source has them again",
             "to_let_them_go": accept_command(source),
         }

@@ -67,7 +67,11 @@ class HeldPicture:
     @property
     def objects(self) -> int:
         """How many objects these are; a service and its endpoints are one."""
-        return len({key[1:] for key in self.keys})
+        return len(self.names())
+
+    def names(self) -> list[str]:
+        """The names of these objects, for people."""
+        return _names(self.keys)
 
     @property
     def first_names(self) -> str:
@@ -77,9 +81,13 @@ class HeldPicture:
 
 def names_of(keys: Iterable[Key]) -> str:
     """The first names of items, for people; a service and its endpoints are one."""
-    names = dict.fromkeys("/".join(filter(None, key[1:])) or key[0] for key in keys)
+    names = _names(keys)
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(list(names)[:NAMED]) + more
+    return ", ".join(names[:NAMED]) + more
+
+
+def _names(keys: Iterable[Key]) -> list[str]:
+    return list(dict.fromkeys("/".join(filter(None, key[1:])) or key[0] for key in keys))
 
 
 def accept_command(source: str) -> str:
