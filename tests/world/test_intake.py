@@ -524,8 +524,8 @@ class GuardedSource(RuleBasedStateMachine):
     def counts_are_those_of_the_source(self) -> None:
         (guard,) = self.bench.intake._guards.values()
         found = there(self.bench.said())
-        assert guard._tallies["endpoints"].now == sum(key[0] == "endpoints" for key in found)
-        assert guard._tallies["objects"].now == sum(key[0] != "endpoints" for key in found)
+        assert guard._counts["endpoints"].now == sum(key[0] == "endpoints" for key in found)
+        assert guard._counts["objects"].now == sum(key[0] != "endpoints" for key in found)
 
 
 TestGuardedSource = GuardedSource.TestCase

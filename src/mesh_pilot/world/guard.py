@@ -125,7 +125,7 @@ class Judgement:
 _NOTHING = Judgement({})
 
 
-class _Tally:
+class _SlidingCount:
     """How many things of one sort a source has, and had at most of late."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class _Tally:
 class Guard:
     """The guard of one source's picture.
 
-    State: `_tallies`, what the source has, by sort; `_recent`, the items that went of late, with the time; `held`, what
+    State: `_counts`, what the source has, by sort; `_recent`, the items that went of late, with the time; `held`, what
     the source says now (None: nothing) of the items that stay in force, and `_peaks`, what it had when that began;
     `_steady_since`, since when a held picture is whole enough and does not change.
     """
@@ -156,7 +156,7 @@ class Guard:
     def __init__(self, source: str, options: GuardOptions) -> None:
         self._source = source
         self._options = options
-        self._tallies: dict[str, _Tally] = {sort: _Tally() for sort in _SORTS}
+        self._counts: dict[str, _SlidingCount] = {sort: _SlidingCount() for sort in _SORTS}
         self._recent: dict[Key, tuple[float, Item]] = {}
         self.held: dict[Key, Item | None] = {}
         self._peaks: dict[str, int] = {}
@@ -183,12 +183,12 @@ class Guard:
         for key, item in items.items():
             if _is_there(item):
                 for sort in _sorts(key):
-                    self._tallies[sort].now += 1
+                    self._counts[sort].now += 1
 
     def judge(self, said: Mapping[Key, Item | None], in_force: LookUp, now: float, *, accept: bool) -> Judgement:
         """Decide about what the source says now of some items; `accept`: an operator confirms what is gone."""
         was_holding = bool(self.held)
-        before = {sort: tally.now for sort, tally in self._tallies.items()}
+        before = {sort: count.now for sort, count in self._counts.items()}
         gone, has_returned = self._take_in(said, in_force)
         if not self.is_on:
             return _NOTHING
@@ -199,12 +199,12 @@ class Guard:
             return self._go_on(now, is_changing=has_returned or bool(gone))
         if not gone:
             return _NOTHING
-        for sort, tally in self._tallies.items():
-            if tally.now < before[sort]:
-                tally.fell(before[sort], now)
+        for sort, count in self._counts.items():
+            if count.now < before[sort]:
+                count.fell(before[sort], now)
         horizon = now - self._options.seconds
         self._forget_before(horizon)
-        peaks = {sort: tally.peak(horizon) for sort, tally in self._tallies.items()}
+        peaks = {sort: count.peak(horizon) for sort, count in self._counts.items()}
         lost = self._implausible(peaks)
         if not lost or self._is_from_few_places(gone):
             for key, item in gone.items():
@@ -212,7 +212,7 @@ class Guard:
                 self._recent[key] = (now, item)
             return _NOTHING
         self._peaks, self._since = peaks, now
-        self._reason = f"{peaks[lost] - self._tallies[lost].now} of {peaks[lost]} {_SORTS[lost]}"
+        self._reason = f"{peaks[lost] - self._counts[lost].now} of {peaks[lost]} {_SORTS[lost]}"
         return self._hold(gone, said, in_force)
 
     def _take_in(self, said: Mapping[Key, Item | None], in_force: LookUp) -> tuple[dict[Key, Item], bool]:
@@ -225,7 +225,7 @@ class Guard:
             had, has = _is_there(before), _is_there(after)
             if had != has:
                 for sort in _sorts(key):
-                    self._tallies[sort].now += 1 if has else -1
+                    self._counts[sort].now += 1 if has else -1
                 if before is not None and not has:
                     gone[key] = before
             if is_held and has:
@@ -267,8 +267,8 @@ class Guard:
     def _implausible(self, peaks: Mapping[str, int]) -> str:
         """The sort of which the source lost too much; empty if there is none."""
         options = self._options
-        for sort, tally in self._tallies.items():
-            if peaks[sort] - tally.now >= options.minimum and tally.now < peaks[sort] * (1 - options.share):
+        for sort, count in self._counts.items():
+            if peaks[sort] - count.now >= options.minimum and count.now < peaks[sort] * (1 - options.share):
                 return sort
         return ""
 
