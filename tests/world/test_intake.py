@@ -331,6 +331,27 @@ def test_a_source_that_comes_back_empty_is_held_over_the_restart() -> None:
     assert len(bench.in_force()) == 10
 
 
+def test_a_source_that_comes_back_with_nothing_is_held_however_little_it_had() -> None:
+    bench = Bench()
+    bench.restore(*TEN[:2])
+    (change,) = bench.tell(Replace(SOURCE, (), ()), Synced(SOURCE)).holds
+    assert change.held.reason == "2 of 2 objects went at once"
+    assert not bench.tell(after=10 * STEADY).holds
+    assert bench.names() == {"c0", "c1"}
+    bench.tell(*upserts(TEN[0]))
+    assert [change.step for change in bench.tell(after=STEADY).holds] == [HoldStep.RECOVERED]
+    assert bench.names() == {"c0"}
+    bench.tell(*deletes(TEN[0]))
+    assert not bench.in_force(), "it is no return any more"
+
+
+def test_few_objects_that_went_during_a_restart_are_gone() -> None:
+    bench = Bench()
+    bench.restore(*TEN[:3])
+    assert not bench.tell(Replace(SOURCE, (), (TEN[0],)), Synced(SOURCE)).holds
+    assert bench.names() == {"c0"}
+
+
 def test_a_source_that_dies_while_it_tells_begins_anew() -> None:
     bench = Bench()
     bench.restore(*TEN)

@@ -3,7 +3,8 @@ the caller's clock.
 
 More than a set share of a picture that goes at once is more often an unmounted folder or a purged catalog than a wish.
 Shares are counted for all objects, for the services that have endpoints, and for each collection. What went shortly
-before comes back when the rest is held.
+before comes back when the rest is held. A source that has nothing at all after a restart is held however little it had:
+nothing tells an empty folder from one that is not mounted yet.
 
 What is held ends in one of these ways:
 
@@ -150,7 +151,8 @@ class Guard:
 
     State: `_counts`, what the source has, by sort; `_recent`, the items that went of late, with the time; `held`, what
     the source says now (None: nothing) of the items that stay in force, and `_peaks`, what it had when that began;
-    `_steady_since`, since when a held picture is whole enough and does not change.
+    `_is_nothing_implausible`, whether it began with a return after a restart; `_steady_since`, since when a held
+    picture is whole enough and does not change.
     """
 
     def __init__(self, source: str, options: GuardOptions) -> None:
@@ -163,6 +165,7 @@ class Guard:
         self._reason = ""
         self._since = 0.0
         self._steady_since: float | None = None
+        self._is_nothing_implausible = False
         self.is_on = False
         """False before the first full picture: nothing is held."""
 
@@ -185,8 +188,19 @@ class Guard:
                 for sort in _sorts(key):
                     self._counts[sort].now += 1
 
-    def judge(self, said: Mapping[Key, Item | None], in_force: LookUp, now: float, *, accept: bool) -> Judgement:
-        """Decide about what the source says now of some items; `accept`: an operator confirms what is gone."""
+    def judge(
+        self,
+        said: Mapping[Key, Item | None],
+        in_force: LookUp,
+        now: float,
+        *,
+        accept: bool = False,
+        is_return: bool = False,
+    ) -> Judgement:
+        """Decide about what the source says now of some items.
+
+        `accept`: an operator confirms what is gone; `is_return`: this makes its first full picture after a restart.
+        """
         was_holding = bool(self.held)
         before = {sort: count.now for sort, count in self._counts.items()}
         gone, has_returned = self._take_in(said, in_force)
@@ -204,9 +218,10 @@ class Guard:
                 count.fell(before[sort], now)
         horizon = now - self._options.seconds
         self._forget_before(horizon)
+        self._is_nothing_implausible = is_return
         peaks = {sort: count.peak(horizon) for sort, count in self._counts.items()}
         lost = self._implausible(peaks)
-        if not lost or self._is_from_few_places(gone):
+        if not lost or (not self._is_nothing(peaks) and self._is_from_few_places(gone)):
             for key, item in gone.items():
                 self._recent.pop(key, None)
                 self._recent[key] = (now, item)
@@ -267,10 +282,16 @@ class Guard:
     def _implausible(self, peaks: Mapping[str, int]) -> str:
         """The sort of which the source lost too much; empty if there is none."""
         options = self._options
+        if self._is_nothing(peaks):
+            return next(sort for sort, peak in peaks.items() if peak)
         for sort, count in self._counts.items():
             if peaks[sort] - count.now >= options.minimum and count.now < peaks[sort] * (1 - options.share):
                 return sort
         return ""
+
+    def _is_nothing(self, peaks: Mapping[str, int]) -> bool:
+        """True if the source returned with nothing at all, of which no number is too small."""
+        return self._is_nothing_implausible and any(peaks.values()) and not any(c.now for c in self._counts.values())
 
     def _is_from_few_places(self, gone: Mapping[Key, Item]) -> bool:
         items = {key: item for key, (_, item) in self._recent.items()} | dict(gone)

@@ -152,7 +152,8 @@ class Intake:
         return admitted
 
     def _admit(self, source: str, batch: list[Event], now: float, admitted: Admitted) -> None:
-        if source in self._stagings:
+        was_stale = source in self._stagings
+        if was_stale:
             batch = self._stage(source, batch, now, admitted)
         elif source in self._leftovers:
             batch = self._keep_leftovers(source, batch, now)
@@ -162,7 +163,8 @@ class Intake:
         put: Mapping[Key, Item | None] = {}
         if guard is not None:
             accept = any(isinstance(event, Confirmed) for event in batch)
-            judgement = guard.judge(said, in_force, now, accept=accept)
+            is_return = was_stale and source not in self._stagings
+            judgement = guard.judge(said, in_force, now, accept=accept, is_return=is_return)
             put = judgement.put
             if judgement.change is not None:
                 admitted.holds.append(judgement.change)
