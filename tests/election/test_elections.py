@@ -289,6 +289,22 @@ async def test_a_duty_that_meets_the_end_of_its_term_is_no_failure(stage: Stage,
     assert [line for line in logs if line["log_level"] == "error"] == []
 
 
+async def test_an_internal_error_costs_the_term_and_not_the_control_plane(
+    stage: Stage, autojump_clock: MockClock
+) -> None:
+    await stage.start()
+    stage.lock.failure = ZeroDivisionError("a bug")
+    with capture_logs() as logs:
+        await trio.sleep(TTL)
+        assert stage.told == ["begin 11", "end 11"]
+        assert not stage.election.statistics().leads
+        stage.lock.failure = None
+        await trio.sleep(TTL * 3)
+    assert stage.told[-1] == "begin 12"
+    assert Holding(11) in stage.lock.released
+    assert "internal error in leader election; it begins anew" in [line["event"] for line in logs]
+
+
 async def test_a_follower_says_whom_it_follows_once_for_each_term(stage: Stage, autojump_clock: MockClock) -> None:
     stage.lock.holder = OTHER
     with capture_logs() as logs:

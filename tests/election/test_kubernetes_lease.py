@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -233,6 +233,10 @@ async def test_what_the_server_says_is_one_line(autojump_clock: trio.testing.Moc
         play.server.lease = {"metadata": {}, "spec": 7}
         with pytest.raises(LockError, match="not a Lease"):
             await one.acquire()
+        for odd in ({}, {"spec": None}, {"spec": {"leaseTransitions": 1e400}}, {"spec": {"leaseTransitions": "x"}}):
+            play.server.lease = {"metadata": {"resourceVersion": "9"}, **odd}
+            with suppress(LockError):
+                await one.acquire()
         with pytest.raises(LockError, match="fences no writes"):
             await Term(1, lambda: "", one, Holding(1)).fenced_write("key", b"value")
 

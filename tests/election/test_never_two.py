@@ -26,7 +26,7 @@ SOME = st.integers(0, 5)
 """Which of what there is, modulo its number."""
 SPEEDS = st.floats(0.95, 1.05)
 RUNS = settings(
-    max_examples=300, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
+    max_examples=150, stateful_step_count=50, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
 
 
@@ -239,6 +239,8 @@ class ConsulElection(Election):
 
 class LeaseElection(Election):
     """A Lease, written only in the version that was read."""
+
+    count = 2
 
     def __init__(self) -> None:
         super().__init__()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 import attrs
@@ -164,12 +164,23 @@ class LockElection:
     async def run(self) -> None:
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._lock.attend)
-                nursery.start_soon(self._contest)
+                nursery.start_soon(self._outlive, self._lock.attend)
+                nursery.start_soon(self._outlive, self._contest)
                 await self._resigned.wait()
                 nursery.cancel_scope.cancel()
         finally:
             await self._release(None)  # of an attempt that was cut off
+
+    async def _outlive(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do something for ever: an internal error costs the term, not the control plane."""
+        backoff = Backoff()
+        while True:
+            try:
+                await work()
+            except Exception as error:
+                self._tenure.end()
+                log.error("internal error in leader election; it begins anew", exc_info=error)
+            await trio.sleep(backoff.next_seconds())
 
     async def _contest(self) -> None:
         backoff = self._backoff()

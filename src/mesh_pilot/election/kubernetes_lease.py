@@ -48,6 +48,7 @@ class KubernetesLease:
 
     async def attend(self) -> None:
         """Nothing: a Lease has no list of replicas."""
+        await trio.sleep_forever()
 
     def replicas(self) -> tuple[Replica, ...]:
         return ()
@@ -104,8 +105,11 @@ class KubernetesLease:
         """The holding of a write; None if another was quicker."""
         if written is None:
             return None
+        record = _record(written)
+        if record.holder != self._replica.id:
+            raise LockError(f"{self.place}: the answer is not the Lease as it was written")
         self._own = written
-        return Holding(_term(_record(written)))
+        return Holding(_term(record))
 
     async def _get(self) -> Object | None:
         """None if there is no Lease."""

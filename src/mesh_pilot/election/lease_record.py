@@ -47,7 +47,7 @@ def read_lease(found: Object) -> LeaseRecord:
             transitions=int(spec.get("leaseTransitions") or 0),
             acquired=str(spec.get("acquireTime") or ""),
         )
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a Lease: {error}") from None
 
 
@@ -66,13 +66,13 @@ def taken(found: Object, holder: str, duration_seconds: int, transitions: int, n
 
 def renewed(found: Object, now: datetime) -> dict[str, Any]:
     """The object as its holder renews it."""
-    return {**found, "spec": {**found["spec"], "renewTime": _time(now)}}
+    return {**found, "spec": {**(found.get("spec") or {}), "renewTime": _time(now)}}
 
 
 def released(found: Object, now: datetime) -> dict[str, Any]:
     """The object as its holder leaves it: any other replica may take it at once."""
     spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "acquireTime": _time(now), "renewTime": _time(now)}
-    return {**found, "spec": {**found["spec"], **spec}}
+    return {**found, "spec": {**(found.get("spec") or {}), **spec}}
 
 
 @attrs.define
