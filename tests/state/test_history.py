@@ -214,6 +214,15 @@ def test_it_is_read_while_it_is_written_and_by_nobody_else_written(tmp_path: Pat
         assert not history.is_running
 
 
+def test_a_pipe_that_its_reader_has_closed_is_no_fault_of_the_file(tmp_path: Path) -> None:
+    """As of ``mesh-pilot history diff 1 9 | head``."""
+    with running(tmp_path) as run:
+        begin(run)
+        run.write()
+    with pytest.raises(BrokenPipeError), HistoryReader.open(tmp_path):
+        raise BrokenPipeError
+
+
 def test_revisions_say_what_changed_and_why(tmp_path: Path) -> None:
     with running(tmp_path) as run:
         begin(run)

@@ -121,6 +121,8 @@ class HistoryReader:
                 yield cls(connection, path)
             finally:
                 connection.close()
+        except BrokenPipeError:  # the reader's output, not the file
+            raise
         except (sqlite3.Error, OSError) as error:
             raise HistoryError(f"{path}: cannot be read: {error}") from error
 
