@@ -1,0 +1,100 @@
+"""Clients of a control plane that was restarted without its sources: what they have is what they would be sent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import grpc
+import pytest
+from envoy.service.discovery.v3 import discovery_pb2
+
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER
+from tests.state.planes import plane
+from tests.support.pilot import ADS, request
+
+pytestmark = pytest.mark.process
+
+DELTA = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+NODE = {"id": "sidecar~10.0.0.1~good.default~default.svc.cluster.local"}
+
+
+def whole(port: int, type_url: str) -> discovery_pb2.DiscoveryResponse:
+    """The first State of the World response to a new client."""
+    done = threading.Event()
+
+    def requests() -> Iterator[bytes]:
+        yield request(type_url)
+        done.wait()
+
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        try:
+            answer = next(channel.stream_stream(ADS)(requests(), timeout=60))
+        finally:
+            done.set()
+    return discovery_pb2.DiscoveryResponse.FromString(answer)
+
+
+class Delta:
+    """A Delta client that says what it has."""
+
+    def __init__(self, port: int) -> None:
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{port}")
+        self._more = threading.Semaphore(0)
+        self._requests: list[bytes] = []
+        self._answers = self._channel.stream_stream(DELTA)(self._send(), timeout=60)
+
+    def _send(self) -> Iterator[bytes]:
+        while True:
+            self._more.acquire()
+            if not self._requests:
+                return
+            yield self._requests.pop(0)
+
+    def ask(self, type_url: str, has: dict[str, str]) -> None:
+        """Everything of a type, of which it has these versions by name."""
+        said = discovery_pb2.DeltaDiscoveryRequest(node=NODE, type_url=type_url, initial_resource_versions=has)
+        self._requests.append(said.SerializeToString())
+        self._more.release()
+
+    def ask_for(self, type_url: str, name: str) -> None:
+        said = discovery_pb2.DeltaDiscoveryRequest(type_url=type_url, resource_names_subscribe=[name])
+        self._requests.append(said.SerializeToString())
+        self._more.release()
+
+    def answer(self) -> discovery_pb2.DeltaDiscoveryResponse:
+        return discovery_pb2.DeltaDiscoveryResponse.FromString(next(self._answers))
+
+    def close(self) -> None:
+        self._more.release()
+        self._channel.close()
+
+
+def test_clients_are_sent_the_same_bytes_or_nothing(tmp_path: Path) -> None:
+    types = (CLUSTER, LISTENER)
+    had, versions = {}, {}
+    with plane(tmp_path, port=80) as pilot:
+        for type_url in types:
+            had[type_url] = whole(pilot.grpc_port, type_url)
+            with closing(Delta(pilot.grpc_port)) as client:
+                client.ask(type_url, {})
+                versions[type_url] = {found.name: found.version for found in client.answer().resources}
+        pilot.process.terminate()
+        pilot.process.wait(60)
+    (tmp_path / "config").rename(tmp_path / "away")
+    with plane(tmp_path, port=None) as pilot:
+        for type_url in types:
+            now = whole(pilot.grpc_port, type_url)
+            assert (now.version_info, list(now.resources)) == (
+                had[type_url].version_info,
+                list(had[type_url].resources),
+            )
+            with closing(Delta(pilot.grpc_port)) as client:
+                client.ask(type_url, versions[type_url])
+                client.ask_for(ENDPOINT, "outbound|80||s0.test")
+                assert client.answer().type_url == ENDPOINT, "it has all that it says to have: nothing comes before"
+            with closing(Delta(pilot.grpc_port)) as client:
+                client.ask(type_url, {**versions[type_url], next(iter(versions[type_url])): "another"})
+                assert client.answer().type_url == type_url, "but for what it has another version of"
