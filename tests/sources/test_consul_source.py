@@ -106,6 +106,21 @@ async def test_a_changed_instance_touches_its_service_only(consul: Consul) -> No
         assert [type(e) for e in follower.take_events()] == [Upsert]
 
 
+async def test_events_have_the_index_of_the_answer(consul: Consul) -> None:
+    await consul.register("web")
+    async with following(consul.address) as (_, follower):
+        follower.take_events()
+        await consul.register("web", id="web-2", address="10.0.0.2")
+        await until_at(follower, "web", "10.0.0.1:8080", "10.0.0.2:8080")
+        await consul.deregister("web")
+        await consul.deregister("web-2")
+        await follower.until(lambda picture: host("web") not in picture.items)
+        causes = [event.cause for event in follower.take_events() if isinstance(event, Upsert | Delete)]
+        indexes = [int(cause.removeprefix("Consul index ")) for cause in causes]
+        assert indexes == sorted(indexes)
+        assert indexes[0] < indexes[-1]
+
+
 async def test_health_and_maintenance_take_instances_out_and_in(consul: Consul) -> None:
     for number in (1, 2):
         await consul.register("web", id=f"web-{number}", address=f"10.0.0.{number}", Check=TTL)

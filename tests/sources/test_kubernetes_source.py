@@ -52,6 +52,18 @@ async def test_a_version_that_the_server_has_forgotten_has_everything_listed_aga
         await follower.until(lambda picture: kube.key("four") in picture.items)
 
 
+async def test_events_have_the_resource_version_of_the_object(kube: KubeFeed) -> None:
+    async with running(kube.source, room=100) as follower:
+        await follower.until_synced()
+        follower.take_events()
+        await kube.put("one", 1)
+        await follower.until(lambda picture: kube.key("one") in picture.items)
+        (event,) = follower.take_events()
+        version = kube.api.objects[ROUTES]["one"]["metadata"]["resourceVersion"]
+        assert isinstance(event, Upsert)
+        assert event.cause == f"resourceVersion {version}"
+
+
 async def test_a_watch_goes_on_where_it_was_without_a_new_list(kube: KubeFeed) -> None:
     await kube.put("one", 1)
     async with running(kube.source) as follower:

@@ -50,6 +50,16 @@ def apply(
     return to.events(AppliedResponse(collection, McpRequest(collection), upserted, removed, rejected, recovered))
 
 
+def test_events_have_the_version_of_the_response() -> None:
+    to, name = translator(), SYNTHETIC_ENTRIES.name
+    entry = networking.ServiceEntry(hosts=["web.test"], ports=[networking.ServicePort(number=80, name="http")])
+    resource = McpResource("shop/web", "", SYNTHETIC_ENTRIES.type_url, bytes(entry))
+    value = decode_item(SYNTHETIC_ENTRIES, resource, to.origin(name, "shop/web"))
+    applied = AppliedResponse(name, McpRequest(name), {"shop/web": value})
+    events = to.events(applied, "12")
+    assert {event.cause for event in events if isinstance(event, Upsert)} == {"version 12"}
+
+
 def service_spec() -> core.ServiceSpec:
     return core.ServiceSpec(cluster_ip="10.96.0.7", ports=[core.ServicePort(name="http", port=80)])
 

@@ -342,3 +342,10 @@ class Readings(RuleBasedStateMachine):
 
 TestReadings = Readings.TestCase
 TestReadings.settings = settings(max_examples=200, stateful_step_count=10, deadline=None)
+
+
+def test_events_have_the_cause_of_the_reading() -> None:
+    state = PublishedState[str]("test", Precedence.FIRST)
+    state.announce()
+    events = [*state.put("a", [secret("x")], cause="index 1"), *state.put("a", [], cause="index 2")]
+    assert [event.cause for event in events if isinstance(event, Upsert | Delete)] == ["index 1", "index 2"]

@@ -181,7 +181,7 @@ def cause_of(change: ItemChange) -> str:
     where = str(origin) if origin is not None and origin.location else ""
     if where and change.after is None:
         where += " (gone)"
-    return ", ".join(filter(None, (where, change.cause))) or change.source
+    return ", ".join(filter(None, (where or change.source, change.cause)))
 
 
 def _origin(item: Item) -> Origin | None:

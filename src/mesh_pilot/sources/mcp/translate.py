@@ -147,7 +147,7 @@ class EventTranslator:
         collection = self._collections.get(applied.collection)
         if collection is None:
             return []
-        cause = f"{self._peer} version {version}" if version else self._peer
+        cause = f"version {version}" if version else ""
         return self.published.update(dict(self._readings(collection, applied)), cause=cause)
 
     def _readings(
