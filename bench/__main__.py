@@ -96,6 +96,7 @@ def _run(output: _Output, work: Callable[[], list[Measurement]]) -> None:
 @click.option("--settle", default=0.3, help="Seconds without a response after which an event is over.")
 @click.option("--processes", default=1, help="Processes of the swarm.")
 @click.option("--with", "flags", multiple=True, help="Run the same with these flags of discovery, too; repeatable.")
+@click.option("--workers", default=1, help="Workers of our server.")
 @click.option("--compare", "revision", default="", help="Run the same on this git revision, too.")
 @click.option("--peer", "peer_address", default="", help="host:port of another xDS server to drive the same way.")
 @click.option("--peer-pid", type=int, help="Its process, for CPU and memory.")
@@ -117,6 +118,7 @@ def run(
     settle: float,
     processes: int,
     flags: tuple[str, ...],
+    workers: int,
     revision: str,
     peer_address: str,
     peer_pid: int | None,
@@ -150,6 +152,7 @@ def run(
         settle=settle,
         processes=processes,
         flags=flags,
+        workers=workers,
     )
     output = _Output(**outputs)
     _run(output, lambda: cases.run_case(case, output.say, revision=revision, peer=peer))

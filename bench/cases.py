@@ -14,7 +14,7 @@ from bench.crew import Crew
 from bench.events import EVENTS, NotHere, Stage, connect
 from bench.mesh import Mesh
 from bench.report import Measurement, spread
-from bench.server import OwnServer, Server, ServerError, checkout, own_server, peer_server
+from bench.server import OwnServer, Server, ServerError, checkout, own_server, peer_server, proportional_memory
 
 Say = Callable[[str], None]
 
@@ -49,6 +49,8 @@ class Case:
     """Of the swarm."""
     flags: tuple[str, ...] = ()
     """Sets of flags of our own server: after the run without any there is one with each."""
+    workers: int = 1
+    """Of our own server."""
 
 
 def run_case(case: Case, say: Say, *, revision: str = "", peer: Peer | None = None) -> list[Measurement]:
@@ -56,7 +58,8 @@ def run_case(case: Case, say: Say, *, revision: str = "", peer: Peer | None = No
     files = case.mesh.files()
     measured: list[Measurement] = []
     for variant in case.variants:
-        with own_server("mesh-pilot", files) as server:
+        options = ("--workers", str(case.workers)) if case.workers > 1 else ()
+        with own_server("mesh-pilot", files, options=options) as server:
             measured += _on_own(case, server, variant, say)
         for flags in case.flags:
             with own_server(f"mesh-pilot {flags}", files, options=tuple(shlex.split(flags))) as server:
@@ -104,7 +107,13 @@ def _on_server(case: Case, server: Server, variant: str, say: Say) -> list[Measu
                 except NotHere as reason:
                     say(f"{told}{name} is left out: {reason}")
                     break
+        say(f"{told}{_memory_of(server)}")
     return stage.measured
+
+
+def _memory_of(server: Server) -> str:
+    """The memory of each process: the first worker, the fork server, the other workers."""
+    return "MB: " + ", ".join(f"{proportional_memory(pid):.0f}" for pid in server.processes())
 
 
 # -- special cases
@@ -143,9 +152,7 @@ def restart(mesh: Mesh, say: Say, *, repeat: int = 1) -> list[Measurement]:
             server.folder.rename(server.folder.with_name("away"))
             away = _first_answer(server, mesh, "state to first full answer, files away", number, say)
             for one in (again, away):
-                say(
-                    f"{one.event}: {one.last / cold.last:.2f} of the time, {one.cpu / cold.cpu:.2f} of the CPU"
-                )
+                say(f"{one.event}: {one.last / cold.last:.2f} of the time, {one.cpu / cold.cpu:.2f} of the CPU")
             measured += [cold, again, away]
     return measured
 

@@ -71,15 +71,27 @@ class Server:
 
     # -- what it costs
 
+    def processes(self) -> list[int]:
+        """Its process, and those below it: the fork server, and the other workers."""
+        parents = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError, IndexError):
+                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        found = [self.pid]
+        for pid in found:
+            found += sorted(child for child, parent in parents.items() if parent == pid)
+        return found
+
     def cpu_seconds(self) -> float:
-        """CPU time of all its threads, also of those that have ended."""
-        with suppress(OSError):
-            return time.clock_gettime(~self.pid << 3 | _ALL_THREADS)
-        ticks = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        """CPU time of all threads of all its processes, to the nanosecond where the kernel tells."""
+        return sum(map(_cpu_seconds, self.processes()))
 
     def memory(self) -> tuple[float, float]:
-        """Resident megabytes now, and at the most so far."""
+        """Resident megabytes now, and at the most so far; of several processes, the sum of what each adds."""
+        processes = self.processes()
+        if len(processes) > 1:
+            now = sum(proportional_memory(pid) for pid in processes)
+            return now, now
         lines = dict(line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines())
         now, most = (int(lines[key].split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))
         return now, most
@@ -207,6 +219,20 @@ def checkout(revision: str) -> Iterator[Path]:
     finally:
         subprocess.run([*git, "remove", "--force", str(tree)], capture_output=True)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _cpu_seconds(pid: int) -> float:
+    """CPU time of all threads of a process, also of those that have ended."""
+    with suppress(OSError):
+        return time.clock_gettime(~pid << 3 | _ALL_THREADS)
+    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def proportional_memory(pid: int) -> float:
+    """Megabytes of a process, of which pages that several share count by their share (Linux's Pss)."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    return int(lines["Pss"].split()[0]) / 1024
 
 
 def _free_ports(count: int) -> list[int]:

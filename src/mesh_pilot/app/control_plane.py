@@ -27,6 +27,8 @@ from mesh_pilot.app.orders import serve_orders
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sources import ConfigSourcesWatch, PolicyKeySets, check_settings, short_name_domain, source_list
 from mesh_pilot.app.state import restore
+from mesh_pilot.app.workers.crew import Crew, with_shared_root
+from mesh_pilot.app.workers.seat import Seat
 from mesh_pilot.config_api.served_collections import WorldCollections
 from mesh_pilot.config_api.server import McpService
 from mesh_pilot.election.base import Election, Replica
@@ -38,11 +40,14 @@ from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.events import Event
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
-from mesh_pilot.ops.debug_streams import DEBUG_TYPES, DebugStreams, pages_of
+from mesh_pilot.ops.debug_streams import DEBUG_TYPES, DebugStreams
 from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.ops.memory import MemoryRelease
+from mesh_pilot.ops.metrics import Metrics
+from mesh_pilot.ops.questions import Answer
 from mesh_pilot.ops.reports import ProblemLog
 from mesh_pilot.ops.state import CallersState, PlaneState
+from mesh_pilot.ops.workers import WorkersApp, about_all, about_this_worker
 from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.rpc import (
     HealthService,
@@ -112,10 +117,14 @@ class _Sockets:
 class ControlPlane:
     """A running control plane. State: that of its parts, and how far its start or end has come."""
 
-    def __init__(self, settings: Settings, state: PlaneState, addresses: Addresses) -> None:
+    def __init__(self, settings: Settings, state: PlaneState, addresses: Addresses, answer: Answer) -> None:
         self.settings = settings
         self.state = state
         self.addresses = addresses
+        self.answer = answer
+        """Answers the questions of other workers."""
+        self.crew: Crew | None = None
+        """The other workers; None if there are none, or this is not the first."""
         self.health = HealthService()
         """gRPC's own health service."""
         self._ready = trio.Event()
@@ -130,32 +139,38 @@ class ControlPlane:
 
 
 @asynccontextmanager
-async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = ()) -> AsyncIterator[ControlPlane]:
+async def control_plane(
+    settings: Settings, *, more_sources: Sequence[Source] = (), seat: Seat | None = None
+) -> AsyncIterator[ControlPlane]:
     """Run a control plane for the length of the block; it is serving HTTP at once and xDS when it is ready.
 
-    ``more_sources`` come after those of the settings, which win over them.
+    ``more_sources`` come after those of the settings, which win over them. ``seat``: this is another worker than the
+    first, and has neither sources nor pages.
 
     Leaving the block drains within ``shutdown_seconds``; being cancelled, or an exception, ends it at once. Either way
     no task, socket or file watch is left. Raises StartError.
     """
     faults = check_settings(settings)
     mesh = await known_mesh(settings, faults)
-    sockets = await _open_sockets(settings)
+    sockets = await _open_sockets(settings) if seat is None else _shared_sockets(seat)
+    if settings.workers.count > 1:
+        settings = with_shared_root(settings)
     try:
         events, inbox = trio.open_memory_channel[Event](1000)
-        sources = [*source_list(settings, mesh, sockets.addresses().grpc), *more_sources]
-        world = World(
-            domain=settings.domain,
-            root_namespace=settings.namespace,
-            short_names_in=short_name_domain(settings, sources),
+        sources = [*source_list(settings, mesh, sockets.addresses().grpc), *more_sources] if seat is None else []
+        short_names_in = short_name_domain(settings, sources)
+        world = (
+            seat.world
+            if seat is not None
+            else World(domain=settings.domain, root_namespace=settings.namespace, short_names_in=short_names_in)
         )
         guarded = [source.name for source in sources]
         key_source = KeySource(PolicyKeySets(world))
-        sources.append(key_source)
         election = _election(settings, sockets.addresses())
         identities = await open_identities(settings, world, [sockets.addresses().secure_grpc])
         federation = federation_of(settings, world, identities.trust)
-        sources.append(federation)
+        if seat is None:
+            sources += [key_source, federation]
         for source in sources:
             world.expect(source.name)
         reducer = Reducer(
@@ -210,17 +225,28 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         )
         if settings.state is not None:
             state.max_age_of = settings.state.max_age_of
-        web = debug_app(state)
+        web, monitoring = debug_app(state), monitoring_app(state)
+        answer = answer_all = about_this_worker(state, web)
+        crew = None
+        if seat is not None:
+            answer_all = seat.link.ask
+        elif settings.workers.count > 1:
+            crew = state.others = _crew(settings, world, identities, short_names_in, sockets)
+            reducer.on_publish(crew.published)
+            everyone = WorkersApp(web, monitoring, crew, Metrics(state))
+            web, monitoring = everyone.web(), everyone.monitoring()
+            answer_all = about_all(answer, web, crew)
         debug = DebugStreams(
-            xds.status,
-            pages_of(web),
+            answer_all,
             identities.authenticate,
             lambda: world.mesh.peek(()).root_namespace,
             settings.client_bounds,
         )
         for type_url in DEBUG_TYPES:
             xds.hand_over(type_url, debug.serve)
-        plane = ControlPlane(settings, state, sockets.addresses())
+        addresses = sockets.addresses() if seat is None else attrs.evolve(sockets.addresses(), http=seat.http)
+        plane = ControlPlane(settings, state, addresses, answer)
+        plane.crew = crew
         stop_http = trio.Event()
         kept: list[Recorded] = [*sources, *filter(None, [keeper])]
         state.recorder = recorder = await restore(settings, kept, world, reducer)
@@ -237,8 +263,10 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
                 nursery.start_soon(supervisor.run)
             for port, app, listeners in (
                 ("web", web, sockets.http),
-                ("metrics", monitoring_app(state), sockets.monitoring),
+                ("metrics", monitoring, sockets.monitoring),
             ):
+                if not listeners:
+                    continue
                 server = HttpServer(app, port=port, right_port=plane.addresses.grpc)
                 state.http_servers.append(server)
                 await nursery.start(partial(server.serve, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
@@ -248,7 +276,9 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
             nursery.start_soon(identities.run)
             nursery.start_soon(_end_revoked, identities, state.rpc_servers)
             nursery.start_soon(election.run)
-            nursery.start_soon(_serve_when_synced, plane, sockets, identities.server_tls(), nursery)
+            if crew is not None:
+                nursery.start_soon(crew.run, answer_all)
+            nursery.start_soon(_serve_when_synced, plane, sockets, identities.server_tls(), nursery, seat)
             yield plane
             await _drain(plane)
             stop_http.set()
@@ -257,20 +287,29 @@ async def control_plane(settings: Settings, *, more_sources: Sequence[Source] = 
         sockets.close()
 
 
-async def _serve_when_synced(plane: ControlPlane, sockets: _Sockets, tls: TlsSource, nursery: trio.Nursery) -> None:
+async def _serve_when_synced(
+    plane: ControlPlane, sockets: _Sockets, tls: TlsSource, nursery: trio.Nursery, seat: Seat | None
+) -> None:
     """Serve proxies once the sources have synced, or the wait for them is over."""
-    timeout = plane.settings.sync_timeout
-    with trio.move_on_after(math.inf if timeout is None else timeout) as waiting:
-        await plane.state.reducer.wait_synced()
-    if waiting.cancelled_caught:
-        plane.state.overdue = True
-        log.warning("serving although sources have not synced in time", waiting_for=plane.state.unsynced())
+    if seat is None:
+        await _wait_for_sources(plane)
+    if plane.crew is not None:
+        await plane.crew.begin()
     config = [plane.state.mcp] if plane.settings.serve_config is not False else []
     services = with_reflection([*plane.state.xds.services(), plane.state.callers.certificates, *config, plane.health])
     await nursery.start(_serve_grpc, plane, services, sockets.grpc, None)
     await nursery.start(_serve_grpc, plane, services, sockets.secure_grpc, tls)
     log.info("ready", **attrs.asdict(plane.addresses))
     plane._ready.set()
+
+
+async def _wait_for_sources(plane: ControlPlane) -> None:
+    timeout = plane.settings.sync_timeout
+    with trio.move_on_after(math.inf if timeout is None else timeout) as waiting:
+        await plane.state.reducer.wait_synced()
+    if waiting.cancelled_caught:
+        plane.state.overdue = True
+        log.warning("serving although sources have not synced in time", waiting_for=plane.state.unsynced())
 
 
 async def _serve_grpc(
@@ -306,6 +345,8 @@ async def _drain(plane: ControlPlane) -> None:
     plane.state.mcp.drain()
     with trio.move_on_after(seconds):
         async with trio.open_nursery() as nursery:
+            if plane.crew is not None:
+                nursery.start_soon(plane.crew.drain)
             for server in plane.state.rpc_servers:
                 nursery.start_soon(server.drain, seconds - min(1.0, seconds / 2))
 
@@ -319,6 +360,11 @@ def _election(settings: Settings, addresses: Addresses) -> Election:
         return Alone(replica)
     with start_errors():
         return settings.election.election(replica)
+
+
+def _crew(settings: Settings, world: World, identities: Identities, short_names_in: str, sockets: _Sockets) -> Crew:
+    http = sockets.addresses().http
+    return Crew(settings, world, identities.trust, short_names_in, sockets.grpc, sockets.secure_grpc, http)
 
 
 def _tell(keeper: Keeper, published: Published) -> None:
@@ -369,6 +415,10 @@ async def _report(world: World, catalog: WorldCatalog) -> None:
 async def _serve_api(mcp: McpService, call: ReplayedCall, peer: str, variant: Variant) -> None:
     """A stream on ADS for configuration."""
     await mcp.serve_xds(call, call.call, delta=variant is Variant.DELTA)
+
+
+def _shared_sockets(seat: Seat) -> _Sockets:
+    return _Sockets([*seat.grpc], [*seat.secure_grpc], [], [])
 
 
 async def _open_sockets(settings: Settings) -> _Sockets:

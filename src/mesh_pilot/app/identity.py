@@ -194,7 +194,9 @@ async def open_identities(settings: Settings, world: World, listening: Iterable[
         if settings.vault is not None:
             signer: Signer = (vault := VaultSigner(settings.vault, trust, _now))
         elif store is None:
-            signer = authority = Authority.ephemeral(now=_now, trust=trust, settings=settings.authority)
+            signer = authority = Authority.ephemeral(
+                now=_now, trust=trust, settings=settings.authority, files=settings.ca_files
+            )
         else:
             signer = authority = await Authority.open(store, trust, now=_now, settings=settings.authority)
         if settings.tls is None or settings.tls.certificate is None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attrs
 
+from mesh_pilot.app.workers.settings import WorkerSettings
 from mesh_pilot.election.base import ElectionSettings
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.config import ConfigError
@@ -16,6 +17,7 @@ from mesh_pilot.rpc import SERVER_LIMITS, CertificateFiles, Limits, RpcError
 from mesh_pilot.security.authenticators.foreign_tokens import ForeignTokenSettings
 from mesh_pilot.security.authority.consul_store import ConsulStoreSettings
 from mesh_pilot.security.authority.settings import DEFAULT_AUTHORITY, AuthoritySettings
+from mesh_pilot.security.authority.store import StoredFiles
 from mesh_pilot.security.join_tokens import JoinTokenSettings
 from mesh_pilot.security.settings import CallerSettings
 from mesh_pilot.security.signers.vault.settings import VaultSettings
@@ -74,6 +76,8 @@ class Settings:
     callers: CallerSettings = attrs.field(factory=CallerSettings)
     join_tokens: JoinTokenSettings = attrs.field(factory=JoinTokenSettings)
     foreign_tokens: ForeignTokenSettings = attrs.field(factory=ForeignTokenSettings)
+    ca_files: StoredFiles | None = None
+    """The root for this run, where the workers of a control plane share one; None: a new one."""
     ca_store: ConsulStoreSettings | None = None
     """The entry of a KV store with the CA, in place of ``ca_dir``."""
     vault: VaultSettings | None = None
@@ -97,6 +101,8 @@ class Settings:
     """
     election: ElectionSettings | None = None
     """How replicas agree on the one that does what must be done once; None: this one always does."""
+    workers: WorkerSettings = attrs.field(factory=WorkerSettings)
+    """The processes that serve proxies."""
     sync_timeout: float | None = None
     """The wait for sources before serving without them; None: as long as it takes."""
 

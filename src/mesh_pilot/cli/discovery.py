@@ -93,6 +93,7 @@ SECTIONS = {
     "Configuration": ("--config-dir", "--mesh-config", "--networks-config", "--secrets-dir"),
     "Servers of configuration (MCP)": ("--mcp-*", "--serve-config"),
     **{registry.title: (f"{registry.prefix}*",) for registry in REGISTRIES},
+    "Processes": ("--workers",),
     "Where it listens": ("--grpc-addr", "--secure-grpc-addr", "--http-addr", "--monitoring-addr"),
     "Tokens of callers": ("--jwt-rules", "--accept-*", "--kubernetes-*", "--trust-consul-namespaces"),
     "Certificates": ("--tls-*", "--ca-*", "--*workload-cert-ttl", "--token-dir", "--trust*", "--certificates-*"),
@@ -126,6 +127,15 @@ def _flags(*groups: Sequence[tuple[str, Mapping[str, Any]]]) -> Callable[[F], F]
         return command
 
     return decorate
+
+
+def workers(text: str) -> int:
+    """A number of processes, or ``auto``."""
+    if text in ("auto", "0"):
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not (text.isascii() and text.isdigit() and len(text) < 4):
+        raise click.BadParameter(f"{text!r} is neither a number nor auto")
+    return int(text)
 
 
 @click.command(
@@ -193,6 +203,12 @@ def _flags(*groups: Sequence[tuple[str, Mapping[str, Any]]]) -> Callable[[F], F]
 @_flags(BOUND_FLAGS)
 @_option("--http-addr", type=address, default="127.0.0.1:8080", help="Web page, /ready, /debug, /metrics.")
 @_option("--monitoring-addr", type=address, default="127.0.0.1:15014", help="/metrics, /ready and /version.")
+@_option(
+    "--workers",
+    type=workers,
+    default="1",
+    help="Processes that serve proxies at the same ports; auto: one a core (docs/large-meshes.md).",
+)
 @_option("--domain", default="cluster.local", help="DNS domain of the mesh.")
 @_option("--namespace", default="istio-system", help="Root namespace, unless the MeshConfig names one.")
 @_option("--shutdown-duration", type=duration, default="10s", help="How long draining may take.")
@@ -224,6 +240,7 @@ def command(
     shutdown_duration: float,
     log_level: LogLevels,
     log_format: str,
+    workers: int,
     **settings: Any,
 ) -> int:
     """Serve xDS to Envoys from Istio configuration in folders, from Consul and from other servers.
@@ -257,6 +274,8 @@ def command(
             + "or a server of configuration with --mcp-server"
         )
     from mesh_pilot.app.settings import Settings
+    from mesh_pilot.app.workers.settings import WorkerSettings
+    from mesh_pilot.cli.worker import worker_command
     from mesh_pilot.quarantine.options import QuarantineOptions
     from mesh_pilot.rpc.tls import CertificateFiles
 
@@ -274,7 +293,7 @@ def command(
             )
         mcp_tls = CertificateFiles(certificate=mcp_tls_cert, key=mcp_tls_key, trusted=mcp_tls_ca)
     style = LogFormat(log_format)
-    configure(log_level, style, sys.stderr)
+    configure(log_level, style, sys.stderr, worker=1 if workers > 1 else None)
     log_lines(from_istio)
     state = usable(state, os.environ)
     if settings["ca_dir"] is None and ca_store is None and vault is None:
@@ -303,6 +322,7 @@ def command(
             if quarantine
             else None,
             shutdown_seconds=shutdown_duration,
+            workers=WorkerSettings(workers, worker_command(log_level, style)),
             **settings,
         ),
         style,

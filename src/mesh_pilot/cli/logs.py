@@ -77,6 +77,11 @@ class LogLevels:
             raise DropEvent
         return event
 
+    def text(self) -> str:
+        """The levels, for ``parse_levels``."""
+        names = {number: name for name, number in LEVELS.items()}
+        return ",".join([names[self.default], *(f"{scope}:{names[level]}" for scope, level in self.scopes.items())])
+
 
 def parse_levels(text: str) -> LogLevels:
     """Read ``level`` or ``scope:level,...``; the scope ``default`` is all those not named.
@@ -98,14 +103,20 @@ def parse_levels(text: str) -> LogLevels:
     return LogLevels(default, scopes)
 
 
-def configure(levels: LogLevels, style: LogFormat, stream: TextIO) -> None:
-    """Send the logs of the whole process to ``stream``. Replaces an earlier configuration."""
+def configure(levels: LogLevels, style: LogFormat, stream: TextIO, *, worker: int | None = None) -> None:
+    """Send the logs of the whole process to ``stream``. Replaces an earlier configuration.
+
+    ``worker``: the number that each line carries; 0: the fork server.
+    """
     import structlog
+
+    def of_worker(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        return event if worker is None else {**event, "worker": worker}
 
     stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
     renderers = _renderers(style, stream)
     structlog.configure(
-        processors=[levels.drop_below_level, structlog.stdlib.add_log_level, stamp, *renderers],
+        processors=[levels.drop_below_level, structlog.stdlib.add_log_level, stamp, of_worker, *renderers],
         logger_factory=structlog.WriteLoggerFactory(stream),
         # Levels that no scope has cost nothing.
         wrapper_class=structlog.make_filtering_bound_logger(
@@ -116,7 +127,7 @@ def configure(levels: LogLevels, style: LogFormat, stream: TextIO) -> None:
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[_library_scope, structlog.stdlib.add_log_level, stamp],
+            foreign_pre_chain=[_library_scope, structlog.stdlib.add_log_level, stamp, of_worker],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from mesh_pilot.app.control_plane import ControlPlane
     from mesh_pilot.ops.state import PlaneState
 
 _PR_SET_DUMPABLE = 4
@@ -37,7 +38,7 @@ def forbid_core_dumps() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0)
 
 
-async def answer_signals(signals: AsyncIterator[int], state: PlaneState) -> None:
+async def answer_signals(signals: AsyncIterator[int], plane: ControlPlane) -> None:
     """Log what each signal asks for, until cancelled."""
     import structlog
 
@@ -45,7 +46,9 @@ async def answer_signals(signals: AsyncIterator[int], state: PlaneState) -> None
     async for number in signals:
         name = signal.Signals(number).name
         if number == signal.SIGUSR1:
-            log_statistics(state, log.info)
+            log_statistics(plane.state, log.info)
+            if plane.crew is not None:
+                plane.crew.log_statistics()
         else:
             log.info("signal without effect: files are read when they change, logs go to standard error", signal=name)
 

@@ -48,7 +48,7 @@ async def _serve(settings: Settings, style: LogFormat) -> None:
             with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(_report_ready, plane, started, style)
-                    nursery.start_soon(answer_signals, outlived, plane.state)
+                    nursery.start_soon(answer_signals, outlived, plane)
                     await anext(signals)
                     nursery.cancel_scope.cancel()
             if style is not LogFormat.JSON:  # with JSON it is in the log

@@ -8,22 +8,12 @@ import attrs
 from cryptography import x509
 
 from mesh_pilot.model.resource import IDENTITY_SECRET, SECRET, TRUST_SECRET
+from mesh_pilot.ops.questions import Rollout
 from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.security.authority.authority import Authority, fingerprint
 from mesh_pilot.security.authority.material import pem
 from mesh_pilot.security.authority.rotation import NEXT_STEP, RotationPhase
-
-
-@attrs.frozen
-class Rollout:
-    """Connected proxies that have accepted secrets of the mesh from here."""
-
-    proxies: int = 0
-    with_roots: int = 0
-    """The number of them that have accepted all roots that are trusted now."""
-    with_certificate: int = 0
-    """The number of them that have accepted a certificate of the CA that signs now."""
 
 
 def rollout(state: PlaneState) -> Rollout:
@@ -41,6 +31,10 @@ def rollout(state: PlaneState) -> Rollout:
             # Secrets have their PEM inline.
             with_roots += trusted is not None and all(root in trusted.body for root in roots)
             with_certificate += own is not None and issuer in own.body
+    for other in state.other_states():
+        proxies += other.rollout.proxies
+        with_roots += other.rollout.with_roots
+        with_certificate += other.rollout.with_certificate
     return Rollout(proxies, with_roots, with_certificate)
 
 

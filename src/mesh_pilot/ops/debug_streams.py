@@ -23,12 +23,13 @@ from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, PREFIX, ROUTE
 from mesh_pilot.ops.config_dump import config_dump
+from mesh_pilot.ops.questions import Answer, ConnectionsQuestion, DumpQuestion, PageQuestion, WorkerPage
 from mesh_pilot.rpc import ServerStream
 from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable
 from mesh_pilot.xds.decode import Decoder
 from mesh_pilot.xds.messages import Code, DeltaRequest, Node, Phase, Request, StreamError, Variant
 from mesh_pilot.xds.server import Admit, ReplayedCall
-from mesh_pilot.xds.status import ConnectionStatus, StatusRegistry
+from mesh_pilot.xds.status import ConnectionStatus
 
 DEBUG = "istio.io/debug"
 SYNCZ = "istio.io/debug/syncz"
@@ -59,9 +60,6 @@ SECTIONS = config_dump_shared_pb2.DESCRIPTOR
 Found = list[tuple[str, any_pb2.Any]]
 """Resources with their names."""
 
-Pages = Callable[[str], Awaitable[bytes]]
-"""Gives the page at a path, ``/debug/syncz``."""
-
 log = structlog.get_logger(scope="ops")
 
 
@@ -70,14 +68,12 @@ class DebugStreams:
 
     def __init__(
         self,
-        status: StatusRegistry,
-        pages: Pages,
+        ask: Answer,
         authenticate: Callable[[ServerStream[Any, Any]], Awaitable[Admit]],
         root_namespace: Callable[[], str],
         bounds: Bounds,
     ) -> None:
-        self._status = status
-        self._pages = pages
+        self._ask = ask
         self._authenticate = authenticate
         self._root_namespace = root_namespace
         self._decoder = Decoder(bounds)
@@ -124,30 +120,26 @@ class DebugStreams:
 
     async def _found(self, request: Request, names: tuple[str, ...]) -> Found:
         if request.type_url == SYNCZ:
-            return list(_clients(self._status.connections()))
+            connections = await self._ask(ConnectionsQuestion())
+            assert isinstance(connections, tuple)
+            return list(_clients(connections))
         if request.type_url not in DEBUG_TYPES:
             return []
         if len(names) != 1:
             raise StreamError(Code.INVALID_ARGUMENT, f"{request.type_url} needs exactly one name, and has {len(names)}")
         if request.type_url == CONFIG_DUMP:
-            return list(_sections(self._status, names[0]))
+            return list(_sections(await self._ask(DumpQuestion(names[0]))))
         if not _PAGE.fullmatch(names[0]):
             raise StreamError(Code.INVALID_ARGUMENT, f"there is no page {names[0][:100]!r}; try syncz")
-        return [(names[0], any_pb2.Any(type_url=DEBUG, value=await self._pages(f"/debug/{names[0]}")))]
+        return [(names[0], any_pb2.Any(type_url=DEBUG, value=await self._page(f"/debug/{names[0]}")))]
 
-
-def pages_of(app: Any) -> Pages:
-    """The pages of an ASGI app."""
-    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
-
-    async def get(path: str) -> bytes:
-        async with httpx.AsyncClient(transport=transport, base_url="http://debug", trust_env=False) as client:
-            try:
-                return (await client.get(path)).content
-            except httpx.InvalidURL as error:
-                raise StreamError(Code.INVALID_ARGUMENT, f"{path[:100]!r}: {error}") from error
-
-    return get
+    async def _page(self, path: str) -> bytes:
+        try:
+            page = await self._ask(PageQuestion(path))
+        except httpx.InvalidURL as error:
+            raise StreamError(Code.INVALID_ARGUMENT, f"{path[:100]!r}: {error}") from error
+        assert isinstance(page, WorkerPage)
+        return page.body
 
 
 def _proxy(node: Node) -> Proxy:
@@ -177,9 +169,10 @@ def _clients(connections: tuple[ConnectionStatus, ...]) -> Iterator[tuple[str, a
         yield proxy.id, _any(client)
 
 
-def _sections(status: StatusRegistry, proxy_id: str) -> Iterator[tuple[str, any_pb2.Any]]:
+def _sections(dumps: object) -> Iterator[tuple[str, any_pb2.Any]]:
     """The sections of a proxy's dump; none for one that is not connected here."""
-    shown = config_dump(status.config_dump(proxy_id) or ())
+    assert dumps is None or isinstance(dumps, tuple)
+    shown = config_dump(dumps or ())
     assert isinstance(shown, Mapping)
     for section in shown["configs"]:  # type: ignore[union-attr]
         assert isinstance(section, Mapping)

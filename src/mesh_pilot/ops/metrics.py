@@ -6,10 +6,12 @@ which makes no difference to queries. Source of the names: Istio, "pilot-discove
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import attrs
 import structlog
 import trio
 from prometheus_client import (
@@ -32,6 +34,7 @@ from mesh_pilot.ops.quarantine_pages import quarantined_kinds, report
 from mesh_pilot.ops.reports import conflict_counts, failure_counts, patch_counts
 from mesh_pilot.ops.responses import printable
 from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.worker_metrics import WorkerMetrics, WorkerTotals
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.security.authority.rotation import RotationPhase
 from mesh_pilot.sources.base import Staleness
@@ -44,10 +47,15 @@ log = structlog.get_logger(scope="ops")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+_MISSING, _MISSING_TEXT = "mesh_pilot_missing_metrics", "Groups of metrics that could not be collected"
+
 COMPONENT = {"component": "pilot"}
 
 _SHORT_TYPES = tuple(t.short for t in RESOURCE_TYPES.values())
 _TYPE_LABELS = {url: t.short.lower() for url, t in RESOURCE_TYPES.items()}
+
+
+_OF_PROCESS = (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR)
 
 
 class Metrics:
@@ -57,8 +65,26 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._parts = _PlaneCollector(state)
         self._registry.register(self._parts)
-        for collector in (PROCESS_COLLECTOR, PLATFORM_COLLECTOR, GC_COLLECTOR):
+        for collector in _OF_PROCESS:
             self._registry.register(collector)
+
+    def of_this_worker(self) -> WorkerMetrics:
+        """The metrics that are made of those of all workers."""
+        parts = self._parts
+        process = [metric for collector in _OF_PROCESS for metric in collector.collect()]
+        summed = list(parts.collect_groups(parts.summed))
+        return WorkerMetrics(os.getpid(), summed, list(parts.collect_groups(parts.greatest)), process)
+
+    def of_all(self, workers: Mapping[int, WorkerMetrics], restarts: Mapping[int, int], total: WorkerTotals) -> bytes:
+        """Everything in Prometheus' text format, with the other workers' metrics as they answered."""
+        parts = self._parts
+        own = self.of_this_worker()
+        metrics = [
+            *parts.collect_groups(parts.of_first),
+            *total.merged({1: own, **workers}, restarts),
+            _one(_MISSING, _MISSING_TEXT, "gauge", parts.missing),
+        ]
+        return generate_latest(_Collected(map(_escaped, metrics)))
 
     def text(self) -> bytes:
         """Everything, in Prometheus' text format."""
@@ -75,6 +101,32 @@ class _PlaneCollector(Collector):
     def __init__(self, state: PlaneState) -> None:
         self._state = state
         self._limiter = LogLimiter()
+        self.missing = 0
+        """Groups that could not be collected since this was last set to 0."""
+        self.of_first = (
+            self._versions,
+            self._world,
+            self._changes,
+            self._authority,
+            self._election,
+            self._sources,
+            self._kept,
+            self._trust,
+            self._http,
+        )
+        """Groups that the first worker has alone, or all alike."""
+        self.greatest = (self._failures, self._findings)
+        """Groups of what several workers find in the same objects."""
+        self.summed = (
+            self._proxies,
+            self._quarantine,
+            self._signed,
+            self._vault,
+            self._mcp,
+            self._callers,
+            self._work,
+        )
+        """Groups that each worker has for its proxies."""
         self.printable = False
         """True if labels with lone surrogates exist, so that all labels have to be checked."""
 
@@ -84,35 +136,23 @@ class _PlaneCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All metrics. A group that fails is omitted and counted in ``mesh_pilot_missing_metrics``."""
-        missing = 0
-        for group in (
-            self._versions,
-            self._world,
-            self._changes,
-            self._proxies,
-            self._failures,
-            self._findings,
-            self._quarantine,
-            self._authority,
-            self._vault,
-            self._sources,
-            self._kept,
-            self._trust,
-            self._mcp,
-            self._callers,
-            self._election,
-            self._work,
-            self._http,
-        ):
+        self.missing = 0
+        for metric in self.collect_groups((*self.of_first, *self.greatest, *self.summed)):
+            yield _escaped(metric) if self.printable else metric
+        yield _one(_MISSING, _MISSING_TEXT, "gauge", self.missing)
+
+    def collect_groups(self, groups: Iterable[Callable[[], Iterator[Metric]]]) -> Iterator[Metric]:
+        """The metrics of these groups."""
+        for group in groups:
             try:
                 metrics = list(group())
             except Exception as error:
-                missing += 1
-                if self._limiter.admit(group.__name__, time.monotonic()) is not None:
-                    log.error("cannot collect a group of metrics", group=group.__name__.strip("_"), exc_info=error)
+                self.missing += 1
+                name = getattr(group, "__name__", "")
+                if self._limiter.admit(name, time.monotonic()) is not None:
+                    log.error("cannot collect a group of metrics", group=name.strip("_"), exc_info=error)
                 continue
-            yield from map(_escaped, metrics) if self.printable else metrics
-        yield _one("mesh_pilot_missing_metrics", "Groups of metrics that could not be collected", "gauge", missing)
+            yield from metrics
 
     def _versions(self) -> Iterator[Metric]:
         yield _one("istio_build", "Which version this is", "gauge", 1, component="pilot", tag=__version__)
@@ -262,13 +302,17 @@ class _PlaneCollector(Collector):
         for has, count in having.items():
             proxies.add_sample(proxies.name, {"has": has}, count)
         yield proxies
-        yield _one("mesh_pilot_ca_signed", "Certificates signed since the start", "counter", own.signed)
         yield _one("mesh_pilot_ca_refused_files", "1 if the CA's files cannot be used", "gauge", bool(own.problem))
 
     def _election(self) -> Iterator[Metric]:
         own = self._state.election.statistics()
         yield _one("mesh_pilot_leader", "1 if this replica leads", "gauge", own.leads)
         yield _one("mesh_pilot_leader_changes_total", "Changes of the leader that were seen", "counter", own.changes)
+
+    def _signed(self) -> Iterator[Metric]:
+        if self._state.callers.authority is not None:
+            signed = self._state.callers.authority.statistics().signed
+            yield _one("mesh_pilot_ca_signed", "Certificates signed since the start", "counter", signed)
 
     def _vault(self) -> Iterator[Metric]:
         own = self._state.vault.statistics() if self._state.vault is not None else None
@@ -364,6 +408,16 @@ class _PlaneCollector(Collector):
                 closed.add_sample(closed.name, labels | {"reason": reason}, getattr(own, reason))
             failures.add_sample(failures.name, labels, own.failures)
         yield from (connections, requests, closed, failures)
+
+
+@attrs.frozen
+class _Collected:
+    """The part of a registry that ``generate_latest`` needs: metrics that are collected already."""
+
+    metrics: Iterable[Metric]
+
+    def collect(self) -> Iterable[Metric]:
+        return self.metrics
 
 
 _REJECTS = tuple((t, _TYPE_LABELS[t]) for t in (CLUSTER, ENDPOINT, LISTENER, ROUTE))

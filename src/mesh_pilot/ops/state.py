@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 import attrs
@@ -15,6 +15,7 @@ from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.envoy.catalog.failing import StandingFailure
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.http import HttpServer
+from mesh_pilot.ops.questions import Others, WorkerState
 from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.rpc.server import Server
 from mesh_pilot.security.authentication import Authentication
@@ -75,6 +76,13 @@ class PlaneState:
     draining: bool = False
     started: float = attrs.field(factory=time.time)
     """When the process began, in seconds since the epoch."""
+
+    others: Others | None = None
+    """The other workers; None if there are none, or this is not the first."""
+
+    def other_states(self) -> Iterable[WorkerState]:
+        """The latest states of the other workers."""
+        return self.others.states().values() if self.others is not None else ()
 
     def not_ready(self) -> dict[str, str]:
         """Reasons against sending proxies here, by source (or ``server``); empty if it is ready."""
@@ -144,6 +152,9 @@ class PlaneState:
                 found.setdefault(silent, f"silent for {own.stale_seconds:.0f} s: {own.trouble}")
         if self.vault is not None and (trouble := self.vault.statistics().trouble):
             found["vault"] = trouble
+        if self.others is not None:
+            for number, reason in self.others.missing().items():
+                found[f"worker {number}"] = f"{reason}; the others serve its proxies"
         return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
@@ -53,6 +53,15 @@ class TrustStore:
         if domains != self.domains:
             self.domains = domains
             self._notify()
+
+    def foreign_bundles(self) -> dict[tuple[str, str], Bundle]:
+        """All bundles but that of the mesh's own CA, by source and trust domain."""
+        return {key: bundle for key, bundle in self._bundles.items() if key[0] != OWN_CA}
+
+    def replace_foreign(self, bundles: Mapping[tuple[str, str], Bundle]) -> None:
+        """Make ``foreign_bundles`` these."""
+        for source, domain in {*self.foreign_bundles(), *bundles}:
+            self.put(source, bundles.get((source, domain), Bundle()), trust_domain=domain)
 
     def own(self) -> Bundle:
         """The bundle that vouches for workloads of the mesh's own trust domain."""

@@ -46,6 +46,8 @@ class Published:
     published_at: float
     changes: Sequence[ItemChange] = ()
     """The items of sources that its events changed; a restored picture is none."""
+    events: Sequence[Event] = ()
+    """The events that took effect."""
 
 
 @attrs.frozen
@@ -133,6 +135,13 @@ class Reducer:
             self._first_at = trio.current_time()
             self._publish(Admitted(events))
 
+    def replay(self, events: Sequence[Event], revision: int, first_event_at: float, published_at: float) -> None:
+        """Publish what the reducer of another process has published, under its number: all of it takes effect."""
+        self._world.revision = max(self._world.revision, revision - 1)
+        self._events += len(events)
+        self._first_at = first_event_at
+        self._publish(Admitted([*events]), replayed_at=published_at)
+
     def statistics(self) -> ReducerStatistics:
         return ReducerStatistics(
             events=self._events,
@@ -187,7 +196,7 @@ class Reducer:
         self._debounced += max(0, len(batch) - 1)
         self._publish(self.intake.admit(batch, trio.current_time()))
 
-    def _publish(self, admitted: Admitted) -> None:
+    def _publish(self, admitted: Admitted, *, replayed_at: float | None = None) -> None:
         for hold in admitted.holds:
             _log_hold(hold)
         for renewal in admitted.renewals:
@@ -198,7 +207,7 @@ class Reducer:
         self._revisions += 1
         self._apply_seconds += took
         if revision.changed:
-            log.info(
+            (log.info if replayed_at is None else log.debug)(
                 "published",
                 revision=revision.number,
                 changed=len(revision.changed),
@@ -209,7 +218,8 @@ class Reducer:
             self._synced.set()
         self._next.set()
         self._next = trio.Event()
-        published = Published(revision, self._first_at, trio.current_time(), admitted.changes)
+        published_at = trio.current_time() if replayed_at is None else replayed_at
+        published = Published(revision, self._first_at, published_at, admitted.changes, admitted.events)
         for hook in self._hooks:
             try:
                 hook(published)

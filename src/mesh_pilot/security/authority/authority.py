@@ -54,6 +54,11 @@ class AuthorityStatistics:
     """Why the latest change of the files is not in force; empty if it is."""
 
 
+def root_for_this_run(now: datetime) -> StoredFiles:
+    """A new root that is in no store."""
+    return StoredFiles(initial(ROOT_NAME, now))
+
+
 class Authority:
     """Signs certificates; a ``Signer``.
 
@@ -121,9 +126,10 @@ class Authority:
         now: Callable[[], datetime],
         trust: TrustStore | None = None,
         settings: AuthoritySettings = DEFAULT_AUTHORITY,
+        files: StoredFiles | None = None,
     ) -> Authority:
-        """A CA with a new root that lives as long as this object."""
-        stored = StoredFiles(initial(ROOT_NAME, now()))
+        """A CA with a new root, or with that of ``files``, that lives as long as this object."""
+        stored = files or root_for_this_run(now())
         return cls(stored, "the root of this run", trust or TrustStore(), now=now, settings=settings)
 
     @property

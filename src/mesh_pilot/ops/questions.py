@@ -1,0 +1,87 @@
+"""Questions between the workers of a control plane, and the state of those that are not the first."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+import attrs
+
+
+@attrs.frozen
+class Rollout:
+    """Connected proxies that have accepted secrets of the mesh from here."""
+
+    proxies: int = 0
+    with_roots: int = 0
+    """The number of them that have accepted all roots that are trusted now."""
+    with_certificate: int = 0
+    """The number of them that have accepted a certificate of the CA that signs now."""
+
+
+@attrs.frozen
+class PageQuestion:
+    """A page of the web port, with its query. Answered with a ``WorkerPage``."""
+
+    path: str
+
+
+@attrs.frozen
+class ConnectionsQuestion:
+    """Answered with the streams of proxies, as ``StatusRegistry.connections``."""
+
+
+@attrs.frozen
+class DumpQuestion:
+    """Answered as ``StatusRegistry.config_dump``."""
+
+    proxy_id: str
+
+
+@attrs.frozen
+class MetricsQuestion:
+    """Answered with ``ops.metrics.WorkerMetrics``."""
+
+
+@attrs.frozen
+class WorkerStateQuestion:
+    """Answered with a ``WorkerState``."""
+
+
+@attrs.frozen
+class WorkerPage:
+    """A page as it was answered."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+@attrs.frozen
+class WorkerState:
+    """The state of a worker, as the first one always knows it."""
+
+    connected: int
+    """Proxies."""
+    rollout: Rollout
+
+
+Answer = Callable[[object], Awaitable[object]]
+"""Answers a question."""
+
+
+class Others(Protocol):
+    """The workers besides the first one."""
+
+    @property
+    def numbers(self) -> Sequence[int]: ...
+
+    async def ask(self, question: object) -> Mapping[int, object]:
+        """The answers, by number of the worker. One that does not answer in a second has none."""
+
+    def states(self) -> Mapping[int, WorkerState]: ...
+
+    def missing(self) -> Mapping[int, str]:
+        """Workers that do not serve now, with the reason."""
+
+    def restarts(self) -> Mapping[int, int]: ...

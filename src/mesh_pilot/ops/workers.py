@@ -1,0 +1,245 @@
+"""Several workers seen as one control plane: what each answers about itself, and pages made of all answers.
+
+Any page takes ``?worker=2``: it is then that worker's own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import attrs
+import httpx
+import structlog
+import trio
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route
+
+from mesh_pilot.ops.ca_pages import rollout
+from mesh_pilot.ops.metrics import CONTENT_TYPE, Metrics
+from mesh_pilot.ops.questions import (
+    Answer,
+    ConnectionsQuestion,
+    DumpQuestion,
+    MetricsQuestion,
+    Others,
+    PageQuestion,
+    WorkerPage,
+    WorkerState,
+    WorkerStateQuestion,
+)
+from mesh_pilot.ops.responses import Json, json_response, text
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.ops.worker_metrics import WorkerMetrics, WorkerTotals
+from mesh_pilot.rpc.rate_limits import LogLimiter
+
+log = structlog.get_logger(scope="ops")
+
+MISSING = "X-Missing-Workers"
+"""The header of a page with the numbers of workers that did not answer in time."""
+
+
+async def page_of(app: Any, path: str) -> WorkerPage:
+    """A page of an ASGI app. Raises httpx.InvalidURL."""
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://worker", trust_env=False) as client:
+        answer = await client.get(path)
+    return WorkerPage(answer.status_code, answer.headers.get("content-type", "text/plain"), answer.content)
+
+
+def about_this_worker(state: PlaneState, app: Any) -> Answer:
+    """Answers questions about this process alone; ``app`` is its web port."""
+    metrics = Metrics(state)
+
+    async def answer(question: object) -> object:
+        match question:
+            case PageQuestion(path=path):
+                return await page_of(app, path)
+            case ConnectionsQuestion():
+                return state.xds.status.connections()
+            case DumpQuestion(proxy_id=proxy_id):
+                return state.xds.status.config_dump(proxy_id)
+            case MetricsQuestion():
+                return metrics.of_this_worker()
+            case WorkerStateQuestion():
+                return WorkerState(state.xds.status.statistics().connected, rollout(state))
+            case _:
+                raise ValueError(f"a question that is not understood: {question!r}")
+
+    return answer
+
+
+def about_all(own: Answer, app: Any, others: Others) -> Answer:
+    """Answers questions about all workers; ``own`` answers those about the first, ``app`` is the web port of all."""
+
+    async def answer(question: object) -> object:
+        match question:
+            case PageQuestion(path=path):
+                return await page_of(app, path)
+            case ConnectionsQuestion():
+                answers = [await own(question), *(await others.ask(question)).values()]
+                return tuple(connection for each in answers if isinstance(each, tuple) for connection in each)
+            case DumpQuestion():
+                if (dump := await own(question)) is not None:
+                    return dump
+                return next((dump for dump in (await others.ask(question)).values() if dump is not None), None)
+            case _:
+                return await own(question)
+
+    return answer
+
+
+Merge = Callable[[Mapping[int, Any]], Json]
+"""Makes one page of the workers' pages, which are JSON, by their numbers; the first worker's comes first."""
+
+
+def _listed(pages: Mapping[int, Any]) -> Json:
+    return [entry for page in pages.values() for entry in page]
+
+
+def _first_and_others(pages: Mapping[int, Any]) -> Json:
+    own, *_ = pages.values()
+    return {**own, "workers": {str(number): page for number, page in pages.items() if number != 1}}
+
+
+def _lists(pages: Mapping[int, Any]) -> Json:
+    """Lists by name. What several workers list, as they serve the same objects, is there once."""
+    found: dict[str, dict[str, Json]] = {}
+    more: dict[str, int] = {}
+    for page in pages.values():
+        for name, entries in page.items():
+            if name == "more":
+                more |= {part: max(count, more.get(part, 0)) for part, count in entries.items()}
+            else:
+                found.setdefault(name, {}).update((json.dumps(entry, sort_keys=True), entry) for entry in entries)
+    lists: dict[str, Json] = {name: [*entries.values()] for name, entries in found.items()}
+    return {**lists, "more": more} if more else lists
+
+
+MERGED: Mapping[str, Merge] = {
+    "/debug/syncz": _listed,
+    "/debug/adsz": _listed,
+    "/debug/rejections": _lists,
+    "/debug/statistics": _first_and_others,
+    "/debug/authenticationz": _first_and_others,
+}
+"""The pages that are made of those of all workers."""
+
+
+class WorkersApp:
+    """The web and metrics ports of several workers. State: counters, and the workers whose silence was logged."""
+
+    def __init__(self, app: Any, monitoring: Any, others: Others, metrics: Metrics) -> None:
+        """``app`` and ``monitoring`` are the ports of the first worker alone."""
+        self._app = app
+        self._monitoring = monitoring
+        self._others = others
+        self._metrics = metrics
+        self._totals = WorkerTotals()
+        self._limiter = LogLimiter()
+
+    def web(self) -> Starlette:
+        """The app of the web port."""
+        return Starlette(
+            routes=[
+                *(Route(path, self._merged) for path in MERGED),
+                Route("/debug/config_dump", self._found),
+                Route("/metrics", self._all_metrics),
+                Mount("/", _Picked(self._app, self._others)),
+            ]
+        )
+
+    def monitoring(self) -> Starlette:
+        """The app of the metrics port."""
+        return Starlette(routes=[Route("/metrics", self._all_metrics), Mount("/", self._monitoring)])
+
+    async def _all_metrics(self, request: Request) -> Response:
+        answers = await self._others.ask(MetricsQuestion())
+        found = {number: answer for number, answer in answers.items() if isinstance(answer, WorkerMetrics)}
+        body = self._metrics.of_all(found, self._others.restarts(), self._totals)
+        return Response(body, media_type=CONTENT_TYPE)
+
+    async def _merged(self, request: Request) -> Response:
+        if "worker" in request.query_params:
+            return await one_worker(self._app, self._others, request)
+        path = _path(request)
+        own = await page_of(self._app, path)
+        if own.status != 200:
+            return _response(own)
+        answers = await self._others.ask(PageQuestion(path))
+        pages = {1: own} | {number: page for number, page in answers.items() if isinstance(page, WorkerPage)}
+        found = {number: json.loads(page.body) for number, page in pages.items() if page.status == 200}
+        pretty = {"true": True, "false": False}.get(request.query_params.get("pretty", ""))
+        response = json_response(MERGED[request.url.path](found), pretty=pretty)
+        return self._with_missing(response, request.url.path, found)
+
+    async def _found(self, request: Request) -> Response:
+        """The page of the worker that has the proxy."""
+        if "worker" in request.query_params:
+            return await one_worker(self._app, self._others, request)
+        path = _path(request)
+        own = await page_of(self._app, path)
+        if own.status == 200:
+            return _response(own)
+        answers = await self._others.ask(PageQuestion(path))
+        pages = {number: page for number, page in answers.items() if isinstance(page, WorkerPage)}
+        for page in pages.values():
+            if page.status == 200:
+                return _response(page)
+        lines = [page.body.decode(errors="replace").splitlines() for page in (own, *pages.values())]
+        named = sorted({line for page_lines in lines for line in page_lines[1:] if line.strip() not in ("", "none")})
+        response = text("\n".join([lines[0][0], *(named or ["  none"]), ""]), status=own.status)
+        return self._with_missing(response, request.url.path, {1: own, **pages})
+
+    def _with_missing(self, response: Response, path: str, answered: Mapping[int, object]) -> Response:
+        missing = [number for number in self._others.numbers if number not in answered]
+        if missing:
+            response.headers[MISSING] = ", ".join(map(str, missing))
+            left_out = self._limiter.admit("missing", trio.current_time())
+            if left_out is not None:
+                log.warning("workers have not answered in time; a page is without them", page=path, missing=missing)
+        return response
+
+
+@attrs.frozen
+class _Picked:
+    """An ASGI app: a page of the first worker, or of the one that the query names."""
+
+    own: Any
+    others: Others
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope)
+        if scope["type"] == "http" and "worker" in request.query_params:
+            response = await one_worker(self.own, self.others, request)
+            await response(scope, receive, send)
+        else:
+            await self.own(scope, receive, send)
+
+
+async def one_worker(app: Any, others: Others, request: Request) -> Response:
+    """The page of one worker: that of ``?worker=N``."""
+    asked = request.query_params["worker"]
+    if asked == "1":
+        return _response(await page_of(app, _path(request)))
+    known = [1, *others.numbers]
+    if asked not in map(str, known):
+        return text(f"no worker {asked[:20]!r}; there are {', '.join(map(str, known))}\n", status=404)
+    page = (await others.ask(PageQuestion(_path(request)))).get(int(asked))
+    if not isinstance(page, WorkerPage):
+        return text(f"worker {asked} does not answer; see /ready\n", status=504)
+    return _response(page)
+
+
+def _path(request: Request) -> str:
+    """The path and the query of a request, without the worker."""
+    query = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "worker"])
+    return f"{request.url.path}?{query}" if query else request.url.path
+
+
+def _response(page: WorkerPage) -> Response:
+    return Response(page.body, status_code=page.status, headers={"content-type": page.content_type})
