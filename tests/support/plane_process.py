@@ -49,6 +49,12 @@ class PlaneProcess:
         with self._log.open("ab") as log:
             return subprocess.Popen(self._command, stdout=log, stderr=log)
 
+    @property
+    def pid(self) -> int:
+        """Of the process that was started last."""
+        assert self._process is not None
+        return self._process.pid
+
     async def kill(self) -> None:
         """At once, with no time for anything."""
         await self._end(signal.SIGKILL)

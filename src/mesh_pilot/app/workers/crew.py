@@ -125,6 +125,10 @@ class Crew:
             if not member.is_serving
         }
 
+    def pids(self) -> Mapping[int, int]:
+        """The process of each other worker; 0 while it does not serve."""
+        return {member.number: member.pid if member.is_serving else 0 for member in self._members}
+
     def restarts(self) -> Mapping[int, int]:
         """The workers that have been started again, and how often."""
         return {member.number: member.restarts for member in self._members}

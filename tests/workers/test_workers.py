@@ -1,0 +1,266 @@
+"""Several workers are one control plane: real processes, and clients that talk as Envoy does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import httpx
+import pytest
+import trio
+
+from bench.crew import Crew as Swarm
+from bench.mesh import HOT_SERVICE, Mesh, edit_marker
+from mesh_pilot.app.control_plane import ControlPlane, control_plane
+from mesh_pilot.app.settings import Settings
+from mesh_pilot.app.workers.settings import WorkerSettings
+from mesh_pilot.cli.logs import LogFormat, LogLevels
+from mesh_pilot.cli.worker import worker_command
+from tests.support.envoy import eventually, http_client
+from tests.support.plane_process import PlaneProcess
+
+pytestmark = pytest.mark.process
+
+MESH = Mesh(services=20, endpoints=2, virtual_services=5)
+CLIENTS = 20
+SECONDS = 60
+ANYWHERE = "127.0.0.1:0"
+
+
+@attrs.frozen
+class Running:
+    """A control plane of several workers, and its clients."""
+
+    plane: ControlPlane
+    folder: Path
+    client: httpx.AsyncClient
+    swarm: Swarm
+
+    async def get(self, path: str) -> Any:
+        answer = await self.client.get(f"http://{self.plane.addresses.http}{path}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    async def connect(self, variant: str = "delta") -> None:
+        await in_thread(self.swarm.open, CLIENTS, variant, MESH.all_namespaces)
+        await self.complete()
+
+    async def complete(self) -> None:
+        assert (await in_thread(self.swarm.complete, SECONDS)).missing == 0
+
+    async def edit(self, number: int) -> None:
+        """Give the first service another endpoint, and wait until all clients have it."""
+        await in_thread(self.swarm.expect, [("EDS", edit_marker(number), 1)])
+        write(self.folder / HOT_SERVICE, MESH.service(0, edit=number, edited=1))
+        times = await in_thread(self.swarm.collect, SECONDS)
+        assert (len(times.at), times.missing) == (CLIENTS, 0)
+
+    async def spread(self) -> Counter[int]:
+        """How many clients each worker has."""
+        counts = Counter({1: len(await self.get("/debug/syncz?worker=1"))})
+        for number in range(2, self.plane.settings.workers.count + 1):
+            counts[number] = len(await self.get(f"/debug/syncz?worker={number}"))
+        return counts
+
+    def pid(self, number: int) -> int:
+        assert self.plane.crew is not None
+        return self.plane.crew.pids()[number]
+
+
+async def in_thread(function: Any, *arguments: Any) -> Any:
+    return await trio.to_thread.run_sync(partial(function, *arguments))
+
+
+def write(path: Path, text: str) -> None:
+    aside = path.with_name(f".{path.name}.new")
+    aside.write_text(text, encoding="utf-8")
+    aside.rename(path)
+
+
+def mesh_files(folder: Path) -> Path:
+    folder.mkdir()
+    for name, text in MESH.files().items():
+        write(folder / name, text)
+    return folder
+
+
+@asynccontextmanager
+async def workers(tmp_path: Path, count: int = 2, **more: Any) -> AsyncIterator[Running]:
+    folder = mesh_files(tmp_path / "config")
+    command = worker_command(LogLevels(), LogFormat.TEXT)
+    settings = Settings(
+        config_dirs=(folder,),
+        grpc_addr=ANYWHERE,
+        secure_grpc_addr=ANYWHERE,
+        http_addr=ANYWHERE,
+        monitoring_addr=ANYWHERE,
+        shutdown_seconds=2.0,
+        debounce_after=0.02,
+        workers=WorkerSettings(count, command, **more),
+    )
+    async with control_plane(settings) as plane, http_client() as client:
+        with trio.fail_after(SECONDS):
+            await plane.wait_ready()
+        with Swarm(plane.addresses.grpc) as swarm:
+            yield Running(plane, folder, client, swarm)
+
+
+async def test_an_edit_reaches_the_clients_of_all_workers(tmp_path: Path) -> None:
+    async with workers(tmp_path) as running:
+        await running.connect()
+        spread = await running.spread()
+        assert spread.total() == CLIENTS
+        assert set(+spread) == {1, 2}
+        await running.edit(1)
+        assert (await in_thread(running.swarm.check))["problems"] == []
+
+
+async def test_all_workers_send_the_same_bytes_under_the_same_revision(tmp_path: Path) -> None:
+    async with workers(tmp_path) as running:
+        await running.connect()
+        await running.edit(2)
+        dumps, revisions = set(), set()
+        for number in (1, 2):
+            own = await running.get(f"/debug/syncz?worker={number}")
+            dump = await running.get(f"/debug/config_dump?worker={number}&proxyID={own[0]['proxy']}")
+            dumps.add(repr([without_times(section) for section in dump["configs"]]))
+            revisions.add((await running.get(f"/debug/statistics?worker={number}"))["world"]["revision"])
+        assert len(dumps) == 1
+        assert len(revisions) == 1
+
+
+async def test_a_client_that_comes_back_to_another_worker_is_sent_nothing(tmp_path: Path) -> None:
+    async with workers(tmp_path) as running:
+        await running.connect()
+        before = await running.spread()
+        await in_thread(running.swarm.quiet, 0.3, SECONDS)
+        await in_thread(running.swarm.count)
+        for _ in range(3):
+            await in_thread(partial(running.swarm.reconnect, keep=True))
+            await running.complete()
+            await in_thread(running.swarm.quiet, 0.3, SECONDS)
+        received = await in_thread(running.swarm.count)
+        assert received.resources == 0
+        assert (await running.spread()).total() == before.total()
+
+
+async def test_the_clients_of_a_killed_worker_are_in_sync_elsewhere_and_it_is_started_again(tmp_path: Path) -> None:
+    async with workers(tmp_path) as running:
+        await running.connect()
+        killed = running.pid(2)
+        os.kill(killed, signal.SIGKILL)
+        await in_thread(partial(running.swarm.reconnect, keep=True))
+        await running.complete()
+        await running.edit(3)
+        await eventually(lambda: running.pid(2) not in (0, killed), what="worker 2 is there again")
+        statistics = await running.get("/debug/statistics")
+        assert statistics["workers"]["2"]["world"]["revision"] == statistics["world"]["revision"]
+        metrics = (await running.client.get(f"http://{running.plane.addresses.monitoring}/metrics")).text
+        assert 'mesh_pilot_worker_restarts{worker="2"} 1.0' in metrics
+        await in_thread(partial(running.swarm.reconnect, keep=True))
+        await running.edit(4)
+
+
+async def test_a_worker_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
+    async with workers(tmp_path, stuck_seconds=3.0) as running:
+        stopped = running.pid(2)
+        os.kill(stopped, signal.SIGSTOP)
+        answer = await running.client.get(f"http://{running.plane.addresses.http}/debug/syncz")
+        assert answer.headers["x-missing-workers"] == "2"
+        await eventually(lambda: running.pid(2) not in (0, stopped), what="worker 2 is replaced")
+        await eventually(lambda: not Path(f"/proc/{stopped}").exists(), what="the stopped one is gone")
+        await running.connect()
+
+
+async def test_workers_serve_on_without_their_fork_server_until_there_is_another(tmp_path: Path) -> None:
+    async with workers(tmp_path) as running:
+        await running.connect()
+        worker = running.pid(2)
+        fork_server = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(fork_server, signal.SIGKILL)
+        await running.edit(5)
+        assert running.pid(2) == worker
+        os.kill(worker, signal.SIGKILL)
+        await eventually(lambda: running.pid(2) not in (0, worker), what="worker 2 is there again")
+        await in_thread(partial(running.swarm.reconnect, keep=True))
+        await running.edit(6)
+
+
+async def test_pages_and_metrics_show_one_control_plane(tmp_path: Path) -> None:
+    async with workers(tmp_path, 3) as running:
+        await running.connect("sotw")
+        assert len({entry["proxy"] for entry in await running.get("/debug/syncz")}) == CLIENTS
+        streams = await running.get("/debug/adsz")
+        assert len({stream["node"]["id"] for stream in streams}) == CLIENTS
+        versions = {tuple((name, each["acked_version"]) for name, each in s["types"].items()) for s in streams}
+        assert len(versions) == 1
+        for entry in await running.get("/debug/syncz"):
+            assert (await running.get(f"/debug/config_dump?proxyID={entry['proxy']}"))["configs"]
+        metrics = (await running.client.get(f"http://{running.plane.addresses.monitoring}/metrics")).text
+        samples = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if not line.startswith("#"))
+        assert sum(float(value) for name, value in samples.items() if name.startswith("pilot_xds{")) == CLIENTS
+        assert float(samples["pilot_services"]) == MESH.services
+        assert float(samples['pilot_xds_pushes{type="cds"}']) >= CLIENTS
+        assert float(samples["mesh_pilot_missing_metrics"]) == 0
+        assert {name for name in samples if name.startswith("process_resident")} == {
+            f'process_resident_memory_bytes{{worker="{number}"}}' for number in (1, 2, 3)
+        }
+        unknown = await running.client.get(f"http://{running.plane.addresses.http}/debug/syncz?worker=9")
+        assert (unknown.status_code, unknown.text) == (404, "no worker '9'; there are 1, 2, 3\n")
+        nobody = await running.client.get(f"http://{running.plane.addresses.http}/debug/config_dump?proxyID=x.y")
+        assert nobody.status_code == 404
+        assert nobody.text.count(".ns0") == CLIENTS
+
+
+async def test_nothing_is_left_of_a_killed_control_plane_and_another_has_its_ports_at_once(
+    tmp_path: Path, free_ports: Any
+) -> None:
+    folder = mesh_files(tmp_path / "config")
+    ports = free_ports(3)
+    plane = PlaneProcess(
+        tmp_path / "log", ports, "--workers=2", "--trust-local", f"--config-dir={folder}", "--shutdown-duration=1s"
+    )
+    await plane.start()
+    try:
+        before = below(plane.pid)
+        assert len(before) == 2
+        await plane.kill()
+        await plane.start()
+        await eventually(lambda: not any(map(is_alive, before)), what="the others have ended")
+        again = below(plane.pid)
+    finally:
+        await plane.terminate()
+    await eventually(lambda: not any(map(is_alive, again)), what="the others have ended")
+    with socket.create_server(("127.0.0.1", ports[0])):
+        pass
+
+
+def is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def below(pid: int) -> list[int]:
+    """The processes below one."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found = [pid]
+    for each in found:
+        found += [child for child, parent in parents.items() if parent == each]
+    return found[1:]
+
+
+def without_times(section: Mapping[str, Any]) -> Any:
+    """A section of a dump, without when it was sent."""
+    return {key: value for key, value in section.items() if "last_updated" not in key}
