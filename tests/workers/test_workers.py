@@ -31,7 +31,7 @@ pytestmark = pytest.mark.process
 
 MESH = Mesh(services=20, endpoints=2, virtual_services=5)
 CLIENTS = 20
-SECONDS = 60
+SECONDS = 40
 ANYWHERE = "127.0.0.1:0"
 
 

@@ -306,7 +306,9 @@ class Crew:
         assert self._fork_server is not None
         ours, theirs = socket.socketpair()
         member.link = link = Link(ours, buffered_bytes=self._options.buffered_bytes)
-        member.pid, member.ended, member.serving = 0, False, trio.Event()
+        member.pid, member.ended = 0, False
+        if member.serving.is_set():  # else somebody may be waiting for it
+            member.serving = trio.Event()
         shared = [os.dup(each.socket.fileno()) for each in (*self._grpc, *self._secure_grpc)]
         # From here on the worker gets what is published: the fork server has the rest before it forks.
         self._fork_server.put(Fork(member.number, len(self._secure_grpc)), [theirs.detach(), *shared])
