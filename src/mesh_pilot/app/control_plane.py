@@ -275,7 +275,8 @@ async def control_plane(
             nursery.start_soon(_report, world, catalog)
             nursery.start_soon(identities.run)
             nursery.start_soon(_end_revoked, identities, state.rpc_servers)
-            nursery.start_soon(election.run)
+            if seat is None:  # duties are the first worker's: the others lead nothing
+                nursery.start_soon(election.run)
             if crew is not None:
                 nursery.start_soon(crew.run, answer_all)
             nursery.start_soon(_serve_when_synced, plane, sockets, identities.server_tls(), nursery, seat)
