@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from mesh_pilot.model.events import Item, KeySet, item_key
-from mesh_pilot.state.database import ASIDE, FORMAT, KEPT_ASIDE, StateError
+from mesh_pilot.state.database import ASIDE, FORMAT, KEPT_ASIDE, StateError, StateFault
 from mesh_pilot.state.settings import StateSettings
 from mesh_pilot.state.store import Batch, Store
 
@@ -309,6 +309,35 @@ def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.
     one.write(change("a", *keys("4")))
     one.close()
     assert found(tmp_path) == {"a": {*keys("1", "4")}}
+
+
+def test_a_disk_that_cannot_be_written_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = store(tmp_path)
+    one.pictures()
+    one.write(whole("a", keys("1", "2", "3")))
+    one.write(whole("b", keys("4")))  # is in the log beside the file only
+    crashed = tmp_path / "crashed"
+    crashed.mkdir(mode=0o700)
+    for name in ("state.db", "state.db-wal"):
+        shutil.copy(tmp_path / name, crashed / name)
+    one.close()
+    connected = sqlite3.connect
+
+    def connect(path: Path, **more: object) -> sqlite3.Connection:
+        if crashed in path.parents:
+            _disk_full()
+        return connected(path, **more)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr("sqlite3.connect", connect)
+    again = store(crashed)
+    with pytest.raises(StateFault, match="disk is full"):
+        again.pictures()
+    assert {picture.source: {*picture.items} for picture in again.pictures_of_copy()} == FILLED
+    assert again.current == frozenset(), "nothing can be written there yet"
+    monkeypatch.undo()
+    again.write(whole("a", keys("9")))
+    again.close()
+    assert found(crashed) == {**FILLED, "a": {*keys("9")}}
 
 
 def _disk_full(*_: object) -> None:

@@ -10,7 +10,7 @@ import trio
 
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.sources.base import Placed, Seeded
-from mesh_pilot.state.database import StateError
+from mesh_pilot.state.database import StateError, StateFault
 from mesh_pilot.state.recorder import Recorded, Recorder
 from mesh_pilot.state.store import Store
 from mesh_pilot.world import Reducer, World
@@ -30,7 +30,12 @@ async def restore(settings: Settings, sources: Sequence[Recorded], world: World,
         pictures = await trio.to_thread.run_sync(store.pictures)
     except StateError as error:
         recorder.unusable(error)
-        return recorder
+        if not isinstance(error, StateFault):
+            return recorder
+        try:
+            pictures = await trio.to_thread.run_sync(store.pictures_of_copy)
+        except StateError:  # there is no file, or it is unreadable: that was said
+            return recorder
     by_name = {source.name: source for source in sources}
     now = datetime.now(UTC)
     for picture in pictures:

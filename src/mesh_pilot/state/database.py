@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import structlog
 
@@ -33,6 +35,9 @@ APPLICATION = 0x6D657370
 
 WAL_BYTES = 16 * 1024 * 1024
 """The size that the log beside the file is cut to once all in it is in the file."""
+
+MEMORY = Path("/dev/shm")
+"""A place for files that have none on the disk, on Linux."""
 
 FREE_PAGES = 1024
 """So many unused pages are left in the file, for what comes next."""
@@ -64,8 +69,16 @@ _GARBLED = frozenset(
 """SQLite's codes for what another try will not mend."""
 
 
+_FAULTS = (OSError, sqlite3.Error, UnicodeDecodeError)
+"""Errors of files and databases; the last is what Python makes of garbled text."""
+
+
 class StateError(Exception):
     """State that cannot be used: the file, the reason, what goes on without it, and what to do, in one line."""
+
+
+class StateFault(StateError):
+    """A fault of the disk: the file may be whole, and readable as a copy."""
 
 
 class _Unusable(Exception):
@@ -89,9 +102,12 @@ class Database:
                 _move_aside(self.path, str(reason))
                 self._connection = _connected(self.path)
             self._identity = _identity(self.path)
-        except (_Unusable, OSError, sqlite3.Error) as error:
+        except _Unusable as error:
             self._unlock()
-            raise _error(self.path, error) from error
+            raise StateError(f"{self.path}: {error}") from error
+        except _FAULTS as error:
+            self._unlock()
+            raise _fault(self.path, error) from error
         except BaseException:
             self._unlock()
             raise
@@ -126,10 +142,10 @@ class Database:
                 with suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
                 raise
-        except (OSError, sqlite3.Error) as error:
+        except _FAULTS as error:
             if is_garbled(error):
                 self.set_aside(str(error))
-            raise _error(self.path, error) from error
+            raise _fault(self.path, error) from error
 
     def tidy(self) -> None:
         """Give unused pages back to the disk. Raises StateError."""
@@ -138,7 +154,7 @@ class Database:
             if free > FREE_PAGES:
                 self._connection.execute(f"PRAGMA incremental_vacuum({free - FREE_PAGES})").fetchall()
         except sqlite3.Error as error:
-            raise _error(self.path, error) from error
+            raise _fault(self.path, error) from error
 
     @property
     def size(self) -> int:
@@ -156,7 +172,7 @@ class Database:
         try:
             _move_aside(self.path, reason)
         except OSError as error:
-            raise _error(self.path, error) from error
+            raise _fault(self.path, error) from error
         finally:
             self._unlock()
 
@@ -171,17 +187,36 @@ class Database:
             self._lock = -1
 
 
+@contextmanager
+def copied(folder: Path) -> Iterator[Database]:
+    """A copy of the file, to read from where the disk is full or read-only; gone after the block. Raises StateError."""
+    original = folder / NAME
+    try:
+        with TemporaryDirectory(prefix="mesh-pilot-", dir=MEMORY if MEMORY.is_dir() else None) as scratch:
+            for file in _files(original)[:2]:
+                if file is original or file.exists():
+                    shutil.copyfile(file, Path(scratch) / file.name, follow_symlinks=False)
+            database = Database(Path(scratch))
+            try:
+                yield database
+            finally:
+                database.close()
+    except _FAULTS as error:
+        raise _fault(original, error) from error
+
+
 def is_garbled(error: Exception) -> bool:
     """True for an error that another try will not mend."""
     code = getattr(error, "sqlite_errorcode", None)
-    return isinstance(error, sqlite3.Error) and (code is None or code & 0xFF in _GARBLED)
+    is_of_database = isinstance(error, sqlite3.Error) and (code is None or code & 0xFF in _GARBLED)
+    return is_of_database or isinstance(error, UnicodeDecodeError)
 
 
-def _error(path: Path, error: Exception) -> StateError:
+def _fault(path: Path, error: Exception) -> StateFault:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     if isinstance(error, OSError) and error.filename is not None and Path(os.fsdecode(error.filename)) != path:
         reason = f"{os.fsdecode(error.filename)}: {reason}"
-    return StateError(f"{path}: {reason}")
+    return StateFault(f"{path}: {reason}")
 
 
 def _prepare(folder: Path) -> None:
@@ -233,7 +268,7 @@ def _connected(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=2.0)
     try:
         _set_up(connection)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         connection.close()
         if is_garbled(error):
             raise _Unusable(str(error)) from error

@@ -20,7 +20,7 @@ from mesh_pilot.model.events import Item, Quarantine
 from mesh_pilot.sealing import SealingError, read_keys, seal, unseal
 from mesh_pilot.state import codec
 from mesh_pilot.state.codec import CodecError, Key, has_private_key
-from mesh_pilot.state.database import Database, StateError
+from mesh_pilot.state.database import Database, StateError, copied
 from mesh_pilot.state.history_tables import RunStart, write_history
 from mesh_pilot.state.revision_log import NO_HISTORY, HistoryBatch
 from mesh_pilot.state.settings import StateSettings
@@ -116,19 +116,26 @@ class Store:
         Raises StateError.
         """
         try:
-            return self._read()
+            return self._read(self._opened())
         except StateError:
             self._check()
             if self._database is not None:
                 raise
-        return self._read()  # of the file that was begun in place of one that was moved aside
+        return self._read(self._opened())  # of the file that was begun in place of one that was moved aside
 
-    def _read(self) -> list[KeptPicture]:
-        database = self._opened()
+    def pictures_of_copy(self) -> list[KeptPicture]:
+        """The same where the file cannot be opened for a fault of the disk. Raises StateError."""
+        with copied(self.settings.folder) as database:
+            self._keys = _read_keys(self.settings.key_file)
+            found = self._read(database)
+        self._rows, self._restored = {}, frozenset()
+        return found
+
+    def _read(self, database: Database) -> list[KeptPicture]:
         found = []
         with database.transaction() as connection:
             kept = connection.execute("SELECT value FROM meta WHERE name = 'revision'").fetchone()
-            self.revision = int(kept[0]) if kept else 0
+            self.revision = kept[0] if kept and isinstance(kept[0], int) else 0
             self._forget(connection)
             for source, place in self.places.items():
                 try:
@@ -237,20 +244,23 @@ class Store:
         items: list[Item] = []
         count = checksum = closed = 0
         reason = ""
-        for key, value, is_sealed, kept in connection.execute(
-            "SELECT key, value, sealed, checksum FROM items WHERE picture = ?", (row.id,)
-        ):
-            if _checksum(key, value) != kept:
-                raise _PictureError(f"{key} in it is garbled")
-            count += 1
-            checksum += kept
-            try:
-                opened = unseal(value, self._keys, _sealed_as(row.source, key)) if is_sealed else value
-                items.append(codec.decode(opened))
-            except SealingError as error:
-                closed, reason = closed + 1, str(error)
-            except CodecError as error:
-                raise _PictureError(f"{key} in it {error}") from None
+        try:
+            for key, value, is_sealed, kept in connection.execute(
+                "SELECT key, value, sealed, checksum FROM items WHERE picture = ?", (row.id,)
+            ):
+                if _checksum(key, value) != kept:
+                    raise _PictureError(f"{key} in it is garbled")
+                count += 1
+                checksum += kept
+                try:
+                    opened = unseal(value, self._keys, _sealed_as(row.source, key)) if is_sealed else value
+                    items.append(codec.decode(opened))
+                except SealingError as error:
+                    closed, reason = closed + 1, str(error)
+                except CodecError as error:
+                    raise _PictureError(f"{key} in it {error}") from None
+        except (TypeError, AttributeError, UnicodeDecodeError):  # values of another type than they were written with
+            raise _PictureError("its items are garbled") from None
         if (count, checksum) != (row.items, row.items_checksum):
             raise _PictureError(f"{count} of its {row.items} items are there")
         if closed:
