@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mesh_pilot.model.events import Delete, Event, Item, KeySet, Replace, Synced, Upsert, item_key
 from mesh_pilot.state.recorder import Recorder
@@ -80,6 +80,12 @@ class Crashes(RuleBasedStateMachine):
         revision = self.world.apply(admitted.events)
         self.recorder.published(Published(revision, 0.0, 0.0, admitted.changes))
 
+    @initialize(name=names, has=pictures)
+    def begins(self, name: str, has: dict[str, str]) -> None:
+        self.truth[name] = has
+        self.answers(name)
+        self.is_written()
+
     @rule(name=names, url=urls, text=texts)
     def changes(self, name: str, url: str, text: str) -> None:
         """An object is new or edited, whether or not anybody is there to see it."""
@@ -131,6 +137,15 @@ class Crashes(RuleBasedStateMachine):
                 shutil.copy(self.folder / name, after / name)
         self.store.close()
         self.begin(after)
+
+    @rule(name=names, url=urls, text=texts, then=st.booleans())
+    def changes_last(self, name: str, url: str, text: str, then: bool) -> None:
+        """A change that is written, and the crash."""
+        self.changes(name, url, text)
+        if then:
+            self.goes(name, url)
+        self.is_written()
+        self.crashes()
 
     @rule()
     def file_is_lost(self) -> None:

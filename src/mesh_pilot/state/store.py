@@ -158,7 +158,7 @@ class Store:
         changes: dict[str, list[tuple[Key, Item | None]]] = {source: [] for source in batch.whole}
         for source, key, item in batch.items:
             changes.setdefault(source, []).append((key, item))
-        if unknown := sorted(changes.keys() - rows.keys() - batch.whole):
+        if unknown := sorted((changes.keys() | batch.confirmed.keys()) - rows.keys() - batch.whole):
             raise StateError(f"{database.path}: it has no picture of {unknown[0]} yet")
         try:
             with database.transaction() as connection:
@@ -197,7 +197,7 @@ class Store:
     def close(self) -> None:
         if self._database is not None:
             self._database.close()
-            self._database = None
+            self._database, self._rows = None, {}
 
     def _opened(self) -> Database:
         if self._database is None:
