@@ -8,9 +8,11 @@ import structlog.testing
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mesh_pilot.model.events import Endpoints, Event, Synced, Upsert
+from mesh_pilot.model.events import Delete, Endpoints, Event, Synced, Upsert, item_key
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Service, ServiceKey
 from mesh_pilot.world import Reducer, World
+from mesh_pilot.world.guard import DEFAULT_GUARD
+from mesh_pilot.world.intake import Intake
 
 WEB = ServiceKey("web.example.com", "shop")
 
@@ -109,6 +111,33 @@ async def test_nothing_is_published_piecemeal_before_every_source_has_synced(aut
         await b.tell(Synced("slow"))
         await b.reducer.wait_synced()
         assert b.world.services.peek(ServiceKey("s1.example.com", "shop")) is not None
+
+
+async def test_what_does_not_come_back_goes_without_another_event(autojump_clock: MockClock) -> None:
+    """And it is said: that it is held, and that the rest came back."""
+    async with bench() as b:
+        b.reducer.intake = Intake(b.world, guarded=["test"])
+        services = [service(number) for number in range(10)]
+        await b.tell(*services)
+        await synced(b)
+        with structlog.testing.capture_logs() as logs:
+            await b.tell(*(Delete("test", item_key(each.item)) for each in services))
+            await trio.sleep(1)
+            assert len(b.world.services) == 10
+            await b.tell(*services[:9])
+            await trio.sleep(DEFAULT_GUARD.steady_seconds)
+            assert len(b.world.services) == 10
+            await trio.sleep(1)
+            assert len(b.world.services) == 9
+            await trio.sleep(1000)
+        told = [line for line in logs if line["event"] in ("picture held", "held picture recovered")]
+        assert [(line["event"], line["log_level"]) for line in told] == [
+            ("picture held", "warning"),
+            ("held picture recovered", "info"),
+        ]
+        assert told[0]["first"].startswith("s0.example.com/shop")
+        assert told[1]["gone"] == 1
+        assert len(b.published) == 3, "it does not wake up for nothing"
 
 
 async def test_a_closed_channel_ends_it_after_the_last_events(autojump_clock: MockClock) -> None:
