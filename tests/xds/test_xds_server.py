@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import attrs
 import grpc
 import pytest
 import trio
@@ -26,7 +27,7 @@ from structlog.testing import capture_logs
 from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, EXTENSION, LISTENER, RESOURCE_TYPES, ROUTE, SECRET
-from mesh_pilot.rpc import Cardinality, ClientCall, Server, open_channel, open_listeners, serve
+from mesh_pilot.rpc import Cardinality, ClientCall, Limits, Server, open_channel, open_listeners, serve
 from mesh_pilot.xds import server as xds_server
 from mesh_pilot.xds.server import XdsServer
 from mesh_pilot.xds.session import XdsOptions
@@ -35,6 +36,9 @@ from tests.xds.fake_world import NODE, FakeWorld, node
 
 SECONDS = 60.0
 """Longer than anything here takes on a busy machine."""
+
+
+ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 
 
 class Plane:
@@ -56,16 +60,14 @@ class Plane:
 
 
 @asynccontextmanager
-async def plane(options: XdsOptions | None = None) -> AsyncIterator[Plane]:
+async def plane(options: XdsOptions | None = None, limits: Limits = PATIENT_SERVER) -> AsyncIterator[Plane]:
     world = FakeWorld()
     for type_url in RESOURCE_TYPES:
         for name in ("a", "b"):
             world.put(type_url, name)
     xds = XdsServer(world, identifier="mesh-pilot test", options=options or XdsOptions())
     async with trio.open_nursery() as nursery:
-        server = await nursery.start(
-            partial(serve, xds.services(), await open_listeners("127.0.0.1:0"), limits=PATIENT_SERVER)
-        )
+        server = await nursery.start(partial(serve, xds.services(), await open_listeners("127.0.0.1:0"), limits=limits))
         made = Plane(world, xds, server)
         yield made
         await made.until_idle()
@@ -359,6 +361,29 @@ async def test_a_crowd_that_comes_and_goes_does_not_fill_the_log(monkeypatch: py
     assert written[:11] == ([(event, "info") for event in events] * 6)[:11]
     assert written[11:] == ([(event, "debug") for event in events] * 15)[-29:]
     assert all(entry["proxy"] == NODE.id for entry in logs if entry["event"] in events)
+
+
+async def test_a_stream_on_an_old_connection_ends_once_all_is_sent_and_answered() -> None:
+    """What changes meanwhile is still sent; then the stream ends with OK."""
+    async with (
+        plane(limits=attrs.evolve(PATIENT_SERVER, max_connection_age_seconds=0.05)) as here,
+        open_channel(here.address, tls=None, limits=PATIENT_CLIENT) as channel,
+        channel.request(ADS, Cardinality.STREAM_STREAM, bytes, bytes) as call,
+    ):
+        await call.send_message(sotw(CLUSTER, node=node_message()).SerializeToString())
+        first = DiscoveryResponse.FromString(await call.recv_message() or b"")
+        with trio.fail_after(SECONDS):
+            while not channel.lost:  # noqa: ASYNC110
+                await trio.sleep(0.005)
+        here.world.put(CLUSTER, "c")
+        await call.send_message(sotw(CLUSTER, response_nonce=first.nonce).SerializeToString())
+        second = DiscoveryResponse.FromString(await call.recv_message() or b"")
+        assert len(second.resources) == len(first.resources) + 1
+        await call.send_message(sotw(CLUSTER, response_nonce=second.nonce).SerializeToString())
+        assert await call.recv_message() is None
+        with trio.fail_after(SECONDS):
+            while here.server.statistics().connections_retired != {"age": 1}:  # noqa: ASYNC110
+                await trio.sleep(0.005)
 
 
 async def test_streams_that_wait_for_admission_and_give_up_take_nothing_from_others() -> None:
