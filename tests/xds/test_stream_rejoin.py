@@ -125,3 +125,30 @@ def test_while_the_new_routes_are_refused_the_old_cluster_stays(client: Sotw, wo
     sent_then = client.settle()
     assert shown(sent_then)[0] == (ROUTE, ["web"])
     assert "old" not in client.stream.client_state(CLUSTER)
+
+
+def test_a_cluster_that_is_known_and_gone_keeps_its_endpoints_until_the_routes_have_moved(world: FakeWorld) -> None:
+    """The client's version is known: it was here before, and its connection ended of age."""
+    world.put(CLUSTER, "old")
+    world.put(ENDPOINT, "old")
+    before = Sotw(world)
+    before.ask(CLUSTER)
+    (clusters,) = before.responses()
+    before.ack(clusters)
+    before.stream.close()
+    world.remove(CLUSTER, "old")
+    world.remove(ENDPOINT, "old")
+    client = Sotw(world)
+    client.ask(CLUSTER, version=clusters.version)
+    client.ask(ENDPOINT, "kept", "new", "old", version=FORGOTTEN)
+    client.ask(LISTENER, version=FORGOTTEN)
+    client.ask(ROUTE, "web", version=FORGOTTEN)
+    endpoints, *referrers = client.responses()
+    assert shown([endpoints]) == [(ENDPOINT, ["kept", "new"])]
+    client.ack(endpoints, "kept", "new", "old")
+    assert [response.type_url for response in referrers] == [ROUTE, LISTENER]
+    assert client.responses() == [], "the old routes still name it"
+    for response in referrers:
+        client.ack(response, *(["web"] if response.type_url == ROUTE else []))
+    sent = client.responses()
+    assert (CLUSTER, ["dns", "kept", "new"]) in shown(sent)

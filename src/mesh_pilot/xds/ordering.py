@@ -302,12 +302,18 @@ class PushOrder:
         """The answer to a request for endpoints that do not exist.
 
         For a placeholder cluster it gets nothing while that is needed: it has the old cluster as long as it waits for
-        the endpoints of the new one.
+        the endpoints of the new one. Neither does a client that came back for a cluster that it is known to have: it
+        has the endpoints of before, and routes to them.
         """
-        if not self._placeholders:
+        if not self._is_reconnect:
             return self._last_endpoints
         is_needed = _once(self._are_referrers_unsettled)
-        return lambda name: None if name in self._placeholders and is_needed() else self._last_endpoints(name)
+
+        def stand_in(name: str) -> Resource | None:
+            is_kept = name in self._placeholders or self._is_cluster_retiring(name)
+            return None if is_kept and is_needed() else self._last_endpoints(name)
+
+        return stand_in
 
     def _last_endpoints(self, name: str) -> Resource | None:
         """The answer to a request for endpoints of a cluster that the client has and that is gone meanwhile.
