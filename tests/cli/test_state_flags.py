@@ -42,7 +42,7 @@ def read(monkeypatch: pytest.MonkeyPatch, config: Path, *flags: str) -> Settings
 
     monkeypatch.setattr("mesh_pilot.cli.serving.run", run)
     monkeypatch.setattr("mesh_pilot.cli.discovery.outlive_signals", lambda: None)
-    monkeypatch.setattr("mesh_pilot.cli.discovery.configure", lambda *_: None)
+    monkeypatch.setattr("mesh_pilot.cli.discovery.configure", lambda *_, **__: None)
     done = CliRunner().invoke(discovery, ["--config-dir", str(config), *flags], standalone_mode=False)
     if done.exception:
         raise done.exception
@@ -71,6 +71,19 @@ def test_no_state_is_none_and_a_root_for_this_run(monkeypatch: pytest.MonkeyPatc
 
 def test_a_named_ca_stays_where_it_is(monkeypatch: pytest.MonkeyPatch, config: Path, tmp_path: Path) -> None:
     assert read(monkeypatch, config, "--ca-dir", str(tmp_path / "mine")).ca_dir == tmp_path / "mine"
+
+
+@pytest.mark.parametrize(("flags", "is_warned"), [([], True), (["--ca-dir", "shared"], False), (["--no-state"], True)])
+def test_replicas_with_a_ca_each_are_warned(
+    monkeypatch: pytest.MonkeyPatch, config: Path, flags: list[str], is_warned: bool
+) -> None:
+    election = ["--leader-election", "consul", "--consul-server-url", "http://127.0.0.1:1"]
+    with capture_logs() as logs:
+        read(monkeypatch, config, *election, *flags)
+    assert any("a CA of its own" in line["event"] for line in logs) is is_warned
+    with capture_logs() as logs:
+        read(monkeypatch, config, *flags)
+    assert logs == []
 
 
 def test_a_flag_wins_over_the_variable(monkeypatch: pytest.MonkeyPatch, config: Path, tmp_path: Path) -> None:

@@ -297,7 +297,7 @@ def command(
     log_lines(from_istio)
     state = usable(state, os.environ)
     if settings["ca_dir"] is None and ca_store is None and vault is None:
-        settings["ca_dir"] = ca_folder(state)
+        settings["ca_dir"] = ca_folder(state, is_replica=election is not None)
     from mesh_pilot.cli.serving import run
 
     return run(

@@ -104,8 +104,17 @@ def usable(state: StateSettings | None, environment: Mapping[str, str]) -> State
     return None
 
 
-def ca_folder(state: StateSettings | None) -> Path | None:
-    """The folder of the CA, where no other is named; None if it cannot be there: the root is for this run."""
+def ca_folder(state: StateSettings | None, *, is_replica: bool = False) -> Path | None:
+    """The folder of the CA, where no other is named; None if it cannot be there: the root is for this run.
+
+    Replicas (``is_replica``) would need the same, which is worth a log line.
+    """
+    if is_replica:
+        import structlog
+
+        structlog.get_logger(scope="security").warning(
+            "this replica has a CA of its own; name one for all replicas with --ca-dir, --ca-consul-key or --vault-addr"
+        )
     if state is None:
         return None
     folder = state.folder / CA
