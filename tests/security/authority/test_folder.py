@@ -173,19 +173,23 @@ async def test_a_file_system_that_hangs_holds_up_nothing_else_and_is_said(
     store = FolderStore(folder)
     await store.write(FILES, EMPTY)
     version = (await store.read()).version
-    hangs, asked = threading.Event(), 0
+    hangs, begun, asked = threading.Event(), threading.Event(), 0
     look = store._stamps
 
     def stamps() -> object:
         nonlocal asked
         asked += 1
+        begun.set()
         hangs.wait(60)
         return look()
 
     async def twelve_seconds() -> None:
-        for _ in range(12):
+        for second in range(12):
             await wait_all_tasks_blocked()
             mock_clock.jump(1.0)
+            if second == 0:
+                await wait_all_tasks_blocked()
+                await trio.to_thread.run_sync(begun.wait, 60)
 
     monkeypatch.setattr(store, "_stamps", stamps)
     try:
