@@ -2,7 +2,7 @@
 
 A task asks to be woken every two milliseconds and notes how late it is, while the first picture of N services is
 written, and then bursts of endpoint changes. Without state nothing is written: the difference is the recorder's.
-Usage: python bench/recorder_lag.py [--services 10000] [--burst 999] [--bursts 10]
+Usage: python -m bench.recorder_lag [--services 10000] [--burst 999] [--bursts 10]
 """
 
 from __future__ import annotations
