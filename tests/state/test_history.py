@@ -237,6 +237,7 @@ def test_revisions_say_what_changed_and_why(tmp_path: Path) -> None:
         assert (first.causes[0], len(first.causes), first.more_causes) == ("config/s0.yaml:3", 5, 3)
         (change,) = history.changes(3)
         assert (change.action, change.source, change.key[-1]) == ("delete", "files", "s1")
+        assert change.cause == "config/s1.yaml:3 (gone)"
         assert [record.number for record in history.revisions(object_name="shop/s1")] == [3, 1]
         assert [record.number for record in history.revisions(limit=1)] == [3]
 

@@ -2,58 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
-import attrs
-import yaml
-
-from mesh_pilot.config.encode_json import to_json
-from mesh_pilot.model.config import Config
-from mesh_pilot.model.events import (
-    Endpoints,
-    Item,
-    KeySet,
-    MeshConfigValue,
-    MeshNetworksValue,
-    Quarantine,
-    Secret,
-)
 from mesh_pilot.model.history import RevisionNack
-from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
-from mesh_pilot.model.service import Service
-from mesh_pilot.ops.past_world import resource_lines
-from mesh_pilot.ops.responses import Json
-from mesh_pilot.ops.world_pages import show_config, show_endpoints, show_service
-from mesh_pilot.state.reader import ChangeRecord, PastPictures, ProxyPosition, RevisionRecord, name_of
+from mesh_pilot.state.reader import ChangeRecord, ProxyPosition, RevisionRecord, name_of
+
+if TYPE_CHECKING:
+    from mesh_pilot.ops.responses import Json
 
 COLUMNS = ("REVISION", "AGE", "OBJECTS", "PROXIES", "SENT", "ACKED", "NACKS", "CAUSE")
 PROXY_COLUMNS = ("PROXY", "REVISION", "STATE", "SEEN")
 NONE = "-"
-
-
-@attrs.frozen
-class Difference:
-    """A thing of which two revisions differ; no lines: it is not there."""
-
-    name: str
-    before: Sequence[str]
-    after: Sequence[str]
-
-    @property
-    def action(self) -> str:
-        return "add" if not self.before else "delete" if not self.after else "update"
-
-    def lines(self, older: int, newer: int) -> Iterator[str]:
-        """The difference as a unified diff."""
-        old = f"{self.name} (revision {older})" if self.before else "/dev/null"
-        new = f"{self.name} (revision {newer})" if self.after else "/dev/null"
-        return difflib.unified_diff(self.before, self.after, old, new, lineterm="")
-
-    def as_json(self, older: int, newer: int) -> Json:
-        return {"name": self.name, "action": self.action, "diff": list(self.lines(older, newer))}
 
 
 # -- revisions
@@ -123,8 +84,7 @@ def show_lines(
     if changes:
         yield ""
         for change in changes:
-            cause = f"  {change.cause}" if change.cause else ""
-            yield f"{change.action:6}  {name_of(change.key)}  {change.source}{cause}"
+            yield f"{change.action:6}  {name_of(change.key)}  {change.cause}"
     for nack in nacks:
         made_from = f" (made from {', '.join(nack.configs)})" if nack.configs else ""
         yield ""
@@ -162,72 +122,6 @@ def proxy_json(position: ProxyPosition, latest: int) -> dict[str, Json]:
         "behind": max(0, latest - position.revision) if position.is_connected else None,
         "seen": position.seen.isoformat(),
     }
-
-
-# -- differences
-
-
-def object_differences(older: PastPictures, newer: PastPictures) -> Iterator[Difference]:
-    """The objects of sources that differ, by name."""
-    found: dict[tuple[str, str], Difference] = {}
-    for source in dict.fromkeys((*older.items, *newer.items)):
-        before, after = older.items.get(source, {}), newer.items.get(source, {})
-        for key in before.keys() | after.keys():
-            old, new = before.get(key), after.get(key)
-            if old != new:
-                found[name_of(key), source] = Difference(name_of(key), item_lines(old), item_lines(new))
-    for name in sorted(found):
-        yield found[name]
-
-
-def resource_differences(
-    older: Mapping[str, Mapping[str, Resource]], newer: Mapping[str, Mapping[str, Resource]]
-) -> Iterator[Difference]:
-    """The resources of a proxy that differ, by type in the order in which they are sent, and name."""
-    for type_url, resource_type in RESOURCE_TYPES.items():
-        before, after = older.get(type_url, {}), newer.get(type_url, {})
-        for name in sorted(before.keys() | after.keys()):
-            old, new = before.get(name), after.get(name)
-            if old != new:
-                yield Difference(f"{resource_type.short} {name}", resource_lines(old), resource_lines(new))
-
-
-def item_lines(item: Item | None) -> list[str]:
-    """An object in YAML; no lines if there is none."""
-    if item is None:
-        return []
-    text: str = yaml.safe_dump(_plain(_item_json(item)), sort_keys=False, allow_unicode=True, width=120)
-    return text.splitlines()
-
-
-def _item_json(item: Item) -> Json:
-    match item:
-        case Config():
-            return show_config(item)
-        case Service():
-            return show_service(item)
-        case Endpoints():
-            return show_endpoints(item.service, item.endpoints)
-        case MeshConfigValue(config=message) | MeshNetworksValue(networks=message):
-            shown: Json = to_json(message)
-            return shown
-        case Secret():
-            parts = {"certificate_chain": item.certificate_chain, "ca_certificates": item.ca_certificates}
-            digests = {name: hashlib.sha256(part).hexdigest() for name, part in parts.items() if part}
-            return {"name": item.name, "namespace": item.namespace, "sha256": digests}
-        case KeySet():
-            return {"issuer": item.issuer, "url": item.url, "keys": item.keys}
-        case Quarantine():
-            return {"from": item.domain, "withheld": [name_of(each.key) for each in item.withheld]}
-
-
-def _plain(value: Json) -> object:
-    """The same of Python's own containers, which YAML can write."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(member) for name, member in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(member) for member in value]
-    return value
 
 
 # -- figures

@@ -10,7 +10,7 @@ import json
 import sqlite3
 import time
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
@@ -95,13 +95,21 @@ def write_history(
     (run,) = connection.execute("SELECT max(id) FROM runs").fetchone()
     seen: set[tuple[str, Key]] = set()
     for entry in batch.revisions:
-        _write_changes(connection, entry, pictures, seen)
+        causes = [*map(cause_of, entry.changes)]
+        _write_changes(connection, entry, causes, pictures, seen)
         if entry.is_published:
-            causes, objects = json.dumps(_causes(entry)), len(objects_of(entry.changed))
+            named, objects = json.dumps(_first(causes or [entry.cause])), len(objects_of(entry.changed))
             connection.execute(
                 "INSERT OR REPLACE INTO revisions (number, run, at, causes, objects, complete)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
-                (entry.number, run, entry.at.timestamp(), causes, objects, entry.is_complete and goes_on),
+                (
+                    entry.number,
+                    run,
+                    entry.at.timestamp(),
+                    named,
+                    objects,
+                    entry.is_complete and goes_on,
+                ),
             )
             goes_on = True
     for outcome in batch.outcomes:
@@ -119,14 +127,18 @@ def objects_of(keys: Iterable[Key]) -> set[Key]:
 
 
 def _write_changes(
-    connection: sqlite3.Connection, entry: RevisionEntry, pictures: Mapping[str, int], seen: set[tuple[str, Key]]
+    connection: sqlite3.Connection,
+    entry: RevisionEntry,
+    causes: Sequence[str],
+    pictures: Mapping[str, int],
+    seen: set[tuple[str, Key]],
 ) -> None:
     """The changes of a revision. The item before is copied in the file, where it still is."""
     copied: list[tuple[object, ...]] = []
     others: list[tuple[object, ...]] = []
-    for change in entry.changes:
+    for change, cause in zip(entry.changes, causes, strict=True):
         name = (change.source, change.key)
-        head = (entry.number, change.source, encode_key(change.key), _action(change), change.cause)
+        head = (entry.number, change.source, encode_key(change.key), _action(change), cause)
         if change.before is None:
             others.append((*head, None, 0))
         elif name in seen or change.source not in pictures:
@@ -168,10 +180,10 @@ def _action(change: ItemChange) -> str:
     return "add" if change.before is None else "delete" if change.after is None else "update"
 
 
-def _causes(entry: RevisionEntry) -> list[str | int]:
-    """The first causes of a revision, and the number of the others."""
-    found = dict.fromkeys(map(cause_of, entry.changes)) or dict.fromkeys(filter(None, [entry.cause]))
-    return [*list(found)[:CAUSES], *([len(found) - CAUSES] if len(found) > CAUSES else [])]
+def _first(causes: Sequence[str]) -> list[str | int]:
+    """The first causes, and the number of the others."""
+    found = list(dict.fromkeys(filter(None, causes)))
+    return [*found[:CAUSES], *([len(found) - CAUSES] if len(found) > CAUSES else [])]
 
 
 def cause_of(change: ItemChange) -> str:

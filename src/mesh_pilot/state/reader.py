@@ -64,6 +64,7 @@ class ChangeRecord:
     action: str
     """``add``, ``update`` or ``delete``."""
     cause: str
+    """File and line, Consul index, ..."""
 
 
 @attrs.frozen
@@ -228,10 +229,9 @@ class HistoryReader:
             "SELECT max(number) FROM revisions WHERE number > ? AND NOT complete", (number,)
         ).fetchone()[0]
         if broken is not None:
-            causes = " and ".join(self.revision(broken).causes)
             raise HistoryError(
-                f"the objects at revision {number} are not known any more: revision {broken} was {causes}; those since"
-                f" {broken} are"
+                f"the objects at revision {number} are not known any more, those since {broken} are: what there was"
+                " before was not taken over by the next run, or could not be recorded (docs/history.md)"
             )
         settings, places = self._connection.execute(
             "SELECT settings, places FROM runs ORDER BY id DESC LIMIT 1"
