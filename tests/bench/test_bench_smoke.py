@@ -160,3 +160,11 @@ def test_pushes_beside_certificate_requests_are_compared_with_those_alone(tmp_pa
     ]
     assert all((m["missing"], m["problems"]) == (0, []) for m in measured)
     assert "(0 calls failed" in measured[1]["note"] and " 0 certificates" not in measured[1]["note"]
+
+
+def test_the_cost_of_the_history_is_printed_by_its_parts() -> None:
+    arguments = ("--services", "20", "--clients", "3", "--bursts", "2")
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.history", *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["burst", "write", "write", "count", "the"]

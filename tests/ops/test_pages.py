@@ -184,6 +184,16 @@ async def test_a_refusal_is_shown_with_its_reason_and_what_it_was_made_from(conn
     assert len(stream["refused"]) == 1
 
 
+async def test_revisions_are_listed_newest_first_and_proxies_say_which_they_are_at(connected: Web) -> None:
+    revisions = await connected.json("/debug/history")
+    numbers = [entry["revision"] for entry in revisions]
+    assert numbers == sorted(numbers, reverse=True)
+    assert revisions[0].keys() == {"revision", "proxies", "waiting", "bytes", "acked_seconds", "nacks"}
+    assert sum(entry["nacks"] for entry in revisions) == 1
+    (entry,) = await connected.json("/debug/syncz")
+    assert entry["revision"] <= numbers[0]
+
+
 async def test_a_config_dump_has_the_shape_of_envoys(connected: Web) -> None:
     for proxy_id in (NODE.id, "web-1.shop"):
         dump = await connected.json(f"/debug/config_dump?proxyID={proxy_id}")

@@ -343,7 +343,10 @@ def test_a_batch_that_could_not_be_written_comes_again(tmp_path: Path) -> None:
         run.log.give_back(run.log.take(100.0))
         run.say(Upsert("files", entry(1, 1)))
         run.effects.outcomes = [RevisionOutcome(1, 1, 0, 8, 0.1, (), 0, True)]
+        run.effects.records = [Record(sidecar(), ProxyRevision(None, False))]
+        run.log.give_back(run.log.take(150.0))
         batch = run.log.take(200.0)
+        assert [each.proxy.name for each in batch.proxies] == ["client.default"]
         assert [each.number for each in batch.revisions] == [1, 2]
         assert [each.bytes for each in batch.outcomes] == [8]
         assert not run.log.take(200.0)

@@ -104,9 +104,9 @@ class HistoryReader:
     def open(cls, folder: Path) -> Iterator[HistoryReader]:
         """The history in a state folder, as of one moment. Raises HistoryError, also within the block."""
         path = folder / NAME
-        if not path.exists():
-            raise HistoryError(f"{path}: there is no state; name the --state-dir of a control plane that keeps one")
         try:
+            if not path.exists():
+                raise HistoryError(f"{path}: there is no state; name the --state-dir of a control plane that keeps one")
             connection = _connected(path)
             try:
                 connection.execute("BEGIN")

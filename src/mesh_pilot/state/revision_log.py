@@ -167,6 +167,7 @@ class RevisionLog:
     def give_back(self, batch: HistoryBatch) -> None:
         """A batch could not be written: it comes again with the next."""
         self._returned = batch if batch else None
+        self._proxies = {}  # the file may be another one by then: it gets all of them
         self._changes += sum(len(entry.changes) for entry in batch.revisions)
 
     def _moved(self, records: Iterable[ProxyRecord]) -> list[ProxyEntry]:
