@@ -40,7 +40,8 @@ def serve_forks(sock: socket.socket, begin_worker: Callable[[int], None], log_st
     setup, _ = found
     assert isinstance(setup, Setup)
     world = _world(setup)
-    children: dict[int, int] = {}
+    children: dict[int, int] = {}  # the number of each process: one that was killed may still be there when the next is
+    signal.signal(signal.SIGCHLD, lambda *_: _forget_ended(children))
     while (found := receive(sock)) is not None:
         message, descriptors = found
         match message:
@@ -52,16 +53,17 @@ def serve_forks(sock: socket.socket, begin_worker: Callable[[int], None], log_st
                 sys.stderr.flush()
                 pid = os.fork()
                 if pid == 0:
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     sock.close()
                     begin_worker(number)
                     _be_worker(message, descriptors, setup, world, log_statistics)
                 with _closing(descriptors):
-                    children[number] = pid
+                    children[pid] = number
             case Kill(number=number):
-                if number in children:
-                    os.kill(children[number], signal.SIGKILL)
-        for number in [*_ended(children)]:
-            del children[number]
+                for pid in [pid for pid, each in children.items() if each == number]:
+                    os.kill(pid, signal.SIGKILL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    _forget_ended(children)
     _wait(children, setup.settings.shutdown_seconds + GRACE_SECONDS)
 
 
@@ -97,23 +99,22 @@ def _closing(descriptors: Iterable[int]) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _ended(children: dict[int, int]) -> Iterator[int]:
-    """The workers that have ended; their process ids are free from now on."""
-    for number, pid in children.items():
+def _forget_ended(children: dict[int, int]) -> None:
+    """Forget the workers that have ended; their process ids are free from now on."""
+    for pid in [*children]:
         if os.waitpid(pid, os.WNOHANG)[0]:
-            yield number
+            del children[pid]
 
 
 def _wait(children: dict[int, int], seconds: float) -> None:
     """Wait for workers to end by themselves; end those that do not."""
 
     def end_all(*_: object) -> None:
-        for pid in left.values():
+        for pid in children:
             os.kill(pid, signal.SIGKILL)
 
-    left = dict(children)
     signal.signal(signal.SIGALRM, end_all)
     signal.setitimer(signal.ITIMER_REAL, seconds)
-    for number, pid in children.items():
+    for pid in [*children]:
         os.waitpid(pid, 0)
-        del left[number]
+        del children[pid]
