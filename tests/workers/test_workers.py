@@ -185,7 +185,7 @@ async def test_workers_serve_on_without_their_fork_server_until_there_is_another
     async with workers(tmp_path) as running:
         await running.connect()
         worker = running.pid(2)
-        fork_server = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+        fork_server = parent_of(worker)
         os.kill(fork_server, signal.SIGKILL)
         await running.edit(5)
         assert running.pid(2) == worker
@@ -248,12 +248,16 @@ def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def below(pid: int) -> list[int]:
     """The processes below one."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            parents[int(folder.name)] = parent_of(int(folder.name))
         except OSError:
             continue
     found = [pid]

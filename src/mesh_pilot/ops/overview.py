@@ -120,6 +120,9 @@ def _summary(state: PlaneState, *, all_well: bool) -> Iterator[str]:
         yield line(f"{who}: {why}; what it said before stays in force", "bad")
     if not reasons and not stale and all_well:
         yield line("Everything is in force as written.", "good")
+    if state.others is not None:
+        count = len(state.others.numbers) + 1
+        yield line(f"{count} workers. The proxies below are those of worker 1; add ?worker=2 for those of another.")
     world = state.world.statistics()
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(world.configs.items()))
     up = timedelta(seconds=round(time.time() - state.started))
