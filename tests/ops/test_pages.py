@@ -237,6 +237,7 @@ async def test_statistics_of_every_part_can_be_read(connected: Web) -> None:
         "catalog",
         "xds",
         "changes",
+        "election",
         "sources",
         "mcp",
         "grpc",
