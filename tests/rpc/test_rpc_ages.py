@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from contextlib import AsyncExitStack
 from itertools import pairwise
+from pathlib import Path
 
+import attrs
 import trio
 from hyperframe.frame import GoAwayFrame
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from mesh_pilot.rpc import Cardinality, Limits, RpcError, open_channel
+from mesh_pilot.rpc import Cardinality, CertificateFiles, Limits, RpcError, client_tls, open_channel, server_tls
+from mesh_pilot.rpc.net import connect
 from tests.rpc.rpc_support import Bytes, Echo, RawPeer, in_thread, serving, settled
+from tests.support.certificates import write_certificates
+from tests.support.patience import PATIENT_CLIENT, PATIENT_SERVER
 
 UNARY = "/test.Echo/Unary"
 WAIT = "/test.Echo/Wait"
@@ -179,3 +184,25 @@ async def refused(address: str) -> None:
     except RpcError:
         return
     raise AssertionError("it was served")
+
+
+async def test_a_handshake_beyond_the_limit_waits_for_its_turn(tmp_path: Path) -> None:
+    own = write_certificates(tmp_path, "server")
+    tls = server_tls(CertificateFiles(certificate=own.certificate, key=own.key))
+    limits = attrs.evolve(PATIENT_SERVER, max_handshakes=1)
+    answers: list[bytes] = []
+    async with serving(Echo(), tls=tls, limits=limits) as server, trio.open_nursery() as nursery:
+        silent = await connect(server.addresses[0])
+        await settled(lambda: server.statistics().connections_open == 1)
+
+        async def call() -> None:
+            ours = client_tls(CertificateFiles(trusted=own.ca))
+            async with open_channel(server.addresses[0], tls=ours, limits=PATIENT_CLIENT) as channel:
+                answers.append(await channel.unary(UNARY, b"ping", bytes))
+
+        nursery.start_soon(call)
+        await settled(lambda: server.statistics().connections_open == 2)
+        await wait_all_tasks_blocked(0.05)
+        assert answers == []
+        silent.close()
+        await settled(lambda: answers == [b"ping"])
