@@ -11,6 +11,7 @@ import pytest
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.app.settings import StartError
 from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings
+from mesh_pilot.state.database import Database
 from mesh_pilot.state.settings import StateSettings
 from tests.state.test_consul_returns import SERVICES, TIMING, all_at, fill
 from tests.state.test_consul_returns import served as served_by_consul
@@ -135,6 +136,7 @@ async def test_without_a_last_picture_they_are_mistakes(tmp_path: Path, fault: s
         with pytest.raises(StartError, match="config" if fault == "folder gone" else r"mesh\.yaml"):
             async with files.plane():
                 pass
+    Database(tmp_path / "state").close()  # nobody holds it
 
 
 async def test_objects_that_were_edited_meanwhile_take_effect_and_what_is_deleted_goes(files: Files) -> None:

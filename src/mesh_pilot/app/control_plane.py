@@ -250,7 +250,7 @@ async def control_plane(
         stop_http = trio.Event()
         kept: list[Recorded] = [*sources, *filter(None, [keeper])]
         state.recorder = recorder = await restore(settings, kept, world, reducer)
-        excuse(faults, reducer.intake.stale())
+        await excuse(faults, reducer.intake.stale(), recorder)
         async with trio.open_nursery() as nursery:
             if recorder is not None:
                 if recorder.history is not None:

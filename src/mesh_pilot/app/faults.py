@@ -14,6 +14,7 @@ from mesh_pilot.model.events import MeshConfigValue
 from mesh_pilot.sources.files.mesh import NAME as MESH
 from mesh_pilot.sources.files.mesh import load_mesh_config
 from mesh_pilot.state.database import StateError
+from mesh_pilot.state.recorder import Recorder
 from mesh_pilot.state.store import Store
 
 log = structlog.get_logger(scope="state")
@@ -46,9 +47,14 @@ def _last_mesh_items(settings: Settings) -> Collection[object]:
         store.close()
 
 
-def excuse(faults: Faults, restored: Collection[str]) -> None:
-    """Log the faults of sources whose pictures are restored. Raises StartError for those of others."""
+async def excuse(faults: Faults, restored: Collection[str], recorder: Recorder | None) -> None:
+    """Log the faults of sources whose pictures are restored. Raises StartError for those of others.
+
+    The recorder's store is then closed.
+    """
     for source, error in faults.items():
         if source not in restored:
+            if recorder is not None:
+                await trio.to_thread.run_sync(recorder.store.close)
             raise error
         log.error("source cannot be read; its last picture is served", source=source, reason=str(error))
