@@ -17,6 +17,7 @@ from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest, Server
 from mesh_pilot.app.control_plane import control_plane
 from mesh_pilot.app.settings import StartError
 from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.mcp.wire import SOURCE_PATH
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, Limits, Status, client_tls, open_channel
 from mesh_pilot.sources.base import EventSender
@@ -205,3 +206,16 @@ async def test_without_certificates_the_own_ca_signs_the_servers(config: Path, t
             assert await shown_to(plane.addresses.secure_grpc, client_tls(trusted).context(), name)
         with pytest.raises(ssl.SSLCertVerificationError):
             await shown_to(plane.addresses.secure_grpc, client_tls(trusted).context(), "elsewhere.test")
+
+
+async def test_a_client_of_the_configuration_api_is_sent_elsewhere_with_the_age_of_its_connection(config: Path) -> None:
+    limits = Limits(max_connection_age_seconds=0.05)
+    async with (
+        running_plane(config, grpc_limits=limits) as plane,
+        open_channel(plane.addresses.grpc) as channel,
+        channel.request(SOURCE_PATH, Cardinality.STREAM_STREAM, bytes, bytes) as call,
+    ):
+        await call.send_request()
+        with trio.fail_after(60), pytest.raises(GRPCError, match="too old") as caught:
+            await call.recv_message()
+        assert caught.value.status is Status.UNAVAILABLE
