@@ -124,7 +124,7 @@ class HistoryReader:
                 connection.close()
         except BrokenPipeError:  # the reader's output, not the file
             raise
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise HistoryError(f"{path}: cannot be read: {error}") from error
 
     @property
