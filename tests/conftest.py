@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 import structlog
+from hypothesis import HealthCheck, settings
 
 from tests.support.binaries import require_binary
 
 os.environ["MESH_PILOT_NO_STATE"] = "1"
 """Commands that tests run keep nothing, unless a test gives them a folder of its own."""
+
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
