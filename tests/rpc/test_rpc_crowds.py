@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import trio
 
-from mesh_pilot.app.control_plane import connections_ended
+from mesh_pilot.app.upkeep import connections_ended
 from mesh_pilot.rpc import Cardinality, open_channel
 from tests.rpc.rpc_support import Bytes, Echo, in_thread, serving, settled
 from tests.support.patience import PATIENT_CLIENT, PATIENT_SERVER

@@ -24,6 +24,8 @@ from mesh_pilot.app.settings import Settings
 from mesh_pilot.app.workers.settings import WorkerSettings
 from mesh_pilot.cli.logs import LogFormat, LogLevels
 from mesh_pilot.cli.worker import worker_command
+from mesh_pilot.state.reader import HistoryReader
+from mesh_pilot.state.settings import StateSettings
 from tests.support.envoy import eventually, http_client
 from tests.support.plane_process import PlaneProcess
 
@@ -99,7 +101,9 @@ def mesh_files(folder: Path) -> Path:
 
 
 @asynccontextmanager
-async def workers(tmp_path: Path, count: int = 2, **more: Any) -> AsyncIterator[Running]:
+async def workers(
+    tmp_path: Path, count: int = 2, state: StateSettings | None = None, **more: Any
+) -> AsyncIterator[Running]:
     folder = mesh_files(tmp_path / "config")
     command = worker_command(LogLevels(), LogFormat.TEXT)
     settings = Settings(
@@ -110,6 +114,7 @@ async def workers(tmp_path: Path, count: int = 2, **more: Any) -> AsyncIterator[
         monitoring_addr=ANYWHERE,
         shutdown_seconds=2.0,
         debounce_after=0.02,
+        state=state,
         workers=WorkerSettings(count, command, **more),
     )
     async with control_plane(settings) as plane, http_client() as client:
@@ -127,6 +132,25 @@ async def test_an_edit_reaches_the_clients_of_all_workers(tmp_path: Path) -> Non
         assert set(+spread) == {1, 2}
         await running.edit(1)
         assert (await in_thread(running.swarm.check))["problems"] == []
+
+
+async def test_history_counts_the_clients_of_all_workers(tmp_path: Path) -> None:
+    folder = tmp_path / "state"
+    async with workers(tmp_path, state=StateSettings(folder=folder)) as running:
+        await running.connect()
+        assert set(+(await running.spread())) == {1, 2}
+        await running.edit(1)
+        edited = running.plane.state.world.revision
+
+        def entries() -> tuple[int, int]:
+            with HistoryReader.open(folder) as history:
+                found = sum(each.proxies for each in history.revisions(limit=5) if each.number == edited)
+                return found, sum(each.is_connected for each in history.proxies())
+
+        async def are_all_there() -> bool:
+            return await in_thread(entries) == (CLIENTS, CLIENTS)
+
+        await eventually(are_all_there, what="all clients in the history", seconds=SECONDS)
 
 
 async def test_all_workers_send_the_same_bytes_under_the_same_revision(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ Leaving the block drains.
 
 from __future__ import annotations
 
-import math
 import secrets
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -17,17 +16,20 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 import attrs
-import structlog
 import trio
 
 from mesh_pilot import __version__
 from mesh_pilot.app.faults import excuse, known_mesh
 from mesh_pilot.app.identity import Identities, federation_of, open_identities
 from mesh_pilot.app.orders import serve_orders
+from mesh_pilot.app.serving import ControlPlane, drain, serve_when_synced
 from mesh_pilot.app.settings import Settings, start_errors
+from mesh_pilot.app.sockets import Addresses, Sockets, open_sockets, shared_sockets
 from mesh_pilot.app.sources import ConfigSourcesWatch, PolicyKeySets, check_settings, short_name_domain, source_list
 from mesh_pilot.app.state import restore
+from mesh_pilot.app.upkeep import end_revoked_connections, look_after, report
 from mesh_pilot.app.workers.crew import Crew, with_shared_root
+from mesh_pilot.app.workers.effects import EffectsOfAll, telling_effects
 from mesh_pilot.app.workers.seat import Seat
 from mesh_pilot.config_api.served_collections import WorldCollections
 from mesh_pilot.config_api.server import McpService
@@ -36,30 +38,15 @@ from mesh_pilot.election.elections import Alone
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.mcp.identity import plane_id_of
 from mesh_pilot.mcp.wire import API_GENERATOR
-from mesh_pilot.model.bounds import Bounds
 from mesh_pilot.model.events import Event
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.debug_streams import DEBUG_TYPES, DebugStreams
 from mesh_pilot.ops.http import HttpServer
-from mesh_pilot.ops.memory import MemoryRelease
 from mesh_pilot.ops.metrics import Metrics
-from mesh_pilot.ops.questions import Answer
-from mesh_pilot.ops.reports import ProblemLog
 from mesh_pilot.ops.state import CallersState, PlaneState
 from mesh_pilot.ops.workers import WorkersApp, about_all, about_this_worker
 from mesh_pilot.quarantine.keeper import Keeper
-from mesh_pilot.rpc import (
-    HealthService,
-    Servable,
-    Server,
-    TlsSource,
-    open_listeners,
-    serve,
-    with_reflection,
-)
-from mesh_pilot.rpc.net import address_of
-from mesh_pilot.rpc.server import NOT_GRPC
 from mesh_pilot.security.trusted_roots import AgentRoots
 from mesh_pilot.sources.base import Source
 from mesh_pilot.sources.jwks import KeySource
@@ -73,69 +60,10 @@ from mesh_pilot.xds.server import ReplayedCall, XdsServer
 from mesh_pilot.xds.session import NO_ANSWER_OBSERVER, XdsOptions
 from mesh_pilot.xds.status import StatusRegistry
 
-log = structlog.get_logger(scope="bootstrap")
+__all__ = ["ControlPlane", "control_plane"]
 
 HTTP_GRACE_SECONDS = 0.5
 """The grace period of HTTP requests at the end of the drain."""
-
-TRIM_SECONDS = 15.0
-"""The interval at which resources of disconnected proxies are dropped: they stay for one to two intervals."""
-
-REPORT_SECONDS = 60.0
-"""The interval of reports on failures in proxies."""
-
-
-@attrs.frozen
-class Addresses:
-    """The addresses at which it listens, with the real ports for 0; empty if a server is off."""
-
-    grpc: str
-    secure_grpc: str
-    http: str
-    monitoring: str
-
-
-@attrs.frozen
-class _Sockets:
-    """Everything that is listened on, opened before anything runs: a taken port is known at once."""
-
-    grpc: list[trio.SocketListener]
-    secure_grpc: list[trio.SocketListener]
-    http: list[trio.SocketListener]
-    monitoring: list[trio.SocketListener]
-
-    def addresses(self) -> Addresses:
-        groups = (self.grpc, self.secure_grpc, self.http, self.monitoring)
-        return Addresses(*(address_of(group[0].socket) if group else "" for group in groups))
-
-    def close(self) -> None:
-        for group in (self.grpc, self.secure_grpc, self.http, self.monitoring):
-            for listener in group:
-                listener.socket.close()
-
-
-class ControlPlane:
-    """A running control plane. State: that of its parts, and how far its start or end has come."""
-
-    def __init__(self, settings: Settings, state: PlaneState, addresses: Addresses, answer: Answer) -> None:
-        self.settings = settings
-        self.state = state
-        self.addresses = addresses
-        self.answer = answer
-        """Answers the questions of other workers."""
-        self.crew: Crew | None = None
-        """The other workers; None if there are none, or this is not the first."""
-        self.health = HealthService()
-        """gRPC's own health service."""
-        self._ready = trio.Event()
-
-    def __repr__(self) -> str:
-        waiting = self.state.not_ready()
-        return f"<ControlPlane {self.addresses.grpc} {f'not ready: {waiting}' if waiting else 'ready'}>"
-
-    async def wait_ready(self) -> None:
-        """Wait until every source has synced, or the wait for them is over, and proxies are served."""
-        await self._ready.wait()
 
 
 @asynccontextmanager
@@ -152,7 +80,7 @@ async def control_plane(
     """
     faults = check_settings(settings)
     mesh = await known_mesh(settings, faults)
-    sockets = await _open_sockets(settings) if seat is None else _shared_sockets(seat)
+    sockets = await open_sockets(settings) if seat is None else shared_sockets(seat)
     if settings.workers.count > 1:
         settings = with_shared_root(settings)
     try:
@@ -229,7 +157,7 @@ async def control_plane(
         answer = answer_all = about_this_worker(state, web)
         crew = None
         if seat is not None:
-            answer_all = seat.link.ask
+            answer, answer_all = telling_effects(answer, xds.status), seat.link.ask
         elif settings.workers.count > 1:
             crew = state.others = _crew(settings, world, identities, short_names_in, sockets)
             reducer.on_publish(crew.published)
@@ -255,6 +183,8 @@ async def control_plane(
             if recorder is not None:
                 if recorder.history is not None:
                     recorder.history.effects = xds.status
+                    if crew is not None:
+                        recorder.history.effects = crew.effects = EffectsOfAll(xds.status)
                 nursery.start_soon(recorder.run)
             nursery.start_soon(reducer.run, inbox)
             if keeper is not None:
@@ -271,85 +201,21 @@ async def control_plane(
                 state.http_servers.append(server)
                 await nursery.start(partial(server.serve, listeners, stop_http, grace_seconds=HTTP_GRACE_SECONDS))
             nursery.start_soon(serve_orders, settings, state, events)
-            nursery.start_soon(_look_after, catalog, xds, state.rpc_servers)
-            nursery.start_soon(_report, world, catalog)
+            nursery.start_soon(look_after, catalog, xds, state.rpc_servers)
+            nursery.start_soon(report, world, catalog)
             nursery.start_soon(identities.run)
-            nursery.start_soon(_end_revoked, identities, state.rpc_servers)
+            nursery.start_soon(end_revoked_connections, identities, state.rpc_servers)
             if seat is None:  # duties are the first worker's: the others lead nothing
                 nursery.start_soon(election.run)
             if crew is not None:
                 nursery.start_soon(crew.run, answer_all)
-            nursery.start_soon(_serve_when_synced, plane, sockets, identities.server_tls(), nursery, seat)
+            nursery.start_soon(serve_when_synced, plane, sockets, identities.server_tls(), nursery, seat)
             yield plane
-            await _drain(plane)
+            await drain(plane)
             stop_http.set()
             nursery.cancel_scope.cancel()
     finally:
         sockets.close()
-
-
-async def _serve_when_synced(
-    plane: ControlPlane, sockets: _Sockets, tls: TlsSource, nursery: trio.Nursery, seat: Seat | None
-) -> None:
-    """Serve proxies once the sources have synced, or the wait for them is over."""
-    if seat is None:
-        await _wait_for_sources(plane)
-    if plane.crew is not None:
-        await plane.crew.begin()
-    config = [plane.state.mcp] if plane.settings.serve_config is not False else []
-    services = with_reflection([*plane.state.xds.services(), plane.state.callers.certificates, *config, plane.health])
-    await nursery.start(_serve_grpc, plane, services, sockets.grpc, None)
-    await nursery.start(_serve_grpc, plane, services, sockets.secure_grpc, tls)
-    log.info("ready", **attrs.asdict(plane.addresses))
-    plane._ready.set()
-
-
-async def _wait_for_sources(plane: ControlPlane) -> None:
-    timeout = plane.settings.sync_timeout
-    with trio.move_on_after(math.inf if timeout is None else timeout) as waiting:
-        await plane.state.reducer.wait_synced()
-    if waiting.cancelled_caught:
-        plane.state.overdue = True
-        log.warning("serving although sources have not synced in time", waiting_for=plane.state.unsynced())
-
-
-async def _serve_grpc(
-    plane: ControlPlane,
-    services: Sequence[Servable],
-    listeners: list[trio.SocketListener],
-    tls: TlsSource | None,
-    *,
-    task_status: trio.TaskStatus[None],
-) -> None:
-    async with trio.open_nursery() as nursery:
-        settings = plane.settings
-        limits = attrs.evolve(settings.grpc_limits, **_message_size(settings.client_bounds))
-        not_grpc = f"{NOT_GRPC}; the web pages are on {plane.addresses.http or 'no port'}"
-        server = await nursery.start(partial(serve, services, listeners, tls=tls, limits=limits, not_grpc=not_grpc))
-        plane.state.rpc_servers.append(server)
-        task_status.started()
-
-
-def _message_size(bounds: Bounds) -> dict[str, int]:
-    """The limit that refuses a request by its head, before it is received."""
-    return {"max_message_size": bounds.max_request_bytes} if bounds.max_request_bytes else {}
-
-
-async def _drain(plane: ControlPlane) -> None:
-    """Send proxies elsewhere, and let calls end within the drain time."""
-    plane.state.draining = True
-    plane.state.election.resign()
-    seconds = plane.settings.shutdown_seconds
-    log.info("draining", within_seconds=seconds)
-    plane.health.set("", False)
-    plane.state.xds.drain()
-    plane.state.mcp.drain()
-    with trio.move_on_after(seconds):
-        async with trio.open_nursery() as nursery:
-            if plane.crew is not None:
-                nursery.start_soon(plane.crew.drain)
-            for server in plane.state.rpc_servers:
-                nursery.start_soon(server.drain, seconds - min(1.0, seconds / 2))
 
 
 def _election(settings: Settings, addresses: Addresses) -> Election:
@@ -363,7 +229,7 @@ def _election(settings: Settings, addresses: Addresses) -> Election:
         return settings.election.election(replica)
 
 
-def _crew(settings: Settings, world: World, identities: Identities, short_names_in: str, sockets: _Sockets) -> Crew:
+def _crew(settings: Settings, world: World, identities: Identities, short_names_in: str, sockets: Sockets) -> Crew:
     http = sockets.addresses().http
     return Crew(settings, world, identities.trust, short_names_in, sockets.grpc, sockets.secure_grpc, http)
 
@@ -379,59 +245,6 @@ def _tell_status(status: StatusRegistry, published: Published) -> None:
     status.published(published.published_at, revision.number if revision.changed else 0)
 
 
-async def _look_after(catalog: WorldCatalog, xds: XdsServer, servers: Sequence[Server]) -> None:
-    """Let go of what was made for proxies that are gone and have not come back, and of the memory that it took."""
-    memory = MemoryRelease()
-    while True:
-        await trio.sleep(TRIM_SECONDS)
-        freed = xds.trim()
-        for forgotten in catalog.evict_idle_slowly():
-            freed += forgotten
-            await trio.lowlevel.checkpoint()
-        await memory.release(freed=freed, streams=max(xds.status.streams_ended, connections_ended(servers)))
-
-
-async def _end_revoked(identities: Identities, servers: Sequence[Server]) -> None:
-    """End connections by certificates that are revoked meanwhile."""
-    while True:
-        await identities.revocations.changed()
-        for server in list(servers):
-            await server.end_revoked(identities.is_revoked)
-
-
-def connections_ended(servers: Sequence[Server]) -> int:
-    """Connections that came and went. One without a stream, or without HTTP/2, leaves as much behind as any."""
-    figures = [server.statistics() for server in servers]
-    return sum(figure.connections_total - figure.connections_open for figure in figures)
-
-
-async def _report(world: World, catalog: WorldCatalog) -> None:
-    """Log problems of connected proxies, and providers that cannot be used."""
-    problems = ProblemLog(catalog, world)
-    while True:
-        await trio.sleep(REPORT_SECONDS)
-        problems.log_new()
-
-
 async def _serve_api(mcp: McpService, call: ReplayedCall, peer: str, variant: Variant) -> None:
     """A stream on ADS for configuration."""
     await mcp.serve_xds(call, call.call, delta=variant is Variant.DELTA)
-
-
-def _shared_sockets(seat: Seat) -> _Sockets:
-    return _Sockets([*seat.grpc], [*seat.secure_grpc], [], [])
-
-
-async def _open_sockets(settings: Settings) -> _Sockets:
-    """Listen everywhere; nothing stays open when one address can't be had."""
-    sockets = _Sockets([], [], [], [])
-    try:
-        with start_errors():
-            sockets.grpc.extend(await open_listeners(settings.grpc_addr))
-            sockets.secure_grpc.extend(await open_listeners(settings.secure_grpc_addr))
-            sockets.http.extend(await open_listeners(settings.http_addr))
-            sockets.monitoring.extend(await open_listeners(settings.monitoring_addr))
-    except BaseException:
-        sockets.close()
-        raise
-    return sockets

@@ -105,8 +105,42 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+class ProxyMoves:
+    """Finds the proxies that came, went, or are at another revision. State: the proxies as they were, by node id."""
+
+    def __init__(self, *, now: Callable[[], datetime] = _utc_now) -> None:
+        self._now = now
+        self._proxies: Mapping[str, ProxyEntry] = {}
+
+    def __repr__(self) -> str:
+        return f"<ProxyMoves of {len(self._proxies)}>"
+
+    def forget(self) -> None:
+        """All proxies are new the next time."""
+        self._proxies = {}
+
+    def take(self, records: Iterable[ProxyRecord]) -> list[ProxyEntry]:
+        """The proxies that did since the last call."""
+        now, before = self._now(), self._proxies
+        found: dict[str, ProxyEntry] = {}
+        for record in records:
+            proxy = record.proxy
+            if proxy is None:
+                continue
+            position = record.position()
+            other = found.get(proxy.id)
+            if other is None or _is_before(position, other.position):
+                known = before.get(proxy.id)
+                is_same = known is not None and known.proxy is proxy and known.position == position
+                found[proxy.id] = known if known is not None and is_same else ProxyEntry(proxy, position, now)
+        self._proxies = found
+        moved = [entry for name, entry in found.items() if before.get(name) is not entry]
+        gone = [attrs.evolve(entry, at=now, is_connected=False) for name, entry in before.items() if name not in found]
+        return [*moved, *gone]
+
+
 class RevisionLog:
-    """The revisions that wait to be written. State: those; the proxies as they were last taken, by node id."""
+    """The revisions that wait to be written. State: those, and the proxies as they were last taken."""
 
     def __init__(self, settings: Mapping[str, str], *, now: Callable[[], datetime] = _utc_now) -> None:
         """`settings`: those that decide how objects are read."""
@@ -117,7 +151,7 @@ class RevisionLog:
         self._entries: list[RevisionEntry] = []
         self._changes = 0
         self._is_complete = True
-        self._proxies: Mapping[str, ProxyEntry] = {}
+        self._moves = ProxyMoves(now=now)
         self._looked_at = -math.inf
         self.is_settling = False
         """True while there is more to come of what was taken last."""
@@ -152,7 +186,7 @@ class RevisionLog:
             outcomes = self.effects.take_outcomes()
             if now - self._looked_at >= PROXY_SECONDS:
                 self._looked_at = now
-                proxies = self._moved(self.effects.proxies())
+                proxies = self._moves.take(self.effects.proxies())
         self.is_settling = bool(entries) or any(not outcome.is_over for outcome in outcomes)
         returned, self._returned = self._returned, None
         if returned is None:
@@ -167,27 +201,8 @@ class RevisionLog:
     def give_back(self, batch: HistoryBatch) -> None:
         """A batch could not be written: it comes again with the next."""
         self._returned = batch if batch else None
-        self._proxies = {}  # the file may be another one by then: it gets all of them
+        self._moves.forget()  # the file may be another one by then: it gets all of them
         self._changes += sum(len(entry.changes) for entry in batch.revisions)
-
-    def _moved(self, records: Iterable[ProxyRecord]) -> list[ProxyEntry]:
-        """The proxies that came, went, or are at another revision than they were."""
-        now, before = self._now(), self._proxies
-        found: dict[str, ProxyEntry] = {}
-        for record in records:
-            proxy = record.proxy
-            if proxy is None:
-                continue
-            position = record.position()
-            other = found.get(proxy.id)
-            if other is None or _is_before(position, other.position):
-                known = before.get(proxy.id)
-                is_same = known is not None and known.proxy is proxy and known.position == position
-                found[proxy.id] = known if known is not None and is_same else ProxyEntry(proxy, position, now)
-        self._proxies = found
-        moved = [entry for name, entry in found.items() if before.get(name) is not entry]
-        gone = [attrs.evolve(entry, at=now, is_connected=False) for name, entry in before.items() if name not in found]
-        return [*moved, *gone]
 
 
 def _is_before(one: ProxyRevision, other: ProxyRevision) -> bool:

@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from mesh_pilot.app.settings import Settings, StartError
+from mesh_pilot.app.workers.effects import EffectsOfAll, EffectsQuestion, WorkerEffects
 from mesh_pilot.app.workers.frames import Applied, Drain, Fork, Kill, LogStatistics, Roots, Serving, Setup, encode
 from mesh_pilot.app.workers.link import Link, LinkClosed
 from mesh_pilot.app.workers.settings import WorkerSettings
@@ -98,6 +99,8 @@ class Crew:
         self._fork_server: Link | None = None
         self._there_is_fork_server = trio.Event()
         self._members = [_OtherWorker(number) for number in range(2, self._options.count + 1)]
+        self.effects: EffectsOfAll | None = None
+        """The effects that workers are asked for; None: nobody wants to know."""
         self._begun = trio.Event()
         self._draining = False
         self._ended = trio.Event()
@@ -320,6 +323,8 @@ class Crew:
                 nursery.cancel_scope.cancel()
         finally:
             member.link = None
+            if self.effects is not None:
+                self.effects.ended(member.number)
         return link.reason or ("it was told to" if member.ended else "its socket is closed")
 
     def _take(self, member: _OtherWorker, message: object) -> None:
@@ -334,12 +339,16 @@ class Crew:
                 log.error("a message of a worker is not understood", sender=member.number, kind=type(message).__name__)
 
     async def _look_after(self, member: _OtherWorker, link: Link) -> None:
-        """Ask a worker for its state now and then; end it if it does not answer."""
+        """Ask a worker for its state and effects now and then; end it if it does not answer."""
         await member.serving.wait()
         while True:
             with trio.move_on_after(self._options.stuck_seconds) as waiting:
                 try:
                     state = await link.ask(WorkerStateQuestion())
+                    if self.effects is not None:
+                        effects = await link.ask(EffectsQuestion())
+                        if isinstance(effects, WorkerEffects):
+                            self.effects.told(member.number, effects)
                 except LinkClosed:
                     return
                 member.state = state if isinstance(state, WorkerState) else None

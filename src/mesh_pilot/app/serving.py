@@ -1,0 +1,111 @@
+"""A running control plane: it serves proxies once its sources have synced, until it drains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import attrs
+import structlog
+import trio
+
+from mesh_pilot.app.settings import Settings
+from mesh_pilot.app.sockets import Addresses, Sockets
+from mesh_pilot.app.workers.crew import Crew
+from mesh_pilot.app.workers.seat import Seat
+from mesh_pilot.model.bounds import Bounds
+from mesh_pilot.ops.questions import Answer
+from mesh_pilot.ops.state import PlaneState
+from mesh_pilot.rpc import HealthService, Servable, TlsSource, serve, with_reflection
+from mesh_pilot.rpc.server import NOT_GRPC
+
+log = structlog.get_logger(scope="bootstrap")
+
+
+class ControlPlane:
+    """A running control plane. State: that of its parts, and how far its start or end has come."""
+
+    def __init__(self, settings: Settings, state: PlaneState, addresses: Addresses, answer: Answer) -> None:
+        self.settings = settings
+        self.state = state
+        self.addresses = addresses
+        self.answer = answer
+        """Answers the questions of other workers."""
+        self.crew: Crew | None = None
+        """The other workers; None if there are none, or this is not the first."""
+        self.health = HealthService()
+        """gRPC's own health service."""
+        self._ready = trio.Event()
+
+    def __repr__(self) -> str:
+        waiting = self.state.not_ready()
+        return f"<ControlPlane {self.addresses.grpc} {f'not ready: {waiting}' if waiting else 'ready'}>"
+
+    async def wait_ready(self) -> None:
+        """Wait until every source has synced, or the wait for them is over, and proxies are served."""
+        await self._ready.wait()
+
+
+async def serve_when_synced(
+    plane: ControlPlane, sockets: Sockets, tls: TlsSource, nursery: trio.Nursery, seat: Seat | None
+) -> None:
+    """Serve proxies once the sources have synced, or the wait for them is over."""
+    if seat is None:
+        await _wait_for_sources(plane)
+    if plane.crew is not None:
+        await plane.crew.begin()
+    config = [plane.state.mcp] if plane.settings.serve_config is not False else []
+    services = with_reflection([*plane.state.xds.services(), plane.state.callers.certificates, *config, plane.health])
+    await nursery.start(_serve_grpc, plane, services, sockets.grpc, None)
+    await nursery.start(_serve_grpc, plane, services, sockets.secure_grpc, tls)
+    log.info("ready", **attrs.asdict(plane.addresses))
+    plane._ready.set()
+
+
+async def _wait_for_sources(plane: ControlPlane) -> None:
+    timeout = plane.settings.sync_timeout
+    with trio.move_on_after(math.inf if timeout is None else timeout) as waiting:
+        await plane.state.reducer.wait_synced()
+    if waiting.cancelled_caught:
+        plane.state.overdue = True
+        log.warning("serving although sources have not synced in time", waiting_for=plane.state.unsynced())
+
+
+async def _serve_grpc(
+    plane: ControlPlane,
+    services: Sequence[Servable],
+    listeners: list[trio.SocketListener],
+    tls: TlsSource | None,
+    *,
+    task_status: trio.TaskStatus[None],
+) -> None:
+    async with trio.open_nursery() as nursery:
+        settings = plane.settings
+        limits = attrs.evolve(settings.grpc_limits, **_message_size(settings.client_bounds))
+        not_grpc = f"{NOT_GRPC}; the web pages are on {plane.addresses.http or 'no port'}"
+        server = await nursery.start(partial(serve, services, listeners, tls=tls, limits=limits, not_grpc=not_grpc))
+        plane.state.rpc_servers.append(server)
+        task_status.started()
+
+
+def _message_size(bounds: Bounds) -> dict[str, int]:
+    """The limit that refuses a request by its head, before it is received."""
+    return {"max_message_size": bounds.max_request_bytes} if bounds.max_request_bytes else {}
+
+
+async def drain(plane: ControlPlane) -> None:
+    """Send proxies elsewhere, and let calls end within the drain time."""
+    plane.state.draining = True
+    plane.state.election.resign()
+    seconds = plane.settings.shutdown_seconds
+    log.info("draining", within_seconds=seconds)
+    plane.health.set("", False)
+    plane.state.xds.drain()
+    plane.state.mcp.drain()
+    with trio.move_on_after(seconds):
+        async with trio.open_nursery() as nursery:
+            if plane.crew is not None:
+                nursery.start_soon(plane.crew.drain)
+            for server in plane.state.rpc_servers:
+                nursery.start_soon(server.drain, seconds - min(1.0, seconds / 2))

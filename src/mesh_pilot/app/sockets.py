@@ -1,0 +1,59 @@
+"""The sockets of a control plane, opened before anything runs: a taken port is known at once."""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from mesh_pilot.app.settings import Settings, start_errors
+from mesh_pilot.app.workers.seat import Seat
+from mesh_pilot.rpc import open_listeners
+from mesh_pilot.rpc.net import address_of
+
+
+@attrs.frozen
+class Addresses:
+    """The addresses at which it listens, with the real ports for 0; empty if a server is off."""
+
+    grpc: str
+    secure_grpc: str
+    http: str
+    monitoring: str
+
+
+@attrs.frozen
+class Sockets:
+    """The listeners of each port; none where a server is off."""
+
+    grpc: list[trio.SocketListener]
+    secure_grpc: list[trio.SocketListener]
+    http: list[trio.SocketListener]
+    monitoring: list[trio.SocketListener]
+
+    def addresses(self) -> Addresses:
+        groups = (self.grpc, self.secure_grpc, self.http, self.monitoring)
+        return Addresses(*(address_of(group[0].socket) if group else "" for group in groups))
+
+    def close(self) -> None:
+        for group in (self.grpc, self.secure_grpc, self.http, self.monitoring):
+            for listener in group:
+                listener.socket.close()
+
+
+def shared_sockets(seat: Seat) -> Sockets:
+    return Sockets([*seat.grpc], [*seat.secure_grpc], [], [])
+
+
+async def open_sockets(settings: Settings) -> Sockets:
+    """Listen everywhere; nothing stays open when one address can't be had."""
+    sockets = Sockets([], [], [], [])
+    try:
+        with start_errors():
+            sockets.grpc.extend(await open_listeners(settings.grpc_addr))
+            sockets.secure_grpc.extend(await open_listeners(settings.secure_grpc_addr))
+            sockets.http.extend(await open_listeners(settings.http_addr))
+            sockets.monitoring.extend(await open_listeners(settings.monitoring_addr))
+    except BaseException:
+        sockets.close()
+        raise
+    return sockets

@@ -1,0 +1,55 @@
+"""Tasks that run beside serving: memory is given back, revoked callers are cut off, problems are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import trio
+
+from mesh_pilot.app.identity import Identities
+from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.ops.memory import MemoryRelease
+from mesh_pilot.ops.reports import ProblemLog
+from mesh_pilot.rpc import Server
+from mesh_pilot.world import World
+from mesh_pilot.xds.server import XdsServer
+
+TRIM_SECONDS = 15.0
+"""The interval at which resources of disconnected proxies are dropped: they stay for one to two intervals."""
+
+REPORT_SECONDS = 60.0
+"""The interval of reports on failures in proxies."""
+
+
+async def look_after(catalog: WorldCatalog, xds: XdsServer, servers: Sequence[Server]) -> None:
+    """Let go of what was made for proxies that are gone and have not come back, and of the memory that it took."""
+    memory = MemoryRelease()
+    while True:
+        await trio.sleep(TRIM_SECONDS)
+        freed = xds.trim()
+        for forgotten in catalog.evict_idle_slowly():
+            freed += forgotten
+            await trio.lowlevel.checkpoint()
+        await memory.release(freed=freed, streams=max(xds.status.streams_ended, connections_ended(servers)))
+
+
+async def end_revoked_connections(identities: Identities, servers: Sequence[Server]) -> None:
+    """End connections by certificates that are revoked meanwhile."""
+    while True:
+        await identities.revocations.changed()
+        for server in list(servers):
+            await server.end_revoked(identities.is_revoked)
+
+
+def connections_ended(servers: Sequence[Server]) -> int:
+    """Connections that came and went. One without a stream, or without HTTP/2, leaves as much behind as any."""
+    figures = [server.statistics() for server in servers]
+    return sum(figure.connections_total - figure.connections_open for figure in figures)
+
+
+async def report(world: World, catalog: WorldCatalog) -> None:
+    """Log problems of connected proxies, and providers that cannot be used."""
+    problems = ProblemLog(catalog, world)
+    while True:
+        await trio.sleep(REPORT_SECONDS)
+        problems.log_new()
