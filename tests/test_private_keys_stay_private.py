@@ -243,9 +243,11 @@ def test_commands_print_nothing_private(tmp_path: Path) -> None:
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says whether a process may be dumped")
 def test_the_memory_of_the_server_is_in_no_core_dump() -> None:
-    program = (
-        "from mesh_pilot.cli.process import forbid_core_dumps as forbid; forbid();"
-        "import ctypes, resource as r; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), *r.getrlimit(r.RLIMIT_CORE))"
-    )
-    assert ctypes.CDLL(None).prctl(3, 0, 0, 0, 0) == 1, "the question is the right one"
-    assert subprocess.check_output([sys.executable, "-c", program], text=True).split() == ["0", "0", "0"]
+    ask = "import ctypes, resource as r; print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), *r.getrlimit(r.RLIMIT_CORE))"
+    forbid = "from mesh_pilot.cli.process import forbid_core_dumps as forbid; forbid();"
+
+    def answer(program: str) -> list[str]:
+        return subprocess.check_output([sys.executable, "-c", program], text=True).split()
+
+    assert answer(ask)[0] == "1", "the question is the right one"
+    assert answer(forbid + ask) == ["0", "0", "0"]
