@@ -113,9 +113,25 @@ def test_a_picture_of_a_place_that_is_not_read_any_more_is_forgotten(
 ) -> None:
     filled(tmp_path)
     monkeypatch.setattr("mesh_pilot.state.store.FORGOTTEN_SECONDS", -1.0)
-    assert found(tmp_path, {}) == {}
+    one = store(tmp_path, {"a": "elsewhere", "b": "place b"})
+    one.pictures()
+    one.write(whole("a", keys("9")))
+    one.close()
     monkeypatch.undo()
-    assert found(tmp_path) == {}
+    assert found(tmp_path) == {"b": FILLED["b"]}
+
+
+def test_a_control_plane_that_was_away_for_months_finds_its_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path)
+    monkeypatch.setattr("mesh_pilot.state.store.FORGOTTEN_SECONDS", -1.0)
+    assert found(tmp_path, {"a": "place a"}) == {"a": FILLED["a"]}, "one source alone, as of the mesh config at a start"
+    one = store(tmp_path)
+    assert len(one.pictures()) == 2
+    one.write(Batch(2, [], {"a": NOW}))
+    one.close()
+    assert found(tmp_path) == FILLED
 
 
 def test_a_picture_that_is_too_old_is_not_used_and_stays(tmp_path: Path) -> None:

@@ -101,6 +101,8 @@ class Store:
         self._restored = frozenset[str]()
         self._has_begun = False
         """True once it is noted in the file who writes its history."""
+        self._has_written = False
+        """True after the first write into the file."""
 
     def __repr__(self) -> str:
         return f"<Store {self.settings.folder} {'open' if self._database else 'closed'}, {len(self._rows)} pictures>"
@@ -136,7 +138,6 @@ class Store:
         with database.transaction() as connection:
             kept = connection.execute("SELECT value FROM meta WHERE name = 'revision'").fetchone()
             self.revision = kept[0] if kept and isinstance(kept[0], int) else 0
-            self._forget(connection)
             for source, place in self.places.items():
                 try:
                     row = self._row(connection, source, place)
@@ -162,6 +163,8 @@ class Store:
             raise StateError(f"{database.path}: it has no picture of {unknown[0]} yet")
         try:
             with database.transaction() as connection:
+                if not self._has_written:
+                    self._forget(connection)
                 self._write_history(connection, batch)
                 for source in batch.whole:
                     rows[source] = _begin(connection, source, self.places[source])
@@ -180,6 +183,7 @@ class Store:
             self._check()
             raise
         self._rows = rows
+        self._has_written = True
         self._has_begun = self._has_begun or batch.history.begins
         self.revision = batch.revision
         database.tidy()
@@ -203,7 +207,7 @@ class Store:
         if self._database is None:
             self._rows = {}
             self._keys = _read_keys(self.settings.key_file)
-            self._has_begun = False
+            self._has_begun = self._has_written = False
             self._database = Database(self.settings.folder)
         return self._database
 
@@ -215,12 +219,13 @@ class Store:
     # -- reading
 
     def _forget(self, connection: sqlite3.Connection) -> None:
-        """Remove the pictures of places that were not read for long."""
-        for (picture,) in connection.execute(
-            "SELECT id FROM pictures WHERE used_at < ?", (time.time() - FORGOTTEN_SECONDS,)
+        """Remove the pictures of places that were not read for long. Those of ours stay, however long we were away."""
+        for picture, source, place in connection.execute(
+            "SELECT id, source, place FROM pictures WHERE used_at < ?", (time.time() - FORGOTTEN_SECONDS,)
         ).fetchall():
-            connection.execute("DELETE FROM items WHERE picture = ?", (picture,))
-            connection.execute("DELETE FROM pictures WHERE id = ?", (picture,))
+            if self.places.get(source) != place:
+                connection.execute("DELETE FROM items WHERE picture = ?", (picture,))
+                connection.execute("DELETE FROM pictures WHERE id = ?", (picture,))
 
     def _row(self, connection: sqlite3.Connection, source: str, place: str) -> _PictureRow | None:
         found = connection.execute(
