@@ -20,6 +20,7 @@ from mesh_pilot.state.store import Store
 from mesh_pilot.world import World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
+from tests.state.fakes import FakeSource
 
 SOURCES = ("a", "b")
 PLACES = {name: f"place of {name}" for name in SOURCES}
@@ -28,17 +29,6 @@ names = st.sampled_from(SOURCES)
 urls = st.sampled_from(["1", "2", "3", "4"])
 texts = st.sampled_from(["x", "y", "z"])
 pictures = st.dictionaries(urls, texts, max_size=4)
-
-
-class FakeSource:
-    """A source that the test speaks for."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.synced = False
-
-    def statistics(self) -> FakeSource:
-        return self
 
 
 def item(source: str, url: str, text: str) -> Item:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
-from mesh_pilot.model.events import Item, KeySet, Secret
+from mesh_pilot.model.events import Item, KeySet, Replace, Secret, Synced
 from mesh_pilot.security.authority import encryption
+from mesh_pilot.state.recorder import Recorder
+from mesh_pilot.state.settings import HistoryBounds
+from mesh_pilot.world import World
+from mesh_pilot.world.intake import Intake
+from tests.state.fakes import FakeSource
 from tests.state.test_store import change, found, store, whole
 
 MARK = b"-----BEGIN PRIVATE KEY-----\nTHE-MARKED-KEY\n"
@@ -28,6 +37,20 @@ def key_file(folder: Path, *keys: str, mode: int = 0o600) -> Path:
 
 def contents(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+@contextmanager
+def recording(folder: Path, key_file: Path | None) -> Iterator[Recorder]:
+    """A control plane on the folder, without tasks, whose source has not answered yet."""
+    opened = store(folder, key_file=key_file, history=HistoryBounds(revisions=0))
+    world = World()
+    world.expect("a")
+    intake = Intake(world)
+    reducer: Any = SimpleNamespace(intake=intake)
+    for picture in opened.pictures():
+        world.apply(intake.restored(picture.source, picture.items, picture.confirmed_at))
+    yield Recorder(opened, world, reducer, [FakeSource("a")])
+    opened.close()
 
 
 @pytest.fixture
@@ -79,6 +102,34 @@ def test_a_key_is_replaced_by_one_before_it(folder: Path, tmp_path: Path) -> Non
     assert found(folder, key_file=both) == {"a": {*ITEMS}}
     kept(folder, *ITEMS, key_file=both)
     assert found(folder, key_file=key_file(tmp_path, "cd")) == {"a": {*ITEMS}}
+
+
+def test_a_restart_with_both_keys_encrypts_everything_with_the_new_one(folder: Path, tmp_path: Path) -> None:
+    """Though its sources have nothing new to say, or do not answer."""
+    kept(folder, *ITEMS, key_file=key_file(tmp_path, "ab"))
+    with recording(folder, key_file(tmp_path, "cd", "ab")) as recorder:
+        recorder.store.write(recorder._batch())
+    assert found(folder, key_file=key_file(tmp_path, "cd")) == {"a": {*ITEMS}}
+
+
+@pytest.mark.parametrize("wrong", [["cd"], []], ids=["another key", "no key"])
+def test_a_start_without_the_key_destroys_nothing_that_its_source_has_not_replaced(
+    folder: Path, tmp_path: Path, wrong: list[str]
+) -> None:
+    right = key_file(tmp_path, "ab")
+    kept(folder, *ITEMS, key_file=right)
+    with recording(folder, key_file(tmp_path, *wrong) if wrong else None) as recorder:
+        assert {*recorder._world.items_of("a").values()} == {PUBLIC, OTHER}
+        recorder.store.write(recorder._batch())
+    assert found(folder, key_file=right) == {"a": {*ITEMS}}
+    with recording(folder, None) as recorder:
+        source = recorder._sources["a"]
+        assert isinstance(source, FakeSource)
+        source.synced = True
+        admitted = recorder._reducer.intake.admit([Replace("a", (), (OTHER,)), Synced("a")], 0.0)
+        recorder._world.apply(admitted.events)
+        recorder.store.write(recorder._batch())
+    assert found(folder, key_file=right) == {"a": {OTHER}}
 
 
 def test_an_encrypted_key_is_that_of_its_name_only(folder: Path, tmp_path: Path) -> None:

@@ -189,7 +189,8 @@ class Recorder:
         for name, source in self._sources.items():
             statistics = source.statistics()
             if (confirmed_at := stale.get(name)) is not None:
-                found[name] = confirmed_at
+                if name not in self.store.undecrypted:  # the file has more than the World until the source answers
+                    found[name] = confirmed_at
             elif name not in unsynced and name not in stale and statistics.synced:
                 silent = getattr(statistics, "stale_seconds", 0.0)
                 found[name] = now - timedelta(seconds=silent if math.isfinite(silent) else 0.0)

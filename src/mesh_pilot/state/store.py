@@ -5,6 +5,7 @@ All calls block: make them in a worker thread, one at a time.
 
 from __future__ import annotations
 
+import enum
 import sqlite3
 import time
 import zlib
@@ -60,6 +61,17 @@ class Batch:
     """The revisions since the last write, and what those before came to."""
 
 
+class _Sealing(enum.Enum):
+    """The encryption of the private keys in a picture."""
+
+    CURRENT = enum.auto()
+    """All are encrypted with the first key, or there are none."""
+    OUTDATED = enum.auto()
+    """A later key decrypts some."""
+    UNKNOWN = enum.auto()
+    """No key decrypts some."""
+
+
 class _PictureError(Exception):
     """A picture that cannot be used: the reason."""
 
@@ -99,6 +111,8 @@ class Store:
         self._rows: dict[str, _PictureRow] = {}
         self._keys: tuple[bytes, ...] = ()
         self._restored = frozenset[str]()
+        self.undecrypted = frozenset[str]()
+        """The sources whose pictures in the file have private keys that could not be decrypted."""
         self._has_begun = False
         """True once it is noted in the file who writes its history."""
         self._has_written = False
@@ -135,6 +149,7 @@ class Store:
 
     def _read(self, database: Database) -> list[KeptPicture]:
         found = []
+        undecrypted, outdated = set[str](), set[str]()
         with database.transaction() as connection:
             kept = connection.execute("SELECT value FROM meta WHERE name = 'revision'").fetchone()
             self.revision = kept[0] if kept and isinstance(kept[0], int) else 0
@@ -142,14 +157,19 @@ class Store:
                 try:
                     row = self._row(connection, source, place)
                     if row is not None:
-                        picture, is_whole = self._picture(connection, row)
+                        picture, sealing = self._picture(connection, row)
                         found.append(picture)
-                        if is_whole:
+                        if sealing is _Sealing.UNKNOWN:
+                            undecrypted.add(source)
+                        elif sealing is _Sealing.OUTDATED:
+                            outdated.add(source)
+                        else:
                             self._rows[source] = row
                 except _PictureError as error:
                     file = str(database.path)
                     log.error("last picture of a source is not used", source=source, reason=str(error), file=file)
-        self._restored = self.current
+        self._restored = self.current | outdated
+        self.undecrypted = frozenset(undecrypted)
         return found
 
     def write(self, batch: Batch) -> None:
@@ -201,7 +221,7 @@ class Store:
     def close(self) -> None:
         if self._database is not None:
             self._database.close()
-            self._database, self._rows = None, {}
+            self._database, self._rows, self.undecrypted = None, {}, frozenset()
 
     def _opened(self) -> Database:
         if self._database is None:
@@ -244,11 +264,12 @@ class Store:
             raise _PictureError(f"it is {age:.0f} seconds old, and may be {limit:.0f}")
         return row
 
-    def _picture(self, connection: sqlite3.Connection, row: _PictureRow) -> tuple[KeptPicture, bool]:
-        """A picture; False if private keys in it could not be decrypted, and are left out. Raises _PictureError."""
+    def _picture(self, connection: sqlite3.Connection, row: _PictureRow) -> tuple[KeptPicture, _Sealing]:
+        """A picture, and how its private keys are encrypted; those of unknown keys are left out. Raises _PictureError."""
         items: list[Item] = []
         count = checksum = closed = 0
         reason = ""
+        sealing = _Sealing.CURRENT
         try:
             for key, value, is_sealed, kept in connection.execute(
                 "SELECT key, value, sealed, checksum FROM items WHERE picture = ?", (row.id,)
@@ -258,8 +279,10 @@ class Store:
                 count += 1
                 checksum += kept
                 try:
-                    opened = unseal(value, self._keys, _sealed_as(row.source, key)) if is_sealed else value
-                    items.append(codec.decode(opened))
+                    if is_sealed:
+                        value, is_outdated = self._unsealed(value, _sealed_as(row.source, key))
+                        sealing = _Sealing.OUTDATED if is_outdated else sealing
+                    items.append(codec.decode(value))
                 except SealingError as error:
                     closed, reason = closed + 1, str(error)
                 except CodecError as error:
@@ -271,7 +294,15 @@ class Store:
         if closed:
             reason = reason if self._keys else "there is no key"
             log.error("private keys in a last picture are not used", source=row.source, count=closed, reason=reason)
-        return KeptPicture(row.source, tuple(items), datetime.fromtimestamp(row.confirmed_at, UTC)), not closed
+            sealing = _Sealing.UNKNOWN
+        return KeptPicture(row.source, tuple(items), datetime.fromtimestamp(row.confirmed_at, UTC)), sealing
+
+    def _unsealed(self, value: bytes, use: str) -> tuple[bytes, bool]:
+        """The data, and True if it is not encrypted with the first key. Raises SealingError."""
+        try:
+            return unseal(value, self._keys[:1], use), False
+        except SealingError:
+            return unseal(value, self._keys[1:], use), True
 
     # -- writing
 
