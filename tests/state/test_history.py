@@ -81,7 +81,7 @@ class Run:
         for source in SOURCES:
             self.world.expect(source)
         self.intake = Intake(self.world)
-        self.log = RevisionLog(self.world.settings)
+        self.log = RevisionLog(self.world.settings, limit=max(1, bounds.revisions))
         self.effects = self.log.effects = Effects()
         self.copies: dict[int, Pictures] = {}
         self.waiting: dict[tuple[str, Key], None] = {}
@@ -350,6 +350,114 @@ def test_a_batch_that_could_not_be_written_comes_again(tmp_path: Path) -> None:
         assert [each.number for each in batch.revisions] == [1, 2]
         assert [each.bytes for each in batch.outcomes] == [8]
         assert not run.log.take(200.0)
+
+
+def test_a_proxy_that_leaves_while_nothing_can_be_written_is_gone(tmp_path: Path) -> None:
+    with running(tmp_path) as run:
+        begin(run)
+        run.effects.records = [Record(sidecar(name=name), ProxyRevision(None, False)) for name in ("a", "b")]
+        run.write()
+        run.log.give_back(run.log.take(100.0))
+        run.effects.records = run.effects.records[:1]
+        run.now = 200.0
+        run.write()
+        with HistoryReader.open(tmp_path) as history:
+            assert {each.proxy.name: each.is_connected for each in history.proxies()} == {
+                "a.default": True,
+                "b.default": False,
+            }
+
+
+def test_refusals_that_come_in_another_order_are_kept_once_each(tmp_path: Path) -> None:
+    """As of several workers, whose refusals are put together."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    one, two = (RevisionNack(at, name, "CDS", (), (), "no") for name in ("web-1.shop", "web-2.shop"))
+    with running(tmp_path) as run:
+        begin(run)
+        run.say(Upsert("files", entry(1, 0)))
+        run.effects.outcomes = [RevisionOutcome(1, 2, 1, 7, None, (two,), 1, False)]
+        run.write()
+        run.effects.outcomes = [RevisionOutcome(1, 2, 0, 7, None, (one, two), 2, True)]
+        run.write()
+    with HistoryReader.open(tmp_path) as history:
+        assert history.nacks(1) == [one, two]
+
+
+def test_a_run_that_keeps_no_history_drops_it(tmp_path: Path) -> None:
+    """What it changed is unknown: older revisions could not be made again, and are not kept as asked."""
+    with running(tmp_path) as run:
+        begin(run)
+        run.say(Upsert("files", entry(1, 0)))
+        run.write()
+    with running(tmp_path, HistoryBounds(revisions=0)) as run:
+        begin(run)
+        run.say(Upsert("files", entry(1, 1)))
+        run.log.take(1.0)
+        run.write()
+    with HistoryReader.open(tmp_path) as history:
+        assert (history.kept(), history.proxies()) == (None, [])
+    with running(tmp_path) as run:
+        begin(run)
+        run.say(Upsert("files", entry(1, 2)))
+        run.write()
+        copies = run.copies
+    with HistoryReader.open(tmp_path) as history:
+        assert {each.number: history.items_at(each.number).items for each in history.revisions()} == copies
+
+
+def test_changes_after_some_that_could_not_wait_are_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mesh_pilot.state.revision_log.MAX_CHANGES", 4)
+    with running(tmp_path) as run:
+        begin(run)
+        run.say(*(Upsert("files", entry(number, 0)) for number in range(3)))
+        run.write()
+        run.say(*(Upsert("files", entry(number, 1)) for number in range(3)))
+        run.say(*(Upsert("files", entry(number, 2)) for number in range(3)))  # not recorded
+        run.say(Upsert("files", entry(1, 3)))
+        run.write()
+        copies = run.copies
+    with HistoryReader.open(tmp_path) as history:
+        assert {number: history.items_at(number).items for number in (3, 4)} == {3: copies[3], 4: copies[4]}
+        with pytest.raises(HistoryError, match="those since 3 are"):
+            history.items_at(2)
+
+
+def test_no_more_revisions_wait_for_a_full_disk_than_are_kept(tmp_path: Path) -> None:
+    with running(tmp_path, HistoryBounds(revisions=5)) as run:
+        begin(run)
+        run.say(Upsert("files", entry(1, 0)))
+        run.write()
+        for edit in range(1, 20):
+            run.say(Upsert("files", entry(1, edit)))
+            run.effects.outcomes = [RevisionOutcome(edit + 1, 0, 0, 0, None, (), 0, True)]
+            batch = run.log.take(float(edit))
+            assert len(batch.revisions) <= 6
+            assert len(batch.outcomes) <= 6
+            run.log.give_back(batch)
+        run.write()
+        copies = run.copies
+    with HistoryReader.open(tmp_path) as history:
+        assert {each.number: history.items_at(each.number).items for each in history.revisions()} == {
+            number: copies[number] for number in range(16, 21)
+        }
+
+
+def test_a_batch_that_is_written_again_makes_nothing_known(tmp_path: Path) -> None:
+    """As at the end of a run, when it is not known whether the last write came through."""
+    with running(tmp_path) as run:
+        begin(run)
+        run.say(Upsert("files", entry(1, 0)))
+        run.write()
+    with running(tmp_path, place="elsewhere") as run:
+        begin(run)
+        run.say(Upsert("files", entry(2, 0)))
+        again = run.log.take(1.0)
+        run.log.give_back(again)
+        run.write()
+        run.log.give_back(again)
+        run.write()
+    with HistoryReader.open(tmp_path) as history, pytest.raises(HistoryError, match="at revision 1 are not known"):
+        history.items_at(1)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not a database", b"SQLite format 3\0" + b"x" * 200])

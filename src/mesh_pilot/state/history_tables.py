@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
+import structlog
 
 from mesh_pilot.model.config import Config, Origin
 from mesh_pilot.model.events import Item, MeshConfigValue, MeshNetworksValue
@@ -22,6 +23,8 @@ from mesh_pilot.state.codec import CodecError, encode, encode_key, has_private_k
 from mesh_pilot.state.revision_log import HistoryBatch, Key, ProxyEntry, RevisionEntry
 from mesh_pilot.state.settings import HistoryBounds
 from mesh_pilot.world.intake import ItemChange
+
+log = structlog.get_logger(scope="state")
 
 SCHEMA = (
     "CREATE TABLE runs (id INTEGER PRIMARY KEY, began REAL NOT NULL, version TEXT NOT NULL, settings TEXT NOT NULL,"
@@ -69,7 +72,8 @@ def begin_run(connection: sqlite3.Connection, start: RunStart, settings: Mapping
     """
     (latest,) = connection.execute("SELECT coalesce(max(number), 0) FROM revisions").fetchone()
     if latest > start.revision:
-        for table in ("revisions", "changes", "nacks"):
+        log.warning("history begins anew", reason="this run began without the state of the last one", dropped=latest)
+        for table in ("revisions", "changes", "nacks", "runs"):
             connection.execute(f"DELETE FROM {table}")
     texts = (json.dumps(settings), json.dumps(start.places))
     last = connection.execute("SELECT settings, places FROM runs ORDER BY id DESC LIMIT 1").fetchone()
@@ -78,6 +82,12 @@ def begin_run(connection: sqlite3.Connection, start: RunStart, settings: Mapping
     connection.execute("INSERT INTO runs VALUES (NULL, ?, ?, ?, ?)", (at, start.version, *texts))
     connection.execute("UPDATE proxies SET connected = 0 WHERE connected")
     return last is None or (last == texts and kept <= start.restored)
+
+
+def forget_history(connection: sqlite3.Connection) -> None:
+    """Drop all of it."""
+    for table in ("revisions", "changes", "nacks", "runs", "proxies"):
+        connection.execute(f"DELETE FROM {table}")
 
 
 def write_history(
@@ -95,12 +105,14 @@ def write_history(
     (run,) = connection.execute("SELECT max(id) FROM runs").fetchone()
     seen: set[tuple[str, Key]] = set()
     for entry in batch.revisions:
+        if not entry.is_complete:  # the file has what was before this, not what later changes found
+            pictures = {}
         causes = [*map(cause_of, entry.changes)]
         _write_changes(connection, entry, causes, pictures, seen)
         if entry.is_published:
             named, objects = json.dumps(_first(causes or [entry.cause])), len(objects_of(entry.changed))
             connection.execute(
-                "INSERT OR REPLACE INTO revisions (number, run, at, causes, objects, complete)"
+                "INSERT OR IGNORE INTO revisions (number, run, at, causes, objects, complete)"
                 " VALUES (?, ?, ?, ?, ?, ?)",
                 (
                     entry.number,
@@ -214,7 +226,7 @@ def _write_outcome(connection: sqlite3.Connection, outcome: RevisionOutcome) -> 
         ),
     )
     connection.executemany(
-        "INSERT OR IGNORE INTO nacks SELECT ?, ?, ?, ?, ?, ?, ?, ? FROM revisions WHERE number = ?",
+        "INSERT OR REPLACE INTO nacks SELECT ?, ?, ?, ?, ?, ?, ?, ? FROM revisions WHERE number = ?",
         (
             (
                 outcome.revision,

@@ -81,7 +81,8 @@ class Recorder:
         self._reducer = reducer
         self._sources = {source.name: source for source in sources if source.name in store.places}
         self._changed: dict[str, dict[Key, None]] = {}
-        self.history = RevisionLog(world.settings) if store.settings.history.revisions else None
+        revisions = store.settings.history.revisions
+        self.history = RevisionLog(world.settings, limit=revisions) if revisions else None
         """The log of revisions to write; None: they are not kept."""
         self._wake = trio.Event()
         self._turn = trio.CapacityLimiter(1)

@@ -14,10 +14,14 @@ import attrs
 
 from mesh_pilot.model.history import ProxyRevision, RevisionOutcome
 from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.state.settings import DEFAULT_HISTORY
 from mesh_pilot.world.intake import ItemChange
 from mesh_pilot.world.reducer import Published
 
 Key = tuple[str, ...]
+
+MAX_GONE = 1000
+"""Proxies that have left and wait to be written."""
 
 MAX_CHANGES = 50_000
 """Changes that wait to be written, while the disk is full. Of further revisions only the causes are kept."""
@@ -106,18 +110,22 @@ def _utc_now() -> datetime:
 
 
 class ProxyMoves:
-    """Finds the proxies that came, went, or are at another revision. State: the proxies as they were, by node id."""
+    """Finds the proxies that came, went, or are at another revision.
+
+    State: the proxies as they were, by node id; whether all count as moved the next time.
+    """
 
     def __init__(self, *, now: Callable[[], datetime] = _utc_now) -> None:
         self._now = now
         self._proxies: Mapping[str, ProxyEntry] = {}
+        self._is_again = False
 
     def __repr__(self) -> str:
         return f"<ProxyMoves of {len(self._proxies)}>"
 
-    def forget(self) -> None:
-        """All proxies are new the next time."""
-        self._proxies = {}
+    def again(self) -> None:
+        """All proxies count as moved the next time."""
+        self._is_again = True
 
     def take(self, records: Iterable[ProxyRecord]) -> list[ProxyEntry]:
         """The proxies that did since the last call."""
@@ -134,7 +142,8 @@ class ProxyMoves:
                 is_same = known is not None and known.proxy is proxy and known.position == position
                 found[proxy.id] = known if known is not None and is_same else ProxyEntry(proxy, position, now)
         self._proxies = found
-        moved = [entry for name, entry in found.items() if before.get(name) is not entry]
+        moved = [entry for name, entry in found.items() if self._is_again or before.get(name) is not entry]
+        self._is_again = False
         gone = [attrs.evolve(entry, at=now, is_connected=False) for name, entry in before.items() if name not in found]
         return [*moved, *gone]
 
@@ -142,11 +151,18 @@ class ProxyMoves:
 class RevisionLog:
     """The revisions that wait to be written. State: those, and the proxies as they were last taken."""
 
-    def __init__(self, settings: Mapping[str, str], *, now: Callable[[], datetime] = _utc_now) -> None:
-        """`settings`: those that decide how objects are read."""
+    def __init__(
+        self,
+        settings: Mapping[str, str],
+        *,
+        limit: int = DEFAULT_HISTORY.revisions,
+        now: Callable[[], datetime] = _utc_now,
+    ) -> None:
+        """`settings`: those that decide how objects are read; `limit`: more revisions than that are not kept anyway."""
         self.effects: Effects | None = None
         """The effects at proxies; None: they are not recorded."""
         self._settings = settings
+        self._limit = limit
         self._now = now
         self._entries: list[RevisionEntry] = []
         self._changes = 0
@@ -200,9 +216,20 @@ class RevisionLog:
 
     def give_back(self, batch: HistoryBatch) -> None:
         """A batch could not be written: it comes again with the next."""
-        self._returned = batch if batch else None
-        self._moves.forget()  # the file may be another one by then: it gets all of them
-        self._changes += sum(len(entry.changes) for entry in batch.revisions)
+        revisions = list(batch.revisions[-self._limit :])
+        if len(revisions) < len(batch.revisions):
+            for index, entry in enumerate(revisions):
+                revisions[index] = attrs.evolve(entry, is_complete=False)
+                if entry.is_published:
+                    break
+        here = [entry for entry in batch.proxies if entry.is_connected]
+        gone = [entry for entry in batch.proxies if not entry.is_connected]
+        kept = attrs.evolve(
+            batch, revisions=revisions, outcomes=batch.outcomes[-self._limit :], proxies=[*here, *gone[-MAX_GONE:]]
+        )
+        self._returned = kept or None
+        self._moves.again()  # the file may be another one by then: it gets all of them
+        self._changes += sum(len(entry.changes) for entry in revisions)
 
 
 def _is_before(one: ProxyRevision, other: ProxyRevision) -> bool:

@@ -22,7 +22,7 @@ from mesh_pilot.sealing import SealingError, read_keys, seal, unseal
 from mesh_pilot.state import codec
 from mesh_pilot.state.codec import CodecError, Key, has_private_key
 from mesh_pilot.state.database import Database, StateError, copied
-from mesh_pilot.state.history_tables import RunStart, write_history
+from mesh_pilot.state.history_tables import RunStart, forget_history, write_history
 from mesh_pilot.state.revision_log import NO_HISTORY, HistoryBatch
 from mesh_pilot.state.settings import StateSettings
 
@@ -185,6 +185,8 @@ class Store:
             with database.transaction() as connection:
                 if not self._has_written:
                     self._forget(connection)
+                    if not self.settings.history.revisions:
+                        forget_history(connection)
                 self._write_history(connection, batch)
                 for source in batch.whole:
                     rows[source] = _begin(connection, source, self.places[source])
@@ -265,7 +267,7 @@ class Store:
         return row
 
     def _picture(self, connection: sqlite3.Connection, row: _PictureRow) -> tuple[KeptPicture, _Sealing]:
-        """A picture, and how its private keys are encrypted; those of unknown keys are left out. Raises _PictureError."""
+        """A picture without what no key decrypts, and how its private keys are encrypted. Raises _PictureError."""
         items: list[Item] = []
         count = checksum = closed = 0
         reason = ""
