@@ -49,6 +49,22 @@ def test_a_revision_is_over_when_the_last_touched_stream_has_answered() -> None:
     assert outcome(revisions, 1) == RevisionOutcome(1, 2, 0, 200, 1.0, (), 0, True)
 
 
+def test_a_stream_that_never_answers_costs_bounded_memory() -> None:
+    revisions = Revisions()
+    follower = connected(revisions)
+    for number in range(1, 5 * MAX_OPEN):
+        publish(revisions, number, float(number), follower)
+        follower.noted()
+        follower.sent(10)
+    assert len(follower._pending) <= 2 * MAX_OPEN + 1
+    assert follower.position() == ProxyRevision(0, is_refusing=False)
+    latest = outcome(revisions, 5 * MAX_OPEN - 1)
+    assert (latest.proxies, latest.waiting, latest.bytes) == (1, 1, 10)
+    follower.settled(10_000.0)
+    assert follower.position() == LATEST
+    assert all(found.is_over for found in revisions.recent())
+
+
 def test_a_stream_that_is_woken_and_sent_nothing_is_not_touched() -> None:
     revisions = Revisions()
     follower = connected(revisions)

@@ -157,6 +157,8 @@ class RevisionFollower:
             self._remember()
         elif pending[-1] is upcoming:
             return
+        elif len(pending) > 2 * MAX_OPEN:  # it does not answer: what is over for others is so for it
+            pending[:] = [tally for tally in pending if not tally.is_dropped]
         pending.append(upcoming)
         upcoming.waiting += 1
 
