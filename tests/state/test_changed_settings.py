@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+from structlog.testing import capture_logs
 
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.app.settings import StartError
@@ -121,6 +123,45 @@ async def test_config_sources_are_those_of_the_last_mesh_config(tmp_path: Path) 
     files.mesh.unlink()
     async with files.plane(sync_timeout=0.1) as plane:
         assert {supervisor.source.name for supervisor in plane.state.supervisors} == names
+
+
+async def test_config_sources_are_those_of_a_good_mesh_config_though_the_networks_are_wrong(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    networks = tmp_path / "networks.yaml"
+    networks.write_text("networks: {}\n")
+    async with files.plane(networks_config=networks) as plane:
+        await eventually(lambda: "mesh" not in plane.state.unsynced(), what="the mesh config is in")
+    networks.write_text("networks: [\n")
+    files.mesh.write_text("configSources: [{address: 'xds://127.0.0.1:1'}]\n")
+    async with files.plane(networks_config=networks, sync_timeout=0.1) as plane:
+        assert "xds:127.0.0.1:1" in {supervisor.source.name for supervisor in plane.state.supervisors}
+
+
+async def test_a_mesh_config_that_is_gone_is_found_on_a_disk_that_cannot_be_written(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connected = sqlite3.connect
+
+    def connect(path: Path, **more: Any) -> sqlite3.Connection:
+        if files.folder in Path(path).parents:
+            error = sqlite3.OperationalError("attempt to write a readonly database")
+            error.sqlite_errorcode = sqlite3.SQLITE_READONLY
+            raise error
+        return connected(path, **more)
+
+    monkeypatch.setattr("sqlite3.connect", connect)
+    files.mesh.unlink()
+    async with files.plane(sync_timeout=0.1) as plane:
+        assert root_namespace(plane) == "roots"
+
+
+async def test_an_age_of_a_source_that_there_is_not_is_said(files: Files) -> None:
+    state = StateSettings(folder=files.folder / "state", max_ages={"consol": 1.0, "files": 1e9})
+    with capture_logs() as logs:
+        async with files.plane(state=state):
+            pass
+    (line,) = [line for line in logs if "--state-max-age" in line["event"]]
+    assert line["sources"] == ["consol"]
 
 
 @pytest.mark.parametrize("fault", ["garbage", "gone", "folder gone"])

@@ -409,11 +409,11 @@ def test_changes_after_some_that_could_not_wait_are_exact(tmp_path: Path, monkey
     monkeypatch.setattr("mesh_pilot.state.revision_log.MAX_CHANGES", 4)
     with running(tmp_path) as run:
         begin(run)
-        run.say(*(Upsert("files", entry(number, 0)) for number in range(3)))
+        run.say(*(Upsert("files", entry(number, 0)) for number in range(4)))
         run.write()
         run.say(*(Upsert("files", entry(number, 1)) for number in range(3)))
-        run.say(*(Upsert("files", entry(number, 2)) for number in range(3)))  # not recorded
-        run.say(Upsert("files", entry(1, 3)))
+        run.say(*(Upsert("files", entry(number, 2)) for number in (2, 3)))  # not recorded
+        run.say(Upsert("files", entry(3, 3)))
         run.write()
         copies = run.copies
     with HistoryReader.open(tmp_path) as history:

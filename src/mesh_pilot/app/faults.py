@@ -10,10 +10,11 @@ import trio
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.app.sources import source_of_mesh
+from mesh_pilot.model.config import ConfigError
 from mesh_pilot.model.events import MeshConfigValue
 from mesh_pilot.sources.files.mesh import NAME as MESH
 from mesh_pilot.sources.files.mesh import load_mesh_config
-from mesh_pilot.state.database import StateError
+from mesh_pilot.state.database import StateError, StateFault
 from mesh_pilot.state.recorder import Recorder
 from mesh_pilot.state.store import Store
 
@@ -27,20 +28,28 @@ async def known_mesh(settings: Settings, faults: Faults) -> MeshConfig | None:
     """The mesh config of the file, else that of an earlier run; None: there is no file. Raises StartError."""
     if settings.mesh_config is None:
         return None
-    if MESH not in faults:
+    try:  # also with a fault of MESH, which may be one of the networks
         return load_mesh_config(str(settings.mesh_config))
+    except ConfigError as error:
+        fault = faults.get(MESH) or StartError(str(error))
+    if settings.state is None:
+        raise fault
     for item in await trio.to_thread.run_sync(_last_mesh_items, settings):
         if isinstance(item, MeshConfigValue):
             config: MeshConfig = item.config
             return config
-    raise faults[MESH]
+    raise fault
 
 
 def _last_mesh_items(settings: Settings) -> Collection[object]:
     assert settings.state is not None
     store = Store(settings.state, {MESH: source_of_mesh(settings).place})
     try:
-        return [item for picture in store.pictures() for item in picture.items]
+        try:
+            pictures = store.pictures()
+        except StateFault:
+            pictures = store.pictures_of_copy()
+        return [item for picture in pictures for item in picture.items]
     except StateError:
         return ()  # it is said when the state is restored
     finally:

@@ -23,6 +23,8 @@ async def restore(settings: Settings, sources: Sequence[Recorded], world: World,
     if settings.state is None:
         return None
     places = {source.name: source.place for source in sources if isinstance(source, Placed)}
+    if unknown := sorted(settings.state.max_ages.keys() - places.keys()):
+        log.warning("--state-max-age names sources that have no picture", sources=unknown, known=sorted(places))
     store = Store(settings.state, places)
     recorder = Recorder(store, world, reducer, sources)
     reducer.on_publish(recorder.published)
