@@ -268,6 +268,28 @@ def test_an_operator_lets_go_what_is_held() -> None:
     assert not bench.tell(Confirmed(SOURCE)).holds, "nothing is held"
 
 
+def test_what_an_operator_let_go_does_not_count_as_gone_again() -> None:
+    bench = Bench()
+    many = [config(f"c{n}") for n in range(20)]
+    bench.begin(*many)
+    bench.tell(*deletes(*many[:12]))
+    bench.tell(Confirmed(SOURCE), after=1)
+    assert not bench.tell(*deletes(*many[12:15]), after=1).holds, "3 of 8"
+    (change,) = bench.tell(*deletes(*many[15:17]), after=1).holds
+    assert change.held.reason == "5 of 8 objects went at once"
+
+
+def test_what_went_for_a_moment_does_not_make_one_file_many() -> None:
+    bench = Bench()
+    file = [config(f"m{n}", file="all.yaml") for n in range(10)]
+    bench.begin(*file, *TEN[:2])
+    bench.tell(*deletes(TEN[0]))
+    bench.tell(*deletes(TEN[1]), after=1)
+    bench.tell(*upserts(*TEN[:2]), after=1)
+    assert not bench.tell(*deletes(*file), after=1).holds
+    assert bench.names() == {"c0", "c1"}
+
+
 def test_services_that_lose_their_endpoints_keep_them() -> None:
     bench = Bench()
     names = ["a", "b", "c", "d"]

@@ -139,6 +139,10 @@ class _SlidingCount:
             self._were.pop()
         self._were.append((at, before))
 
+    def forget(self) -> None:
+        """Nothing has fallen as far as is known."""
+        self._were.clear()
+
     def peak(self, horizon: float) -> int:
         """The most since then."""
         while self._were and self._were[0][0] < horizon:
@@ -243,6 +247,8 @@ class Guard:
                     self._counts[sort].now += 1 if has else -1
                 if before is not None and not has:
                     gone[key] = before
+            if has:
+                self._recent.pop(key, None)
             if is_held and has:
                 del self.held[key]
                 has_returned = True
@@ -275,6 +281,8 @@ class Guard:
         released, self.held = self.held, {}
         change = HoldChange(step, self._picture_of(released))
         self._recent.clear()
+        for count in self._counts.values():
+            count.forget()
         self._steady_since = None
         self._reason = ""
         return Judgement(released, change)
