@@ -439,6 +439,15 @@ def test_what_is_refused_after_a_restart_stays_when_its_source_begins_again() ->
     assert "c0" in bench.names()
 
 
+def test_a_rejection_that_ends_before_the_first_full_picture_is_over() -> None:
+    bench = Bench()
+    bench.restore(*TEN)
+    bench.tell(*refused(TEN[0], TEN[1]), unreadable("c2.yaml"))
+    assert len(bench.pictures.rejections()) == 3, "it is said at once"
+    bench.tell(*upserts(TEN[0]), Replace(SOURCE, (), tuple(TEN)), *refused(TEN[1]), Synced(SOURCE))
+    assert bench.pictures.rejections() == (*refused(TEN[1]),)
+
+
 def test_a_rejection_before_the_first_full_picture_stands_after_it() -> None:
     bench = Bench()
     bench.restore(*TEN)

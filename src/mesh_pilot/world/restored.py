@@ -16,11 +16,13 @@ import attrs
 
 from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (
+    Accepted,
     Delete,
     Event,
     Item,
     MeshConfigValue,
     MeshNetworksValue,
+    Rejected,
     Replace,
     Upsert,
     item_key,
@@ -41,7 +43,7 @@ NOT_REFUSED = "not refused any more, and gone"
 class Staging:
     """The picture that a stale source has sent so far.
 
-    State: `_items`, and the rejections that it has sent.
+    State: `_items`, the rejections that it has sent, and `_refused_at`, the locations of those that may be over.
     """
 
     def __init__(self, confirmed_at: datetime) -> None:
@@ -49,6 +51,7 @@ class Staging:
         """When the restored picture was last confirmed."""
         self.rejections = StandingRejections()
         self._items: dict[Key, Item] = {}
+        self._refused_at: dict[str, None] = {}
 
     def __repr__(self) -> str:
         return f"<Staging of {len(self._items)} items, {len(self.rejections)} rejected>"
@@ -57,6 +60,9 @@ class Staging:
         """Collect what an event says of items; False if it is about something else."""
         self.rejections.take(event)
         match event:
+            case Rejected():
+                self._refused_at[event.origin.location] = None
+                return False
             case Upsert(item=item):
                 self._items[item_key(item)] = item
             case Delete(key=key):
@@ -86,6 +92,8 @@ class Staging:
         for key in before:
             if key not in self._items and key not in leftovers:
                 yield Delete(source, key)
+        for location in self._refused_at:
+            yield Accepted(source, location)  # what ended a rejection may be no difference
         yield from self.rejections.all()
 
 
