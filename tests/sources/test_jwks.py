@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from mesh_pilot.app.sources import PolicyKeySets
-from mesh_pilot.model.events import Delete, Event, Synced, Upsert
+from mesh_pilot.model.events import Delete, Event, Item, KeySet, Synced, Upsert
 from mesh_pilot.sources.jwks import KeySource
 from mesh_pilot.sources.jwks.fetch import DISCOVERY, MAX_BYTES, FetchError, KeySetRef, fetch_keys
 from mesh_pilot.sources.jwks.source import REFRESH_SECONDS
@@ -73,10 +73,14 @@ class Running:
 
 
 @asynccontextmanager
-async def running(issuer: Issuer, *texts: str, others_synced: bool = True) -> AsyncIterator[Running]:
+async def running(
+    issuer: Issuer, *texts: str, others_synced: bool = True, seed: Sequence[Item] = ()
+) -> AsyncIterator[Running]:
     world = World()
     world.expect("files")
     source = KeySource(PolicyKeySets(world), fetch=issuer.fetch)
+    if seed:
+        source.seed(seed)
     world.expect(source.name)
     world.apply([Upsert("files", c) for text in texts for c in configs(text)])
     if others_synced:
@@ -191,6 +195,39 @@ async def test_started_again_it_says_what_it_knew() -> None:
                 break
         issuer.answer = FetchError("down since")
     assert world.key_sets.peek(("", URL)) == keys("one")
+
+
+# -- after a restart
+
+SEED = (KeySet("", URL, keys("yesterday")), KeySet(ISSUER, "", keys("of an issuer")))
+
+
+async def test_keys_of_an_earlier_run_stay_until_they_are_fetched(autojump_clock: trio.testing.MockClock) -> None:
+    issuer = Issuer(FetchError("down"))
+    async with running(issuer, BY_URL, seed=SEED) as at:
+        assert at.known(url=URL) == keys("yesterday")
+        assert at.known(issuer=ISSUER) == "", "no policy needs them"
+        issuer.answer = keys("today")
+        await trio.sleep(61)
+        assert at.known(url=URL) == keys("today")
+        await at.apply(*upserts(policy(f'{{issuer: "{ISSUER}"}}', "late")))
+        assert at.known(issuer=ISSUER) == keys("today")
+
+
+async def test_keys_of_an_earlier_run_wait_for_policies_that_are_not_known_yet() -> None:
+    issuer = Issuer(FetchError("down"))
+    async with running(issuer, BY_URL, others_synced=False, seed=SEED) as at:
+        assert at.known(issuer=ISSUER) == keys("of an issuer")
+        assert at.world.unsynced() == ("files",), "keys that come now are no longer stale"
+        await at.apply(*without(BY_URL), Synced("files"))
+        assert at.known(url=URL) == at.known(issuer=ISSUER) == "", "they are not needed"
+
+
+async def test_keys_of_an_earlier_run_that_nobody_needed_are_forgotten() -> None:
+    issuer = Issuer(FetchError("down"))
+    async with running(issuer, BY_URL, seed=SEED) as at:
+        await at.apply(*upserts(policy(f'{{issuer: "{ISSUER}"}}', "late")))
+        assert at.known(issuer=ISSUER) == ""
 
 
 # -- over HTTP

@@ -103,15 +103,18 @@ class KeySource:
     ) -> None:
         """Send key sets until cancelled; what is known is kept for the next run."""
         self._synced = False
+        is_seeded = bool(self._seeded)
         known = self._seeded | {wanted: refresh.keys for wanted, refresh in self._refreshes.items()}
         self._refreshes.clear()
-        sent = known.keys() & self._demand.wanted_key_sets().keys()
+        is_all_known = self._demand.is_complete()
+        sent = known.keys() & self._demand.wanted_key_sets().keys() if is_all_known else {*known}
         in_force = tuple(KeySet(w.issuer, w.url, keys) for w, keys in known.items() if keys and w in sent)
         await events.send(Replace(self.name, ("keys",), in_force))
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
                 self._wake = trio.Event()
+                is_all_known = self._demand.is_complete()
                 wanted = self._demand.wanted_key_sets()
                 for gone in [w for w in self._refreshes if w not in wanted]:
                     refresh = self._refreshes.pop(gone)
@@ -125,14 +128,16 @@ class KeySource:
                             await events.send(Upsert(self.name, KeySet(new.issuer, new.url, refresh.keys)))
                         nursery.start_soon(self._refresh, refresh, events)
                     self._refreshes[new].timeout_seconds = timeout
-                if not self._synced and self._is_complete():
+                if is_all_known:
+                    for unneeded in known.keys() & sent:
+                        await events.send(Delete(self.name, item_key(KeySet(unneeded.issuer, unneeded.url))))
+                    known.clear()
+                    self._seeded.clear()
+                # A seeded picture is full without what other sources have not told yet: new keys must not wait for them.
+                if not self._synced and (is_all_known or is_seeded) and all(f.tried for f in self._refreshes.values()):
                     self._synced = True
                     await events.send(Synced(self.name))
                 await self._wake.wait()
-
-    def _is_complete(self) -> bool:
-        """True once all policies are known, and each of their key sets has been requested."""
-        return self._demand.is_complete() and all(f.tried for f in self._refreshes.values())
 
     async def _refresh(self, refresh: _KeySetRefresh, events: EventSender) -> None:
         async def fetch() -> float:
