@@ -439,6 +439,19 @@ def test_what_is_refused_after_a_restart_stays_when_its_source_begins_again() ->
     assert "c0" in bench.names()
 
 
+def test_an_object_is_gone_after_a_restart_although_its_file_has_a_duplicate() -> None:
+    first, gone = config("x", file="a.yaml"), config("y", file="b.yaml")
+    bench = Bench()
+    bench.restore(first, gone, *TEN)
+    state = PublishedState[str](SOURCE, Precedence.LOWEST)
+    state.put("a.yaml", [first])
+    state.put("b.yaml", [config("x", file="b.yaml")])
+    state.put("c.yaml", TEN)
+    bench.tell(*state.announce(), Synced(SOURCE))
+    assert [rejected.origin.location for rejected in bench.pictures.rejections()] == ["b.yaml"]
+    assert "y" not in bench.names()
+
+
 def test_a_rejection_that_ends_before_the_first_full_picture_is_over() -> None:
     bench = Bench()
     bench.restore(*TEN)

@@ -44,6 +44,10 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
+SHADOWED = "is already defined at"
+"""In the reason of a Problem: the object is good, but another one of its name is in force."""
+
+
 @attrs.frozen
 class Problem:
     """One thing wrong with an object: the field's path, why, and how bad."""

@@ -25,7 +25,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import attrs
 
-from mesh_pilot.model.config import Config, Origin, Problem
+from mesh_pilot.model.config import SHADOWED, Config, Origin, Problem
 from mesh_pilot.model.events import Accepted, Delete, Event, Item, Rejected, Replace, Upsert, item_key
 
 Key = tuple[str, ...]
@@ -351,7 +351,7 @@ class PublishedState(Generic[Location]):
 def duplicate(key: Key, where: object, line: int) -> Problem:
     """The problem of an object at `line` that another one shadows, which is at `where`."""
     name = "/".join(key[1:]) or key[0]
-    return Problem("", f"{name} is already defined at {where}; this one is ignored until that one goes", line=line)
+    return Problem("", f"{name} {SHADOWED} {where}; this one is ignored until that one goes", line=line)
 
 
 def _line(found: ValidObject | InvalidObject | UnseenObject) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mesh_pilot.model.config import SHADOWED
 from mesh_pilot.model.events import Accepted, Delete, Event, Rejected, Replace, Upsert, item_key
 
 Key = tuple[str, ...]
@@ -25,8 +26,14 @@ class StandingRejections:
         return self._by_subject.values()
 
     def has(self, key: Key, location: str) -> bool:
-        """True if an object of this key is rejected, or the location that it was read at."""
-        return key in self._by_subject or (bool(location) and location in self._by_subject)
+        """True if an object of this key is rejected, or may be in what can't be read of its location.
+
+        A location that only has objects which others shadow was read in full.
+        """
+        if key in self._by_subject:
+            return True
+        rejected = self._by_subject.get(location) if location else None
+        return rejected is not None and not all(SHADOWED in problem.reason for problem in rejected.problems)
 
     def take(self, event: Event) -> None:
         """Follow an event of the source."""
