@@ -84,7 +84,8 @@ def accept(*, source: str, state_dir: Path | None, admin_socket: Path | None) ->
     The names of sources are in mesh-pilot admin status, and on the web page.
     """
     answer = _ask("POST", f"/accept/{quote(source, safe='')}", state_dir, admin_socket)
-    click.echo(f"{answer['source']}: {answer['gone']} objects go: {answer['first']}")
+    gone = "1 object goes" if answer["gone"] == 1 else f"{answer['gone']} objects go"
+    click.echo(f"{answer['source']}: {gone}: {answer['first']}")
 
 
 def _ask(method: str, path: str, state_dir: Path | None, admin_socket: Path | None) -> Any:

@@ -74,12 +74,14 @@ def show_lines(
     more = f" and {record.more_causes} more" if record.more_causes else ""
     yield f"cause: {'; '.join(record.causes) or 'unknown'}{more}"
     if record.proxies:
-        sent = f"{record.proxies} proxies were sent {size(record.bytes)}"
+        who = "1 proxy was" if record.proxies == 1 else f"{record.proxies} proxies were"
+        sent = f"{who} sent {size(record.bytes)}"
         yield f"{sent}; the last ACK came after {seconds(record.acked_seconds)}" if record.acked_seconds else sent
     else:
         yield "no proxy was sent anything"
     if record.waiting:
-        why = "had not answered when it was no longer counted" if record.is_over else "have not answered yet"
+        have = "has" if record.waiting == 1 else "have"
+        why = "had not answered when it was no longer counted" if record.is_over else f"{have} not answered yet"
         yield f"{record.waiting} {why}"
     if changes:
         yield ""
