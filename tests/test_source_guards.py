@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -253,6 +254,21 @@ async def test_the_socket_is_its_owners_and_goes_with_the_plane(config: Path, tm
                 assert second.state.world.statistics().services == COUNT
         assert (await operator.order("GET", "/status"))[0] == 200, "a living one keeps it"
     assert not path.exists()
+
+
+async def test_a_socket_that_cannot_be_removed_does_not_spoil_the_end(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path.name == "admin.sock":
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        unlink(path, missing_ok=missing_ok)
+
+    async with operated(config, at=tmp_path) as operator:
+        assert (await operator.order("GET", "/status"))[0] == 200
+        monkeypatch.setattr(Path, "unlink", refuse)
 
 
 async def test_a_socket_with_too_long_a_path_is_said(config: Path, tmp_path: Path) -> None:
