@@ -163,6 +163,18 @@ def test_an_object_that_cannot_be_reported_on_costs_itself(monkeypatch: pytest.M
     assert "config refused; its last good version stays in force" in events
 
 
+def test_a_refused_object_is_said_to_stay_in_force_only_if_there_is_a_good_version(logged: list[Any]) -> None:
+    told = Told()
+    garbage = Rejected("files", ORIGIN, (Problem("", "is not YAML"),))
+    told.publish(REFUSED, garbage)
+    assert [line["event"] for line in logged] == ["config refused", "config refused"]
+    logged.clear()
+    told.publish(Upsert("files", entry("a.test")), Accepted("files", ORIGIN.location))
+    logged.clear()
+    told.publish(REFUSED, garbage)
+    assert {line["event"] for line in logged} == {"config refused; its last good version stays in force"}
+
+
 def test_warnings_about_what_is_in_force_are_counted_by_kind() -> None:
     told = Told()
     idle, old = (

@@ -166,12 +166,20 @@ class Changes:
     def _log_rejections(self) -> None:
         """Log the objects that were refused, or accepted again, since the last revision."""
         rejections = {_identity(rejected): rejected for rejected in self._world.rejections()}
+        in_force_at: dict[str, frozenset[str]] = {}
         for identity, rejected in rejections.items():
             logged = self._logged.get(identity)
             if logged is rejected or logged == rejected:
                 continue
+            if rejected.key is None and rejected.source not in in_force_at:
+                in_force_at[rejected.source] = self._locations_of(rejected.source)
+            if rejected.key is not None:
+                is_in_force = self._world.item_of(rejected.source, rejected.key) is not None
+            else:
+                is_in_force = rejected.origin.location in in_force_at[rejected.source]
+            event = "config refused; its last good version stays in force" if is_in_force else "config refused"
             for line in islice(rejected_lines(rejected), PROBLEMS_LOGGED):
-                log.warning("config refused; its last good version stays in force", source=rejected.source, **line)
+                log.warning(event, source=rejected.source, **line)
             if len(rejected.problems) > PROBLEMS_LOGGED:
                 more = len(rejected.problems) - PROBLEMS_LOGGED
                 log.warning("more problems of the same object", object=rejected_name(rejected), more=more)
@@ -184,6 +192,11 @@ class Changes:
                     object=rejected_name(rejected),
                 )
         self._logged = rejections
+
+    def _locations_of(self, source: str) -> frozenset[str]:
+        """The locations of the objects that a source has in force."""
+        items = self._world.items_of(source).values()
+        return frozenset(item.origin.location for item in items if isinstance(item, Config))
 
 
 @attrs.frozen
