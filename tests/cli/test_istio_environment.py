@@ -91,6 +91,13 @@ def test_what_has_no_effect_is_answered_and_what_is_unknown_is_listed_once() -> 
     assert (unknown.fields["variables"], unknown.is_warning) == (["ISTIOD_NEW", "PILOT_NEW"], True)
 
 
+def test_trust_is_not_widened_by_a_variable_of_istio() -> None:
+    settings, (line,) = taken({"TRUSTED_GATEWAY_CIDR": "0.0.0.0/0"})
+    assert settings == {}
+    assert line.event == "variable of istio has no effect"
+    assert "--trusted-gateway-cidrs" in str(line.fields["reason"])
+
+
 @pytest.mark.parametrize(
     ("flag", "text"),
     [

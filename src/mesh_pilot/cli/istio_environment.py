@@ -38,7 +38,6 @@ HONOURED: Mapping[str, Honoured] = {
     "PILOT_DEBOUNCE_AFTER": Honoured("--debounce-after"),
     "PILOT_DEBOUNCE_MAX": Honoured("--debounce-max"),
     "PILOT_MAX_REQUESTS_PER_SECOND": Honoured("--max-requests-per-second", unless_zero=True),
-    "TRUSTED_GATEWAY_CIDR": Honoured("--trusted-gateway-cidrs"),
 }
 
 _KUBERNETES = "it is about objects in a Kubernetes cluster that are not read or written here"
@@ -59,6 +58,8 @@ _NEVER = "this is never so"
 _GONE = "recent versions of Istio do not have it, and neither has mesh-pilot"
 
 ANSWERED: Mapping[str, str] = {
+    "TRUSTED_GATEWAY_CIDR": "whom the control plane believes is not widened by the environment: give"
+    " --trusted-gateway-cidrs",
     "PILOT_PUSH_THROTTLE": _PUSHES,
     "PILOT_PUSH_THROTTLE_COUNT": _PUSHES,
     "PILOT_PUSH_BURST": _PUSHES,
