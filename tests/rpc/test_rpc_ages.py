@@ -56,6 +56,36 @@ async def test_a_stream_that_listens_ends_with_ok_at_once(mock_clock: MockClock)
         assert server.statistics().connections_cut == 0
 
 
+class Late(Polite):
+    """``Wait`` listens for the end of its connection only after a while, as a call that has to be authenticated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.authenticated = trio.Event()
+
+    async def wait(self, stream: Bytes) -> None:
+        self.note("begun")
+        await self.authenticated.wait()
+        await super().wait(stream)
+
+
+async def test_a_stream_that_listens_after_the_warning_is_told_at_once(mock_clock: MockClock) -> None:
+    late = Late()
+    async with (
+        serving(late, limits=HOUR) as server,
+        open_channel(server.addresses[0]) as channel,
+        channel.request(WAIT, BOTH, bytes, bytes) as call,
+    ):
+        await call.send_request()
+        await late.until("begun")
+        mock_clock.jump(OLDEST)
+        await settled(lambda: channel.lost == "the server is going away")
+        late.authenticated.set()
+        assert await call.recv_message() == b"hello"
+        assert await call.recv_message() == b"goodbye"
+        assert await call.recv_message() is None
+
+
 async def test_streams_on_their_way_when_the_client_is_warned_are_served(mock_clock: MockClock) -> None:
     """RFC 9113, 6.8: a GOAWAY with the highest stream id, and one with the real one when the client has read it."""
     echo = Polite()

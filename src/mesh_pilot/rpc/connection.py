@@ -237,8 +237,7 @@ class ServerConnection(RpcHandler):
         connection.send_goaway(_LAST_STREAM)
         connection.ping()
         for stream in list(self._streams):
-            if stream.on_retiring is not None:
-                stream.on_retiring()
+            stream.retire()
         await connection.ping_acknowledged.wait()
 
     def _start_draining(self) -> None:
@@ -278,6 +277,8 @@ class ServerConnection(RpcHandler):
             release_stream()
             self._protocol.spend(REFUSED_UNITS, "refused streams")
             return
+        if self._retired:
+            stream.retire()
         scope = self._streams[stream] = trio.CancelScope()
         stream.on_terminated = partial(self._abandon, scope)
         self._nursery.start_soon(self._serve, stream, scope, headers, release_stream, name="rpc stream")
@@ -336,7 +337,7 @@ class ServerConnection(RpcHandler):
                 return None
             try:
                 deadline = Deadline.from_headers(headers)
-                return ServerStream(stream, method, headers, self.peer, deadline, retiring=bool(self._retired))
+                return ServerStream(stream, method, headers, self.peer, deadline)
             except ValueError as error:
                 _refuse(stream, Status.INVALID_ARGUMENT, f"bad request headers: {error}")
         return None

@@ -82,6 +82,8 @@ class RpcStream(Stream):
         self.terminated: StreamTerminatedError | None = None
         self.on_terminated: Callable[[], None] | None = None
         self.on_retiring: Callable[[], None] | None = None
+        self.is_retiring = False
+        """True once the connection is to end: the call, which may not have begun yet, should end soon."""
         self.mid_message = False
         """True while a message is sent in part: only a reset can follow."""
         self._sends = 0
@@ -110,6 +112,12 @@ class RpcStream(Stream):
         self.trailers_received.set()
         if self.on_terminated is not None:
             self.on_terminated()
+
+    def retire(self) -> None:
+        """Have the call end soon, by itself."""
+        self.is_retiring = True
+        if self.on_retiring is not None:
+            self.on_retiring()
 
     async def open(self, headers: Headers, processor: RpcEvents, *, end_stream: bool = False) -> Callable[[], None]:
         """As a client, open the stream; waits while the server allows no more. Returns what releases it again.

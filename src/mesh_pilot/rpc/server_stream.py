@@ -58,21 +58,13 @@ class ServerStream(Generic[Request, Reply]):
     """
 
     def __init__(
-        self,
-        stream: RpcStream,
-        method: Handler,
-        headers: list[tuple[str, str]],
-        peer: Peer,
-        deadline: Deadline | None,
-        *,
-        retiring: bool = False,
+        self, stream: RpcStream, method: Handler, headers: list[tuple[str, str]], peer: Peer, deadline: Deadline | None
     ) -> None:
         fields = dict(headers)
         self._stream = stream
         self._cardinality: Cardinality = method.cardinality
         self._decode = decoder(method.request_type)
         self._encode = encoder(method.reply_type)
-        self._retiring = retiring
         self._sending = False
         self._headers_sent = False
         self._message_received = False
@@ -120,7 +112,7 @@ class ServerStream(Generic[Request, Reply]):
 
         A call that does not is cut after the connection's grace. Without a callback it ends when it ends.
         """
-        if self._retiring:
+        if self._stream.is_retiring:
             callback()
         else:
             self._stream.on_retiring = callback
