@@ -45,14 +45,20 @@ FLAGS: Sequence[tuple[str, Mapping[str, Any]]] = (
 )
 
 
-def take_connection_limits(options: MutableMapping[str, Any]) -> Limits:
-    """The limits that were given, taken out of the options of the command."""
+def take_connection_limits(options: MutableMapping[str, Any], requests_per_second: float) -> Limits:
+    """The limits that were given, taken out of the options of the command.
+
+    ``requests_per_second`` are the xDS streams that may begin (0: any number). Each may need a connection of its own,
+    so at least as many connections and calls are admitted.
+    """
     import attrs
 
     from mesh_pilot.rpc import SERVER_LIMITS
 
     return attrs.evolve(
         SERVER_LIMITS,
+        connection_rate=requests_per_second and max(SERVER_LIMITS.connection_rate, requests_per_second),
+        stream_rate=requests_per_second and max(SERVER_LIMITS.stream_rate, requests_per_second),
         max_concurrent_streams=options.pop("max_concurrent_streams"),
         max_connections=options.pop("max_connections") or math.inf,
         max_connections_per_peer=options.pop("max_connections_per_peer") or math.inf,

@@ -258,7 +258,7 @@ def command(
     election = take_election(settings, os.environ)
     registries = take_registries(settings, os.environ)
     client_bounds = bounds_of(settings)
-    grpc_limits = take_connection_limits(settings)
+    grpc_limits = take_connection_limits(settings, client_bounds.max_requests_per_second)
     authority, tls_dns_names = take_ca(settings)
     callers = take_caller_settings(settings)
     join_tokens = take_join_tokens(settings)

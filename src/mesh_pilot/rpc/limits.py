@@ -32,14 +32,14 @@ class Limits:
     frame_burst: float = field(default=1000.0, validator=_positive_seconds)
     """Units that a connection may spend at once. A peer that exceeds its budget gets GOAWAY ENHANCE_YOUR_CALM."""
 
-    stream_rate: float = field(default=1000.0, validator=_positive_seconds)
-    """Streams a second that a server admits over all connections; more wait, the connections in turn."""
+    stream_rate: float = field(default=1000.0, validator=validators.ge(0.0))
+    """Streams a second that a server admits over all connections; more wait, the connections in turn. 0: any number."""
 
     stream_burst: float = field(default=10.0, validator=validators.ge(1.0))
     """Streams that a server admits at once."""
 
-    connection_rate: float = field(default=500.0, validator=_positive_seconds)
-    """Connections a second that a server accepts; more wait in the listener's backlog."""
+    connection_rate: float = field(default=500.0, validator=validators.ge(0.0))
+    """Connections a second that a server accepts; more wait in the listener's backlog. 0: any number."""
 
     connection_burst: float = field(default=500.0, validator=validators.ge(1.0))
     """Connections that a server accepts at once."""
@@ -71,7 +71,7 @@ class Limits:
     """Connections from one IP address; those of a Unix socket are not counted."""
 
     max_handshakes: float = field(default=math.inf, validator=_positive_seconds)
-    """TLS handshakes under way at the same time; further connections wait, in order."""
+    """TLS handshakes under way at the same time; more wait, in order, for as long as a handshake may take."""
 
     max_connection_age_seconds: float = field(default=math.inf, validator=_positive_seconds)
     """A server retires (GOAWAY) a connection this old, give or take a tenth, so that clients spread over replicas;

@@ -1,0 +1,44 @@
+"""Flags on connections: what they limit, and what they must not limit without being asked to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from mesh_pilot.cli.connection_flags import FLAGS, take_connection_limits
+from mesh_pilot.rpc import SERVER_LIMITS
+from mesh_pilot.rpc.admission import Admission
+
+
+def options() -> dict[str, Any]:
+    zeros = ("max_connection_age",)
+    given = {flag.removeprefix("--").replace("-", "_"): settings["default"] for flag, settings in FLAGS}
+    return given | dict.fromkeys(zeros, 0.0) | {"max_connection_age_grace": 10.0}
+
+
+@pytest.mark.parametrize(
+    ("requests", "connections", "streams"),
+    [(25.0, 500.0, 1000.0), (500.0, 500.0, 1000.0), (800.0, 800.0, 1000.0), (5000.0, 5000.0, 5000.0), (0.0, 0.0, 0.0)],
+)
+def test_the_port_admits_as_many_as_xds_does(requests: float, connections: float, streams: float) -> None:
+    limits = take_connection_limits(options(), requests)
+    assert (limits.connection_rate, limits.stream_rate) == (connections, streams)
+
+
+def test_the_defaults_are_those_of_servers() -> None:
+    left = options()
+    limits = take_connection_limits(left, 500.0)
+    assert left == {}
+    assert limits.max_connections == SERVER_LIMITS.max_connections
+    assert limits.max_connection_age_seconds == SERVER_LIMITS.max_connection_age_seconds
+
+
+async def test_any_number_is_admitted_at_a_rate_of_zero(autojump_clock: object) -> None:
+    admission = Admission(take_connection_limits(options(), 0.0))
+    began = trio.current_time()
+    for _ in range(5000):
+        await admission.connection()
+        await admission.stream(trio.Lock())
+    assert trio.current_time() == began
