@@ -236,3 +236,45 @@ async def test_a_handshake_beyond_the_limit_waits_for_its_turn(tmp_path: Path) -
         assert answers == []
         silent.close()
         await settled(lambda: answers == [b"ping"])
+
+
+async def test_a_handshake_without_a_turn_is_given_up_in_time(tmp_path: Path, mock_clock: MockClock) -> None:
+    own = write_certificates(tmp_path, "server")
+    tls = server_tls(CertificateFiles(certificate=own.certificate, key=own.key))
+    limits = Limits(max_handshakes=1, handshake_timeout_seconds=10)
+    async with serving(Echo(), tls=tls, limits=limits) as server:
+        slow, late, latest = [], [], []
+        for some in (slow, late):
+            some.append(await connect(server.addresses[0]))
+        await settled(lambda: server.statistics().connections_open == 2)
+        mock_clock.jump(9)
+        latest.append(await connect(server.addresses[0]))
+        await settled(lambda: server.statistics().connections_open == 3)
+        mock_clock.jump(2)
+        await settled(lambda: server.statistics().handshakes_failed == 2)
+        assert server.statistics().failed_handshakes == {"handshake": 1, "no_turn": 1}
+        assert server.statistics().connections_open == 1
+        for each in (*slow, *late, *latest):
+            each.close()
+
+
+async def test_a_connection_that_grew_old_is_cut_when_its_certificate_is_revoked(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    own = write_certificates(tmp_path, "both")
+    files = CertificateFiles(certificate=own.certificate, key=own.key, trusted=own.ca)
+    limits = attrs.evolve(HOUR, max_connection_age_grace_seconds=1e6, handshake_timeout_seconds=1e6)
+    patient = attrs.evolve(PATIENT_CLIENT, keepalive_interval_seconds=1e6)
+    async with (
+        serving(Echo(), tls=server_tls(files), limits=limits) as server,
+        open_channel(server.addresses[0], tls=client_tls(files), limits=patient) as channel,
+        channel.request(WAIT, BOTH, bytes, bytes) as call,
+    ):
+        await call.send_request()
+        assert await call.recv_message() == b"hello"
+        mock_clock.jump(OLDEST)
+        await settled(lambda: channel.lost == "the server is going away")
+        assert server.statistics().connections_open == 1
+        await server.end_revoked(lambda certificate: True)
+        await settled(lambda: server.statistics().connections_open == 0)
+        assert server.statistics().connections_retired == {"revoked": 1}

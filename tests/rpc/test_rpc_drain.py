@@ -24,6 +24,7 @@ from mesh_pilot.rpc import (
     open_channel,
     server_tls,
 )
+from mesh_pilot.rpc.net import connect
 from tests.rpc.rpc_support import Echo, RawPeer, in_thread, serving, settled
 from tests.support.certificates import write_certificates
 
@@ -43,6 +44,21 @@ async def test_a_drain_without_streams_closes_at_once() -> None:
             async with open_channel(server.addresses[0]):
                 pass
         await settled(lambda: channel.lost is not None)
+
+
+async def test_a_drain_does_not_wait_for_handshakes(tmp_path: Path) -> None:
+    own = write_certificates(tmp_path, "server")
+    tls = server_tls(CertificateFiles(certificate=own.certificate, key=own.key))
+    limits = Limits(max_handshakes=1, handshake_timeout_seconds=3600)
+    async with serving(Echo(), tls=tls, limits=limits) as server:
+        silent = [await connect(server.addresses[0]) for _ in range(2)]
+        await settled(lambda: server.statistics().connections_open == 2)
+        with trio.fail_after(30):
+            await server.drain(3600)
+        assert server.statistics().connections_open == 0
+        assert server.statistics().failed_handshakes == {}
+        for each in silent:
+            each.close()
 
 
 async def test_a_drain_lets_streams_end_and_takes_no_more() -> None:

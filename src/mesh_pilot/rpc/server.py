@@ -89,7 +89,7 @@ class Server:
         self.addresses: list[str] = [address_of(listener.socket) for listener in listeners]
         """Where the server listens, with the actual ports."""
         self._connections: set[ServerConnection] = set()
-        self._handshaking = 0
+        self._handshaking: set[trio.CancelScope] = set()
         self._handshakes = trio.CapacityLimiter(limits.max_handshakes)
         self._of_hosts: Counter[str] = Counter()
         self._retired: Counter[str] = Counter()
@@ -121,7 +121,7 @@ class Server:
             total = _add(total, each)
         return evolve(
             total,
-            connections_open=len(self._connections) + self._handshaking,
+            connections_open=len(self._connections) + len(self._handshaking),
             connections_retired=dict(self._retired),
             connections_refused=dict(self._refused),
             failed_handshakes=dict(self._failed_handshakes),
@@ -136,6 +136,8 @@ class Server:
         cut: call it again, or cancel the server.
         """
         self._accepting.cancel()
+        for scope in self._handshaking:
+            scope.cancel()
         for connection in list(self._connections):
             connection.drain()
         with trio.move_on_after(timeout_seconds):
@@ -155,7 +157,7 @@ class Server:
             if not number % _CONNECTIONS_A_TURN:
                 await trio.lowlevel.checkpoint()
             peer = connection.peer
-            if peer.certificate is not None and not connection.retired and is_revoked(peer.certificate):
+            if peer.certificate is not None and connection.retired != "revoked" and is_revoked(peer.certificate):
                 self._log_some("a connection was ended", peer, "its client certificate is revoked", kind="revoked")
                 connection.revoke()
 
@@ -185,14 +187,20 @@ class Server:
             self._log_some("a connection was refused", peer, str(limit), kind=limit.name)
             sock.close()
             return
-        self._handshaking += 1
         self._of_hosts[host] += 1
         self._past = evolve(self._past, connections_total=self._past.connections_total + 1)
         try:
-            try:
-                tls = await self._handshake(sock)
-            finally:
-                self._handshaking -= 1
+            tls = None
+            with trio.CancelScope() as scope:
+                self._handshaking.add(scope)
+                if self.draining:
+                    scope.cancel()
+                try:
+                    tls = await self._handshake(sock)
+                finally:
+                    self._handshaking.discard(scope)
+            if scope.cancelled_caught:
+                return  # by a drain
             if tls is not None:
                 peer = evolve(
                     peer,
@@ -216,7 +224,7 @@ class Server:
     def _limit_reached(self, host: str) -> _LimitReached | None:
         """The limit that one more connection from ``host`` would exceed."""
         limits = self._limits
-        if len(self._connections) + self._handshaking >= limits.max_connections:
+        if len(self._connections) + len(self._handshaking) >= limits.max_connections:
             return _LimitReached("total", f"{limits.max_connections:g} connections are open", "--max-connections")
         if host and self._of_hosts[host] >= limits.max_connections_per_peer:
             most = limits.max_connections_per_peer
@@ -236,10 +244,17 @@ class Server:
     async def _handshake(self, sock: socket.socket) -> TlsSession | None:
         if self._tls is None:
             return None
-        async with self._handshakes:
+        seconds = self._limits.handshake_timeout_seconds
+        with trio.move_on_after(seconds) as patience:
+            await self._handshakes.acquire()
+        if patience.cancelled_caught:  # who connected so long ago has given up
+            most = f"{self._limits.max_handshakes:g} are under way (--max-handshakes)"
+            raise TlsError(f"no turn for the TLS handshake within {seconds:g} s: {most}", reason="no_turn")
+        try:
             session = TlsSession(self._tls.context(), server_side=True)
-            seconds = self._limits.handshake_timeout_seconds
             await handshake(session, sock, timeout_seconds=seconds, turn=self._admission.turn)
+        finally:
+            self._handshakes.release()
         return session
 
     async def _serve(self, sock: socket.socket, tls: TlsSession | None, peer: Peer) -> None:
