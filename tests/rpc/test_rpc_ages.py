@@ -176,6 +176,23 @@ async def test_old_connections_are_retired_one_by_one(mock_clock: MockClock) -> 
     assert all(later - earlier <= 11 for earlier, later in pairwise(gone))
 
 
+async def tasks_of_a_connection(limits: Limits) -> int:
+    async with serving(Echo(), limits=limits) as server:
+        await wait_all_tasks_blocked()
+        before = trio.lowlevel.current_statistics().tasks_living
+        peer = await connect(server.addresses[0])
+        await settled(lambda: server.statistics().connections_open == 1)
+        await wait_all_tasks_blocked()
+        found = trio.lowlevel.current_statistics().tasks_living - before
+        peer.close()
+    return found
+
+
+async def test_a_connection_that_cannot_grow_old_has_no_task_for_that() -> None:
+    assert await tasks_of_a_connection(Limits()) == 2  # it reads, and its keepalive waits
+    assert await tasks_of_a_connection(HOUR) == 3
+
+
 def sum_of(statistics: object) -> int:
     return sum(statistics.connections_retired.values())  # type: ignore[attr-defined]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Container, Hashable, Mapping
+from functools import lru_cache
 from typing import Protocol
 
 import attrs
@@ -83,8 +84,13 @@ class Client:
 def domains_of(proxy: Proxy, client: int, scope: Hashable) -> tuple[str, str, str]:
     """The domains of a client, the narrowest first: itself, clients of its build in its scope, and of its build."""
     build = proxy.build or proxy.version or "unknown build"
-    digest = hashlib.blake2b(_canonical(scope).encode(), digest_size=4).hexdigest()
-    return (f"client {client}", f"{build}, {proxy.type} in {proxy.namespace} {digest}", build)
+    return (f"client {client}", f"{build}, {proxy.type} in {proxy.namespace} {_digest(scope)}", build)
+
+
+@lru_cache(maxsize=1024)
+def _digest(scope: Hashable) -> str:
+    """Of all clients of a scope the same, and a large part of what a client that connects again would cost."""
+    return hashlib.blake2b(_canonical(scope).encode(), digest_size=4).hexdigest()
 
 
 def _canonical(value: object) -> str:

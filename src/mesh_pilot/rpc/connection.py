@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import socket
 import time
@@ -145,7 +146,8 @@ class ServerConnection(RpcHandler):
         """
         try:
             self._nursery.start_soon(keep_alive, self._protocol.connection, self._transport, self._limits)
-            self._nursery.start_soon(self._retire)
+            if min(self._limits.max_connection_age_seconds, self.peer.certificate_end) < math.inf:
+                self._nursery.start_soon(self._retire)
             data = await self._first_bytes()
             if http1.is_request(data):
                 self._transport.write(http1.answer(self._not_grpc))

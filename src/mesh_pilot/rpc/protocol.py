@@ -40,6 +40,9 @@ __all__ = ["MAX_HEADER_LIST_SIZE", "Headers", "RpcConnection", "RpcEvents", "Rpc
 
 Headers = list[tuple[str, str]]
 
+_CLIENT, _SERVER = Configuration().__for_client__(), Configuration().__for_server__()
+"""grpclib's settings of connections; making them takes as long as all the rest of a new connection."""
+
 _MAX_FRAME_SIZE = 1024 * 1024
 """The largest DATA frame we accept: large messages come in few frames."""
 
@@ -397,7 +400,6 @@ class RpcProtocol(H2Protocol):
     processor: RpcEvents
 
     def __init__(self, handler: RpcHandler, limits: Limits, *, client_side: bool) -> None:
-        config = Configuration().__for_client__() if client_side else Configuration().__for_server__()
         h2_config = H2Configuration(
             client_side=client_side,
             header_encoding="utf-8",
@@ -406,7 +408,7 @@ class RpcProtocol(H2Protocol):
             normalize_inbound_headers=False,
             normalize_outbound_headers=False,
         )
-        super().__init__(handler, config, h2_config)
+        super().__init__(handler, _CLIENT if client_side else _SERVER, h2_config)
         self.limits = limits
         self.client_side = client_side
 
