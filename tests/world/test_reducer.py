@@ -173,3 +173,20 @@ async def test_many_waiting_events_make_one_revision(autojump_clock: MockClock) 
         await trio.sleep(1)
         assert [n for _, n in b.published] == [90]
         assert b.reducer.statistics().waiting == 0
+
+
+async def test_a_follower_has_the_numbers_of_the_reducer_that_it_follows(autojump_clock: MockClock) -> None:
+    async with bench(follows=True) as b:
+        b.reducer.replay([service(1)], 7, 0.0, 0.0)
+        b.reducer.replay([service(2)], 9, 0.0, 0.0)  # what another one withholds is a revision there alone
+        b.reducer.replay([service(2)], 9, 0.0, 0.0)
+        assert b.world.revision == 9
+        own: list[tuple[int, int]] = []
+        b.reducer.on_publish(lambda p: own.append((p.revision.number, len(p.revision.changed))))
+        await b.tell(service(3))
+        await trio.sleep(1)
+        assert own == [(9, 1)]
+        since = b.world.history.since(9)
+        b.reducer.replay([service(4)], 10, 0.0, 0.0)
+        assert own[1:] == [(10, 1)]
+        assert len(b.world.history.since(9)) == len(since) + 1

@@ -106,6 +106,7 @@ async def control_plane(
             debounce_after=settings.debounce_after,
             debounce_max=settings.debounce_max,
             intake=Intake(world, guarded=guarded, guard=settings.guard),
+            follows=seat is not None,
         )
         watch = ConfigSourcesWatch(settings, mesh)
         reducer.on_publish(lambda published: watch.published(world, published.revision.changed))

@@ -51,6 +51,14 @@ class Published:
 
 
 @attrs.frozen
+class _Replayed:
+    """The number and time of a revision of another process."""
+
+    revision: int
+    published_at: float
+
+
+@attrs.frozen
 class ReducerStatistics:
     events: int
     """Events applied since the start."""
@@ -74,10 +82,15 @@ class Reducer:
         debounce_after: float = 0.1,
         debounce_max: float = 10.0,
         intake: Intake | None = None,
+        follows: bool = False,
     ) -> None:
-        """``intake`` decides which events take effect; None: all."""
+        """``intake`` decides which events take effect; None: all.
+
+        ``follows``: another process numbers the revisions; what only this one changes belongs to the latest of them.
+        """
         self._world = world
         self.intake = intake or Intake(world)
+        self._follows = follows
         self._after = debounce_after
         self._max = debounce_max
         self._waiting: list[Event] = []
@@ -137,10 +150,9 @@ class Reducer:
 
     def replay(self, events: Sequence[Event], revision: int, first_event_at: float, published_at: float) -> None:
         """Publish what the reducer of another process has published, under its number: all of it takes effect."""
-        self._world.revision = max(self._world.revision, revision - 1)
         self._events += len(events)
         self._first_at = first_event_at
-        self._publish(Admitted([*events]), replayed_at=published_at)
+        self._publish(Admitted([*events]), _Replayed(revision, published_at))
 
     def statistics(self) -> ReducerStatistics:
         return ReducerStatistics(
@@ -196,18 +208,25 @@ class Reducer:
         self._debounced += max(0, len(batch) - 1)
         self._publish(self.intake.admit(batch, trio.current_time()))
 
-    def _publish(self, admitted: Admitted, *, replayed_at: float | None = None) -> None:
+    def _apply(self, events: Sequence[Event], replayed: _Replayed | None) -> Revision:
+        if replayed is not None:
+            return self._world.follow(events, replayed.revision)
+        if self._follows:
+            return self._world.follow(events, self._world.revision)
+        return self._world.apply(events)
+
+    def _publish(self, admitted: Admitted, replayed: _Replayed | None = None) -> None:
         for hold in admitted.holds:
             _log_hold(hold)
         for renewal in admitted.renewals:
             _log_renewal(renewal)
         started = time.perf_counter()
-        revision = self._world.apply(admitted.events)
+        revision = self._apply(admitted.events, replayed)
         took = time.perf_counter() - started
         self._revisions += 1
         self._apply_seconds += took
         if revision.changed:
-            (log.info if replayed_at is None else log.debug)(
+            (log.info if replayed is None else log.debug)(
                 "published",
                 revision=revision.number,
                 changed=len(revision.changed),
@@ -218,7 +237,7 @@ class Reducer:
             self._synced.set()
         self._next.set()
         self._next = trio.Event()
-        published_at = trio.current_time() if replayed_at is None else replayed_at
+        published_at = trio.current_time() if replayed is None else replayed.published_at
         published = Published(revision, self._first_at, published_at, admitted.changes, admitted.events)
         for hook in self._hooks:
             try:

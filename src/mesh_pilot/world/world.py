@@ -170,6 +170,13 @@ class World(Indexes):
         self.memo.collect(COLLECTED_AT_ONCE)
         return Revision(self.revision, frozenset(changed), count)
 
+    def follow(self, events: Iterable[Event], revision: int) -> Revision:
+        """Apply what came to be this revision in another World, or a part of it: it has that number here as well."""
+        self.revision = revision - 1
+        applied = self.apply(events)
+        self.revision = revision
+        return attrs.evolve(applied, number=revision)
+
     def statistics(self) -> WorldStatistics:
         return WorldStatistics(
             revision=self.revision,

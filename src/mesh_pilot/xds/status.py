@@ -268,10 +268,10 @@ class StatusRegistry:
     def published(self, at: float, revision: int = 0) -> None:
         """The world changed at this time (``trio.current_time()``): convergence is counted from here.
 
-        `revision`: the number of the revision, 0 if nothing changed.
+        `revision`: the number of the revision; 0, or the same as before, if there is no new one.
         """
         self.published_at = at
-        if revision:
+        if revision > self.revisions.latest:
             self.revisions.published(revision, at)
 
     def connect(self, variant: Variant, peer: str) -> Connection:

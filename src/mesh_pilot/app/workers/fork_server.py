@@ -46,8 +46,7 @@ def serve_forks(sock: socket.socket, begin_worker: Callable[[int], None], log_st
         message, descriptors = found
         match message:
             case Applied(revision=revision, events=events):
-                world.revision = max(world.revision, revision - 1)
-                world.apply(events)
+                world.follow(events, revision)
             case Fork(number=number):
                 gc.freeze()
                 sys.stderr.flush()
