@@ -62,7 +62,7 @@ def run_case(case: Case, say: Say, *, revision: str = "", peer: Peer | None = No
         with own_server("mesh-pilot", files, options=options) as server:
             measured += _on_own(case, server, variant, say)
         for flags in case.flags:
-            with own_server(f"mesh-pilot {flags}", files, options=tuple(shlex.split(flags))) as server:
+            with own_server(f"mesh-pilot {flags}", files, options=(*options, *shlex.split(flags))) as server:
                 measured += _on_own(case, server, variant, say)
         if revision:
             with checkout(revision) as tree, own_server(revision, files, source=tree) as server:

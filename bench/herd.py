@@ -17,7 +17,7 @@ from bench.cases import Say, on_stage
 from bench.events import Stage
 from bench.mesh import HOT_SERVICE, Mesh, edit_marker
 from bench.report import Measurement
-from bench.server import Server, own_server
+from bench.server import Server, ServerError, own_server
 
 _edits = itertools.count(9000)
 PUBLISHED_SECONDS = 10.0
@@ -68,5 +68,7 @@ def _publish(stage: Stage, edit: int) -> None:
     before = server.work().publish_count
     stage.write(HOT_SERVICE, stage.mesh.service(0, edit=edit, edited=1))
     deadline = time.monotonic() + PUBLISHED_SECONDS
-    while server.work().publish_count == before and time.monotonic() < deadline:
+    while server.work().publish_count == before:
+        if time.monotonic() > deadline:
+            raise ServerError("the change that the herd is to find is not published")
         time.sleep(0.05)
