@@ -133,3 +133,25 @@ async def test_a_worker_that_does_not_read_ends_its_link_and_delays_nobody() -> 
                 link.put(random.randbytes(100_000))
                 await trio.lowlevel.checkpoint()
         assert link.reason == "it has not read 1 MB"
+
+
+async def test_an_answer_that_cannot_be_sent_is_none() -> None:
+    ours, theirs = map(Link, socket.socketpair())
+
+    async def answer(question: object) -> object:
+        return lambda: question  # no pickle takes a lambda
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ours.run, ignore, nothing)
+        nursery.start_soon(theirs.run, ignore, answer)
+        assert await ours.ask("what?") is None
+        theirs.close("enough")
+
+
+async def test_a_frame_that_cannot_be_read_ends_the_link_alone() -> None:
+    ours, theirs = map(Link, socket.socketpair())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ours.run, ignore, nothing)
+        nursery.start_soon(theirs.run, ignore, nothing)
+        theirs.put_frame(b"cno.such.module\nThing\n.")
+    assert ours.reason.startswith("it sends what cannot be read: ")

@@ -7,7 +7,7 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def mesh_files(folder: Path) -> Path:
 
 @asynccontextmanager
 async def workers(
-    tmp_path: Path, count: int = 2, state: StateSettings | None = None, **more: Any
+    tmp_path: Path, count: int = 2, state: StateSettings | None = None, shutdown_seconds: float = 2.0, **more: Any
 ) -> AsyncIterator[Running]:
     folder = mesh_files(tmp_path / "config")
     command = worker_command(LogLevels(), LogFormat.TEXT)
@@ -113,7 +113,7 @@ async def workers(
         secure_grpc_addr=ANYWHERE,
         http_addr=ANYWHERE,
         monitoring_addr=ANYWHERE,
-        shutdown_seconds=2.0,
+        shutdown_seconds=shutdown_seconds,
         debounce_after=0.02,
         state=state,
         workers=WorkerSettings(count, command, **more),
@@ -223,6 +223,56 @@ async def test_workers_serve_on_without_their_fork_server_until_there_is_another
         await running.edit(6)
 
 
+async def test_a_worker_that_does_not_answer_is_replaced_also_after_its_fork_server(tmp_path: Path) -> None:
+    async with workers(tmp_path, stuck_seconds=3.0) as running:
+        stopped = running.pid(2)
+        os.kill(parent_of(stopped), signal.SIGKILL)
+        os.kill(stopped, signal.SIGSTOP)
+        await eventually(lambda: running.pid(2) not in (0, stopped), what="worker 2 is replaced")
+        await eventually(lambda: not is_running(stopped), what="the stopped one is gone")
+
+
+async def test_the_drain_waits_for_no_worker_that_is_yet_to_be_started(tmp_path: Path) -> None:
+    with trio.fail_after(SECONDS):
+        async with workers(tmp_path, shutdown_seconds=10 * SECONDS) as running:
+            worker, crew = running.pid(2), running.plane.crew
+            assert crew is not None
+            await eventually(lambda: 2 in crew.states(), what="the state of worker 2 is known")
+            for pid in (parent_of(worker), worker):
+                os.kill(pid, signal.SIGKILL)
+            await eventually(lambda: 2 in crew.missing(), what="worker 2 is missed")
+            assert 2 not in crew.states()
+
+
+async def test_a_signal_to_all_processes_ends_them_without_a_word_of_trouble(tmp_path: Path, free_ports: Any) -> None:
+    folder = mesh_files(tmp_path / "config")
+    log = tmp_path / "log"
+    plane = PlaneProcess(log, free_ports(3), "--workers=3", "--no-state", f"--config-dir={folder}")
+    await plane.start()
+    others = below(plane.pid)
+    fork_server = next(pid for pid in others if parent_of(pid) == plane.pid)
+    before = len(log.read_text())
+    os.kill(plane.pid, signal.SIGSTOP)  # it is busy, and gets to the signal when others have ended
+    for pid in others:
+        os.kill(pid, signal.SIGTERM)
+    await eventually(lambda: not any(is_alive(pid) for pid in others if pid != fork_server), what="workers have ended")
+    os.kill(plane.pid, signal.SIGCONT)
+    await plane.terminate()
+    await eventually(lambda: not is_alive(fork_server), what="the fork server has ended")
+    assert not [line for line in log.read_text()[before:].splitlines() if "warning" in line or "error" in line]
+
+
+async def test_workers_hold_the_sockets_of_proxies_and_nothing_else_of_the_first(tmp_path: Path) -> None:
+    async with workers(tmp_path, state=StateSettings(folder=tmp_path / "state")) as running:
+        own = open_files(os.getpid())
+        worker = running.pid(2)
+        fork_server = parent_of(worker)
+        shared = {name for name in open_files(worker) & own if name.startswith("socket:")}
+        assert len(shared) == 2  # the gRPC ports
+        assert len([name for name in open_files(fork_server) if name.startswith("socket:")]) == 1
+        assert not [name for pid in (worker, fork_server) for name in open_files(pid) if name.startswith(str(tmp_path))]
+
+
 async def test_pages_and_metrics_show_one_control_plane(tmp_path: Path) -> None:
     async with workers(tmp_path, 3) as running:
         await running.connect("sotw")
@@ -270,6 +320,23 @@ async def test_nothing_is_left_of_a_killed_control_plane_and_another_has_its_por
     await eventually(lambda: not any(map(is_alive, again)), what="the others have ended")
     with socket.create_server(("127.0.0.1", ports[0])):
         pass
+
+
+def open_files(pid: int) -> set[str]:
+    """The files, sockets and pipes that a process has open."""
+    found = set()
+    for each in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it is what lists them
+            found.add(str(each.readlink()))
+    return found
+
+
+def is_running(pid: int) -> bool:
+    """False also for a process that has ended and that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def is_alive(pid: int) -> bool:

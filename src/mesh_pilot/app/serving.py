@@ -53,6 +53,8 @@ async def serve_when_synced(
     """Serve proxies once the sources have synced, or the wait for them is over."""
     if seat is None:
         await _wait_for_sources(plane)
+    else:
+        await seat.told.wait()
     if plane.crew is not None:
         await plane.crew.begin()
     config = [plane.state.mcp] if plane.settings.serve_config is not False else []

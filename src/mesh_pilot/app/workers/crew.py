@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -45,6 +46,9 @@ END_SECONDS = 1.0
 
 PROVEN_SECONDS = 60.0
 """A worker that has served for so long is started again at once when it ends."""
+
+TOLD_SECONDS = 2.0
+"""The time for a signal that has ended another worker to come to the first one as well, which may be busy."""
 
 LOADED_AT_ONCE = 500
 """Items in a frame, while the fork server is given the World."""
@@ -103,6 +107,8 @@ class Crew:
         """The effects that workers are asked for; None: nobody wants to know."""
         self._begun = trio.Event()
         self._draining = False
+        self._idle: set[trio.CancelScope] = set()
+        """Waits before the start of a worker, which the drain ends."""
         self._ended = trio.Event()
         trust.on_change(self._pass_roots_on)
 
@@ -206,6 +212,8 @@ class Crew:
     async def drain(self) -> None:
         """Have all workers drain, and wait until they have ended. The fork server ends those that take too long."""
         self._draining = True
+        for scope in self._idle:
+            scope.cancel()
         for member in self._members:
             if member.link is not None:
                 member.ended = True
@@ -285,11 +293,11 @@ class Crew:
 
     async def _keep(self, member: _OtherWorker, answer: Answer) -> None:
         backoff = Backoff(first_seconds=0.5)
-        while True:
-            await self._there_is_fork_server.wait()
+        while await self._unless_draining(self._wait_for_fork_server):
             began = trio.current_time()
             reason = await self._run_worker(member, answer)
-            if self._draining:
+            pause = TOLD_SECONDS if member.ended else 0.0
+            if not await self._unless_draining(partial(trio.sleep, pause)):
                 return
             member.restarts += 1
             if trio.current_time() - began > PROVEN_SECONDS:
@@ -302,7 +310,23 @@ class Crew:
                 reason=reason,
                 again_in_seconds=round(seconds, 1),
             )
-            await trio.sleep(seconds)
+            if not await self._unless_draining(partial(trio.sleep, seconds)):
+                return
+
+    async def _unless_draining(self, wait: Callable[[], Awaitable[object]]) -> bool:
+        """Wait, but not beyond the beginning of the drain; False if that has come."""
+        if not self._draining:
+            with trio.CancelScope() as scope:
+                self._idle.add(scope)
+                try:
+                    await wait()
+                finally:
+                    self._idle.discard(scope)
+        return not self._draining
+
+    async def _wait_for_fork_server(self) -> None:
+        while self._fork_server is None:  # it may have ended again before this task has its turn
+            await self._there_is_fork_server.wait()
 
     async def _run_worker(self, member: _OtherWorker, answer: Answer) -> str:
         """One worker, from its fork to its end. Returns the reason of the end."""
@@ -322,7 +346,7 @@ class Crew:
                 await link.run(partial(self._take, member), answer)
                 nursery.cancel_scope.cancel()
         finally:
-            member.link = None
+            member.link = member.state = None
             if self.effects is not None:
                 self.effects.ended(member.number)
         return link.reason or ("it was told to" if member.ended else "its socket is closed")
@@ -361,6 +385,9 @@ class Crew:
         if member.link is not None:
             if self._fork_server is not None:
                 self._fork_server.put(Kill(member.number))
+            if member.pid:  # the fork server may be another one than it was forked from
+                with suppress(ProcessLookupError):
+                    os.kill(member.pid, signal.SIGKILL)
             member.link.close(reason)
 
     def _roots(self) -> Roots:

@@ -12,12 +12,13 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 import structlog
 import trio
 
+from mesh_pilot.app.settings import StartError
 from mesh_pilot.app.workers.frames import Applied, Fork, Kill, Setup, receive
 from mesh_pilot.app.workers.worker import LogNow, run_worker
 from mesh_pilot.world import World
@@ -50,17 +51,18 @@ def serve_forks(sock: socket.socket, begin_worker: Callable[[int], None], log_st
             case Fork(number=number):
                 gc.freeze()
                 sys.stderr.flush()
-                pid = os.fork()
-                if pid == 0:
-                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                    sock.close()
-                    begin_worker(number)
-                    _be_worker(message, descriptors, setup, world, log_statistics)
                 with _closing(descriptors):
-                    children[pid] = number
+                    pid = _fork(number)
+                    if pid == 0:
+                        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                        sock.close()
+                        begin_worker(number)
+                        _be_worker(message, descriptors, setup, world, log_statistics)
+                    if pid is not None:
+                        children[pid] = number
             case Kill(number=number):
                 for pid in [pid for pid, each in children.items() if each == number]:
-                    os.kill(pid, signal.SIGKILL)
+                    _kill(pid)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _forget_ended(children)
     _wait(children, setup.settings.shutdown_seconds + GRACE_SECONDS)
@@ -82,8 +84,10 @@ def _be_worker(fork: Fork, descriptors: Sequence[int], setup: Setup, world: Worl
         grpc, secure = shared[: len(shared) - fork.secure], shared[len(shared) - fork.secure :]
         trio.run(run_worker, fork.number, world, setup.settings, link, grpc, secure, setup.http, log_statistics)
         code = 0
-    except BaseException as error:
-        log.error("a worker failed", exc_info=error)
+    except* StartError as refusals:
+        log.error("a worker failed", failed=fork.number, reason="; ".join(map(str, refusals.exceptions)))
+    except* BaseException as error:
+        log.error("a worker failed", failed=fork.number, exc_info=error)
     finally:
         sys.stderr.flush()
         os._exit(code)
@@ -98,6 +102,20 @@ def _closing(descriptors: Iterable[int]) -> Iterator[None]:
             os.close(descriptor)
 
 
+def _fork(number: int) -> int | None:
+    """The process id of the new process, 0 in that one; None if there can be none now."""
+    try:
+        return os.fork()
+    except OSError as error:
+        log.error("a worker failed", failed=number, reason=f"it cannot be forked: {error}")
+        return None
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):  # it has just ended
+        os.kill(pid, signal.SIGKILL)
+
+
 def _forget_ended(children: dict[int, int]) -> None:
     """Forget the workers that have ended; their process ids are free from now on."""
     for pid in [*children]:
@@ -110,7 +128,7 @@ def _wait(children: dict[int, int], seconds: float) -> None:
 
     def end_all(*_: object) -> None:
         for pid in children:
-            os.kill(pid, signal.SIGKILL)
+            _kill(pid)
 
     signal.signal(signal.SIGALRM, end_all)
     signal.setitimer(signal.ITIMER_REAL, seconds)

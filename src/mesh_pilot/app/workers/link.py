@@ -156,7 +156,11 @@ class Link:
                 end = HEADER.size + length
                 if len(data) < end:
                     break
-                message = decode(data[HEADER.size : end])
+                try:
+                    message = decode(data[HEADER.size : end])
+                except Exception as error:  # pickle raises whatever classes do, as after an upgrade of the package
+                    self.close(f"it sends what cannot be read: {error!r}")
+                    return
                 del data[:end]
                 match message:
                     case Question(number=number, question=question):
@@ -177,11 +181,11 @@ class Link:
 
     async def _answer(self, number: int, question: object, answer: Callable[[object], Awaitable[object]]) -> None:
         try:
-            value = await answer(question)
+            reply = encode(Reply(number, await answer(question)))
         except Exception as error:
             log.error("cannot answer another worker", question=repr(question)[:200], exc_info=error)
-            value = None
-        self.put(Reply(number, value))
+            reply = encode(Reply(number, None))
+        self.put_frame(reply)
 
 
 def _close(descriptors: Sequence[int]) -> None:

@@ -25,6 +25,8 @@ class Seat:
     secure_grpc: Sequence[trio.SocketListener]
     http: str
     """The address of the web pages, for people."""
+    told: trio.Event = attrs.field(factory=trio.Event)
+    """Set once the first worker has said which roots are trusted, or is gone."""
 
 
 def listeners(sockets: Sequence[socket.socket]) -> list[trio.SocketListener]:

@@ -42,7 +42,7 @@ async def run_worker(
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             async with control_plane(settings, seat=seat) as plane:
-                worker = Worker(plane, link, log_statistics)
+                worker = Worker(plane, seat, log_statistics)
                 nursery.start_soon(worker.follow)
                 nursery.start_soon(worker.end_on_signal, signals)
                 await plane.wait_ready()
@@ -54,10 +54,11 @@ async def run_worker(
 class Worker:
     """The tasks of a worker besides serving proxies. State: whether it is to end."""
 
-    def __init__(self, plane: ControlPlane, link: Link, log_statistics: LogNow) -> None:
+    def __init__(self, plane: ControlPlane, seat: Seat, log_statistics: LogNow) -> None:
         self.over = trio.Event()
         self._plane = plane
-        self._link = link
+        self._link = seat.link
+        self._told = seat.told
         self._log_statistics = log_statistics
 
     def __repr__(self) -> str:
@@ -69,6 +70,7 @@ class Worker:
         if not self.over.is_set():
             log.warning("the first worker is gone, this one ends", reason=self._link.reason or "its socket is closed")
         self.over.set()
+        self._told.set()
 
     async def end_on_signal(self, signals: AsyncIterator[int]) -> None:
         async for _ in signals:
@@ -84,6 +86,7 @@ class Worker:
                 )
             case Roots():
                 take_roots(self._plane.state.trust, message)
+                self._told.set()
             case LogStatistics():
                 self._log_statistics(self._plane)
             case Drain():
