@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from prometheus_client.core import Metric
 
+from mesh_pilot.ops.metrics import Metrics
+from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.ops.worker_metrics import WorkerMetrics, WorkerTotals
 
 
@@ -17,7 +21,7 @@ def worker(pid: int, pushes: float, *, proxies: float = 0, failing: float = 0) -
     return WorkerMetrics(
         pid,
         [metric("pushes", pushes, type="cds"), metric("proxies", proxies, "gauge")],
-        [metric("failing", failing, "gauge")],
+        [metric("failing", failing, "gauge"), metric("errors", failing)],
         [metric("process_cpu_seconds_total", pushes / 10)],
     )
 
@@ -44,6 +48,17 @@ def test_counters_go_on_when_a_worker_is_replaced_and_gauges_do_not_keep_it() ->
     assert found["mesh_pilot_worker_restarts 2"] == 1
 
 
+def test_the_gauges_of_a_worker_that_has_ended_are_gone_at_once() -> None:
+    totals = WorkerTotals()
+    values(totals, {1: worker(10, 5, proxies=1), 2: worker(20, 7, proxies=4, failing=3)})
+    for _ in range(2):
+        found = values(totals, {1: worker(10, 5, proxies=5)}, restarts=1)
+        assert (found["failing"], found["errors"]) == (0, 3)
+        assert (found["pushes cds"], found["proxies"], found["mesh_pilot_worker_up 2"]) == (12, 5, 0)
+    found = values(totals, {1: worker(10, 5, proxies=3), 2: worker(21, 2, proxies=2)}, restarts=1)
+    assert (found["pushes cds"], found["proxies"]) == (14, 5)
+
+
 def test_a_silent_worker_is_named_and_its_counters_stay() -> None:
     totals = WorkerTotals()
     values(totals, {1: worker(10, 5), 2: worker(20, 7)})
@@ -54,3 +69,16 @@ def test_a_silent_worker_is_named_and_its_counters_stay() -> None:
 
 def test_a_worker_that_never_answered_is_named() -> None:
     assert values(WorkerTotals(), {1: worker(10, 6)})["mesh_pilot_worker_up 2"] == 0
+
+
+def test_groups_that_cannot_be_collected_are_counted_for_each_scrape_and_each_worker() -> None:
+    metrics = Metrics(cast(PlaneState, None))  # nearly all of them fail
+    of_another = metrics.of_this_worker()
+
+    def missing(found: dict[int, WorkerMetrics]) -> float:
+        page = metrics.of_all(found, {2: 0}, WorkerTotals()).decode()
+        return next(float(line.split()[1]) for line in page.splitlines() if line.startswith("mesh_pilot_missing_met"))
+
+    alone = missing({})
+    assert (alone > 0, missing({})) == (True, alone)
+    assert alone < missing({2: of_another}) < 2 * alone

@@ -71,19 +71,19 @@ class Metrics:
     def of_this_worker(self) -> WorkerMetrics:
         """The metrics that are made of those of all workers."""
         parts = self._parts
+        parts.missing = 0
         process = [metric for collector in _OF_PROCESS for metric in collector.collect()]
-        summed = list(parts.collect_groups(parts.summed))
-        return WorkerMetrics(os.getpid(), summed, list(parts.collect_groups(parts.greatest)), process)
+        summed, greatest = list(parts.collect_groups(parts.summed)), list(parts.collect_groups(parts.greatest))
+        return WorkerMetrics(os.getpid(), [*summed, parts.missing_metric()], greatest, process)
 
     def of_all(self, workers: Mapping[int, WorkerMetrics], restarts: Mapping[int, int], total: WorkerTotals) -> bytes:
         """Everything in Prometheus' text format, with the other workers' metrics as they answered."""
         parts = self._parts
         own = self.of_this_worker()
-        metrics = [
-            *parts.collect_groups(parts.of_first),
-            *total.merged({1: own, **workers}, restarts),
-            _one(_MISSING, _MISSING_TEXT, "gauge", parts.missing),
-        ]
+        parts.missing = 0
+        of_first = list(parts.collect_groups(parts.of_first))
+        own = attrs.evolve(own, summed=[*own.summed, parts.missing_metric()])
+        metrics = [*of_first, *total.merged({1: own, **workers}, restarts)]
         return generate_latest(_Collected(map(_escaped, metrics)))
 
     def text(self) -> bytes:
@@ -139,7 +139,11 @@ class _PlaneCollector(Collector):
         self.missing = 0
         for metric in self.collect_groups((*self.of_first, *self.greatest, *self.summed)):
             yield _escaped(metric) if self.printable else metric
-        yield _one(_MISSING, _MISSING_TEXT, "gauge", self.missing)
+        yield self.missing_metric()
+
+    def missing_metric(self) -> Metric:
+        """The number of groups that could not be collected."""
+        return _one(_MISSING, _MISSING_TEXT, "gauge", self.missing)
 
     def collect_groups(self, groups: Iterable[Callable[[], Iterator[Metric]]]) -> Iterator[Metric]:
         """The metrics of these groups."""

@@ -29,6 +29,8 @@ class _Worker:
     """The last answer of a worker. Mutable."""
 
     latest: WorkerMetrics
+    restarts: int
+    """How often it had been started again by then."""
     is_up: bool = True
 
 
@@ -40,22 +42,23 @@ class WorkerTotals:
 
     def __init__(self) -> None:
         self._workers: dict[int, _Worker] = {}
-        self._past: dict[str, Metric] = {}
+        self._past: list[Metric] = []
+        self._past_greatest: list[Metric] = []
 
     def merged(self, found: Mapping[int, WorkerMetrics], restarts: Mapping[int, int]) -> Iterator[Metric]:
         """The metrics of all workers; ``found``: those that have answered, by number."""
-        for worker in self._workers.values():
+        for number, worker in [*self._workers.items()]:
             worker.is_up = False
+            is_another = number in found and found[number].pid != worker.latest.pid
+            if is_another or worker.restarts != restarts.get(number, 0):
+                self._end(self._workers.pop(number).latest)
         for number, metrics in found.items():
-            known = self._workers.get(number)
-            if known is not None and known.latest.pid != metrics.pid:
-                counters = [metric for metric in known.latest.summed if metric.type in ("unknown", "histogram")]
-                self._past = {metric.name: metric for metric in _combined([*self._past.values(), *counters], _add)}
-            self._workers[number] = _Worker(metrics)
+            self._workers[number] = _Worker(metrics, restarts.get(number, 0))
         latest = {number: worker.latest for number, worker in sorted(self._workers.items())}
         summed = [metric for metrics in latest.values() for metric in metrics.summed]
-        yield from _combined([*summed, *self._past.values()], _add)
-        yield from _combined([metric for metrics in latest.values() for metric in metrics.greatest], max)
+        yield from _combined([*summed, *self._past], _add)
+        greatest = [metric for metrics in latest.values() for metric in metrics.greatest]
+        yield from _combined([*greatest, *self._past_greatest], max)
         up = [(number, metrics) for number, metrics in latest.items() if self._workers[number].is_up]
         labelled = [_labelled(metric, number) for number, metrics in up for metric in metrics.process]
         yield from _combined(labelled, max)
@@ -69,12 +72,21 @@ class WorkerTotals:
             "mesh_pilot_worker_restarts", "How often a worker ended and was started again", "unknown", restarts
         )
 
+    def _end(self, latest: WorkerMetrics) -> None:
+        """A worker has ended: its counters stay, its gauges do not."""
+        self._past = _combined([*self._past, *_counters(latest.summed)], _add)
+        self._past_greatest = _combined([*self._past_greatest, *_counters(latest.greatest)], max)
+
 
 def _by_worker(name: str, help_text: str, kind: str, values: Mapping[int, float]) -> Metric:
     metric = Metric(name, help_text, kind)
     for number, value in values.items():
         metric.add_sample(name, {"worker": str(number)}, float(value))
     return metric
+
+
+def _counters(metrics: Iterable[Metric]) -> list[Metric]:
+    return [metric for metric in metrics if metric.type in ("unknown", "histogram")]
 
 
 def _add(one: float, other: float) -> float:
