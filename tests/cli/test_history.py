@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 import trio
 
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
-from mesh_pilot.model.events import Item, Replace
+from mesh_pilot.cli.history import command
+from mesh_pilot.model.events import Item, Replace, Upsert
 from mesh_pilot.sources.base import EventSender
 from mesh_pilot.state.settings import StateSettings
+from tests.state.test_history import begin, entry, running
 from tests.support.command import Done, mesh_pilot
 from tests.support.envoy import eventually, real_envoy
 from tests.support.manifests import routes, service
@@ -56,6 +59,30 @@ async def plane_of(source: KeptSource, folder: Path) -> AsyncIterator[ControlPla
         with trio.fail_after(60):
             await plane.wait_ready()
         yield plane
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["show", "2"], ["diff", "1", "2"]])
+def test_a_pager_that_waits_holds_up_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """While it prints, the file may be written, and the log beside it cut."""
+    monkeypatch.setattr("mesh_pilot.cli.logs.configure", lambda *_: None)
+    cut: list[tuple[int, int, int]] = []
+    with running(tmp_path) as run:
+        begin(run)
+        for edit in range(2):
+            run.say(Upsert("files", entry(1, edit)))
+        run.write()
+
+        def echo(*_: object, **__: object) -> None:
+            run.say(Upsert("files", entry(1, 2 + len(cut))))
+            run.write()
+            with closing(sqlite3.connect(tmp_path / "state.db")) as other:
+                cut.append(other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone())
+
+        monkeypatch.setattr("click.echo", echo)
+        command.main([*arguments, "--state-dir", str(tmp_path)], standalone_mode=False)
+    assert {*cut} == {(0, 0, 0)}
 
 
 class Asked:

@@ -91,12 +91,13 @@ def list_(
             object_name=object_name,
             proxy=proxy,
         )
-        if _style(context, output) != "text":
-            _dump([revision_json(record) for record in found], _style(context, output))
-        elif found:
-            _echo(table([COLUMNS, *(revision_row(record, now) for record in found)]))
-        else:
-            click.echo("there are no such revisions" if history.latest else "there are no revisions yet")
+        has_any = bool(history.latest)
+    if _style(context, output) != "text":
+        _dump([revision_json(record) for record in found], _style(context, output))
+    elif found:
+        _echo(table([COLUMNS, *(revision_row(record, now) for record in found)]))
+    else:
+        click.echo("there are no such revisions" if has_any else "there are no revisions yet")
     return 0
 
 
@@ -110,11 +111,11 @@ def show(context: click.Context, *, revision: int, state_dir: Path | None, outpu
 
     with _opened(context, state_dir) as history:
         record, changes, nacks = history.revision(revision), history.changes(revision), history.nacks(revision)
-        if _style(context, output) != "text":
-            more = {"changes": [*map(change_json, changes)], "refused": [*map(nack_json, nacks)]}
-            _dump({**revision_json(record), **more}, _style(context, output))
-        else:
-            _echo(show_lines(record, changes, nacks, utc_now()))
+    if _style(context, output) != "text":
+        more = {"changes": [*map(change_json, changes)], "refused": [*map(nack_json, nacks)]}
+        _dump({**revision_json(record), **more}, _style(context, output))
+    else:
+        _echo(show_lines(record, changes, nacks, utc_now()))
     return 0
 
 
@@ -139,13 +140,13 @@ def diff(
     with _opened(context, state_dir) as history:
         newer = newer or history.latest
         pictures = history.items_at(older), history.items_at(newer)
-        if proxy:
-            node = _proxy(history, proxy).proxy
-            before, after = (resources_of(past_world(each.items, each.settings), node) for each in pictures)
-            found = list(resource_differences(before, after))
-        else:
-            found = list(object_differences(*pictures))
-        _print_differences(found, pictures, _style(context, output))
+        node = _proxy(history, proxy).proxy if proxy else None
+    if node is not None:
+        before, after = (resources_of(past_world(each.items, each.settings), node) for each in pictures)
+        found = list(resource_differences(before, after))
+    else:
+        found = list(object_differences(*pictures))
+    _print_differences(found, pictures, _style(context, output))
     return 1 if found else 0
 
 
@@ -164,19 +165,22 @@ def proxy(context: click.Context, *, name: str, state_dir: Path | None, output: 
     with _opened(context, state_dir) as history:
         found = [_proxy(history, name)] if name else history.proxies()
         latest = history.latest
-        if _style(context, output) != "text":
-            _dump([proxy_json(position, latest) for position in found], _style(context, output))
-        elif found:
-            lines = table([PROXY_COLUMNS, *(proxy_row(position, latest, utc_now()) for position in found)])
-            _echo(coloured(line, "refuses what follows", fg="red") for line in lines)
-        else:
-            click.echo("no proxy has connected yet")
+    if _style(context, output) != "text":
+        _dump([proxy_json(position, latest) for position in found], _style(context, output))
+    elif found:
+        lines = table([PROXY_COLUMNS, *(proxy_row(position, latest, utc_now()) for position in found)])
+        _echo(coloured(line, "refuses what follows", fg="red") for line in lines)
+    else:
+        click.echo("no proxy has connected yet")
     return 0
 
 
 @contextmanager
 def _opened(context: click.Context, state_dir: Path | None) -> Iterator[HistoryReader]:
-    """The history in the folder. What goes wrong is one line."""
+    """The history in the folder. What goes wrong is one line.
+
+    Print after the block: while it is open, the control plane's log beside the file cannot be cut, and a pager waits.
+    """
     from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
     from mesh_pilot.state.reader import HistoryError, HistoryReader
 

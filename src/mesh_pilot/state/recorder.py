@@ -32,6 +32,8 @@ RETRY_LIMIT_SECONDS = 30.0
 """up to this."""
 LAST_SECONDS = 2.0
 """The time for a last write after the task was cancelled."""
+MAX_CHANGED = 50_000
+"""Changed keys of a source that wait while writing fails. Of more, the whole picture is written instead."""
 
 log = structlog.get_logger(scope="state")
 
@@ -160,6 +162,9 @@ class Recorder:
                 self._changed.setdefault(source, {}).update(keys)
             if not isinstance(error, Exception):
                 raise
+            for source in [source for source, keys in self._changed.items() if len(keys) > MAX_CHANGED]:
+                del self._changed[source]
+                self.store.begin_anew(source)
             self._failed(error)  # of any kind: a fault in what is only a memory must not end the service
             return
         self._writes += 1

@@ -220,6 +220,10 @@ class Store:
         pictures = {source: row.id for source, row in self._rows.items() if source not in batch.whole}
         write_history(connection, batch.history, pictures, self.settings.history, start)
 
+    def begin_anew(self, source: str) -> None:
+        """The picture of a source is to be written whole the next time."""
+        self._rows.pop(source, None)
+
     def close(self) -> None:
         if self._database is not None:
             self._database.close()

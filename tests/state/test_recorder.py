@@ -1,0 +1,67 @@
+"""The recorder while writing fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mesh_pilot.model.events import Delete, Event, KeySet, Replace, Synced, Upsert, item_key
+from mesh_pilot.state.database import StateError
+from mesh_pilot.state.recorder import Recorder
+from mesh_pilot.state.settings import HistoryBounds
+from mesh_pilot.world import World
+from mesh_pilot.world.intake import Intake
+from mesh_pilot.world.reducer import Published
+from tests.state.fakes import FakeSource
+from tests.state.test_store import found, store
+
+
+class Plane:
+    """A control plane without tasks, with a source ``a`` that has answered."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = store(folder, history=HistoryBounds(revisions=0))
+        self.store.pictures()
+        self.world = World()
+        self.world.expect("a")
+        self._intake = Intake(self.world)
+        reducer: Any = SimpleNamespace(intake=self._intake)
+        source = FakeSource("a")
+        source.synced = True
+        self.recorder = Recorder(self.store, self.world, reducer, [source])
+        self.say(Replace("a", (), ()), Synced("a"))
+
+    def say(self, *events: Event) -> None:
+        admitted = self._intake.admit(events, 0.0)
+        self.recorder.published(Published(self.world.apply(admitted.events), 0.0, 0.0, admitted.changes))
+
+
+async def test_keys_that_come_and_go_while_the_disk_is_full_cost_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mesh_pilot.state.recorder.MAX_CHANGED", 10)
+    plane = Plane(tmp_path)
+    stays, goes = KeySet("", "stays", "x"), KeySet("", "goes", "x")
+    plane.say(Upsert("a", stays), Upsert("a", goes))
+    await plane.recorder._write()
+    with monkeypatch.context() as full:
+        full.setattr(plane.store, "write", _disk_full)
+        plane.say(Delete("a", item_key(goes)))
+        for number in range(100):
+            item = KeySet("", str(number), "x")
+            plane.say(Upsert("a", item), Delete("a", item_key(item)))
+            plane.say(Upsert("a", item))
+            plane.say(Delete("a", item_key(item)))
+            await plane.recorder._write()
+            assert sum(map(len, plane.recorder._changed.values())) <= 11
+    await plane.recorder._write()
+    assert plane.recorder.statistics().trouble == ""
+    plane.store.close()
+    assert found(tmp_path) == {"a": {stays}}
+
+
+def _disk_full(_: object) -> None:
+    raise StateError("disk is full")
