@@ -330,7 +330,8 @@ def test_outcomes_refusals_and_proxies_are_kept(tmp_path: Path) -> None:
             assert (gone.proxy.name, gone.is_connected, gone.revision) == ("b.default", False, 1)
             assert (refusing.is_connected, refusing.revision, refusing.is_refusing) == (True, 0, True)
             assert attrs.asdict(refusing.proxy) == attrs.asdict(proxy)
-            assert history.revisions(proxy="b.default") == []
+            assert [each.number for each in history.revisions(proxy="web-1.shop")] == [1]
+            assert not any(history.revisions(proxy=other) for other in ("b.default", "web_1", "web-%", "shop"))
     with HistoryReader.open(tmp_path) as history:
         assert not any(position.is_connected for position in history.proxies())
 

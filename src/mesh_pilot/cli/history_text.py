@@ -76,7 +76,11 @@ def show_lines(
     if record.proxies:
         who = "1 proxy was" if record.proxies == 1 else f"{record.proxies} proxies were"
         sent = f"{who} sent {size(record.bytes)}"
-        yield f"{sent}; the last ACK came after {seconds(record.acked_seconds)}" if record.acked_seconds else sent
+        yield (
+            f"{sent}; the last ACK came after {seconds(record.acked_seconds)}"
+            if record.acked_seconds is not None
+            else sent
+        )
     else:
         yield "no proxy was sent anything"
     if record.waiting:

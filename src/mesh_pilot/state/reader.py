@@ -164,8 +164,10 @@ class HistoryReader:
         wanted = ["at >= ?"]
         values: list[object] = [since.timestamp() if since else 0.0]
         if proxy:
-            wanted.append("number IN (SELECT revision FROM nacks WHERE proxy = ? OR proxy LIKE ? || '.%')")
-            values += [proxy, proxy]
+            wanted.append(
+                "number IN (SELECT revision FROM nacks WHERE ? IN (proxy, substr(proxy, 1, instr(proxy, '.') - 1)))"
+            )
+            values.append(proxy)
         rows = self._connection.execute(
             f"SELECT number, at, causes, objects, proxies, waiting, bytes, acked, nacked, over FROM revisions"
             f" WHERE {' AND '.join(wanted)} ORDER BY number DESC",
