@@ -12,6 +12,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from mesh_pilot.model.config import Config, Origin
 from mesh_pilot.model.events import Delete, Event, Item, KeySet, Replace, Secret, Synced, Upsert
@@ -287,6 +288,27 @@ def test_before_a_restart_that_read_elsewhere_nothing_can_be_made_again(tmp_path
         assert history.items_at(2).items == copies[2]
         with pytest.raises(HistoryError, match="at revision 1 are not known any more"):
             history.items_at(1)
+
+
+def test_a_run_that_began_without_the_state_of_the_last_one_begins_the_history_anew(tmp_path: Path) -> None:
+    """As one that found another process on the folder at its start."""
+    with running(tmp_path) as run:
+        begin(run)
+        run.say(Upsert("files", entry(1, 0)))
+        run.say(Upsert("files", entry(1, 1)))
+        run.write()
+    run = Run(tmp_path / "nothing")
+    begin(run)
+    run.say(Upsert("files", entry(2, 0)))
+    run.close()
+    run.store = Store(StateSettings(folder=tmp_path), dict.fromkeys(SOURCES, "here"))
+    with capture_logs() as logs:
+        run.write()
+    run.close()
+    assert [line["event"] for line in logs] == ["history begins anew"]
+    with HistoryReader.open(tmp_path) as history:
+        assert history.kept() == (1, 1)
+        assert history.items_at(1).items == run.copies[1]
 
 
 def test_private_keys_are_in_no_change_and_said_to_be_unknown(tmp_path: Path) -> None:
