@@ -133,7 +133,7 @@ class KeySource:
                         await events.send(Delete(self.name, item_key(KeySet(unneeded.issuer, unneeded.url))))
                     known.clear()
                     self._seeded.clear()
-                # A seeded picture is full without what other sources have not told yet: new keys must not wait for them.
+                # A seeded picture is full without what other sources have not told yet: new keys need not wait.
                 if not self._synced and (is_all_known or is_seeded) and all(f.tried for f in self._refreshes.values()):
                     self._synced = True
                     await events.send(Synced(self.name))
