@@ -76,6 +76,9 @@ class Pictures:
     def items_of(self, source: str) -> dict[Key, Item]:
         return dict(self.items.get(source, {}))
 
+    def current(self, key: Key) -> list[Item]:
+        return [items[key] for items in self.items.values() if key in items]
+
     def rejections(self) -> tuple[Rejected, ...]:
         return tuple(self.rejected.all())
 
@@ -135,7 +138,7 @@ class Bench:
         return set(picture.keys) if picture else set()
 
     def _replay(self, changes: Iterable[ItemChange]) -> None:
-        for change in changes:
+        for change in (change for change in changes if change.source == SOURCE):
             assert self.shadow.get(change.key) is change.before
             if change.after is None:
                 del self.shadow[change.key]
@@ -300,6 +303,45 @@ def test_services_that_lose_their_endpoints_keep_them() -> None:
     assert all(item.endpoints for item in bench.in_force().values())  # type: ignore[union-attr]  # all are Endpoints
     bench.tell(Confirmed(SOURCE))
     assert bench.in_force() == bench.said()
+
+
+def test_objects_that_another_source_has_are_not_lost() -> None:
+    bench = Bench()
+    bench.begin(*TEN)
+    bench.tell(*(Upsert("consul", each) for each in TEN[:8]))
+    assert not bench.tell(*deletes(*TEN[:4])).holds
+    assert not bench.tell(*deletes(*TEN[4:9]), after=1).holds, "1 of 2 is lost, all others have moved"
+    assert bench.names() == {"c9"}
+
+
+def test_objects_that_move_do_not_hide_that_others_are_lost() -> None:
+    bench = Bench()
+    bench.begin(*TEN)
+    bench.tell(*(Upsert("consul", each) for each in TEN[:4]))
+    (change,) = bench.tell(*deletes(*TEN[:8])).holds
+    assert change.held.reason == "4 of 6 objects went at once"
+    assert bench.names() == {f"c{n}" for n in range(4, 10)}
+    bench.tell(Upsert("consul", TEN[8]))
+    assert not bench.tell(*deletes(TEN[8])).holds
+    bench.tell(*upserts(*TEN[4:8]))
+    assert not bench.held()
+    assert bench.names() == {*(f"c{n}" for n in range(4, 8)), "c9"}
+
+
+def test_objects_that_all_their_sources_lose_at_once_are_held() -> None:
+    bench = Bench()
+    bench.begin(*TEN)
+    bench.tell(*(Upsert("consul", each) for each in TEN))
+    admitted = bench.tell(*(Delete("consul", item_key(each)) for each in TEN), *deletes(*TEN))
+    assert [change.held.source for change in admitted.holds] == [SOURCE]
+
+
+def test_services_of_two_sources_keep_the_endpoints_of_both() -> None:
+    bench = Bench()
+    both = [endpoints(f"s{n}") for n in range(4)]
+    bench.begin(*both)
+    bench.tell(*(Upsert("consul", each) for each in both))
+    assert bench.tell(*deletes(*both)).holds
 
 
 def test_a_collection_that_is_purged_is_held_though_the_source_has_more_of_others() -> None:

@@ -17,7 +17,7 @@ What is held ends in one of these ways:
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 
@@ -139,6 +139,10 @@ class _SlidingCount:
             self._were.pop()
         self._were.append((at, before))
 
+    def moved(self, count: int) -> None:
+        """So many of those that were there are another source's now."""
+        self._were = deque((until, number - count) for until, number in self._were)
+
     def forget(self) -> None:
         """Nothing has fallen as far as is known."""
         self._were.clear()
@@ -198,16 +202,26 @@ class Guard:
         in_force: LookUp,
         now: float,
         *,
+        is_elsewhere: Callable[[Key], bool] = lambda key: False,
         accept: bool = False,
         is_return: bool = False,
     ) -> Judgement:
         """Decide about what the source says now of some items.
 
+        `is_elsewhere`: another source has an object, too, so that it can't be lost;
         `accept`: an operator confirms what is gone; `is_return`: this makes its first full picture after a restart.
         """
         was_holding = bool(self.held)
         before = {sort: count.now for sort, count in self._counts.items()}
         gone, has_returned = self._take_in(said, in_force)
+        moved = [key for key in gone if is_elsewhere(key)]
+        for key in moved:
+            del gone[key]
+        for sort, number in Counter(sort for key in moved for sort in _sorts(key)).items():
+            self._counts[sort].moved(number)
+            before[sort] -= number
+            if was_holding:
+                self._peaks[sort] -= number
         if not self.is_on:
             return _NOTHING
         if accept:

@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -88,6 +89,9 @@ class Pictures(Protocol):
 
     def items_of(self, source: str) -> dict[Key, Item]: ...
 
+    def current(self, key: Key) -> Sequence[Item]:
+        """An item as all sources have it."""
+
     def rejections(self) -> Sequence[Rejected]: ...
 
 
@@ -102,6 +106,8 @@ class Intake:
         self._guards = {source: Guard(source, guard) for source in guarded} if guard is not None else {}
         self._stagings: dict[str, Staging] = {}
         self._leftovers: dict[str, Leftovers] = {}
+        self._leaving: Counter[Key] = Counter()
+        """How many sources lose an object in the present batch."""
 
     def __repr__(self) -> str:
         return f"<Intake {len(self._stagings)} stale, {len(self.held())} held>"
@@ -147,6 +153,7 @@ class Intake:
             if part.due <= now:
                 by_source.setdefault(source, [])
         admitted = Admitted()
+        self._leaving.clear()
         for source, batch in by_source.items():
             self._admit(source, batch, now, admitted)
         return admitted
@@ -164,7 +171,9 @@ class Intake:
         if guard is not None:
             accept = any(isinstance(event, Confirmed) for event in batch)
             is_return = was_stale and source not in self._stagings
-            judgement = guard.judge(said, in_force, now, accept=accept, is_return=is_return)
+            judgement = guard.judge(
+                said, in_force, now, is_elsewhere=self._is_elsewhere, accept=accept, is_return=is_return
+            )
             put = judgement.put
             if judgement.change is not None:
                 admitted.holds.append(judgement.change)
@@ -185,6 +194,12 @@ class Intake:
             before = in_force(key)
             if before is not after:
                 admitted.changes.append(ItemChange(source, key, before, after, causes.get(key, "")))
+                if after is None:
+                    self._leaving[key] += 1
+
+    def _is_elsewhere(self, key: Key) -> bool:
+        """True for an object in force that another source has, too. Endpoints and services are merged: they count."""
+        return key[0] == "config" and len(self._in_force.current(key)) - self._leaving[key] > 1
 
     def _events_of(self, source: str, put: Mapping[Key, Item | None], cause: str) -> Iterator[Event]:
         """The events that put items in force. Rejections of the same objects stand, as in the source."""
