@@ -83,6 +83,23 @@ def test_a_rate_of_zero_is_the_default_as_in_istio() -> None:
     assert not line.is_warning
 
 
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"DEFAULT_WORKLOAD_CERT_TTL": "9999h"},
+        {"MAX_WORKLOAD_CERT_TTL": "1h"},
+        {"DEFAULT_WORKLOAD_CERT_TTL": "2h", "MAX_WORKLOAD_CERT_TTL": "1h"},
+    ],
+)
+def test_lives_of_certificates_that_contradict_each_other_are_refused_by_the_names_of_the_variables(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(command, ["--config-dir", str(tmp_path), "--no-state"], env=environ)
+    assert result.exit_code == 2
+    assert ", ".join(f"{name}={text}" for name, text in environ.items()) in result.output
+    assert "--max-workload-cert-ttl" in result.output
+
+
 def test_what_has_no_effect_is_answered_and_what_is_unknown_is_listed_once() -> None:
     environ = {"PILOT_PUSH_THROTTLE": "100", "PILOT_NEW": "1", "ISTIOD_NEW": "1", "PATH": "/bin", "PILOT_HTTP10": ""}
     settings, (answer, unknown) = taken(environ)

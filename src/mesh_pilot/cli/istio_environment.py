@@ -40,6 +40,9 @@ HONOURED: Mapping[str, Honoured] = {
     "PILOT_MAX_REQUESTS_PER_SECOND": Honoured("--max-requests-per-second", unless_zero=True),
 }
 
+_LIVES = ("DEFAULT_WORKLOAD_CERT_TTL", "MAX_WORKLOAD_CERT_TTL")
+_LIFE, _LONGEST = (HONOURED[name].setting for name in _LIVES)
+
 _KUBERNETES = "it is about objects in a Kubernetes cluster that are not read or written here"
 _GATEWAY_API = "the Kubernetes Gateway API is not read: use Gateway and VirtualService"
 _AMBIENT = "ambient mode is absent"
@@ -286,9 +289,19 @@ def take_istio_environment(
     """Put the values of Istio's variables in place of defaults in ``settings``, and give the lines that say so.
 
     ``is_default`` tells for the name of a setting whether nobody has given it; ``read`` converts a text as its flag
-    does, and raises click.BadParameter. An empty variable is as one that is not set.
+    does, and raises click.BadParameter. An empty variable is as one that is not set. Raises UsageError for lives of
+    certificates that contradict each other: neither is a safe choice.
     """
-    return list(_taken(settings, {name: text for name, text in environ.items() if text}, is_default, read))
+    before = settings.get(_LIFE), settings.get(_LONGEST)
+    lines = list(_taken(settings, {name: text for name, text in environ.items() if text}, is_default, read))
+    after = life, longest = settings.get(_LIFE), settings.get(_LONGEST)
+    if after != before and life is not None and longest is not None and not 0 < life <= longest:
+        found = ", ".join(f"{name}={environ[name]}" for name in _LIVES if environ.get(name))
+        raise click.UsageError(
+            f"{found} in the environment: --workload-cert-ttl ({life:g} s) must be over 0 and at most"
+            f" --max-workload-cert-ttl ({longest:g} s): change the variables, or give both flags"
+        )
+    return lines
 
 
 def log_lines(lines: Iterable[Line]) -> None:
