@@ -55,9 +55,10 @@ from mesh_pilot.state.recorder import Recorded
 from mesh_pilot.world import Reducer, World
 from mesh_pilot.world.intake import Intake
 from mesh_pilot.world.reducer import Published
+from mesh_pilot.xds.answers import NO_ANSWER_OBSERVER
 from mesh_pilot.xds.messages import Variant
 from mesh_pilot.xds.server import ReplayedCall, XdsServer
-from mesh_pilot.xds.session import NO_ANSWER_OBSERVER, XdsOptions
+from mesh_pilot.xds.session import XdsOptions
 from mesh_pilot.xds.status import StatusRegistry
 
 __all__ = ["ControlPlane", "control_plane"]

@@ -111,7 +111,7 @@ class _Case:
 
 
 class Keeper:
-    """Implements ``xds.session.AnswerObserver``, and ``sources.base.Placed`` and ``Seeded``.
+    """Implements ``xds.answers.AnswerObserver``, and ``sources.base.Placed`` and ``Seeded``.
 
     Mutable state: the clients, one case at a time for each scope, the verdicts, what is remembered of clients that have
     left, and the events that the reducer has not got yet.

@@ -25,6 +25,7 @@ from mesh_pilot.model.resource import RESOURCE_TYPES
 from mesh_pilot.rpc import Cardinality, GRPCError, Handler, Peer, Servable, ServerStream, Status
 from mesh_pilot.rpc.rate_limits import LogLimiter, TokenBucket
 from mesh_pilot.security.callers import AuthenticationError, AuthenticatorUnavailable, host_of
+from mesh_pilot.xds.answers import NO_ANSWER_OBSERVER, AnswerObserver
 from mesh_pilot.xds.decode import Decoder
 from mesh_pilot.xds.encode import Encoder, EncoderStatistics
 from mesh_pilot.xds.limits import PeerScopes
@@ -33,8 +34,6 @@ from mesh_pilot.xds.resources import Catalog
 from mesh_pilot.xds.session import (
     DEFAULT_OPTIONS,
     MAX_REASON_LOGGED,
-    NO_ANSWER_OBSERVER,
-    AnswerObserver,
     Call,
     Session,
     XdsOptions,
