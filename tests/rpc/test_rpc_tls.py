@@ -7,12 +7,15 @@ import shutil
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
+import trio
 from structlog.testing import capture_logs
 
 from mesh_pilot.rpc import CertificateFiles, Limits, Peer, Server, TlsError, client_tls, open_channel, server_tls
+from mesh_pilot.rpc.tls import handshake
 from tests.rpc.rpc_support import UNLIMITED, Bytes, Echo, RawPeer, in_thread, serving, settled
 from tests.support.certificates import CertificateFiles as Leaf
 from tests.support.certificates import write_certificates
@@ -172,6 +175,51 @@ async def test_a_handshake_that_stalls_is_given_up(server_leaf: Leaf) -> None:
                 await settled(lambda: server.statistics().handshakes_failed == 1)
             assert server.statistics().connections_open == 0
     assert logs[0]["reason"] == "TLS handshake not done within 0.05 s"
+
+
+class FalseAlarms:
+    """A socket of which every other wakeup is one without data."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._reads = 0
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def recv(self, size: int) -> bytes:
+        self._reads += 1
+        if not self._reads % 2:
+            raise BlockingIOError
+        return self._sock.recv(size)
+
+
+class Listener:
+    """A session that takes in bytes until it has all of them."""
+
+    def __init__(self) -> None:
+        self.taken = b""
+
+    def handshake(self, received: bytes) -> tuple[bool, bytes]:
+        self.taken += received
+        return len(self.taken) >= len(b"hello again"), b""
+
+
+async def test_a_wakeup_without_data_takes_nothing_in_twice() -> None:
+    ours, theirs = socket.socketpair()
+    listener = Listener()
+
+    async def listen(session: Any, sock: Any) -> None:
+        await handshake(session, sock, timeout_seconds=60)
+
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.send(b"hello")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen, listener, FalseAlarms(ours))
+            await settled(lambda: listener.taken == b"hello")
+            theirs.send(b" again")
+    assert listener.taken == b"hello again"
 
 
 async def test_changed_certificate_files_serve_the_next_connection(tmp_path: Path, server_leaf: Leaf) -> None:

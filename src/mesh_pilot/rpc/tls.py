@@ -367,6 +367,7 @@ async def _handshake(
         if done:
             return
         await trio.lowlevel.wait_readable(sock)
+        received = b""  # of a wakeup without data; what came before must not be taken in again
         with contextlib.suppress(BlockingIOError):
             received = sock.recv(16 * 1024)
             if not received:
