@@ -44,7 +44,7 @@ FREE_PAGES = 1024
 
 SCHEMA = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value)",
-    "CREATE TABLE pictures (id INTEGER PRIMARY KEY, source TEXT NOT NULL, place TEXT NOT NULL,"
+    "CREATE TABLE pictures (id INTEGER PRIMARY KEY AUTOINCREMENT, source TEXT NOT NULL, place TEXT NOT NULL,"
     " confirmed_at REAL NOT NULL, items INTEGER NOT NULL, items_checksum INTEGER NOT NULL, checksum INTEGER NOT NULL,"
     " used_at REAL NOT NULL, UNIQUE (source, place))",
     "CREATE TABLE items (picture INTEGER NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, sealed INTEGER NOT NULL,"
