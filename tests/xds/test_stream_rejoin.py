@@ -152,3 +152,26 @@ def test_a_cluster_that_is_known_and_gone_keeps_its_endpoints_until_the_routes_h
         client.ack(response, *(["web"] if response.type_url == ROUTE else []))
     sent = client.responses()
     assert (CLUSTER, ["dns", "kept", "new"]) in shown(sent)
+
+
+def test_a_cluster_that_was_sent_anew_and_is_gone_then_is_answered_for_at_once(world: FakeWorld) -> None:
+    """Envoy waits for the endpoints of a changed cluster, and takes neither clusters nor their successors till then."""
+    world.put(CLUSTER, "old")
+    world.put(ENDPOINT, "old")
+    before = Sotw(world)
+    before.ask(CLUSTER)
+    (clusters,) = before.responses()
+    before.ack(clusters)
+    before.stream.close()
+    client = Sotw(world)
+    client.ask(CLUSTER, version=clusters.version)
+    client.ask(LISTENER, version=FORGOTTEN)
+    client.ask(ROUTE, "web", version=FORGOTTEN)
+    client.settle()
+    world.put(CLUSTER, "old", "changed")
+    assert shown(client.responses()) == [(CLUSTER, ["dns", "kept", "new", "old"])]
+    world.put(ROUTE, "web", "to kept")
+    world.remove(CLUSTER, "old")
+    world.remove(ENDPOINT, "old")
+    client.ask(ENDPOINT, "kept", "new", "old")
+    assert shown(client.responses())[0] == (ENDPOINT, ["kept", "new", "old"])

@@ -92,6 +92,9 @@ class PushOrder:
         """A State of the World client came back with a version of clusters that is not known."""
         self._placeholders = NO_NAMES
         """Clusters of such a client that are gone and that it keeps for now."""
+        self._brought = NO_NAMES
+        """Clusters that a client is known to have come back with, and that it was not sent since: it has endpoints for
+        them, and is not waiting for any."""
 
     @property
     def warming(self) -> int:
@@ -143,6 +146,8 @@ class PushOrder:
         if subscription.type_url == CLUSTER and self._is_aggregated:
             self._reconnect_grace = True
             self._has_unknown_clusters = not is_state_known
+            if self._variant is Variant.SOTW:
+                self._brought = subscription.client_state.names
 
     def presented_versions(self, subscription: Subscription, request: DeltaRequest) -> Mapping[str, str]:
         """The versions that a client has of those it presents: also virtual hosts of tables that it let go of since."""
@@ -215,6 +220,7 @@ class PushOrder:
     def _follow_clusters(self, clusters: Subscription, pending: PendingResponse) -> None:
         """Envoy waits for the endpoints of every cluster that is new or changed, even if they are as before."""
         touched = pending.put_names.union(clusters.nacked_names)
+        self._brought -= touched
         endpoints = self._subscriptions.get(ENDPOINT)
         if endpoints is not None:
             endpoints.request_again(touched)
@@ -302,15 +308,16 @@ class PushOrder:
         """The answer to a request for endpoints that do not exist.
 
         For a placeholder cluster it gets nothing while that is needed: it has the old cluster as long as it waits for
-        the endpoints of the new one. Neither does a client that came back for a cluster that it is known to have: it
-        has the endpoints of before, and routes to them.
+        the endpoints of the new one. Neither does a client that came back for a cluster that it brought: it has the
+        endpoints of before, and routes to them. (One that it was sent since it waits for, and for that with everything
+        else: not to answer would be for ever.)
         """
-        if not self._is_reconnect:
+        if not self._placeholders and not self._brought:
             return self._last_endpoints
         is_needed = _once(self._are_referrers_unsettled)
 
         def stand_in(name: str) -> Resource | None:
-            is_kept = name in self._placeholders or self._is_cluster_retiring(name)
+            is_kept = name in self._placeholders or (name in self._brought and self._is_cluster_retiring(name))
             return None if is_kept and is_needed() else self._last_endpoints(name)
 
         return stand_in
