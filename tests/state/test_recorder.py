@@ -65,3 +65,19 @@ async def test_keys_that_come_and_go_while_the_disk_is_full_cost_bounded_memory(
 
 def _disk_full(_: object) -> None:
     raise StateError("disk is full")
+
+
+async def test_a_source_whose_statistics_fail_costs_the_writes_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    plane = Plane(tmp_path)
+    plane.say(Upsert("a", KeySet("", "stays", "x")))
+    with monkeypatch.context() as faulty:
+        faulty.setattr(Recorder, "_confirmed", fail)
+        await plane.recorder._write()
+        assert plane.recorder.statistics().trouble == "a fault of ours"
+    await plane.recorder._write()
+    assert plane.recorder.statistics().trouble == ""

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import structlog.testing
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -190,3 +191,21 @@ async def test_a_follower_has_the_numbers_of_the_reducer_that_it_follows(autojum
         b.reducer.replay([service(4)], 10, 0.0, 0.0)
         assert own[1:] == [(10, 1)]
         assert len(b.world.history.since(9)) == len(since) + 1
+
+
+async def test_an_internal_error_of_the_intake_costs_the_guards_and_nothing_else(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    async with bench() as b:
+        await synced(b)
+        monkeypatch.setattr(b.reducer.intake, "admit", fail)
+        with structlog.testing.capture_logs() as logs:
+            await b.tell(service(1))
+            await trio.sleep(1)
+        assert [entry["log_level"] for entry in logs if "internal error in intake" in entry["event"]] == ["error"]
+        await b.tell(service(2))
+        await trio.sleep(1)
+        assert {key[1] for key in b.world.items_of("test")} >= {"s1.example.com", "s2.example.com"}

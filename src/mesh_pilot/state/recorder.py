@@ -149,7 +149,11 @@ class Recorder:
         await trio.to_thread.run_sync(call, abandon_on_cancel=True, limiter=self._turn)
 
     async def _write(self) -> None:
-        batch = self._batch()
+        try:
+            batch = self._batch()
+        except Exception as error:
+            self._failed(error)
+            return
         if not (batch.items or batch.confirmed or batch.history):
             return
         changed, self._changed = self._changed, {}

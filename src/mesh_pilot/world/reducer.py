@@ -206,7 +206,13 @@ class Reducer:
         batch, self._waiting, self._is_urgent = self._waiting, [], True
         self._events += len(batch)
         self._debounced += max(0, len(batch) - 1)
-        self._publish(self.intake.admit(batch, trio.current_time()))
+        try:
+            admitted = self.intake.admit(batch, trio.current_time())
+        except Exception as error:
+            log.error("internal error in intake: guards are off until a restart; changes take effect", exc_info=error)
+            self.intake = Intake(self._world)
+            admitted = Admitted(batch)
+        self._publish(admitted)
 
     def _apply(self, events: Sequence[Event], replayed: _Replayed | None) -> Revision:
         if replayed is not None:
