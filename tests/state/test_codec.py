@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -41,7 +42,7 @@ from mesh_pilot.model.service import (
     Service,
     ServiceKey,
 )
-from mesh_pilot.state.codec import CodecError, decode, decode_key, encode, encode_key
+from mesh_pilot.state.codec import FORMAT, CodecError, decode, decode_key, encode, encode_key
 from tests.support.protos import compiled, message_classes, our_class, variants
 
 ORIGIN = Origin("files", "/etc/mesh/ü.yaml", 12)
@@ -246,3 +247,15 @@ def test_times_keep_their_microseconds() -> None:
     found = decode(encode(Service("a", "b", created=at)))
     assert isinstance(found, Service)
     assert found.created == at
+
+
+LAYOUT = "c5c09fb72ae5"
+
+
+def test_another_layout_has_another_format() -> None:
+    """If this fails: can `decode` read what the version before wrote? If not, raise FORMAT. Then put the digest here."""
+    of_services = (Service, Port, Endpoints, Endpoint, Registration, Locality)
+    of_others = (Secret, Grant, KeySet, MeshConfigValue, MeshNetworksValue, Refusal)
+    classes = (Config, ConfigKey, Origin, Problem, *of_services, *of_others)
+    fields = [(each.__name__, [*each.__annotations__.items()]) for each in classes]
+    assert hashlib.sha256(repr((FORMAT, fields)).encode()).hexdigest()[:12] == LAYOUT
