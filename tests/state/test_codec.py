@@ -253,7 +253,7 @@ LAYOUT = "c5c09fb72ae5"
 
 
 def test_another_layout_has_another_format() -> None:
-    """If this fails: can `decode` read what the version before wrote? If not, raise FORMAT. Then put the digest here."""
+    """If it fails: can `decode` read the bytes of before? If not, raise FORMAT. Then put the new digest here."""
     of_services = (Service, Port, Endpoints, Endpoint, Registration, Locality)
     of_others = (Secret, Grant, KeySet, MeshConfigValue, MeshNetworksValue, Refusal)
     classes = (Config, ConfigKey, Origin, Problem, *of_services, *of_others)
