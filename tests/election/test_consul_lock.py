@@ -18,18 +18,12 @@ from mesh_pilot.election.consul_lock import ConsulLock
 from mesh_pilot.election.elections import LockElection
 from mesh_pilot.election.settings import ConsulElectionSettings
 from mesh_pilot.sources.consul import Agent, ConsulError
-from tests.support.consul import Consul, cable, real_consul
+from tests.support.consul import Consul, cable, closed_consul, token_for
 from tests.support.envoy import eventually
 from tests.support.planes import running_plane
 
 pytestmark = pytest.mark.process
 
-ROOT = "b1gs33cr3t-0000-0000-0000-000000000000"
-CONFIG = {
-    "session_ttl_min": "1s",
-    "acl": {"enabled": True, "default_policy": "deny", "tokens": {"master": ROOT, "agent": ROOT}},
-    "primary_datacenter": "dc1",
-}
 RULES = 'key_prefix "mesh-pilot/" { policy = "write" } session_prefix "" { policy = "write" }'
 """As docs/replicas.md has them."""
 KEY = "mesh-pilot/leader"
@@ -70,20 +64,9 @@ class Stage:
 @asynccontextmanager
 async def stage(folder: Path, ports: list[int]) -> AsyncIterator[Stage]:
     """A Consul that lets nobody do anything without a token, and one that may do what the documentation says."""
-    async with real_consul(folder, ports, config=CONFIG, led=False) as consul:
-        consul.client.headers["X-Consul-Token"] = ROOT
-
-        async def counts() -> bool:
-            try:
-                reply = await consul.client.get("/v1/acl/token/self")
-                return reply.status_code == 200 and "consul" in (await consul.client.get("/v1/catalog/services")).json()
-            except (httpx.TransportError, ValueError):
-                return False
-
-        await eventually(counts, what="the root token counts")
-        await consul.ask("PUT", "/v1/acl/policy", json={"Name": "leader", "Rules": RULES})
-        made = await consul.ask("PUT", "/v1/acl/token", json={"Policies": [{"Name": "leader"}]})
-        yield Stage(consul, Agent(consul.address, token=made.json()["SecretID"]))
+    async with closed_consul(folder, ports, session_ttl_min="1s") as consul:
+        secret = await token_for(consul, "leader", RULES)
+        yield Stage(consul, Agent(consul.address, token=secret))
 
 
 async def test_one_of_two_has_it_the_other_learns_whom_and_is_woken_when_it_is_free(

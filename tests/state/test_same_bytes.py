@@ -13,28 +13,12 @@ from envoy.service.discovery.v3 import discovery_pb2
 
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER
 from tests.state.planes import plane
-from tests.support.pilot import ADS, request
+from tests.support.pilot import whole
 
 pytestmark = pytest.mark.process
 
 DELTA = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 NODE = {"id": "sidecar~10.0.0.1~good.default~default.svc.cluster.local"}
-
-
-def whole(port: int, type_url: str) -> discovery_pb2.DiscoveryResponse:
-    """The first State of the World response to a new client."""
-    done = threading.Event()
-
-    def requests() -> Iterator[bytes]:
-        yield request(type_url)
-        done.wait()
-
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        try:
-            answer = next(channel.stream_stream(ADS)(requests(), timeout=60))
-        finally:
-            done.set()
-    return discovery_pb2.DiscoveryResponse.FromString(answer)
 
 
 class Delta:

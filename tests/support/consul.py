@@ -19,6 +19,7 @@ import httpx
 import trio
 
 from tests.support.binaries import require_binary
+from tests.support.envoy import eventually
 
 TICK = 0.02
 
@@ -198,3 +199,34 @@ async def cable(target: int) -> AsyncIterator[Cable]:
         nursery.start_soon(trio.serve_listeners, made.carry, listeners)
         yield made
         nursery.cancel_scope.cancel()
+
+
+ROOT = "b1gs33cr3t-0000-0000-0000-000000000000"
+"""The token of a closed Consul that may do everything."""
+
+
+@asynccontextmanager
+async def closed_consul(folder: Path, ports: Sequence[int], **config: Any) -> AsyncIterator[Consul]:
+    """A Consul that lets nobody do anything without a token; our client has that which may do everything."""
+    acl = {"enabled": True, "default_policy": "deny", "tokens": {"master": ROOT, "agent": ROOT}}
+    config = {**config, "acl": acl, "primary_datacenter": "dc1"}
+    async with real_consul(folder, ports, config=config, led=False) as consul:
+        consul.client.headers["X-Consul-Token"] = ROOT
+
+        async def counts() -> bool:
+            try:
+                reply = await consul.client.get("/v1/acl/token/self")
+                return reply.status_code == 200 and "consul" in (await consul.client.get("/v1/catalog/services")).json()
+            except (httpx.TransportError, ValueError):
+                return False
+
+        await eventually(counts, what="the root token counts")
+        yield consul
+
+
+async def token_for(consul: Consul, policy: str, rules: str) -> str:
+    """A new token that may do what a new policy of these rules allows."""
+    await consul.ask("PUT", "/v1/acl/policy", json={"Name": policy, "Rules": rules})
+    made = await consul.ask("PUT", "/v1/acl/token", json={"Policies": [{"Name": policy}]})
+    secret: str = made.json()["SecretID"]
+    return secret

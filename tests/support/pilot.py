@@ -49,12 +49,12 @@ def port_of(response: discovery_pb2.DiscoveryResponse) -> int:
     return max(int(name.split("|")[1]) for name in names if name.startswith("outbound|"))
 
 
-def served(port: int) -> int:
-    """The port of the services that a new client at gRPC port ``port`` is sent."""
+def whole(port: int, type_url: str) -> discovery_pb2.DiscoveryResponse:
+    """The first State of the World response to a new client."""
     done = threading.Event()
 
     def requests() -> Iterator[bytes]:
-        yield request(CLUSTER)
+        yield request(type_url)
         done.wait()
 
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -62,7 +62,12 @@ def served(port: int) -> int:
             answer = next(channel.stream_stream(ADS)(requests(), timeout=60))
         finally:
             done.set()
-    return port_of(discovery_pb2.DiscoveryResponse.FromString(answer))
+    return discovery_pb2.DiscoveryResponse.FromString(answer)
+
+
+def served(port: int) -> int:
+    """The port of the services that a new client at gRPC port ``port`` is sent."""
+    return port_of(whole(port, CLUSTER))
 
 
 def until(condition: Callable[[], bool], seconds: float, what: str) -> None:

@@ -41,6 +41,18 @@ def come_back(client: Sotw, *endpoints: str) -> None:
     client.ask(ROUTE, "web", version=FORGOTTEN)
 
 
+def version_with_old(world: FakeWorld) -> str:
+    """The version of clusters of a client that was here while there was ``old``, which it has."""
+    world.put(CLUSTER, "old")
+    world.put(ENDPOINT, "old")
+    before = Sotw(world)
+    before.ask(CLUSTER)
+    (clusters,) = before.responses()
+    before.ack(clusters)
+    before.stream.close()
+    return clusters.version
+
+
 def shown(responses: list[Response]) -> list[tuple[str, list[str]]]:
     return [(response.type_url, names(response)) for response in responses]
 
@@ -129,17 +141,11 @@ def test_while_the_new_routes_are_refused_the_old_cluster_stays(client: Sotw, wo
 
 def test_a_cluster_that_is_known_and_gone_keeps_its_endpoints_until_the_routes_have_moved(world: FakeWorld) -> None:
     """The client's version is known: it was here before, and its connection ended of age."""
-    world.put(CLUSTER, "old")
-    world.put(ENDPOINT, "old")
-    before = Sotw(world)
-    before.ask(CLUSTER)
-    (clusters,) = before.responses()
-    before.ack(clusters)
-    before.stream.close()
+    version = version_with_old(world)
     world.remove(CLUSTER, "old")
     world.remove(ENDPOINT, "old")
     client = Sotw(world)
-    client.ask(CLUSTER, version=clusters.version)
+    client.ask(CLUSTER, version=version)
     client.ask(ENDPOINT, "kept", "new", "old", version=FORGOTTEN)
     client.ask(LISTENER, version=FORGOTTEN)
     client.ask(ROUTE, "web", version=FORGOTTEN)
@@ -156,15 +162,9 @@ def test_a_cluster_that_is_known_and_gone_keeps_its_endpoints_until_the_routes_h
 
 def test_a_cluster_that_was_sent_anew_and_is_gone_then_is_answered_for_at_once(world: FakeWorld) -> None:
     """Envoy waits for the endpoints of a changed cluster, and takes neither clusters nor their successors till then."""
-    world.put(CLUSTER, "old")
-    world.put(ENDPOINT, "old")
-    before = Sotw(world)
-    before.ask(CLUSTER)
-    (clusters,) = before.responses()
-    before.ack(clusters)
-    before.stream.close()
+    version = version_with_old(world)
     client = Sotw(world)
-    client.ask(CLUSTER, version=clusters.version)
+    client.ask(CLUSTER, version=version)
     client.ask(LISTENER, version=FORGOTTEN)
     client.ask(ROUTE, "web", version=FORGOTTEN)
     client.settle()

@@ -19,17 +19,11 @@ from mesh_pilot.security.authority.consul_store import ConsulStore, ConsulStoreS
 from mesh_pilot.security.authority.encryption import read_keys
 from mesh_pilot.security.authority.store import StoreConflict, StoredFiles, StoreError
 from mesh_pilot.sources.consul import Agent
-from tests.support.consul import Consul, real_consul
-from tests.support.envoy import eventually
+from tests.support.consul import Consul, closed_consul, token_for
 from tests.support.planes import running_plane
 
 pytestmark = pytest.mark.process
 
-ROOT = "b1gs33cr3t-0000-0000-0000-000000000000"
-ACL = {
-    "acl": {"enabled": True, "default_policy": "deny", "tokens": {"master": ROOT, "agent": ROOT}},
-    "primary_datacenter": "dc1",
-}
 EMPTY = StoredFiles().version
 KEY = "mesh/ca"
 ONE, TWO = {"ca-key.pem": b"-----BEGIN PRIVATE KEY-----one\n"}, {"ca-key.pem": b"two", "root-cert.pem": b"root"}
@@ -41,21 +35,10 @@ Ports = Callable[[int], list[int]]
 @asynccontextmanager
 async def stage(folder: Path, ports: list[int]) -> AsyncIterator[tuple[Consul, ConsulStoreSettings]]:
     """A Consul that lets nobody do anything without a token, and settings with a token for the entry alone."""
-    async with real_consul(folder, ports, config=ACL, led=False) as consul:
-        consul.client.headers["X-Consul-Token"] = ROOT
-
-        async def counts() -> bool:
-            try:
-                reply = await consul.client.get("/v1/acl/token/self")
-                return reply.status_code == 200 and "consul" in (await consul.client.get("/v1/catalog/services")).json()
-            except (httpx.TransportError, ValueError):
-                return False
-
-        await eventually(counts, what="the root token counts")
-        await consul.ask("PUT", "/v1/acl/policy", json={"Name": "ca", "Rules": RULES})
-        made = await consul.ask("PUT", "/v1/acl/token", json={"Policies": [{"Name": "ca"}]})
+    async with closed_consul(folder, ports) as consul:
+        secret = await token_for(consul, "ca", RULES)
         token, encryption = folder / "token", folder / "encryption"
-        token.write_text(made.json()["SecretID"])
+        token.write_text(secret)
         write_key(encryption, "11" * 32)
         agent = Agent(consul.address, token_file=token)
         yield consul, ConsulStoreSettings(key=KEY, agent=agent, encryption_file=encryption)
