@@ -30,10 +30,10 @@ from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 from google.protobuf.json_format import ParseDict
 
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.cli.consul_process import find_consul
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.resource import ENDPOINT
 from mesh_pilot.rpc import Cardinality, open_channel
 from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings

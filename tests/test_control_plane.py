@@ -14,9 +14,9 @@ from google.protobuf.json_format import ParseDict
 from grpclib.health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpclib.reflection.v1.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import control_plane
 from mesh_pilot.app.settings import StartError
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.mcp.wire import SOURCE_PATH
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.rpc import Cardinality, CertificateFiles, GRPCError, Limits, Status, client_tls, open_channel

@@ -14,11 +14,11 @@ import pytest
 from starlette.routing import Route
 
 import mesh_pilot
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import DRAIN_FLAGS
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.cli.analyze import command as analyze
 from mesh_pilot.cli.certificate import command as certificate
 from mesh_pilot.cli.discovery import command as discovery
-from mesh_pilot.cli.envoy_bootstrap import DRAIN_FLAGS
 from mesh_pilot.cli.envoy_command import command as envoy_bootstrap
 from mesh_pilot.cli.logs import SCOPES
 from mesh_pilot.cli.proxy_status import command as proxy_status

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfigExtensionProvider
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.config import kinds
 from mesh_pilot.config.field_warnings import WITHOUT_EFFECT
 from mesh_pilot.ops.changes import WITHOUT_EFFECT as KINDS_WITHOUT_EFFECT

@@ -13,6 +13,7 @@ import mesh_pilot
 ROOT = Path(mesh_pilot.__file__).parent
 ORDER = (
     "cli",
+    "agent",
     "app",
     "ops",
     "config_api",
@@ -28,6 +29,7 @@ ORDER = (
     "failures",
     "incremental",
     "snapshots",
+    "http",
     "rpc",
     "mcp",
     "kubernetes",
@@ -40,6 +42,8 @@ ORDER = (
 """From the top down, as in the package's docstring."""
 
 NARROWER = {
+    "agent": {"security", "http", "rpc", "config", "protowire", "sealing", "model", "api"},
+    "http": {"rpc"},
     "config_api": {"world", "failures", "mcp", "rpc", "config", "model", "api"},
     "election": {"sources", "model", "api"},
     "sources": {"mcp", "kubernetes", "rpc", "config", "model", "api"},

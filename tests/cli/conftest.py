@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh_pilot.cli.envoy_bootstrap import ClientTls
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import ClientTls
 from tests.support.certificates import write_certificates
 
 

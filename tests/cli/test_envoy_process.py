@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode, envoy_bootstrap
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.cli.envoy_process import EnvoyError, find_envoy, running_envoy
 from tests.support.envoy import real_envoy
 

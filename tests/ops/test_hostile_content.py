@@ -15,9 +15,9 @@ from envoy.config.core.v3.base_pb2 import Node
 from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, DiscoveryResponse
 from google.protobuf.json_format import ParseDict
 
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry, VirtualService
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem
 from mesh_pilot.model.events import Endpoints, Event, Rejected, Synced, Upsert
 from mesh_pilot.model.resource import ENDPOINT

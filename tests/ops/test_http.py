@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from mesh_pilot.ops.http import HttpServer
-from mesh_pilot.ops.http_connection import HttpLimits
+from mesh_pilot.http.connection import HttpLimits
+from mesh_pilot.http.server import HttpServer
 from tests.support.envoy import eventually
 
 

@@ -17,8 +17,8 @@ from envoy.service.discovery.v3.discovery_pb2 import DiscoveryRequest, Discovery
 from google.protobuf.json_format import ParseDict
 from prometheus_client.parser import text_string_to_metric_families
 
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.envoy.catalog import catalog as catalog_module
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog, WorldResources
 from mesh_pilot.envoy.catalog.diagnostics import Diagnostics

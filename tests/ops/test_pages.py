@@ -22,8 +22,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from starlette.routing import Route
 
 from mesh_pilot import __version__
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.events import Synced
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT

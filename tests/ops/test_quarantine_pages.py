@@ -18,8 +18,8 @@ from google.protobuf.json_format import ParseDict
 from google.rpc.status_pb2 import Status
 from prometheus_client.parser import text_string_to_metric_families
 
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import ControlPlane
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.resource import CLUSTER
 from mesh_pilot.quarantine.options import QuarantineOptions
 from mesh_pilot.rpc import Cardinality, open_channel

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import trio
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode, envoy_bootstrap
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
 from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
 from tests.support.binaries import require_binary
 

@@ -20,9 +20,9 @@ import attrs
 import httpx
 import trio
 
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from tests.support.certificates import CertificateFiles
 from tests.support.echo import Backend, http_backend, tcp_backend
 from tests.support.envoy import RealEnvoy, eventually, real_envoy

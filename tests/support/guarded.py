@@ -18,7 +18,7 @@ import attrs
 import httpx
 import trio
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
 from tests.support.echo import Backend
 from tests.support.envoy import RealEnvoy, eventually

@@ -24,7 +24,7 @@ import attrs
 import httpx
 import trio
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception, NodeType
 from tests.support.consul import Cable, Consul, cable, real_consul
 from tests.support.echo import Backend, http_backend

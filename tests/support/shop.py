@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import httpx
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception, NodeType
 from tests.support.echo import Backend
 from tests.support.envoy import RealEnvoy

@@ -17,9 +17,9 @@ import pytest
 import trio
 from google.protobuf import json_format
 
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.app.control_plane import ControlPlane, control_plane
 from mesh_pilot.app.settings import Settings
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.events import Replace, Synced
 from mesh_pilot.model.proxy import Interception, NodeType, Proxy

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import trio
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
 from tests.support.certificates import write_certificates
 from tests.support.echo import Backend, greeting

@@ -10,7 +10,7 @@ import attrs
 import pytest
 import trio
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.service import Locality
 from mesh_pilot.sources.consul import Agent, ConsulRegistry, ConsulSettings

@@ -13,7 +13,7 @@ import h11
 import pytest
 import trio
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import NodeType
 from tests.support.fleet import fleet
 from tests.support.manifests import at, manifest, service

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from mesh_pilot.cli.envoy_bootstrap import DRAIN_FLAGS
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import DRAIN_FLAGS
 from tests.support.guarded import ADDRESS, HOST, allow, guarded
 
 pytestmark = pytest.mark.envoy

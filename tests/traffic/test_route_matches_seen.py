@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
 from tests.support.envoy import eventually
 from tests.support.fleet import fleet

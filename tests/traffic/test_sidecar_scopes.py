@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
 from tests.support.certificates import write_certificates
 from tests.support.envoy import eventually

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception, NodeType
 from tests.support.echo import Backend, greeting
 from tests.support.envoy import eventually

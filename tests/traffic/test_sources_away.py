@@ -12,7 +12,7 @@ import httpx
 import pytest
 import trio
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import NodeType
 from tests.support.away import Away, source_away
 from tests.support.echo import Backend, http_backend

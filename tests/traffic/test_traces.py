@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.proxy import Interception
 from tests.support.echo import Backend
 from tests.support.envoy import eventually

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.model.resource import CLUSTER, LISTENER

@@ -9,7 +9,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from mesh_pilot.cli.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.model.resource import CLUSTER, LISTENER, ROUTE, VIRTUAL_HOST
 from tests.support.edge import gateway, to
 from tests.support.envoy import RealEnvoy, eventually

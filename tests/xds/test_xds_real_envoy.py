@@ -21,7 +21,7 @@ from envoy.extensions.filters.network.http_connection_manager.v3.http_connection
 )
 from google.protobuf.message import Message
 
-from mesh_pilot.cli.envoy_bootstrap import XDS_CLUSTER, EnvoyNode
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import XDS_CLUSTER, EnvoyNode
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE, make_resource
 from mesh_pilot.rpc import open_listeners, serve
 from mesh_pilot.xds.server import XdsServer

@@ -36,13 +36,13 @@ from mesh_pilot.config_api.server import McpService
 from mesh_pilot.election.base import Election, Replica
 from mesh_pilot.election.elections import Alone
 from mesh_pilot.envoy.catalog.catalog import WorldCatalog
+from mesh_pilot.http.server import HttpServer
 from mesh_pilot.mcp.identity import plane_id_of
 from mesh_pilot.mcp.wire import API_GENERATOR
 from mesh_pilot.model.events import Event
 from mesh_pilot.ops.app import debug_app, monitoring_app
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.debug_streams import DEBUG_TYPES, DebugStreams
-from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.ops.metrics import Metrics
 from mesh_pilot.ops.state import CallersState, PlaneState
 from mesh_pilot.ops.workers import WorkersApp, about_all, about_this_worker

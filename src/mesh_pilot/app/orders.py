@@ -10,8 +10,8 @@ import structlog
 import trio
 
 from mesh_pilot.app.settings import Settings
+from mesh_pilot.http.server import HttpServer
 from mesh_pilot.ops.admin import admin_app, open_admin_socket
-from mesh_pilot.ops.http import HttpServer
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc import RpcError
 from mesh_pilot.sources.base import EventSender

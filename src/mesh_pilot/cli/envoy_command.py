@@ -14,7 +14,7 @@ from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Interception, NodeTy
 from mesh_pilot.model.service import Locality
 
 if TYPE_CHECKING:
-    from mesh_pilot.cli.envoy_bootstrap import ClientTls
+    from mesh_pilot.agent.bootstrap.envoy_bootstrap import ClientTls
 
 FILE = click.Path(path_type=Path)
 
@@ -30,7 +30,7 @@ def ip_address(text: str) -> str:
 @FlagType
 def pilot(text: str) -> str:
     """The address of a control plane, or ``ADDRESS@REGION/ZONE``, checked and as it was written."""
-    from mesh_pilot.cli.envoy_bootstrap import Pilot
+    from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
     from mesh_pilot.rpc.errors import AddressError
 
     address.convert(text if text.startswith("unix:") else text.partition("@")[0], None, None)
@@ -122,7 +122,7 @@ def command(
     With --tls-*, also writes the files control-plane-certificate.yaml and control-plane-ca.yaml, to which the bootstrap
     refers. Paths become absolute: run the command on the machine of the Envoy, or give the paths as they are there.
     """
-    from mesh_pilot.cli.envoy_bootstrap import DRAIN_FLAGS, ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
+    from mesh_pilot.agent.bootstrap.envoy_bootstrap import DRAIN_FLAGS, ClientTls, EnvoyNode, envoy_bootstrap, to_yaml
     from mesh_pilot.rpc.errors import AddressError
 
     tls = None

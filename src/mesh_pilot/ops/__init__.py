@@ -7,7 +7,6 @@ changes nothing.
 - ``app``: paths and handlers; ``overview``, ``proxy_pages``, ``world_pages``, ``quarantine_pages``, ``config_dump``,
   ``metrics``: contents.
 - ``changes``: counts and logs changes; ``problems``: problems of single objects; ``reports``: problems of proxies.
-- ``http``, ``http_connection``, ``wrong_port``: an HTTP/1.1 server on Trio.
 - ``memory``: returns freed memory to the system.
 
 May import: ``config_api``, ``xds`` and down.

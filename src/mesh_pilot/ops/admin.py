@@ -18,9 +18,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mesh_pilot.http.connection import PEER_UID
 from mesh_pilot.model.events import Confirmed
 from mesh_pilot.ops import source_pages
-from mesh_pilot.ops.http_connection import PEER_UID
 from mesh_pilot.ops.responses import Json, json_response
 from mesh_pilot.ops.state import PlaneState
 from mesh_pilot.rpc.net import open_listeners

@@ -18,7 +18,7 @@ import attrs
 import h11
 import trio
 
-from mesh_pilot.ops.wrong_port import PREFACE, linger, refuse_http2
+from mesh_pilot.http.wrong_port import PREFACE, linger, refuse_http2
 
 Message = MutableMapping[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]

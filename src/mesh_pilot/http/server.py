@@ -13,7 +13,7 @@ import attrs
 import structlog
 import trio
 
-from mesh_pilot.ops.http_connection import App, HttpConnection, HttpCounts, HttpLimits
+from mesh_pilot.http.connection import App, HttpConnection, HttpCounts, HttpLimits
 from mesh_pilot.rpc.rate_limits import LogLimiter
 
 log = structlog.get_logger(scope="ops")

@@ -1,0 +1,1 @@
+"""Names of the mesh answered from the name table, all others forwarded, cached and retried."""

@@ -1,0 +1,1 @@
+"""Probes of the application: HTTP, TCP, exec, gRPC."""

@@ -1,0 +1,48 @@
+"""A value that one task sets and others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Generic, TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+
+class Observable(Generic[T]):
+    """The current value, and waiting for another. A waiter that is slow misses values in between, never the last."""
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+        self._changed = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Observable {type(self._value).__name__}>"
+
+    @property
+    def value(self) -> T:
+        return self._value
+
+    def set(self, value: T) -> None:
+        """Replace the value. An equal one is no change."""
+        if value is self._value or value == self._value:
+            return
+        self._value = value
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def changes(self) -> AsyncIterator[T]:
+        """The current value, then each later one."""
+        while True:
+            changed, value = self._changed, self._value
+            yield value
+            await changed.wait()
+
+    async def wait_for(self, accepts: Callable[[T], bool]) -> T:
+        """The first value, from the current one on, that ``accepts`` is true of."""
+        while True:
+            changed, value = self._changed, self._value
+            if accepts(value):
+                return value
+            await changed.wait()

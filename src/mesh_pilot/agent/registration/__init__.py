@@ -1,0 +1,1 @@
+"""The service of this machine in the local Consul agent."""

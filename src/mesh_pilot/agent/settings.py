@@ -1,0 +1,143 @@
+"""The settings of an agent: frozen values without I/O, assembled from flags, environment and file by ``cli/proxy``.
+
+Times are in seconds. Files and folders are absolute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
+
+
+class AgentError(Exception):
+    """A reason why the agent cannot start or go on: one line for users, with what to do."""
+
+
+@attrs.frozen
+class AgentFolders:
+    """Places of the agent's files. Both are its own: mode 0700, of the user that it runs as."""
+
+    state: Path
+    """Keys, certificates, the last answers of the control plane: all that outlives a restart. ``$STATE_DIRECTORY``."""
+    run: Path
+    """Sockets and Envoy's files. ``$RUNTIME_DIRECTORY``; lost at a reboot."""
+
+    @property
+    def socket(self) -> Path:
+        """The Unix socket on which the agent serves xDS and SDS to its Envoy."""
+        return self.run / "xds.sock"
+
+
+@attrs.frozen
+class PlaneSettings:
+    """The control planes, and how they are known."""
+
+    addresses: tuple[Pilot, ...]
+    """Their secure ports; with ``plaintext`` the others. ``ADDRESS`` or ``ADDRESS@REGION/ZONE``."""
+    ca: Path | None = None
+    """PEM file of the roots that they are known by; None only with ``plaintext``."""
+    server_name: str | None = None
+    """DNS name in their certificates; None: the host of the address."""
+    plaintext: bool = False
+    """No TLS, for tests and for a control plane on the same machine (``--trust-local``)."""
+
+
+@attrs.frozen
+class CredentialSettings:
+    """The proof of this workload's identity, and the certificate that it gets for it."""
+
+    token_file: Path | None = None
+    """A join token or a JSON Web Token, read again for each use."""
+    consul_token_file: Path | None = None
+    """A token of a Consul login, read again for each use."""
+    certificate: Path | None = None
+    """PEM chain that is used as it is, and read again when it changes; with ``key`` and ``roots``."""
+    key: Path | None = None
+    roots: Path | None = None
+    sds_socket: Path | None = None
+    """Unix socket of another SDS server (SPIRE's agent), which Envoy asks instead of us."""
+    lifetime: float | None = None
+    """Asked for; None: what the control plane gives."""
+    key_type: str = "EC"
+    """``EC`` (P-256) or ``RSA`` (2048 bits)."""
+
+
+@attrs.frozen
+class Ports:
+    """TCP ports; 0 is none, except ``admin``. DNS is UDP, too. The names are Istio's."""
+
+    admin: int = 15000
+    """Envoy's admin interface, on 127.0.0.1."""
+    status: int = 15020
+    """The agent's: readiness, merged metrics, rewritten probes."""
+    readiness: int = 15021
+    """Envoy's listener for ``/healthz/ready``."""
+    prometheus: int = 15090
+    """Envoy's listener for ``/stats/prometheus``."""
+    dns: int = 15053
+
+
+@attrs.frozen
+class EnvoySettings:
+    binary: Path | None = None
+    """None: ``$ENVOY``, the one beside this Python, the one on PATH."""
+    log_level: str = "warning"
+    component_log_level: str = ""
+    base_id: int | None = None
+    """Of Envoy's shared memory; None: one that is free (``--use-dynamic-base-id``)."""
+    extra_flags: tuple[str, ...] = ()
+    custom_bootstrap: Path | None = None
+    """YAML or JSON of a Bootstrap that is merged over ours (Istio's ``ISTIO_BOOTSTRAP_OVERRIDE``)."""
+    minimum_drain: float = 5.0
+    """Istio's ``MINIMUM_DRAIN_DURATION``, with ``exit_on_zero_active_connections``."""
+    exit_on_zero_active_connections: bool = False
+
+
+@attrs.frozen
+class DnsSettings:
+    enabled: bool = False
+    """Istio's ``ISTIO_META_DNS_CAPTURE``."""
+    resolv_conf: Path = Path("/etc/resolv.conf")
+    """Its name servers get what is not of the mesh; its search domains are tried."""
+    upstreams: tuple[str, ...] = ()
+    """``host:port`` of name servers in place of those of ``resolv_conf``."""
+    listen: str = "127.0.0.1"
+
+
+@attrs.frozen
+class ConsulAgentSettings:
+    """The Consul agent of this machine, where the service is registered. None of it is used without ``service``."""
+
+    address: str = "127.0.0.1:8500"
+    token_file: Path | None = None
+    service: Mapping[str, Any] | None = None
+    """A service definition in Consul's JSON form (``Name``, ``Port``, ``Meta``, ...)."""
+
+
+@attrs.frozen
+class AgentSettings:
+    """All settings of one agent."""
+
+    node: EnvoyNode
+    folders: AgentFolders
+    planes: PlaneSettings
+    credentials: CredentialSettings = CredentialSettings()
+    ports: Ports = Ports()
+    envoy: EnvoySettings = EnvoySettings()
+    dns: DnsSettings = DnsSettings()
+    consul: ConsulAgentSettings = ConsulAgentSettings()
+    delta: bool = True
+    proxy_config: Mapping[str, Any] = attrs.field(factory=dict)
+    """Istio's ProxyConfig in its YAML form, merged from the file, ``PROXY_CONFIG`` and annotations; the control plane's
+    is below it."""
+    probes: Sequence[Mapping[str, Any]] = ()
+    """Readiness probes of the application in the form of WorkloadGroup's ``probe``; none: the control plane's."""
+    app_probers: Mapping[str, Any] = attrs.field(factory=dict)
+    """Kubernetes-style probes by path below ``/app-health/`` (Istio's ``ISTIO_KUBE_APP_PROBERS``)."""
+    auto_register_group: str = ""
+    """WorkloadGroup of which the control plane makes a WorkloadEntry for us (``ISTIO_META_AUTO_REGISTER_GROUP``)."""

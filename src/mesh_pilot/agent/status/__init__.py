@@ -1,0 +1,1 @@
+"""The agent's HTTP port: readiness, merged metrics, rewritten probes."""
