@@ -16,6 +16,7 @@ from mesh_pilot.cli.version import version_text
 
 COMMANDS = {
     "discovery": ("mesh_pilot.cli.discovery", "Serve xDS to Envoys from Istio configuration in folders."),
+    "proxy": ("mesh_pilot.cli.proxy", "Make this machine part of the mesh: run its Envoy, with all it needs."),
     "demo": ("mesh_pilot.cli.demo", "See it work: a small mesh with real Envoys, in half a minute."),
     "analyze": ("mesh_pilot.cli.analyze", "Check Istio configuration in folders, as discovery would read it."),
     "proxy-status": (

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SCOPES: Mapping[str, str] = {
     "admin": "orders of an operator on this machine",
+    "agent": "mesh-pilot proxy: its start and end, and below it its parts, such as agent.dns and agent.relay",
     "bootstrap": "start, readiness, drain",
     "config": "objects refused, and accepted again",
     "election": "which replica leads, and why no longer",

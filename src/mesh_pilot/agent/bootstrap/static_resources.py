@@ -1,0 +1,83 @@
+"""The static clusters and listeners of an Envoy beside an agent, with the names that Istio's bootstrap gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import XDS_CLUSTER, Json
+
+SDS_CLUSTER = "sds-grpc"
+"""The cluster of the server of ``default`` and ``ROOTCA``."""
+ADMIN_CLUSTER = "prometheus_stats"
+AGENT_CLUSTER = "agent"
+
+_MANY = {"max_connections": 100_000, "max_pending_requests": 100_000, "max_requests": 100_000}
+_HTTP = "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
+_ROUTER = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"
+_MANAGER = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+
+
+def socket_address(host: str, port: int) -> dict[str, Json]:
+    return {"socket_address": {"address": host, "port_value": port}}
+
+
+def http2() -> dict[str, Json]:
+    """The part of a cluster that makes it speak HTTP/2."""
+    options: Json = {"@type": _HTTP, "explicit_http_config": {"http2_protocol_options": {}}}
+    return {"typed_extension_protocol_options": {_HTTP.partition("/")[2]: options}}
+
+
+def static_cluster(name: str, address: Json, **more: Json) -> dict[str, Json]:
+    """A cluster with one address. The semicolon in its name in statistics ends the name for the tags."""
+    return {
+        "name": name,
+        "alt_stat_name": f"{name};",
+        "type": "STATIC",
+        "connect_timeout": "0.25s",
+        **assignment(name, address),
+        **more,
+    }
+
+
+def assignment(name: str, address: Json) -> dict[str, Json]:
+    """The part of a cluster with its one endpoint."""
+    endpoint: Json = {"lb_endpoints": [{"endpoint": {"address": address}}]}
+    return {"load_assignment": {"cluster_name": name, "endpoints": [endpoint]}}
+
+
+def xds_cluster(socket: Path) -> dict[str, Json]:
+    """The agent, as server of all xDS."""
+    return static_cluster(
+        XDS_CLUSTER,
+        {"pipe": {"path": str(socket)}},
+        connect_timeout="1s",
+        circuit_breakers={"thresholds": [{"priority": name, **_MANY} for name in ("DEFAULT", "HIGH")]},
+        **http2(),
+    )
+
+
+def sds_cluster(socket: Path) -> dict[str, Json]:
+    """The agent, or SPIRE's, as server of the certificate and its roots."""
+    return static_cluster(SDS_CLUSTER, {"pipe": {"path": str(socket)}}, connect_timeout="1s", **http2())
+
+
+def http_listener(
+    wildcard: str, port: int, stat_prefix: str, path: str, cluster: str, filters: tuple[Json, ...] = ()
+) -> dict[str, Json]:
+    """A listener that passes one path to a cluster. It serves while Envoy sheds load."""
+    routes: Json = [{"match": {"prefix": path}, "route": {"cluster": cluster}}]
+    manager: Mapping[str, Json] = {
+        "@type": _MANAGER,
+        "stat_prefix": stat_prefix,
+        "route_config": {"virtual_hosts": [{"name": "backend", "domains": ["*"], "routes": routes}]},
+        "http_filters": [*filters, {"name": "envoy.filters.http.router", "typed_config": {"@type": _ROUTER}}],
+    }
+    manager_filter: Json = {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
+    return {
+        "name": f"{wildcard}_{port}",
+        "address": socket_address(wildcard, port),
+        "ignore_global_conn_limit": True,
+        "bypass_overload_manager": True,
+        "filter_chains": [{"filters": [manager_filter]}],
+    }

@@ -1,0 +1,20 @@
+"""``mesh-pilot proxy``: the agent beside an Envoy, on a machine of the mesh.
+
+``flags`` lists the settings; ``file``, ``istio_names`` and ``machine`` find their values where no flag gives them;
+``settings`` makes the agent's settings of all of them; ``run`` runs it.
+"""
+
+from __future__ import annotations
+
+import click
+
+from mesh_pilot.cli.proxy.command import proxy_command
+
+
+@click.group("proxy")
+def command() -> None:
+    """Make this machine part of the mesh: an Envoy with certificates, configuration, DNS, health and metrics."""
+
+
+command.add_command(proxy_command("sidecar", "Run the proxy of a workload on this machine."))
+command.add_command(proxy_command("router", "Run a gateway on this machine."))

@@ -1,0 +1,174 @@
+"""The settings of ``mesh-pilot proxy``: each is a flag, a variable ``MESH_PILOT_PROXY_<FLAG>``, and a key of the file.
+
+Only text is here: what reads it is imported when the command runs, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mesh_pilot.cli.options import FlagType, address, duration
+from mesh_pilot.cli.options import label as pair_of
+
+PREFIX = "MESH_PILOT_PROXY_"
+"""The start of the names of our variables."""
+
+DEFAULT_FILE = Path("/etc/mesh-pilot/proxy.yaml")
+"""The settings file that is read where there is one and no other is named."""
+
+_PATH = click.Path(path_type=Path)
+_PORT = click.IntRange(0, 65535)
+
+
+@FlagType
+def ip_address(text: str) -> str:
+    import ipaddress
+
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no IP address, such as 10.1.1.1 or fd00::1") from None
+    return text
+
+
+@FlagType
+def pilot(text: str) -> str:
+    """``ADDRESS`` or ``ADDRESS@REGION/ZONE``, checked and as it was written."""
+    from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
+    from mesh_pilot.rpc.errors import AddressError
+
+    address.convert(text if text.startswith("unix:") else text.partition("@")[0], None, None)
+    try:
+        Pilot.parse(text)
+    except AddressError as error:
+        raise click.BadParameter(str(error)) from None
+    return text
+
+
+@FlagType
+def levels(text: str) -> str:
+    """``level`` or ``scope:level,...``, checked and as it was written."""
+    from mesh_pilot.cli.logs import parse_levels
+
+    try:
+        parse_levels(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return text
+
+
+@FlagType
+def label(value: Any) -> object:
+    """``KEY=VALUE`` as a pair; pairs of the file are as they are."""
+    return value if isinstance(value, tuple) else pair_of(value)
+
+
+@FlagType
+def yaml(value: Any) -> object:
+    """An object as YAML; one of the file is as it is."""
+    from mesh_pilot.cli.proxy.values import proxy_config
+
+    return proxy_config(value)
+
+
+def _many(help_text: str, **more: Any) -> Mapping[str, Any]:
+    return {"multiple": True, "help": help_text, **more}
+
+
+FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
+    "Who it is": (
+        ("--name", {"help": "Name of this workload, such as web-1.  [default: the machine's]"}),
+        ("--namespace", {"default": "default", "help": "Its namespace."}),
+        ("--service-account", {"default": "default", "help": "Its service account: with the namespace, its identity."}),
+        ("--ip", {"type": ip_address, "help": "Address under which services list it.  [default: the default route's]"}),
+        ("--label", _many("A label, KEY=VALUE, for selectors.", type=label)),
+        ("--annotation", _many("An annotation, KEY=VALUE, as of a pod.", type=label)),
+        ("--metadata", _many("More node metadata, KEY=VALUE.", type=label)),
+        ("--locality", {"default": "", "help": "REGION/ZONE/SUBZONE; the nearest control plane is preferred."}),
+        ("--domain", {"default": "cluster.local", "help": "DNS domain of the mesh."}),
+        (
+            "--interception",
+            {
+                "type": click.Choice(["REDIRECT", "TPROXY", "NONE"]),
+                "default": "REDIRECT",
+                "help": "How traffic reaches a sidecar: iptables REDIRECT or TPROXY, or NONE: applications connect.",
+            },
+        ),
+    ),
+    "Control planes": (
+        ("--pilot", _many("ADDRESS or ADDRESS@REGION/ZONE of a control plane's secure port.", type=pilot)),
+        ("--tls-ca", {"type": _PATH, "help": "PEM file of the roots that they are known by."}),
+        ("--tls-server-name", {"help": "DNS name in their certificates.  [default: the host of --pilot]"}),
+        ("--plaintext", {"is_flag": True, "help": "Without TLS: --pilot is their plaintext port."}),
+        ("--delta/--sotw", {"default": True, "help": "Incremental xDS, or State of the World."}),
+    ),
+    "Its certificate": (
+        ("--token-file", {"type": _PATH, "help": "File with a join token or JSON Web Token."}),
+        ("--consul-login-token-file", {"type": _PATH, "help": "File with the token of a Consul login."}),
+        ("--cert-chain", {"type": _PATH, "help": "PEM file of a certificate to use as it is;"}),
+        ("--key", {"type": _PATH, "help": "of its key;"}),
+        ("--root-cert", {"type": _PATH, "help": "and of the mesh's roots. They are read again when they change."}),
+        ("--sds-socket", {"type": _PATH, "help": "Unix socket of another SDS server, such as SPIRE's agent."}),
+        ("--cert-ttl", {"type": duration, "help": "Lifetime to ask for.  [default: the control plane's]"}),
+        ("--key-type", {"type": click.Choice(["EC", "RSA"]), "default": "EC", "help": "P-256, or 2048 bits."}),
+    ),
+    "Registration": (
+        ("--auto-register-group", {"default": "", "help": "WorkloadGroup to make a WorkloadEntry from."}),
+        (
+            "--consul-address",
+            {"default": "127.0.0.1:8500", "type": address, "help": "The Consul agent of the machine."},
+        ),
+        ("--consul-token-file", {"type": _PATH, "help": "File with a token for it."}),
+    ),
+    "Envoy": (
+        ("--envoy", {"type": _PATH, "help": "The binary.  [default: $ENVOY, beside this Python, on PATH]"}),
+        ("--envoy-log-level", {"default": "warning", "help": "Level of Envoy's log."}),
+        ("--envoy-component-log-level", {"default": "", "help": "Levels of its components, NAME:LEVEL,..."}),
+        ("--envoy-flag", _many("One more flag for Envoy.")),
+        ("--base-id", {"type": click.IntRange(min=0), "help": "Of its shared memory.  [default: one that is free]"}),
+        ("--custom-bootstrap", {"type": _PATH, "help": "File, YAML or JSON, merged over its bootstrap."}),
+        ("--proxy-config", {"type": yaml, "help": "Istio's ProxyConfig, over that of the control plane."}),
+        ("--minimum-drain", {"type": duration, "default": "5s", "help": "Shortest drain, with the next one."}),
+        (
+            "--exit-on-zero-active-connections/--exit-after-drain",
+            {"default": False, "help": "End the drain when no connection is left, or after its duration."},
+        ),
+    ),
+    "Ports (0: none)": (
+        ("--admin-port", {"type": _PORT, "default": 15000, "help": "Envoy's admin interface, on 127.0.0.1."}),
+        ("--status-port", {"type": _PORT, "default": 15020, "help": "Readiness, merged metrics, probes."}),
+        ("--readiness-port", {"type": _PORT, "default": 15021, "help": "Envoy's /healthz/ready."}),
+        ("--prometheus-port", {"type": _PORT, "default": 15090, "help": "Envoy's /stats/prometheus."}),
+        ("--dns-port", {"type": _PORT, "default": 15053, "help": "DNS, UDP and TCP."}),
+    ),
+    "DNS": (
+        ("--dns/--no-dns", {"default": False, "help": "Answer names of the mesh; forward the others."}),
+        ("--dns-listen", {"type": ip_address, "default": "127.0.0.1", "help": "Address to answer on."}),
+        ("--dns-upstream", _many("HOST:PORT of a name server.  [default: those of --resolv-conf]", type=address)),
+        ("--resolv-conf", {"type": _PATH, "default": "/etc/resolv.conf", "help": "Name servers and search domains."}),
+    ),
+    "Files": (
+        ("--config", {"type": _PATH, "help": f"File of settings, YAML.  [default: {DEFAULT_FILE}, if there is one]"}),
+        ("--state-dir", {"type": _PATH, "help": "Keys, certificates, last answers.  [default: the system's]"}),
+        ("--run-dir", {"type": _PATH, "help": "Sockets and Envoy's files.  [default: the system's]"}),
+    ),
+    "Logs": (
+        ("--log-level", {"type": levels, "default": "info", "help": "level, or scope:level,..."}),
+        ("--log-format", {"type": click.Choice(["text", "json"]), "default": "text", "help": "text or json."}),
+    ),
+    "Other options": (("--check", {"is_flag": True, "help": "Judge the settings, and run nothing."}),),
+}
+"""Each section of the help with its flags, and what click takes of each."""
+
+
+def name_of(flag: str) -> str:
+    """The name of a flag without dashes, which is its key in the file."""
+    return flag.split("/")[0].removeprefix("--")
+
+
+def variable_of(flag: str) -> str:
+    return PREFIX + name_of(flag).upper().replace("-", "_")
