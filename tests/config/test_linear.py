@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mesh_pilot.config import scalars, yaml_marked
+from mesh_pilot.config import durations, scalars, yaml_marked
 from mesh_pilot.config.decode import decode
 from mesh_pilot.config.problems import MAX_ERRORS, MAX_REASON, MAX_WARNINGS
 from mesh_pilot.config.validation import cel, names, regex, substitution, values
@@ -31,7 +31,7 @@ TO = {"destination": {"host": "a"}}
 
 def parse_duration(text: str) -> object:
     try:
-        return scalars.read_duration(text)
+        return durations.read_duration(text)
     except ValueError as error:
         return error
 
@@ -72,7 +72,7 @@ def test_a_long_text_is_read_in_linear_time(name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(regex, "MAX_REGEX", sys.maxsize)
     monkeypatch.setattr(cel, "MAX_EXPRESSION", sys.maxsize)
     monkeypatch.setattr(values, "MAX_HEADER", sys.maxsize)
-    monkeypatch.setattr(scalars, "MAX_DURATION_TEXT", sys.maxsize)
+    monkeypatch.setattr(durations, "MAX_DURATION_TEXT", sys.maxsize)
     monkeypatch.setattr(yaml_marked, "MAX_NUMBER", 4000)
 
     def seconds(head: str, unit: str, size: int) -> float:

@@ -29,7 +29,7 @@ class FlagType(click.ParamType):  # type: ignore[type-arg]  # generic in later v
 @FlagType
 def duration(text: str) -> float:
     """A duration such as ``10s``, ``250ms`` or ``1m30s``, in seconds."""
-    from mesh_pilot.config.scalars import read_duration
+    from mesh_pilot.config.durations import read_duration
 
     try:
         seconds = read_duration(text).total_seconds()

@@ -16,6 +16,7 @@ from mesh_pilot.config import scalars
 from mesh_pilot.config.decode_fast import read_fast
 from mesh_pilot.config.decode_json import read_message, unknown_reason
 from mesh_pilot.config.decode_proto import parse_message
+from mesh_pilot.config.durations import describe
 from mesh_pilot.config.kinds import Kind, KindError, lookup
 from mesh_pilot.config.problems import MAX_PATH, Problems, TooManyErrorsError, as_reported
 from mesh_pilot.config.validation.common import check_metadata
@@ -203,7 +204,7 @@ def _metadata(
 ) -> Metadata:
     data = document.get("metadata")
     if not isinstance(data, Mapping):
-        reason = "is missing" if data is None else f"expected an object, got {scalars.describe(data)}"
+        reason = "is missing" if data is None else f"expected an object, got {describe(data)}"
         problems.append(Problem("metadata", reason))
         return Metadata("")
     for name in data:
@@ -281,7 +282,7 @@ def _strings(data: Mapping[str, object], name: str, problems: Problems) -> Mappi
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        problems.append(Problem(f"metadata.{name}", f"expected an object, got {scalars.describe(value)}"))
+        problems.append(Problem(f"metadata.{name}", f"expected an object, got {describe(value)}"))
         return {}
     strings = {}
     for key, item in value.items():

@@ -16,6 +16,7 @@ import betterproto2
 from mesh_pilot.api.google.protobuf import ListValue, Struct
 from mesh_pilot.config import scalars
 from mesh_pilot.config.descriptors import FieldDescriptor, descriptor_of
+from mesh_pilot.config.durations import read_duration
 from mesh_pilot.config.field_warnings import DEPRECATED, WITHOUT_EFFECT
 
 M = TypeVar("M", bound=betterproto2.Message)
@@ -133,7 +134,7 @@ def _duration(item: object) -> datetime.timedelta:
     return _known_duration(item)
 
 
-_known_duration = lru_cache(maxsize=256)(scalars.read_duration)
+_known_duration = lru_cache(maxsize=256)(read_duration)
 
 
 def _strings(item: object) -> list[str]:

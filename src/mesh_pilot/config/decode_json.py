@@ -18,6 +18,7 @@ from mesh_pilot.api.google.protobuf import ListValue, Struct, Value
 from mesh_pilot.api.istio.security.v1beta1 import PeerAuthentication
 from mesh_pilot.config import scalars
 from mesh_pilot.config.descriptors import FieldDescriptor, MessageDescriptor, descriptor_of
+from mesh_pilot.config.durations import describe, read_duration
 from mesh_pilot.config.field_warnings import REMOVED, use_warnings
 from mesh_pilot.model.config import Problem, Severity
 
@@ -36,7 +37,7 @@ def read_message(message: type[M], data: object, path: str, problems: list[Probl
     Adds every problem to `problems`; fields with an error are left out of the message. `path` is the path of `data`.
     """
     if not isinstance(data, Mapping):
-        problems.append(Problem(path, f"expected an object, got {scalars.describe(data)}"))
+        problems.append(Problem(path, f"expected an object, got {describe(data)}"))
         return None
     descriptor = descriptor_of(message)
     values: dict[str, object] = {}
@@ -96,7 +97,7 @@ def _read_field(
 ) -> object:
     if field.repeated:
         if not isinstance(item, list):
-            problems.append(Problem(path, f"expected a list, got {scalars.describe(item)}"))
+            problems.append(Problem(path, f"expected a list, got {describe(item)}"))
             return None
         return [
             value
@@ -105,7 +106,7 @@ def _read_field(
         ]
     if field.value is not None:
         if not isinstance(item, Mapping):
-            problems.append(Problem(path, f"expected an object, got {scalars.describe(item)}"))
+            problems.append(Problem(path, f"expected an object, got {describe(item)}"))
             return None
         if not item and (message, field.proto_name) in NOT_EMPTY:
             problems.append(Problem(path, "must not be empty; leave it out"))
@@ -152,7 +153,7 @@ def _read_one(field: FieldDescriptor, item: object, path: str, problems: list[Pr
 def _read_scalar(field: FieldDescriptor, item: object) -> object:
     if field.wellknown is not None:
         if field.wellknown is datetime.timedelta:
-            return scalars.read_duration(item)
+            return read_duration(item)
         if field.wellknown is datetime.datetime:
             return scalars.read_timestamp(item)
         if field.wellknown is Struct:
@@ -187,4 +188,4 @@ def read_enum(enum: type[betterproto2.Enum], item: object) -> betterproto2.Enum:
         raise ValueError(f"unknown value {item}; allowed: {', '.join(names)}")
     word = next((word for word in ("ON", "OFF") if word in names and item is (word == "ON")), "")
     advice = f'; YAML reads {word} as a boolean: write "{word}", in quotes' if word else ""
-    raise ValueError(f"expected one of {', '.join(names)}, got {scalars.describe(item)}{advice}")
+    raise ValueError(f"expected one of {', '.join(names)}, got {describe(item)}{advice}")
