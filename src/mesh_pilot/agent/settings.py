@@ -111,12 +111,14 @@ class DnsSettings:
 
 @attrs.frozen
 class ConsulAgentSettings:
-    """The Consul agent of this machine, where the service is registered. None of it is used without ``service``."""
+    """The Consul agent of this machine. None of it is used without ``service`` or ``service_id``."""
 
     address: str = "127.0.0.1:8500"
     token_file: Path | None = None
     service: Mapping[str, Any] | None = None
-    """A service definition in Consul's JSON form (``Name``, ``Port``, ``Meta``, ...)."""
+    """A service definition in Consul's JSON form (``Name``, ``Port``, ``Meta``, ...), which we register."""
+    service_id: str = ""
+    """Id of a service that somebody else registers: only a check is added to it. Not together with ``service``."""
 
 
 @attrs.frozen
@@ -139,5 +141,8 @@ class AgentSettings:
     """Readiness probes of the application in the form of WorkloadGroup's ``probe``; none: the control plane's."""
     app_probers: Mapping[str, Any] = attrs.field(factory=dict)
     """Kubernetes-style probes by path below ``/app-health/`` (Istio's ``ISTIO_KUBE_APP_PROBERS``)."""
+    scrape: Mapping[str, Any] = attrs.field(factory=dict)
+    """Metrics of the application: ``scrape``, ``port``, ``path``, or ``targets`` with several of ``port`` and ``path``
+    (Istio's ``ISTIO_PROMETHEUS_ANNOTATIONS``, else the annotations ``prometheus.io/...``)."""
     auto_register_group: str = ""
     """WorkloadGroup of which the control plane makes a WorkloadEntry for us (``ISTIO_META_AUTO_REGISTER_GROUP``)."""

@@ -262,8 +262,8 @@ class HttpConnection:
             "query_string": query,
             "root_path": "",
             "headers": list(request.headers),
-            "client": None,
-            "server": None,
+            "client": _tcp_address(self._stream, peer=True),
+            "server": _tcp_address(self._stream),
         }
 
     async def _take(self, request: h11.Request, message: Message) -> None:
@@ -329,6 +329,17 @@ class HttpConnection:
 
 def _unquoted(path: bytes) -> str:
     return unquote_to_bytes(path).decode("utf-8", "replace")
+
+
+def _tcp_address(stream: trio.SocketStream, *, peer: bool = False) -> tuple[str, int] | None:
+    """Host and port of our side, or of the client; an IPv4 address on a socket of both families is written as such."""
+    if stream.socket.family == socket.AF_UNIX:
+        return None
+    try:
+        name = stream.socket.getpeername() if peer else stream.socket.getsockname()
+    except OSError:
+        return None
+    return name[0].removeprefix("::ffff:"), name[1]
 
 
 def _peer_uid(stream: trio.SocketStream) -> int | None:
