@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
-from mesh_pilot.cli.envoy_process import EnvoyError, find_envoy, running_envoy
+from mesh_pilot.agent.envoy.binary import EnvoyError, find_envoy
+from mesh_pilot.cli.envoy_process import running_envoy
 from tests.support.envoy import real_envoy
 
 pytestmark = pytest.mark.process

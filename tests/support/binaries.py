@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mesh_pilot.cli.envoy_process import EnvoyError, find_envoy
+from mesh_pilot.agent.envoy.binary import EnvoyError, find_envoy
 
 
 def require_binary(name: str) -> Path:

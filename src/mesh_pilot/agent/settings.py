@@ -90,6 +90,14 @@ class EnvoySettings:
     component_log_level: str = ""
     base_id: int | None = None
     """Of Envoy's shared memory; None: one that is free (``--use-dynamic-base-id``)."""
+    concurrency: int | None = None
+    """Worker threads; None or 0: one for each CPU. ProxyConfig's ``concurrency``."""
+    drain_seconds: float = 45.0
+    """Time in which connections of a listener that goes are closed. ProxyConfig's ``drainDuration``."""
+    parent_shutdown_seconds: float = 60.0
+    """After a hot restart, time until the old Envoy ends. ProxyConfig's ``parentShutdownDuration``."""
+    ip_version: str = "v4"
+    """Of the local address: ``v4`` or ``v6``."""
     extra_flags: tuple[str, ...] = ()
     custom_bootstrap: Path | None = None
     """YAML or JSON of a Bootstrap that is merged over ours (Istio's ``ISTIO_BOOTSTRAP_OVERRIDE``)."""

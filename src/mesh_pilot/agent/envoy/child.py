@@ -1,0 +1,237 @@
+"""One Envoy process of ours: its log, its admin interface, its readiness and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from fcntl import F_SETPIPE_SZ, fcntl
+from pathlib import Path
+
+import attrs
+import trio
+
+from mesh_pilot.agent.envoy import launcher
+from mesh_pilot.agent.envoy.admin import AdminClient, AdminError
+from mesh_pilot.agent.envoy.binary import EnvoyBinary
+from mesh_pilot.agent.envoy.log import EnvoyLog, LogParser
+from mesh_pilot.agent.envoy.readiness import STATISTICS, why_not_ready
+
+_PIPE_BYTES = 1024 * 1024
+"""Room for Envoy's log while the agent is busy, or executes its next version."""
+_FIRST_POLL_SECONDS, _POLL_SECONDS = 0.05, 1.0
+_MISSES = 3
+"""An admin interface that does not answer so often in a row makes Envoy unready."""
+_REST_OF_LOG_SECONDS = 1.0
+_FIND_ADMIN_SECONDS = 0.02
+_VALIDATE_SECONDS = 60.0
+
+
+@attrs.frozen
+class ChildFacts:
+    """All there is to know of an Envoy in order to go on with it, in another process image too."""
+
+    pid: int
+    log_descriptor: int
+    """The end of the pipe from which its log is read."""
+    log_mark: str
+    binary: EnvoyBinary
+    epoch: int
+    base_id: int | None
+    """None: it runs without hot restart."""
+    admin_file: Path
+    """Envoy writes the address of its admin interface into it."""
+    awaited: tuple[str, ...]
+    """The prefixes of ``readiness.awaited``."""
+    started: float
+    """Seconds since the system has booted (``CLOCK_BOOTTIME``)."""
+
+
+def since_boot() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class EnvoyChild:
+    """``tend`` must run for as long as the process does. ``repr()`` shows its pid and its state."""
+
+    def __init__(self, facts: ChildFacts, changed: Callable[[EnvoyChild], None]) -> None:
+        """``changed`` is called when ``is_ready`` has another value."""
+        self.facts = facts
+        self.ended = trio.Event()
+        self.returncode: int | None = None
+        self.why_not_ready = "Envoy has not started"
+        self.has_admin = True
+        """False once its successor has taken the admin interface."""
+        self.log = EnvoyLog(LogParser(facts.log_mark), trio.current_time)
+        self._changed = changed
+        self._admin: AdminClient | None = None
+
+    def __repr__(self) -> str:
+        state = "running" if self.returncode is None else f"ended {self.returncode}"
+        return f"<EnvoyChild {self.facts.pid} epoch {self.facts.epoch} {state}>"
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.why_not_ready and self.returncode is None
+
+    @property
+    def age_seconds(self) -> float:
+        return since_boot() - self.facts.started
+
+    @property
+    def end_reason(self) -> str:
+        """How it ended, with its own last words."""
+        code = self.returncode or 0
+        how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
+        words = " ".join((self.log.last_error or self.log.last_line).split())[:600]
+        return f"{how}: {words}" if words else how
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.facts.pid, number)
+
+    async def admin(self) -> AdminClient:
+        """Its admin interface, once it has one. Cancelled: nothing is left behind."""
+        while self._admin is None:
+            with suppress(OSError):
+                address = self.facts.admin_file.read_text(encoding="utf-8").strip()
+                if address:
+                    self._admin = AdminClient(address)
+                    break
+            await trio.sleep(_FIND_ADMIN_SECONDS)
+        return self._admin
+
+    async def tend(self) -> None:
+        """Read its log and watch its readiness until it has ended. Not cancelled before that: whoever cancels, ends it.
+
+        After that ``ended`` is set, and its process id is free.
+        """
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                finished = trio.Event()
+                nursery.start_soon(self._read_log, finished)
+                nursery.start_soon(self._watch)
+                await self._reap()
+                with trio.move_on_after(_REST_OF_LOG_SECONDS):
+                    await finished.wait()
+                nursery.cancel_scope.cancel()
+            if self._admin is not None:
+                await self._admin.aclose()
+        self.ended.set()
+        self._changed(self)
+
+    async def _reap(self) -> None:
+        try:
+            descriptor = os.pidfd_open(self.facts.pid)
+        except OSError:  # an old kernel
+            await trio.to_thread.run_sync(os.waitid, os.P_PID, self.facts.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            try:
+                await trio.lowlevel.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
+        self.returncode = self._collect()
+
+    def _collect(self) -> int:
+        """Collect the process, which has ended."""
+        try:
+            return os.waitstatus_to_exitcode(os.waitpid(self.facts.pid, 0)[1])
+        except ChildProcessError:  # somebody else has
+            return 0
+
+    async def _read_log(self, finished: trio.Event) -> None:
+        async with trio.lowlevel.FdStream(self.facts.log_descriptor) as stream:
+            async for data in stream:
+                self.log.feed(bytes(data))
+        self.log.finish()
+        finished.set()
+
+    async def _watch(self) -> None:
+        admin = await self.admin()
+        was_accepted, misses = False, 0
+        while True:
+            try:
+                why = await self._look(admin, was_accepted)
+                misses = 0
+            except AdminError as error:
+                misses += 1
+                why = str(error) if misses >= _MISSES else self.why_not_ready
+            if self.has_admin:
+                was_accepted = was_accepted or not why
+                self._set(why)
+            await trio.sleep(_POLL_SECONDS if was_accepted else _FIRST_POLL_SECONDS)
+
+    async def _look(self, admin: AdminClient, was_accepted: bool) -> str:
+        if not self.has_admin:
+            return self.why_not_ready
+        state = await admin.state()
+        if was_accepted:  # what it had it keeps; the statistics of a large configuration cost too much to ask again
+            return "" if state == "LIVE" else f"Envoy is {state}"
+        return why_not_ready(state, await admin.stats(STATISTICS), self.facts.awaited)
+
+    def _set(self, why: str) -> None:
+        before, self.why_not_ready = self.is_ready, why
+        if self.is_ready != before:
+            self._changed(self)
+
+
+def spawn(command: Sequence[str], log_format: str) -> tuple[int, int]:
+    """Start Envoy so that it ends with this process; returns its process id and the descriptor of its log.
+
+    Call it in the main thread: Envoy ends with the thread that has started it. Raises OSError.
+    """
+    reading, writing = os.pipe()
+    try:
+        with suppress(OSError):  # the limit for those without privileges may be reached
+            fcntl(writing, F_SETPIPE_SZ, _PIPE_BYTES)
+        arguments = [sys.executable, "-I", "-S", launcher.__file__, str(os.getpid())]
+        pid = os.posix_spawn(
+            sys.executable,
+            [*arguments, *command, "--log-format", log_format],
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, writing, 2),
+            ],
+            setsigmask=(),
+            setsigdef=(signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD),
+        )
+    except BaseException:
+        os.close(reading)
+        raise
+    finally:
+        os.close(writing)
+    return pid, reading
+
+
+async def validate(binary: EnvoyBinary, bootstrap: Path, flags: Sequence[str]) -> str:
+    """Why this Envoy refuses a bootstrap, without running on it; empty if it takes it."""
+    parser = LogParser.new()
+    command = [str(binary.path), "--mode", "validate", "-c", str(bootstrap), *flags, "--log-format", parser.format]
+    try:
+        with trio.fail_after(_VALIDATE_SECONDS):
+            done = await trio.run_process(
+                command, stdin=subprocess.DEVNULL, capture_stdout=True, capture_stderr=True, check=False
+            )
+    except OSError as error:
+        return f"{binary.path} cannot be run: {error.strerror}"
+    except trio.TooSlowError:
+        return f"Envoy did not judge it within {_VALIDATE_SECONDS:g} s"
+    if done.returncode == 0:
+        return ""
+    log = EnvoyLog(parser, trio.current_time, silent=True)
+    log.feed(done.stderr)
+    log.finish()
+    return " ".join((log.last_error or log.last_line).split())[:600] or f"exit code {done.returncode}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
