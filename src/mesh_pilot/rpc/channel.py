@@ -91,6 +91,8 @@ class Channel(RpcHandler):
         self._address = address
         self._limits = limits
         self._lost: str | None = None
+        self._lost_event = trio.Event()
+        self._gone_event = trio.Event()
         self._base_headers: Headers = [
             (":method", "POST"),
             (":scheme", "http" if tls is None else "https"),
@@ -109,6 +111,21 @@ class Channel(RpcHandler):
     def lost(self) -> str | None:
         """Why no more calls can be made; None while they can."""
         return self._lost
+
+    async def wait_lost(self) -> str:
+        """Wait until no more calls can be made; open ones may go on (GOAWAY). Returns the reason."""
+        await self._lost_event.wait()
+        assert self._lost is not None
+        return self._lost
+
+    async def wait_gone(self) -> None:
+        """Wait until the connection is gone, and all calls with it."""
+        await self._gone_event.wait()
+
+    def _lose(self, reason: str) -> None:
+        """Let no more calls be made; the first reason stands."""
+        self._lost = self._lost or reason
+        self._lost_event.set()
 
     def statistics(self) -> ConnectionStatistics:
         """How the connection is doing."""
@@ -201,17 +218,20 @@ class Channel(RpcHandler):
             log.exception("a gRPC channel failed", address=self._address)
             self._transport.abort("internal error")
         self._lost = f"the connection is lost: {self._transport.close_reason}"
+        self._lose(self._lost)
+        self._gone_event.set()
         self._protocol.processor.close(f"{self._address}: {self._lost}")
 
     def _hang_up(self) -> None:
-        self._lost = self._lost or "the channel is closed"
+        self._lose("the channel is closed")
+        self._gone_event.set()
         self._protocol.connection.send_goaway()
         self._protocol.processor.close(f"{self._address}: {self._lost}")
         self._transport.abort()
 
     def goaway(self, last_stream_id: int) -> None:
         """The server wants no more calls; those it did not take are lost, the others go on."""
-        self._lost = self._lost or "the server is going away"
+        self._lose("the server is going away")
         for stream_id, stream in list(self._protocol.processor.streams.items()):
             if stream_id > last_stream_id:
                 stream.terminate(ConnectionLost(f"{self._address}: the server goes away and did not take this call"))

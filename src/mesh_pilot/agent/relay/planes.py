@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import attrs
+import structlog
+import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.relay.choice import Action, Choice, Connect, Release, Timings, Use
 from mesh_pilot.agent.settings import PlaneSettings
 from mesh_pilot.model.service import Locality
-from mesh_pilot.rpc import Channel, TlsSource
+from mesh_pilot.rpc import CLIENT_LIMITS, Channel, Limits, RpcError, TlsSource, open_channel, parse_address
+from mesh_pilot.rpc.net import TcpAddress
+
+log = structlog.get_logger(scope="agent")
+
+LIMITS = attrs.evolve(
+    CLIENT_LIMITS, handshake_timeout_seconds=5.0, keepalive_interval_seconds=30.0, keepalive_timeout_seconds=10.0
+)
+"""A control plane that hangs is noticed within 40 s, as an Envoy that is connected to it directly notices it; istiod
+allows a PING every 15 s."""
+
+RELEASE_SECONDS = 10.0
+"""Time for the streams of a channel that is left to end."""
+
+REPEAT_SECONDS = 60.0
+"""Between log lines about control planes that cannot be reached for the same reason."""
 
 
 @attrs.frozen(eq=False)
@@ -19,10 +40,30 @@ class Connected:
 
     pilot: Pilot
     channel: Channel
+    link: int = 0
+    """Its number, for ``Planes``."""
+
+
+@attrs.frozen
+class PlanesStatistics:
+    """The state of the connection, for metrics and debug pages."""
+
+    connected: str
+    """The address of the control plane in use; empty without one."""
+    distance: int
+    """0 in our zone, 1 in our region, else 2; -1 without one."""
+    connects: int
+    """Channels that were used, in all."""
+    failures: int
+    """Attempts that failed and channels that were lost, in all."""
+    last_failure: str
 
 
 class Planes:
-    """``current`` is the channel that new streams use, None while no control plane can be reached."""
+    """``current`` is the channel that new streams use, None while no control plane can be reached.
+
+    Mutable state: the choice, and the channel of each of its links.
+    """
 
     def __init__(
         self,
@@ -30,14 +71,222 @@ class Planes:
         locality: Locality,
         tls: Callable[[], TlsSource | None],
         call_metadata: Callable[[], Mapping[str, str]],
+        *,
+        timings: Timings = Timings(),
+        limits: Limits = LIMITS,
+        lots: random.Random | None = None,
     ) -> None:
         self.current: Observable[Connected | None] = Observable(None)
+        self.is_away: Observable[bool] = Observable(False)
+        """True while no control plane answers, once each was tried."""
         self.call_metadata = call_metadata
+        self._settings = settings
+        self._tls = tls
+        self._limits = limits
+        self._pilots = settings.addresses
+        self._distances = [pilot.distance(locality) for pilot in self._pilots]
+        self._choice = Choice(self._distances, timings=timings, lots=lots)
+        self._random = lots or random.Random()
+        self._connected: dict[int, Connected] = {}
+        self._scopes: dict[int, trio.CancelScope] = {}
+        self._released: dict[int, trio.Event] = {}
+        self._happened = trio.Event()
+        self._pending: list[Action] = []
+        self._connects = 0
+        self._failures = 0
+        self._last_failure = ""
+        self._logged: dict[str, tuple[str, float]] = {}
+
+    def __repr__(self) -> str:
+        current = self.current.value
+        return f"<Planes {len(self._pilots)}, {'none' if current is None else current.pilot.address} in use>"
+
+    def statistics(self) -> PlanesStatistics:
+        current = self.current.value
+        return PlanesStatistics(
+            connected="" if current is None else current.pilot.address,
+            distance=-1 if current is None else self._distances[self._pilots.index(current.pilot)],
+            connects=self._connects,
+            failures=self._failures,
+            last_failure=self._last_failure,
+        )
 
     async def run(self) -> None:
-        """Connect, watch, fail over, and come back, for ever."""
-        raise NotImplementedError
+        """Connect, watch, fail over, and come back, for ever. If cancelled, all channels are closed."""
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    self._happened = trio.Event()
+                    actions = self._pending + self._choice.decide(trio.current_time())
+                    self._pending = []
+                    for action in actions:
+                        self._do(action, nursery)
+                    if self._choice.used is None:
+                        self.current.set(None)
+                    self.is_away.set(self._choice.is_away)
+                    with trio.CancelScope(deadline=self._choice.wake_at()):
+                        await self._happened.wait()
+        finally:
+            self.current.set(None)
 
     def reconnect(self) -> None:
-        """Drop the channel and make another: the certificate was renewed."""
-        raise NotImplementedError
+        """Make another channel, and leave this one then: the certificate was renewed."""
+        used = self._choice.used
+        if used is not None:
+            self._choice.leaving(used, trio.current_time())
+            self._happened.set()
+
+    def note_answered(self, connected: Connected) -> None:
+        """Streams on this channel are answered."""
+        self._choice.answered(connected.link)
+
+    def note_refused(self, connected: Connected, reason: str) -> None:
+        """The control plane takes no streams though it is connected: another one is tried."""
+        refused = self._choice.refused(connected.link, trio.current_time())
+        if refused:
+            self._note_failure(connected.pilot, reason)
+            self._pending += refused
+            self.current.set(None)
+            self._happened.set()
+
+    async def usable(self, patience: float) -> Connected | None:
+        """A channel that takes new streams; None when no control plane answers, or none within ``patience`` seconds."""
+        with trio.move_on_after(patience):
+            async with trio.open_nursery() as nursery:
+                found: list[Connected | None] = []
+
+                async def connected() -> None:
+                    found.append(await self.current.wait_for(_takes_streams))
+                    nursery.cancel_scope.cancel()
+
+                async def away() -> None:
+                    await self.is_away.wait_for(bool)
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(connected)
+                nursery.start_soon(away)
+            return found[0] if found else None
+        return None
+
+    # -- links
+
+    def _do(self, action: Action, nursery: trio.Nursery) -> None:
+        match action:
+            case Connect():
+                self._scopes[action.link] = trio.CancelScope()
+                self._released[action.link] = trio.Event()
+                nursery.start_soon(self._keep, action.link, self._pilots[action.plane], name="control plane")
+            case Use():
+                connected = self._connected[action.link]
+                self._connects += 1
+                self._logged.clear()
+                log.info("control plane connected", address=connected.pilot.address)
+                self.current.set(connected)
+            case Release():
+                self._release(action.link)
+
+    def _release(self, link: int) -> None:
+        if link in self._released:
+            self._released[link].set()
+            if link not in self._connected:
+                self._scopes[link].cancel()
+
+    async def _keep(self, link: int, pilot: Pilot) -> None:
+        """One link, from the attempt to its end."""
+        reason = "it was given up"
+        try:
+            with self._scopes[link]:
+                try:
+                    await self._connect(link, pilot)
+                    reason = ""
+                except RpcError as error:
+                    reason = str(error)
+                except OSError as error:  # of a name that does not resolve
+                    reason = f"{pilot.address}: {error.strerror or error}"
+        finally:
+            was_released = self._released.pop(link).is_set()
+            del self._scopes[link]
+            self._ended(link)
+        if not was_released:
+            self._note_failure(pilot, reason)
+
+    async def _connect(self, link: int, pilot: Pilot) -> None:
+        """Try the addresses of a name in a random order, and hold the first channel. Raises RpcError, OSError."""
+        tls = None if self._settings.plaintext else self._tls()
+        addresses, host = await self._addresses(pilot)
+        for number, address in enumerate(addresses):
+            try:
+                async with open_channel(
+                    address, tls=tls, server_hostname=self._settings.server_name or host, limits=self._limits
+                ) as channel:
+                    await self._hold(link, pilot, channel)
+                return
+            except RpcError:
+                if number == len(addresses) - 1 or link in self._connected:
+                    raise
+
+    async def _addresses(self, pilot: Pilot) -> tuple[list[str], str | None]:
+        """The addresses behind a name, and the name, None for one that is an address already."""
+        address = parse_address(pilot.address)
+        if not isinstance(address, TcpAddress):
+            return [pilot.address], None
+        with trio.move_on_after(self._limits.handshake_timeout_seconds):
+            found = await trio.socket.getaddrinfo(address.host, address.port, type=trio.socket.SOCK_STREAM)
+            hosts = list(dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found))
+            if hosts == [address.host]:
+                return [pilot.address], None
+            self._random.shuffle(hosts)
+            return [str(TcpAddress(host, address.port)) for host in hosts], address.host
+        raise OSError(f"the name is not resolved within {self._limits.handshake_timeout_seconds:g} s")
+
+    async def _hold(self, link: int, pilot: Pilot, channel: Channel) -> None:
+        """Keep a channel until it is lost, or released and done with."""
+        released = self._released[link]
+        self._connected[link] = Connected(pilot, channel, link)
+        self._choice.ready(link, trio.current_time())
+        self._happened.set()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._watch_goaway, link, channel)
+                nursery.start_soon(self._wait_released, released, channel, nursery)
+                await channel.wait_gone()
+                nursery.cancel_scope.cancel()
+        finally:
+            del self._connected[link]
+            if not released.is_set():
+                self._last_failure = f"{pilot.address}: {channel.lost}"
+                if self._choice.used == link:
+                    log.warning("control plane lost", address=pilot.address, reason=channel.lost)
+            self._ended(link)
+
+    def _ended(self, link: int) -> None:
+        """Tell the choice, which knows nothing of links that it released or was told of before."""
+        self._choice.ended(link, trio.current_time())
+        self._happened.set()
+
+    async def _watch_goaway(self, link: int, channel: Channel) -> None:
+        reason = await channel.wait_lost()
+        await trio.lowlevel.checkpoint()
+        log.debug("control plane takes no more streams", reason=reason)
+        self._choice.leaving(link, trio.current_time())
+        self._happened.set()
+
+    async def _wait_released(self, released: trio.Event, channel: Channel, nursery: trio.Nursery) -> None:
+        await released.wait()
+        with trio.move_on_after(RELEASE_SECONDS):
+            while channel.statistics().streams_open:
+                await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+
+    def _note_failure(self, pilot: Pilot, reason: str) -> None:
+        self._failures += 1
+        if reason:
+            self._last_failure = reason
+        before, at = self._logged.get(pilot.address, ("", -math.inf))
+        if reason and (reason != before or trio.current_time() - at >= REPEAT_SECONDS):
+            self._logged[pilot.address] = (reason, trio.current_time())
+            log.warning("control plane not reached", address=pilot.address, reason=reason)
+
+
+def _takes_streams(connected: Connected | None) -> bool:
+    return connected is not None and connected.channel.lost is None
