@@ -1,15 +1,42 @@
 """The agent's own xDS stream: what it asks the control plane for itself, and what it reports.
 
 It is a stream beside Envoy's, on the same connection, with the same node and metadata ``AGENT`` (the agent's version).
+It is State of the World, as that of Istio's agents.
 """
 
 from __future__ import annotations
 
-import attrs
+import random
+from collections.abc import Mapping
+from pathlib import Path
 
+import attrs
+import structlog
+import trio
+
+from mesh_pilot import __version__
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.agent.node_message import AGENT, encode_node
 from mesh_pilot.agent.observable import Observable
-from mesh_pilot.agent.relay.planes import Planes
+from mesh_pilot.agent.relay.messages import Protocol, read_response, response_head
+from mesh_pilot.agent.relay.planes import Connected, Planes
+from mesh_pilot.protowire import LEN, VARINT, WireError, field, fields, tag, varint
+from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, StreamTerminatedError
+
+log = structlog.get_logger(scope="agent")
+
+NAME_TABLE = "type.googleapis.com/istio.networking.nds.v1.NameTable"
+PROXY_CONFIG = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
+HEALTH = "type.googleapis.com/istio.v1.HealthInformation"
+
+_CA_CERTIFICATES = 34
+"""``ProxyConfig.caCertificatesPem``."""
+_INTERNAL = 13
+"""The code of an unhealthy report, as Istio's agent sends it."""
+
+LONGEST_DELAY = 30.0
+ROWS_A_TURN = 250
+"""Rows of the name table that are read before other tasks have their turn: about a millisecond."""
 
 
 @attrs.frozen
@@ -30,21 +57,234 @@ class ApplicationHealth:
     reason: str = ""
 
 
-class Subscriptions:
-    """Keeps ``name_table``, ``proxy_config`` and ``trust_bundle`` current; the last ones survive a restart on disk."""
+@attrs.frozen
+class SubscriptionsStatistics:
+    """For metrics and debug pages."""
 
-    def __init__(self, node: EnvoyNode, planes: Planes, *, names: bool) -> None:
-        """``names``: subscribe to the name table."""
+    connected: bool
+    names: int
+    """Rows of the name table."""
+    answers: int
+    """Answers taken in, in all."""
+    reports: int
+    """Reports of health sent, in all."""
+
+
+class Subscriptions:
+    """Keeps ``name_table``, ``proxy_config`` and ``trust_bundle`` current; the last ones survive a restart on disk.
+
+    Mutable state: those, the health to report, and counts.
+    """
+
+    def __init__(self, node: EnvoyNode, planes: Planes, *, names: bool, folder: Path | None = None) -> None:
+        """``names``: subscribe to the name table. ``folder``: of the last answers; without it none are kept."""
         self.name_table: Observable[dict[str, NameRow] | None] = Observable(None)
         self.proxy_config: Observable[bytes | None] = Observable(None)
         """``istio.mesh.v1alpha1.ProxyConfig`` of this proxy, encoded: ``defaultConfig`` and ProxyConfig objects merged.
         None before the first answer."""
         self.trust_bundle: Observable[tuple[str, ...]] = Observable(())
+        self._node = encode_node(node, {AGENT: __version__})
+        self._planes = planes
+        self._types = (PROXY_CONFIG, NAME_TABLE) if names else (PROXY_CONFIG,)
+        self._folder = folder
+        self._health: ApplicationHealth | None = None
+        self._reported = trio.Event()
+        self._connected = False
+        self._answers = 0
+        self._reports = 0
+
+    def __repr__(self) -> str:
+        return f"<Subscriptions {len(self._types)} types, {'connected' if self._connected else 'not connected'}>"
+
+    def statistics(self) -> SubscriptionsStatistics:
+        return SubscriptionsStatistics(self._connected, len(self.name_table.value or ()), self._answers, self._reports)
 
     async def run(self) -> None:
         """Subscribe, again on each new connection, for ever."""
-        raise NotImplementedError
+        await self.restore()
+        failures = 0
+        while True:
+            connected = await self._planes.current.wait_for(lambda now: now is not None and now.channel.lost is None)
+            assert connected is not None
+            before = self._answers
+            reason = await self._stream(connected)
+            if self._answers > before:
+                failures = 0
+            if self._planes.current.value is connected and connected.channel.lost is None:
+                log.info("the agent's own stream has ended", address=connected.pilot.address, reason=reason)
+            failures += 1
+            await trio.sleep(random.uniform(0, min(LONGEST_DELAY, 0.5 * 2 ** min(failures, 10))))
 
     async def report(self, health: ApplicationHealth) -> None:
         """Tell the control plane (``HealthInformation``); said again on each new connection."""
-        raise NotImplementedError
+        if health != self._health:
+            self._health = health
+            self._reported.set()
+            self._reported = trio.Event()
+        await trio.lowlevel.checkpoint()
+
+    async def restore(self) -> None:
+        """Take in the last answers of a former run, where there are none yet."""
+        for type_url, path in self._files().items():
+            if self._answered(type_url):
+                continue
+            try:
+                await self._take_in(type_url, await trio.to_thread.run_sync(path.read_bytes))
+            except FileNotFoundError:
+                continue
+            except (OSError, WireError, UnicodeDecodeError) as error:
+                log.warning("a kept answer cannot be read and is left out", file=str(path), reason=str(error))
+
+    def _answered(self, type_url: str) -> bool:
+        return (self.name_table.value if type_url == NAME_TABLE else self.proxy_config.value) is not None
+
+    def _files(self) -> Mapping[str, Path]:
+        if self._folder is None:
+            return {}
+        names = {PROXY_CONFIG: "proxy-config.pb", NAME_TABLE: "name-table.pb"}
+        return {type_url: self._folder / names[type_url] for type_url in self._types}
+
+    # -- the stream
+
+    async def _stream(self, connected: Connected) -> str:
+        """One stream until it ends, or another channel is in use; why."""
+        metadata = dict(self._planes.call_metadata())
+        reason = "another control plane is used"
+        try:
+            async with connected.channel.request(
+                Protocol.SOTW.path, Cardinality.STREAM_STREAM, bytes, bytes, metadata=metadata
+            ) as call:
+                sending = trio.Lock()
+                for number, type_url in enumerate(self._types):
+                    await call.send_message(_request(type_url, node=b"" if number else self._node))
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._report, call, sending)
+
+                    async def receive() -> None:
+                        nonlocal reason
+                        reason = await self._receive(call, sending)
+                        nursery.cancel_scope.cancel()
+
+                    nursery.start_soon(receive)
+                    await self._planes.current.wait_for(lambda now: now is not connected)
+                    nursery.cancel_scope.cancel()
+        except (GRPCError, StreamTerminatedError) as error:
+            reason = str(error)
+        finally:
+            self._connected = False
+        return reason
+
+    async def _receive(self, call: ClientCall[bytes, bytes], sending: trio.Lock) -> str:
+        """Take answers in until the stream ends; why it did."""
+        try:
+            async for response in call:
+                self._connected = True
+                head = response_head(response)
+                error = None
+                try:
+                    await self._take_in_response(response)
+                except (WireError, UnicodeDecodeError) as unreadable:
+                    error = f"the {head.type_url.rpartition('.')[2]} {unreadable}"
+                    log.warning("an answer to the agent is refused; the last one stays in force", reason=error)
+                version = "" if error else read_response(response, Protocol.SOTW).version
+                async with sending:
+                    await call.send_message(_request(head.type_url, version=version, nonce=head.nonce, error=error))
+        except (GRPCError, StreamTerminatedError) as ended:
+            return str(ended)
+        except (WireError, UnicodeDecodeError) as unreadable:
+            return f"a response {unreadable}"
+        return "the control plane has ended it"
+
+    async def _take_in_response(self, response: bytes) -> None:
+        read = read_response(response, Protocol.SOTW)
+        self._answers += 1
+        if not read.answers:
+            return
+        body = read.answers[0].body
+        value = b"".join(body[start:end] for number, kind, start, end in fields(body) if number == 2 and kind == LEN)
+        await self._take_in(read.type_url, value)
+        path = self._files().get(read.type_url)
+        if path is not None:
+            try:
+                await trio.to_thread.run_sync(_keep, path, value)
+            except OSError as error:
+                log.error("an answer is not kept for the next start", file=str(path), reason=error.strerror)
+
+    async def _take_in(self, type_url: str, value: bytes) -> None:
+        if type_url == NAME_TABLE:
+            self.name_table.set(await read_name_table(value))
+        elif type_url == PROXY_CONFIG:
+            roots = [
+                str(value[start:end], "utf-8")
+                for number, kind, start, end in fields(value)
+                if number == _CA_CERTIFICATES and kind == LEN
+            ]
+            self.proxy_config.set(value)
+            self.trust_bundle.set(tuple(roots))
+
+    async def _report(self, call: ClientCall[bytes, bytes], sending: trio.Lock) -> None:
+        """Send the health now and whenever it changes."""
+        while True:
+            reported, health = self._reported, self._health
+            if health is not None:
+                error = None if health.is_healthy else health.reason or "unhealthy"
+                try:
+                    async with sending:
+                        await call.send_message(_request(HEALTH, error=error))
+                except (GRPCError, StreamTerminatedError):
+                    return  # the receiver learns why
+                self._reports += 1
+            await reported.wait()
+
+
+async def read_name_table(data: bytes) -> dict[str, NameRow]:
+    """A ``NameTable``. Raises WireError, UnicodeDecodeError."""
+    table = {}
+    for number, (outer, kind, start, end) in enumerate(fields(data)):
+        if not (number + 1) % ROWS_A_TURN:
+            await trio.lowlevel.checkpoint()
+        if outer != 1 or kind != LEN:
+            continue
+        name, row = "", NameRow(())
+        entry = data[start:end]
+        for inner, _, inner_start, inner_end in fields(entry):
+            if inner == 1:
+                name = str(entry[inner_start:inner_end], "utf-8")
+            elif inner == 2:
+                row = _name_row(entry[inner_start:inner_end])
+        table[name] = row
+    return table
+
+
+def _name_row(data: bytes) -> NameRow:
+    addresses: list[str] = []
+    texts = ["", "", ""]
+    for number, kind, start, end in fields(data):
+        if kind != LEN:
+            continue
+        if number == 1:
+            addresses.append(str(data[start:end], "utf-8"))
+        elif number <= 4:
+            texts[number - 2] = str(data[start:end], "utf-8")
+    return NameRow(tuple(addresses), *texts)
+
+
+def _request(
+    type_url: str, *, node: bytes = b"", version: str = "", nonce: str = "", error: str | None = None
+) -> bytes:
+    """A ``DiscoveryRequest``."""
+    parts = [field(1, version.encode())] if version else []
+    if node:
+        parts.append(field(2, node))
+    parts.append(field(4, type_url.encode()))
+    if nonce:
+        parts.append(field(5, nonce.encode()))
+    if error is not None:
+        parts.append(field(6, tag(1, VARINT) + varint(_INTERNAL) + field(2, error.encode())))
+    return b"".join(parts)
+
+
+def _keep(path: Path, value: bytes) -> None:
+    from mesh_pilot.security.private_files import replace
+
+    replace(path, value)

@@ -122,6 +122,12 @@ class Channel(RpcHandler):
         """Wait until the connection is gone, and all calls with it."""
         await self._gone_event.wait()
 
+    async def wait_idle(self) -> None:
+        """Wait until no call is open."""
+        while self._protocol.processor.streams:
+            self._protocol.connection.stream_close_waiter.clear()
+            await self._protocol.connection.stream_close_waiter.wait()
+
     def _lose(self, reason: str) -> None:
         """Let no more calls be made; the first reason stands."""
         self._lost = self._lost or reason

@@ -40,6 +40,9 @@ class Timings:
     """One that was used for this long has not been lost soon."""
 
 
+DEFAULT_TIMINGS = Timings()
+
+
 @attrs.frozen
 class Connect:
     """Open a connection to a control plane, as the link of this number."""
@@ -95,7 +98,7 @@ class Choice:
     """
 
     def __init__(
-        self, distances: Sequence[int], *, timings: Timings = Timings(), lots: random.Random | None = None
+        self, distances: Sequence[int], *, timings: Timings = DEFAULT_TIMINGS, lots: random.Random | None = None
     ) -> None:
         self._random = lots or random.Random()
         self._timings = timings

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Mapping
-from functools import partial
 
 import attrs
 import structlog
@@ -13,7 +12,7 @@ import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.observable import Observable
-from mesh_pilot.agent.relay.choice import Action, Choice, Connect, Release, Timings, Use
+from mesh_pilot.agent.relay.choice import DEFAULT_TIMINGS, Action, Choice, Connect, Release, Timings, Use
 from mesh_pilot.agent.settings import PlaneSettings
 from mesh_pilot.model.service import Locality
 from mesh_pilot.rpc import CLIENT_LIMITS, Channel, Limits, RpcError, TlsSource, open_channel, parse_address
@@ -72,7 +71,7 @@ class Planes:
         tls: Callable[[], TlsSource | None],
         call_metadata: Callable[[], Mapping[str, str]],
         *,
-        timings: Timings = Timings(),
+        timings: Timings = DEFAULT_TIMINGS,
         limits: Limits = LIMITS,
         lots: random.Random | None = None,
     ) -> None:
@@ -274,8 +273,7 @@ class Planes:
     async def _wait_released(self, released: trio.Event, channel: Channel, nursery: trio.Nursery) -> None:
         await released.wait()
         with trio.move_on_after(RELEASE_SECONDS):
-            while channel.statistics().streams_open:
-                await trio.sleep(0.1)
+            await channel.wait_idle()
         nursery.cancel_scope.cancel()
 
     def _note_failure(self, pilot: Pilot, reason: str) -> None:

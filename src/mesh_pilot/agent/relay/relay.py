@@ -1,23 +1,302 @@
-"""Envoy's ADS, passed through as bytes while a control plane is connected, answered from disk while none is."""
+"""Envoy's ADS, passed through as bytes while a control plane is connected, answered from disk while none is.
+
+An Envoy's stream is joined to a stream of its own at the control plane. Messages are taken from one and given to the
+other as they are, one at a time: a slow Envoy slows the control plane down by HTTP/2's flow control, and nothing piles
+up here. When the control plane's stream ends, or another control plane takes over, Envoy's ends with the same status.
+Envoy comes back by itself, within half a second, and says what it has; that needs no memory here, and no numbers of
+one control plane reach another.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from functools import partial
 
-from mesh_pilot.agent.relay.planes import Planes
-from mesh_pilot.rpc import Handler
+import attrs
+import structlog
+import trio
+
+from mesh_pilot.agent.relay.acceptance import Acceptance, Interest
+from mesh_pilot.agent.relay.answers import Answers, unix_time
+from mesh_pilot.agent.relay.keeper import Keeper
+from mesh_pilot.agent.relay.messages import SECRET, Head, Protocol, read_request
+from mesh_pilot.agent.relay.offline import OfflineStream
+from mesh_pilot.agent.relay.planes import Connected, Planes
+from mesh_pilot.protowire import WireError
+from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, Handler, ServerStream, Status, StreamTerminatedError
+
+log = structlog.get_logger(scope="agent")
+
+RawStream = ServerStream[bytes, bytes]
+RawCall = ClientCall[bytes, bytes]
+
+PATIENCE_SECONDS = 5.0
+"""How long a new stream waits for a control plane; not at all while each was tried in vain."""
+ANSWER_SECONDS = 10.0
+"""How long a control plane may take for its first answer to an Envoy that has nothing, if the disk has answers."""
+SETTLED_SECONDS = 60.0
+"""A stream that is this old subscribes to all that its Envoy needs."""
+CONFIRM_SECONDS = 60.0
+
+
+@attrs.frozen
+class RelayStatistics:
+    """For metrics and debug pages."""
+
+    streams: int
+    """Envoy's streams that are open."""
+    offline: int
+    """Those of them that are answered from disk."""
+    offline_streams_total: int
+    accepted: int
+    """Responses that Envoy accepted, in all."""
+    refused: int
+    """Responses that Envoy refused, in all."""
+    kept: int
+    """Resources on disk."""
+    age_seconds: float | None
+    """Since a control plane last stood by them; None where there are none."""
+
+
+@attrs.define(eq=False)
+class _Passed:
+    """The state of one stream that is passed on."""
+
+    unanswered: list[bytes] | None
+    """The requests so far, until the first response."""
+    status: Status | None = None
+    message: str | None = None
 
 
 class Relay:
-    """The AggregatedDiscoveryService that Envoy is told of, SotW and Delta."""
+    """The AggregatedDiscoveryService that Envoy is told of, SotW and Delta.
 
-    def __init__(self, planes: Planes, answers: Path) -> None:
-        """``answers``: file of the last good answers."""
+    Mutable state: counts, and what ``Keeper`` has on disk.
+    """
+
+    def __init__(self, planes: Planes, answers: Answers) -> None:
+        self._planes = planes
+        self._keeper = Keeper(answers)
+        self._streams = 0
+        self._offline = 0
+        self._offline_total = 0
+        self._accepted = 0
+        self._refused = 0
+
+    def __repr__(self) -> str:
+        return f"<Relay {self._streams} streams, {self._offline} offline>"
 
     def __mapping__(self) -> Mapping[str, Handler]:
-        raise NotImplementedError
+        return {
+            protocol.path: Handler(partial(self._serve, protocol=protocol), Cardinality.STREAM_STREAM, bytes, bytes)
+            for protocol in Protocol
+        }
 
     async def run(self) -> None:
         """Write what Envoy has accepted to disk, off the path of the answers."""
-        raise NotImplementedError
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keeper.run)
+            while True:
+                await trio.sleep(CONFIRM_SECONDS)
+                if self._streams > self._offline:
+                    await self._keeper.confirm()
+
+    def statistics(self) -> RelayStatistics:
+        known = self._keeper.known
+        return RelayStatistics(
+            streams=self._streams,
+            offline=self._offline,
+            offline_streams_total=self._offline_total,
+            accepted=self._accepted,
+            refused=self._refused,
+            kept=known.resources,
+            age_seconds=self._age(),
+        )
+
+    def _age(self) -> float | None:
+        confirmed = self._keeper.known.confirmed_at
+        return max(0.0, round(unix_time() - confirmed, 1)) if confirmed else None
+
+    async def _serve(self, call: RawStream, *, protocol: Protocol) -> None:
+        """One stream of Envoy's."""
+        self._streams += 1
+        try:
+            first = await call.recv_message()
+            if first is None:
+                return
+            requests: list[bytes] | None = [first]
+            while requests is not None:
+                connected = await self._planes.usable(PATIENCE_SECONDS)
+                if connected is None:
+                    await self._serve_offline(call, protocol, requests)
+                    return
+                requests = await self._pass_on(call, connected, protocol, requests)
+        finally:
+            self._streams -= 1
+
+    # -- with a control plane
+
+    async def _pass_on(
+        self, call: RawStream, connected: Connected, protocol: Protocol, requests: list[bytes]
+    ) -> list[bytes] | None:
+        """Join a stream, of which ``requests`` have come, to one at the control plane until either ends.
+
+        Returns the requests that have come where none was answered, and another control plane is to be asked. Raises
+        GRPCError, as the control plane did.
+        """
+        passed = _Passed(requests)
+        acceptance, interest = Acceptance(protocol), Interest(protocol)
+        path, bidirectional = protocol.path, Cardinality.STREAM_STREAM
+        metadata = dict(self._planes.call_metadata())
+        async with connected.channel.request(path, bidirectional, bytes, bytes, metadata=metadata) as upstream:
+            try:
+                await upstream.send_request()
+            except (GRPCError, StreamTerminatedError) as error:
+                passed.status, passed.message = Status.UNAVAILABLE, str(error)
+            else:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._end_when_moved, connected, nursery)
+                    if self._keeper.known.resources and _has_nothing(requests[0], protocol):
+                        nursery.start_soon(self._end_when_late, passed, nursery)
+                    nursery.start_soon(self._tend, interest)
+                    nursery.start_soon(self._up, call, upstream, passed, acceptance, interest)
+                    await self._down(call, upstream, connected, passed, acceptance)
+                    nursery.cancel_scope.cancel()
+        if passed.status is None or passed.status is Status.OK:
+            return None
+        if passed.unanswered is None:
+            raise GRPCError(passed.status, passed.message)
+        if connected.channel.lost is None:
+            self._planes.note_refused(connected, f"{passed.message or 'streams are refused'} ({passed.status.name})")
+        return passed.unanswered
+
+    async def _up(
+        self, call: RawStream, upstream: RawCall, passed: _Passed, acceptance: Acceptance, interest: Interest
+    ) -> None:
+        """Envoy's requests to the control plane."""
+        try:
+            for request in list(passed.unanswered or ()):
+                self._note(request, acceptance, interest)
+                await upstream.send_message(request)
+            while (received := await call.recv_message()) is not None:
+                if passed.unanswered is not None:
+                    passed.unanswered.append(received)
+                await upstream.send_message(received)
+                self._note(received, acceptance, interest)
+            await upstream.end()
+        except (GRPCError, StreamTerminatedError):
+            pass  # whoever receives learns why
+
+    async def _down(
+        self, call: RawStream, upstream: RawCall, connected: Connected, passed: _Passed, acceptance: Acceptance
+    ) -> None:
+        """The control plane's responses to Envoy, and last its status."""
+        try:
+            while (response := await upstream.recv_message()) is not None:
+                if passed.unanswered is not None:
+                    passed.unanswered = None
+                    self._planes.note_answered(connected)
+                acceptance.sent(response)
+                await call.send_message(response)
+            passed.status = Status.OK
+        except GRPCError as error:
+            passed.status, passed.message = error.status, error.message
+        except StreamTerminatedError as error:
+            passed.status, passed.message = Status.UNAVAILABLE, str(error)
+
+    def _note(self, request: bytes, acceptance: Acceptance, interest: Interest) -> None:
+        """Take note of what Envoy asks for, and of what it accepted; a request that cannot be read is passed on."""
+        try:
+            head = acceptance.head(request)
+            interest.note(request, head)
+            accepted = acceptance.answered(head)
+        except (WireError, UnicodeDecodeError) as error:
+            log.warning("a request of Envoy cannot be read", reason=str(error))
+            return
+        if accepted is not None:
+            self._accepted += 1
+            if head.type_url != SECRET:
+                self._keeper.accepted(head, acceptance.protocol, accepted)
+        elif head.error is not None:
+            self._note_refusal(head)
+
+    def _note_refusal(self, head: Head) -> None:
+        self._refused += 1
+        log.warning("envoy refuses an answer and keeps what it had", type=head.type_url, reason=head.error)
+
+    async def _end_when_moved(self, connected: Connected, nursery: trio.Nursery) -> None:
+        """End the stream once another channel is in use: Envoy comes back and is served there."""
+        await self._planes.current.wait_for(lambda now: now is not None and now is not connected)
+        nursery.cancel_scope.cancel()
+
+    @staticmethod
+    async def _end_when_late(passed: _Passed, nursery: trio.Nursery) -> None:
+        """Give up on a control plane that does not answer an Envoy that has nothing."""
+        await trio.sleep(ANSWER_SECONDS)
+        if passed.unanswered is not None:
+            passed.status = Status.DEADLINE_EXCEEDED
+            passed.message = f"no answer within {ANSWER_SECONDS:g} s"
+            nursery.cancel_scope.cancel()
+
+    async def _tend(self, interest: Interest) -> None:
+        """Drop from disk what this Envoy subscribes to no more, once it subscribes to all that it needs."""
+        while True:
+            await trio.sleep(SETTLED_SECONDS)
+            await self._keeper.forget_others(interest)
+            await trio.sleep(9 * SETTLED_SECONDS)
+
+    # -- without one
+
+    async def _serve_offline(self, call: RawStream, protocol: Protocol, requests: list[bytes]) -> None:
+        """Answer from disk until a control plane is back; the stream ends then, and Envoy goes on there."""
+        self._offline += 1
+        self._offline_total += 1
+        await self._keeper.look()
+        log.warning(
+            "envoy is served from disk: no control plane answers",
+            resources=self._keeper.known.resources,
+            age_seconds=self._age(),
+        )
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._answer, call, protocol, requests)
+                await self._planes.current.wait_for(lambda now: now is not None and now.channel.lost is None)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._offline -= 1
+
+    async def _answer(self, call: RawStream, protocol: Protocol, requests: list[bytes]) -> None:
+        stream = OfflineStream(protocol)
+        for request in requests:
+            await self._answer_one(call, protocol, stream, request)
+        async for request in call:
+            await self._answer_one(call, protocol, stream, request)
+
+    async def _answer_one(self, call: RawStream, protocol: Protocol, stream: OfflineStream, data: bytes) -> None:
+        try:
+            request = read_request(data, protocol)
+        except (WireError, UnicodeDecodeError) as error:
+            raise GRPCError(Status.INVALID_ARGUMENT, f"the request {error}") from error
+        if request.head.error is not None:
+            self._note_refusal(request.head)
+        wanted = stream.ask(request)
+        if wanted is None:
+            return
+        found = await self._keeper.find(wanted.type_url, wanted.names)
+        if found is None and self._keeper.known.resources == 0:
+            return  # nothing was ever accepted: the first control plane is waited for
+        version, answers = found or ("", [])
+        if found is None and wanted.names is None:
+            return
+        response = stream.answer(wanted, version, answers)
+        if response is not None:
+            await call.send_message(response)
+
+
+def _has_nothing(request: bytes, protocol: Protocol) -> bool:
+    """Whether a first request comes from an Envoy that has nothing of its type."""
+    try:
+        read = read_request(request, protocol)
+    except (WireError, UnicodeDecodeError):
+        return False
+    return not read.version and not read.held
