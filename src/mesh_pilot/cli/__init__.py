@@ -30,6 +30,7 @@ COMMANDS = {
     "token": ("mesh_pilot.cli.token", "Make, list and revoke join tokens for new workloads."),
     "certificate": ("mesh_pilot.cli.certificate", "Make a workload's key and get its certificate, by a token."),
     "envoy-bootstrap": ("mesh_pilot.cli.envoy_command", "Write a bootstrap file for an Envoy."),
+    "iptables": ("mesh_pilot.cli.iptables", "Lead a machine's traffic through its Envoy, by nft or iptables."),
     "version": ("mesh_pilot.cli.version", "Print the version."),
 }
 """Every subcommand in the order of the help: its module, which has a click ``command``, and a description."""
