@@ -39,20 +39,21 @@ async def open_channel(
     *,
     tls: TlsSource | None = None,
     server_hostname: str | None = None,
+    local_address: str | None = None,
     limits: Limits = CLIENT_LIMITS,
 ) -> AsyncGenerator[Channel, None]:
     """Connect to ``address`` (host:port or unix:///path); leaving the block resets the open calls and disconnects.
 
     ``server_hostname`` is the name asked for and checked with TLS, and the calls' authority; by default the address's
-    host. Raises AddressError when nobody answers, TlsError when the handshake fails or takes too long, ConnectionLost
-    when the other side hangs up or does not speak HTTP/2.
+    host. ``local_address`` is the IP address that it comes from. Raises AddressError when nobody answers, TlsError when
+    the handshake fails or takes too long, ConnectionLost when the other side hangs up or does not speak HTTP/2.
     """
     parsed = parse_address(address)
     host = server_hostname or (parsed.host if isinstance(parsed, TcpAddress) else "") or "localhost"
     authority = str(parsed) if isinstance(parsed, TcpAddress) and not server_hostname else host
     with trio.CancelScope() as connecting:
         connecting.deadline = trio.current_time() + limits.handshake_timeout_seconds
-        sock = await connect(address)
+        sock = await connect(address, local_address=local_address)
     if connecting.cancelled_caught:
         raise ConnectionLost(f"cannot connect to {address} within {limits.handshake_timeout_seconds:g} s")
     with sock:

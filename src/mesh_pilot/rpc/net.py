@@ -160,18 +160,19 @@ def _remove_stale(path: Path) -> None:
             return
 
 
-async def connect(text: str) -> socket.socket:
+async def connect(text: str, *, local_address: str | None = None) -> socket.socket:
     """A connected, non-blocking socket, which fails once its other side has not answered TCP for 30 seconds.
 
     The operating systems see to that between themselves, so that a dead host is noticed without pings of HTTP/2, which
-    servers of gRPC take ill. Raises AddressError, in one line, with the address.
+    servers of gRPC take ill. ``local_address`` is the IP address that it comes from; None for any of this host's.
+    Raises AddressError, in one line, with the address.
     """
     address = parse_address(text)
     try:
         if isinstance(address, UnixAddress):
             stream = await trio.open_unix_socket(address.path)
         else:
-            stream = await trio.open_tcp_stream(address.host or "localhost", address.port)
+            stream = await trio.open_tcp_stream(address.host or "localhost", address.port, local_address=local_address)
     except OSError as error:
         raise AddressError(f"cannot connect to {text}: {_reason(error)}") from error
     sock = release_socket(stream)
