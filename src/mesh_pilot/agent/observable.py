@@ -32,12 +32,9 @@ class Observable(Generic[T]):
         self._changed.set()
         self._changed = trio.Event()
 
-    async def changes(self) -> AsyncIterator[T]:
-        """The current value, then each later one."""
-        while True:
-            changed, value = self._changed, self._value
-            yield value
-            await changed.wait()
+    def changes(self) -> AsyncIterator[T]:
+        """The current value, then each later one. May be left at any time: it is no generator, which must be closed."""
+        return _Changes(self)
 
     async def wait_for(self, accepts: Callable[[T], bool]) -> T:
         """The first value, from the current one on, that ``accepts`` is true of."""
@@ -46,3 +43,17 @@ class Observable(Generic[T]):
             if accepts(value):
                 return value
             await changed.wait()
+
+
+class _Changes(AsyncIterator[T]):
+    def __init__(self, observed: Observable[T]) -> None:
+        self._observed = observed
+        self._next: trio.Event | None = None
+
+    async def __anext__(self) -> T:
+        if self._next is None:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._next.wait()
+        self._next = self._observed._changed
+        return self._observed._value
