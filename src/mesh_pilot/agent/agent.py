@@ -7,11 +7,237 @@ At SIGTERM the other way round: draining in Consul, Envoy drained, deregistered.
 
 from __future__ import annotations
 
-from mesh_pilot.agent.settings import AgentSettings
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import structlog
+import trio
+
+from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap
+from mesh_pilot.agent.envoy.runner import EnvoyRunner
+from mesh_pilot.agent.health.monitor import HealthMonitor
+from mesh_pilot.agent.identity.identity import WorkloadIdentity
+from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.relay.answers import Answers
+from mesh_pilot.agent.relay.planes import Planes
+from mesh_pilot.agent.relay.relay import Relay
+from mesh_pilot.agent.settings import AgentError, AgentSettings
+from mesh_pilot.agent.status.server import StatusServer
+from mesh_pilot.agent.subscriptions import Subscriptions
+from mesh_pilot.agent.upkeep import Upkeep
+from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.rpc import AddressError, open_listeners, serve
+
+log = structlog.get_logger(scope="agent")
 
 PATIENCE_SECONDS = 5.0
+ANSWERS = "answers.db"
+"""The file, in the folder of the state, of what Envoy has accepted."""
 
 
 async def run_agent(settings: AgentSettings) -> None:
-    """Run until cancelled. Raises AgentError."""
-    raise NotImplementedError
+    """Run until SIGTERM or SIGINT, then drain; a second signal ends at once. Raises AgentError, in no group."""
+    failure: AgentError | None = None
+    try:
+        async with _signals() as signals:
+            await Agent(settings).run(signals)
+    except* AgentError as group:
+        failure = _first(group)
+    if failure is not None:
+        raise failure
+
+
+class Agent:
+    """One agent with all its parts."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        """Raises AgentError for settings that cannot be used."""
+        _make_folders(settings)
+        self._settings = settings
+        node, folders = settings.node, settings.folders
+        self.identity = WorkloadIdentity(settings.credentials, settings.planes, folders, node_id=node.id)
+        self.planes = Planes(settings.planes, node.locality, self.identity.tls, self.identity.call_metadata)
+        self.relay = Relay(self.planes, Answers(folders.state / ANSWERS, f"{node.id} {node.to_dict()['cluster']}"))
+        self.subscriptions = Subscriptions(node, self.planes, names=settings.dns.enabled, folder=folders.state)
+        inbound_only = node.type is not NodeType.ROUTER
+        self.envoy = EnvoyRunner(settings.envoy, settings.ports, folders, inbound_only=inbound_only)
+        self.health = HealthMonitor(
+            settings, self.subscriptions.proxy_config, self.envoy.ready, self.subscriptions.report
+        )
+        self.upkeep = Upkeep()
+        self._quit = trio.Event()
+        self.status = StatusServer(
+            settings,
+            {
+                "identity": self.identity.statistics,
+                "planes": self.planes.statistics,
+                "relay": self.relay.statistics,
+                "subscriptions": self.subscriptions.statistics,
+                "envoy": self.envoy.statistics,
+                "health": self.health.statistics,
+                "upkeep": self.upkeep.statistics,
+            },
+            ready=self.envoy.ready,
+            name_table=self.subscriptions.name_table,
+            quit=self._quit.set,
+        )
+        self.bootstrap: Observable[Mapping[str, Any]] = Observable({})
+
+    def __repr__(self) -> str:
+        return f"<Agent of {self._settings.node.id}>"
+
+    async def run(self, signals: AsyncIterator[int]) -> None:
+        """Run all parts until the first of ``signals``, then drain. Raises AgentError, perhaps in a group."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._end_at_signal, signals, nursery.cancel_scope)
+            await self._start_serving(nursery)
+            await self._start_asking(nursery)
+            self.bootstrap.set(agent_bootstrap(self._settings, self.subscriptions.proxy_config.value))
+            nursery.start_soon(self._follow_proxy_config)
+            nursery.start_soon(self.envoy.run, self.bootstrap)
+            self._keep(nursery, "health", self.health.run)
+
+    def _keep(self, nursery: trio.Nursery, name: str, run: Any) -> None:
+        nursery.start_soon(self.upkeep.keep, name, run)
+
+    async def _start_serving(self, nursery: trio.Nursery) -> None:
+        """Open the socket for Envoy and the port of the agent. Raises AgentError where they are taken."""
+        socket = self._settings.folders.socket
+        try:
+            listeners = await open_listeners(f"unix://{socket}")
+        except AddressError as error:
+            raise AgentError(f"{error}; does another agent run on {socket.parent}?") from None
+        services = [self.relay, self.identity.secret_service()]
+        nursery.start_soon(partial(serve, services, listeners))
+        if self._settings.ports.status:
+            nursery.start_soon(self.status.run, await self.status.open())
+
+    async def _start_asking(self, nursery: trio.Nursery) -> None:
+        """Get the identity, connect, and wait a while for the first answers."""
+        await nursery.start(self._keep_identity)
+        with trio.move_on_after(PATIENCE_SECONDS):
+            await self.identity.settled.wait_for(bool)
+        nursery.start_soon(self._reconnect_at_renewal)
+        nursery.start_soon(self._distribute_trust)
+        self._keep(nursery, "relay", self.relay.run)
+        self._keep(nursery, "subscriptions", self.subscriptions.run)
+        self._keep(nursery, "planes", self.planes.run)
+        with trio.move_on_after(PATIENCE_SECONDS):
+            async with trio.open_nursery() as first:
+                for waiting in (self.subscriptions.is_current.wait_for, self.planes.is_away.wait_for):
+                    first.start_soon(_then_cancel, waiting, first.cancel_scope)
+
+    async def _keep_identity(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run the identity; the first start is waited for."""
+        started = False
+
+        async def run() -> None:
+            nonlocal started
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.identity.run)
+                if not started:
+                    started = True
+                    task_status.started()
+
+        await self.upkeep.keep("identity", run)
+
+    async def _reconnect_at_renewal(self) -> None:
+        """Have the control plane see each new certificate."""
+        before = self.identity.material.value
+        async for material in self.identity.material.changes():
+            if material is not before:
+                before = material
+                self.planes.reconnect()
+
+    async def _distribute_trust(self) -> None:
+        """Give the identity what control planes say of whom to trust."""
+        async with trio.open_nursery() as nursery:
+
+            async def roots() -> None:
+                async for bundle in self.subscriptions.trust_bundle.changes():
+                    self.identity.set_trust_bundle(bundle)
+
+            async def secret() -> None:
+                async for body in self.subscriptions.root_secret.changes():
+                    if body is not None:
+                        self.identity.set_root_secret(body)
+
+            nursery.start_soon(roots)
+            nursery.start_soon(secret)
+
+    async def _follow_proxy_config(self) -> None:
+        """Make Envoy's bootstrap anew when the control plane's part of it changes."""
+        async for proxy_config in self.subscriptions.proxy_config.changes():
+            try:
+                self.bootstrap.set(agent_bootstrap(self._settings, proxy_config))
+            except AgentError as error:
+                log.error("the bootstrap cannot be made; envoy goes on with the last", reason=str(error))
+
+    # -- the end
+
+    async def _end_at_signal(self, signals: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_set_at, signals, self._quit)
+            await self._quit.wait()
+            nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            again = trio.Event()
+            nursery.start_soon(_set_at, signals, again)
+            nursery.start_soon(self._drain, nursery.cancel_scope)
+            await again.wait()
+            log.warning("ended at once by a second signal")
+            nursery.cancel_scope.cancel()
+        scope.cancel()
+
+    async def _drain(self, scope: trio.CancelScope) -> None:
+        """Have others send nothing more, then let connections end."""
+        log.info("agent ends: draining")
+        self.status.is_draining = True
+        try:
+            with trio.move_on_after(PATIENCE_SECONDS):
+                await self.health.drain()
+            await self.envoy.drain(drain_seconds(self._settings, self.subscriptions.proxy_config.value))
+        except Exception:  # ends all the same
+            log.exception("the drain has failed")
+        scope.cancel()
+
+
+def drain_seconds(settings: AgentSettings, proxy_config: bytes | None) -> float:
+    """ProxyConfig's ``terminationDrainDuration``; Istio's default is 5 seconds."""
+    return 5.0
+
+
+async def _then_cancel(waiting: Any, scope: trio.CancelScope) -> None:
+    await waiting(bool)
+    scope.cancel()
+
+
+async def _set_at(signals: AsyncIterator[int], event: trio.Event) -> None:
+    async for _ in signals:
+        event.set()
+        return
+
+
+@asynccontextmanager
+async def _signals() -> AsyncIterator[AsyncIterator[int]]:
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        yield signals
+
+
+def _make_folders(settings: AgentSettings) -> None:
+    for folder in (settings.folders.state, settings.folders.run):
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise AgentError(f"{folder}: {error.strerror}; make it, owned by the user that this runs as") from None
+
+
+def _first(group: BaseExceptionGroup[AgentError]) -> AgentError:
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    assert isinstance(found, AgentError)
+    return found

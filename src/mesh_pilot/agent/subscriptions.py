@@ -18,7 +18,7 @@ from mesh_pilot import __version__
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.node_message import AGENT, encode_node
 from mesh_pilot.agent.observable import Observable
-from mesh_pilot.agent.relay.messages import Protocol, read_response, response_head
+from mesh_pilot.agent.relay.messages import SECRET, Protocol, read_response, response_head
 from mesh_pilot.agent.relay.planes import Connected, Planes
 from mesh_pilot.protowire import LEN, VARINT, WireError, field, fields, tag, varint
 from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, StreamTerminatedError
@@ -35,6 +35,9 @@ _INTERNAL = 13
 """The code of an unhealthy report, as Istio's agent sends it."""
 
 LONGEST_DELAY = 30.0
+ROOTS = "ROOTCA"
+"""The secret with the roots of the mesh. The agent asks for no other: those have private keys."""
+
 ROWS_A_TURN = 250
 """Rows of the name table that are read before other tasks have their turn: about a millisecond."""
 
@@ -83,9 +86,13 @@ class Subscriptions:
         """``istio.mesh.v1alpha1.ProxyConfig`` of this proxy, encoded: ``defaultConfig`` and ProxyConfig objects merged.
         None before the first answer."""
         self.trust_bundle: Observable[tuple[str, ...]] = Observable(())
+        self.root_secret: Observable[bytes | None] = Observable(None)
+        """The encoded ``Secret`` with the roots and trust domains of the mesh, for Envoy."""
+        self.is_current: Observable[bool] = Observable(False)
+        """True once a control plane has said the proxy config."""
         self._node = encode_node(node, {AGENT: __version__})
         self._planes = planes
-        self._types = (PROXY_CONFIG, NAME_TABLE) if names else (PROXY_CONFIG,)
+        self._types = (PROXY_CONFIG, SECRET, NAME_TABLE) if names else (PROXY_CONFIG, SECRET)
         self._folder = folder
         self._health: ApplicationHealth | None = None
         self._reported = trio.Event()
@@ -142,7 +149,7 @@ class Subscriptions:
         if self._folder is None:
             return {}
         names = {PROXY_CONFIG: "proxy-config.pb", NAME_TABLE: "name-table.pb"}
-        return {type_url: self._folder / names[type_url] for type_url in self._types}
+        return {type_url: self._folder / names[type_url] for type_url in self._types if type_url in names}
 
     # -- the stream
 
@@ -198,6 +205,8 @@ class Subscriptions:
     async def _take_in_response(self, response: bytes) -> None:
         read = read_response(response, Protocol.SOTW)
         self._answers += 1
+        if read.type_url == PROXY_CONFIG:
+            self.is_current.set(True)
         if not read.answers:
             return
         body = read.answers[0].body
@@ -221,6 +230,8 @@ class Subscriptions:
             ]
             self.proxy_config.set(value)
             self.trust_bundle.set(tuple(roots))
+        elif type_url == SECRET:
+            self.root_secret.set(value)
 
     async def _report(self, call: ClientCall[bytes, bytes], sending: trio.Lock) -> None:
         """Send the health now and whenever it changes."""
@@ -276,6 +287,8 @@ def _request(
     parts = [field(1, version.encode())] if version else []
     if node:
         parts.append(field(2, node))
+    if type_url == SECRET:
+        parts.append(field(3, ROOTS.encode()))
     parts.append(field(4, type_url.encode()))
     if nonce:
         parts.append(field(5, nonce.encode()))
