@@ -232,6 +232,10 @@ class _Builder:
         for version, source in PASSTHROUGH.items():
             back = PacketRule(action=Action.RETURN, family=version, leaves_by="lo", source=source)
             self.add(nat, "OUTBOUND", back)
+        if wanted.mode is Interception.TPROXY:
+            # Envoy that connects to the application with the caller's address.
+            own = PacketRule(action=Action.RETURN, protocol="tcp", leaves_by="lo", mark=wanted.mark)
+            self.add(nat, "OUTBOUND", own)
         # The application that calls its own service by name: through Envoy's client side, then through its server side.
         not_dns: Mapping[str, Any] = {"protocol": "tcp", "port": Negated(DNS) if wanted.dns_port else None}
         for owner in self._owners:
