@@ -98,10 +98,10 @@ def test_in_a_pipe_every_line_has_every_column_in_full(page: Page) -> None:
     table, _, reasons = done.out.partition("\n\n")
     rows = [line.split() for line in table.splitlines()]
     assert rows == [
-        ["NAME", "TYPE", "ENVOY", "XDS", "CDS", "EDS", "LDS", "RDS", "VHDS", "SDS", "ECDS", "WITHHELD"],
-        [REFUSAL["proxy"], "router", "1.40.0", "sotw", "SYNCED", "SYNCED", "NACK", "SYNCED", "-", "-", "-", "-"],
-        ["web-1.shop", "sidecar", "1.40.0", "sotw", *["SYNCED"] * 4, "-", "-", "-", "-"],
-        ["web-2.shop", "sidecar", "1.40.0", "sotw", *["SYNCED"] * 4, "-", "NOT_SENT", "-", "-"],
+        ["NAME", "TYPE", "ENVOY", "XDS", "CDS", "EDS", "LDS", "RDS", "VHDS", "SDS", "ECDS", "WITHHELD", "AGENT"],
+        [REFUSAL["proxy"], "router", "1.40.0", "sotw", "SYNCED", "SYNCED", "NACK", "SYNCED", "-", "-", "-", "-", "-"],
+        ["web-1.shop", "sidecar", "1.40.0", "sotw", *["SYNCED"] * 4, "-", "-", "-", "-", "-"],
+        ["web-2.shop", "sidecar", "1.40.0", "sotw", *["SYNCED"] * 4, "-", "NOT_SENT", "-", "-", "-"],
     ]
     assert reasons.splitlines() == [
         "edge-gateway-of-the-shop-1.shop refuses LDS 0.0.0.0_8443 (made from Gateway/shop/edge):",
@@ -162,8 +162,8 @@ def test_proxies_are_picked_by_name_and_json_has_its_documented_shape(page: Page
     found = json.loads(done.out)
     assert [entry["proxy"] for entry in found] == shown
     for entry in found:
-        assert list(entry)[:6] == ["proxy", "id", "type", "envoy", "xds", "connected_at"]
-        assert list(entry)[6:] == ["status", "refused", "withheld", "trial", "failing"]
+        assert list(entry)[:7] == ["proxy", "id", "type", "envoy", "agent", "xds", "connected_at"]
+        assert list(entry)[7:] == ["status", "refused", "withheld", "trial", "failing"]
     if shown[0] == REFUSAL["proxy"]:
         wanted = ("type", "at", "resources", "reason", "configs")
         assert found[0]["refused"] == [{key: REFUSAL[key] for key in wanted} | {"held": ""}]
@@ -174,7 +174,7 @@ def test_a_withheld_object_follows_the_table_once_with_its_line_and_its_stand_in
     page.answer = SERVED_ANOTHER
     done = mesh_pilot("proxy-status", "--pilot", page.address)
     table, _, told = done.out.partition("\n\n")
-    assert [row.split()[-1] for row in table.splitlines()] == ["WITHHELD", "1", "1", "1", "1", "1"]
+    assert [row.split()[-2] for row in table.splitlines()] == ["WITHHELD", "1", "1", "1", "1", "1"]
     assert told.splitlines() == [
         "VirtualService/shop/edge is withheld from web-1.shop, web-2.shop, web-3.shop and 2 more",
         "  config/edge.yaml:12, spec.http[0].match[0].uri.regex; since 2026-11-22T10:00:00+00:00; "

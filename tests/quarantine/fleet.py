@@ -109,6 +109,8 @@ class RefusingClient(EnvoyModel):
     def rejected(self, nack: Nack) -> None:
         self._fleet.keeper.refused(self._number, nack)
 
+    def reported(self, error: str | None) -> None: ...
+
     def unserved(self, type_url: str) -> None: ...
 
 

@@ -14,7 +14,7 @@ from mesh_pilot.cli.terminal import coloured, table, width
 from mesh_pilot.model.resource import ENVOY_TYPES
 
 SHORT_TYPES = tuple(resource_type.short for resource_type in ENVOY_TYPES.values())
-COLUMNS = ("NAME", "TYPE", "ENVOY", "XDS", *SHORT_TYPES, "WITHHELD")
+COLUMNS = ("NAME", "TYPE", "ENVOY", "XDS", *SHORT_TYPES, "WITHHELD", "AGENT")
 _NONE = "-"
 """An empty cell: in a pipe every line has the same number of words."""
 
@@ -41,6 +41,8 @@ def command(*, names: tuple[str, ...], pilot: str, output: str) -> int:
 
     WITHHELD: the number of objects that the proxy is served in their last accepted version, or without, because it or
     another proxy refused them. They follow below, with file and line, and the proxy's reason.
+
+    AGENT: the version of mesh-pilot proxy beside it.
 
     Exits with 0, or with 1 if a listed proxy refuses something, something is withheld from it, no proxy has the name,
     or the control plane does not answer.
@@ -116,6 +118,7 @@ def _as_json(entry: Entry, objects: Mapping[tuple[str, str], Entry]) -> Mapping[
         "id": entry["proxy_id"],
         "type": entry["proxy_type"],
         "envoy": entry["proxy_version"],
+        "agent": entry.get("agent", ""),
         "xds": entry["xds"],
         "connected_at": entry["connected_at"],
         "status": {name: entry["status"][name] for name in SHORT_TYPES if name in entry["status"]},
@@ -135,7 +138,7 @@ def _print(entries: Sequence[Entry], objects: Mapping[tuple[str, str], Entry]) -
         used = [
             index
             for index, name in enumerate(COLUMNS)
-            if name not in (*SHORT_TYPES, "WITHHELD") or any(r[index] != _NONE for r in rows)
+            if name not in (*SHORT_TYPES, "WITHHELD", "AGENT") or any(r[index] != _NONE for r in rows)
         ]
         lines = table([[row[index] for index in used] for row in (COLUMNS, *rows)])
         if max(map(len, lines)) > columns:
@@ -190,7 +193,7 @@ def _row(entry: Entry) -> list[str]:
     status = entry["status"]
     cells = [entry["proxy"], entry["proxy_type"], entry["proxy_version"], entry["xds"]]
     cells += [status.get(name, "") for name in SHORT_TYPES]
-    cells.append(str(_count_withheld(entry) or ""))
+    cells += [str(_count_withheld(entry) or ""), entry.get("agent", "")]
     return [cell or _NONE for cell in cells]
 
 

@@ -131,10 +131,9 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     networking.TrafficPolicyRetryBudget: {"budget_interval": "the budget is a share of the requests that are active"},
     networking.Server: {"default_endpoint": "requests go where routes say; Istio ignores it too"},
     networking.ServerTlsSettingsTlsCertificate: {"ca_certificates": "use caCertificates of the server's tls"},
-    networking.WorkloadGroup: {"probe": _AGENT},
     networking.WorkloadGroupObjectMeta: {"annotations": "only the labels are for the group's entries"},
     telemetry.Telemetry: {"metrics": _METRICS},
-    networking_v1beta1.ProxyConfig: dict.fromkeys(("concurrency", "environment_variables", "image"), _AGENT),
+    networking_v1beta1.ProxyConfig: {"image": "no container of a proxy is made here"},
 }
 """By message, then by proto name: the reason."""
 

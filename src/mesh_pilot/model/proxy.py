@@ -18,6 +18,10 @@ CLUSTERS = "CLUSTERS"
 """Node metadata: ``on-demand`` for clusters of HTTP services when a request first needs them, ``all`` at once."""
 
 
+AGENT = "AGENT"
+"""Node metadata: the version of an agent, on the stream that it has for itself beside that of its Envoy."""
+
+
 class NodeType(StrEnum):
     SIDECAR = "sidecar"
     ROUTER = "router"
@@ -75,6 +79,11 @@ class Proxy:
     def is_grpc(self) -> bool:
         """A proxyless gRPC client (metadata ``GENERATOR: grpc``)."""
         return self.metadata.get("GENERATOR") == "grpc"
+
+    @property
+    def agent(self) -> str:
+        """The version of the agent whose own stream this is; empty for all others. It is no second proxy."""
+        return self.text(AGENT)
 
     def text(self, key: str, default: str = "") -> str:
         """A string of the metadata, or the default where it is absent or not a string."""

@@ -22,6 +22,8 @@ SECRET = PREFIX + "envoy.extensions.transport_sockets.tls.v3.Secret"
 EXTENSION = PREFIX + "envoy.config.core.v3.TypedExtensionConfig"
 NAME_TABLE = PREFIX + "istio.networking.nds.v1.NameTable"
 PROXY_CONFIG = PREFIX + "istio.mesh.v1alpha1.ProxyConfig"
+HEALTH = PREFIX + "istio.v1.HealthInformation"
+"""The type of requests that are no requests: an agent reports the health of its application with them."""
 
 
 @attrs.frozen

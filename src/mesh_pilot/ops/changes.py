@@ -27,7 +27,7 @@ PROBLEMS_LOGGED = 20
 
 Key = tuple[str, ...]
 
-WITHOUT_EFFECT = frozenset(("ProxyConfig", "TrafficExtension", "WasmPlugin"))
+WITHOUT_EFFECT = frozenset(("TrafficExtension", "WasmPlugin"))
 """Kinds that are validated but have no effect in this version."""
 
 

@@ -153,7 +153,7 @@ def _clients(connections: tuple[ConnectionStatus, ...]) -> Iterator[tuple[str, a
     """The state of each proxy, as Envoy's ``ClientConfig``."""
     for connection in connections:
         proxy = connection.proxy
-        if proxy is None:
+        if proxy is None or proxy.agent:
             continue
         client = csds_pb2.ClientConfig()
         client.node.id = proxy.id

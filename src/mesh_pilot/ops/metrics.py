@@ -229,6 +229,10 @@ class _PlaneCollector(Collector):
         for version, count in sorted(xds.connected_by_version.items()):
             connected.add_sample(connected.name, {"version": version}, count)
         yield connected
+        agents = _metric("mesh_pilot_agents", "Agents connected beside their proxies, by their version", "gauge")
+        for version, count in sorted(xds.agents_by_version.items()):
+            agents.add_sample(agents.name, {"version": version}, count)
+        yield agents
         yield _by_type("pilot_xds_pushes", "Responses sent", xds.pushes)
         yield _by_type("pilot_total_xds_rejects", "Responses that proxies refused", xds.rejects, always=True)
         yield _by_type("mesh_pilot_xds_acks", "Responses that proxies accepted", xds.acks)

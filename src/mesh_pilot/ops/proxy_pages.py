@@ -5,6 +5,7 @@ The field names of ``syncz`` are Istio's.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from mesh_pilot.model.history import ProxyRevision
@@ -29,7 +30,7 @@ STATES = {Phase.IDLE: "NOT SENT", Phase.UNACKED: "STALE", Phase.ACKED: "SYNCED",
 
 def names(state: PlaneState) -> list[str]:
     """Names of the connected proxies, each once."""
-    return sorted({c.proxy.name for c in state.xds.status.connections() if c.proxy is not None})
+    return sorted({c.proxy.name for c in state.xds.status.proxies() if c.proxy is not None})
 
 
 def sync_status(state: PlaneState) -> list[Json]:
@@ -38,15 +39,18 @@ def sync_status(state: PlaneState) -> list[Json]:
     found: list[Json] = []
     failing = _failures_by_proxy(state)
     quarantine = quarantine_pages.report(state)
-    for connection in state.xds.status.connections():
+    connections = state.xds.status.connections()
+    agents = _agents(connections)
+    for connection in connections:
         proxy = connection.proxy
-        if proxy is None:
+        if proxy is None or connection.agent:
             continue
         entry: dict[str, Json] = {
             "proxy": proxy.name,
             "proxy_id": proxy.id,
             "proxy_type": proxy.type.value,
             "proxy_version": proxy.version,
+            "agent": agents.get(proxy.id, ""),
             "cluster_id": proxy.text("CLUSTER_ID"),
             "xds": connection.variant.value,
             "connected_at": connection.connected_at.isoformat(),
@@ -65,6 +69,11 @@ def sync_status(state: PlaneState) -> list[Json]:
         entry |= quarantine_pages.stream_entry(quarantine, proxy)
         found.append(entry)
     return found
+
+
+def _agents(connections: Sequence[ConnectionStatus]) -> dict[str, str]:
+    """By node id, the versions of the agents that have a stream for themselves."""
+    return {each.proxy.id: each.agent for each in connections if each.proxy is not None and each.agent}
 
 
 def _failures_by_proxy(state: PlaneState) -> dict[str, list[Json]]:
@@ -118,19 +127,22 @@ def rejections(state: PlaneState) -> list[Json]:
 
 def proxy_table(state: PlaneState) -> str:
     """The proxies, for the web page."""
-    connected = [c for c in state.xds.status.connections() if c.proxy is not None]
-    headers = ("name", "type", "Envoy", "xDS", "connected since", *(t.short for t in ENVOY_TYPES.values()))
-    rows = map(_row, connected[:ROWS])
+    connections = state.xds.status.connections()
+    agents = _agents(connections)
+    connected = [c for c in connections if c.proxy is not None and not c.agent]
+    headers = ("name", "type", "Envoy", "agent", "xDS", "connected since", *(t.short for t in ENVOY_TYPES.values()))
+    rows = (_row(connection, agents) for connection in connected[:ROWS])
     return table("Proxies", headers, rows, "None is connected.", total=len(connected), more="/debug/syncz")
 
 
-def _row(connection: ConnectionStatus) -> tuple[str | Cell, ...]:
+def _row(connection: ConnectionStatus, agents: Mapping[str, str]) -> tuple[str | Cell, ...]:
     proxy = connection.proxy
     assert proxy is not None
     phases = {t.type_url: t.subscription.phase for t in connection.types}
     name = Cell(proxy.name, link=f"/debug/config_dump?proxyID={quote(proxy.id, errors='replace')}")
     cells = (_cell(phases.get(type_url)) for type_url in ENVOY_TYPES)
-    return (name, proxy.type.value, proxy.version, connection.variant.value, moment(connection.connected_at), *cells)
+    who = (name, proxy.type.value, proxy.version, agents.get(proxy.id, ""), connection.variant.value)
+    return (*who, moment(connection.connected_at), *cells)
 
 
 def nack_table(state: PlaneState) -> str:
@@ -182,6 +194,7 @@ def _node(proxy: Proxy) -> Json:
         "labels": dict(proxy.labels),
         "locality": str(proxy.locality),
         "version": proxy.version,
+        "agent": proxy.agent,
     }
 
 

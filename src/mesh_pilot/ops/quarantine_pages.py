@@ -71,7 +71,7 @@ def domain_in_words(domain: str, withheld: Withheld) -> str:
 
 def quarantined_entries(state: PlaneState) -> list[Json]:
     """An entry for each object and domain that it is withheld from."""
-    connected = [c.proxy for c in state.xds.status.connections() if c.proxy is not None]
+    connected = [c.proxy for c in state.xds.status.proxies() if c.proxy is not None]
     return [
         {
             "object": name_of(withheld.key),

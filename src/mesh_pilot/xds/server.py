@@ -40,6 +40,7 @@ from mesh_pilot.xds.session import (
     stream_error,
 )
 from mesh_pilot.xds.status import Connection, StatusRegistry, XdsStatistics
+from mesh_pilot.xds.workloads import NO_WORKLOAD_OBSERVER, WorkloadObserver
 
 log = structlog.get_logger(scope="xds")
 
@@ -112,18 +113,20 @@ class XdsServer:
         handlers: Mapping[str, StreamHandler] = MappingProxyType({}),
         scope_of: Callable[[Proxy], Hashable] = lambda proxy: proxy.namespace,
         answers: AnswerObserver = NO_ANSWER_OBSERVER,
+        workloads: WorkloadObserver = NO_WORKLOAD_OBSERVER,
     ) -> None:
         """``identifier`` names this control plane to its clients; without ``authenticate`` they are whoever they say.
 
         ``handlers`` serve the streams on ADS that want something else than Envoy's resources: node metadata
         ``GENERATOR`` names the handler, or the type of the first request does. ``scope_of`` gives the scope that a
         proxy shares resources with; the number of scopes per peer is limited. ``answers`` learns what clients accept
-        and refuse.
+        and refuse, ``workloads`` who is connected and how the applications are.
         """
         self.status = StatusRegistry()
         self._catalog = catalog
         self._options = options
         self._answers = answers
+        self._workloads = workloads
         self._authenticate = authenticate
         self._decoder = Decoder(options.bounds)
         self._encoder = Encoder(identifier)
@@ -270,6 +273,7 @@ class XdsServer:
             nack_log=self._nack_log,
             presence_log=self._presence_log,
             answers=self._answers,
+            workloads=self._workloads,
         )
         self._sessions.add(session)
         call.when_retiring(session.retire)
@@ -278,6 +282,7 @@ class XdsServer:
         finally:
             self._sessions.discard(session)
             self._scopes.leave(connection)
+            self._workloads.left(connection.id)
             self.status.disconnect(connection)
             session.stream.close()
             session.disconnected()
@@ -300,6 +305,7 @@ class XdsServer:
         try:
             proxy = admit(proxy)
             self._scopes.enter(connection, peer.address, proxy)
+            self._workloads.joining(connection.id, proxy, peer.address)
             return proxy
         except AuthenticationError as error:
             raise StreamError(Code.UNAUTHENTICATED, str(error)) from error

@@ -29,6 +29,7 @@ from mesh_pilot.xds.messages import Code, Nack, Request, Response, StreamError, 
 from mesh_pilot.xds.resources import Catalog
 from mesh_pilot.xds.status import Connection, StatusRegistry
 from mesh_pilot.xds.stream import Stream
+from mesh_pilot.xds.workloads import NO_WORKLOAD_OBSERVER, WorkloadObserver
 
 log = structlog.get_logger(scope="xds")
 
@@ -100,6 +101,7 @@ class Session:
         nack_log: LogLimiter | None = None,
         presence_log: LogLimiter | None = None,
         answers: AnswerObserver = NO_ANSWER_OBSERVER,
+        workloads: WorkloadObserver = NO_WORKLOAD_OBSERVER,
     ) -> None:
         """``turn`` is shared by sessions that may work for long: one does so at a time, for a slice.
 
@@ -122,6 +124,7 @@ class Session:
             bounds=bounds,
         )
         self._answers = answers
+        self._workloads = workloads
         connection.stream = self.stream
         self._call = call
         self._decoder = decoder
@@ -336,7 +339,7 @@ class Session:
             follower.settled(trio.current_time())
         if self._changed_at is None or waiting.acks:
             return
-        if self._has_sent_change:
+        if self._has_sent_change and not self._connection.is_agent:
             self._registry.converged(trio.current_time() - self._changed_at)
         self._changed_at = None
         self._has_sent_change = False
@@ -353,16 +356,20 @@ class Session:
     # -- observing the stream
 
     def connected(self, proxy: Proxy) -> None:
-        self._answers.joined(self._connection.id, proxy, self.stream, self._release)
         self._log = self._log.bind(proxy=proxy.id)
         self._connection.connected(proxy)
+        if proxy.agent:
+            self._log_presence("agent connected", version=proxy.agent, variant=str(self._variant))
+            return
+        self._answers.joined(self._connection.id, proxy, self.stream, self._release)
         self._log_presence("proxy connected", version=proxy.version, variant=str(self._variant))
 
     def disconnected(self) -> None:
         """The stream has ended: write it to the log, if there ever was a proxy."""
         self._answers.left(self._connection.id)
         if self._connection.proxy is not None:
-            self._log_presence("proxy disconnected", after=round(trio.current_time() - self._began, 3))
+            event = "agent disconnected" if self._connection.is_agent else "proxy disconnected"
+            self._log_presence(event, after=round(trio.current_time() - self._began, 3))
 
     def _log_presence(self, event: str, **fields: object) -> None:
         """Write a line at ``info``, or at ``debug`` if there are too many."""
@@ -388,6 +395,9 @@ class Session:
         self._connection.acked(type_url, nonce, version)
         self._answers.accepted(self._connection.id, type_url)
         self._log.debug("ACK", type=RESOURCE_TYPES[type_url].short, version=version)
+
+    def reported(self, error: str | None) -> None:
+        self._workloads.reported(self._connection.id, error)
 
     def unserved(self, type_url: str) -> None:
         write = self._log.info if self._registry.unserved(type_url) else self._log.debug

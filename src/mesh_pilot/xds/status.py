@@ -83,6 +83,11 @@ class ConnectionStatus:
     position: ProxyRevision
     """The revision that it is at."""
 
+    @property
+    def agent(self) -> str:
+        """The version of the agent whose own stream this is; empty for a stream of a proxy."""
+        return self.proxy.agent if self.proxy is not None else ""
+
 
 @attrs.frozen
 class TypeDump:
@@ -112,8 +117,11 @@ class XdsStatistics:
     """Totals since the start, and who is connected now. Mappings by type URL hold only types that were seen."""
 
     connected: int
+    """Streams of proxies; those of agents are apart."""
     connected_by_version: Mapping[str, int]
     """By the version in the node of each proxy, ``unknown`` for none."""
+    agents_by_version: Mapping[str, int]
+    """Streams that agents have for themselves, by the agent's version."""
     streams_total: int
     pushes: Mapping[str, int]
     acks: Mapping[str, int]
@@ -151,8 +159,16 @@ class Connection:
         self._rejects: Counter[str] = Counter()
         self._bytes: Counter[str] = Counter()
 
+    @property
+    def is_agent(self) -> bool:
+        """True for the stream that an agent has for itself."""
+        return self.proxy is not None and bool(self.proxy.agent)
+
     def connected(self, proxy: Proxy) -> None:
         self.proxy = proxy
+        if proxy.agent:
+            self.follower.left()
+            self.follower = Revisions().follow()  # no revision waits for an agent
 
     def sent(self, response: Response) -> None:
         self._sent_at[response.type_url] = self._registry.now()
@@ -307,10 +323,11 @@ class StatusRegistry:
     # -- reading
 
     def statistics(self) -> XdsStatistics:
-        versions = Counter(c.proxy.version or "unknown" for c in self._connections.values() if c.proxy)
+        versions = Counter(c.proxy.version or "unknown" for c in self.proxies() if c.proxy)
         return XdsStatistics(
             connected=versions.total(),
             connected_by_version=versions,
+            agents_by_version=Counter(c.proxy.agent for c in self._connections.values() if c.proxy and c.is_agent),
             streams_total=self._streams_total,
             pushes=dict(self.pushes),
             acks=dict(self.acks),
@@ -333,8 +350,8 @@ class StatusRegistry:
         return self.revisions.take()
 
     def proxies(self) -> Iterable[Connection]:
-        """The open streams of proxies."""
-        return self._connections.values()
+        """The open streams of proxies, without those of agents."""
+        return (connection for connection in self._connections.values() if not connection.is_agent)
 
     def recent_nacks(self) -> tuple[NackRecord, ...]:
         """The latest NACKs of all proxies, the latest last."""
@@ -342,7 +359,7 @@ class StatusRegistry:
 
     def accepted(self, type_url: str) -> Iterator[tuple[Proxy, Mapping[str, Resource]]]:
         """The resources of a type that each proxy holds, by name; those of an unanswered response do not count."""
-        for connection in self._connections.values():
+        for connection in self.proxies():
             stream = connection.stream
             if connection.proxy is not None and stream is not None:
                 for each in stream.statistics():
@@ -355,7 +372,7 @@ class StatusRegistry:
 
         ``proxy_id`` is its node id or its name (``web-1.shop``).
         """
-        found = [c for c in self._connections.values() if c.proxy and proxy_id in (c.proxy.id, c.proxy.name)]
+        found = [c for c in self.proxies() if c.proxy and proxy_id in (c.proxy.id, c.proxy.name)]
         if not found:
             return None
         dumps = [dump for connection in found for dump in _dumps(connection)]

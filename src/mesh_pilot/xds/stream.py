@@ -23,7 +23,7 @@ import attrs
 
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
 from mesh_pilot.model.proxy import NodeError, Proxy, parse_proxy
-from mesh_pilot.model.resource import RESOURCE_TYPES, ROUTE, VIRTUAL_HOST, Resource
+from mesh_pilot.model.resource import HEALTH, RESOURCE_TYPES, ROUTE, VIRTUAL_HOST, Resource
 from mesh_pilot.snapshots import NO_NAMES
 from mesh_pilot.xds.messages import (
     Code,
@@ -57,6 +57,9 @@ class StreamObserver(Protocol):
 
     def rejected(self, nack: Nack) -> None: ...
 
+    def reported(self, error: str | None) -> None:
+        """The client reports the health of its application: why it is ill, None if it is well. Nothing is answered."""
+
     def unserved(self, type_url: str) -> None:
         """The client requests, for the first time on the stream, a type that is not served."""
 
@@ -69,6 +72,8 @@ class _NullObserver:
     def acked(self, type_url: str, nonce: str, version: str) -> None: ...
 
     def rejected(self, nack: Nack) -> None: ...
+
+    def reported(self, error: str | None) -> None: ...
 
     def unserved(self, type_url: str) -> None: ...
 
@@ -231,6 +236,9 @@ class Stream:
         resources = self._resources or self._identify(request.node)
         self._check_node(request.node)
         type_url = self._type_of(request.type_url)
+        if type_url == HEALTH:
+            self._observer.reported(request.error)
+            return
         source = resources.set(type_url) if type_url in RESOURCE_TYPES else None
         if source is None:
             if self._unserved.on_request(request, type_url):

@@ -12,7 +12,7 @@ from mesh_pilot.envoy.catalog.diagnostics import Diagnostics
 from mesh_pilot.envoy.catalog.failing import FailingParts, StandingFailure, standing_failures
 from mesh_pilot.envoy.catalog.generators import Generators, SetKey, generators_of, vhds_generator
 from mesh_pilot.envoy.catalog.kept_resources import KeptResources
-from mesh_pilot.envoy.catalog.resource_sets import EVICTION_SLICE, JoinedSet, Part, ResourceSet
+from mesh_pilot.envoy.catalog.resource_sets import EVICTION_SLICE, AgentSettingsSet, JoinedSet, Part, ResourceSet
 from mesh_pilot.envoy.catalog.virtual_host_sets import VirtualHostSets
 from mesh_pilot.envoy.clusters.placeholders import no_endpoints, placeholder
 from mesh_pilot.envoy.envoy_filter.parse import filter_problems
@@ -37,6 +37,7 @@ _UNSCOPED: Mapping[str, Any] = {
     "labels": frozenset(),
     "service_account": "",
     "texts": frozenset(),
+    "agent": None,
 }
 """The facts that differ between most proxies, as if all had the same."""
 
@@ -81,7 +82,7 @@ class WorldCatalog:
     ) -> WorldResources:
         """See ``xds.resources.Catalog``."""
         identity = parse_identity(proxy.identity)
-        own = partial(self._issuer.secrets_of, identity) if self._issuer and identity else None
+        own = partial(self._issuer.secrets_of, identity) if self._issuer and identity and not proxy.agent else None
         if own is not None:
             own()  # its certificate is signed while the proxy asks for other things
         facts = proxy_facts(proxy, split=self._split)
@@ -266,14 +267,16 @@ class WorldResources:
             keys = self._generators.get(type_url)
             if keys is None:
                 return None
-            parts: tuple[Part, ...] = tuple(self._catalog._attach((self._layer, key), self) for key in keys)
+            sets = tuple(self._catalog._attach((self._layer, key), self) for key in keys)
+            parts: tuple[Part, ...] = sets
             if type_url == SECRET and self._find_own is not None:
                 self._own = self._find_own()
                 self._own.attach(self, self.wake)
                 parts = (self._own, *parts)
             if type_url == PROXY_CONFIG and self._catalog._roots is not None:
                 self._catalog._roots.attach(self, self.wake)
-                parts = (self._catalog._roots,)
+                roots = self._catalog._roots
+                parts = tuple(AgentSettingsSet(settings, roots) for settings in sets) or (roots,)
             store, before = self._catalog.snapshots, self._before.pop(type_url, EMPTY)
             joined = JoinedSet(store, parts)
             if before is not EMPTY:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from mesh_pilot.envoy.catalog.agent_settings import agent_config_plan
 from mesh_pilot.envoy.catalog.on_demand import cluster_on_demand, needed_cluster_plans
 from mesh_pilot.envoy.clusters import inbound as inbound_clusters
 from mesh_pilot.envoy.clusters import outbound as clusters
@@ -83,8 +84,15 @@ def _common(target: ProxyKeys) -> dict[str, tuple[GeneratorKey, ...]]:
         SECRET: ((SECRET, by_name(workload_secret.query(target.workload, NAME))),),
         EXTENSION: ((EXTENSION, _no_extensions.query()),),
         NAME_TABLE: ((NAME_TABLE, single_shard.query(name_tables.query(target.scope, target.locality.network))),),
-        PROXY_CONFIG: (),
+        PROXY_CONFIG: _agent_generators(target),
     }
+
+
+def _agent_generators(target: ProxyKeys) -> tuple[GeneratorKey, ...]:
+    """None for a proxy: what it is sent of this type are the roots alone."""
+    if target.agent is None:
+        return ()
+    return ((PROXY_CONFIG, single_shard.query(agent_config_plan.query(target.agent))),)
 
 
 def _router_generators(target: ProxyKeys) -> Generators:

@@ -18,10 +18,20 @@ import attrs
 from mesh_pilot.failures import Condition, Failures, OwnFailures, failure_of
 from mesh_pilot.incremental import ByName, Layer, Query, Watch
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery
-from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
+from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, Resource, make_resource
 from mesh_pilot.security.secrets import IdentitySet
-from mesh_pilot.security.trusted_roots import AgentRoots
-from mesh_pilot.snapshots import EMPTY, NO_NAMES, Join, Selection, Snapshot, SnapshotStore, joined, without
+from mesh_pilot.security.trusted_roots import ROOTS_NAME, AgentRoots
+from mesh_pilot.snapshots import (
+    EMPTY,
+    NO_NAMES,
+    Join,
+    Selection,
+    Snapshot,
+    SnapshotStore,
+    joined,
+    snapshot_of,
+    without,
+)
 
 P = TypeVar("P", Plan, PlanShards)
 
@@ -348,7 +358,49 @@ def plan_name(plan: Query[Any]) -> str:
     return f"{plan.derived.name}({', '.join(inner)})" if inner else plan.derived.name
 
 
-Part = ResourceSet | IdentitySet | AgentRoots
+class AgentSettingsSet:
+    """The settings of one agent: the mesh's ProxyConfig for it and the trusted roots, in one resource.
+
+    State: the last snapshot, and those that it was made from.
+    """
+
+    is_plan = True
+
+    def __init__(self, settings: ResourceSet, roots: AgentRoots) -> None:
+        self._settings = settings
+        self._roots = roots
+        self._parts: tuple[Snapshot, Snapshot] | None = None
+        self._snapshot = EMPTY
+
+    def __repr__(self) -> str:
+        return f"<AgentSettingsSet of {self._settings!r}>"
+
+    def missing(self) -> Missing:
+        return self._settings.missing()
+
+    def snapshot(self) -> Snapshot:
+        parts = (self._settings.snapshot(), self._roots.snapshot())
+        if parts != self._parts:
+            self._parts = parts
+            found = [resource for part in parts for resource in part.listing]
+            # Encoded messages one after the other are one message with the fields of all.
+            body = b"".join(resource.body for resource in found)
+            configs = tuple(key for resource in found for key in resource.configs)
+            self._snapshot = snapshot_of((make_resource(ROOTS_NAME, PROXY_CONFIG, body, configs),))
+        return self._snapshot
+
+    def ask(self, names: frozenset[str]) -> Snapshot:
+        """As ``snapshot``: what there is does not depend on the names."""
+        return self.snapshot()
+
+    def has_asked(self, names: frozenset[str]) -> bool:
+        return True
+
+    def get(self, name: str) -> Resource | None:
+        return self.snapshot().entries.get(name)
+
+
+Part = ResourceSet | IdentitySet | AgentRoots | AgentSettingsSet
 """A set that several proxies may share."""
 
 
@@ -379,7 +431,7 @@ class JoinedSet:
         """The resources that the parts lack because of failures."""
         found = Missing()
         for part in self._parts:
-            found |= part.missing() if isinstance(part, ResourceSet) else Missing()
+            found |= part.missing() if isinstance(part, ResourceSet | AgentSettingsSet) else Missing()
         return found
 
     def snapshot(self) -> Snapshot:

@@ -16,12 +16,13 @@ import attrs
 
 from mesh_pilot.incremental import Query, derived
 from mesh_pilot.mesh.envoy_filter_selection import FilterRef, FilterSubject, filters_for
+from mesh_pilot.mesh.proxy.agent_config import AgentFacts, AgentKey, agent_facts
 from mesh_pilot.mesh.proxy.proxy_config import METADATA, own_settings
 from mesh_pilot.mesh.proxy.registration import RegistrationClaim, registered, registration_claim
 from mesh_pilot.mesh.proxy.span_source import NO_SOURCE, SpanSource, span_needs, workload_tags
 from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting
 from mesh_pilot.model.config import ConfigKey
-from mesh_pilot.model.proxy import CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType, Proxy
+from mesh_pilot.model.proxy import AGENT, CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType, Proxy
 from mesh_pilot.model.resource import Resource
 from mesh_pilot.model.service import NOWHERE, Locality
 from mesh_pilot.world.view import View
@@ -188,6 +189,8 @@ class ProxyFacts:
     """All node metadata with text values: EnvoyFilters may match any."""
     service_cluster: str = ""
     """The node's ``cluster`` field, ``web.shop``."""
+    agent: AgentFacts | None = None
+    """For an agent's own stream."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -199,6 +202,8 @@ class ProxyKeys:
     workload: Workload
     filters: tuple[FilterRef, ...] = ()
     """The EnvoyFilters that apply to it, in order."""
+    agent: AgentKey | None = None
+    """For an agent's own stream, all that its settings depend on."""
 
 
 def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
@@ -223,8 +228,9 @@ def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         version=proxy.text("ISTIO_VERSION"),
         split=_uses_vhds(proxy, split),
         on_demand=proxy.incremental and not proxy.is_grpc and proxy.text(CLUSTERS).lower() == "on-demand",
-        texts=frozenset((k, v) for k, v in metadata.items() if isinstance(v, str)),
+        texts=frozenset((k, v) for k, v in metadata.items() if isinstance(v, str) and k != AGENT),
         service_cluster=proxy.cluster,
+        agent=agent_facts(proxy),
     )
 
 
@@ -289,7 +295,8 @@ def proxy_keys(view: View, facts: ProxyFacts) -> ProxyKeys:
         spans=_span_source(view, facts, scope, labels),
         identity=facts.identity,
     )
-    return ProxyKeys(scope, locality, workload, filters)
+    agent = AgentKey(facts.namespace, labels, facts.agent) if facts.agent is not None else None
+    return ProxyKeys(scope, locality, workload, filters, agent)
 
 
 def _span_source(view: View, facts: ProxyFacts, scope: OutboundScope, labels: Labels) -> SpanSource:
