@@ -6,39 +6,199 @@ Shapes and names are those of the bootstrap that Istio's agent writes, so that d
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
+from typing import Any
 
-from mesh_pilot.agent.bootstrap.envoy_bootstrap import Json, envoy_bootstrap
+import attrs
+import structlog
+
+from mesh_pilot.agent.bootstrap.custom import merged, read_custom
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Json, envoy_bootstrap
+from mesh_pilot.agent.bootstrap.proxy_config import METADATA, effective
+from mesh_pilot.agent.bootstrap.remote_services import RemoteServiceError, parts_of
 from mesh_pilot.agent.bootstrap.static_resources import (
     ADMIN_CLUSTER,
     AGENT_CLUSTER,
+    compressors,
     http_listener,
     sds_cluster,
     socket_address,
     static_cluster,
     xds_cluster,
 )
-from mesh_pilot.agent.settings import AgentSettings
+from mesh_pilot.agent.bootstrap.statistics_config import stats_config
+from mesh_pilot.agent.settings import AgentSettings, EnvoySettings
+from mesh_pilot.config.durations import read_duration
+from mesh_pilot.protowire import WireError
+
+log = structlog.get_logger(scope="agent.bootstrap")
+
+META = "ISTIO_META_"
+"""Prefix of the names in ``proxyMetadata`` that are metadata of the node."""
+
+RUNTIME: Mapping[str, Json] = {
+    # By default Envoy refuses regular expressions of over 100 instructions.
+    "re2.max_program_size.error_level": 32768,
+    # As in Istio, a path with a fragment is served: the fragment is cut off.
+    "envoy.reloadable_features.http_reject_path_with_fragment": False,
+}
+_MAX_CONNECTIONS = "envoy.resource_monitors.global_downstream_max_connections"
+_CONNECTIONS_CONFIG = (
+    "type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig"
+)
+TERMINATION_DRAIN_SECONDS = 5.0
 
 
 def agent_bootstrap(settings: AgentSettings, from_plane: bytes | None = None) -> dict[str, Json]:
-    """The bootstrap as JSON. ``from_plane``: the control plane's ``istio.mesh.v1alpha1.ProxyConfig``, encoded."""
+    """The bootstrap as JSON. ``from_plane``: the control plane's ``istio.mesh.v1alpha1.ProxyConfig``, encoded.
+
+    Reads the custom bootstrap. Raises AgentError if that cannot be merged.
+    """
+    config = _effective(settings, from_plane)
     ports, folders = settings.ports, settings.folders
     is_ipv6 = ipaddress.ip_address(settings.node.ip).version == 6
-    localhost, wildcard = ("::1", "::") if is_ipv6 else ("127.0.0.1", "0.0.0.0")
-    admin = socket_address(localhost, ports.admin)
+    wildcard = "::" if is_ipv6 else "0.0.0.0"
+    admin = socket_address("127.0.0.1", ports.admin)
+    node = _node(settings, config)
+    remote = _remote(config, node, is_ipv6=is_ipv6)
     clusters = [
         xds_cluster(folders.socket),
         sds_cluster(settings.credentials.sds_socket or folders.socket),
         static_cluster(ADMIN_CLUSTER, admin),
-        static_cluster(AGENT_CLUSTER, socket_address(localhost, ports.status)),
+        static_cluster(AGENT_CLUSTER, socket_address("127.0.0.1", ports.status)),
+        *remote.pop("clusters"),
     ]
     listeners = []
     if ports.prometheus:
-        listeners.append(http_listener(wildcard, ports.prometheus, "stats", "/stats/prometheus", ADMIN_CLUSTER))
+        filters = compressors() if config.get("statsCompression", True) else ()
+        where = "127.0.0.1" if _flag(config, "METRICS_LOCALHOST_ACCESS_ONLY") else wildcard
+        listeners.append(http_listener(where, ports.prometheus, "stats", "/stats/prometheus", ADMIN_CLUSTER, filters))
     if ports.readiness:
         listeners.append(http_listener(wildcard, ports.readiness, "agent", "/healthz/ready", AGENT_CLUSTER))
-    return {
-        **envoy_bootstrap(settings.node, f"unix://{folders.socket}", delta=settings.delta),
+    bootstrap: dict[str, Json] = {
+        **envoy_bootstrap(node, f"unix://{folders.socket}", delta=settings.delta),
         "admin": {"address": admin},
         "static_resources": {"clusters": clusters, "listeners": listeners},
+        "layered_runtime": {"layers": [{"name": "static", "static_layer": _runtime(config)}, _ADMIN_LAYER]},
+        "overload_manager": _overload(config),
+        **stats_config(
+            config,
+            _annotations(settings),
+            [settings.node.ip],
+            counts_drain=settings.envoy.exit_on_zero_active_connections,
+        ),
+        **remote,
     }
+    if cluster := _cluster(settings, config):
+        bootstrap["node"] = {**node.to_dict(), "cluster": cluster}
+    if settings.envoy.custom_bootstrap is not None:
+        bootstrap = merged(bootstrap, read_custom(settings.envoy.custom_bootstrap))
+    return bootstrap
+
+
+_ADMIN_LAYER: Json = {"name": "admin", "admin_layer": {}}
+
+
+def envoy_settings(settings: AgentSettings, from_plane: bytes | None = None) -> EnvoySettings:
+    """How to start Envoy, with what the ProxyConfig says of it."""
+    config = _effective(settings, from_plane)
+    own = settings.envoy
+    flags = []
+    if "fileFlushInterval" in config:
+        milliseconds = round(read_duration(config["fileFlushInterval"]).total_seconds() * 1000)
+        flags += ["--file-flush-interval-msec", str(milliseconds)]
+    if config.get("fileFlushMinSizeKb"):
+        flags += ["--file-flush-min-size-kb", str(config["fileFlushMinSizeKb"])]
+    return attrs.evolve(
+        own,
+        drain_seconds=_seconds(config, "drainDuration", own.drain_seconds),
+        parent_shutdown_seconds=_seconds(config, "parentShutdownDuration", own.parent_shutdown_seconds),
+        concurrency=config.get("concurrency", own.concurrency),
+        extra_flags=(*flags, *own.extra_flags),
+        ip_version="v6" if ipaddress.ip_address(settings.node.ip).version == 6 else "v4",
+    )
+
+
+def termination_drain_seconds(settings: AgentSettings, from_plane: bytes | None = None) -> float:
+    """How long the drain at the end takes."""
+    return _seconds(_effective(settings, from_plane), "terminationDrainDuration", TERMINATION_DRAIN_SECONDS)
+
+
+def _seconds(config: Mapping[str, Any], field: str, default: float) -> float:
+    return read_duration(config[field]).total_seconds() if field in config else default
+
+
+def _effective(settings: AgentSettings, from_plane: bytes | None) -> dict[str, Any]:
+    try:
+        return effective(settings.proxy_config, from_plane)
+    except WireError as error:
+        log.warning("the control plane's proxy config is refused", reason=f"it {error}", effect="this machine's alone")
+        return dict(settings.proxy_config)
+
+
+def _node(settings: AgentSettings, config: Mapping[str, Any]) -> EnvoyNode:
+    """The node with what the ProxyConfig adds. What the machine says of itself stays."""
+    metadata: dict[str, Any] = {
+        name.removeprefix(META): value for name, value in config.get(METADATA, {}).items() if name.startswith(META)
+    }
+    if mesh := config.get("meshId"):
+        metadata["MESH_ID"] = mesh
+    credentials = settings.credentials
+    if any((credentials.token_file, credentials.consul_token_file, credentials.certificate, credentials.sds_socket)):
+        metadata["AGENT_SECRETS"] = "true"
+    return attrs.evolve(settings.node, metadata={**metadata, **settings.node.metadata})
+
+
+def _cluster(settings: AgentSettings, config: Mapping[str, Any]) -> str:
+    """The node's cluster, where the ProxyConfig names one: it is the service's name in traces."""
+    labels, namespace = settings.node.labels, settings.node.namespace
+    canonical = labels.get("service.istio.io/canonical-name") or labels.get("app.kubernetes.io/name")
+    canonical = canonical or labels.get("app") or settings.node.name
+    match config.get("tracingServiceName"):
+        case "CANONICAL_NAME_ONLY":
+            return canonical
+        case "CANONICAL_NAME_AND_NAMESPACE":
+            return f"{canonical}.{namespace}"
+    named = config.get("serviceCluster", "")
+    return "" if named == "istio-proxy" else named
+
+
+def _annotations(settings: AgentSettings) -> Mapping[str, str]:
+    found = settings.node.metadata.get("ANNOTATIONS")
+    return {str(name): str(value) for name, value in found.items()} if isinstance(found, Mapping) else {}
+
+
+def _remote(config: Mapping[str, Any], node: EnvoyNode, *, is_ipv6: bool) -> dict[str, Any]:
+    """The servers of the ProxyConfig. One whose address cannot be read costs only itself."""
+    usable = dict(config)
+    while True:
+        try:
+            return parts_of(usable, str(node.to_dict()["cluster"]), is_ipv6=is_ipv6)
+        except RemoteServiceError as error:
+            log.warning("a field of the proxy config is refused", reason=str(error), effect="it is left out")
+            del usable[error.field]
+
+
+def _runtime(config: Mapping[str, Any]) -> dict[str, Json]:
+    """The static layer. An empty value removes a default of ours; true and false are no texts."""
+    given = config.get("runtimeValues", {})
+    words = {"true": True, "false": False}
+    values = {name: words.get(value, value) for name, value in given.items() if value}
+    return {**{name: value for name, value in RUNTIME.items() if name not in given}, **values}
+
+
+def _overload(config: Mapping[str, Any]) -> Json:
+    """The limit of connections, without which Envoy warns at each start."""
+    limit = config.get("connectionSettings", {}).get("globalDownstreamConnectionLimit") or _number(
+        config.get(METADATA, {}).get(f"{META}GLOBAL_DOWNSTREAM_MAX_CONNECTIONS", "")
+    )
+    monitor: Json = {"@type": _CONNECTIONS_CONFIG, "max_active_downstream_connections": limit or 2**31 - 1}
+    return {"resource_monitors": [{"name": _MAX_CONNECTIONS, "typed_config": monitor}]}
+
+
+def _flag(config: Mapping[str, Any], name: str) -> bool:
+    return str(config.get(METADATA, {}).get(name, "")).lower() == "true"
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0

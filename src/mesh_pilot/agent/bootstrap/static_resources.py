@@ -22,6 +22,12 @@ def socket_address(host: str, port: int) -> dict[str, Json]:
     return {"socket_address": {"address": host, "port_value": port}}
 
 
+def _bound(host: str, port: int) -> dict[str, Json]:
+    """The address of a listener; ``::`` takes IPv4, too."""
+    both: dict[str, Json] = {"ipv4_compat": True} if host == "::" else {}
+    return {"socket_address": {"address": host, "port_value": port, **both}}
+
+
 def http2() -> dict[str, Json]:
     """The part of a cluster that makes it speak HTTP/2."""
     options: Json = {"@type": _HTTP, "explicit_http_config": {"http2_protocol_options": {}}}
@@ -76,8 +82,25 @@ def http_listener(
     manager_filter: Json = {"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}
     return {
         "name": f"{wildcard}_{port}",
-        "address": socket_address(wildcard, port),
+        "address": _bound(wildcard, port),
         "ignore_global_conn_limit": True,
         "bypass_overload_manager": True,
         "filter_chains": [{"filters": [manager_filter]}],
     }
+
+
+def compressors() -> tuple[Json, ...]:
+    """Filters that compress statistics as the client asks."""
+    return tuple(_compressor(name) for name in ("brotli", "zstd", "gzip"))
+
+
+def _compressor(name: str) -> Json:
+    kind = f"type.googleapis.com/envoy.extensions.compression.{name}.compressor.v3.{name.capitalize()}"
+    library: Json = {"name": f"stats_{name}", "typed_config": {"@type": kind}}
+    texts: Json = {"content_type": ["text/plain", "application/openmetrics-text", "application/vnd.google.protobuf"]}
+    config: Json = {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.compressor.v3.Compressor",
+        "compressor_library": library,
+        "response_direction_config": {"common_config": texts},
+    }
+    return {"name": f"envoy.filters.http.compressor.{name}", "typed_config": config}

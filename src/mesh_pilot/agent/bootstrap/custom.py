@@ -1,0 +1,114 @@
+"""A bootstrap that a user merges over ours."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from mesh_pilot.agent.settings import AgentError
+
+FIELDS = (
+    "node",
+    "node_context_params",
+    "static_resources",
+    "dynamic_resources",
+    "cluster_manager",
+    "hds_config",
+    "flags_path",
+    "stats_sinks",
+    "deferred_stat_options",
+    "stats_config",
+    "stats_flush_interval",
+    "stats_flush_on_admin",
+    "stats_eviction_interval",
+    "watchdog",
+    "watchdogs",
+    "tracing",
+    "layered_runtime",
+    "admin",
+    "overload_manager",
+    "enable_dispatcher_stats",
+    "header_prefix",
+    "stats_server_version_override",
+    "use_tcp_for_dns_lookups",
+    "dns_resolution_config",
+    "typed_dns_resolver_config",
+    "bootstrap_extensions",
+    "fatal_actions",
+    "config_sources",
+    "default_config_source",
+    "default_socket_interface",
+    "certificate_provider_instances",
+    "inline_headers",
+    "perf_tracing_file_path",
+    "default_regex_engine",
+    "xds_delegate_extension",
+    "xds_config_tracker_extension",
+    "listener_manager",
+    "application_log_config",
+    "grpc_async_client_manager_config",
+    "memory_allocator_manager",
+)
+"""The fields of Envoy's Bootstrap."""
+
+KEYS = ("name", "tag_name")
+"""Fields by which entries of a list are the same."""
+
+
+def read_custom(path: Path) -> dict[str, Any]:
+    """The bootstrap of a file, YAML or JSON. Raises AgentError for one that is none."""
+    try:
+        data = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise AgentError(f"custom bootstrap {path}: {error.strerror}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise AgentError(f"custom bootstrap {path}: this is no YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(data, Mapping):
+        raise AgentError(f"custom bootstrap {path}: expected the fields of Envoy's Bootstrap, such as stats_sinks")
+    found = {_snake(str(name)): value for name, value in data.items()}
+    for name in found:
+        if name not in FIELDS:
+            near = difflib.get_close_matches(name, FIELDS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise AgentError(f"custom bootstrap {path}: Envoy's Bootstrap has no field {name!r}{hint}")
+    return found
+
+
+def merged(base: Any, over: Any) -> Any:
+    """``over`` on ``base``: objects are merged, entries of lists that have one name too; other entries are added."""
+    if isinstance(base, Mapping) and isinstance(over, Mapping):
+        result = dict(base)
+        for key, value in over.items():
+            name = key if key in result or _snake(str(key)) not in result else _snake(str(key))
+            result[name] = merged(result[name], value) if name in result else value
+        return result
+    if _is_list(base) and _is_list(over):
+        entries = list(base)
+        places = {named: place for place, entry in enumerate(entries) if (named := _name(entry)) is not None}
+        for entry in over:
+            name = _name(entry)
+            place = None if name is None else places.get(name)
+            if place is None:
+                entries.append(entry)
+            else:
+                entries[place] = merged(entries[place], entry)
+        return entries
+    return over
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _name(entry: object) -> tuple[str, object] | None:
+    if not isinstance(entry, Mapping):
+        return None
+    return next(((key, entry[key]) for key in KEYS if isinstance(entry.get(key), str)), None)
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)

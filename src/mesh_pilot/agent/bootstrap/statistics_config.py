@@ -1,0 +1,133 @@
+"""Envoy's statistics: the tags in their names, which of them there are, and where they are sent.
+
+Which statistics there are is as in Istio, because dashboards and alerts depend on it: those of Envoy itself and of the
+connection to the control plane, and those that a ProxyConfig or an annotation names. Source: Istio's bootstrap.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import Json
+from mesh_pilot.config.durations import read_duration, write_duration
+
+_OF_CLUSTERS = (
+    "assignment|bind_errors|circuit_breakers|client_ssl|default|ext_authz|grpc|health_check|http[123]|lb|load_report|max"
+    "|membership|original_dst|outlier_detection|ratelimit|rbac|retry_or|server_ssl|ssl|tls|update|upstream|version|warming"
+)
+"""First words of the statistics of a cluster, after its name, which has dots of its own."""
+
+_GROUPS = r"canary|external|internal|zone\.[^.]+\.[^.]+"
+_ADDRESS = r"(?:[_.[:digit:]]*|[_\[\]aAbBcCdDeEfF[:digit:]]*)"
+
+TAGS: Mapping[str, str] = {
+    # The name of a cluster ends with a semicolon if it was made for these tags, else before a statistic's first word.
+    "cluster_name": r"^cluster\.((.+?)(?:;\.|\.(?="
+    rf"(?:(?:{_GROUPS})\.)?(?:{_OF_CLUSTERS})[_a-z0-9]*(?:\.[\w-]+)*$)))",
+    "http_conn_manager_prefix": r"^http\.(((?:in|out)bound_.+?_\d+|[^.;]+);?\.)",
+    "thread_name": r"^server(\.(.+))\.watchdog",
+    "tcp_prefix": r"^tcp\.((.*?)\.)\w+?$",
+    "response_code": r"_rq(_(\d{3}))$",
+    "response_code_class": r"_rq(_(\dxx))$",
+    "http_conn_manager_listener_prefix": rf"^listener(?=\.).*?\.http\.(({_ADDRESS})\.)",
+    "listener_address": rf"^listener\.(({_ADDRESS})\.)",
+    "mongo_prefix": r"^mongo\.(.+?)\.(collection|cmd|cx_|op_|delays_|decoding_)(.*?)$",
+}
+TAGS_AFTER: Mapping[str, str] = {
+    "cache": r"(cache\.(.+?)\.)",
+    "component": r"(component\.(.+?)\.)",
+    "tag": r"(tag\.(.+?);\.)",
+    "wasm_filter": r"(wasm_filter\.(.+?)\.)",
+    "authz_enforce_result": r"rbac(\.(allowed|denied))",
+    "authz_dry_run_action": r"(\.istio_dry_run_(allow|deny)_)",
+    "authz_dry_run_result": r"(\.shadow_(allowed|denied))",
+}
+"""The tags before and after those of ``extraStatTags``: a statistic's name is read from left to right."""
+
+PREFIXES = ("cluster_manager", "listener_manager", "server", "cluster.xds-grpc", "wasm")
+SUFFIXES = ("rbac.allowed", "rbac.denied", "shadow_allowed", "shadow_denied")
+REGEXPS = (r"vhost\..*\.route\..*",)
+"""Patterns of statistics that are always there: readiness, policies and ``statPrefix`` of routes need them."""
+DRAIN_SUFFIX = "downstream_cx_active"
+"""Needed to see when the last connection has ended."""
+
+ANNOTATION = "sidecar.istio.io/"
+"""Prefix of the annotations about statistics."""
+
+
+def stats_config(
+    proxy_config: Mapping[str, Any], annotations: Mapping[str, str], addresses: Sequence[str], *, counts_drain: bool
+) -> dict[str, Json]:
+    """The parts of the bootstrap about statistics. Annotations that cannot be read are left out.
+
+    ``addresses``: what ``{pod_ip}`` stands for in patterns. ``counts_drain``: include active connections.
+    """
+    extra = [*proxy_config.get("extraStatTags", ()), *_listed(annotations, "extraStatTags")]
+    tags = {
+        **TAGS,
+        **{tag: rf"({tag}=\.=(.*?);\.;)" for tag in dict.fromkeys(extra) if tag},
+        **TAGS_AFTER,
+    }
+    config: dict[str, Json] = {
+        "use_all_default_tags": False,
+        "stats_tags": [{"tag_name": name, "regex": regex} for name, regex in tags.items()],
+        "stats_matcher": {
+            "inclusion_list": {"patterns": list(_patterns(proxy_config, annotations, addresses, counts_drain))}
+        },
+    }
+    if buckets := _buckets(annotations.get(f"{ANNOTATION}statsHistogramBuckets", "")):
+        config["histogram_bucket_settings"] = buckets
+    found: dict[str, Json] = {"stats_config": config}
+    if interval := _duration(annotations.get(f"{ANNOTATION}statsFlushInterval", "")):
+        found["stats_flush_interval"] = interval
+    return found
+
+
+def _patterns(
+    proxy_config: Mapping[str, Any], annotations: Mapping[str, str], addresses: Sequence[str], counts_drain: bool
+) -> Iterator[dict[str, Json]]:
+    """An annotation replaces the list of the ProxyConfig."""
+    given: Mapping[str, Any] = proxy_config.get("proxyStatsMatcher", {})
+
+    def of(name: str, always: Sequence[str]) -> Iterator[str]:
+        wanted = _listed(annotations, f"statsI{name[1:]}") or given.get(name, ())
+        for pattern in (*wanted, *always):
+            if "{pod_ip}" in pattern:
+                yield from (pattern.replace("{pod_ip}", address) for address in addresses)
+            else:
+                yield pattern
+
+    yield {"prefix": "reporter="}
+    for prefix in of("inclusionPrefixes", PREFIXES):
+        yield {"prefix": prefix}
+    for suffix in of("inclusionSuffixes", (*SUFFIXES, *([DRAIN_SUFFIX] if counts_drain else []))):
+        yield {"suffix": suffix}
+    for regex in of("inclusionRegexps", REGEXPS):
+        yield {"safe_regex": {"regex": regex}}
+    yield {"prefix": "component"}
+    yield {"prefix": "istio"}
+
+
+def _listed(annotations: Mapping[str, str], name: str) -> list[str]:
+    return [part for part in annotations.get(ANNOTATION + name, "").split(",") if part]
+
+
+def _buckets(text: str) -> list[Json]:
+    """Istio's JSON: bounds by the prefix of the name."""
+    try:
+        data = json.loads(text)
+        return [
+            {"match": {"prefix": str(prefix)}, "buckets": [float(bound) for bound in bounds]}
+            for prefix, bounds in sorted(data.items())
+        ]
+    except (ValueError, AttributeError, TypeError):
+        return []
+
+
+def _duration(text: str) -> str:
+    try:
+        return write_duration(read_duration(text))
+    except ValueError:
+        return ""

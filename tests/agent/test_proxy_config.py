@@ -1,0 +1,171 @@
+"""ProxyConfig without the generated messages: the same fields, and the same values as these have."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mesh_pilot.agent.bootstrap.proxy_config import FieldProblem, decode, effective, overlay, read_proxy_config
+from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, LEGACY, PROXY_CONFIG, Kind, Listed, Message, Named
+from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
+from mesh_pilot.config.decode_json import read_message
+from mesh_pilot.config.descriptors import descriptor_of
+from mesh_pilot.protowire import WireError
+
+EVERYTHING: dict[str, Any] = {
+    "binaryPath": "/usr/bin/envoy",
+    "serviceCluster": "web",
+    "drainDuration": "45s",
+    "terminationDrainDuration": "0.250s",
+    "proxyAdminPort": 15001,
+    "controlPlaneAuthPolicy": "MUTUAL_TLS",
+    "concurrency": 0,
+    "interceptionMode": "TPROXY",
+    "tracing": {
+        "zipkin": {"address": "zipkin.local:9411"},
+        "sampling": 12.5,
+        "tlsSettings": {"mode": "MUTUAL", "subjectAltNames": ["a", "b"], "insecureSkipVerify": False},
+        "enableIstioTags": True,
+    },
+    "envoyMetricsService": {"address": "metrics:1", "tcpKeepalive": {"probes": 3, "time": "10s"}},
+    "proxyMetadata": {"ISTIO_META_A": "b", "c": ""},
+    "extraStatTags": ["x", "y"],
+    "proxyStatsMatcher": {"inclusionPrefixes": ["cluster."], "inclusionRegexps": [".*"]},
+    "holdApplicationUntilProxyStarts": True,
+    "caCertificatesPem": ["PEM"],
+    "runtimeValues": {"a.b": "1"},
+    "statsCompression": False,
+    "connectionSettings": {"profile": "EDGE", "globalDownstreamConnectionLimit": 100},
+}
+
+
+def encoded(data: dict[str, Any]) -> bytes:
+    message = read_message(mesh.ProxyConfig, data, "", [])
+    assert message is not None
+    return bytes(message)
+
+
+def compare(message: Any, table: Message, path: str = "") -> None:
+    theirs = {field.json_name: field for field in descriptor_of(message).fields}
+    assert {name: number for name, (number, _) in table.items()} == {n: f.number for n, f in theirs.items()}, path
+    for name, (_, kind) in table.items():
+        if isinstance(kind, dict):
+            compare(theirs[name].message, kind, f"{path}{name}.")
+
+
+def test_the_table_has_the_fields_of_the_generated_message_with_their_numbers() -> None:
+    compare(mesh.ProxyConfig, PROXY_CONFIG)
+
+
+def test_every_field_says_where_it_has_an_effect() -> None:
+    assert EFFECTS.keys() == {*PROXY_CONFIG, *LEGACY}
+
+
+def test_what_is_encoded_is_decoded_as_it_is_written() -> None:
+    found = decode(encoded(EVERYTHING))
+    assert found == {**EVERYTHING, "terminationDrainDuration": "0.25s"}
+
+
+def test_what_is_right_is_read_as_it_is() -> None:
+    problems: list[FieldProblem] = []
+    assert read_proxy_config(EVERYTHING, problems) == {**EVERYTHING, "terminationDrainDuration": "0.25s"}
+    assert problems == []
+
+
+def test_names_of_the_proto_and_numbers_as_texts_are_read() -> None:
+    problems: list[FieldProblem] = []
+    data = {"drain_duration": "1m30s", "proxy_stats_matcher": {"inclusion_prefixes": ["a"]}, "concurrency": "2"}
+    expected = {"drainDuration": "90s", "proxyStatsMatcher": {"inclusionPrefixes": ["a"]}, "concurrency": 2}
+    assert read_proxy_config(data, problems) == expected
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "reason"),
+    [
+        ({"concurency": 2}, "concurency", "no such field"),
+        ({"tracing": {"zipkin": {"adress": "a"}}}, "tracing.zipkin.adress", "no such field"),
+        ({"concurrency": "two"}, "concurrency", "expected a whole number"),
+        ({"concurrency": -1}, "concurrency", "expected a whole number"),
+        ({"concurrency": float("inf")}, "concurrency", "expected a whole number"),
+        ({"drainDuration": 45}, "drainDuration", "expected a duration"),
+        ({"interceptionMode": "ALL"}, "interceptionMode", "expected one of REDIRECT"),
+        ({"tracing": "zipkin"}, "tracing", "expected an object"),
+        ({"extraStatTags": "a"}, "extraStatTags", "expected a list"),
+        ({"runtimeValues": {"a": ["b"]}}, "runtimeValues", "expected a text"),
+        ({"statsCompression": "no"}, "statsCompression", "expected true or false"),
+    ],
+)
+def test_what_is_wrong_is_named_and_left_out(data: dict[str, Any], path: str, reason: str) -> None:
+    problems: list[FieldProblem] = []
+    found = read_proxy_config({**data, "serviceCluster": "web"}, problems)
+    assert [problem.path for problem in problems] == [path]
+    assert re.search(reason, problems[0].reason)
+    assert found["serviceCluster"] == "web"
+
+
+def test_this_machine_has_the_last_word_and_metadata_are_merged() -> None:
+    plane = encoded(
+        {"concurrency": 2, "tracing": {"zipkin": {"address": "z:1"}}, "proxyMetadata": {"A": "1", "B": "1"}}
+    )
+    local = {"tracing": {"datadog": {"address": "d:1"}}, "proxyMetadata": {"B": "2"}}
+    assert effective(local, plane) == {
+        "concurrency": 2,
+        "tracing": {"datadog": {"address": "d:1"}},
+        "proxyMetadata": {"A": "1", "B": "2"},
+    }
+    assert effective(local, None) == local
+    assert overlay({}, local) == local
+
+
+def values(kind: object) -> st.SearchStrategy[Any]:
+    if isinstance(kind, dict):
+        return messages(kind)
+    if isinstance(kind, Named):
+        return st.sampled_from(kind.names[1:])
+    if isinstance(kind, Listed):
+        return st.lists(values(kind.kind), min_size=1, max_size=3)
+    texts = st.text(alphabet="abcé./=", min_size=1, max_size=5)
+    return {
+        Kind.STRING: texts,
+        Kind.INT: st.integers(1, 2**31 - 1),
+        Kind.WRAPPED_INT: st.integers(0, 2**31 - 1),
+        Kind.DOUBLE: st.floats(1, 1e9),
+        Kind.BOOL: st.just(True),
+        Kind.WRAPPED_BOOL: st.booleans(),
+        Kind.DURATION: st.integers(1, 10**9).map(lambda number: f"{number}s"),
+        Kind.TEXTS: st.dictionaries(texts, texts, min_size=1, max_size=3),
+    }[kind]  # type: ignore[index]  # the others are handled above
+
+
+def messages(table: Message) -> st.SearchStrategy[dict[str, Any]]:
+    known = {name: kind for name, (_, kind) in table.items() if kind is not Kind.OPAQUE}
+    return st.fixed_dictionaries({}, optional={name: values(kind) for name, kind in known.items()})
+
+
+def one_of_each_choice(data: dict[str, Any]) -> dict[str, Any]:
+    """The same without a second member of a oneof."""
+    if "serviceCluster" in data:
+        data.pop("tracingServiceName", None)
+    tracing = data.get("tracing", {})
+    for name in [name for name in ("zipkin", "lightstep", "datadog") if name in tracing][1:]:
+        del tracing[name]
+    return data
+
+
+@given(messages(PROXY_CONFIG).map(one_of_each_choice))
+def test_any_config_comes_through_the_wire_as_the_generated_message_reads_it(data: dict[str, Any]) -> None:
+    problems: list[FieldProblem] = []
+    assert decode(encoded(data)) == read_proxy_config(data, problems)
+    assert problems == []
+
+
+@given(st.binary(max_size=200))
+def test_bytes_of_anybody_raise_wire_error_or_nothing(data: bytes) -> None:
+    with contextlib.suppress(WireError):
+        decode(data)
