@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from fcntl import F_SETPIPE_SZ, fcntl
 from pathlib import Path
+from typing import Any
 
 import attrs
 import trio
@@ -45,10 +46,31 @@ class ChildFacts:
     """None: it runs without hot restart."""
     admin_file: Path
     """Envoy writes the address of its admin interface into it."""
+    flags: tuple[str, ...]
+    """The result of ``command.flags``."""
     awaited: tuple[str, ...]
     """The prefixes of ``readiness.awaited``."""
     started: float
     """Seconds since the system has booted (``CLOCK_BOOTTIME``)."""
+
+    def to_json(self) -> dict[str, Any]:
+        return attrs.asdict(
+            self, value_serializer=lambda _, __, value: str(value) if isinstance(value, Path) else value
+        )
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> ChildFacts:
+        """Raises LookupError or TypeError for another version's."""
+        binary = told["binary"]
+        return cls(
+            **{
+                **told,
+                "binary": EnvoyBinary(Path(binary["path"]), binary["build"], binary["hot_restart"]),
+                "admin_file": Path(told["admin_file"]),
+                "flags": tuple(told["flags"]),
+                "awaited": tuple(told["awaited"]),
+            }
+        )
 
 
 def since_boot() -> float:
@@ -67,7 +89,9 @@ class EnvoyChild:
         self.has_admin = True
         """False once its successor has taken the admin interface."""
         self.log = EnvoyLog(LogParser(facts.log_mark), trio.current_time)
+        self._was_ready = trio.Event()
         self._changed = changed
+        self._tending = trio.CancelScope(shield=True)
         self._admin: AdminClient | None = None
 
     def __repr__(self) -> str:
@@ -90,6 +114,18 @@ class EnvoyChild:
         words = " ".join((self.log.last_error or self.log.last_line).split())[:600]
         return f"{how}: {words}" if words else how
 
+    async def ready_or_ended(self) -> None:
+        """Wait until it is ready for the first time, or has ended."""
+        async with trio.open_nursery() as nursery:
+            for event in (self._was_ready, self.ended):
+                nursery.start_soon(_cancel_after, event, nursery.cancel_scope)
+
+    def release(self) -> ChildFacts:
+        """Leave the process running and stop to tend it; returns facts with which another agent goes on."""
+        facts = attrs.evolve(self.facts, log_descriptor=os.dup(self.facts.log_descriptor))
+        self._tending.cancel()
+        return facts
+
     def send_signal(self, number: int) -> None:
         if self.returncode is None:
             with suppress(ProcessLookupError):
@@ -107,11 +143,11 @@ class EnvoyChild:
         return self._admin
 
     async def tend(self) -> None:
-        """Read its log and watch its readiness until it has ended. Not cancelled before that: whoever cancels, ends it.
+        """Read its log and watch its readiness until it has ended, or is released; cancellation waits for either.
 
-        After that ``ended`` is set, and its process id is free.
+        Once it has ended, ``ended`` is set, and its process id is free.
         """
-        with trio.CancelScope(shield=True):
+        with self._tending:
             async with trio.open_nursery() as nursery:
                 finished = trio.Event()
                 nursery.start_soon(self._read_log, finished)
@@ -120,8 +156,11 @@ class EnvoyChild:
                 with trio.move_on_after(_REST_OF_LOG_SECONDS):
                     await finished.wait()
                 nursery.cancel_scope.cancel()
-            if self._admin is not None:
+        if self._admin is not None:
+            with trio.CancelScope(shield=True):
                 await self._admin.aclose()
+        if self.returncode is None:
+            return  # released
         self.ended.set()
         self._changed(self)
 
@@ -176,6 +215,8 @@ class EnvoyChild:
 
     def _set(self, why: str) -> None:
         before, self.why_not_ready = self.is_ready, why
+        if self.is_ready:
+            self._was_ready.set()
         if self.is_ready != before:
             self._changed(self)
 
@@ -228,6 +269,11 @@ async def validate(binary: EnvoyBinary, bootstrap: Path, flags: Sequence[str]) -
     log.feed(done.stderr)
     log.finish()
     return " ".join((log.last_error or log.last_line).split())[:600] or f"exit code {done.returncode}"
+
+
+async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
 
 
 def _signal_name(number: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import secrets
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from mesh_pilot.agent.envoy import command
 from mesh_pilot.agent.envoy.admin import AdminError
 from mesh_pilot.agent.envoy.backoff import RestartBackoff
 from mesh_pilot.agent.envoy.binary import EnvoyBinary, EnvoyError, ask_binary, find_envoy
-from mesh_pilot.agent.envoy.child import ChildFacts, EnvoyChild, since_boot, spawn
+from mesh_pilot.agent.envoy.child import ChildFacts, EnvoyChild, since_boot, spawn, validate
 from mesh_pilot.agent.envoy.drain import active_connections
 from mesh_pilot.agent.envoy.log import LogParser
 from mesh_pilot.agent.envoy.readiness import awaited
@@ -27,6 +28,8 @@ from mesh_pilot.agent.settings import AgentFolders, EnvoySettings, Ports
 from mesh_pilot.security.private_files import replace
 
 log = structlog.get_logger(scope="agent")
+
+_IN_FORCE, _CANDIDATE = "envoy-bootstrap.json", "envoy-bootstrap.candidate.json"
 
 _STOP_SECONDS = 3.0
 """From SIGTERM to SIGKILL: Envoy ends at once, but for what it still writes."""
@@ -86,6 +89,10 @@ class EnvoyRunner:
         self._folder = folders.run
         self._inbound_only = inbound_only
         self._wanted: Observable[Wanted | None] = Observable(None)
+        self._started_on: Wanted | None = None
+        """The one that the current Envoy runs on."""
+        self._refused: Wanted | None = None
+        """One that an Envoy did not take over on."""
         self._request: Observable[int] = Observable(0)
         self._children: list[EnvoyChild] = []
         self._current: EnvoyChild | None = None
@@ -225,9 +232,13 @@ class EnvoyRunner:
     async def _begin(self, nursery: trio.Nursery) -> EnvoyChild:
         """Start an Envoy where none runs."""
         wanted = self._wanted.value
+        if wanted == self._refused and self._good is not None:
+            wanted = self._good
         assert wanted is not None
         binary = await ask_binary(find_envoy(wanted.settings.binary))
-        self._current = self._start(nursery, wanted, binary, self._base_id(wanted.settings), 0)
+        base_id = self._base_id(wanted.settings)
+        self._current = self._start(nursery, wanted, self._write(wanted.bootstrap, _IN_FORCE), binary, base_id, 0)
+        self._started_on = wanted
         return self._current
 
     def _base_id(self, settings: EnvoySettings) -> int | None:
@@ -237,18 +248,24 @@ class EnvoyRunner:
         self._why_cold = why
         if why:
             return None
-        return command.new_base_id() if settings.base_id is None else settings.base_id
+        is_taken = any(child.facts.base_id == settings.base_id for child in self._children)
+        return command.new_base_id() if settings.base_id is None or is_taken else settings.base_id
 
     def _start(
-        self, nursery: trio.Nursery, wanted: Wanted, binary: EnvoyBinary, base_id: int | None, epoch: int
+        self,
+        nursery: trio.Nursery,
+        wanted: Wanted,
+        config: Path,
+        binary: EnvoyBinary,
+        base_id: int | None,
+        epoch: int,
     ) -> EnvoyChild:
-        config = self._write(wanted.bootstrap)
         self._serial += 1
-        admin_file = self._folder / f"envoy-admin-{self._serial}"
-        admin_file.unlink(missing_ok=True)
+        admin_file = self._folder / f"envoy-admin-{secrets.token_hex(4)}"
+        flags = command.flags(wanted.settings)
         parser = LogParser.new()
         arguments = [str(binary.path), "-c", str(config), "--admin-address-path", str(admin_file)]
-        arguments += [*command.hot_restart_flags(base_id, epoch), *command.flags(wanted.settings)]
+        arguments += [*command.hot_restart_flags(base_id, epoch), *flags]
         pid, descriptor = spawn(arguments, parser.format)
         facts = ChildFacts(
             pid=pid,
@@ -258,6 +275,7 @@ class EnvoyRunner:
             epoch=epoch,
             base_id=base_id,
             admin_file=admin_file,
+            flags=tuple(flags),
             awaited=awaited(wanted.bootstrap),
             started=since_boot(),
         )
@@ -270,8 +288,8 @@ class EnvoyRunner:
         nursery.start_soon(child.tend)
         return child
 
-    def _write(self, bootstrap: Mapping[str, Any]) -> Path:
-        path = self._folder / "envoy-bootstrap.json"
+    def _write(self, bootstrap: Mapping[str, Any], name: str) -> Path:
+        path = self._folder / name
         replace(path, json.dumps(bootstrap, indent=1).encode())
         return path
 
@@ -282,13 +300,84 @@ class EnvoyRunner:
             child.facts.admin_file.unlink(missing_ok=True)
             if all(other.facts.base_id != child.facts.base_id for other in self._children):
                 command.forget_shared_memory(child.facts.base_id)
-        if child is self._current and not self._is_draining:
-            self.ready.set(child.is_ready)
+        if child is self._current:
+            if child.is_ready:
+                self._good = self._started_on
+            if not self._is_draining:
+                self.ready.set(child.is_ready)
 
     async def _keep(self, child: EnvoyChild, nursery: trio.Nursery) -> EnvoyChild:
         """Wait for the end of Envoy, and replace it meanwhile as wanted; returns the one that has ended."""
-        await child.ended.wait()
+        judged = self._started_on
+        while True:
+            with trio.CancelScope() as scope:
+                nursery.start_soon(self._cancel_at_end, child, scope)
+                await self._wanted.wait_for(lambda wanted, judged=judged: wanted != judged)  # type: ignore[misc]
+                while self._is_draining or len(self._children) > 1:
+                    await self._other_end(child)
+            if child.ended.is_set():
+                return child
+            judged = self._wanted.value
+            assert judged is not None
+            child = await self._replace(child, judged, nursery)
+
+    async def _other_end(self, child: EnvoyChild) -> None:
+        """Wait for the end of an older Envoy than ``child``; for ever while it is drained."""
+        others = [other for other in self._children if other is not child]
+        if self._is_draining or not others:
+            await trio.sleep_forever()
+        await others[0].ended.wait()
+
+    async def _replace(self, child: EnvoyChild, wanted: Wanted, nursery: trio.Nursery) -> EnvoyChild:
+        """Have another Envoy take over from ``child``; returns the one that serves then."""
+        if wanted == self._started_on:
+            return child
+        try:
+            binary = await ask_binary(find_envoy(wanted.settings.binary))
+            candidate = self._write(wanted.bootstrap, _CANDIDATE)
+            reason = await validate(binary, candidate, command.flags(wanted.settings))
+            if not reason:
+                reason = await self._hot_restart(child, wanted, candidate, binary, nursery)
+        except (EnvoyError, OSError) as error:
+            reason = _reason(error)
+        if not reason:
+            assert self._current is not None
+            return self._current
+        self._failed += 1
+        self._refused = wanted
+        log.error("Envoy is not replaced; the one that runs serves on", reason=reason)
         return child
+
+    async def _hot_restart(
+        self, child: EnvoyChild, wanted: Wanted, candidate: Path, binary: EnvoyBinary, nursery: trio.Nursery
+    ) -> str:
+        """Start the next epoch, and wait until it has taken over. Returns why it has not."""
+        successor = self._start(nursery, wanted, candidate, binary, child.facts.base_id, child.facts.epoch + 1)
+        child.has_admin = False
+        with trio.move_on_after(_TAKE_OVER_SECONDS):
+            await successor.ready_or_ended()
+        if not successor.is_ready:
+            reason = successor.end_reason if successor.ended.is_set() else successor.why_not_ready
+            successor.send_signal(signal.SIGKILL)
+            await successor.ended.wait()
+            return reason
+        os.rename(candidate, self._folder / _IN_FORCE)  # noqa: PTH104  ruff takes Path's for a blocking one
+        self._current, self._started_on = successor, wanted
+        self._hot_restarts += 1
+        self._changed(successor)
+        nursery.start_soon(self._see_off, child)
+        log.info(
+            "Envoy was hot restarted", version=binary.release, pid=successor.facts.pid, epoch=successor.facts.epoch
+        )
+        return ""
+
+    async def _see_off(self, child: EnvoyChild) -> None:
+        """Wait for the end of an Envoy that was taken over from; the new one ends it in time."""
+        with trio.move_on_after(self.settings.value.parent_shutdown_seconds + _LATE_SECONDS):
+            await child.ended.wait()
+        if not child.ended.is_set():
+            log.warning("an old Envoy did not end, and is killed", pid=child.facts.pid)
+            child.send_signal(signal.SIGKILL)
 
     async def _cancel_at_end(self, child: EnvoyChild, scope: trio.CancelScope) -> None:
         await child.ended.wait()
