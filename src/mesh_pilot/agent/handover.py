@@ -110,10 +110,16 @@ class Handover:
 
     def close_rest(self) -> None:
         """Close what was received and nobody wants any more; call it once all parts have their sockets."""
-        for _, sockets in self._received.values():
-            for each in sockets:
-                each.close()
+        for received in self._received.values():
+            self._forget(received)
         self._received.clear()
+
+    def close(self) -> None:
+        """Close all sockets that are kept here."""
+        self.close_rest()
+        for kept in self._open.values():
+            self._forget(kept)
+        self._open.clear()
 
     def _take(self, name: str, address: str) -> list[socket.socket] | None:
         """The sockets under a name, for the taker; None if there are none, or they are bound to something else."""

@@ -52,6 +52,8 @@ class ChildFacts:
     """The prefixes of ``readiness.awaited``."""
     started: float
     """Seconds since the system has booted (``CLOCK_BOOTTIME``)."""
+    ready: bool = False
+    """Whether it was ready when it was released."""
 
     def to_json(self) -> dict[str, Any]:
         return attrs.asdict(
@@ -85,7 +87,7 @@ class EnvoyChild:
         self.facts = facts
         self.ended = trio.Event()
         self.returncode: int | None = None
-        self.why_not_ready = "Envoy has not started"
+        self.why_not_ready = "" if facts.ready else "Envoy has not started"
         self.has_admin = True
         """False once its successor has taken the admin interface."""
         self.log = EnvoyLog(LogParser(facts.log_mark), trio.current_time)
@@ -122,7 +124,7 @@ class EnvoyChild:
 
     def release(self) -> ChildFacts:
         """Leave the process running and stop to tend it; returns facts with which another agent goes on."""
-        facts = attrs.evolve(self.facts, log_descriptor=os.dup(self.facts.log_descriptor))
+        facts = attrs.evolve(self.facts, log_descriptor=os.dup(self.facts.log_descriptor), ready=self.is_ready)
         self._tending.cancel()
         return facts
 
@@ -192,7 +194,7 @@ class EnvoyChild:
 
     async def _watch(self) -> None:
         admin = await self.admin()
-        was_accepted, misses = False, 0
+        was_accepted, misses = self.facts.ready, 0
         while True:
             try:
                 why = await self._look(admin, was_accepted)

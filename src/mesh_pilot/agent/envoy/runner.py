@@ -23,6 +23,7 @@ from mesh_pilot.agent.envoy.child import ChildFacts, EnvoyChild, since_boot, spa
 from mesh_pilot.agent.envoy.drain import active_connections
 from mesh_pilot.agent.envoy.log import LogParser
 from mesh_pilot.agent.envoy.readiness import awaited
+from mesh_pilot.agent.handover import Handover
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentFolders, EnvoySettings, Ports
 from mesh_pilot.security.private_files import replace
@@ -79,15 +80,26 @@ class EnvoyRunner:
     """
 
     def __init__(
-        self, settings: EnvoySettings, ports: Ports, folders: AgentFolders, *, inbound_only: bool = True
+        self,
+        settings: EnvoySettings,
+        ports: Ports,
+        folders: AgentFolders,
+        *,
+        inbound_only: bool = True,
+        handover: Handover | None = None,
     ) -> None:
-        """``inbound_only``: a drain spares outbound listeners, which the application needs until it ends."""
+        """``inbound_only``: a drain spares outbound listeners, which the application needs until it ends.
+
+        ``handover`` may have Envoys that run already, and takes them on at the end if ``leave`` was called.
+        """
         self.ready: Observable[bool] = Observable(False)
         self.settings: Observable[EnvoySettings] = Observable(settings)
         """Replaced while it runs, they cause a hot restart."""
         self._ports = ports
         self._folder = folders.run
         self._inbound_only = inbound_only
+        self._handover = Handover() if handover is None else handover
+        self._leaves = False
         self._wanted: Observable[Wanted | None] = Observable(None)
         self._started_on: Wanted | None = None
         """The one that the current Envoy runs on."""
@@ -99,7 +111,6 @@ class EnvoyRunner:
         self._good: Wanted | None = None
         """The last that an Envoy became ready on."""
         self._is_draining = False
-        self._serial = 0
         self._restarts = self._hot_restarts = self._failed = self._left_out = 0
         self._why_cold = ""
 
@@ -134,7 +145,7 @@ class EnvoyRunner:
         """Run Envoy on the bootstrap until cancelled, restart it when it dies, hot restart it when that changes.
 
         Raises EnvoyError if there is no Envoy that can be run at the start. Once it has ended or is cancelled, no
-        Envoy runs any more.
+        Envoy runs any more, unless ``leave`` was called before.
         """
         self._wanted.set(Wanted(bootstrap.value, self.settings.value))
         async with trio.open_nursery() as nursery:
@@ -144,6 +155,10 @@ class EnvoyRunner:
                 await self._supervise(nursery)
             finally:
                 await self._end()
+
+    def leave(self) -> None:
+        """Let Envoy run on when ``run`` is cancelled, for the next version of the agent."""
+        self._leaves = True
 
     def restart(self) -> None:
         """Hot restart Envoy, with the binary that is there now."""
@@ -202,17 +217,34 @@ class EnvoyRunner:
         async for _ in source.changes():
             self._wanted.set(Wanted(bootstrap.value, self.settings.value, self._request.value))
 
+    def _take_over(self, nursery: trio.Nursery) -> EnvoyChild | None:
+        """Go on with the Envoys that the version before has left; returns the one that serves."""
+        told, self._handover.envoys[:] = list(self._handover.envoys), []
+        for facts in map(ChildFacts.from_json, told):
+            child = self._adopt(nursery, facts)
+            if self._current is not None:
+                nursery.start_soon(self._see_off, self._current)
+                self._current.has_admin = False
+            self._current = child
+        if self._current is not None:
+            self._changed(self._current)
+            facts = self._current.facts
+            log.info("Envoy is taken over", version=facts.binary.release, pid=facts.pid, epoch=facts.epoch)
+        return self._current
+
     async def _supervise(self, nursery: trio.Nursery) -> None:
+        taken = self._take_over(nursery)
         backoff = RestartBackoff(random.random)
         while True:
             lived, reason = 0.0, ""
             try:
-                child = await self._begin(nursery)
+                child = taken or await self._begin(nursery)
             except (EnvoyError, OSError) as error:
-                if not self._serial:
+                if self._current is None:
                     raise error if isinstance(error, EnvoyError) else EnvoyError(_reason(error)) from error
                 reason = _reason(error)
             else:
+                taken = None
                 child = await self._keep(child, nursery)
                 lived, reason = child.age_seconds, child.end_reason
             if self._is_draining:
@@ -260,7 +292,6 @@ class EnvoyRunner:
         base_id: int | None,
         epoch: int,
     ) -> EnvoyChild:
-        self._serial += 1
         admin_file = self._folder / f"envoy-admin-{secrets.token_hex(4)}"
         flags = command.flags(wanted.settings)
         parser = LogParser.new()
@@ -330,10 +361,12 @@ class EnvoyRunner:
 
     async def _replace(self, child: EnvoyChild, wanted: Wanted, nursery: trio.Nursery) -> EnvoyChild:
         """Have another Envoy take over from ``child``; returns the one that serves then."""
-        if wanted == self._started_on:
-            return child
         try:
             binary = await ask_binary(find_envoy(wanted.settings.binary))
+            if wanted == self._started_on or (self._started_on is None and self._runs_on(child, wanted, binary)):
+                self._started_on = wanted
+                self._changed(child)
+                return child
             candidate = self._write(wanted.bootstrap, _CANDIDATE)
             reason = await validate(binary, candidate, command.flags(wanted.settings))
             if not reason:
@@ -347,6 +380,15 @@ class EnvoyRunner:
         self._refused = wanted
         log.error("Envoy is not replaced; the one that runs serves on", reason=reason)
         return child
+
+    def _runs_on(self, child: EnvoyChild, wanted: Wanted, binary: EnvoyBinary) -> bool:
+        """Whether an Envoy that was taken over needs no restart."""
+        same_flags = child.facts.flags == tuple(command.flags(wanted.settings))
+        try:
+            in_force = json.loads((self._folder / _IN_FORCE).read_bytes())
+        except (OSError, ValueError):
+            return False
+        return binary == child.facts.binary and same_flags and in_force == json.loads(json.dumps(wanted.bootstrap))
 
     async def _hot_restart(
         self, child: EnvoyChild, wanted: Wanted, candidate: Path, binary: EnvoyBinary, nursery: trio.Nursery
@@ -384,7 +426,10 @@ class EnvoyRunner:
         scope.cancel()
 
     async def _end(self) -> None:
-        """End all Envoys."""
+        """End all Envoys, or leave them."""
+        if self._leaves:
+            self._handover.envoys[:] = [child.release().to_json() for child in self._children]
+            return
         with trio.CancelScope(shield=True):
             children = list(self._children)
             for child in children:

@@ -1,0 +1,62 @@
+"""A load of HTTP requests, each of which is counted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+
+@attrs.define
+class Load:
+    """Requests and their answers, counted by text; failures with their reasons."""
+
+    answers: dict[str, int] = attrs.field(factory=dict)
+    failures: list[str] = attrs.field(factory=list)
+
+    @property
+    def count(self) -> int:
+        return sum(self.answers.values())
+
+
+async def _ask(stream: trio.SocketStream) -> tuple[bytes, bytes]:
+    """Head and body of the answer to one request."""
+    await stream.send_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    answer = b""
+    while not answer.partition(b"\r\n\r\n")[2]:
+        data = await stream.receive_some(4096)
+        if not data:
+            raise OSError(f"closed after {answer!r}")
+        answer += data
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head, body
+
+
+async def _client(port: int, load: Load, *, keeps: bool) -> None:
+    """Ask again and again, on a new connection each time or on one that is kept until Envoy closes it."""
+    while True:
+        try:
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                while True:
+                    head, body = await _ask(stream)
+                    if not head.startswith(b"HTTP/1.1 200"):
+                        load.failures.append(head.decode())
+                    load.answers[body.decode()] = load.answers.get(body.decode(), 0) + 1
+                    await trio.sleep(0.002)
+                    if not keeps or b"connection: close" in head.lower():
+                        break
+        except (OSError, trio.BrokenResourceError) as error:
+            load.failures.append(repr(error))
+            await trio.sleep(0.01)
+
+
+@asynccontextmanager
+async def load_on(port: int) -> AsyncIterator[Load]:
+    load = Load()
+    async with trio.open_nursery() as nursery:
+        for number in range(16):
+            nursery.start_soon(lambda keeps=number % 2 == 0: _client(port, load, keeps=keeps))
+        yield load
+        nursery.cancel_scope.cancel()
