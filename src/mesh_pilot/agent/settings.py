@@ -55,6 +55,8 @@ class CredentialSettings:
     """A join token or a JSON Web Token, read again for each use."""
     consul_token_file: Path | None = None
     """A token of a Consul login, read again for each use."""
+    consul_service: str = ""
+    """The one of the token's service identities that we are; empty: it has one."""
     certificate: Path | None = None
     """PEM chain that is used as it is, and read again when it changes; with ``key`` and ``roots``."""
     key: Path | None = None

@@ -6,8 +6,6 @@ it takes to arrive, and the time a response waits for a client that does not rea
 
 from __future__ import annotations
 
-import socket
-import struct
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
@@ -19,6 +17,7 @@ import h11
 import trio
 
 from mesh_pilot.http.wrong_port import PREFACE, linger, refuse_http2
+from mesh_pilot.rpc.net import uid_of
 
 Message = MutableMapping[str, Any]
 App = Callable[[Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
@@ -252,7 +251,7 @@ class HttpConnection:
         path, _, query = request.target.partition(b"?")
         return {
             "type": "http",
-            "extensions": {PEER_UID: _peer_uid(self._stream)},
+            "extensions": {PEER_UID: uid_of(self._stream.socket)},
             "asgi": {"version": "3.0", "spec_version": "2.4"},
             "http_version": request.http_version.decode(),
             "method": request.method.decode(),
@@ -340,11 +339,3 @@ def _tcp_address(stream: trio.SocketStream, *, peer: bool = False) -> tuple[str,
     except OSError:
         return None
     return name[0].removeprefix("::ffff:"), name[1]
-
-
-def _peer_uid(stream: trio.SocketStream) -> int | None:
-    """The user id of the process on the other side of a Unix socket."""
-    if stream.socket.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
-        return None
-    _, uid, _ = struct.unpack("3i", stream.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(uid)

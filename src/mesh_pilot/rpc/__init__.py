@@ -55,7 +55,15 @@ from mesh_pilot.rpc.server import Servable, Server, serve
 from mesh_pilot.rpc.server_stream import Peer, ServerStream
 from mesh_pilot.rpc.services import HealthService, with_reflection
 from mesh_pilot.rpc.statistics import ConnectionStatistics, ServerStatistics
-from mesh_pilot.rpc.tls import CertificateFiles, CertificatePem, TlsSource, client_tls, server_tls, server_tls_in_memory
+from mesh_pilot.rpc.tls import (
+    CertificateFiles,
+    CertificatePem,
+    TlsSource,
+    client_tls,
+    client_tls_in_memory,
+    server_tls,
+    server_tls_in_memory,
+)
 
 __all__ = [
     "CLIENT_LIMITS",
@@ -83,6 +91,7 @@ __all__ = [
     "TlsError",
     "TlsSource",
     "client_tls",
+    "client_tls_in_memory",
     "open_channel",
     "open_listeners",
     "parse_address",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import struct
 from pathlib import Path
 
 import trio
@@ -15,7 +16,16 @@ from attrs import frozen
 
 from mesh_pilot.rpc.errors import AddressError
 
-__all__ = ["TcpAddress", "UnixAddress", "address_of", "connect", "open_listeners", "parse_address", "release_socket"]
+__all__ = [
+    "TcpAddress",
+    "UnixAddress",
+    "address_of",
+    "connect",
+    "open_listeners",
+    "parse_address",
+    "release_socket",
+    "uid_of",
+]
 
 _BACKLOG = 1024
 _HOW = "write host:port, [::1]:port, :port or unix:///path"
@@ -77,6 +87,14 @@ def address_of(sock: socket.socket | trio.socket.SocketType, *, peer: bool = Fal
         path = os.fsdecode(name) if name else os.fsdecode(sock.getsockname())
         return str(UnixAddress(Path(path)))
     return str(TcpAddress(name[0].removeprefix("::ffff:"), name[1]))
+
+
+def uid_of(sock: socket.socket | trio.socket.SocketType) -> int | None:
+    """The user of the process at the other side of a Unix socket; None for other sockets, and where nobody can tell."""
+    if sock.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return None
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(uid)
 
 
 async def open_listeners(text: str) -> list[trio.SocketListener]:

@@ -16,7 +16,7 @@ from mesh_pilot.rpc.admission import Admission, PacedListener
 from mesh_pilot.rpc.connection import ServerConnection
 from mesh_pilot.rpc.errors import TlsError
 from mesh_pilot.rpc.limits import SERVER_LIMITS, Limits
-from mesh_pilot.rpc.net import address_of, release_socket
+from mesh_pilot.rpc.net import address_of, release_socket, uid_of
 from mesh_pilot.rpc.rate_limits import LogLimiter
 from mesh_pilot.rpc.server_stream import Peer
 from mesh_pilot.rpc.statistics import ConnectionStatistics, ServerStatistics
@@ -179,7 +179,7 @@ class Server:
     async def _handle(self, stream: trio.SocketStream) -> None:
         """One accepted connection, from the handshake to its end; whatever happens to it stays with it."""
         sock = release_socket(stream)
-        peer = Peer(address=address_of(sock, peer=True))
+        peer = Peer(address=address_of(sock, peer=True), uid=uid_of(sock))
         host = _host(sock, peer)
         limit = self._limit_reached(host)
         if limit is not None:

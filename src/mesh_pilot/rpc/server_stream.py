@@ -48,6 +48,8 @@ class Peer:
     """The end of that certificate in Unix time; the connection ends with it."""
     spiffe_ids: tuple[str, ...] = ()
     """The ``spiffe://`` names of that certificate."""
+    uid: int | None = None
+    """The user that the process runs as, over a Unix socket; else None."""
 
 
 class ServerStream(Generic[Request, Reply]):

@@ -29,6 +29,7 @@ __all__ = [
     "TlsSession",
     "TlsSource",
     "client_tls",
+    "client_tls_in_memory",
     "handshake",
     "server_tls",
     "server_tls_in_memory",
@@ -73,7 +74,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 @frozen(kw_only=True)
 class CertificatePem:
-    """The certificate and key of a server, in memory."""
+    """A certificate and its key, in memory."""
 
     certificate: bytes
     """The certificate chain, leaf first, in PEM."""
@@ -173,15 +174,47 @@ def client_tls(files: CertificateFiles = CertificateFiles(), *, check_hostname: 
     return source
 
 
+def client_tls_in_memory(
+    shown: Callable[[], CertificatePem | None],
+    *,
+    trusted: Path | None = None,
+    roots: Callable[[], bytes] = NO_ROOTS,
+) -> TlsSource:
+    """TLS for a channel that shows what ``shown`` returns now, if anything.
+
+    Servers are known by ``trusted``, or the system's roots without it, and by ``roots`` (PEM, as it is now). Raises
+    TlsError when the file does not load.
+    """
+    files = CertificateFiles(trusted=trusted)
+
+    def build() -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if trusted is None:
+            context.load_default_certs()
+        _load(context, files)
+        _load_roots(context, roots())
+        if (pair := shown()) is not None:
+            _load_in_memory(context, pair)
+        return context
+
+    source = _ReloadingTls(lambda: (files.stamp(), shown(), roots()), build)
+    source.context()
+    return source
+
+
 def _verify_clients(context: ssl.SSLContext, roots: bytes, more: bool, require: bool) -> None:
     """Ask clients for a certificate that leads to ``roots``; ``more``: there are others, which are loaded."""
+    _load_roots(context, roots)
+    if roots or more:
+        context.verify_mode = ssl.CERT_REQUIRED if require else ssl.CERT_OPTIONAL
+
+
+def _load_roots(context: ssl.SSLContext, roots: bytes) -> None:
     if roots:
         try:
             context.load_verify_locations(cadata=roots.decode("ascii"))
         except (ssl.SSLError, UnicodeDecodeError) as error:
             raise TlsError(f"cannot load the trusted certificates: {error}") from error
-    if roots or more:
-        context.verify_mode = ssl.CERT_REQUIRED if require else ssl.CERT_OPTIONAL
 
 
 def _load_in_memory(context: ssl.SSLContext, shown: CertificatePem) -> None:
@@ -194,7 +227,7 @@ def _load_in_memory(context: ssl.SSLContext, shown: CertificatePem) -> None:
         try:
             context.load_cert_chain(f"/proc/self/fd/{file.fileno()}" if isinstance(file.name, int) else file.name)
         except (OSError, ssl.SSLError) as error:
-            raise TlsError(f"cannot load the server's own certificate: {_reason(error)}") from error
+            raise TlsError(f"cannot load our own certificate: {_reason(error)}") from error
 
 
 def _load(context: ssl.SSLContext, files: CertificateFiles) -> None:

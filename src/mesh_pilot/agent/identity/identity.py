@@ -2,53 +2,289 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 
 import attrs
+import structlog
 import trio
 
+from mesh_pilot.agent.identity.certificate_files import CertificateWatcher
+from mesh_pilot.agent.identity.credentials import TokenError, is_reusable, serves_secrets, token_metadata
+from mesh_pilot.agent.identity.external_secrets import ExternalSecrets
+from mesh_pilot.agent.identity.folder import CertificateFolder
+from mesh_pilot.agent.identity.keeper import CertificateKeeper
+from mesh_pilot.agent.identity.material import IdentityMaterial, certificates_in, joined_roots
+from mesh_pilot.agent.identity.renewal import Proof
+from mesh_pilot.agent.identity.secret_service import SecretService
+from mesh_pilot.agent.identity.secret_stream import Secrets
+from mesh_pilot.agent.identity.secrets import AgentSecret, certificate_secret, is_roots_secret, roots_secret_of
 from mesh_pilot.agent.observable import Observable
-from mesh_pilot.agent.settings import AgentFolders, CredentialSettings, PlaneSettings
-from mesh_pilot.rpc import Servable, TlsSource
+from mesh_pilot.agent.settings import AgentError, AgentFolders, CredentialSettings, PlaneSettings
+from mesh_pilot.model.resource import TRUST_SECRET
+from mesh_pilot.rpc import CertificatePem, Servable, TlsError, TlsSource, client_tls_in_memory
+from mesh_pilot.security.private_files import replace
+
+__all__ = ["IdentityMaterial", "IdentityStatistics", "WorkloadIdentity"]
+
+log = structlog.get_logger(scope="agent.identity")
+
+FOLDER = "identity"
+ROOTS_SECRET, BUNDLE = "roots-secret.bin", "bundle.pem"
+"""Files in the folder with what control planes said of whom to trust."""
+
+WARNED_AT = 0.85
+"""The part of its life after which a certificate that was not renewed is warned of."""
+LONG = timedelta(hours=1)
+LOOK_SECONDS = 30.0
 
 
 @attrs.frozen
-class IdentityMaterial:
-    """A certificate in force with its key, as PEM."""
+class IdentityStatistics:
+    """How the identity is doing."""
 
     identity: str
-    """Its SPIFFE id."""
-    key: bytes = attrs.field(repr=False)
-    chain: bytes
-    """Leaf first, without the root."""
-    roots: bytes
-    begins: datetime
-    ends: datetime
+    """SPIFFE id; empty without a certificate."""
+    ends: float
+    """End of the certificate in Unix time; 0 without one."""
+    is_kept: bool
+    """False while the certificate in force is not on disk though it should be."""
+    renewals: int
+    """Certificates since the start."""
+    failures: int
+    last_failure: str
+    """Empty once it has succeeded again."""
+    secrets_sent: int
+    secrets_accepted: int
+    secrets_refused: int
+    """Secrets that Envoy has refused."""
 
 
 class WorkloadIdentity:
     """Keeps ``material`` in force. ``run`` needs no control plane to be up while a certificate on disk is in force."""
 
-    def __init__(self, credentials: CredentialSettings, planes: PlaneSettings, folders: AgentFolders) -> None:
+    def __init__(
+        self,
+        credentials: CredentialSettings,
+        planes: PlaneSettings,
+        folders: AgentFolders,
+        *,
+        node_id: str = "",
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """``node_id`` is for an external SDS server. Raises AgentError for settings that cannot be used."""
         self.material: Observable[IdentityMaterial | None] = Observable(None)
+        self.settled: Observable[bool] = Observable(False)
+        """True once there is a certificate in force, or the first attempt to have one is over, or none is wanted."""
+        self._credentials = credentials
+        self._planes = planes
+        self._folder = CertificateFolder(folders.state / FOLDER)
+        self._wall = wall
+        self._node_id = node_id
+        self._secrets: Observable[Secrets] = Observable({})
+        self._service = SecretService(self._secrets)
+        self._roots_secret: AgentSecret | None = None
+        self._bundle = b""
+        self._to_keep: Observable[Mapping[str, bytes]] = Observable({})
+        try:
+            self._own_tls, self._token_tls = (self._tls_source(shown) for shown in (self._shown, lambda: None))
+        except TlsError as error:
+            raise AgentError(f"{error}; it holds the roots of the control plane, of: mesh-pilot ca root") from None
+        self._keeper: CertificateKeeper | CertificateWatcher | ExternalSecrets | None = self._make_keeper()
+
+    def __repr__(self) -> str:
+        return f"<WorkloadIdentity {self.statistics()}>"
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Obtain and renew, for ever; started once what is on disk was read."""
-        raise NotImplementedError
+        if serves_secrets(self._credentials):
+            await trio.to_thread.run_sync(self._load_bundle)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow_material)
+            nursery.start_soon(self._warn_of_end)
+            nursery.start_soon(self._keep_bundle)
+            if isinstance(self._keeper, CertificateKeeper):
+                nursery.start_soon(self._follow_settled, self._keeper)
+            else:
+                self.settled.set(self._keeper is None or isinstance(self._keeper, CertificateWatcher))
+            if self._keeper is not None:
+                await nursery.start(self._keeper.run)
+            self._show()
+            task_status.started()
+            await trio.sleep_forever()
 
     def tls(self) -> TlsSource | None:
         """TLS towards the control plane, with our certificate once there is one; None for plaintext."""
-        raise NotImplementedError
+        return self._own_tls
 
     def call_metadata(self) -> Mapping[str, str]:
-        """gRPC metadata that prove who calls while there is no certificate: a token."""
-        raise NotImplementedError
+        """gRPC metadata that prove who calls while there is no certificate: a token.
+
+        A join token is not shown: each time would be a use. It is for having a certificate signed.
+        """
+        if self._shown() is not None:
+            return {}
+        try:
+            metadata = token_metadata(self._credentials)
+        except TokenError:
+            return {}  # said by the keeper
+        return metadata if is_reusable(metadata) else {}
 
     def secret_service(self) -> Servable:
         """Envoy's SecretDiscoveryService (SotW and Delta) with ``default`` and ``ROOTCA``."""
-        raise NotImplementedError
+        return self._service
 
     def set_trust_bundle(self, roots: tuple[str, ...]) -> None:
-        """Add the roots that the control plane distributes (PCDS), each in PEM."""
-        raise NotImplementedError
+        """Trust the roots that the control plane distributes (PCDS), too, each in PEM; none is no news."""
+        bundle = joined_roots(*(root.encode() for root in roots))
+        if bundle and bundle != self._bundle:
+            had, self._bundle = self._bundle, bundle
+            self._roots_changed({BUNDLE: bundle}, others=bool(had))
+
+    def set_root_secret(self, body: bytes) -> None:
+        """Give Envoy this ``Secret`` of the control plane as ``ROOTCA``: it has borders of trust domains, and CRLs."""
+        if self._roots_secret is not None and self._roots_secret.body == body:
+            return
+        if not is_roots_secret(body):
+            log.warning(
+                "roots refused",
+                reason=f"the control plane's secret {TRUST_SECRET} cannot be used",
+                advice="the previous roots stay in force",
+            )
+            return
+        had, self._roots_secret = self._roots_secret, AgentSecret(TRUST_SECRET, body)
+        self._roots_changed({ROOTS_SECRET: body}, others=had is not None)
+
+    def statistics(self) -> IdentityStatistics:
+        held, keeper, counts = self.material.value, self._keeper, self._service.counts
+        return IdentityStatistics(
+            identity=held.identity if held else "",
+            ends=held.ends.timestamp() if held else 0.0,
+            is_kept=keeper.is_kept if isinstance(keeper, CertificateKeeper) else True,
+            renewals=keeper.renewals if isinstance(keeper, CertificateKeeper) else 0,
+            failures=keeper.failures if keeper is not None else 0,
+            last_failure=keeper.last_failure if keeper is not None else "",
+            secrets_sent=counts.sent,
+            secrets_accepted=counts.accepted,
+            secrets_refused=counts.refused,
+        )
+
+    def _make_keeper(self) -> CertificateKeeper | CertificateWatcher | ExternalSecrets | None:
+        given = self._credentials
+        if given.sds_socket is not None:
+            return ExternalSecrets(given.sds_socket, self._node_id, self.material)
+        if given.certificate is not None:
+            if given.key is None or given.roots is None:
+                raise AgentError("a certificate needs its key and the mesh's roots: give all three files")
+            return CertificateWatcher(given.certificate, given.key, given.roots, self.material)
+        if not serves_secrets(given) and not (self._folder.path / "cert-chain.pem").exists():
+            return None
+        return CertificateKeeper(given, self._planes, self._folder, self.material, self._tls_for, wall=self._wall)
+
+    def _tls_source(self, shown: Callable[[], CertificatePem | None]) -> TlsSource | None:
+        if self._planes.plaintext:
+            return None
+        return client_tls_in_memory(shown, trusted=self._planes.ca, roots=self._roots)
+
+    def _tls_for(self, proof: Proof) -> TlsSource | None:
+        return self._own_tls if proof is Proof.CERTIFICATE else self._token_tls
+
+    def _shown(self) -> CertificatePem | None:
+        """The certificate that proves who calls; None while another proof is better."""
+        held = self.material.value
+        if held is None:
+            return None
+        if isinstance(self._keeper, CertificateKeeper) and self._keeper.proof is not Proof.CERTIFICATE:
+            return None
+        return CertificatePem(certificate=held.chain, key=held.key)
+
+    def _roots(self) -> bytes:
+        """The roots of the mesh, by which control planes are known besides the file's."""
+        held = self.material.value
+        return held.roots if held else b""
+
+    def _roots_changed(self, files: Mapping[str, bytes], *, others: bool) -> None:
+        """Show roots and keep them; ``others`` were there before, so perhaps another CA signs from now on."""
+        self._to_keep.set({**self._to_keep.value, **files})
+        self._show()
+        if others and isinstance(self._keeper, CertificateKeeper):
+            self._keeper.hasten()
+
+    async def _follow_material(self) -> None:
+        async for _ in self.material.changes():
+            self._show()
+
+    async def _follow_settled(self, keeper: CertificateKeeper) -> None:
+        await keeper.settled.wait_for(bool)
+        self.settled.set(True)
+
+    def _show(self) -> None:
+        """Tell Envoy what there is."""
+        held = self.material.value
+        shown: dict[str, AgentSecret] = {}
+        roots = self._roots_secret
+        if held is not None:
+            own = certificate_secret(held)
+            shown[own.name] = own
+        if roots is None and (known := joined_roots(self._bundle, held.roots if held else b"")):
+            roots = roots_secret_of(known)
+        if roots is not None:
+            shown[roots.name] = roots
+        self._secrets.set(shown)
+
+    async def _warn_of_end(self) -> None:
+        async for held in self.material.changes():
+            if held is not None:
+                await self._watch_end(held)
+
+    async def _watch_end(self, held: IdentityMaterial) -> None:
+        """Say that a certificate is about to end, and that it has ended, unless there is another."""
+        said = 0
+        # Short ones are signed as from a minute ago: much of their life is over at the start.
+        now = datetime.fromtimestamp(self._wall(), UTC)
+        begins = held.begins if held.lifetime > LONG else max(held.begins, min(now, held.ends))
+        while self.material.value is held and said < 2:
+            now = datetime.fromtimestamp(self._wall(), UTC)
+            if now >= held.ends:
+                said = 2
+                log.error(
+                    "certificate ended",
+                    identity=held.identity,
+                    ended=f"{held.ends:%F %T}",
+                    advice="peers refuse it; see why it is not renewed",
+                )
+            elif now >= begins + (held.ends - begins) * WARNED_AT and not said:
+                said = 1
+                log.warning(
+                    "certificate ends soon",
+                    identity=held.identity,
+                    ends=f"{held.ends:%F %T}",
+                    advice="see why it is not renewed",
+                )
+            with trio.move_on_after(min(LOOK_SECONDS, held.lifetime.total_seconds() / 20)):
+                await self.material.wait_for(lambda value: value is not held)
+
+    def _load_bundle(self) -> None:
+        """Read what was kept. What cannot be read is asked for again; the keeper says what is wrong with the folder."""
+        with contextlib.suppress(OSError):
+            body = (self._folder.path / ROOTS_SECRET).read_bytes()
+            if is_roots_secret(body):
+                self._roots_secret = AgentSecret(TRUST_SECRET, body)
+        with contextlib.suppress(OSError):
+            self._bundle = b"".join(certificates_in((self._folder.path / BUNDLE).read_bytes()))
+
+    async def _keep_bundle(self) -> None:
+        """Write what control planes say of whom to trust, so that a restart without any has it."""
+        async for files in self._to_keep.changes():
+            for name, content in files.items():
+                try:
+                    await trio.to_thread.run_sync(self._folder.create)
+                    await trio.to_thread.run_sync(replace, self._folder.path / name, content)
+                except OSError as error:
+                    log.warning(
+                        "roots not kept",
+                        reason=f"{error.filename or self._folder.path}: {error.strerror}",
+                        advice="they are in force; a restart without a control plane has older ones",
+                    )

@@ -1,0 +1,135 @@
+"""Our own certificate from another SDS server of the machine (SPIRE's agent), which Envoy asks itself."""
+
+from __future__ import annotations
+
+import random
+import stat
+from pathlib import Path
+
+import structlog
+import trio
+
+from mesh_pilot.agent.identity.material import IdentityMaterial, MaterialError, read_material
+from mesh_pilot.agent.identity.secret_service import SERVICE
+from mesh_pilot.agent.identity.secrets import read_secret
+from mesh_pilot.agent.observable import Observable
+from mesh_pilot.model.resource import IDENTITY_SECRET, SECRET, TRUST_SECRET
+from mesh_pilot.protowire import LEN, WireError, field, fields
+from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, RpcError, StreamTerminatedError, open_channel
+from mesh_pilot.rpc.rate_limits import LogLimiter
+
+log = structlog.get_logger(scope="agent.identity")
+
+LOOK_SECONDS = 0.5
+RETRY_SECONDS, RETRY_LIMIT_SECONDS = 1.0, 30.0
+
+
+class ExternalSecrets:
+    """Keeps ``material`` what the server says; what it said last stays while it is away."""
+
+    def __init__(self, socket: Path, node_id: str, material: Observable[IdentityMaterial | None]) -> None:
+        self._socket = socket
+        self._node_id = node_id
+        self._material = material
+        self._lines = LogLimiter(seconds=600.0)
+        self._pair: tuple[bytes, bytes] | None = None
+        self._roots = b""
+        self.failures = 0
+        self.last_failure = ""
+
+    def __repr__(self) -> str:
+        return f"<ExternalSecrets of {self._socket}>"
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Subscribe, again whenever the server comes back, for ever."""
+        task_status.started()
+        attempts = 0
+        while True:
+            await self._until_there()
+            served = False
+            try:
+                async with (
+                    open_channel(f"unix://{self._socket}") as channel,
+                    channel.request(f"{SERVICE}/StreamSecrets", Cardinality.STREAM_STREAM, bytes, bytes) as call,
+                ):
+                    served = await self._follow(call)
+                reason = "it ended the stream"
+            except GRPCError as error:
+                reason = f"{error.message} ({error.status.name})"
+            except (RpcError, StreamTerminatedError, WireError) as error:
+                reason = str(error)
+            attempts = 0 if served else attempts + 1
+            self._fail(reason)
+            await trio.sleep(random.uniform(0.0, min(RETRY_SECONDS * 2.0 ** min(attempts, 10), RETRY_LIMIT_SECONDS)))
+
+    async def _until_there(self) -> None:
+        while not _is_socket(self._socket):
+            self._fail("there is no such socket yet")
+            await trio.sleep(LOOK_SECONDS)
+
+    async def _follow(self, call: ClientCall[bytes, bytes]) -> bool:
+        """Take secrets until the stream ends; whether any came."""
+        names = field(3, IDENTITY_SECRET.encode()) + field(3, TRUST_SECRET.encode())
+        wanted = names + field(4, SECRET.encode())
+        await call.send_message(field(2, field(1, self._node_id.encode())) + wanted)
+        served = False
+        async for response in call:
+            version, nonce, error = b"", b"", ""
+            for number, kind, start, end in fields(response):
+                if kind != LEN:
+                    continue
+                if number == 1:
+                    version = response[start:end]
+                elif number == 2:
+                    error = error or self._take(response[start:end])
+                elif number == 5:
+                    nonce = response[start:end]
+            error = error or self._show()
+            refusal = field(6, b"\x08\x03" + field(2, error.encode())) if error else field(1, version)
+            await call.send_message(refusal + wanted + field(5, nonce))
+            if error:
+                self._fail(error)
+            served = served or not error
+        return served
+
+    def _take(self, resource: bytes) -> str:
+        """Note one secret of a response; the reason why it cannot be used, if so."""
+        try:
+            body = next((resource[a:b] for number, kind, a, b in fields(resource) if (number, kind) == (2, LEN)), b"")
+            found = read_secret(body)
+        except WireError as error:
+            return f"a secret {error}"
+        if found.is_validation:
+            self._roots = found.roots
+        elif found.chain:
+            self._pair = found.key, found.chain
+        return ""
+
+    def _show(self) -> str:
+        """Put the secrets in force once they are complete; the reason why they cannot be used, if so."""
+        if self._pair is None or not self._roots:
+            return ""
+        try:
+            found = read_material(*self._pair, self._roots)
+        except MaterialError as error:
+            return str(error)
+        if found != self._material.value:
+            self._material.set(found)
+            log.info("certificate found", identity=found.identity, ends=f"{found.ends:%F %T}")
+        self.last_failure = ""
+        return ""
+
+    def _fail(self, reason: str) -> None:
+        if reason != self.last_failure:
+            self.failures += 1
+        self.last_failure = reason
+        if self._lines.admit(reason, trio.current_time()) is not None:
+            stays = "the last certificate stays in force" if self._material.value else "there is no certificate yet"
+            log.warning("SDS server away", socket=str(self._socket), reason=reason, advice=f"{stays}; start the server")
+
+
+def _is_socket(path: Path) -> bool:
+    try:
+        return stat.S_ISSOCK(path.stat().st_mode)
+    except OSError:
+        return False

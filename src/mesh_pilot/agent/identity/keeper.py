@@ -1,0 +1,267 @@
+"""Has certificates signed by the control planes, and keeps the last one on disk."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import structlog
+import trio
+
+from mesh_pilot.agent.identity.credentials import TokenError, token_files, token_metadata
+from mesh_pilot.agent.identity.folder import CertificateFolder
+from mesh_pilot.agent.identity.material import (
+    IdentityMaterial,
+    MaterialError,
+    new_key,
+    new_request,
+    read_material,
+    shown_difference,
+)
+from mesh_pilot.agent.identity.renewal import Moment, Proof, RenewalPlan, Validity
+from mesh_pilot.agent.identity.signing import NotSigned, SigningFailure, clock_difference, request_certificate
+from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.settings import CredentialSettings, PlaneSettings
+from mesh_pilot.rpc import TlsError, TlsSource
+from mesh_pilot.rpc.rate_limits import LogLimiter
+
+log = structlog.get_logger(scope="agent.identity")
+
+LOOK_SECONDS = 30.0
+"""The wall clock may be set, so it is looked at now and then."""
+TOKEN_LOOK_SECONDS = 1.0
+"""While a new token would help, its file is looked at."""
+SAVE_SECONDS = 10.0
+"""Between attempts to write what a full disk did not take."""
+SAME_LINE_SECONDS = 600.0
+
+
+class CertificateKeeper:
+    """Keeps ``material`` in force by calls of control planes.
+
+    Mutable state: where renewing stands, the last certificate on its way to disk, and counters.
+    """
+
+    def __init__(
+        self,
+        credentials: CredentialSettings,
+        planes: PlaneSettings,
+        folder: CertificateFolder,
+        material: Observable[IdentityMaterial | None],
+        tls: Callable[[Proof], TlsSource | None],
+        *,
+        wall: Callable[[], float] = time.time,
+        renewal: RenewalPlan | None = None,
+    ) -> None:
+        """``tls`` gives that for a call that shows this proof."""
+        self.settled = Observable(False)
+        self.renewals = 0
+        self.failures = 0
+        self.last_failure = ""
+        self.is_kept = True
+        """The certificate in force is on disk."""
+        self._credentials = credentials
+        self._planes = planes
+        self._folder = folder
+        self._material = material
+        self._tls = tls
+        self._wall = wall
+        self._renewal = renewal or RenewalPlan(has_token=bool(token_files(credentials)))
+        self._unsaved: Observable[IdentityMaterial | None] = Observable(None)
+        self._lines = LogLimiter(seconds=SAME_LINE_SECONDS)
+        self._changed = trio.Event()
+        self._tokens: object = None
+        """The stamps of the token files as they were last tried."""
+
+    def __repr__(self) -> str:
+        return f"<CertificateKeeper {self._renewal}>"
+
+    @property
+    def proof(self) -> Proof | None:
+        """The proof that calls should show now."""
+        return self._renewal.proof(self._now())
+
+    def hasten(self) -> None:
+        """Renew soon: there are other roots."""
+        if self._material.value is not None:
+            self._renewal.hasten(self._now())
+            self._changed.set()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Obtain and renew, for ever; started once what is on disk was read."""
+        await self._load()
+        task_status.started()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep)
+            while True:
+                await self._until_due()
+                await self._attempt()
+                self.settled.set(True)
+
+    async def _load(self) -> None:
+        found = await trio.to_thread.run_sync(self._folder.load)
+        if found.problem:
+            log.warning(
+                "kept certificate not usable" if found.material is None else "folder not writable", reason=found.problem
+            )
+        if found.material is None:
+            return
+        self._take(found.material, found.obtained)
+        ended = found.material.clock_difference(self._clock())
+        log.info(
+            "certificate found",
+            identity=found.material.identity,
+            ends=f"{found.material.ends:%F %T}",
+            **({"clock": shown_difference(ended)} if ended is not None else {}),
+        )
+        self.settled.set(ended is None)
+
+    def _take(self, material: IdentityMaterial, obtained: float) -> None:
+        validity = Validity(material.begins.timestamp(), material.ends.timestamp())
+        self._renewal.hold(validity, obtained, self._now())
+        self._material.set(material)
+
+    async def _until_due(self) -> None:
+        while (seconds := self._renewal.seconds_to_next(self._now())) > 0:
+            wants_token = self._renewal.failures > 0 and self._renewal.has_token
+            with trio.move_on_after(min(seconds, TOKEN_LOOK_SECONDS if wants_token else LOOK_SECONDS)):
+                await self._changed.wait()
+            self._changed = trio.Event()
+            if wants_token and self._stamps() != self._tokens:
+                self._renewal.retry_now(self._now())
+
+    async def _attempt(self) -> None:
+        """Ask the control planes in turn for a certificate of a fresh key."""
+        proof = self._renewal.proof(self._now())
+        if proof is None:
+            self._fail(SigningFailure.PROOF, "there is neither a certificate nor a token", None)
+            self.settled.set(True)
+            await trio.sleep_forever()
+        metadata: Mapping[str, str] = {}
+        if proof is Proof.TOKEN:
+            self._tokens = self._stamps()
+            try:
+                metadata = await trio.to_thread.run_sync(token_metadata, self._credentials)
+            except TokenError as error:
+                self._fail(SigningFailure.PROOF, str(error), proof)
+                return
+        key, csr = await trio.to_thread.run_sync(lambda: new_request(new_key(self._credentials.key_type)))
+        failures: list[NotSigned] = []
+        for pilot in self._planes.addresses:
+            try:
+                chain, roots = await request_certificate(
+                    pilot.address,
+                    csr,
+                    tls=self._tls(proof),
+                    server_name=self._planes.server_name,
+                    metadata=metadata,
+                    seconds=int(self._credentials.lifetime or 0),
+                )
+                self._accept(read_material(key, chain, roots))
+                return
+            except NotSigned as error:
+                failures.append(await self._explained(error, pilot.address))
+            except MaterialError as error:
+                failures.append(NotSigned(SigningFailure.AWAY, f"{pilot.address}: its answer cannot be used: {error}"))
+            except TlsError as error:
+                failures.append(NotSigned(SigningFailure.UNTRUSTED, str(error)))
+        kinds = {failure.kind for failure in failures}
+        kind = next(
+            kind for kind in (SigningFailure.PROOF, SigningFailure.UNTRUSTED, SigningFailure.AWAY) if kind in kinds
+        )
+        self._fail(kind, "; ".join(map(str, failures)), proof)
+
+    async def _explained(self, failure: NotSigned, address: str) -> NotSigned:
+        """The same failure, with the clocks compared where they may be the reason."""
+        cause = failure.__cause__
+        if not isinstance(cause, TlsError) or cause.reason not in ("not_yet_valid", "expired"):
+            return failure
+        difference = await clock_difference(address, self._planes.server_name, self._clock())
+        if difference is None:
+            return failure
+        return NotSigned(failure.kind, f"{failure}: {shown_difference(difference)}, or that certificate is old")
+
+    def _accept(self, material: IdentityMaterial) -> None:
+        self.renewals += 1
+        self.last_failure = ""
+        difference = material.clock_difference(self._clock())
+        if difference is not None and self._admits("clock"):
+            log.warning(
+                "clock differs",
+                reason=f"the new certificate is not in force here: {shown_difference(difference)}",
+                advice="set the clock (timedatectl); the certificate is used as it is",
+            )
+        self._take(material, self._wall())
+        self._unsaved.set(material)
+        log.info("certificate signed", identity=material.identity, ends=f"{material.ends:%F %T}")
+
+    def _fail(self, kind: SigningFailure, reason: str, proof: Proof | None) -> None:
+        self.failures += 1
+        self.last_failure = reason
+        self._renewal.failed(self._now(), refused=proof if kind is SigningFailure.PROOF else None)
+        if self._admits(reason):
+            held = self._material.value
+            log.warning(
+                "no certificate" if held is None else "certificate not renewed",
+                reason=reason,
+                proof="none" if proof is None else proof.value,
+                advice=self._advice(kind, proof),
+                **({"in_force_until": f"{held.ends:%F %T}"} if held is not None else {}),
+            )
+
+    def _advice(self, kind: SigningFailure, proof: Proof | None) -> str:
+        files = " or ".join(map(str, token_files(self._credentials)))
+        match kind:
+            case SigningFailure.PROOF if files and proof is Proof.CERTIFICATE:
+                return f"the token in {files} is tried"
+            case SigningFailure.PROOF if files:
+                return f"put a new token into {files}; it is tried as soon as it is there"
+            case SigningFailure.PROOF:
+                return "give a token file"
+            case SigningFailure.UNTRUSTED:
+                return "compare the clocks, and the file of roots with: mesh-pilot ca root"
+            case SigningFailure.AWAY:
+                return "none needed: it is tried again until somebody signs"
+
+    def _admits(self, subject: str) -> bool:
+        return self._lines.admit(subject, trio.current_time()) is not None
+
+    async def _keep(self) -> None:
+        """Write each new certificate to disk, again until it is there."""
+        async for material in self._unsaved.changes():
+            while material is not None and material is self._unsaved.value:
+                try:
+                    await trio.to_thread.run_sync(self._folder.create)
+                    await trio.to_thread.run_sync(self._folder.save, material)
+                except OSError as error:
+                    self.is_kept = False
+                    if self._admits(f"kept {error.strerror}"):
+                        log.warning(
+                            "certificate not kept",
+                            reason=f"{error.filename or self._folder.path}: {error.strerror}",
+                            advice="it is in force, but a restart will need a token; it is tried again",
+                        )
+                    with trio.move_on_after(SAVE_SECONDS):
+                        await self._unsaved.wait_for(lambda now, old=material: now is not old)  # type: ignore[misc]
+                    continue
+                if not self.is_kept:
+                    log.info("certificate kept")
+                self.is_kept = True
+                break
+
+    def _stamps(self) -> object:
+        stamps = []
+        for file in token_files(self._credentials):
+            try:
+                stat = file.stat()
+                stamps.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
+            except OSError:
+                stamps.append((0, 0, 0))
+        return stamps
+
+    def _now(self) -> Moment:
+        return Moment(self._wall(), trio.current_time())
+
+    def _clock(self) -> datetime:
+        return datetime.fromtimestamp(self._wall(), UTC)

@@ -1,0 +1,111 @@
+"""Envoy's ``Secret`` messages, written and read by fields: their generated classes are not worth their memory here.
+
+Source: Envoy, ``envoy.extensions.transport_sockets.tls.v3``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import attrs
+
+from mesh_pilot.agent.identity.material import IdentityMaterial, certificates_in, joined_roots
+from mesh_pilot.model.resource import IDENTITY_SECRET, TRUST_SECRET
+from mesh_pilot.protowire import LEN, WireError, field, fields
+
+_NAME, _CERTIFICATE, _VALIDATION = 1, 2, 4
+_CHAIN, _KEY = 1, 2
+_TRUSTED, _CUSTOM = 1, 12
+_FILE, _BYTES, _STRING = 1, 2, 3
+
+FILE_CERTIFICATE, FILE_ROOTS = "file-cert:", "file-root:"
+"""Begin the names of secrets that are files beside Envoy, which reads them itself: ``file-cert:chain~key``."""
+
+
+@attrs.frozen
+class AgentSecret:
+    """A Secret as it is sent."""
+
+    name: str
+    body: bytes = attrs.field(repr=False)
+    version: str = attrs.field(init=False)
+
+    @version.default
+    def _hash(self) -> str:
+        return hashlib.sha256(self.body).hexdigest()[:16]
+
+
+def certificate_secret(material: IdentityMaterial) -> AgentSecret:
+    """The secret ``default``: the chain and its key."""
+    pair = field(_CHAIN, field(_BYTES, material.chain)) + field(_KEY, field(_BYTES, material.key))
+    return AgentSecret(IDENTITY_SECRET, field(_NAME, IDENTITY_SECRET.encode()) + field(_CERTIFICATE, pair))
+
+
+def roots_secret_of(roots: bytes) -> AgentSecret:
+    """The secret ``ROOTCA`` without borders between trust domains."""
+    trusted = field(_TRUSTED, field(_BYTES, roots))
+    return AgentSecret(TRUST_SECRET, field(_NAME, TRUST_SECRET.encode()) + field(_VALIDATION, trusted))
+
+
+def file_secret(name: str) -> AgentSecret | None:
+    """The secret of a name that says which files to read; None for other names."""
+    body = b""
+    if name.startswith(FILE_CERTIFICATE):
+        chain, tilde, key = name.removeprefix(FILE_CERTIFICATE).partition("~")
+        if chain and tilde and key:
+            body = field(_CERTIFICATE, field(_CHAIN, _file(chain)) + field(_KEY, _file(key)))
+    elif name.startswith(FILE_ROOTS) and (file := name.removeprefix(FILE_ROOTS)):
+        body = field(_VALIDATION, field(_TRUSTED, _file(file)))
+    return AgentSecret(name, field(_NAME, name.encode()) + body) if body else None
+
+
+def _file(path: str) -> bytes:
+    return field(_FILE, path.encode())
+
+
+@attrs.frozen
+class ReadSecret:
+    """The parts of a foreign Secret that we understand; empty where it has none."""
+
+    name: str
+    chain: bytes = b""
+    key: bytes = attrs.field(default=b"", repr=False)
+    roots: bytes = b""
+    is_validation: bool = False
+
+
+def read_secret(body: bytes) -> ReadSecret:
+    """Read a Secret with its content inline. Raises WireError."""
+    parts = _parts(body)
+    certificate, validation = _parts(parts.get(_CERTIFICATE, b"")), _parts(parts.get(_VALIDATION, b""))
+    roots = _inline(validation.get(_TRUSTED, b""))
+    if not roots and _CUSTOM in validation:
+        # Envoy's SPIFFE validator: bundles in PEM by trust domain, within an Any.
+        roots = joined_roots(validation[_CUSTOM])
+    return ReadSecret(
+        parts.get(_NAME, b"").decode("utf-8", "replace"),
+        _inline(certificate.get(_CHAIN, b"")),
+        _inline(certificate.get(_KEY, b"")),
+        roots,
+        _VALIDATION in parts,
+    )
+
+
+def is_roots_secret(body: bytes) -> bool:
+    """True for a Secret by which peers can be verified: with roots, or with a validator that has some."""
+    try:
+        found = read_secret(body)
+    except WireError:
+        return False
+    return found.name == TRUST_SECRET and found.is_validation and bool(certificates_in(found.roots))
+
+
+def _parts(message: bytes) -> Mapping[int, bytes]:
+    """The last value of each field that has a length."""
+    return {number: message[start:end] for number, kind, start, end in fields(message) if kind == LEN}
+
+
+def _inline(source: bytes) -> bytes:
+    parts = _parts(source)
+    return parts.get(_BYTES) or parts.get(_STRING, b"")

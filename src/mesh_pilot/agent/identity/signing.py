@@ -1,0 +1,107 @@
+"""The call by which a control plane signs, ``istio.v1.auth.IstioCertificateService``, without generated messages."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from mesh_pilot.agent.identity.material import difference
+from mesh_pilot.protowire import LEN, VARINT, WireError, field, fields, tag, varint
+from mesh_pilot.rpc import AddressError, GRPCError, RpcError, Status, TlsError, TlsSource, open_channel
+from mesh_pilot.rpc.net import connect
+from mesh_pilot.rpc.tls import TlsSession, handshake
+
+PATH = "/istio.v1.auth.IstioCertificateService/CreateCertificate"
+CALL_SECONDS = 60.0
+CLOCK_SECONDS = 5.0
+
+
+class SigningFailure(enum.Enum):
+    """Kinds of failure, by what helps."""
+
+    AWAY = "away"
+    """Nobody has judged the request: later, or elsewhere, it may do."""
+    PROOF = "proof"
+    """The proof is not taken."""
+    UNTRUSTED = "untrusted"
+    """We do not believe that it is the control plane."""
+
+
+class NotSigned(Exception):
+    """No certificate, and why: one line that begins with the address."""
+
+    def __init__(self, kind: SigningFailure, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def encode_request(csr: bytes, seconds: int) -> bytes:
+    """An ``IstioCertificateRequest``; 0 seconds: what the control plane gives."""
+    return field(1, csr) + (tag(3, VARINT) + varint(seconds) if seconds else b"")
+
+
+def decode_answer(message: bytes) -> list[bytes]:
+    """The chain of an ``IstioCertificateResponse``: leaf, intermediates, and last the roots. Raises WireError."""
+    return [message[start:end] for number, kind, start, end in fields(message) if (number, kind) == (1, LEN)]
+
+
+async def request_certificate(
+    address: str,
+    csr: bytes,
+    *,
+    tls: TlsSource | None,
+    server_name: str | None = None,
+    metadata: Mapping[str, str] = {},
+    seconds: int = 0,
+) -> tuple[bytes, bytes]:
+    """The chain, leaf first, and the roots, both in PEM. Raises NotSigned."""
+    try:
+        async with open_channel(address, tls=tls, server_hostname=server_name) as channel:
+            request = encode_request(csr, seconds)
+            answer = await channel.unary(PATH, request, bytes, timeout_seconds=CALL_SECONDS, metadata=metadata or None)
+        chain = decode_answer(answer)
+    except GRPCError as error:
+        raise NotSigned(
+            _kind(error.status), f"{address} signs nothing: {error.message} ({error.status.name})"
+        ) from None
+    except RpcError as error:
+        kind = SigningFailure.UNTRUSTED if isinstance(error, TlsError) else SigningFailure.AWAY
+        # TLS 1.3 tells that our certificate is refused by an alert after the handshake.
+        if " alert " in str(error) and not isinstance(error, AddressError):
+            kind = SigningFailure.PROOF
+        raise NotSigned(kind, f"{address}: {str(error).removeprefix(f'{address}: ')}") from error
+    except WireError as error:
+        raise NotSigned(SigningFailure.AWAY, f"{address}: its answer {error}") from None
+    if len(chain) < 2:
+        raise NotSigned(SigningFailure.AWAY, f"{address} has no root to send yet")
+    return b"".join(chain[:-1]), chain[-1]
+
+
+def _kind(status: Status) -> SigningFailure:
+    refusals = (Status.UNAUTHENTICATED, Status.PERMISSION_DENIED, Status.INVALID_ARGUMENT)
+    return SigningFailure.PROOF if status in refusals else SigningFailure.AWAY
+
+
+async def clock_difference(address: str, server_name: str | None, now: datetime) -> timedelta | None:
+    """The least by which our clock is ahead of a control plane's (negative: behind), by its certificate.
+
+    That is not verified, so this is for a log line only. None if it is in force, or cannot be had.
+    """
+    import ssl
+
+    from cryptography import x509
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    session = TlsSession(context, server_side=False, server_hostname=server_name)
+    try:
+        with await connect(address) as sock:
+            await handshake(session, sock, timeout_seconds=CLOCK_SECONDS)
+    except RpcError:
+        return None
+    der = session.peer_certificate()
+    if der is None:
+        return None
+    leaf = x509.load_der_x509_certificate(der)
+    return difference(leaf.not_valid_before_utc, leaf.not_valid_after_utc, now)
