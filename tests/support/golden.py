@@ -79,9 +79,9 @@ def node_of(entry: dict[str, Any]) -> Node:
     name = entry.get("id-name", entry["name"])
     kind = entry.get("node_type", "sidecar")
     domain = entry.get("domain", f"{namespace}.svc.cluster.local")
-    metadata: dict[str, Any] = {}
+    metadata: dict[str, Any] = {"PILOT_SAN": ["istiod.istio-system.svc"]}
     if not entry.get("bare"):
-        metadata = {
+        metadata |= {
             "CLUSTER_ID": "Kubernetes",
             "ISTIO_VERSION": "1.14.6",
             "NAMESPACE": namespace,

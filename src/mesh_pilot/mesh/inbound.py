@@ -77,6 +77,8 @@ class MeshIdentity:
 
     certificate: str = IDENTITY_SECRET
     roots: str = TRUST_SECRET
+    by_agent: bool = False
+    """True if the agent of the sidecar has them (``OutboundScope.agent_secrets``)."""
 
     @property
     def in_files(self) -> bool:
@@ -90,6 +92,7 @@ def server_identity(scope: OutboundScope) -> MeshIdentity:
     return MeshIdentity(
         certificate=file_certificate(chain, key) if chain and key else IDENTITY_SECRET,
         roots=file_roots(roots) if roots else TRUST_SECRET,
+        by_agent=scope.agent_secrets,
     )
 
 
@@ -192,7 +195,7 @@ def inbound_settings(view: View, workload: Workload) -> InboundSettings:
     context = inbound_context(view, workload)
     return InboundSettings(
         context=context,
-        modes=modes if scope.certified or identity.in_files else modes.uncertified(),
+        modes=modes if scope.has_certificate or identity.in_files else modes.uncertified(),
         identity=identity,
         interception=scope.interception,
         ipv4=scope.ipv4,

@@ -139,8 +139,10 @@ def _queries(
 def _client(_: View, scope: OutboundScope) -> ClusterClient:
     chain, key = scope.meta("TLS_CLIENT_CERT_CHAIN"), scope.meta("TLS_CLIENT_KEY")
     files = ProxyCertificateFiles(chain, key, scope.meta("TLS_CLIENT_ROOT_CERT")) if chain and key else None
-    certified = scope.certified or files is not None
-    return ClusterClient(scope.type is NodeType.SIDECAR, files, scope.meta(METADATA), certified)
+    certified = scope.has_certificate or files is not None
+    return ClusterClient(
+        scope.type is NodeType.SIDECAR, files, scope.meta(METADATA), certified, by_agent=scope.agent_secrets
+    )
 
 
 @derived

@@ -49,6 +49,8 @@ class ClusterClient:
     """The ProxyConfig of the node itself (see ``proxy_settings``)."""
     certified: bool = True
     """True if it has a certificate of the mesh."""
+    by_agent: bool = False
+    """True if it gets that from its agent."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -129,6 +131,7 @@ def build_cluster(view: View, common: ClusterTemplate, variables: ClusterVars) -
             http2=upstream_http is UpstreamHttp.HTTP2,
             declared_by_users=common.declared_by_users,
             mesh_mtls=common.mesh_mtls and common.client.certified,
+            by_agent=common.client.by_agent,
         )
         apply_tls(message, policy.tls, peer, defaults, common.client.files)
         apply_proxy_protocol(message, policy.proxy_protocol)

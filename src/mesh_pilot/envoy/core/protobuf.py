@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from envoy.config.core.v3 import address_pb2, base_pb2, config_source_pb2, extension_pb2, protocol_pb2
+from envoy.config.core.v3 import address_pb2, base_pb2, config_source_pb2, extension_pb2, grpc_service_pb2, protocol_pb2
 from envoy.extensions.http.header_formatters.preserve_case.v3 import preserve_case_pb2
 from envoy.extensions.transport_sockets.tls.v3 import secret_pb2
 from envoy.type.matcher.v3 import regex_pb2, string_pb2
@@ -19,6 +19,9 @@ from mesh_pilot.model.resource import IDENTITY_SECRET, PREFIX, TRUST_SECRET, Res
 
 SECRET_FETCH_TIMEOUT = timedelta(seconds=3)
 """How long Envoy waits for a secret that only some listeners or clusters need, before it starts without it."""
+
+AGENT_CLUSTER = "sds-grpc"
+"""The static cluster of a proxy's bootstrap that reaches its agent's secrets."""
 
 PRESERVE_CASE = "envoy.http.stateful_header_formatters.preserve_case"
 
@@ -98,16 +101,32 @@ def ads() -> config_source_pb2.ConfigSource:
     )
 
 
-def sds_secret(name: str) -> secret_pb2.SdsSecretConfig:
-    """A reference to a secret, fetched over ADS.
+def _agent() -> config_source_pb2.ConfigSource:
+    """Fetch from the agent beside the proxy, without a timeout; as Istio has it."""
+    cluster = grpc_service_pb2.GrpcService.EnvoyGrpc(cluster_name=AGENT_CLUSTER)
+    return config_source_pb2.ConfigSource(
+        api_config_source=config_source_pb2.ApiConfigSource(
+            api_type=config_source_pb2.ApiConfigSource.GRPC,
+            transport_api_version=config_source_pb2.V3,
+            grpc_services=[grpc_service_pb2.GrpcService(envoy_grpc=cluster)],
+            set_node_on_first_message_only=True,
+        ),
+        initial_fetch_timeout=duration_pb2.Duration(),
+        resource_api_version=config_source_pb2.V3,
+    )
+
+
+def sds_secret(name: str, *, by_agent: bool = False) -> secret_pb2.SdsSecretConfig:
+    """A reference to a secret, fetched over ADS; with ``by_agent`` the mesh's own are fetched from the agent.
 
     Envoy waits for the mesh's own certificate and roots without a timeout, for nothing works without them. Other
     secrets may never come (a missing file, a credential not yet created), and one cluster's must not delay the start of
     the whole proxy: after ``SECRET_FETCH_TIMEOUT`` only their users fail, until the secret comes.
     """
+    if name in (IDENTITY_SECRET, TRUST_SECRET):
+        return secret_pb2.SdsSecretConfig(name=name, sds_config=_agent() if by_agent else ads())
     source = ads()
-    if name not in (IDENTITY_SECRET, TRUST_SECRET):
-        source.initial_fetch_timeout.CopyFrom(duration(SECRET_FETCH_TIMEOUT))
+    source.initial_fetch_timeout.CopyFrom(duration(SECRET_FETCH_TIMEOUT))
     return secret_pb2.SdsSecretConfig(name=name, sds_config=source)
 
 

@@ -123,7 +123,7 @@ def _chains(
                 yield filter_chain(
                     sni_match(server.server_names, ()),
                     [_hcm(view, context, server)],
-                    transport_socket=_server_tls(view, server),
+                    transport_socket=_server_tls(view, scope, server),
                     configs=(server.gateway,),
                 )
             case ServerKind.PASSTHROUGH:
@@ -131,7 +131,7 @@ def _chains(
             case ServerKind.AUTO_PASSTHROUGH:
                 yield from auto_passthrough_chains(view, scope, context, server)
             case _:
-                yield from tcp_chains(view, scope, context, server, _server_tls(view, server))
+                yield from tcp_chains(view, scope, context, server, _server_tls(view, scope, server))
 
 
 def _hcm(view: View, context: PolicyContext, server: GatewayServer) -> Filter:
@@ -139,11 +139,13 @@ def _hcm(view: View, context: PolicyContext, server: GatewayServer) -> Filter:
     return hcm_filter(view, HcmSettings(context, prefix, server.route_name, protocol=server.protocol))
 
 
-def _server_tls(view: View, server: GatewayServer) -> base_pb2.TransportSocket | None:
+def _server_tls(view: View, scope: OutboundScope, server: GatewayServer) -> base_pb2.TransportSocket | None:
     """The transport socket of a server that terminates TLS; None for others."""
     config = view.config(server.gateway)
     settings = config.spec.servers[server.index].tls if config is not None else None
-    return None if settings is None or server.kind.is_plain else downstream_tls(view, settings)
+    if settings is None or server.kind.is_plain:
+        return None
+    return downstream_tls(view, settings, by_agent=scope.agent_secrets)
 
 
 def _conflict(skipped: SkippedServer) -> Conflict:

@@ -156,7 +156,7 @@ def port_chains(view: View, settings: InboundSettings, port: InboundPort) -> tup
             ChainMatch(port=port.number, transport=TLS_TRANSPORT),
             _filters(view, settings, chain, http),
             name=port.name,
-            transport_socket=downstream_tls(view, server_tls),
+            transport_socket=downstream_tls(view, server_tls, by_agent=settings.identity.by_agent),
             host=port.host,
             configs=_configs(view, settings, chain),
         ),

@@ -29,15 +29,17 @@ _REQUIRE_CLIENT_CERTIFICATE = (Mode.MUTUAL, Mode.ISTIO_MUTUAL)
 _REQUEST_CLIENT_CERTIFICATE = (*_REQUIRE_CLIENT_CERTIFICATE, Mode.OPTIONAL_MUTUAL)
 
 
-def downstream_tls(view: View, settings: api.ServerTlsSettings) -> base_pb2.TransportSocket:
-    """The transport socket of a server that terminates TLS."""
+def downstream_tls(view: View, settings: api.ServerTlsSettings, *, by_agent: bool = False) -> base_pb2.TransportSocket:
+    """The transport socket of a server that terminates TLS; ``by_agent`` as for ``sds_secret``."""
     required = settings.mode in _REQUIRE_CLIENT_CERTIFICATE
     context = tls_pb2.DownstreamTlsContext(require_client_certificate=boolean(required))
     common = context.common_tls_context
     common.alpn_protocols.extend(HTTP_ALPN)
-    common.tls_certificate_sds_secret_configs.extend(sds_secret(name) for name in _certificates(settings))
+    common.tls_certificate_sds_secret_configs.extend(
+        sds_secret(name, by_agent=by_agent) for name in _certificates(settings)
+    )
     if settings.mode in _REQUEST_CLIENT_CERTIFICATE:
-        _validate(common, settings)
+        _validate(common, settings, by_agent)
     # tlsDefaults are for TLS other than the mesh's own.
     defaults = _tls_defaults(view) if settings.mode is not Mode.ISTIO_MUTUAL else None
     parameters = server_tls_parameters(settings, defaults)
@@ -69,7 +71,7 @@ def _roots(settings: api.ServerTlsSettings) -> str:
     return file_roots(settings.ca_certificates) if settings.ca_certificates else ""
 
 
-def _validate(common: tls_pb2.CommonTlsContext, settings: api.ServerTlsSettings) -> None:
+def _validate(common: tls_pb2.CommonTlsContext, settings: api.ServerTlsSettings, by_agent: bool) -> None:
     """Set how client certificates are validated."""
     roots = _roots(settings)
     if not roots or settings.insecure_skip_verify:
@@ -82,7 +84,7 @@ def _validate(common: tls_pb2.CommonTlsContext, settings: api.ServerTlsSettings)
     combined.default_validation_context.match_typed_subject_alt_names.extend(san_matchers(settings.subject_alt_names))
     if settings.ca_crl:
         combined.default_validation_context.crl.filename = settings.ca_crl
-    combined.validation_context_sds_secret_config.CopyFrom(sds_secret(roots))
+    combined.validation_context_sds_secret_config.CopyFrom(sds_secret(roots, by_agent=by_agent))
 
 
 def _pin_certificates(context: common_pb2.CertificateValidationContext, settings: api.ServerTlsSettings) -> None:
@@ -124,10 +126,10 @@ def mesh_server_socket(view: View, identity: MeshIdentity) -> base_pb2.Transport
     common = tls_pb2.CommonTlsContext(
         tls_params=parameters,
         alpn_protocols=HTTP_ALPN,
-        tls_certificate_sds_secret_configs=[sds_secret(identity.certificate)],
+        tls_certificate_sds_secret_configs=[sds_secret(identity.certificate, by_agent=identity.by_agent)],
         combined_validation_context=tls_pb2.CommonTlsContext.CombinedCertificateValidationContext(
             default_validation_context=validation,
-            validation_context_sds_secret_config=sds_secret(identity.roots),
+            validation_context_sds_secret_config=sds_secret(identity.roots, by_agent=identity.by_agent),
         ),
     )
     context = tls_pb2.DownstreamTlsContext(common_tls_context=common, require_client_certificate=boolean(True))

@@ -58,6 +58,8 @@ class TlsPeer:
     """True for a ServiceEntry: ``identities`` then also apply to TLS other than mesh mTLS."""
     mesh_mtls: bool
     """True if its proxies can be expected to accept mesh mTLS."""
+    by_agent: bool = False
+    """True if the client gets its certificate and the roots from its agent."""
 
 
 def apply_tls(
@@ -114,8 +116,8 @@ def _mesh_context(
         return context
     common.tls_params.CopyFrom(mesh_tls_parameters(None))
     common.alpn_protocols.extend(MESH_HTTP2_ALPN if peer.http2 else (MESH_ALPN,))
-    common.tls_certificate_sds_secret_configs.append(sds_secret(IDENTITY_SECRET))
-    _validate(context, names, TRUST_SECRET, tls)
+    common.tls_certificate_sds_secret_configs.append(sds_secret(IDENTITY_SECRET, by_agent=peer.by_agent))
+    _validate(context, names, TRUST_SECRET, tls, by_agent=peer.by_agent)
     return context
 
 
@@ -141,7 +143,12 @@ def _rule_context(tls: api.ClientTlsSettings, peer: TlsPeer, defaults: ClusterDe
 
 
 def _validate(
-    context: tls_pb2.UpstreamTlsContext, names: Iterable[str], roots: str, tls: api.ClientTlsSettings
+    context: tls_pb2.UpstreamTlsContext,
+    names: Iterable[str],
+    roots: str,
+    tls: api.ClientTlsSettings,
+    *,
+    by_agent: bool = False,
 ) -> None:
     """Set how the server's certificate is validated. ``roots`` names a secret; empty: any is accepted."""
     common = context.common_tls_context
@@ -157,7 +164,7 @@ def _validate(
     combined.default_validation_context.match_typed_subject_alt_names.extend(san_matchers(names))
     if tls.ca_crl:
         combined.default_validation_context.crl.filename = tls.ca_crl
-    combined.validation_context_sds_secret_config.CopyFrom(sds_secret(roots))
+    combined.validation_context_sds_secret_config.CopyFrom(sds_secret(roots, by_agent=by_agent))
 
 
 def _apply_matches(cluster: cluster_pb2.Cluster, context: tls_pb2.UpstreamTlsContext) -> None:

@@ -53,6 +53,11 @@ def merged_plan(view: View, plans: PlanShards) -> Plan:
     return merged
 
 
+AGENT_SECRETS = "AGENT_SECRETS"
+"""Node metadata of an Envoy whose agent serves the mesh's certificate and roots, as cluster ``sds-grpc``."""
+ISTIO_AGENT = "PILOT_SAN"
+"""Node metadata that Istio's agents send, and nobody else: they always serve them."""
+
 SCOPE_METADATA = (
     "DNS_AUTO_ALLOCATE",
     "DNS_CAPTURE",
@@ -115,6 +120,16 @@ class OutboundScope:
     def is_on(self, key: str) -> bool:
         """True if a boolean of SCOPE_METADATA is true."""
         return self.meta(key).lower() == "true"
+
+    @property
+    def agent_secrets(self) -> bool:
+        """True if it gets the mesh's certificate and roots from its agent, not from this server."""
+        return self.meta(AGENT_SECRETS) == "true"
+
+    @property
+    def has_certificate(self) -> bool:
+        """True if it has a certificate of the mesh from either."""
+        return self.certified or self.agent_secrets
 
     @property
     def auto_addresses(self) -> bool:
@@ -218,7 +233,7 @@ def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         ip_addresses=proxy.ip_addresses,
         labels=frozenset(proxy.labels.items()),
         interception=proxy.interception,
-        metadata=_scope_metadata(metadata),
+        metadata=_scope_metadata(metadata) | ({(AGENT_SECRETS, "true")} if _has_agent_secrets(proxy) else frozenset()),
         service_account=proxy.text("SERVICE_ACCOUNT"),
         locality=proxy.locality,
         network=proxy.text("NETWORK"),
@@ -244,6 +259,11 @@ def _uses_vhds(proxy: Proxy, default: bool) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())
+
+
+def _has_agent_secrets(proxy: Proxy) -> bool:
+    says_so = str(proxy.metadata.get(AGENT_SECRETS, "")).lower() == "true"
+    return not proxy.is_grpc and (says_so or ISTIO_AGENT in proxy.metadata)
 
 
 def _scope_metadata(metadata: Mapping[str, Any]) -> Labels:
