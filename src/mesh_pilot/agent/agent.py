@@ -8,10 +8,9 @@ At SIGTERM the other way round: draining in Consul, Envoy drained, deregistered.
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import trio
@@ -27,9 +26,12 @@ from mesh_pilot.agent.relay.relay import Relay
 from mesh_pilot.agent.settings import AgentError, AgentSettings
 from mesh_pilot.agent.status.server import StatusServer
 from mesh_pilot.agent.subscriptions import Subscriptions
-from mesh_pilot.agent.upkeep import Upkeep
+from mesh_pilot.agent.upkeep import Upkeep, leaves
 from mesh_pilot.model.proxy import NodeType
 from mesh_pilot.rpc import AddressError, open_listeners, serve
+
+if TYPE_CHECKING:
+    from mesh_pilot.agent.dns.server import DnsServer
 
 log = structlog.get_logger(scope="agent")
 
@@ -45,7 +47,7 @@ async def run_agent(settings: AgentSettings) -> None:
         async with _signals() as signals:
             await Agent(settings).run(signals)
     except* AgentError as group:
-        failure = _first(group)
+        failure = next(error for error in leaves(group) if isinstance(error, AgentError))
     if failure is not None:
         raise failure
 
@@ -69,9 +71,12 @@ class Agent:
         )
         self.upkeep = Upkeep()
         self._quit = trio.Event()
+        self._dns = self._make_dns()
+        parts: dict[str, Callable[[], object]] = {"dns": self._dns.statistics} if self._dns is not None else {}
         self.status = StatusServer(
             settings,
             {
+                **parts,
                 "identity": self.identity.statistics,
                 "planes": self.planes.statistics,
                 "relay": self.relay.statistics,
@@ -100,24 +105,42 @@ class Agent:
             nursery.start_soon(self.envoy.run, self.bootstrap)
             self._keep(nursery, "health", self.health.run)
 
+    def _make_dns(self) -> DnsServer | None:
+        settings = self._settings
+        if not (settings.dns.enabled and settings.ports.dns):
+            return None
+        from mesh_pilot.agent.dns.server import DnsServer  # the library costs memory
+
+        return DnsServer(settings.dns, settings.ports.dns, settings.node, self.subscriptions.name_table)
+
     def _keep(self, nursery: trio.Nursery, name: str, run: Any) -> None:
         nursery.start_soon(self.upkeep.keep, name, run)
 
     async def _start_serving(self, nursery: trio.Nursery) -> None:
-        """Open the socket for Envoy and the port of the agent. Raises AgentError where they are taken."""
+        """Open the socket for Envoy, and the ports. Raises AgentError where one is taken."""
+        await nursery.start(self.upkeep.start, "socket", self._serve_envoy)
+        if self._settings.ports.status:
+            await nursery.start(self.upkeep.start, "status", self._serve_status)
+        if self._dns is not None:
+            await nursery.start(self.upkeep.start, "dns", self._dns.run)
+
+    async def _serve_envoy(self, task_status: trio.TaskStatus[object]) -> None:
+        """Serve xDS and secrets on the socket."""
         socket = self._settings.folders.socket
         try:
             listeners = await open_listeners(f"unix://{socket}")
         except AddressError as error:
             raise AgentError(f"{error}; does another agent run on {socket.parent}?") from None
-        services = [self.relay, self.identity.secret_service()]
-        nursery.start_soon(partial(serve, services, listeners))
-        if self._settings.ports.status:
-            nursery.start_soon(self.status.run, await self.status.open())
+        await serve([self.relay, self.identity.secret_service()], listeners, task_status=task_status)
+
+    async def _serve_status(self, task_status: trio.TaskStatus[None]) -> None:
+        listeners = await self.status.open()
+        task_status.started()
+        await self.status.run(listeners)
 
     async def _start_asking(self, nursery: trio.Nursery) -> None:
         """Get the identity, connect, and wait a while for the first answers."""
-        await nursery.start(self._keep_identity)
+        await nursery.start(self.upkeep.start, "identity", self.identity.run)
         with trio.move_on_after(PATIENCE_SECONDS):
             await self.identity.settled.wait_for(bool)
         nursery.start_soon(self._reconnect_at_renewal)
@@ -129,20 +152,6 @@ class Agent:
             async with trio.open_nursery() as first:
                 for waiting in (self.subscriptions.is_current.wait_for, self.planes.is_away.wait_for):
                     first.start_soon(_then_cancel, waiting, first.cancel_scope)
-
-    async def _keep_identity(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the identity; the first start is waited for."""
-        started = False
-
-        async def run() -> None:
-            nonlocal started
-            async with trio.open_nursery() as nursery:
-                await nursery.start(self.identity.run)
-                if not started:
-                    started = True
-                    task_status.started()
-
-        await self.upkeep.keep("identity", run)
 
     async def _reconnect_at_renewal(self) -> None:
         """Have the control plane see each new certificate."""
@@ -233,11 +242,3 @@ def _make_folders(settings: AgentSettings) -> None:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise AgentError(f"{folder}: {error.strerror}; make it, owned by the user that this runs as") from None
-
-
-def _first(group: BaseExceptionGroup[AgentError]) -> AgentError:
-    found: BaseException = group
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    assert isinstance(found, AgentError)
-    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import structlog
 import trio
@@ -28,18 +28,58 @@ class Upkeep:
         """Failures in all, by part."""
         return {"failures_total": dict(self._failures)}
 
-    async def keep(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Run a part for ever: again, after a growing pause, whenever it fails or ends. If cancelled, so is it."""
+    async def keep(
+        self, name: str, run: Callable[[], Awaitable[None]], *, fatal: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Run a part for ever: again, after a growing pause, whenever it fails or ends. If cancelled, so is it.
+
+        Raises only what comes while ``fatal`` is true.
+        """
         failures = 0
         while True:
             began = trio.current_time()
-            try:
-                await run()
-                log.error("a part of the agent has ended; it is started again", part=name)
-            except AgentError as error:
-                log.error("a part of the agent has failed; it is started again", part=name, reason=str(error))
-            except Exception:  # any part's error is its own
-                log.exception("a part of the agent has failed; it is started again", part=name)
-            self._failures[name] += 1
+            await self._once(name, run, fatal)
             failures = 1 if trio.current_time() - began >= CALM_SECONDS else failures + 1
             await trio.sleep(random.uniform(0.5, 1) * min(LONGEST_DELAY, 2 ** min(failures - 1, 10)))
+
+    async def start(
+        self,
+        name: str,
+        run: Callable[..., Awaitable[None]],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """As ``keep``, for a part that reports when it has started. Raises what keeps it from starting first."""
+        has_started = False
+
+        async def part() -> None:
+            nonlocal has_started
+            async with trio.open_nursery() as nursery:
+                await nursery.start(run)
+                if not has_started:
+                    has_started = True
+                    task_status.started()
+
+        await self.keep(name, part, fatal=lambda: not has_started)
+
+    async def _once(self, name: str, run: Callable[[], Awaitable[None]], fatal: Callable[[], bool]) -> None:
+        try:
+            await run()
+            log.error("a part of the agent has ended; it is started again", part=name)
+        except Exception as error:  # any part's error is its own
+            if fatal():
+                raise
+            reasons = [str(each) for each in leaves(error) if isinstance(each, AgentError)]
+            if reasons:
+                log.error("a part of the agent has failed; it is started again", part=name, reason="; ".join(reasons))
+            else:
+                log.exception("a part of the agent has failed; it is started again", part=name)
+        self._failures[name] += 1
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """An exception, or the members of a group."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from leaves(each)
+    else:
+        yield error
