@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.namespaces import Machine, machines
+from tests.support.namespaces import ROOT, Machine, machines
 
 ENVOY = 1337
 OUTBOUND, INBOUND, DNS = 15001, 15006, 15053
@@ -279,3 +281,60 @@ def test_rules_of_the_legacy_iptables_are_found_and_removed(lab: tuple[Machine, 
     vm.mesh_pilot("iptables", "clean")
     assert reached(vm.ask("10.99.0.1", 443)) == 443
     assert "ISTIO" not in everything(vm)
+
+
+def test_a_failure_in_the_middle_leaves_what_was_in_force(lab: tuple[Machine, Machine], tmp_path: Path) -> None:
+    vm, _outside = lab
+    apply(vm, "iptables", "-b", "80")
+    before = everything(vm)
+    broken = tmp_path / "ip6tables-restore"
+    broken.write_text(
+        '#!/bin/sh\ncase "$*" in *--test*) exit 0;; esac\necho "ip6tables-restore: line 3 failed" >&2; exit 1\n'
+    )
+    broken.chmod(0o755)
+    done = vm.mesh_pilot(
+        "iptables", "apply", "--backend", "iptables", "-m", "TPROXY", "--ip-family", "ipv6",
+        check=False, PATH=f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin",
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "mesh-pilot: ip6tables-restore: ip6tables-restore: line 3 failed\n"
+    assert sorted(everything(vm).splitlines()) == sorted(before.splitlines())
+    vm.mesh_pilot("iptables", "clean")
+
+
+def test_without_rights_nothing_is_changed_but_show_works(lab: tuple[Machine, Machine]) -> None:
+    vm, _outside = lab
+    before = everything(vm)
+    for words in (("apply",), ("clean",)):
+        done = vm.run(
+            "setpriv", "--bounding-set", "-net_admin", sys.executable, "-m", "mesh_pilot.cli", "iptables", *words,
+            check=False, env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        )  # fmt: skip
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1 and "needs root (CAP_NET_ADMIN): run it with sudo" in done.stderr
+    assert everything(vm) == before
+
+
+@pytest.mark.parametrize(
+    ("backend", "advice"),
+    [
+        ("nft", "there is no nft on this machine: install the package nftables"),
+        ("iptables", "there is no iptables-save on this machine: install the package iptables"),
+        ("auto", "neither nft nor iptables-restore is on this machine: install the package nftables"),
+    ],
+)
+def test_a_tool_that_is_not_there_is_named_with_its_package(
+    lab: tuple[Machine, Machine], backend: str, advice: str, tmp_path: Path
+) -> None:
+    script = (
+        "import sys\n"
+        "from mesh_pilot.agent.interception import firewall, tools\n"
+        "tools.find = firewall.find = lambda name: None\n"
+        "from mesh_pilot.cli import main\n"
+        "main()\n"
+    )
+    done = lab[0].run(
+        sys.executable, "-c", script, "iptables", "apply", "--backend", backend,
+        check=False, env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, f"mesh-pilot: {advice}\n")

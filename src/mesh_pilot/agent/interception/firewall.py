@@ -120,7 +120,7 @@ class IptablesFirewall:
         return ("iptables" if family == 4 else "ip6tables") + self._variant
 
     def _families(self) -> Sequence[int]:
-        """Those whose tools are there."""
+        """The families whose tools are there."""
         return [family for family in (4, 6) if find(f"{self._command(family)}-restore")]
 
     def _current(self, family: int) -> Mapping[PacketTable, iptables.TableRules]:
@@ -212,7 +212,7 @@ def clean(*, note: Callable[[str], None]) -> bool:
 
 
 def shown(tool: FirewallTool, rules: RuleSet) -> str:
-    """What ``apply`` would do, for people; needs no rights."""
+    """The text of all that ``apply`` would do; needs no rights."""
     if tool is FirewallTool.AUTO:
         tool = FirewallTool.IPTABLES if find("iptables-restore") and not find("nft") else FirewallTool.NFT
     text = (NftFirewall() if tool is FirewallTool.NFT else IptablesFirewall()).text(rules)

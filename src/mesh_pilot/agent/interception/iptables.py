@@ -23,7 +23,7 @@ from mesh_pilot.agent.interception.rules import (
 
 @attrs.frozen
 class TableRules:
-    """What is ours in one table."""
+    """Our part of one table."""
 
     chains: Mapping[str, tuple[str, ...]] = attrs.field(factory=dict)
     """The rules of each chain, without ``-A CHAIN``."""
@@ -35,7 +35,7 @@ class TableRules:
 
 
 def rendered(rules: RuleSet, family: int) -> dict[PacketTable, TableRules]:
-    """What shall be ours in each table."""
+    """Our part of each table as it shall be."""
     found = {}
     for table in PacketTable:
         chains = [chain for chain in rules.chains if chain.table is table]
@@ -45,7 +45,7 @@ def rendered(rules: RuleSet, family: int) -> dict[PacketTable, TableRules]:
 
 
 def saved(text: str) -> dict[PacketTable, TableRules]:
-    """What is ours in the output of ``iptables-save``."""
+    """Our part of each table in the output of ``iptables-save``."""
     chains: dict[PacketTable, dict[str, list[str]]] = {table: {} for table in PacketTable}
     jumps: dict[PacketTable, list[tuple[str, str]]] = {table: [] for table in PacketTable}
     table: PacketTable | None = None

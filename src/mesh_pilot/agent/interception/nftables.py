@@ -19,7 +19,7 @@ REMOVE = f"table {TABLE}\ndelete table {TABLE}\n"
 """Works whether there is one or not."""
 
 _PRIORITY = {PacketTable.RAW: -300, PacketTable.MANGLE: -150, PacketTable.NAT: -100}
-"""Those of iptables' tables of that name."""
+"""The priorities of iptables' tables of that name."""
 
 
 def rendered(rules: RuleSet) -> str:

@@ -49,7 +49,7 @@ def wanted(rules: RuleSet) -> list[MarkRoute]:
 
 
 def current() -> list[MarkRoute]:
-    """What is in force of ours. Raises InterceptionError."""
+    """The routing of ours in force. Raises InterceptionError."""
     ip = find("ip")
     if ip is None:
         return []

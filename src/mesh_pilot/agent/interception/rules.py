@@ -40,7 +40,7 @@ class Hook(StrEnum):
 
 
 class Action(StrEnum):
-    """What happens to a packet that a rule applies to; the rule's ``value`` says more."""
+    """The fate of a packet that a rule applies to; the rule's ``value`` says more."""
 
     RETURN = "RETURN"
     ACCEPT = "ACCEPT"
@@ -188,7 +188,7 @@ class _Builder:
                 self.add(table, "INBOUND", _jump("IN_REDIRECT", protocol="tcp", port=port))
 
     def _tproxy(self) -> None:
-        """What keeps addresses: Envoy connects to the application with the caller's address, and a mark."""
+        """The way that keeps addresses: Envoy connects to the application with the caller's address, and a mark."""
         mangle, mark = PacketTable.MANGLE, self.wanted.mark
         self.add(mangle, "DIVERT", PacketRule(action=Action.MARK, set_mark=mark), PacketRule(action=Action.ACCEPT))
         for version, loopback in LOOPBACK.items():

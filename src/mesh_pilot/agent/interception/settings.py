@@ -1,4 +1,4 @@
-"""What is captured: values without I/O, read from the text of Istio's flags."""
+"""The traffic that is captured: values without I/O, read from the text of Istio's flags."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AGENT_PORTS = "15020,15021,15090"
 CONSUL_PORTS = "8300-8302"
 """Raft, and gossip over TCP in the LAN and the WAN: servers and agents have a TLS of their own."""
 INBOUND_EXCLUSIONS = f"22,{CONSUL_PORTS}"
-"""What is not captured besides when all inbound ports are and no exclusion is given."""
+"""Ports that are not captured besides when all inbound ports are and no exclusion is given."""
 
 
 class InterceptionError(Exception):
@@ -86,7 +86,7 @@ def interfaces(text: str) -> tuple[str, ...]:
 
 @attrs.frozen
 class Redirection:
-    """What goes through Envoy. None as ports or networks: all; an empty tuple: none."""
+    """The traffic that goes through Envoy. None as ports or networks: all; an empty tuple: none."""
 
     proxy_uids: tuple[int, ...] = (1337,)
     """Users whose connections are Envoy's and the agent's: captured only on the way back to this machine."""

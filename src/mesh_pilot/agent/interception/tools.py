@@ -32,7 +32,7 @@ _ADVICE = (
     (("xtables lock", "holding the xtables"), "another program is changing rules: try again"),
     (("unknown option", "syntax error"), "this version of the tool is too old: update it, or use the other --backend"),
 )
-"""What tools say, in lower case, with what to do."""
+"""Signs in the words of the tools, in lower case, with what to do."""
 
 
 def find(name: str) -> str | None:
@@ -49,7 +49,7 @@ def needed(name: str, package: str) -> str:
 
 
 def run(command: Sequence[str], text: str = "") -> str:
-    """What a program prints for this input. Raises InterceptionError."""
+    """The output of a program for this input. Raises InterceptionError."""
     try:
         done = subprocess.run(
             command,
