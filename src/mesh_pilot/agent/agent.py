@@ -20,6 +20,7 @@ from mesh_pilot.agent.envoy.runner import EnvoyRunner
 from mesh_pilot.agent.health.monitor import HealthMonitor
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.observable import Observable
+from mesh_pilot.agent.registration.registration import Registration
 from mesh_pilot.agent.relay.answers import Answers
 from mesh_pilot.agent.relay.planes import Planes
 from mesh_pilot.agent.relay.relay import Relay
@@ -69,6 +70,10 @@ class Agent:
         self.health = HealthMonitor(
             settings, self.subscriptions.proxy_config, self.envoy.ready, self.subscriptions.report
         )
+        consul = settings.consul
+        self.registration: Registration | None = None
+        if consul.service is not None or consul.service_id:
+            self.registration = Registration(settings, self.health.health, self.envoy.ready)
         self.upkeep = Upkeep()
         self._quit = trio.Event()
         self._dns = self._make_dns()
@@ -83,6 +88,7 @@ class Agent:
                 "subscriptions": self.subscriptions.statistics,
                 "envoy": self.envoy.statistics,
                 "health": self.health.statistics,
+                **({"registration": self.registration.statistics} if self.registration is not None else {}),
                 "upkeep": self.upkeep.statistics,
             },
             ready=self.envoy.ready,
@@ -104,6 +110,13 @@ class Agent:
             nursery.start_soon(self._follow_proxy_config)
             nursery.start_soon(self.envoy.run, self.bootstrap)
             self._keep(nursery, "health", self.health.run)
+            if self.registration is not None:
+                nursery.start_soon(self._register, self.registration)
+
+    async def _register(self, registration: Registration) -> None:
+        """Announce the service once Envoy can take its requests."""
+        await self.envoy.ready.wait_for(bool)
+        await self.upkeep.keep("registration", registration.run)
 
     def _make_dns(self) -> DnsServer | None:
         settings = self._settings
@@ -206,9 +219,13 @@ class Agent:
         log.info("agent ends: draining")
         self.status.is_draining = True
         try:
-            with trio.move_on_after(PATIENCE_SECONDS):
-                await self.health.drain()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.health.drain)
+                if self.registration is not None:
+                    nursery.start_soon(self.registration.drain)
             await self.envoy.drain(drain_seconds(self._settings, self.subscriptions.proxy_config.value))
+            if self.registration is not None:
+                await self.registration.deregister()
         except Exception:  # ends all the same
             log.exception("the drain has failed")
         scope.cancel()

@@ -24,6 +24,10 @@ from mesh_pilot.protowire import WireError
 log = structlog.get_logger(scope="agent")
 
 DRAINING = ApplicationHealth(False, "draining: the agent is about to stop")
+DRAIN_SECONDS = 5.0
+"""The longest wait until the control plane has been told."""
+SETTLE_SECONDS = 1.0
+"""Time for control planes to tell callers."""
 _NOT_READY = ApplicationHealth(False, "Envoy is not ready")
 _NO_PROBES = ApplicationHealth(True)
 
@@ -89,10 +93,15 @@ class HealthMonitor:
                 await self._follow_control_plane()
 
     async def drain(self) -> None:
-        """Tell the control plane that no more requests are wanted here, whatever probes say from now on."""
+        """Tell the control plane that no more requests are wanted here, whatever probes say from now on.
+
+        Returns when callers are likely to know, after some seconds at most.
+        """
         self._is_draining = True
         if self._probes or self._settings.auto_register_group:
-            await self._report(DRAINING)
+            with trio.move_on_after(DRAIN_SECONDS):
+                await self._report(DRAINING)
+            await trio.sleep(SETTLE_SECONDS)
 
     async def _report_changes(self) -> None:
         async for health in self.health.changes():

@@ -60,12 +60,7 @@ class LocalConsulAgent:
     async def update_check(self, check_id: str, status: str, output: str) -> None:
         """Renew a TTL check. Raises RegistrationError, UnknownToConsul if the agent has no such check."""
         body = {"Status": status, "Output": output}
-        try:
-            await self._call("PUT", f"/v1/agent/check/update/{quote(check_id, safe='')}", json=body)
-        except RegistrationError as error:
-            if "does not have associated TTL" in str(error):  # Consul before 1.10 answers 500
-                raise UnknownToConsul(str(error)) from None
-            raise
+        await self._call("PUT", f"/v1/agent/check/update/{quote(check_id, safe='')}", json=body)
 
     async def passing(self, service: str, index: str, seconds: float) -> tuple[list[Mapping[str, Any]], str]:
         """The healthy instances in the catalog once it differs from ``index``, with the new index.
@@ -98,7 +93,9 @@ class LocalConsulAgent:
         said = " ".join(reply.text.split())[:200]
         if reply.status_code in (401, 403):
             raise RegistrationError(f"{where} refuses {method} {path}: {said}; {self._advice(said)}")
-        kind = UnknownToConsul if reply.status_code == 404 else RegistrationError
+        # Consul before 1.10 answers 500 for an id that it does not know.
+        unknown = reply.status_code == 404 or "does not have associated TTL" in said or "Unknown service" in said
+        kind = UnknownToConsul if unknown else RegistrationError
         raise kind(f"{where} answers {method} {path} with {reply.status_code}: {said}")
 
     def _advice(self, said: str) -> str:

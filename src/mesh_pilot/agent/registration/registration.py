@@ -16,6 +16,7 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.agent.health.monitor import DRAINING, SETTLE_SECONDS
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.registration.definition import TTL_SECONDS, check_id, differs, service_definition, ttl_check
 from mesh_pilot.agent.registration.local_agent import ConsulAway, LocalConsulAgent, RegistrationError, UnknownToConsul
@@ -29,8 +30,6 @@ VERIFY_SECONDS = 30.0
 """Time between two looks whether Consul still has the service as we want it."""
 DRAIN_SECONDS = 5.0
 """The longest wait until Consul's catalog shows that callers should go elsewhere."""
-SETTLE_SECONDS = 1.0
-"""Time for control planes to pass that on to callers."""
 _FIRST_RETRY_SECONDS, _LAST_RETRY_SECONDS = 0.25, 5.0
 
 PASSING, CRITICAL = "passing", "critical"
@@ -112,6 +111,8 @@ class Registration:
     async def drain(self) -> None:
         """Make the check critical, and wait until callers are likely to know; a few seconds at most."""
         self._is_draining = True
+        if self._was_passing is None:
+            return  # nothing was announced
         with trio.move_on_after(DRAIN_SECONDS) as waiting:
             succeeded = await self._sync()
             while not succeeded:
@@ -177,7 +178,7 @@ class Registration:
         """The status of our check, and why."""
         health = self._health.value
         if self._is_draining:
-            return CRITICAL, "draining: the agent is about to stop"
+            return CRITICAL, DRAINING.reason
         if not self._ready.value:
             return CRITICAL, "Envoy is not ready"
         if health is None:
