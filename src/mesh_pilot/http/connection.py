@@ -6,6 +6,7 @@ it takes to arrive, and the time a response waits for a client that does not rea
 
 from __future__ import annotations
 
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
