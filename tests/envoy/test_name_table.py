@@ -65,7 +65,7 @@ def test_visible_hosts_have_their_virtual_addresses() -> None:
 def test_automatic_addresses_are_for_proxies_that_capture_dns() -> None:
     capturing = sidecar(DNS_CAPTURE="true", DNS_AUTO_ALLOCATE="true")
     (address,) = table(world_of(ENTRIES), capturing)["d.test"]["ips"]
-    assert address.startswith("240.240.")
+    assert address.startswith("241.")
 
 
 def test_services_of_kubernetes_have_short_names_and_headless_ones_their_endpoints() -> None:

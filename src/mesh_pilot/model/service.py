@@ -153,7 +153,7 @@ class Service:
     config: ConfigKey | None = None
     """The config it was made from, if any."""
     auto_address: str = ""
-    """Address given by us because it has none, of 240.240.0.0/16; used where a proxy captures DNS.
+    """Address given by us because it has none, of 241.0.0.0/8; used where a proxy captures DNS.
 
     The same for all services of a host: a client sees one of them.
     """

@@ -11,6 +11,7 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import TypeVar
 
 import attrs
@@ -22,7 +23,7 @@ from mesh_pilot.model.events import Endpoints
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.model.spiffe import qualified
 from mesh_pilot.world.address_index import AddressIndex
-from mesh_pilot.world.auto_addresses import allocate, wants_address
+from mesh_pilot.world.auto_addresses import AutoAddresses, wants_address
 from mesh_pilot.world.copying import copy_containers
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.names import export_namespaces
@@ -64,15 +65,15 @@ class ServiceTable:
         """By namespace (or ``*``) and shard."""
         self._stale_exports: dict[tuple[str, int], None] = {}
         self._exported_to: dict[ServiceKey, frozenset[str]] = {}
-        self._addressless: dict[str, set[ServiceKey]] = {}
-        """By host, the services that get an automatic address."""
-        self._auto_addresses: dict[str, str] = {}
-        """By host."""
+        self._addressless: dict[str, dict[ServiceKey, datetime]] = {}
+        """By host, the services that get an automatic address, and when they were created."""
+        self._auto_addresses = AutoAddresses()
         self._addresses = AddressIndex(indexes.endpoints_at, self._age)
 
     def copy_to(self, other: ServiceTable) -> None:
         """Give another table, of a copy of the indexes, the state of this one."""
         copy_containers(self, other)
+        other._auto_addresses = self._auto_addresses.copy()
 
     # -- input
 
@@ -246,25 +247,26 @@ class ServiceTable:
 
     def _with_auto_addresses(self, merged: dict[ServiceKey, Service | None]) -> dict[ServiceKey, Service | None]:
         """The services with automatic addresses, and other services whose address moves because of them."""
-        hosts = len(self._addressless)
-        changed = False
+        moved: set[str] = set()
         for key, service in merged.items():
-            keys = self._addressless.get(key.host, set())
-            wants = service is not None and wants_address(service)
-            if wants:
-                changed |= key.host not in self._addressless
-                self._addressless.setdefault(key.host, keys).add(key)
-            elif key in keys:
-                keys.remove(key)
-                if not keys:
-                    del self._addressless[key.host]
-        if changed or len(self._addressless) != hosts:
-            before, self._auto_addresses = self._auto_addresses, allocate(self._addressless)
-            moved = (host for host, address in self._auto_addresses.items() if before.get(host, address) != address)
-            for key in sorted(key for host in moved for key in self._addressless[host]):
-                merged.setdefault(key, self._merged(key))
+            created = self._addressless.get(key.host, {})
+            if service is not None and wants_address(service):
+                created[key] = service.created
+                self._addressless[key.host] = created
+            elif created.pop(key, None) is None:
+                continue
+            before = self._auto_addresses[key.host]
+            if created:
+                moved |= self._auto_addresses.put(key.host, min(created.values()))
+            else:
+                del self._addressless[key.host]
+                moved |= self._auto_addresses.remove(key.host)
+            if before and self._auto_addresses[key.host] != before:
+                moved.add(key.host)
+        for key in sorted(key for host in moved for key in self._addressless.get(host, ())):
+            merged.setdefault(key, self._merged(key))
         return {
-            key: attrs.evolve(service, auto_address=self._auto_addresses.get(key.host, ""))
+            key: attrs.evolve(service, auto_address=self._auto_addresses[key.host])
             if service is not None and key in self._addressless.get(key.host, ())
             else service
             for key, service in merged.items()

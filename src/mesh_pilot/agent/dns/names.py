@@ -14,8 +14,8 @@ import attrs
 
 from mesh_pilot.agent.subscriptions import NameRow
 
-AUTOMATIC = (ip_network("240.240.0.0/16"), ip_network("2001:2::/48"))
-"""The ranges from which control planes give services addresses: nobody else's, so no name server knows them."""
+AUTOMATIC = (ip_network("241.0.0.0/8"), ip_network("240.240.0.0/16"), ip_network("2001:2::/48"))
+"""The ranges from which control planes, ours and Istio's, give services addresses: no name server knows them."""
 _REVERSE_4, _REVERSE_6 = ".in-addr.arpa", ".ip6.arpa"
 
 

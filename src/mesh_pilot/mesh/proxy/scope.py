@@ -24,7 +24,8 @@ from mesh_pilot.mesh.selection import Labels, oldest_general, oldest_selecting
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.proxy import AGENT, CLUSTERS, VIRTUAL_HOSTS, Interception, NodeType, Proxy
 from mesh_pilot.model.resource import Resource
-from mesh_pilot.model.service import NOWHERE, Locality
+from mesh_pilot.model.service import NOWHERE, Locality, Service
+from mesh_pilot.world.auto_addresses import to_ipv6
 from mesh_pilot.world.view import View
 
 ResourceQuery = Query[Resource | None]
@@ -121,6 +122,12 @@ class OutboundScope:
         """True if a boolean of SCOPE_METADATA is true."""
         return self.meta(key).lower() == "true"
 
+    def auto_address(self, service: Service) -> str:
+        """The address to which the proxy's DNS resolves a service that has none; empty if it does not."""
+        if service.addresses or not service.auto_address or not self._resolves_names:
+            return ""
+        return service.auto_address if self.ipv4 else to_ipv6(service.auto_address)
+
     @property
     def agent_secrets(self) -> bool:
         """True if it gets the mesh's certificate and roots from its agent, not from this server."""
@@ -132,9 +139,8 @@ class OutboundScope:
         return self.certified or self.agent_secrets
 
     @property
-    def auto_addresses(self) -> bool:
-        """True if the proxy's DNS resolves services without addresses to automatic ones, which are IPv4."""
-        return self.ipv4 and self.is_on("DNS_CAPTURE") and self.is_on("DNS_AUTO_ALLOCATE")
+    def _resolves_names(self) -> bool:
+        return self.is_on("DNS_CAPTURE") and self.is_on("DNS_AUTO_ALLOCATE")
 
     @property
     def wildcard(self) -> str:

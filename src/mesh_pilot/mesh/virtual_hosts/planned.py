@@ -77,8 +77,8 @@ def service_names(service: Service, dns_domain: str) -> tuple[tuple[str, ...], t
 def service_addresses(service: Service, scope: OutboundScope) -> tuple[str, ...]:
     """The service's virtual addresses that a request can name as its host."""
     found = [a for a in service.addresses if a != UNSPECIFIED and "/" not in a]
-    if not service.addresses and scope.auto_addresses and service.auto_address:
-        found.append(service.auto_address)
+    if automatic := scope.auto_address(service):
+        found.append(automatic)
     return tuple(found)
 
 
