@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 import trio
 
-from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap
+from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
 from mesh_pilot.agent.health.monitor import HealthMonitor
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
@@ -106,7 +106,7 @@ class Agent:
             nursery.start_soon(self._end_at_signal, signals, nursery.cancel_scope)
             await self._start_serving(nursery)
             await self._start_asking(nursery)
-            self.bootstrap.set(agent_bootstrap(self._settings, self.subscriptions.proxy_config.value))
+            self._take_proxy_config(self.subscriptions.proxy_config.value)
             nursery.start_soon(self._follow_proxy_config)
             nursery.start_soon(self.envoy.run, self.bootstrap)
             self._keep(nursery, "health", self.health.run)
@@ -194,9 +194,15 @@ class Agent:
         """Make Envoy's bootstrap anew when the control plane's part of it changes."""
         async for proxy_config in self.subscriptions.proxy_config.changes():
             try:
-                self.bootstrap.set(agent_bootstrap(self._settings, proxy_config))
+                self._take_proxy_config(proxy_config)
             except AgentError as error:
                 log.error("the bootstrap cannot be made; envoy goes on with the last", reason=str(error))
+
+    def _take_proxy_config(self, proxy_config: bytes | None) -> None:
+        """Raises AgentError for a bootstrap that cannot be made."""
+        bootstrap = agent_bootstrap(self._settings, proxy_config)
+        self.envoy.settings.set(envoy_settings(self._settings, proxy_config))
+        self.bootstrap.set(bootstrap)
 
     # -- the end
 
@@ -223,17 +229,12 @@ class Agent:
                 nursery.start_soon(self.health.drain)
                 if self.registration is not None:
                     nursery.start_soon(self.registration.drain)
-            await self.envoy.drain(drain_seconds(self._settings, self.subscriptions.proxy_config.value))
+            await self.envoy.drain(termination_drain_seconds(self._settings, self.subscriptions.proxy_config.value))
             if self.registration is not None:
                 await self.registration.deregister()
         except Exception:  # ends all the same
             log.exception("the drain has failed")
         scope.cancel()
-
-
-def drain_seconds(settings: AgentSettings, proxy_config: bytes | None) -> float:
-    """ProxyConfig's ``terminationDrainDuration``; Istio's default is 5 seconds."""
-    return 5.0
 
 
 async def _then_cancel(waiting: Any, scope: trio.CancelScope) -> None:

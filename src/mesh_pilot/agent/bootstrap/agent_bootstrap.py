@@ -76,7 +76,7 @@ def agent_bootstrap(settings: AgentSettings, from_plane: bytes | None = None) ->
     if ports.readiness:
         listeners.append(http_listener(wildcard, ports.readiness, "agent", "/healthz/ready", AGENT_CLUSTER))
     bootstrap: dict[str, Json] = {
-        **envoy_bootstrap(node, f"unix://{folders.socket}", delta=settings.delta),
+        **envoy_bootstrap(node, f"unix://{folders.socket}", delta=settings.delta, comes_again_soon=True),
         "admin": {"address": admin},
         "static_resources": {"clusters": clusters, "listeners": listeners},
         "layered_runtime": {"layers": [{"name": "static", "static_layer": _runtime(config)}, _ADMIN_LAYER]},

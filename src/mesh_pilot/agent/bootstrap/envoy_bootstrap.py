@@ -149,6 +149,7 @@ def envoy_bootstrap(
     delta: bool = False,
     admin: str = "127.0.0.1:0",
     tls: ClientTls | None = None,
+    comes_again_soon: bool = False,
 ) -> dict[str, Json]:
     """A complete bootstrap, with all dynamic resources over one ADS stream to one of ``pilots``.
 
@@ -156,8 +157,12 @@ def envoy_bootstrap(
     a pilot. A pilot may have ``@region/zone`` after it: those in the node's zone are preferred, then those in its
     region.
     With ``delta`` the stream is Delta (incremental) xDS, else State of the World. Raises AddressError for any other
-    form.
+    form. ``comes_again_soon``: within a second of the end of its stream, for one that is on the same machine; by
+    default Envoy waits for up to 30.
     """
+    service: dict[str, Json] = {"cluster_name": XDS_CLUSTER}
+    if comes_again_soon:
+        service["retry_policy"] = {"retry_back_off": {"base_interval": "0.1s", "max_interval": "1s"}}
     ads: Json = {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"}
     return {
         "node": node.to_dict(),
@@ -167,7 +172,7 @@ def envoy_bootstrap(
                 "api_type": "DELTA_GRPC" if delta else "GRPC",
                 "transport_api_version": "V3",
                 "set_node_on_first_message_only": True,
-                "grpc_services": [{"envoy_grpc": {"cluster_name": XDS_CLUSTER}}],
+                "grpc_services": [{"envoy_grpc": service}],
             },
             "cds_config": ads,
             "lds_config": ads,

@@ -99,14 +99,13 @@ def _cluster(
         "name": name,
         "alt_stat_name": f"{name};",
         "type": "STRICT_DNS",
-        "respect_dns_ttl": True,
         "dns_lookup_family": "V6_ONLY" if is_ipv6 else "V4_ONLY",
         "connect_timeout": "1s",
         **assignment(name, socket_address(host, port)),
     }
     if is_grpc:
         cluster |= http2()
-    if context := _tls_context(service.get("tlsSettings", {}), is_grpc=is_grpc):
+    if context := _tls_context(path, service.get("tlsSettings", {}), is_grpc=is_grpc):
         cluster["transport_socket"] = {"name": "envoy.transport_sockets.tls", "typed_config": context}
     if keepalive := service.get("tcpKeepalive"):
         cluster["upstream_connection_options"] = {"tcp_keepalive": _keepalive(keepalive)}
@@ -123,7 +122,7 @@ def _keepalive(settings: Mapping[str, Any]) -> dict[str, Json]:
     return found
 
 
-def _tls_context(settings: Mapping[str, Any], *, is_grpc: bool) -> dict[str, Json]:
+def _tls_context(path: str, settings: Mapping[str, Any], *, is_grpc: bool) -> dict[str, Json]:
     """Envoy's UpstreamTlsContext; empty for plaintext. Files are read by Envoy; the mesh's own come over SDS."""
     mode = settings.get("mode", "DISABLE")
     if mode == "DISABLE":
@@ -149,7 +148,7 @@ def _tls_context(settings: Mapping[str, Any], *, is_grpc: bool) -> dict[str, Jso
         if ca := settings.get("caCertificates"):
             common["validation_context"] = {"trusted_ca": {"filename": ca}, **matched}
         elif not settings.get("insecureSkipVerify"):
-            common["validation_context"] = {"system_root_certs": {}, **matched}
+            raise RemoteServiceError(path, "its tlsSettings need caCertificates: a PEM file of roots on this machine")
     context: dict[str, Json] = {"@type": _UPSTREAM_TLS, "common_tls_context": common}
     if sni := settings.get("sni"):
         context["sni"] = sni

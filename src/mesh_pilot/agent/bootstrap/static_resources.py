@@ -97,10 +97,8 @@ def compressors() -> tuple[Json, ...]:
 def _compressor(name: str) -> Json:
     kind = f"type.googleapis.com/envoy.extensions.compression.{name}.compressor.v3.{name.capitalize()}"
     library: Json = {"name": f"stats_{name}", "typed_config": {"@type": kind}}
-    texts: Json = {"content_type": ["text/plain", "application/openmetrics-text", "application/vnd.google.protobuf"]}
     config: Json = {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.compressor.v3.Compressor",
         "compressor_library": library,
-        "response_direction_config": {"common_config": texts},
     }
     return {"name": f"envoy.filters.http.compressor.{name}", "typed_config": config}

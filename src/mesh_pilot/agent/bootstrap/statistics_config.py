@@ -13,11 +13,15 @@ from typing import Any
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Json
 from mesh_pilot.config.durations import read_duration, write_duration
 
+_WORDS = "assignment|bind|lb|load_report|max|membership|original_dst|retry_or|update|upstream|version|warming"
 _OF_CLUSTERS = (
-    "assignment|bind_errors|circuit_breakers|client_ssl|default|ext_authz|grpc|health_check|http[123]|lb|load_report|max"
-    "|membership|original_dst|outlier_detection|ratelimit|rbac|retry_or|server_ssl|ssl|tls|update|upstream|version|warming"
+    rf"(?:{_WORDS})[_a-z0-9]*"
+    r"|(?:client_ssl_socket_factory|default|ext_authz|health_check|http[123]|outlier_detection|ratelimit|ssl)\.[_a-z0-9]+"
+    r"|ssl\.(?:ciphers|curves|sigalgs|versions)\.[\w.-]+"
+    r"|circuit_breakers\.\w+\.\w+"
+    r"|grpc\.[\w.]+\.(?:\d+|success|failure|total|\w+_count|upstream_rq_time)"
 )
-"""First words of the statistics of a cluster, after its name, which has dots of its own."""
+"""The statistics of a cluster after its name, which has dots of its own."""
 
 _GROUPS = r"canary|external|internal|zone\.[^.]+\.[^.]+"
 _ADDRESS = r"(?:[_.[:digit:]]*|[_\[\]aAbBcCdDeEfF[:digit:]]*)"
@@ -25,7 +29,7 @@ _ADDRESS = r"(?:[_.[:digit:]]*|[_\[\]aAbBcCdDeEfF[:digit:]]*)"
 TAGS: Mapping[str, str] = {
     # The name of a cluster ends with a semicolon if it was made for these tags, else before a statistic's first word.
     "cluster_name": r"^cluster\.((.+?)(?:;\.|\.(?="
-    rf"(?:(?:{_GROUPS})\.)?(?:{_OF_CLUSTERS})[_a-z0-9]*(?:\.[\w-]+)*$)))",
+    rf"(?:(?:{_GROUPS})\.)?(?:{_OF_CLUSTERS})$)))",
     "http_conn_manager_prefix": r"^http\.(((?:in|out)bound_.+?_\d+|[^.;]+);?\.)",
     "thread_name": r"^server(\.(.+))\.watchdog",
     "tcp_prefix": r"^tcp\.((.*?)\.)\w+?$",
