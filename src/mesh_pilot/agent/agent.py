@@ -17,6 +17,7 @@ import trio
 
 from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap, envoy_settings, termination_drain_seconds
 from mesh_pilot.agent.envoy.runner import EnvoyRunner
+from mesh_pilot.agent.handover import Handover, own_command, self_test
 from mesh_pilot.agent.health.monitor import HealthMonitor
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.observable import Observable
@@ -29,7 +30,7 @@ from mesh_pilot.agent.status.server import StatusServer
 from mesh_pilot.agent.subscriptions import Subscriptions
 from mesh_pilot.agent.upkeep import Upkeep, leaves
 from mesh_pilot.model.proxy import NodeType
-from mesh_pilot.rpc import AddressError, open_listeners, serve
+from mesh_pilot.rpc import AddressError, serve
 
 if TYPE_CHECKING:
     from mesh_pilot.agent.dns.server import DnsServer
@@ -41,24 +42,33 @@ ANSWERS = "answers.db"
 """The file, in the folder of the state, of what Envoy has accepted."""
 
 
-async def run_agent(settings: AgentSettings) -> None:
-    """Run until SIGTERM or SIGINT, then drain; a second signal ends at once. Raises AgentError, in no group."""
+async def run_agent(settings: AgentSettings, handover: Handover) -> bool:
+    """Run until SIGTERM or SIGINT, then drain; a second signal ends at once. Raises AgentError, in no group.
+
+    True after SIGHUP: the version that is installed now is to take over what ``handover`` has then.
+    """
     failure: AgentError | None = None
+    is_handed_over = False
     try:
-        async with _signals() as signals:
-            await Agent(settings).run(signals)
+        async with _signals() as (signals, hangups):
+            agent = Agent(settings, handover)
+            await agent.run(signals, hangups)
+            is_handed_over = agent.is_handed_over
     except* AgentError as group:
         failure = next(error for error in leaves(group) if isinstance(error, AgentError))
     if failure is not None:
         raise failure
+    return is_handed_over
 
 
 class Agent:
     """One agent with all its parts."""
 
-    def __init__(self, settings: AgentSettings) -> None:
+    def __init__(self, settings: AgentSettings, handover: Handover) -> None:
         """Raises AgentError for settings that cannot be used."""
         _make_folders(settings)
+        self._handover = handover
+        self.is_handed_over = False
         self._settings = settings
         node, folders = settings.node, settings.folders
         self.identity = WorkloadIdentity(settings.credentials, settings.planes, folders, node_id=node.id)
@@ -66,7 +76,7 @@ class Agent:
         self.relay = Relay(self.planes, Answers(folders.state / ANSWERS, f"{node.id} {node.to_dict()['cluster']}"))
         self.subscriptions = Subscriptions(node, self.planes, names=settings.dns.enabled, folder=folders.state)
         inbound_only = node.type is not NodeType.ROUTER
-        self.envoy = EnvoyRunner(settings.envoy, settings.ports, folders, inbound_only=inbound_only)
+        self.envoy = EnvoyRunner(settings.envoy, settings.ports, folders, inbound_only=inbound_only, handover=handover)
         self.health = HealthMonitor(
             settings, self.subscriptions.proxy_config, self.envoy.ready, self.subscriptions.report
         )
@@ -100,15 +110,20 @@ class Agent:
     def __repr__(self) -> str:
         return f"<Agent of {self._settings.node.id}>"
 
-    async def run(self, signals: AsyncIterator[int]) -> None:
-        """Run all parts until the first of ``signals``, then drain. Raises AgentError, perhaps in a group."""
+    async def run(self, signals: AsyncIterator[int], hangups: AsyncIterator[int]) -> None:
+        """Run all parts until the first of ``signals``, then drain. Raises AgentError, perhaps in a group.
+
+        One of ``hangups`` ends them without a drain: another version takes over.
+        """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_at_signal, signals, nursery.cancel_scope)
             await self._start_serving(nursery)
+            self._handover.close_rest()
+            nursery.start_soon(self.envoy.run, self.bootstrap)
+            nursery.start_soon(self._hand_over_at_signal, hangups, nursery.cancel_scope)
             await self._start_asking(nursery)
             self._take_proxy_config(self.subscriptions.proxy_config.value)
             nursery.start_soon(self._follow_proxy_config)
-            nursery.start_soon(self.envoy.run, self.bootstrap)
             self._keep(nursery, "health", self.health.run)
             if self.registration is not None:
                 nursery.start_soon(self._register, self.registration)
@@ -124,7 +139,7 @@ class Agent:
             return None
         from mesh_pilot.agent.dns.server import DnsServer  # the library costs memory
 
-        return DnsServer(settings.dns, settings.ports.dns, settings.node, self.subscriptions.name_table)
+        return DnsServer(settings.dns, settings.ports.dns, settings.node, self.subscriptions.name_table, self._handover)
 
     def _keep(self, nursery: trio.Nursery, name: str, run: Any) -> None:
         nursery.start_soon(self.upkeep.keep, name, run)
@@ -141,15 +156,16 @@ class Agent:
         """Serve xDS and secrets on the socket."""
         socket = self._settings.folders.socket
         try:
-            listeners = await open_listeners(f"unix://{socket}")
+            listeners = await self._handover.listeners("socket", f"unix://{socket}")
         except AddressError as error:
             raise AgentError(f"{error}; does another agent run on {socket.parent}?") from None
         await serve([self.relay, self.identity.secret_service()], listeners, task_status=task_status)
 
     async def _serve_status(self, task_status: trio.TaskStatus[None]) -> None:
-        listeners = await self.status.open()
+        listeners = await self.status.open(self._handover)
         task_status.started()
         await self.status.run(listeners)
+        await trio.sleep_forever()  # it was told to stop
 
     async def _start_asking(self, nursery: trio.Nursery) -> None:
         """Get the identity, connect, and wait a while for the first answers."""
@@ -220,6 +236,22 @@ class Agent:
             nursery.cancel_scope.cancel()
         scope.cancel()
 
+    async def _hand_over_at_signal(self, hangups: AsyncIterator[int], scope: trio.CancelScope) -> None:
+        """End without a drain for the version that is installed now, if that would start."""
+        async for _ in hangups:
+            reason = await self_test([*own_command(), "--check"])
+            if not reason:
+                break
+            log.error("another version is not executed: it would not start; this one goes on", reason=reason)
+        log.info("another version of the agent takes over")
+        self.status.stop.set()
+        with trio.move_on_after(PATIENCE_SECONDS):
+            if self._settings.ports.status:
+                await self.status.stopped.wait()
+        self.envoy.leave()
+        self.is_handed_over = True
+        scope.cancel()
+
     async def _drain(self, scope: trio.CancelScope) -> None:
         """Have others send nothing more, then let connections end."""
         log.info("agent ends: draining")
@@ -249,9 +281,13 @@ async def _set_at(signals: AsyncIterator[int], event: trio.Event) -> None:
 
 
 @asynccontextmanager
-async def _signals() -> AsyncIterator[AsyncIterator[int]]:
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        yield signals
+async def _signals() -> AsyncIterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
+    """Signals that end the agent, and those that have another version take over."""
+    with (
+        trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as ends,
+        trio.open_signal_receiver(signal.SIGHUP) as hangups,
+    ):
+        yield ends, hangups
 
 
 def _make_folders(settings: AgentSettings) -> None:

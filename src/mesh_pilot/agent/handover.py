@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -91,22 +91,13 @@ class Handover:
             return listeners
         return [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in found]
 
-    def udp_socket(self, name: str, host: str, port: int) -> trio.socket.SocketType:
-        """A UDP socket bound to an IP address: the one received under this name, or a new one. Raises OSError."""
-        address = f"udp {host} {port}"
+    def sockets(self, name: str, address: str, bind: Callable[[], Sequence[socket.socket]]) -> list[socket.socket]:
+        """Sockets received under this name, if ``address`` (any text) is the same, else those of ``bind``."""
         found = self._take(name, address)
         if found is None:
-            sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
-            try:
-                if sock.family == socket.AF_INET6:
-                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                sock.bind((host, port))
-            except BaseException:
-                sock.close()
-                raise
-            self._keep(name, address, [sock.fileno()])
-            found = [sock]
-        return trio.socket.from_stdlib_socket(found[0])
+            found = list(bind())
+            self._keep(name, address, [each.fileno() for each in found])
+        return found
 
     def close_rest(self) -> None:
         """Close what was received and nobody wants any more; call it once all parts have their sockets."""

@@ -103,12 +103,18 @@ async def test_sockets_are_kept_open_by_name_and_address() -> None:
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address)
     await other.aclose()
-    udp = handover.udp_socket("dns", "127.0.0.1", 0)
+
+    def bind() -> list[socket.socket]:
+        sock = socket.socket(type=socket.SOCK_DGRAM)
+        sock.bind(("127.0.0.1", 0))
+        return [sock]
+
+    (udp,) = handover.sockets("dns", "any text", bind)
     bound = udp.getsockname()
     udp.close()
-    again_udp = handover.udp_socket("dns", "127.0.0.1", 0)
-    assert again_udp.getsockname() == bound
-    again_udp.close()
+    (udp,) = handover.sockets("dns", "any text", bind)
+    assert udp.getsockname() == bound
+    udp.close()
     handover.close()
 
 

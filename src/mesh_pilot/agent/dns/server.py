@@ -24,6 +24,7 @@ from mesh_pilot.agent.dns.name_servers import NameServers
 from mesh_pilot.agent.dns.names import MeshNames
 from mesh_pilot.agent.dns.resolv_conf import ResolvConf
 from mesh_pilot.agent.dns.resolver import AnswerCounts, Resolver
+from mesh_pilot.agent.handover import Handover
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentError, DnsSettings
 from mesh_pilot.agent.subscriptions import NameRow
@@ -76,11 +77,13 @@ class DnsServer:
         port: int,
         node: EnvoyNode,
         names: Observable[dict[str, NameRow] | None],
+        handover: Handover | None = None,
     ) -> None:
-        """Raises AgentError."""
+        """Raises AgentError. ``handover``: may have the sockets already."""
         self._hosts = _listen_hosts(settings.listen)
         self.port = port
         """With 0 it is known once ``run`` has started."""
+        self._handover, self._address = handover, f"{','.join(self._hosts)} {port}"
         self._node = node
         self._rows = names
         self._fixed = tuple(_name_server(text) for text in settings.upstreams)
@@ -255,7 +258,15 @@ class DnsServer:
     # -- sockets
 
     def _open(self) -> tuple[list[trio.socket.SocketType], list[trio.SocketListener]]:
-        """Open a UDP and a TCP socket at each address; with port 0 all at one free port."""
+        """Open the sockets, unless the version before has left them to us."""
+        opened = self._handover.sockets("dns", self._address, self._bind) if self._handover else self._bind()
+        self.port = opened[0].getsockname()[1]
+        datagrams = [trio.socket.from_stdlib_socket(sock) for sock in opened if sock.type == socket.SOCK_DGRAM]
+        streams = [sock for sock in opened if sock.type == socket.SOCK_STREAM]
+        return datagrams, [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in streams]
+
+    def _bind(self) -> list[socket.socket]:
+        """A UDP and a TCP socket at each address; with port 0 all at one free port. Raises AgentError."""
         for attempt in range(FREE_PORT_ATTEMPTS):
             opened: list[socket.socket] = []
             try:
@@ -276,10 +287,7 @@ class DnsServer:
                 ) from error
         if not opened:
             raise AgentError(f"dns: this machine has no address {', '.join(self._hosts)} to listen on")
-        self.port = opened[0].getsockname()[1]
-        datagrams = [trio.socket.from_stdlib_socket(sock) for sock in opened if sock.type == socket.SOCK_DGRAM]
-        streams = [sock for sock in opened if sock.type == socket.SOCK_STREAM]
-        return datagrams, [trio.SocketListener(trio.socket.from_stdlib_socket(sock)) for sock in streams]
+        return opened
 
 
 def _bound(host: str, port: int, kind: socket.SocketKind) -> socket.socket | None:

@@ -144,10 +144,10 @@ class EnvoyRunner:
     async def run(self, bootstrap: Observable[Mapping[str, Any]]) -> None:
         """Run Envoy on the bootstrap until cancelled, restart it when it dies, hot restart it when that changes.
 
+        While the bootstrap is empty, none is started; those that run already are tended.
         Raises EnvoyError if there is no Envoy that can be run at the start. Once it has ended or is cancelled, no
         Envoy runs any more, unless ``leave`` was called before.
         """
-        self._wanted.set(Wanted(bootstrap.value, self.settings.value))
         async with trio.open_nursery() as nursery:
             for source in (bootstrap, self.settings, self._request):
                 nursery.start_soon(self._follow, source, bootstrap)
@@ -215,7 +215,8 @@ class EnvoyRunner:
 
     async def _follow(self, source: Observable[Any], bootstrap: Observable[Mapping[str, Any]]) -> None:
         async for _ in source.changes():
-            self._wanted.set(Wanted(bootstrap.value, self.settings.value, self._request.value))
+            if bootstrap.value:
+                self._wanted.set(Wanted(bootstrap.value, self.settings.value, self._request.value))
 
     def _take_over(self, nursery: trio.Nursery) -> EnvoyChild | None:
         """Go on with the Envoys that the version before has left; returns the one that serves."""
@@ -263,7 +264,7 @@ class EnvoyRunner:
 
     async def _begin(self, nursery: trio.Nursery) -> EnvoyChild:
         """Start an Envoy where none runs."""
-        wanted = self._wanted.value
+        wanted = await self._wanted.wait_for(lambda wanted: wanted is not None)
         if wanted == self._refused and self._good is not None:
             wanted = self._good
         assert wanted is not None

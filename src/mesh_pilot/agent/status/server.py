@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from mesh_pilot import __version__
+from mesh_pilot.agent.handover import Handover
 from mesh_pilot.agent.health.checks import ApplicationAddress, CheckRunner
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentError, AgentSettings
@@ -26,10 +27,11 @@ from mesh_pilot.agent.subscriptions import NameRow
 from mesh_pilot.http.connection import HttpLimits, Message
 from mesh_pilot.http.server import HttpServer
 from mesh_pilot.model.proxy import NodeType
-from mesh_pilot.rpc import AddressError, open_listeners
+from mesh_pilot.rpc import AddressError
 
 log = structlog.get_logger(scope="agent")
 
+_GRACE_SECONDS = 2.0
 _LIMITS = HttpLimits(connections=100)
 _PASSED_BY = ("127.0.0.6", "::6")
 _TEXT = "text/plain; charset=utf-8"
@@ -64,6 +66,8 @@ class StatusServer:
         self._was_ready = False
         self.is_draining = False
         """Set once the agent is about to end: not ready any more."""
+        self.stop = trio.Event()
+        self.stopped = trio.Event()
         runner = CheckRunner(ApplicationAddress.of(settings.node))
         self._probes = AppProbes(settings.app_probers, runner, settings.ports.status)
         self._server = HttpServer(self, port="status", limits=_LIMITS)
@@ -71,17 +75,18 @@ class StatusServer:
         self._metrics = MergedMetrics(f"127.0.0.1:{settings.ports.admin}", self._scraped(), self._parts)
         self._parts["metrics"] = self._metrics.statistics
 
-    async def open(self) -> Sequence[trio.SocketListener]:
-        """Listen. Raises AgentError where the port is taken."""
+    async def open(self, handover: Handover) -> Sequence[trio.SocketListener]:
+        """Listen, unless the version before has left us its listeners. Raises AgentError where the port is taken."""
         port = self._settings.ports.status
         try:
-            return await open_listeners(f":{port}")
+            return await handover.listeners("status", f":{port}")
         except AddressError as error:
             raise AgentError(f"{error}; another agent may run here: set statusPort, or 0 for none") from None
 
     async def run(self, listeners: Sequence[trio.SocketListener]) -> None:
-        """Answer until cancelled; the listeners are closed then."""
-        await self._server.serve(listeners, trio.Event(), grace_seconds=0)
+        """Answer until cancelled, or until ``stop``, and what was asked before that; the listeners are closed then."""
+        await self._server.serve(listeners, self.stop, grace_seconds=_GRACE_SECONDS)
+        self.stopped.set()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """The ASGI application."""

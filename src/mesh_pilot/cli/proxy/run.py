@@ -19,6 +19,7 @@ def run_proxy(kind: str, given: Mapping[str, Any], ctx: click.Context) -> int:
     import trio
 
     from mesh_pilot.agent.agent import run_agent
+    from mesh_pilot.agent.handover import Handover
     from mesh_pilot.agent.settings import AgentError
     from mesh_pilot.cli.process import forbid_core_dumps
     from mesh_pilot.cli.proxy.settings import agent_settings
@@ -34,7 +35,10 @@ def run_proxy(kind: str, given: Mapping[str, Any], ctx: click.Context) -> int:
         return 0
     forbid_core_dumps()
     try:
-        trio.run(run_agent, settings)
+        handover = Handover.received()
+        while trio.run(run_agent, settings, handover):
+            reason = handover.execute()
+            log.error("another version cannot be executed; this one goes on", reason=reason)
     except AgentError as error:
         if style is not LogFormat.JSON:
             raise click.ClickException(str(error)) from None
