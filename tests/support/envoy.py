@@ -20,6 +20,7 @@ import httpx
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, envoy_bootstrap
+from mesh_pilot.agent.bootstrap.static_resources import sds_cluster
 from mesh_pilot.cli.envoy_process import EnvoyProcess, running_envoy
 from tests.support.binaries import require_binary
 
@@ -76,12 +77,15 @@ async def real_envoy(
     log_level: str = "warning",
     flags: Sequence[str] = (),
     reconnects_soon: bool = False,
+    sds: Path | None = None,
 ) -> AsyncIterator[RealEnvoy]:
     """Run the real Envoy against the control plane at ``pilot`` (``host:port``), or at one of several.
 
     It runs for the length of the block.
 
     With ``reconnects_soon`` it tries to reach a control plane that is away every half second, not ever more rarely.
+
+    ``sds`` is the Unix socket of the agent that has its certificate.
 
     Skips the test where there is no Envoy (fails in CI). ``folder`` takes NAME.yaml and NAME.log.
     """
@@ -91,6 +95,8 @@ async def real_envoy(
         (ads,) = bootstrap["dynamic_resources"]["ads_config"]["grpc_services"]
         backoff = {"base_interval": "0.1s", "max_interval": "0.5s"}
         ads["envoy_grpc"]["retry_policy"] = {"retry_back_off": backoff}
+    if sds is not None:
+        bootstrap["static_resources"]["clusters"].append(sds_cluster(sds))
     async with running_envoy(bootstrap, folder, name=name, log_level=log_level, flags=flags) as process:
         yield RealEnvoy(process.process, process.admin, process.log, process.client)
 

@@ -72,10 +72,13 @@ class Fleet:
     async def tcp_backend(self, name: str, **options: Any) -> Backend:
         return await self._stack.enter_async_context(tcp_backend(name, **options))
 
-    async def envoy(self, node: EnvoyNode, *, delta: bool = False, flags: Sequence[str] = ()) -> RealEnvoy:
+    async def envoy(
+        self, node: EnvoyNode, *, delta: bool = False, flags: Sequence[str] = (), sds: Path | None = None
+    ) -> RealEnvoy:
         """A live Envoy, which must have taken all it was sent; ``flags`` are more of its own."""
+        name = f"{node.name}-envoy"
         envoy = await self._stack.enter_async_context(
-            real_envoy(self.plane_address, self.folder, node, delta=delta, name=f"{node.name}-envoy", flags=flags)
+            real_envoy(self.plane_address, self.folder, node, delta=delta, name=name, flags=flags, sds=sds)
         )
         with trio.fail_after(60):
             await envoy.wait_live()

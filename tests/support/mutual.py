@@ -187,19 +187,24 @@ async def mutual(
     *,
     delta: bool = False,
     keys: Callable[[Fleet], Awaitable[tuple[Mapping[str, str], Mapping[str, str]]]] | None = None,
+    agents: Callable[[Fleet], Awaitable[tuple[Path, Path]]] | None = None,
     **more: Any,
 ) -> AsyncIterator[Mutual]:
     """Both under load for the length of the block. ``more`` are Settings.
 
     ``keys`` makes those of the client and of the server, and gives the metadata with which their nodes name them.
+    ``agents`` starts those of both, and gives the sockets of their SDS.
     """
     port, target = free_ports(2)
     async with fleet(folder, **more) as mesh:
         of_client, of_server = await keys(mesh) if keys is not None else ({}, {})
+        client_sds, server_sds = await agents(mesh) if agents is not None else (None, None)
+        if agents is not None:
+            of_client = of_server = {"AGENT_SECRETS": "true"}
         app = await mesh.backend("app")
         mesh.write(served_by_sidecar(port, target, app) + STRICT + ONE_REQUEST_A_CONNECTION)
-        server = await mesh.envoy(with_metadata(REVIEWS, of_server), delta=delta)
-        client = await mesh.envoy(with_metadata(WEB, of_client), delta=delta)
+        server = await mesh.envoy(with_metadata(REVIEWS, of_server), delta=delta, sds=server_sds)
+        client = await mesh.envoy(with_metadata(WEB, of_client), delta=delta, sds=client_sds)
         url = f"http://127.0.0.1:{port}/"
         await mesh.until_answered_by({"app"}, url, host=HOST)
         async with mesh.load(url, host=HOST) as load:
