@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import trio
 from envoy.config.core.v3.base_pb2 import Node
+from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
 from mesh_pilot.app.control_plane import ControlPlane
@@ -101,3 +102,19 @@ async def test_an_agent_gets_the_effective_proxy_config_and_istios_only_the_root
             (resource,) = (await ours.answer()).resources
             changed = ProxyConfig.parse(resource.value)
             assert (changed.concurrency, changed.ca_certificates_pem) == (5, roots)
+
+
+async def test_an_agent_gets_the_roots_as_proxies_do_and_nothing_is_signed_for_it(tmp_path: Path) -> None:
+    """Nor for its Envoy, which says that its agent has its certificate."""
+    with trio.fail_after(20):
+        async with (
+            running_plane(tmp_path, trust_local=True) as plane,
+            ads_stream(plane.addresses.grpc, node_of(AGENT_SECRETS="true")) as envoy,
+            ads_stream(plane.addresses.grpc, node_of(AGENT="1.2.3")) as agent,
+        ):
+            await envoy.ask(CLUSTER)
+            (resource,) = (await agent.ask(SECRET, "ROOTCA", "default")).resources
+            secret = Secret.FromString(resource.value)
+            assert (secret.name, secret.HasField("tls_certificate")) == ("ROOTCA", False)
+            assert secret.validation_context.trusted_ca.inline_bytes.startswith(b"-----BEGIN CERTIFICATE")
+            assert plane.state.callers.issuer.statistics().identities == 0

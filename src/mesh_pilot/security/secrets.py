@@ -38,7 +38,7 @@ from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.security.signing import Signer, SigningError, SigningRequest
 from mesh_pilot.security.signing_requests import new_request
 from mesh_pilot.security.trust import TrustStore
-from mesh_pilot.security.trusted_roots import roots_secret
+from mesh_pilot.security.trusted_roots import ProxyRoots, roots_secret
 from mesh_pilot.snapshots import EMPTY, Snapshot, snapshot_of
 
 WORKLOAD_LIFETIME = timedelta(hours=24)
@@ -111,6 +111,7 @@ class Issuer:
         """The loop has something new to look at."""
         self.root = roots_secret(trust)
         """The secret ``ROOTCA``; None while no root is known."""
+        self._roots_set = ProxyRoots(trust)
         trust.on_change(self._follow_trust)
 
     def __repr__(self) -> str:
@@ -123,6 +124,10 @@ class Issuer:
             found = self._sets[identity] = IdentitySet(self, identity)
             self._schedule(found, found.renew_at)
         return found
+
+    def roots_set(self) -> ProxyRoots:
+        """The set with ``ROOTCA`` alone, for agents: they have their certificate signed themselves."""
+        return self._roots_set
 
     async def run(self) -> None:
         """Sign what is due and forget what is not needed, for ever. If cancelled, what is signed stays."""

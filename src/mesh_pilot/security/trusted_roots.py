@@ -70,31 +70,33 @@ def _inline(pems: tuple[bytes, ...]) -> base_pb2.DataSource:
     return base_pb2.DataSource(inline_bytes=joined_pem(pems))
 
 
-class AgentRoots:
-    """The set with ``agent_roots``, shared by all proxies; read as ``envoy.catalog.resource_sets.ResourceSet`` is.
+class TrustSet:
+    """A set with one resource made from the trust store; read as ``envoy.catalog.resource_sets.ResourceSet`` is.
 
     State: the last snapshot, None after a change; the readers to wake.
     """
 
-    type_url = PROXY_CONFIG
     is_plan = True
     """A wildcard subscription gets it."""
 
-    def __init__(self, trust: TrustStore) -> None:
+    def __init__(self, trust: TrustStore, type_url: str, make: Callable[[TrustStore], Resource | None]) -> None:
+        self.type_url = type_url
         self._trust = trust
+        self._make = make
         self._snapshot: Snapshot | None = None
         self._wakers: dict[Hashable, Callable[[], None]] = {}
         trust.on_change(self._changed)
 
     def __repr__(self) -> str:
-        return f"<AgentRoots for {len(self._wakers)} readers>"
+        return f"<{type(self).__name__} for {len(self._wakers)} readers>"
 
     def readers(self) -> tuple[Hashable, ...]:
         return tuple(self._wakers)
 
     def snapshot(self) -> Snapshot:
         if self._snapshot is None:
-            self._snapshot = snapshot_of((agent_roots(self._trust),))
+            made = self._make(self._trust)
+            self._snapshot = snapshot_of((made,) if made is not None else ())
         return self._snapshot
 
     def ask(self, names: frozenset[str]) -> Snapshot:
@@ -118,3 +120,17 @@ class AgentRoots:
         self._snapshot = None
         for wake in [*self._wakers.values()]:
             wake()
+
+
+class AgentRoots(TrustSet):
+    """The set with ``agent_roots``, shared by all proxies."""
+
+    def __init__(self, trust: TrustStore) -> None:
+        super().__init__(trust, PROXY_CONFIG, agent_roots)
+
+
+class ProxyRoots(TrustSet):
+    """The set with ``roots_secret``, for agents of ours, which hand it to their Envoys."""
+
+    def __init__(self, trust: TrustStore) -> None:
+        super().__init__(trust, SECRET, roots_secret)

@@ -26,7 +26,7 @@ from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, SECRET, VIRTUAL_HOST, Resource
 from mesh_pilot.model.spiffe import parse_identity
 from mesh_pilot.security.secrets import IdentitySet, Issuer
-from mesh_pilot.security.trusted_roots import AgentRoots
+from mesh_pilot.security.trusted_roots import AgentRoots, ProxyRoots
 from mesh_pilot.snapshots import EMPTY, NO_NAMES, Snapshot, SnapshotStore
 from mesh_pilot.world import View, World
 
@@ -82,10 +82,14 @@ class WorldCatalog:
     ) -> WorldResources:
         """See ``xds.resources.Catalog``."""
         identity = parse_identity(proxy.identity)
-        own = partial(self._issuer.secrets_of, identity) if self._issuer and identity and not proxy.agent else None
-        if own is not None:
-            own()  # its certificate is signed while the proxy asks for other things
         facts = proxy_facts(proxy, split=self._split)
+        own: Callable[[], IdentitySet | ProxyRoots] | None = None
+        if self._issuer and proxy.agent:
+            own = self._issuer.roots_set
+        elif self._issuer and identity:
+            own = partial(self._issuer.secrets_of, identity)
+            if not facts.has_agent_secrets:
+                own()  # its certificate is signed while the proxy asks for other things
         resources = WorldResources(self, facts, proxy.domains, own, wake, requested)
         self._open[resources] = None
         return resources
@@ -163,7 +167,7 @@ class WorldResources:
         catalog: WorldCatalog,
         facts: ProxyFacts,
         domains: tuple[str, ...],
-        own: Callable[[], IdentitySet] | None,
+        own: Callable[[], IdentitySet | ProxyRoots] | None,
         wake: Callable[[], None],
         requested: Callable[[str], frozenset[str]],
     ) -> None:
@@ -173,8 +177,8 @@ class WorldResources:
         """The names of a type that the proxy requests now."""
         self._catalog = catalog
         self._find_own = own
-        self._own: IdentitySet | None = None
-        """The set of its identity, while it reads secrets."""
+        self._own: IdentitySet | ProxyRoots | None = None
+        """The set of its identity, or the roots for an agent, while it reads secrets."""
         self._world = catalog._world
         self._facts = facts
         self._domains = domains

@@ -20,7 +20,7 @@ from mesh_pilot.incremental import ByName, Layer, Query, Watch
 from mesh_pilot.mesh.proxy.scope import Plan, PlanShards, ResourceQuery
 from mesh_pilot.model.resource import PROXY_CONFIG, RESOURCE_TYPES, Resource, make_resource
 from mesh_pilot.security.secrets import IdentitySet
-from mesh_pilot.security.trusted_roots import ROOTS_NAME, AgentRoots
+from mesh_pilot.security.trusted_roots import ROOTS_NAME, AgentRoots, TrustSet
 from mesh_pilot.snapshots import (
     EMPTY,
     NO_NAMES,
@@ -400,7 +400,7 @@ class AgentSettingsSet:
         return self.snapshot().entries.get(name)
 
 
-Part = ResourceSet | IdentitySet | AgentRoots | AgentSettingsSet
+Part = ResourceSet | IdentitySet | TrustSet | AgentSettingsSet
 """A set that several proxies may share."""
 
 

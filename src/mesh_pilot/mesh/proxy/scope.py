@@ -210,6 +210,12 @@ class ProxyFacts:
     """All node metadata with text values: EnvoyFilters may match any."""
     service_cluster: str = ""
     """The node's ``cluster`` field, ``web.shop``."""
+
+    @property
+    def has_agent_secrets(self) -> bool:
+        """See ``OutboundScope.agent_secrets``."""
+        return (AGENT_SECRETS, "true") in self.metadata
+
     agent: AgentFacts | None = None
     """For an agent's own stream."""
 
