@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 import click
 
+from mesh_pilot.agent.identity.folder import CHAIN, KEY, ROOTS, CertificateFolder
 from mesh_pilot.cli.options import address, duration
 
 if TYPE_CHECKING:
-    from cryptography import x509
-
-    from mesh_pilot.rpc import TlsSource
+    from mesh_pilot.agent.identity.material import IdentityMaterial
 
 PATH = click.Path(path_type=Path)
-
-KEY, CHAIN, ROOTS = "key.pem", "cert-chain.pem", "root-cert.pem"
-"""The files, as Istio's agent names them (``OUTPUT_CERTS``)."""
-
-CALL_SECONDS = 60.0
 
 
 @click.command("certificate", context_settings={"show_default": True})
@@ -54,120 +47,68 @@ def command(
     """
     import trio
 
-    from mesh_pilot.rpc import CertificateFiles, GRPCError, RpcError, client_tls
+    from mesh_pilot.agent.identity.material import MaterialError, new_key, new_request, read_material
+    from mesh_pilot.agent.identity.signing import NotSigned, request_certificate
+    from mesh_pilot.rpc import CertificatePem, RpcError, client_tls_in_memory
 
-    found = _certificate_in(folder)
+    own = CertificateFolder(folder)
+    found = _in_force(own)
     if found is not None and if_due and _half_time(found) > datetime.now(UTC):
         click.echo(f"{folder / CHAIN} is due at {_half_time(found):%F %T} UTC", err=True)
         return
-    token = None
-    if found is None:
-        if token_file is None:
-            raise click.UsageError(f"there is no certificate in force in {folder}: give a token with --token-file")
-        token = _token(token_file)
-    _prepare(folder)
-    shown = {} if found is None else {"certificate": folder / CHAIN, "key": folder / KEY}
+    if found is None and token_file is None:
+        raise click.UsageError(f"there is no certificate in force in {folder}: give a token with --token-file")
+    metadata = _metadata(token_file) if found is None and token_file is not None else {}
     try:
-        tls = client_tls(CertificateFiles(trusted=tls_ca, **shown))
-        if found is not None:
-            tls.context().load_verify_locations(folder / ROOTS)
-    except RpcError as error:
-        raise click.ClickException(str(error)) from None
-    except OSError as error:
-        raise click.ClickException(f"{folder / ROOTS}: cannot load the roots: {error.strerror}") from None
-    try:
-        key, chain = trio.run(_request, pilot, tls, tls_server_name, token, int(ttl or 0))
-    except GRPCError as error:
-        raise click.ClickException(f"{pilot} signs nothing: {error.message} ({error.status.name})") from None
-    except RpcError as error:
-        advice = f"; if {folder / CHAIN} was revoked, remove it and give a token" if found is not None else ""
-        raise click.ClickException(f"{pilot}: {str(error).removeprefix(f'{pilot}: ')}{advice}") from None
-    _write(folder, key, chain)
-    _report(folder, chain[0])
-
-
-async def _request(
-    pilot: str, tls: TlsSource, server_name: str | None, token: str | None, seconds: int
-) -> tuple[bytes, list[bytes]]:
-    """A new key and its chain, each in PEM: leaf, intermediates, and last the roots. Raises GRPCError, RpcError."""
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    from mesh_pilot.api.istio.v1.auth import IstioCertificateRequest, IstioCertificateResponse
-    from mesh_pilot.rpc import RpcError, open_channel
-    from mesh_pilot.security.authority.material import key_pem
-    from mesh_pilot.security.certificate_service import PATH as METHOD
-    from mesh_pilot.security.signing_requests import new_request
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    csr = new_request(key).public_bytes(Encoding.PEM).decode()
-    request = IstioCertificateRequest(csr=csr, validity_duration=seconds)
-    metadata = {"authorization": f"Bearer {token}"} if token else None
-    async with open_channel(pilot, tls=tls, server_hostname=server_name) as channel:
-        answer = await channel.unary(METHOD, bytes(request), bytes, timeout_seconds=CALL_SECONDS, metadata=metadata)
-    chain = [text.encode() for text in IstioCertificateResponse.parse(answer).cert_chain]
-    if len(chain) < 2:
-        raise RpcError(f"{pilot} has no root to send yet; try again")
-    return key_pem(key), chain
-
-
-def _certificate_in(folder: Path) -> x509.Certificate | None:
-    """The certificate of a folder; None if there is none in force, with its key and roots."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
-    try:
-        found = x509.load_pem_x509_certificate((folder / CHAIN).read_bytes())
-        key = load_pem_private_key((folder / KEY).read_bytes(), password=None)
-    except (OSError, ValueError, TypeError):
-        return None
-    is_in_force = found.not_valid_before_utc <= datetime.now(UTC) < found.not_valid_after_utc
-    return found if is_in_force and found.public_key() == key.public_key() and (folder / ROOTS).exists() else None
-
-
-def _half_time(certificate: x509.Certificate) -> datetime:
-    return certificate.not_valid_before_utc + (certificate.not_valid_after_utc - certificate.not_valid_before_utc) / 2
-
-
-def _token(file: Path) -> str:
-    try:
-        token = file.read_text(encoding="ascii").strip()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it holds no token"
-        raise click.ClickException(f"{file}: {reason}") from None
-    if not token.isprintable() or not token or " " in token:
-        raise click.ClickException(f"{file}: it holds no token")
-    return token
-
-
-def _prepare(folder: Path) -> None:
-    """Make the folder. What cannot be written must not cost a use of the token."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder):
-            pass
+        own.prepare()
     except OSError as error:
         raise click.ClickException(f"{folder}: {error.strerror}; nothing was asked for") from None
+    shown = None if found is None else CertificatePem(certificate=found.chain, key=found.key)
+    try:
+        tls = client_tls_in_memory(lambda: shown, trusted=tls_ca, roots=lambda: b"" if found is None else found.roots)
+    except RpcError as error:
+        raise click.ClickException(str(error)) from None
 
-
-def _write(folder: Path, key: bytes, chain: list[bytes]) -> None:
-    from mesh_pilot.security.private_files import replace
+    async def request() -> IdentityMaterial:
+        key, csr = new_request(new_key("EC"))
+        chain, roots = await request_certificate(
+            pilot, csr, tls=tls, server_name=tls_server_name, metadata=metadata, seconds=int(ttl or 0)
+        )
+        return read_material(key, chain, roots)
 
     try:
-        replace(folder / ROOTS, chain[-1], 0o644)
-        replace(folder / KEY, key)
-        replace(folder / CHAIN, b"".join(chain[:-1]), 0o644)
+        material = trio.run(request)
+    except MaterialError as error:
+        raise click.ClickException(f"{pilot}: its answer cannot be used: {error}") from None
+    except NotSigned as error:
+        advice = ""
+        if found is not None and isinstance(error.__cause__, RpcError):
+            advice = f"; if {folder / CHAIN} was revoked, remove it and give a token"
+        raise click.ClickException(f"{error}{advice}") from None
+    try:
+        own.save(material)
     except OSError as error:
         raise click.ClickException(f"{error.filename or folder}: {error.strerror}") from None
-
-
-def _report(folder: Path, leaf: bytes) -> None:
-    from cryptography import x509
-
-    certificate = x509.load_pem_x509_certificate(leaf)
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    identity = ", ".join(names.get_values_for_type(x509.UniformResourceIdentifier))
     click.echo(
-        f"{folder / CHAIN} is {identity} until {certificate.not_valid_after_utc:%F %T} UTC; "
-        f"renew it from {_half_time(certificate):%F %T} on"
+        f"{folder / CHAIN} is {material.identity} until {material.ends:%F %T} UTC; "
+        f"renew it from {_half_time(material):%F %T} on"
     )
+
+
+def _in_force(folder: CertificateFolder) -> IdentityMaterial | None:
+    """The certificate of a folder; None if there is none in force, with its key and roots."""
+    found = folder.load().material
+    return found if found is not None and found.clock_difference(datetime.now(UTC)) is None else None
+
+
+def _half_time(certificate: IdentityMaterial) -> datetime:
+    return certificate.begins + certificate.lifetime / 2
+
+
+def _metadata(token_file: Path) -> dict[str, str]:
+    from mesh_pilot.agent.identity.credentials import TokenError, read_token
+
+    try:
+        return {"authorization": f"Bearer {read_token(token_file)}"}
+    except TokenError as error:
+        raise click.ClickException(str(error)) from None
