@@ -19,6 +19,8 @@ from mesh_pilot.agent.settings import PlaneSettings
 from mesh_pilot.model.service import NOWHERE, Locality
 from mesh_pilot.rpc import open_listeners, serve
 
+CLIENT = EnvoyNode("web-1", labels={"app": "web"})
+
 QUICK = Timings(stagger=0.2, first_delay=0.1, longest_delay=0.5, probe=0.3, steady=0.2, proven=5.0)
 """Waits that a test can afford."""
 
@@ -37,7 +39,7 @@ class Relayed:
 async def relayed(
     folder: Path,
     *pilots: str,
-    node: EnvoyNode = EnvoyNode("web-1"),
+    node: EnvoyNode = CLIENT,
     locality: Locality = NOWHERE,
     timings: Timings = QUICK,
     answers: str = "answers.db",

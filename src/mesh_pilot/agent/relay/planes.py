@@ -252,7 +252,7 @@ class Planes:
                 nursery.cancel_scope.cancel()
         finally:
             del self._connected[link]
-            if not released.is_set():
+            if not released.is_set() and channel.lost is not None:
                 self._last_failure = f"{pilot.address}: {channel.lost}"
                 if self._choice.used == link:
                     log.warning("control plane lost", address=pilot.address, reason=channel.lost)

@@ -10,6 +10,7 @@ one control plane reach another.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 
 import attrs
@@ -162,6 +163,8 @@ class Relay:
                     nursery.start_soon(self._up, call, upstream, passed, acceptance, interest)
                     await self._down(call, upstream, connected, passed, acceptance)
                     nursery.cancel_scope.cancel()
+        if passed.unanswered is None:
+            await self._keeper.confirm()
         if passed.status is None or passed.status is Status.OK:
             return None
         if passed.unanswered is None:
@@ -259,18 +262,22 @@ class Relay:
         )
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._answer, call, protocol, requests)
+                nursery.start_soon(self._answer, call, protocol, requests, nursery.cancel_scope)
                 await self._planes.current.wait_for(lambda now: now is not None and now.channel.lost is None)
                 nursery.cancel_scope.cancel()
         finally:
             self._offline -= 1
 
-    async def _answer(self, call: RawStream, protocol: Protocol, requests: list[bytes]) -> None:
+    async def _answer(
+        self, call: RawStream, protocol: Protocol, requests: list[bytes], scope: trio.CancelScope
+    ) -> None:
         stream = OfflineStream(protocol)
-        for request in requests:
-            await self._answer_one(call, protocol, stream, request)
-        async for request in call:
-            await self._answer_one(call, protocol, stream, request)
+        with suppress(StreamTerminatedError):  # Envoy is gone
+            for request in requests:
+                await self._answer_one(call, protocol, stream, request)
+            async for request in call:
+                await self._answer_one(call, protocol, stream, request)
+        scope.cancel()
 
     async def _answer_one(self, call: RawStream, protocol: Protocol, stream: OfflineStream, data: bytes) -> None:
         try:
