@@ -51,7 +51,7 @@ async def run_agent(settings: AgentSettings, handover: Handover) -> bool:
     is_handed_over = False
     try:
         async with _signals() as (signals, hangups):
-            agent = Agent(settings, handover)
+            agent = ProxyAgent(settings, handover)
             await agent.run(signals, hangups)
             is_handed_over = agent.is_handed_over
     except* AgentError as group:
@@ -61,7 +61,7 @@ async def run_agent(settings: AgentSettings, handover: Handover) -> bool:
     return is_handed_over
 
 
-class Agent:
+class ProxyAgent:
     """One agent with all its parts."""
 
     def __init__(self, settings: AgentSettings, handover: Handover) -> None:
@@ -108,7 +108,7 @@ class Agent:
         self.bootstrap: Observable[Mapping[str, Any]] = Observable({})
 
     def __repr__(self) -> str:
-        return f"<Agent of {self._settings.node.id}>"
+        return f"<ProxyAgent of {self._settings.node.id}>"
 
     async def run(self, signals: AsyncIterator[int], hangups: AsyncIterator[int]) -> None:
         """Run all parts until the first of ``signals``, then drain. Raises AgentError, perhaps in a group.

@@ -18,7 +18,7 @@ from mesh_pilot import __version__
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.node_message import AGENT, encode_node
 from mesh_pilot.agent.observable import Observable
-from mesh_pilot.agent.relay.messages import SECRET, Protocol, read_response, response_head
+from mesh_pilot.agent.relay.messages import SECRET, XdsProtocol, read_response, response_head
 from mesh_pilot.agent.relay.planes import Connected, Planes
 from mesh_pilot.protowire import LEN, VARINT, WireError, field, fields, tag, varint
 from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, StreamTerminatedError
@@ -159,7 +159,7 @@ class Subscriptions:
         reason = "another control plane is used"
         try:
             async with connected.channel.request(
-                Protocol.SOTW.path, Cardinality.STREAM_STREAM, bytes, bytes, metadata=metadata
+                XdsProtocol.SOTW.path, Cardinality.STREAM_STREAM, bytes, bytes, metadata=metadata
             ) as call:
                 sending = trio.Lock()
                 for number, type_url in enumerate(self._types):
@@ -193,7 +193,7 @@ class Subscriptions:
                 except (WireError, UnicodeDecodeError) as unreadable:
                     error = f"the {head.type_url.rpartition('.')[2]} {unreadable}"
                     log.warning("an answer to the agent is refused; the last one stays in force", reason=error)
-                version = "" if error else read_response(response, Protocol.SOTW).version
+                version = "" if error else read_response(response, XdsProtocol.SOTW).version
                 async with sending:
                     await call.send_message(_request(head.type_url, version=version, nonce=head.nonce, error=error))
         except (GRPCError, StreamTerminatedError) as ended:
@@ -203,7 +203,7 @@ class Subscriptions:
         return "the control plane has ended it"
 
     async def _take_in_response(self, response: bytes) -> None:
-        read = read_response(response, Protocol.SOTW)
+        read = read_response(response, XdsProtocol.SOTW)
         self._answers += 1
         if read.type_url == PROXY_CONFIG:
             self.is_current.set(True)

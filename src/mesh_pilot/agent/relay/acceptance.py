@@ -1,4 +1,4 @@
-"""What the Envoy of a stream has accepted: its requests matched with the responses that they answer."""
+"""The answers that the Envoy of a stream has accepted: its requests matched with the responses that they answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mesh_pilot.agent.relay.messages import (
     CLUSTER,
     LISTENER,
     Head,
-    Protocol,
+    XdsProtocol,
     read_request,
     request_head,
     response_head,
@@ -32,7 +32,7 @@ class _Sent:
 class Acceptance:
     """Mutable state: the responses that wait for an answer, oldest first."""
 
-    def __init__(self, protocol: Protocol) -> None:
+    def __init__(self, protocol: XdsProtocol) -> None:
         self.protocol = protocol
         self._sent: deque[_Sent] = deque(maxlen=MAX_UNANSWERED)
 
@@ -71,7 +71,7 @@ class Interest:
     """The names that the Envoy of a stream subscribes to. Mutable state: those, by type; State of the World lists all
     in each request, of which the last is kept as it came."""
 
-    def __init__(self, protocol: Protocol) -> None:
+    def __init__(self, protocol: XdsProtocol) -> None:
         self._protocol = protocol
         self._requests: dict[str, bytes] = {}
         self._names: dict[str, set[str]] = {}
@@ -80,7 +80,7 @@ class Interest:
         """Take in a request with this head."""
         if head.type_url in FULL_TYPES:
             return
-        if self._protocol is Protocol.SOTW:
+        if self._protocol is XdsProtocol.SOTW:
             self._requests[head.type_url] = request
             return
         read = read_request(request, self._protocol)

@@ -19,7 +19,7 @@ from pathlib import Path
 import attrs
 import structlog
 
-from mesh_pilot.agent.relay.messages import SECRET, Answer, Protocol, Response
+from mesh_pilot.agent.relay.messages import SECRET, KeptResource, XdsProtocol, ResponseParts
 
 log = structlog.get_logger(scope="agent")
 
@@ -41,11 +41,11 @@ _NAMES_A_QUERY = 500
 
 
 @attrs.frozen
-class Accepted:
+class AcceptedResponse:
     """A response that Envoy accepted."""
 
-    protocol: Protocol
-    response: Response
+    protocol: XdsProtocol
+    response: ResponseParts
     is_full: bool
     """Whether what is not in it is gone."""
 
@@ -81,7 +81,7 @@ class Answers:
                 self._database = self._connect()
             except sqlite3.OperationalError:
                 raise  # the disk, not the file
-            except (sqlite3.DatabaseError, _Unusable) as error:
+            except (sqlite3.DatabaseError, _UnusableFile) as error:
                 self._set_aside(str(error))
                 self._database = self._connect()
         return self._database
@@ -109,9 +109,9 @@ class Answers:
             return
         found = database.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
-            raise _Unusable(f"it is damaged: {found}")
+            raise _UnusableFile(f"it is damaged: {found}")
         if (kept := _fact(database, "format")) != str(FORMAT):
-            raise _Unusable(f"its format is {kept}, this version's is {FORMAT}")
+            raise _UnusableFile(f"its format is {kept}, this version's is {FORMAT}")
         if (proxy := _fact(database, "proxy")) != self._proxy:
             log.warning("kept answers are of another proxy and are dropped", of=proxy, this=self._proxy)
             with _transaction(database):
@@ -141,7 +141,7 @@ class Answers:
 
     # -- writing
 
-    def keep(self, accepted: Sequence[Accepted], *, now: float) -> None:
+    def keep(self, accepted: Sequence[AcceptedResponse], *, now: float) -> None:
         """Write what was accepted, in this order, in one transaction. ``now``: in Unix time."""
         try:
             self._keep(accepted, now)
@@ -152,7 +152,7 @@ class Answers:
             self._damaged(error)
             self._keep(accepted, now)
 
-    def _keep(self, accepted: Sequence[Accepted], now: float) -> None:
+    def _keep(self, accepted: Sequence[AcceptedResponse], now: float) -> None:
         database = self._open()
         with _transaction(database):
             for each in accepted:
@@ -173,7 +173,7 @@ class Answers:
 
     # -- reading
 
-    def find(self, type_url: str, names: Collection[str] | None) -> tuple[str, list[Answer]] | None:
+    def find(self, type_url: str, names: Collection[str] | None) -> tuple[str, list[KeptResource]] | None:
         """The version of a type and its resources, all or by name and alias; None where none was ever accepted."""
         try:
             database = self._open()
@@ -194,7 +194,7 @@ class Answers:
         return AnswersStatistics(int(count), float(_fact(database, "confirmed") or 0))
 
 
-class _Unusable(Exception):
+class _UnusableFile(Exception):
     """A file that cannot be used: the reason."""
 
 
@@ -223,9 +223,9 @@ def _set_fact(database: sqlite3.Connection, name: str, value: str) -> None:
     database.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
 
-def _keep_response(database: sqlite3.Connection, accepted: Accepted) -> None:
+def _keep_response(database: sqlite3.Connection, accepted: AcceptedResponse) -> None:
     response, type_url = accepted.response, accepted.response.type_url
-    version = response.version if accepted.protocol is Protocol.SOTW else ""
+    version = response.version if accepted.protocol is XdsProtocol.SOTW else ""
     database.execute("INSERT OR REPLACE INTO types VALUES (?, ?)", (type_url, version))
     if accepted.is_full:
         names = {answer.name for answer in response.answers}
@@ -252,7 +252,7 @@ def _remove(database: sqlite3.Connection, type_url: str, names: Iterable[str]) -
     database.executemany("DELETE FROM aliases WHERE type = ? AND name = ?", rows)
 
 
-def _find(database: sqlite3.Connection, type_url: str, names: Collection[str] | None) -> list[Answer]:
+def _find(database: sqlite3.Connection, type_url: str, names: Collection[str] | None) -> list[KeptResource]:
     columns = "SELECT name, version, body, checksum FROM answers WHERE type = ?"
     rows: list[tuple[str, str, bytes, int]] = []
     if names is None:
@@ -273,7 +273,7 @@ def _find(database: sqlite3.Connection, type_url: str, names: Collection[str] | 
         if checksum != _checksum(name, body):
             log.error("a kept answer is damaged and left out", type=type_url, name=name)
             continue
-        found[name] = Answer(name, version, body, tuple(aliases.get(name, ())))
+        found[name] = KeptResource(name, version, body, tuple(aliases.get(name, ())))
     return list(found.values())
 
 

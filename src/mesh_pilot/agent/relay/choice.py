@@ -198,7 +198,7 @@ class Choice:
         return self._used is not None and not self._used.is_leaving
 
     def decide(self, now: float) -> list[Action]:
-        """What to do now."""
+        """The next actions, which are taken to be done."""
         actions: list[Action] = []
         better = self._better(now)
         if better is not None:

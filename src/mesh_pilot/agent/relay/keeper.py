@@ -12,8 +12,8 @@ import structlog
 import trio
 
 from mesh_pilot.agent.relay.acceptance import FULL_TYPES, Interest
-from mesh_pilot.agent.relay.answers import Accepted, Answers, AnswersStatistics, unix_time
-from mesh_pilot.agent.relay.messages import Answer, Head, Protocol, read_response
+from mesh_pilot.agent.relay.answers import AcceptedResponse, Answers, AnswersStatistics, unix_time
+from mesh_pilot.agent.relay.messages import Head, KeptResource, XdsProtocol, read_response
 from mesh_pilot.protowire import WireError
 
 log = structlog.get_logger(scope="agent")
@@ -21,7 +21,7 @@ log = structlog.get_logger(scope="agent")
 T = TypeVar("T")
 
 COALESCE_SECONDS = 0.3
-"""What is accepted within this time is written together: the first answers of an Envoy come as dozens."""
+"""Answers accepted within this time are written together: the first answers of an Envoy come as dozens."""
 RETRY_SECONDS = 5.0
 MAX_WAITING = 32 * 1024 * 1024
 """Bytes of answers that wait for a disk that takes none; then they are let go."""
@@ -32,11 +32,11 @@ REPEAT_SECONDS = 300.0
 @attrs.frozen
 class _Waiting:
     head: Head
-    protocol: Protocol
+    protocol: XdsProtocol
     data: bytes
 
 
-class Keeper:
+class AnswerKeeper:
     """Mutable state: the answers that wait to be written, oldest first, and what the file is known to hold."""
 
     def __init__(self, answers: Answers) -> None:
@@ -50,11 +50,11 @@ class Keeper:
         """Of the file, as it was last written or read."""
 
     def __repr__(self) -> str:
-        return f"<Keeper of {self._answers!r}, {len(self._waiting)} waiting>"
+        return f"<AnswerKeeper of {self._answers!r}, {len(self._waiting)} waiting>"
 
-    def accepted(self, head: Head, protocol: Protocol, response: bytes) -> None:
+    def accepted(self, head: Head, protocol: XdsProtocol, response: bytes) -> None:
         """Have a response written that Envoy accepted."""
-        if protocol is Protocol.SOTW and head.type_url in FULL_TYPES:  # those before it are of no use any more
+        if protocol is XdsProtocol.SOTW and head.type_url in FULL_TYPES:  # those before it are of no use any more
             self._waiting = [each for each in self._waiting if each.head.type_url != head.type_url]
         self._waiting.append(_Waiting(head, protocol, response))
         if sum(len(each.data) for each in self._waiting[:-1]) > MAX_WAITING:
@@ -100,8 +100,8 @@ class Keeper:
             except (WireError, UnicodeDecodeError) as error:
                 log.warning("an answer is not kept: it cannot be read", type=each.head.type_url, reason=str(error))
                 continue
-            is_full = each.protocol is Protocol.SOTW and response.type_url in FULL_TYPES
-            accepted.append(Accepted(each.protocol, response, is_full))
+            is_full = each.protocol is XdsProtocol.SOTW and response.type_url in FULL_TYPES
+            accepted.append(AcceptedResponse(each.protocol, response, is_full))
         self._answers.keep(accepted, now=unix_time())
         return self._answers.statistics()
 
@@ -116,10 +116,10 @@ class Keeper:
         for type_url, names in interest.by_type().items():
             await self._try(partial(self._answers.forget, type_url, names))
 
-    async def find(self, type_url: str, names: Collection[str] | None) -> tuple[str, list[Answer]] | None:
-        """What is kept of a type, see ``Answers.find``; None also where the disk cannot be read."""
+    async def find(self, type_url: str, names: Collection[str] | None) -> tuple[str, list[KeptResource]] | None:
+        """The kept resources of a type, see ``Answers.find``; None also where the disk cannot be read."""
         await self.flush()
-        found: list[tuple[str, list[Answer]] | None] = []
+        found: list[tuple[str, list[KeptResource]] | None] = []
         await self._try(lambda: found.append(self._answers.find(type_url, names)))
         return found[0] if found else None
 

@@ -20,7 +20,7 @@ VIRTUAL_HOST = "type.googleapis.com/envoy.config.route.v3.VirtualHost"
 SECRET = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 
 
-class Protocol(Enum):
+class XdsProtocol(Enum):
     """A form of the xDS protocol; its value is the method of ADS."""
 
     SOTW = "StreamAggregatedResources"
@@ -33,7 +33,7 @@ class Protocol(Enum):
 
 @attrs.frozen
 class Head:
-    """What a request or response is about, without its resources and names."""
+    """The subject of a request or response, without its resources and names."""
 
     type_url: str
     nonce: str
@@ -42,14 +42,14 @@ class Head:
     """In a request: the reason why that response was refused."""
 
 
-_REQUEST_HEAD = {Protocol.SOTW: (4, 5, 6), Protocol.DELTA: (2, 6, 7)}
+_REQUEST_HEAD = {XdsProtocol.SOTW: (4, 5, 6), XdsProtocol.DELTA: (2, 6, 7)}
 """Fields of type, nonce and error."""
 _RESPONSE_HEAD = (4, 5, 0)
 """The same of both responses, which have no error."""
 _MESSAGE_OF_STATUS = 2
 
 
-def request_head(data: bytes, protocol: Protocol) -> Head:
+def request_head(data: bytes, protocol: XdsProtocol) -> Head:
     """The head of a request. Raises WireError, UnicodeDecodeError, as all functions here that read."""
     return _head(data, _REQUEST_HEAD[protocol])
 
@@ -98,10 +98,10 @@ class Request:
     """Delta: the version of each resource that the client has, in the first request of a type."""
 
 
-def read_request(data: bytes, protocol: Protocol) -> Request:
+def read_request(data: bytes, protocol: XdsProtocol) -> Request:
     """A whole request."""
     head = request_head(data, protocol)
-    if protocol is Protocol.SOTW:
+    if protocol is XdsProtocol.SOTW:
         version = "".join(_texts(data, 1))
         return Request(head, version, tuple(_texts(data, 3)))
     held = {}
@@ -119,7 +119,7 @@ def _texts(data: bytes, wanted: int) -> Iterator[str]:
 
 
 @attrs.frozen
-class Answer:
+class KeptResource:
     """A resource as a client accepted it."""
 
     name: str
@@ -131,19 +131,19 @@ class Answer:
 
 
 @attrs.frozen
-class Response:
+class ResponseParts:
     """A response taken apart."""
 
     type_url: str
     version: str
-    answers: tuple[Answer, ...]
+    answers: tuple[KeptResource, ...]
     removed: tuple[str, ...] = ()
 
 
-def read_response(data: bytes, protocol: Protocol) -> Response:
+def read_response(data: bytes, protocol: XdsProtocol) -> ResponseParts:
     """A whole response. The body of each resource is a copy, so that the response can go."""
     type_url = version = ""
-    answers: list[Answer] = []
+    answers: list[KeptResource] = []
     removed: list[str] = []
     for number, kind, start, end in fields(data):
         if kind != LEN:
@@ -152,26 +152,26 @@ def read_response(data: bytes, protocol: Protocol) -> Response:
             version = str(data[start:end], "utf-8")
         elif number == 2:
             part = data[start:end]
-            answers.append(_sotw_answer(part) if protocol is Protocol.SOTW else _delta_answer(part))
+            answers.append(_sotw_answer(part) if protocol is XdsProtocol.SOTW else _delta_answer(part))
         elif number == 4:
             type_url = str(data[start:end], "utf-8")
-        elif number == 6 and protocol is Protocol.DELTA:
+        elif number == 6 and protocol is XdsProtocol.DELTA:
             removed.append(str(data[start:end], "utf-8"))
-    return Response(type_url, version, tuple(answers), tuple(removed))
+    return ResponseParts(type_url, version, tuple(answers), tuple(removed))
 
 
-def _sotw_answer(body: bytes) -> Answer:
+def _sotw_answer(body: bytes) -> KeptResource:
     """All types of Envoy's that are resources have their name as the first field."""
     for number, kind, start, end in fields(body):
         if number == 2 and kind == LEN:
             value = memoryview(body)[start:end]
             for inner, inner_kind, inner_start, inner_end in fields(value):
                 if inner == 1 and inner_kind == LEN:
-                    return Answer(str(value[inner_start:inner_end], "utf-8"), "", body)
-    return Answer("", "", body)
+                    return KeptResource(str(value[inner_start:inner_end], "utf-8"), "", body)
+    return KeptResource("", "", body)
 
 
-def _delta_answer(resource: bytes) -> Answer:
+def _delta_answer(resource: bytes) -> KeptResource:
     name = version = ""
     body = b""
     aliases: list[str] = []
@@ -186,7 +186,7 @@ def _delta_answer(resource: bytes) -> Answer:
             name = str(resource[start:end], "utf-8")
         elif number == 4:
             aliases.append(str(resource[start:end], "utf-8"))
-    return Answer(name, version, body, tuple(aliases))
+    return KeptResource(name, version, body, tuple(aliases))
 
 
 def write_sotw(type_url: str, version: str, nonce: str, bodies: Iterable[bytes]) -> bytes:
@@ -195,14 +195,14 @@ def write_sotw(type_url: str, version: str, nonce: str, bodies: Iterable[bytes])
     return b"".join([*parts, field(4, type_url.encode()), field(5, nonce.encode())])
 
 
-def write_delta(type_url: str, nonce: str, answers: Iterable[Answer], removed: Collection[str]) -> bytes:
+def write_delta(type_url: str, nonce: str, answers: Iterable[KeptResource], removed: Collection[str]) -> bytes:
     """A ``DeltaDiscoveryResponse``."""
     parts = [field(1, nonce.encode()), *(field(2, _write_resource(answer)) for answer in answers)]
     parts += [field(4, type_url.encode()), field(5, nonce.encode())]
     return b"".join([*parts, *(field(6, name.encode()) for name in removed)])
 
 
-def _write_resource(answer: Answer) -> bytes:
+def _write_resource(answer: KeptResource) -> bytes:
     aliases = b"".join([field(4, alias.encode()) for alias in answer.aliases])
     name = field(3, answer.name.encode())
     return field(1, answer.version.encode()) + field(2, answer.body) + name + aliases

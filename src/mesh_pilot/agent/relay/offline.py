@@ -22,8 +22,8 @@ from mesh_pilot.agent.relay.messages import (
     ENDPOINT,
     ROUTE,
     VIRTUAL_HOST,
-    Answer,
-    Protocol,
+    KeptResource,
+    XdsProtocol,
     Request,
     empty_body,
     write_delta,
@@ -40,7 +40,7 @@ WITHOUT_CONTENT = frozenset((ENDPOINT, ROUTE))
 
 
 @attrs.frozen
-class Wanted:
+class Lookup:
     """The resources of a type that a client waits for."""
 
     type_url: str
@@ -64,7 +64,7 @@ class _Subscription:
 class OfflineStream:
     """One stream. Mutable state: what was asked for, by type, and the number of the last response."""
 
-    def __init__(self, protocol: Protocol) -> None:
+    def __init__(self, protocol: XdsProtocol) -> None:
         self._protocol = protocol
         self._types: dict[str, _Subscription] = {}
         self._responses = 0
@@ -72,11 +72,11 @@ class OfflineStream:
     def __repr__(self) -> str:
         return f"<OfflineStream {self._protocol.name}, {len(self._types)} types, {self._responses} responses>"
 
-    def ask(self, request: Request) -> Wanted | None:
+    def ask(self, request: Request) -> Lookup | None:
         """Take a request in; what there is to look up for it."""
-        return self._ask_sotw(request) if self._protocol is Protocol.SOTW else self._ask_delta(request)
+        return self._ask_sotw(request) if self._protocol is XdsProtocol.SOTW else self._ask_delta(request)
 
-    def _ask_sotw(self, request: Request) -> Wanted | None:
+    def _ask_sotw(self, request: Request) -> Lookup | None:
         head = request.head
         is_first = head.type_url not in self._types
         known = self._types.setdefault(head.type_url, _Subscription())
@@ -89,10 +89,10 @@ class OfflineStream:
         new = [name for name in request.names if name in names and name not in known.names]
         known.names = names
         if not known.has_named or WILDCARD in request.names:
-            return Wanted(head.type_url, None) if is_first and known.has_none else None
-        return Wanted(head.type_url, tuple(new), has_none=known.has_none) if new else None
+            return Lookup(head.type_url, None) if is_first and known.has_none else None
+        return Lookup(head.type_url, tuple(new), has_none=known.has_none) if new else None
 
-    def _ask_delta(self, request: Request) -> Wanted | None:
+    def _ask_delta(self, request: Request) -> Lookup | None:
         head = request.head
         is_first = head.type_url not in self._types
         known = self._types.setdefault(head.type_url, _Subscription())
@@ -104,16 +104,16 @@ class OfflineStream:
         known.names.update(names)
         is_wildcard = WILDCARD in request.names or (is_first and not request.names)
         if is_wildcard and known.has_none:
-            return Wanted(head.type_url, None)
-        return Wanted(head.type_url, names, known.held, known.has_none) if names else None
+            return Lookup(head.type_url, None)
+        return Lookup(head.type_url, names, known.held, known.has_none) if names else None
 
-    def answer(self, wanted: Wanted, version: str, found: Sequence[Answer]) -> bytes | None:
+    def answer(self, wanted: Lookup, version: str, found: Sequence[KeptResource]) -> bytes | None:
         """The response, given what the disk has of ``wanted``; None for none.
 
         ``version`` is that of the type in State of the World.
         """
         missing = self._missing(wanted, found)
-        if self._protocol is Protocol.SOTW:
+        if self._protocol is XdsProtocol.SOTW:
             bodies = [answer.body for answer in found]
             if missing:
                 version = ""  # of no control plane: it sends everything again
@@ -127,16 +127,16 @@ class OfflineStream:
         return write_delta(wanted.type_url, self._next_nonce(wanted), answers, missing)
 
     @staticmethod
-    def _is_of_use(wanted: Wanted, answer: Answer) -> bool:
+    def _is_of_use(wanted: Lookup, answer: KeptResource) -> bool:
         """Whether the client lacks it. It may wait for endpoints that it has: those of a cluster that was replaced."""
         held = wanted.held.get(answer.name)
         return held is None or (wanted.type_url == ENDPOINT and held == answer.version)
 
-    def _missing(self, wanted: Wanted, found: Sequence[Answer]) -> Collection[str]:
+    def _missing(self, wanted: Lookup, found: Sequence[KeptResource]) -> Collection[str]:
         """The names of which the client is told that there is no such resource."""
         if wanted.names is None:
             return ()
-        if self._protocol is Protocol.SOTW:
+        if self._protocol is XdsProtocol.SOTW:
             told = wanted.has_none and wanted.type_url in WITHOUT_CONTENT
         else:
             told = wanted.has_none or wanted.type_url in ON_DEMAND
@@ -145,7 +145,7 @@ class OfflineStream:
         there = {name for answer in found for name in (answer.name, *answer.aliases)}
         return [name for name in wanted.names if name not in there and name not in wanted.held]
 
-    def _next_nonce(self, wanted: Wanted) -> str:
+    def _next_nonce(self, wanted: Lookup) -> str:
         self._responses += 1
         nonce = self._types[wanted.type_url].nonce = f"offline-{self._responses}"
         return nonce

@@ -19,8 +19,8 @@ import trio
 
 from mesh_pilot.agent.relay.acceptance import Acceptance, Interest
 from mesh_pilot.agent.relay.answers import Answers, unix_time
-from mesh_pilot.agent.relay.keeper import Keeper
-from mesh_pilot.agent.relay.messages import SECRET, Head, Protocol, read_request
+from mesh_pilot.agent.relay.keeper import AnswerKeeper
+from mesh_pilot.agent.relay.messages import SECRET, Head, XdsProtocol, read_request
 from mesh_pilot.agent.relay.offline import OfflineStream
 from mesh_pilot.agent.relay.planes import Connected, Planes
 from mesh_pilot.protowire import WireError
@@ -47,7 +47,7 @@ class RelayStatistics:
     streams: int
     """Envoy's streams that are open."""
     offline: int
-    """Those of them that are answered from disk."""
+    """Streams of them that are answered from disk."""
     offline_streams_total: int
     accepted: int
     """Responses that Envoy accepted, in all."""
@@ -72,12 +72,12 @@ class _Passed:
 class Relay:
     """The AggregatedDiscoveryService that Envoy is told of, SotW and Delta.
 
-    Mutable state: counts, and what ``Keeper`` has on disk.
+    Mutable state: counts, and what ``AnswerKeeper`` has on disk.
     """
 
     def __init__(self, planes: Planes, answers: Answers) -> None:
         self._planes = planes
-        self._keeper = Keeper(answers)
+        self._keeper = AnswerKeeper(answers)
         self._streams = 0
         self._offline = 0
         self._offline_total = 0
@@ -90,7 +90,7 @@ class Relay:
     def __mapping__(self) -> Mapping[str, Handler]:
         return {
             protocol.path: Handler(partial(self._serve, protocol=protocol), Cardinality.STREAM_STREAM, bytes, bytes)
-            for protocol in Protocol
+            for protocol in XdsProtocol
         }
 
     async def run(self) -> None:
@@ -118,7 +118,7 @@ class Relay:
         confirmed = self._keeper.known.confirmed_at
         return max(0.0, round(unix_time() - confirmed, 1)) if confirmed else None
 
-    async def _serve(self, call: RawStream, *, protocol: Protocol) -> None:
+    async def _serve(self, call: RawStream, *, protocol: XdsProtocol) -> None:
         """One stream of Envoy's."""
         self._streams += 1
         try:
@@ -138,7 +138,7 @@ class Relay:
     # -- with a control plane
 
     async def _pass_on(
-        self, call: RawStream, connected: Connected, protocol: Protocol, requests: list[bytes]
+        self, call: RawStream, connected: Connected, protocol: XdsProtocol, requests: list[bytes]
     ) -> list[bytes] | None:
         """Join a stream, of which ``requests`` have come, to one at the control plane until either ends.
 
@@ -250,8 +250,8 @@ class Relay:
 
     # -- without one
 
-    async def _serve_offline(self, call: RawStream, protocol: Protocol, requests: list[bytes]) -> None:
-        """Answer from disk until a control plane is back; the stream ends then, and Envoy goes on there."""
+    async def _serve_offline(self, call: RawStream, protocol: XdsProtocol, requests: list[bytes]) -> None:
+        """KeptResource from disk until a control plane is back; the stream ends then, and Envoy goes on there."""
         self._offline += 1
         self._offline_total += 1
         await self._keeper.look()
@@ -269,7 +269,7 @@ class Relay:
             self._offline -= 1
 
     async def _answer(
-        self, call: RawStream, protocol: Protocol, requests: list[bytes], scope: trio.CancelScope
+        self, call: RawStream, protocol: XdsProtocol, requests: list[bytes], scope: trio.CancelScope
     ) -> None:
         stream = OfflineStream(protocol)
         with suppress(StreamTerminatedError):  # Envoy is gone
@@ -279,7 +279,7 @@ class Relay:
                 await self._answer_one(call, protocol, stream, request)
         scope.cancel()
 
-    async def _answer_one(self, call: RawStream, protocol: Protocol, stream: OfflineStream, data: bytes) -> None:
+    async def _answer_one(self, call: RawStream, protocol: XdsProtocol, stream: OfflineStream, data: bytes) -> None:
         try:
             request = read_request(data, protocol)
         except (WireError, UnicodeDecodeError) as error:
@@ -300,7 +300,7 @@ class Relay:
             await call.send_message(response)
 
 
-def _has_nothing(request: bytes, protocol: Protocol) -> bool:
+def _has_nothing(request: bytes, protocol: XdsProtocol) -> bool:
     """Whether a first request comes from an Envoy that has nothing of its type."""
     try:
         read = read_request(request, protocol)
