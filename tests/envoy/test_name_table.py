@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message_factory import GetMessageClass
 
+from mesh_pilot.agent.subscriptions import NameRow, read_name_table
 from mesh_pilot.envoy.endpoints.name_table import name_table
 from mesh_pilot.model.events import Delete, Endpoints, Upsert
 from mesh_pilot.model.proxy import Proxy
@@ -66,6 +67,12 @@ def test_automatic_addresses_are_for_proxies_that_capture_dns() -> None:
     capturing = sidecar(DNS_CAPTURE="true", DNS_AUTO_ALLOCATE="true")
     (address,) = table(world_of(ENTRIES), capturing)["d.test"]["ips"]
     assert address.startswith("241.")
+
+
+async def test_our_agents_read_the_ports_of_a_host_besides() -> None:
+    at = target(world := world_of(ENTRIES), sidecar())
+    rows = await read_name_table(name_table(world.view, at.scope, at.locality.network).body)
+    assert rows["a.test"] == NameRow(("10.9.0.1",), "External", ports=((80, "http"),))
 
 
 def test_services_of_kubernetes_have_short_names_and_headless_ones_their_endpoints() -> None:

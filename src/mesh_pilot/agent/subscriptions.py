@@ -31,6 +31,8 @@ HEALTH = "type.googleapis.com/istio.v1.HealthInformation"
 
 _CA_CERTIFICATES = 34
 """``ProxyConfig.caCertificatesPem``."""
+_PORT = 1000
+"""A field of ``NameInfo`` that mesh-pilot adds to Istio's: ``NUMBER/NAME`` of a port."""
 _INTERNAL = 13
 """The code of an unhealthy report, as Istio's agent sends it."""
 
@@ -50,6 +52,8 @@ class NameRow:
     registry: str = ""
     short_name: str = ""
     namespace: str = ""
+    ports: tuple[tuple[int, str], ...] = ()
+    """Numbers and names of its ports, for SRV records. Only mesh-pilot tells them."""
 
 
 @attrs.frozen
@@ -270,14 +274,20 @@ async def read_name_table(data: bytes) -> dict[str, NameRow]:
 def _name_row(data: bytes) -> NameRow:
     addresses: list[str] = []
     texts = ["", "", ""]
+    ports: list[tuple[int, str]] = []
     for number, kind, start, end in fields(data):
         if kind != LEN:
             continue
         if number == 1:
             addresses.append(str(data[start:end], "utf-8"))
+        elif number == _PORT:
+            port, _, name = str(data[start:end], "utf-8").partition("/")
+            if port.isascii() and port.isdigit() and int(port) < 65_536:
+                ports.append((int(port), name))
         elif number <= 4:
             texts[number - 2] = str(data[start:end], "utf-8")
-    return NameRow(tuple(addresses), *texts)
+    registry, short_name, namespace = texts
+    return NameRow(tuple(addresses), registry, short_name, namespace, tuple(ports))
 
 
 def _request(

@@ -19,7 +19,7 @@ from tests.support.name_servers import NODE, answer, no_answer, no_such_name, re
 
 REVIEWS = "reviews.service.consul"
 ROWS = {
-    REVIEWS: NameRow(("240.240.1.1",), "Consul"),
+    REVIEWS: NameRow(("240.240.1.1",), "Consul", ports=((9080, "http"), (9090, "metrics"))),
     "dual.example": NameRow(("240.240.1.2", "2001:2::2"), "External"),
     "db.shop.svc.cluster.local": NameRow(("10.1.0.1", "10.1.0.2", "10.1.0.3"), "Kubernetes", "db", "shop"),
     "*.wild.example": NameRow(("240.240.1.3",)),
@@ -57,6 +57,27 @@ async def test_the_question_comes_back_in_its_own_spelling() -> None:
     async with resolving(ROWS, lambda query: answer(query, "60 A 192.0.2.1")) as at:
         for name in ("ReViews.Service.CONSUL.", "wWw.Example."):
             assert (await at.ask(name)).question[0].name.to_text() == name
+
+
+async def test_services_have_their_ports() -> None:
+    async with resolving(ROWS, no_such_name) as at:
+        response = await at.ask(f"_Http._tcp.{REVIEWS}", "SRV")
+        assert [rrset.to_text() for rrset in response.answer] == [
+            f"_Http._tcp.{REVIEWS}. 30 IN SRV 0 0 9080 {REVIEWS}."
+        ]
+        assert [rrset.to_text() for rrset in response.additional] == [f"{REVIEWS}. 30 IN A 240.240.1.1"]
+        response = await at.ask(REVIEWS, "SRV")
+        assert sorted(data.port for data in response.answer[0]) == [9080, 9090]
+        assert at.upstreams[0].asked == []
+        for name in (f"_mongodb._tcp.{REVIEWS}", f"_http.{REVIEWS}", "db.shop"):  # who else might know
+            response = await at.ask(name, "SRV")
+            assert response.answer == []
+        assert len(at.upstreams[0].asked) == 3
+
+
+async def test_an_address_that_is_none_does_no_harm() -> None:
+    async with resolving({"odd.example": NameRow(("10.0.0.0/8", "240.240.1.1", "::x", ""))}) as at:
+        assert await at.addresses("odd.example", "ANY") == ["240.240.1.1"]
 
 
 async def test_addresses_take_turns() -> None:

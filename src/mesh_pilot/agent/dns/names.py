@@ -11,8 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_network
 
 import attrs
+import structlog
+from dns.exception import DNSException
+from dns.rdata import Rdata
 
+from mesh_pilot.agent.dns.messages import address_data
 from mesh_pilot.agent.subscriptions import NameRow
+
+log = structlog.get_logger(scope="agent")
 
 AUTOMATIC = (ip_network("241.0.0.0/8"), ip_network("240.240.0.0/16"), ip_network("2001:2::/48"))
 """The ranges from which control planes, ours and Istio's, give services addresses: no name server knows them."""
@@ -37,6 +43,7 @@ class MeshNames:
         self._suffixes = tuple(f".{each.strip('.').lower()}" for each in search if each.strip("."))
         self._hosts: dict[str, MeshName] = {}
         self._reverse: dict[str, list[str]] | None = None
+        self._data: dict[str, tuple[Rdata, ...]] = {}
         cluster = f".svc.{domain}".lower()
         short: dict[str, MeshName] = {}
         for host, row in rows.items():
@@ -68,6 +75,27 @@ class MeshNames:
                     return found
         return None
 
+    def find_service(self, name: str) -> tuple[MeshName, tuple[int, ...]] | None:
+        """The host and ports of a service, in lower case: ``_http._tcp.reviews.shop.svc.cluster.local``, or its host.
+
+        None if it is none of the mesh, or it has no such port.
+        """
+        if not name.startswith("_"):
+            found = self.find(name)
+            return (found, tuple(number for number, _ in found.row.ports)) if found and found.row.ports else None
+        port, _, rest = name[1:].partition(".")
+        protocol, _, host = rest.partition(".")
+        found = self.find(host) if protocol in ("_tcp", "_udp") else None
+        numbers = tuple(number for number, each in found.row.ports if each.lower() == port) if found else ()
+        return (found, numbers) if found and numbers else None
+
+    def data_of(self, name: MeshName) -> tuple[Rdata, ...]:
+        """The data of its A and AAAA records."""
+        data = self._data.get(name.host)
+        if data is None:
+            data = self._data[name.host] = tuple(_data(name))
+        return data
+
     def hosts_of(self, reverse_name: str) -> tuple[str, ...] | None:
         """The hosts of the automatic address that a name below ``in-addr.arpa`` or ``ip6.arpa`` spells.
 
@@ -82,6 +110,14 @@ class MeshNames:
                 for each in name.row.addresses:
                     self._reverse.setdefault(each, []).append(name.host)
         return tuple(self._reverse.get(address, ()))
+
+
+def _data(name: MeshName) -> Iterator[Rdata]:
+    for address in name.row.addresses:
+        try:
+            yield address_data(address)
+        except DNSException:
+            log.warning("address in the name table is none; it is left out", host=name.host, address=address)
 
 
 def _parents(name: str) -> Iterator[str]:

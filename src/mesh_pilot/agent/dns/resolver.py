@@ -20,9 +20,9 @@ from mesh_pilot.agent.dns.messages import (
     MAX_SIZE,
     DnsAnswer,
     DnsQuery,
-    address_data,
     for_client,
     pointer_data,
+    port_data,
     write_answer,
 )
 from mesh_pilot.agent.dns.name_servers import NameServers, NoAnswer
@@ -144,12 +144,24 @@ class Resolver:
     def _of_the_mesh(self, query: DnsQuery, limit: int) -> bytes | None:
         if query.type == RdataType.PTR:
             return self._hosts(query, limit)
+        if query.type == RdataType.SRV:
+            return self._ports(query, limit)
         kinds = _ANSWERED.get(query.type)
         found = self.names.find(query.name) if kinds is not None else None
         if kinds is None or found is None:
             return None
-        data = self._in_turn([data for data in map(address_data, found.row.addresses) if data.rdtype in kinds])
+        data = self._in_turn([data for data in self.names.data_of(found) if data.rdtype in kinds])
         return write_answer(query, data, ttl=TTL_SECONDS, limit=limit)
+
+    def _ports(self, query: DnsQuery, limit: int) -> bytes | None:
+        found = self.names.find_service(query.name)
+        if found is None:
+            return None
+        name, ports = found
+        host = query.name if not query.name.startswith("_") else query.name.split(".", 2)[2]
+        additional = [(host, data) for data in self.names.data_of(name)]
+        data = [port_data(host, port) for port in ports]
+        return write_answer(query, data, ttl=TTL_SECONDS, limit=limit, additional=additional)
 
     def _hosts(self, query: DnsQuery, limit: int) -> bytes | None:
         hosts = self.names.hosts_of(query.name)

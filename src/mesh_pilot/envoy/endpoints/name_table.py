@@ -27,6 +27,8 @@ TABLE_NAME = "name-table"
 _TABLE = 1
 _KEY, _VALUE = 1, 2
 _IPS, _REGISTRY, _SHORT_NAME, _NAMESPACE = 1, 2, 3, 4
+_PORT = 1000
+"""``NUMBER/NAME`` of a port, repeated: ours, for SRV records of our agents. Istio's agents pass over it."""
 
 
 @attrs.frozen
@@ -37,6 +39,7 @@ class _Entry:
     registry: str
     short_name: str = ""
     namespace: str = ""
+    ports: tuple[str, ...] = ()
 
 
 @derived
@@ -80,16 +83,18 @@ def _endpoint_addresses(view: View, service: Service, network: str) -> tuple[str
 
 
 def _entry(service: Service, addresses: tuple[str, ...]) -> _Entry:
+    ports = tuple(f"{port.number}/{port.name}" for port in service.ports)
     if not service.namespaced_name:
-        return _Entry(addresses, service.registry)
-    return _Entry(addresses, service.registry, service.host.partition(".")[0], service.namespace)
+        return _Entry(addresses, service.registry, ports=ports)
+    return _Entry(addresses, service.registry, service.host.partition(".")[0], service.namespace, ports)
 
 
 def _merged(first: _Entry, later: _Entry) -> _Entry:
     """Two services of one host: one with a short name wins, other addresses are joined."""
     if first.short_name or later.short_name:
         return first if first.short_name else later
-    return attrs.evolve(first, addresses=tuple(dict.fromkeys((*first.addresses, *later.addresses))))
+    addresses = tuple(dict.fromkeys((*first.addresses, *later.addresses)))
+    return attrs.evolve(first, addresses=addresses, ports=tuple(dict.fromkeys((*first.ports, *later.ports))))
 
 
 def _encoded(host: str, entry: _Entry) -> bytes:
@@ -102,5 +107,6 @@ def _fields(entry: _Entry) -> Iterator[bytes]:
         (_REGISTRY, entry.registry),
         (_SHORT_NAME, entry.short_name),
         (_NAMESPACE, entry.namespace),
+        *((_PORT, port) for port in entry.ports),
     )
     return (field(number, text.encode()) for number, text in texts if text)
