@@ -7,11 +7,13 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message_factory import GetMessageClass
 
+from mesh_pilot.agent.relay import messages
 from mesh_pilot.agent.subscriptions import NameRow, read_name_table
 from mesh_pilot.envoy.endpoints.name_table import name_table
 from mesh_pilot.model.events import Delete, Endpoints, Upsert
 from mesh_pilot.model.proxy import Proxy
 from mesh_pilot.model.service import Endpoint, Port, Protocol, Resolution, Service
+from mesh_pilot.protowire import field
 from mesh_pilot.world import World
 from tests.golden.adsdump import NDS, POOL, add_istio_protos
 from tests.support.upstreams import target
@@ -99,3 +101,9 @@ def test_services_of_kubernetes_have_short_names_and_headless_ones_their_endpoin
     assert table(world, sidecar()) == {
         host: {"ips": ["10.0.0.1"], "registry": "Kubernetes", "shortname": "db", "namespace": "shop"}
     }
+
+
+def test_a_table_is_read_although_it_begins_with_no_name() -> None:
+    at = target(world := world_of(ENTRIES), sidecar())
+    body = field(2, name_table(world.view, at.scope, at.locality.network).body)
+    assert messages._sotw_answer(body).body == body

@@ -161,13 +161,13 @@ def read_response(data: bytes, protocol: XdsProtocol) -> ResponseParts:
 
 
 def _sotw_answer(body: bytes) -> KeptResource:
-    """All types of Envoy's that are resources have their name as the first field."""
+    """All types of Envoy's that are resources have their name as the first field. Others begin with any bytes."""
     for number, kind, start, end in fields(body):
         if number == 2 and kind == LEN:
             value = memoryview(body)[start:end]
             for inner, inner_kind, inner_start, inner_end in fields(value):
                 if inner == 1 and inner_kind == LEN:
-                    return KeptResource(str(value[inner_start:inner_end], "utf-8"), "", body)
+                    return KeptResource(str(value[inner_start:inner_end], "utf-8", "replace"), "", body)
     return KeptResource("", "", body)
 
 
