@@ -1,0 +1,66 @@
+"""docs/vm.md, typed line by line on five VMs: what it says is what happens."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.envoy import eventually
+from tests.support.namespaces import ROOT
+from tests.support.tutorial import same
+from tests.vm.lab import Vm, vms
+
+pytestmark = [pytest.mark.envoy, pytest.mark.slow, pytest.mark.timeout(600)]
+
+PAGE = (ROOT / "docs" / "vm.md").read_text(encoding="utf-8")
+ADDRESSES = dict(re.findall(r"^\| `(\w+)` \| ([0-9.]+) \|", PAGE, re.MULTILINE))
+
+
+def lines(page: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Of each command: the VM, the command, and what is seen below it."""
+    found: list[tuple[str, str, list[str]]] = []
+    for line in re.findall(r"^    (.*)$", page, re.MULTILINE):
+        if prompt := re.match(r"(\w+)# (.*)", line):
+            found.append((prompt[1], prompt[2], []))
+        else:
+            found[-1][2].append(line)
+    return ((vm, command, tuple(seen)) for vm, command, seen in found)
+
+
+async def walk(lab: dict[str, Vm], page: str) -> None:
+    for name, command, expected in lines(page):
+        for vm in lab.values() if name == "all" else [lab[name]]:
+            await typed(vm, command, expected)
+
+
+async def typed(vm: Vm, command: str, expected: tuple[str, ...]) -> None:
+    seen = ""
+
+    async def is_so() -> bool:
+        nonlocal seen
+        seen = await vm.type(command)
+        return same(seen, expected)
+
+    if not expected:
+        seen = await vm.type(command)
+        assert not re.sub(r"^\[\d+\].*$", "", seen, flags=re.MULTILINE).strip(), f"{vm.name}# {command}\n{seen}"
+        return
+    try:
+        await eventually(is_so, what=command)
+    except Exception:
+        logs = "\n".join(f"--- {log}:\n{log.read_text()[-3000:]}" for log in sorted(vm.home.parent.glob("*/*.log")))
+        raise AssertionError(f"{vm.name}# {command}\n{seen}\n\n{logs}") from None
+
+
+async def test_the_page_is_as_it_says() -> None:
+    assert len(ADDRESSES) == 5
+    assert len(list(lines(PAGE))) > 30
+    async with vms(ADDRESSES) as lab:
+        await walk(lab, PAGE)
+        many = await lab["plane"].type("for i in $(seq 500); do curl -s http://10.77.0.5:8080/; done")
+        counts = Counter(many.splitlines())
+        assert counts.keys() == {"web: reviews v1", "web: reviews v2"}, counts
+        assert 20 <= counts["web: reviews v2"] <= 90, "a tenth of 500, give or take"
