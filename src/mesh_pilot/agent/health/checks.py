@@ -35,6 +35,7 @@ PASSED_BY_IPV4, PASSED_BY_IPV6 = "127.0.0.6", "::6"
 
 MOST_BODY_BYTES = 10 * 1024
 """Bytes of an answer that are passed on."""
+_MOST_READ_BYTES = 1024 * 1024
 _MOST_OUTPUT_BYTES = 4096
 _MOST_REASON = 300
 _MOST_REDIRECTS = 10
@@ -217,12 +218,14 @@ class CheckRunner:
 
 
 async def _beginning(response: httpx.Response) -> bytes:
-    body = b""
+    """The beginning of a body; of a long one the rest is read, of one without end it is not."""
+    body, size = b"", 0
     async for piece in response.aiter_raw():
-        body += piece
-        if len(body) >= MOST_BODY_BYTES:
+        size += len(piece)
+        body += piece[: MOST_BODY_BYTES - len(body)]
+        if size > _MOST_READ_BYTES:
             break
-    return body[:MOST_BODY_BYTES]
+    return body
 
 
 async def _collect(process: trio.Process, output: bytearray) -> None:

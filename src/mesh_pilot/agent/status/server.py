@@ -75,11 +75,11 @@ class StatusServer:
         self._metrics = MergedMetrics(f"127.0.0.1:{settings.ports.admin}", self._scraped(), self._parts)
         self._parts["metrics"] = self._metrics.statistics
 
-    async def open(self, handover: Handover) -> Sequence[trio.SocketListener]:
-        """Listen, unless the version before has left us its listeners. Raises AgentError where the port is taken."""
-        port = self._settings.ports.status
+    async def open(self, handover: Handover | None = None) -> Sequence[trio.SocketListener]:
+        """Listen, or take what the version before listened on. Raises AgentError where the port is taken."""
+        address = f":{self._settings.ports.status}"
         try:
-            return await handover.listeners("status", f":{port}")
+            return await (handover.listeners("status", address) if handover else open_listeners(address))
         except AddressError as error:
             raise AgentError(f"{error}; another agent may run here: set statusPort, or 0 for none") from None
 
