@@ -19,7 +19,7 @@ from pathlib import Path
 import attrs
 import structlog
 
-from mesh_pilot.agent.relay.messages import SECRET, KeptResource, XdsProtocol, ResponseParts
+from mesh_pilot.agent.relay.messages import SECRET, KeptResource, ResponseParts, XdsProtocol
 
 log = structlog.get_logger(scope="agent")
 

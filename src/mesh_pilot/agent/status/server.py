@@ -27,7 +27,7 @@ from mesh_pilot.agent.subscriptions import NameRow
 from mesh_pilot.http.connection import HttpLimits, Message
 from mesh_pilot.http.server import HttpServer
 from mesh_pilot.model.proxy import NodeType
-from mesh_pilot.rpc import AddressError
+from mesh_pilot.rpc import AddressError, open_listeners
 
 log = structlog.get_logger(scope="agent")
 
