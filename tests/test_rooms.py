@@ -132,6 +132,7 @@ REGISTRIES = {
         "sources/consul",
         "cli/registries",
         "cli/demo",
+        "cli/proxy",
         "cli/consul_process.py",
         "cli/recognised.py",
         "security/authenticators/foreign_tokens.py",

@@ -8,12 +8,15 @@ from typing import Any
 
 import click
 
-from mesh_pilot.cli.proxy.file import Entry, SettingsFileError, read_file, refuse_unknown
+from mesh_pilot.cli.proxy.file import Entry, SettingsFileError, did_you_mean, read_file, refuse_unknown
 from mesh_pilot.cli.proxy.flags import DEFAULT_FILE
 from mesh_pilot.cli.proxy.istio_names import Remark, read_environment
+from mesh_pilot.cli.proxy.values import read_object
 
-OBJECTS = ("label", "annotation", "metadata", "proxy-config")
+MERGED = ("label", "annotation", "metadata", "proxy-config")
 """Settings that are objects in the file. Those of several places are merged, key by key."""
+OBJECTS = ("probe", "app-probers", "scrape", "consul-service")
+"""Other settings that may be objects there."""
 
 REMARKS = "mesh_pilot.cli.proxy.remarks"
 """Key of click's ``ctx.meta``: remarks for the log, which is not configured yet when they are found."""
@@ -24,25 +27,48 @@ _NOT_IN_FILE = ("config", "check")
 def defaults_of(ctx: click.Context, named: Path | None, environ: Mapping[str, str]) -> dict[str, Any]:
     """Click's ``default_map``: values by the name of the parameter. Raises UsageError, with the place."""
     path = named if named is not None or not DEFAULT_FILE.exists() else DEFAULT_FILE
+    known = {_name(param): param for param in ctx.command.params if _name(param) not in _NOT_IN_FILE}
+    remarks: list[Remark] = []
     try:
         entries = read_file(path) if path is not None else {}
-        known = {_name(param): param for param in ctx.command.params if _name(param) not in _NOT_IN_FILE}
         for name, entry in entries.items():
             refuse_unknown(name, entry.place, known)
         found = {name: _value(ctx, known[name], entry) for name, entry in entries.items()}
     except SettingsFileError as error:
         raise click.UsageError(str(error)) from None
-    remarks = _put_over(ctx, found, known, environ)
+    _put_over(ctx, found, known, environ, remarks)
     ctx.meta[REMARKS] = remarks
     return {str(known[name].name): value for name, value in found.items()}
 
 
+def proxy_config_of(place: str, data: Mapping[str, Any], remarks: list[Remark]) -> dict[str, Any]:
+    """The fields of a ProxyConfig of this machine; those that are unknown are remarked on.
+
+    Raises UsageError for a value that is wrong.
+    """
+    from mesh_pilot.agent.bootstrap.proxy_config import FieldProblem, read_proxy_config
+
+    problems: list[FieldProblem] = []
+    found = read_proxy_config(data, problems)
+    for problem in problems:
+        if not problem.is_unknown:
+            raise click.UsageError(f"{place}: {problem.path}: {problem.reason}")
+        fields = {"field": problem.path, "place": place}
+        hint = did_you_mean(problem.path.rpartition(".")[2], problem.known).removeprefix("; ")
+        remarks.append(Remark("field of the proxy config is unknown", {**fields, **({"hint": hint} if hint else {})}))
+    return found
+
+
 def _put_over(
-    ctx: click.Context, found: dict[str, Any], known: Mapping[str, click.Parameter], environ: Mapping[str, str]
-) -> tuple[Remark, ...]:
+    ctx: click.Context,
+    found: dict[str, Any],
+    known: Mapping[str, click.Parameter],
+    environ: Mapping[str, str],
+    remarks: list[Remark],
+) -> None:
     """Put Istio's variables over the settings of the file."""
     istio = read_environment(environ)
-    remarks = list(istio.remarks)
+    remarks += istio.remarks
     for name, (variable, text) in istio.settings.items():
         try:
             known[name].type_cast_value(ctx, text)
@@ -54,13 +80,14 @@ def _put_over(
         if values:
             found[name] = list({**dict(found.get(name, ())), **values}.items())
     if istio.proxy_config:
-        from mesh_pilot.cli.proxy.values import proxy_config
-
         try:
-            found["proxy-config"] = {**found.get("proxy-config", {}), **proxy_config(istio.proxy_config)}
+            given = read_object(istio.proxy_config)
         except click.BadParameter as error:
             raise click.UsageError(f"PROXY_CONFIG: {error.message}") from None
-    return tuple(remarks)
+        from mesh_pilot.agent.bootstrap.proxy_config import overlay
+
+        below = found.get("proxy-config", {})
+        found["proxy-config"] = overlay(below, proxy_config_of("PROXY_CONFIG", given, remarks))
 
 
 def _name(param: click.Parameter) -> str:
@@ -70,29 +97,49 @@ def _name(param: click.Parameter) -> str:
 def _value(ctx: click.Context, param: click.Parameter, entry: Entry) -> Any:
     """The value of an entry in the form that click takes. Raises SettingsFileError."""
     name, value = _name(param), entry.value
-    if name in OBJECTS:
+    if name in MERGED:
         if not isinstance(value, Mapping):
             raise SettingsFileError(f"{entry.place}: {name} is an object: write its keys below it, each on a line")
         if name == "proxy-config":
-            return dict(value)
+            _check_proxy_config(value, entry)
+            return value
         if name != "metadata":
             _refuse_objects(name, value, entry)
-        return [(str(key), one if name == "metadata" else str(one)) for key, one in value.items()]
-    if isinstance(value, list) and not param.multiple:
+        return [(str(key), one if name == "metadata" else _as_text(one)) for key, one in value.items()]
+    is_object = name in OBJECTS and isinstance(value, (Mapping, list))
+    if isinstance(value, list) and not param.multiple and not is_object:
         raise SettingsFileError(f"{entry.place}: {name} has one value, not a list")
-    texts = [_text(name, one, entry) for one in (value if isinstance(value, list) else [value])]
+    values = value if isinstance(value, list) and not is_object else [value]
     try:
-        for text in texts:
-            param.type(text, param, ctx)
+        values = [one if is_object else _text(name, one, entry) for one in values]
+        for one in values:
+            param.type(one, param, ctx)
     except click.BadParameter as error:
         raise SettingsFileError(f"{entry.place}: {name}: {error.message}") from None
-    return texts if param.multiple else texts[0]
+    return values if param.multiple else values[0]
+
+
+def _check_proxy_config(data: Mapping[str, Any], entry: Entry) -> None:
+    """Raise SettingsFileError for a field that is wrong, with its line."""
+    from mesh_pilot.agent.bootstrap.proxy_config import FieldProblem, read_proxy_config
+
+    problems: list[FieldProblem] = []
+    read_proxy_config(data, problems)
+    for problem in problems:
+        place = entry.places.get(problem.path, entry.place)
+        if problem.is_unknown:
+            refuse_unknown(problem.path.rpartition(".")[2], place, problem.known, "field of a ProxyConfig")
+        raise SettingsFileError(f"{place}: proxy-config: {problem.path}: {problem.reason}")
 
 
 def _refuse_objects(name: str, value: Mapping[Any, Any], entry: Entry) -> None:
     for key, one in value.items():
         if one is None or isinstance(one, (list, dict)):
             raise SettingsFileError(f"{entry.places.get(str(key), entry.place)}: {name} {key} must be a text")
+
+
+def _as_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _text(name: str, value: object, entry: Entry) -> Any:

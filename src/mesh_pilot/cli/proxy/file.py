@@ -29,7 +29,7 @@ class Entry:
     value: Any
     place: str
     places: Mapping[str, str] = attrs.field(factory=dict)
-    """For an object: the places of its keys."""
+    """For an object: the places of what is in it, by path, such as ``tracing.zipkin``."""
 
 
 def read_file(path: Path) -> dict[str, Entry]:
@@ -80,10 +80,16 @@ def _entries(path: Path, loader: Any, root: yaml.Node) -> Iterator[tuple[str, En
         if key in seen:
             raise SettingsFileError(f"{place}: {key} is there already, at {seen[key]}: remove one of them")
         seen[key] = place
-        places = {}
-        if isinstance(value_node, yaml.MappingNode):
-            places = {str(inner.value): _place(path, inner) for inner, _ in value_node.value}
+        places = dict(_places(path, value_node))
         yield key, Entry(loader.construct_object(value_node, deep=True), place, places)
+
+
+def _places(path: Path, node: yaml.Node, above: str = "") -> Iterator[tuple[str, str]]:
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            where = f"{above}{key.value}"
+            yield where, _place(path, key)
+            yield from _places(path, value, f"{where}.")
 
 
 def _place(path: Path, node: yaml.Node) -> str:

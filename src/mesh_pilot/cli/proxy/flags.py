@@ -70,9 +70,23 @@ def label(value: Any) -> object:
 @FlagType
 def yaml(value: Any) -> object:
     """An object as YAML; one of the file is as it is."""
-    from mesh_pilot.cli.proxy.values import proxy_config
+    from mesh_pilot.cli.proxy.values import read_object
 
-    return proxy_config(value)
+    return read_object(value)
+
+
+@FlagType
+def objects(value: Any) -> object:
+    """An object, or a list of them, as YAML."""
+    from mesh_pilot.cli.proxy.values import read_objects
+
+    return read_objects(value)
+
+
+@FlagType
+def service(value: Any) -> object:
+    """The id of a service, or in the file its definition."""
+    return value
 
 
 def _many(help_text: str, **more: Any) -> Mapping[str, Any]:
@@ -109,6 +123,7 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
     "Its certificate": (
         ("--token-file", {"type": _PATH, "help": "File with a join token or JSON Web Token."}),
         ("--consul-login-token-file", {"type": _PATH, "help": "File with the token of a Consul login."}),
+        ("--consul-login-service", {"default": "", "help": "Which of its services we are.  [default: the account]"}),
         ("--cert-chain", {"type": _PATH, "help": "PEM file of a certificate to use as it is;"}),
         ("--key", {"type": _PATH, "help": "of its key;"}),
         ("--root-cert", {"type": _PATH, "help": "and of the mesh's roots. They are read again when they change."}),
@@ -123,6 +138,15 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
             {"default": "127.0.0.1:8500", "type": address, "help": "The Consul agent of the machine."},
         ),
         ("--consul-token-file", {"type": _PATH, "help": "File with a token for it."}),
+        ("--consul-service", {"type": service, "help": "Id of a service there, or in the file one to register."}),
+    ),
+    "The application": (
+        (
+            "--probe",
+            {"type": objects, "help": "Readiness probe, as of a WorkloadGroup.  [default: that of the group]"},
+        ),
+        ("--app-probers", {"type": yaml, "help": "Probes to answer for it, as Istio's ISTIO_KUBE_APP_PROBERS."}),
+        ("--scrape", {"type": yaml, "help": "Its metrics: {scrape, port, path}.  [default: the annotations]"}),
     ),
     "Envoy": (
         ("--envoy", {"type": _PATH, "help": "The binary.  [default: $ENVOY, beside this Python, on PATH]"}),

@@ -49,3 +49,43 @@ def run_folder(environ: Mapping[str, str], state: Path) -> Path:
         return Path("/run") / NAME
     of_user = environ.get("XDG_RUNTIME_DIR", "")
     return Path(of_user) / NAME if of_user else state / "run"
+
+
+LONGEST_SOCKET = 107
+"""Bytes of the path of a Unix socket (Linux)."""
+
+
+def why_unusable(folder: Path) -> str:
+    """A reason why a folder cannot be ours, which is made if it is not there; empty if it can.
+
+    Nobody else may write there, and we must be able to.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        return error.strerror or str(error)
+    if os.geteuid() not in (0, found.st_uid):
+        return f"it belongs to user {_user(found.st_uid)}, and this runs as {_user(os.geteuid())}"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return "it cannot be written"
+    return ""
+
+
+def why_unreadable(file: Path) -> str:
+    """A reason why a file cannot be read; empty if it can."""
+    try:
+        with file.open("rb") as opened:
+            opened.read(1)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _user(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)

@@ -4,44 +4,77 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from mesh_pilot.cli.logs import LogFormat, configure, parse_levels
 from mesh_pilot.cli.proxy.defaults import REMARKS
+from mesh_pilot.cli.proxy.istio_names import Remark
+
+if TYPE_CHECKING:
+    from mesh_pilot.agent.settings import AgentSettings
 
 
-def run_proxy(kind: str, given: Mapping[str, Any], ctx: click.Context) -> int:
+def run_proxy(kind: str, given: MutableMapping[str, Any], ctx: click.Context) -> int:
     """Run an agent until a signal; returns the exit code. Raises ClickException, with one line for users."""
-    import structlog
-    import trio
-
-    from mesh_pilot.agent.agent import run_agent
-    from mesh_pilot.agent.handover import Handover
     from mesh_pilot.agent.settings import AgentError
-    from mesh_pilot.cli.process import forbid_core_dumps
     from mesh_pilot.cli.proxy.settings import agent_settings
 
-    settings = agent_settings(kind, given, ctx.default_map or {}, os.environ)
+    prepare_process()
     style = LogFormat(given["log_format"])
     configure(parse_levels(given["log_level"]), style, sys.stderr)
+    import structlog
+
     log = structlog.get_logger(scope="agent")
-    for remark in ctx.meta.get(REMARKS, ()):
-        log.warning(remark.event, **remark.fields)
-    if given["check"]:
-        click.echo(f"{settings.node.id}: the settings are good")
-        return 0
-    forbid_core_dumps()
+    unset = {name for name in given if ctx.get_parameter_source(name) is ParameterSource.DEFAULT}
+    remarks: list[Remark] = list(ctx.meta.get(REMARKS, ()))
     try:
-        handover = Handover.received()
-        while trio.run(run_agent, settings, handover):
-            reason = handover.execute()
-            log.error("another version cannot be executed; this one goes on", reason=reason)
+        try:
+            settings = agent_settings(kind, given, unset, ctx.default_map or {}, os.environ, remarks)
+        finally:
+            for remark in remarks:
+                log.warning(remark.event, **remark.fields)
+        if given["check"]:
+            check(settings)
+            click.echo(f"{settings.node.id}: the settings are good")
+        else:
+            run_agent_of(settings)
     except AgentError as error:
         if style is not LogFormat.JSON:
             raise click.ClickException(str(error)) from None
         log.error("cannot go on", reason=str(error))
         return 1
     return 0
+
+
+def prepare_process() -> None:
+    """Settings of the whole process, before there is a private key."""
+    from mesh_pilot.cli.process import forbid_core_dumps
+
+    forbid_core_dumps()
+
+
+def check(settings: AgentSettings) -> None:
+    """Load what an agent runs, and make the bootstrap. Raises AgentError."""
+    import mesh_pilot.agent.agent  # noqa: F401  a broken installation fails here
+    from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap
+
+    agent_bootstrap(settings)
+
+
+def run_agent_of(settings: AgentSettings) -> None:
+    """Run the agent until a signal, and another version of it after SIGHUP. Raises AgentError."""
+    import structlog
+    import trio
+
+    from mesh_pilot.agent.agent import run_agent
+    from mesh_pilot.agent.handover import Handover
+
+    log = structlog.get_logger(scope="agent")
+    handover = Handover.received()
+    while trio.run(run_agent, settings, handover):
+        reason = handover.execute()
+        log.error("another version cannot be executed; this one goes on", reason=reason)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, Set
 from pathlib import Path
 from typing import Any
 
 import click
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
+from mesh_pilot.agent.bootstrap.proxy_config import METADATA, overlay
+from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, Place
 from mesh_pilot.agent.settings import (
     AgentFolders,
     AgentSettings,
@@ -20,20 +22,51 @@ from mesh_pilot.agent.settings import (
     Ports,
 )
 from mesh_pilot.cli.proxy import machine
+from mesh_pilot.cli.proxy.consul_service import from_consul
+from mesh_pilot.cli.proxy.defaults import proxy_config_of
 from mesh_pilot.cli.proxy.flags import name_of, variable_of
-from mesh_pilot.cli.proxy.values import proxy_config
+from mesh_pilot.cli.proxy.istio_names import META, Remark
+from mesh_pilot.cli.proxy.values import read_object
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Locality
 
+CONFIG_ANNOTATION = "proxy.istio.io/config"
+ANNOTATIONS = {
+    "sidecar.istio.io/discoveryAddress": "discoveryAddress",
+    "sidecar.istio.io/interceptionMode": "interceptionMode",
+    "status.sidecar.istio.io/port": "statusPort",
+}
+"""Annotations that are fields of the ProxyConfig."""
+SCRAPED = "prometheus.io/"
+"""Prefix of the annotations about the application's metrics."""
+AT_THE_PLANE = ("tracing", "gatewayTopology", "proxyHeaders", "connectionSettings")
+"""Fields of the ProxyConfig that the control plane reads in the node's metadata."""
+
 
 def agent_settings(
-    kind: str, given: Mapping[str, Any], below: Mapping[str, Any], environ: Mapping[str, str]
+    kind: str,
+    given: MutableMapping[str, Any],
+    unset: Set[str],
+    below: Mapping[str, Any],
+    environ: Mapping[str, str],
+    remarks: list[Remark],
 ) -> AgentSettings:
-    """``below`` has what was found for settings that are objects, which ``given`` is merged over. Raises UsageError."""
+    """``unset``: the settings that nobody gave, by name; other settings, or the Consul agent, may say them.
+
+    ``below`` has what the file and Istio's variables say of settings that are merged. Raises UsageError, AgentError.
+    """
     merged = {name: {**dict(below.get(name, ())), **dict(given[name])} for name in ("label", "annotation", "metadata")}
+    config = _proxy_config(given, below, merged["annotation"], remarks)
+    _fill(given, unset, _settings_of(config))
+    folders = _folders(given, environ)
+    consul = _consul(given)
+    if consul.service_id:
+        found, labels = from_consul(consul, folders.state, remarks)
+        _fill(given, unset, found)
+        merged["label"] = {**labels, **merged["label"]}
     return AgentSettings(
-        node=_node(kind, given, merged),
-        folders=_folders(given, environ),
+        node=_node(kind, given, merged, config),
+        folders=folders,
         planes=_planes(given),
         credentials=_credentials(given),
         ports=_ports(given),
@@ -53,24 +86,91 @@ def agent_settings(
             upstreams=tuple(given["dns_upstream"]),
             listen=given["dns_listen"],
         ),
-        consul=ConsulAgentSettings(address=given["consul_address"], token_file=_absolute(given["consul_token_file"])),
+        consul=consul,
         delta=given["delta"],
-        proxy_config={**below.get("proxy_config", {}), **proxy_config(given["proxy_config"] or {})},
+        proxy_config=config,
+        probes=given["probe"] or (),
+        app_probers=given["app_probers"] or {},
+        scrape=given["scrape"] or _scrape(merged["annotation"]),
         auto_register_group=given["auto_register_group"],
     )
 
 
-def _node(kind: str, given: Mapping[str, Any], merged: Mapping[str, Mapping[str, Any]]) -> EnvoyNode:
+def _fill(given: MutableMapping[str, Any], unset: Set[str], found: Mapping[str, Any]) -> None:
+    """Take what was found for settings that nobody gave."""
+    given.update({name: value for name, value in found.items() if name in unset and value is not None})
+
+
+def _proxy_config(
+    given: Mapping[str, Any], below: Mapping[str, Any], annotations: Mapping[str, str], remarks: list[Remark]
+) -> dict[str, Any]:
+    """The ProxyConfig of this machine: the file, ``PROXY_CONFIG``, annotations, the flag; the later wins."""
+    config = proxy_config_of("proxy-config", below.get("proxy_config", {}), remarks)
+    if text := annotations.get(CONFIG_ANNOTATION):
+        try:
+            data = read_object(text)
+        except click.BadParameter as error:
+            raise click.UsageError(f"annotation {CONFIG_ANNOTATION}: {error.message}") from None
+        config = overlay(config, proxy_config_of(f"annotation {CONFIG_ANNOTATION}", data, remarks))
+    fields = {field: annotations[name] for name, field in ANNOTATIONS.items() if name in annotations}
+    config = overlay(config, proxy_config_of("annotations", fields, remarks))
+    if given["proxy_config"] and given["proxy_config"] is not below.get("proxy_config"):
+        config = overlay(config, proxy_config_of("--proxy-config", given["proxy_config"], remarks))
+    for name in config:
+        where, text = EFFECTS[name]
+        if where is Place.NOWHERE:
+            fields = {"field": name, "reason": text.replace("`", "")}
+            remarks.append(Remark("field of the proxy config has no effect", fields))
+    return config
+
+
+def _settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that a ProxyConfig of this machine says, too."""
+    address = config.get("discoveryAddress")
+    files = {"envoy": config.get("binaryPath"), "custom_bootstrap": config.get("customConfigFile")}
+    return {
+        "pilot": (address,) if address else None,
+        "plaintext": True if config.get("controlPlaneAuthPolicy") == "NONE" else None,
+        "admin_port": config.get("proxyAdminPort"),
+        "status_port": config.get("statusPort"),
+        "interception": config.get("interceptionMode"),
+        **{name: Path(file) if file else None for name, file in files.items()},
+    }
+
+
+def _scrape(annotations: Mapping[str, str]) -> dict[str, str]:
+    return {name.removeprefix(SCRAPED): text for name, text in annotations.items() if name.startswith(SCRAPED)}
+
+
+def _consul(given: Mapping[str, Any]) -> ConsulAgentSettings:
+    service = given["consul_service"]
+    is_definition = isinstance(service, Mapping)
+    return ConsulAgentSettings(
+        address=given["consul_address"],
+        token_file=_absolute(given["consul_token_file"]),
+        service=service if is_definition else None,
+        service_id="" if is_definition or service is None else service,
+    )
+
+
+def _node(
+    kind: str, given: Mapping[str, Any], merged: Mapping[str, Mapping[str, Any]], config: Mapping[str, Any]
+) -> EnvoyNode:
     ip = given["ip"] or machine.default_address()
     if not ip:
         raise click.UsageError("this machine has no default route: give its address with --ip")
-    metadata: dict[str, Any] = {"SERVICE_ACCOUNT": given["service_account"]}
+    metadata: dict[str, Any] = {
+        name.removeprefix(META): text for name, text in config.get(METADATA, {}).items() if name.startswith(META)
+    }
+    metadata["SERVICE_ACCOUNT"] = given["service_account"]
     if merged["annotation"]:
         metadata["ANNOTATIONS"] = merged["annotation"]
     if given["dns"]:
-        metadata |= {"DNS_CAPTURE": "true", "DNS_AUTO_ALLOCATE": "true"}
+        metadata = {"DNS_AUTO_ALLOCATE": "true", **metadata, "DNS_CAPTURE": "true"}
     if given["auto_register_group"]:
         metadata["AUTO_REGISTER_GROUP"] = given["auto_register_group"]
+    if for_plane := {name: config[name] for name in AT_THE_PLANE if name in config}:
+        metadata["PROXY_CONFIG"] = for_plane
     return EnvoyNode(
         name=given["name"] or machine.default_name(),
         namespace=given["namespace"],
@@ -87,20 +187,34 @@ def _node(kind: str, given: Mapping[str, Any], merged: Mapping[str, Mapping[str,
 def _folders(given: Mapping[str, Any], environ: Mapping[str, str]) -> AgentFolders:
     state = given["state_dir"] or machine.state_folder(environ)
     run = given["run_dir"] or machine.run_folder(environ, state)
-    return AgentFolders(state=state.absolute(), run=run.absolute())
+    folders = AgentFolders(state=state.absolute(), run=run.absolute())
+    for folder, flag in ((folders.state, "--state-dir"), (folders.run, "--run-dir")):
+        if reason := machine.why_unusable(folder):
+            raise click.UsageError(f"{folder}: {reason}; name another folder with {flag}")
+    if len(str(folders.socket).encode()) > machine.LONGEST_SOCKET:
+        raise click.UsageError(
+            f"{folders.socket} is too long for a Unix socket, which has at most {machine.LONGEST_SOCKET} bytes: name a"
+            " shorter folder with --run-dir"
+        )
+    return folders
 
 
 def _planes(given: Mapping[str, Any]) -> PlaneSettings:
     if not given["pilot"]:
         raise click.UsageError(f"no control plane: name one with {_ways('--pilot')}, such as 10.0.0.5:15012")
-    if not given["plaintext"] and not given["tls_ca"]:
+    ca = _absolute(given["tls_ca"])
+    if ca is None and not given["plaintext"]:
         raise click.UsageError(
-            f"no roots that the control plane is known by: save what mesh-pilot ca root prints there, and give"
-            f" {_ways('--tls-ca')}"
+            "no roots that the control plane is known by: save what mesh-pilot ca root prints there, and name the file"
+            f" with {_ways('--tls-ca')}"
+        )
+    if ca is not None and not given["plaintext"] and (reason := machine.why_unreadable(ca)):
+        raise click.UsageError(
+            f"--tls-ca {ca}: {reason}; save there what mesh-pilot ca root prints at the control plane"
         )
     return PlaneSettings(
         addresses=tuple(Pilot.parse(text) for text in given["pilot"]),
-        ca=_absolute(given["tls_ca"]),
+        ca=ca,
         server_name=given["tls_server_name"],
         plaintext=given["plaintext"],
     )
@@ -110,9 +224,19 @@ def _credentials(given: Mapping[str, Any]) -> CredentialSettings:
     files = [given[name] for name in ("cert_chain", "key", "root_cert")]
     if any(files) and not all(files):
         raise click.UsageError("a certificate that is there already needs all of --cert-chain, --key and --root-cert")
+    ways = {
+        "--token-file": given["token_file"],
+        "--consul-login-token-file": given["consul_login_token_file"],
+        "--cert-chain": given["cert_chain"],
+        "--sds-socket": given["sds_socket"],
+    }
+    named = [flag for flag, value in ways.items() if value]
+    if len(named) > 1:
+        raise click.UsageError(f"{' and '.join(named)} exclude each other: there is one way to prove who we are")
     return CredentialSettings(
         token_file=_absolute(given["token_file"]),
         consul_token_file=_absolute(given["consul_login_token_file"]),
+        consul_service=given["consul_login_service"] or given["service_account"],
         certificate=_absolute(given["cert_chain"]),
         key=_absolute(given["key"]),
         roots=_absolute(given["root_cert"]),
@@ -123,12 +247,12 @@ def _credentials(given: Mapping[str, Any]) -> CredentialSettings:
 
 
 def _ports(given: Mapping[str, Any]) -> Ports:
-    flags = {name: f"--{name}-port" for name in ("admin", "status", "readiness", "prometheus", "dns")}
-    ports = {name: given[f"{name}_port"] for name in flags}
+    names = ("admin", "status", "readiness", "prometheus", "dns")
+    ports = {name: given[f"{name}_port"] for name in names if name != "dns" or given["dns"]}
     seen: dict[int, str] = {}
     for name, port in ports.items():
         if port and port in seen:
-            raise click.UsageError(f"{flags[seen[port]]} and {flags[name]} are both {port}: change one of them")
+            raise click.UsageError(f"--{seen[port]}-port and --{name}-port are both {port}: change one of them")
         seen[port] = name
     return Ports(**ports)
 

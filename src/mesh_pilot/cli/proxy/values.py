@@ -1,23 +1,36 @@
-"""Values of settings that are objects: pairs KEY=VALUE, and Istio's ProxyConfig as YAML."""
+"""Values of settings that are objects, as YAML in a flag or a variable, or as they are in the file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 
-def proxy_config(value: Any) -> Mapping[str, Any]:
-    """The ProxyConfig of a text, or as it is. Raises BadParameter."""
-    if isinstance(value, Mapping):
+def read_object(value: Any) -> Mapping[str, Any]:
+    """An object. Raises BadParameter."""
+    found = _read(value)
+    if not isinstance(found, Mapping):
+        raise click.BadParameter("expected an object, such as {name: value}")
+    return found
+
+
+def read_objects(value: Any) -> Sequence[Mapping[str, Any]]:
+    """The objects of a list, or the one that there is. Raises BadParameter."""
+    found = _read(value)
+    many = found if isinstance(found, list) else [found]
+    if not all(isinstance(one, Mapping) for one in many):
+        raise click.BadParameter("expected an object, such as {name: value}, or a list of objects")
+    return many
+
+
+def _read(value: Any) -> Any:
+    if not isinstance(value, str):
         return value
     import yaml
 
     try:
-        found = yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError) as error:
+        return yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise click.BadParameter(f"this is no YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(found, Mapping):
-        raise click.BadParameter("expected the fields of a ProxyConfig, such as {concurrency: 2}")
-    return found

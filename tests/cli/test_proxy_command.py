@@ -1,0 +1,422 @@
+"""``mesh-pilot proxy``: where settings come from, which of them wins, and what is said of those that are wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, Place
+from mesh_pilot.agent.settings import AgentSettings
+from mesh_pilot.cli.proxy import command
+from mesh_pilot.cli.proxy import run as run_module
+from mesh_pilot.cli.proxy.consul_service import described
+from mesh_pilot.cli.proxy.flags import FLAGS, name_of, variable_of
+from mesh_pilot.cli.proxy.istio_names import ANSWERED, HONOURED, SPECIAL
+from mesh_pilot.cli.proxy.machine import why_unusable
+from mesh_pilot.model.proxy import Interception, NodeType
+from mesh_pilot.model.service import Locality
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "proxy.md"
+
+
+class Machine:
+    """A machine with a settings file; ``settings`` runs the command up to where the agent would start."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.file = folder / "proxy.yaml"
+        self.taken: list[AgentSettings] = []
+        (folder / "root.pem").write_text("PEM")
+        monkeypatch.setattr(run_module, "run_agent_of", self.taken.append)
+        monkeypatch.setattr(run_module, "prepare_process", lambda: None)
+
+    def run(self, *flags: str, file: str = "", env: Mapping[str, str] | None = None, kind: str = "sidecar") -> Result:
+        own = ["--state-dir", str(self.folder / "state"), "--run-dir", str(self.folder / "run")]
+        self.file.write_text(file)
+        return CliRunner().invoke(
+            command, [kind, "--config", str(self.file), *own, *flags], env=dict(env or {}), standalone_mode=False
+        )
+
+    def settings(self, *flags: str, **more: Any) -> AgentSettings:
+        basic = ["--ip", "10.1.1.1", "--pilot", "10.0.0.5:15012", "--tls-ca", str(self.folder / "root.pem")]
+        given = [] if "pilot" in more.get("file", "") else basic
+        result = self.run(*given, *flags, **more)
+        assert result.exception is None, result.exception
+        return self.taken.pop()
+
+    def mistake(self, *flags: str, **more: Any) -> str:
+        result = self.run(*flags, **more)
+        assert isinstance(result.exception, click.ClickException), result.exception
+        assert "\n" not in result.exception.message
+        return result.exception.message
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    for name in [*os.environ]:
+        if name.startswith(("MESH_PILOT_", "ISTIO_", "POD_")) or name in (*HONOURED, *ANSWERED, *SPECIAL):
+            monkeypatch.delenv(name)
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_a_flag_wins_over_our_variable_over_istios_over_the_file(machine: Machine) -> None:
+    file = "namespace: of-file\n"
+    istio = {"POD_NAMESPACE": "of-istio"}
+    ours = {**istio, "MESH_PILOT_PROXY_NAMESPACE": "of-ours"}
+    assert machine.settings().node.namespace == "default"
+    assert machine.settings(file=file).node.namespace == "of-file"
+    assert machine.settings(file=file, env=istio).node.namespace == "of-istio"
+    assert machine.settings(file=file, env=ours).node.namespace == "of-ours"
+    assert machine.settings("--namespace", "of-flag", file=file, env=ours).node.namespace == "of-flag"
+
+
+FILE = """
+name: web-1
+namespace: shop
+service-account: web
+ip: 10.1.1.1
+label: {app: web, version: 1}
+metadata: {NETWORK: n1, DEEP: {a: [1]}}
+locality: eu/eu-1
+interception: NONE
+pilot: [pilot-a:15012@eu/eu-1, "pilot-b:15012"]
+plaintext: true
+token-file: /etc/token
+delta: false
+status-port: 16020
+minimum-drain: 7s
+envoy-flag: [--enable-core-dump]
+dns: true
+dns-upstream: 9.9.9.9:53
+consul-service: {Name: web, Port: 8080}
+probe: {httpGet: {port: 8080}}
+app-probers: {/app-health/web/livez: {httpGet: {port: 1}}}
+scrape: {scrape: true, port: 9}
+proxy-config:
+  concurrency: 2
+  tracing: {sampling: 10}
+  proxyMetadata: {ISTIO_META_COLOUR: blue}
+"""
+
+
+def test_a_file_says_it_all(machine: Machine) -> None:
+    settings = machine.settings(file=FILE)
+    node = settings.node
+    assert node.id == "sidecar~10.1.1.1~web-1.shop~shop.svc.cluster.local"
+    assert (node.labels, node.interception) == ({"app": "web", "version": "1"}, Interception.NONE)
+    assert node.locality == Locality("eu", "eu-1", "")
+    assert node.metadata == {
+        "NETWORK": "n1",
+        "DEEP": {"a": [1]},
+        "SERVICE_ACCOUNT": "web",
+        "COLOUR": "blue",
+        "DNS_CAPTURE": "true",
+        "DNS_AUTO_ALLOCATE": "true",
+        "PROXY_CONFIG": {"tracing": {"sampling": 10.0}},
+    }
+    assert [pilot.address for pilot in settings.planes.addresses] == ["pilot-a:15012", "pilot-b:15012"]
+    assert settings.planes.plaintext
+    assert settings.credentials.token_file == Path("/etc/token")
+    assert not settings.delta
+    assert settings.ports.status == 16020
+    assert (settings.envoy.minimum_drain, settings.envoy.extra_flags) == (7.0, ("--enable-core-dump",))
+    assert (settings.dns.enabled, settings.dns.upstreams) == (True, ("9.9.9.9:53",))
+    assert settings.consul.service == {"Name": "web", "Port": 8080}
+    assert list(settings.probes) == [{"httpGet": {"port": 8080}}]
+    assert list(settings.app_probers) == ["/app-health/web/livez"]
+    assert settings.scrape == {"scrape": True, "port": 9}
+    assert settings.proxy_config["concurrency"] == 2
+
+
+def test_objects_of_several_places_are_merged(machine: Machine) -> None:
+    settings = machine.settings(
+        "--label",
+        "version=v3",
+        "--proxy-config",
+        "{concurrency: 3}",
+        file="label: {app: web, version: v1, tier: a}\nproxy-config: {concurrency: 1, meshId: m}\n",
+        env={
+            "ISTIO_METAJSON_LABELS": '{"tier": "b"}',
+            "PROXY_CONFIG": "{concurrency: 2, serviceCluster: web}",
+            "ISTIO_META_NETWORK": "n2",
+            "ISTIO_METAJSON_METRICS": '{"a": {"b": 1}}',
+        },
+    )
+    assert settings.node.labels == {"app": "web", "version": "v3", "tier": "b"}
+    assert settings.proxy_config == {"concurrency": 3, "meshId": "m", "serviceCluster": "web"}
+    assert settings.node.metadata["NETWORK"] == "n2"
+    assert settings.node.metadata["a"] == {"b": 1}
+
+
+def test_variables_of_istios_agent_are_honoured(machine: Machine) -> None:
+    probers = '{"/app-health/web/livez": {"httpGet": {"port": 1}}}'
+    settings = machine.settings(
+        env={
+            "POD_NAME": "web-9",
+            "SERVICE_ACCOUNT": "bookstore",
+            "ISTIO_META_DNS_CAPTURE": "true",
+            "DNS_PROXY_ADDR": "localhost:5353",
+            "ISTIO_KUBE_APP_PROBERS": probers,
+            "ISTIO_META_AUTO_REGISTER_GROUP": "web",
+            "ENVOY_PROMETHEUS_PORT": "16090",
+            "ENVOY_STATUS_PORT": "16021",
+            "MINIMUM_DRAIN_DURATION": "9s",
+            "EXIT_ON_ZERO_ACTIVE_CONNECTIONS": "true",
+            "SECRET_TTL": "12h",
+            "ISTIO_PROMETHEUS_ANNOTATIONS": '{"scrape": "true", "port": "9"}',
+        }
+    )
+    node, ports = settings.node, settings.ports
+    assert (node.name, node.metadata["SERVICE_ACCOUNT"]) == ("web-9", "bookstore")
+    assert (node.metadata["DNS_CAPTURE"], node.metadata["AUTO_REGISTER_GROUP"]) == ("true", "web")
+    assert (settings.dns.enabled, settings.dns.listen, ports.dns) == (True, "127.0.0.1", 5353)
+    assert (ports.prometheus, ports.readiness) == (16090, 16021)
+    assert settings.app_probers == json.loads(probers)
+    assert settings.auto_register_group == "web"
+    assert (settings.envoy.minimum_drain, settings.envoy.exit_on_zero_active_connections) == (9.0, True)
+    assert settings.credentials.lifetime == 12 * 3600
+    assert settings.scrape == {"scrape": "true", "port": "9"}
+
+
+def test_a_provided_certificate_counts_once_it_is_there(machine: Machine, tmp_path: Path) -> None:
+    env = {"PROV_CERT": str(tmp_path)}
+    assert machine.settings(env=env).credentials.certificate is None
+    for name in ("cert-chain", "key", "root-cert"):
+        (tmp_path / f"{name}.pem").touch()
+    assert machine.settings(env=env).credentials.certificate == tmp_path / "cert-chain.pem"
+
+
+def test_what_has_no_effect_is_said_once(machine: Machine) -> None:
+    result = machine.run(
+        *("--ip", "10.1.1.1", "--pilot", "a:1", "--plaintext", "--check"),
+        env={
+            "CA_ADDR": "istiod:15012",
+            "TRUST_DOMAIN": "x",
+            "ENVOY_STATUS_PORT": "many",
+            "ISTIO_METAJSON_X": "[",
+            "PROXY_CONFIG": "{holdApplicationUntilProxyStarts: true, concurency: 2}",
+        },
+    )
+    assert result.exception is None
+    lines = [line for line in result.stderr.splitlines() if "warning" in line]
+    assert sorted(
+        word for line in lines for word in ("CA_ADDR", "TRUST_DOMAIN", "ENVOY_STATUS_PORT") if word in line
+    ) == [
+        "CA_ADDR",
+        "ENVOY_STATUS_PORT",
+        "TRUST_DOMAIN",
+    ]
+    assert sum("holdApplicationUntilProxyStarts" in line for line in lines) == 1
+    assert sum("did you mean concurrency" in line for line in lines) == 1
+    assert sum("ISTIO_METAJSON_X" in line for line in lines) == 1
+
+
+def test_annotations_say_what_they_say_in_istio(machine: Machine) -> None:
+    settings = machine.settings(
+        "--annotation",
+        "proxy.istio.io/config={concurrency: 4}",
+        "--annotation",
+        "prometheus.io/port=9090",
+        "--annotation",
+        "status.sidecar.istio.io/port=17020",
+        env={"PROXY_CONFIG": "{concurrency: 2, proxyAdminPort: 17000}"},
+    )
+    assert settings.proxy_config["concurrency"] == 4
+    assert settings.scrape == {"port": "9090"}
+    assert (settings.ports.admin, settings.ports.status) == (17000, 17020)
+    assert settings.node.metadata["ANNOTATIONS"]["prometheus.io/port"] == "9090"
+
+
+def test_a_proxy_config_of_this_machine_says_settings_that_nobody_gave(machine: Machine) -> None:
+    config = (
+        "{discoveryAddress: 'istiod:15010', controlPlaneAuthPolicy: NONE, interceptionMode: TPROXY, binaryPath: /e}"
+    )
+    settings = machine.settings(file=f"proxy-config: {config}\nip: 10.1.1.1\n# no pilot: that one is meant\n")
+    assert [pilot.address for pilot in settings.planes.addresses] == ["istiod:15010"]
+    assert settings.planes.plaintext
+    assert settings.node.interception is Interception.TPROXY
+    assert settings.envoy.binary == Path("/e")
+
+
+def test_a_router_is_a_gateway(machine: Machine) -> None:
+    node = machine.settings(kind="router").node
+    assert node.type is NodeType.ROUTER
+    assert node.id.startswith("router~")
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ("name: a\npilt: b", "proxy.yaml:2: there is no setting 'pilt'; did you mean pilot?"),
+        ("tokenFile: b", "proxy.yaml:1: there is no setting 'tokenFile'; did you mean token-file?"),
+        ("name: [", ": this is no YAML"),
+        ("- name", "proxy.yaml:1: expected settings"),
+        ("name: a\nname: b", "proxy.yaml:2: name is there already"),
+        ("name:", "proxy.yaml:1: name has no value"),
+        ("name: [a, b]", "proxy.yaml:1: name has one value"),
+        ("\nstatus-port: 99999", "proxy.yaml:2: status-port: 99999 is not in the range"),
+        ("ip: 10.1.1", "proxy.yaml:1: ip: '10.1.1' is no IP address"),
+        ("label: a=b", "proxy.yaml:1: label is an object"),
+        ("label:\n  a: [b]", "proxy.yaml:2: label a must be a text"),
+        (
+            "proxy-config:\n  concurency: 1",
+            "proxy.yaml:2: there is no field of a ProxyConfig 'concurency'; did",
+        ),
+        ("proxy-config:\n  tracing:\n    zipkin: 1", "proxy.yaml:3: proxy-config: tracing.zipkin: expected an object"),
+        ("minimum-drain: soon", "proxy.yaml:1: minimum-drain: 'soon' is not a duration"),
+        ("dns: perhaps", "proxy.yaml:1: dns: "),
+        ("log-level: loud", "proxy.yaml:1: log-level: 'loud': unknown level"),
+        ("pilot: http://a", "proxy.yaml:1: pilot: "),
+        ("x: !!python/object:os.system {}", "proxy.yaml:1: "),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line_with_its_place(machine: Machine, file: str, message: str) -> None:
+    assert message in machine.mistake(file=file)
+
+
+PLANE = ("--ip", "10.1.1.1", "--pilot", "a:1", "--plaintext")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--plaintext",), "no control plane: name one with --pilot, MESH_PILOT_PROXY_PILOT or pilot in the file"),
+        (("--pilot", "a:1"), "save what mesh-pilot ca root prints"),
+        (("--pilot", "a:1", "--tls-ca", "/nowhere/root.pem"), "No such file"),
+        ((*PLANE, "--ip", "10.1.1.300"), "no IP address"),
+        ((*PLANE, "--status-port", "15021"), "--status-port and --readiness-port are both 15021"),
+        ((*PLANE, "--cert-chain", "a"), "needs all of --cert-chain, --key and --root-cert"),
+        ((*PLANE, "--token-file", "a", "--sds-socket", "b"), "--token-file and --sds-socket exclude each other"),
+        ((*PLANE, "--proxy-config", "{concurrency: x}"), "--proxy-config: concurrency: expected a whole number"),
+        ((*PLANE, "--proxy-config", "["), "this is no YAML"),
+        ((*PLANE, "--annotation", "proxy.istio.io/config=x"), "annotation proxy.istio.io/config: expected an object"),
+        ((*PLANE, "--run-dir", "/proc/nobody"), "/proc/nobody: "),
+        ((*PLANE, "--state-dir", "/dev/null"), "/dev/null: "),
+        ((*PLANE, "--config", "/nowhere.yaml"), "name another file with --config"),
+    ],
+)
+def test_a_mistake_in_the_flags_is_one_line_that_says_what_to_do(
+    machine: Machine, flags: tuple[str, ...], message: str
+) -> None:
+    assert message in machine.mistake(*flags)
+
+
+def test_a_socket_whose_path_is_too_long_is_refused(machine: Machine, tmp_path: Path) -> None:
+    assert "name a shorter folder with --run-dir" in machine.mistake(*PLANE, "--run-dir", str(tmp_path / ("x" * 120)))
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_unusable(tmp_path) == ""
+    monkeypatch.setattr(os, "geteuid", lambda: 54321)
+    assert why_unusable(tmp_path).startswith("it belongs to user ")
+    assert why_unusable(tmp_path).endswith("this runs as 54321")
+
+
+def test_a_service_of_consul_says_who_we_are() -> None:
+    settings, labels = described(
+        {
+            "ID": "web-1",
+            "Service": "web",
+            "Address": "10.1.1.7",
+            "Port": 8080,
+            "Datacenter": "dc1",
+            "Meta": {
+                "namespace": "shop",
+                "service_account": "spiffe://cluster.local/ns/shop/sa/web",
+                "version": "v1",
+                "protocol": "http",
+                "region": "eu",
+                "zone": "eu-1",
+                "port_admin": "9",
+            },
+        }
+    )
+    assert settings == {
+        "name": "web-1",
+        "namespace": "shop",
+        "service_account": "web",
+        "ip": "10.1.1.7",
+        "locality": "eu/eu-1",
+    }
+    assert labels == {"app": "web", "version": "v1"}
+
+
+def test_every_setting_is_a_flag_a_variable_and_a_key() -> None:
+    assert variable_of("--exit-on-zero-active-connections/--exit-after-drain") == (
+        "MESH_PILOT_PROXY_EXIT_ON_ZERO_ACTIVE_CONNECTIONS"
+    )
+    names = [name_of(flag) for flags in FLAGS.values() for flag, _ in flags]
+    assert len(names) == len(set(names))
+    assert {*HONOURED.values()} <= set(names)
+    assert not HONOURED.keys() & ANSWERED.keys()
+
+
+def tables() -> str:
+    """The tables of the page, as they should be."""
+    lines = ["| variable | setting |", "| --- | --- |"]
+    rows = {**{name: f"`--{setting}`" for name, setting in HONOURED.items()}, **SPECIAL}
+    lines += [f"| `{name}` | {rows[name]} |" for name in sorted(rows)]
+    answers: dict[str, list[str]] = {}
+    for name in sorted(ANSWERED):
+        answers.setdefault(ANSWERED[name], []).append(f"`{name}`")
+    lines += ["", "| variables without effect | why, or what instead |", "| --- | --- |"]
+    lines += [f"| {', '.join(names)} | {answer} |" for answer, names in answers.items()]
+    return "\n".join(lines) + "\n"
+
+
+def effects() -> str:
+    lines = ["| field | where it has an effect | |", "| --- | --- | --- |"]
+    lines += [f"| `{name}` | {place.value} | {text} |" for name, (place, text) in sorted(EFFECTS.items())]
+    return "\n".join(lines) + "\n"
+
+
+def settings_table() -> str:
+    lines = []
+    for title, flags in FLAGS.items():
+        lines += ["", f"| {title} | default | |", "| --- | --- | --- |"]
+        for flag, attributes in flags:
+            help_text, _, found = attributes["help"].partition("  [default: ")
+            default = attributes.get("default", "")
+            if isinstance(default, bool) or attributes.get("is_flag"):
+                first, _, second = flag.partition("/")
+                found, default = (f"`{first if default else second}`" if second else "off"), ""
+            text = f"`{default}`" if default != "" and default is not None else found.removesuffix("]")
+            name = " / ".join(f"`{part}`" for part in flag.split("/"))
+            lines.append(f"| {name}{', repeatable' if attributes.get('multiple') else ''} | {text} | {help_text} |")
+    return "\n".join(lines[1:]) + "\n"
+
+
+PARTS = {"settings": settings_table, "variables": tables, "effects": effects}
+
+
+def pieces(text: str, name: str) -> tuple[str, str, str]:
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
+    head, _, rest = text.partition(begin)
+    body, _, tail = rest.partition(end)
+    return head + begin, body, end + tail
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_the_page_has_every_setting_variable_and_field(name: str) -> None:
+    """Run this file to write the tables anew."""
+    assert pieces(PAGE.read_text(encoding="utf-8"), name)[1] == PARTS[name]()
+
+
+def test_fields_without_effect_say_what_to_do() -> None:
+    assert all(text for place, text in EFFECTS.values() if place is Place.NOWHERE)
+
+
+if __name__ == "__main__":
+    page = PAGE.read_text(encoding="utf-8")
+    for part, make in PARTS.items():
+        before, _, after = pieces(page, part)
+        page = before + make() + after
+    PAGE.write_text(page, encoding="utf-8")
