@@ -11,7 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mesh_pilot.agent.bootstrap.proxy_config import FieldProblem, decode, effective, overlay, read_proxy_config
-from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, LEGACY, PROXY_CONFIG, Kind, Listed, Message, Named
+from mesh_pilot.agent.bootstrap.proxy_config_fields import (
+    EFFECTS,
+    LEGACY,
+    PROXY_CONFIG,
+    FieldKind,
+    Listed,
+    Message,
+    Named,
+)
 from mesh_pilot.api.istio.mesh import v1alpha1 as mesh
 from mesh_pilot.config.decode_json import read_message
 from mesh_pilot.config.descriptors import descriptor_of
@@ -132,19 +140,19 @@ def values(kind: object) -> st.SearchStrategy[Any]:
         return st.lists(values(kind.kind), min_size=1, max_size=3)
     texts = st.text(alphabet="abcé./=", min_size=1, max_size=5)
     return {
-        Kind.STRING: texts,
-        Kind.INT: st.integers(1, 2**31 - 1),
-        Kind.WRAPPED_INT: st.integers(0, 2**31 - 1),
-        Kind.DOUBLE: st.floats(1, 1e9),
-        Kind.BOOL: st.just(True),
-        Kind.WRAPPED_BOOL: st.booleans(),
-        Kind.DURATION: st.integers(1, 10**9).map(lambda number: f"{number}s"),
-        Kind.TEXTS: st.dictionaries(texts, texts, min_size=1, max_size=3),
+        FieldKind.STRING: texts,
+        FieldKind.INT: st.integers(1, 2**31 - 1),
+        FieldKind.WRAPPED_INT: st.integers(0, 2**31 - 1),
+        FieldKind.DOUBLE: st.floats(1, 1e9),
+        FieldKind.BOOL: st.just(True),
+        FieldKind.WRAPPED_BOOL: st.booleans(),
+        FieldKind.DURATION: st.integers(1, 10**9).map(lambda number: f"{number}s"),
+        FieldKind.TEXTS: st.dictionaries(texts, texts, min_size=1, max_size=3),
     }[kind]  # type: ignore[index]  # the others are handled above
 
 
 def messages(table: Message) -> st.SearchStrategy[dict[str, Any]]:
-    known = {name: kind for name, (_, kind) in table.items() if kind is not Kind.OPAQUE}
+    known = {name: kind for name, (_, kind) in table.items() if kind is not FieldKind.OPAQUE}
     return st.fixed_dictionaries({}, optional={name: values(kind) for name, kind in known.items()})
 
 

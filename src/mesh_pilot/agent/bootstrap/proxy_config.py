@@ -8,7 +8,15 @@ from typing import Any
 
 import attrs
 
-from mesh_pilot.agent.bootstrap.proxy_config_fields import LEGACY, PROXY_CONFIG, FieldType, Kind, Listed, Message, Named
+from mesh_pilot.agent.bootstrap.proxy_config_fields import (
+    LEGACY,
+    PROXY_CONFIG,
+    FieldKind,
+    FieldType,
+    Listed,
+    Message,
+    Named,
+)
 from mesh_pilot.config.durations import describe, read_duration, write_duration
 from mesh_pilot.protowire import FIXED64, VARINT, WireError, fields, read_varint
 
@@ -87,24 +95,24 @@ def _read(value: Any, kind: FieldType, path: str, problems: list[FieldProblem]) 
     return _read_scalar(value, kind)
 
 
-def _read_scalar(value: Any, kind: Kind) -> Any:
+def _read_scalar(value: Any, kind: FieldKind) -> Any:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     match kind:
-        case Kind.STRING if isinstance(value, str):
+        case FieldKind.STRING if isinstance(value, str):
             return value
-        case Kind.INT | Kind.WRAPPED_INT if isinstance(value, str) and value.isascii() and value.isdigit():
+        case FieldKind.INT | FieldKind.WRAPPED_INT if isinstance(value, str) and value.isascii() and value.isdigit():
             return int(value)
-        case Kind.INT | Kind.WRAPPED_INT if is_number and 0 <= value < 2**31 and value == int(value):
+        case FieldKind.INT | FieldKind.WRAPPED_INT if is_number and 0 <= value < 2**31 and value == int(value):
             return int(value)
-        case Kind.DOUBLE if is_number and abs(value) < 1e300:
+        case FieldKind.DOUBLE if is_number and abs(value) < 1e300:
             return float(value)
-        case Kind.BOOL | Kind.WRAPPED_BOOL if isinstance(value, bool):
+        case FieldKind.BOOL | FieldKind.WRAPPED_BOOL if isinstance(value, bool):
             return value
-        case Kind.DURATION:
+        case FieldKind.DURATION:
             return write_duration(read_duration(value))
-        case Kind.TEXTS if isinstance(value, Mapping):
+        case FieldKind.TEXTS if isinstance(value, Mapping):
             return {str(key): _text(one) for key, one in value.items()}
-        case Kind.OPAQUE if isinstance(value, Mapping):
+        case FieldKind.OPAQUE if isinstance(value, Mapping):
             return dict(value)
     raise ValueError(f"expected {kind.value.removesuffix(' or nothing')}, got {describe(value)}")
 
@@ -125,13 +133,13 @@ def _decode_message(data: memoryview, message: Message) -> dict[str, Any]:
     by_number = {number: (name, kind) for name, (number, kind) in message.items()}
     found: dict[str, Any] = {}
     for number, wire_type, start, end in fields(data):
-        name, kind = by_number.get(number, ("", Kind.OPAQUE))
-        if kind is Kind.OPAQUE:
+        name, kind = by_number.get(number, ("", FieldKind.OPAQUE))
+        if kind is FieldKind.OPAQUE:
             continue
         content = data[start:end]
         if isinstance(kind, Listed):
             found.setdefault(name, []).append(_decode(content, wire_type, kind.kind))
-        elif kind is Kind.TEXTS:
+        elif kind is FieldKind.TEXTS:
             found.setdefault(name, {}).update(_entries(content))
         else:
             found[name] = _decode(content, wire_type, kind)
@@ -145,17 +153,17 @@ def _decode(content: memoryview, wire_type: int, kind: FieldType) -> Any:
         number = read_varint(content, 0)[0]
         return kind.names[number] if number < len(kind.names) else str(number)
     match kind:
-        case Kind.STRING:
+        case FieldKind.STRING:
             return str(content, "utf-8", "replace")
-        case Kind.INT | Kind.BOOL if wire_type == VARINT:
+        case FieldKind.INT | FieldKind.BOOL if wire_type == VARINT:
             value = read_varint(content, 0)[0]
-            return bool(value) if kind is Kind.BOOL else value
-        case Kind.WRAPPED_INT | Kind.WRAPPED_BOOL:
+            return bool(value) if kind is FieldKind.BOOL else value
+        case FieldKind.WRAPPED_INT | FieldKind.WRAPPED_BOOL:
             value = next((read_varint(content, start)[0] for number, _, start, _ in fields(content) if number == 1), 0)
-            return bool(value) if kind is Kind.WRAPPED_BOOL else value
-        case Kind.DOUBLE if wire_type == FIXED64:
+            return bool(value) if kind is FieldKind.WRAPPED_BOOL else value
+        case FieldKind.DOUBLE if wire_type == FIXED64:
             return struct.unpack("<d", content)[0]
-        case Kind.DURATION:
+        case FieldKind.DURATION:
             return _duration(content)
     raise WireError(f"has a field of wire type {wire_type} where {kind} is expected")
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import attrs
 
 
-class Kind(Enum):
+class FieldKind(Enum):
     """The type of a value."""
 
     STRING = "a text"
@@ -31,7 +31,7 @@ class Kind(Enum):
 class Listed:
     """A repeated field."""
 
-    kind: Kind
+    kind: FieldKind
 
 
 @attrs.frozen
@@ -42,56 +42,56 @@ class Named:
 
 
 Message: TypeAlias = "Mapping[str, tuple[int, FieldType]]"
-FieldType: TypeAlias = "Kind | Listed | Named | Message"
+FieldType: TypeAlias = "FieldKind | Listed | Named | Message"
 
-_ADDRESS: Message = {"address": (1, Kind.STRING)}
+_ADDRESS: Message = {"address": (1, FieldKind.STRING)}
 _TLS: Message = {
     "mode": (1, Named(("DISABLE", "SIMPLE", "MUTUAL", "ISTIO_MUTUAL"))),
-    "clientCertificate": (2, Kind.STRING),
-    "privateKey": (3, Kind.STRING),
-    "caCertificates": (4, Kind.STRING),
-    "subjectAltNames": (5, Listed(Kind.STRING)),
-    "sni": (6, Kind.STRING),
-    "credentialName": (7, Kind.STRING),
-    "insecureSkipVerify": (8, Kind.WRAPPED_BOOL),
-    "caCrl": (9, Kind.STRING),
+    "clientCertificate": (2, FieldKind.STRING),
+    "privateKey": (3, FieldKind.STRING),
+    "caCertificates": (4, FieldKind.STRING),
+    "subjectAltNames": (5, Listed(FieldKind.STRING)),
+    "sni": (6, FieldKind.STRING),
+    "credentialName": (7, FieldKind.STRING),
+    "insecureSkipVerify": (8, FieldKind.WRAPPED_BOOL),
+    "caCrl": (9, FieldKind.STRING),
 }
 _REMOTE: Message = {
     **_ADDRESS,
     "tlsSettings": (2, _TLS),
     "tcpKeepalive": (
         3,
-        {"probes": (1, Kind.INT), "time": (2, Kind.DURATION), "interval": (3, Kind.DURATION)},
+        {"probes": (1, FieldKind.INT), "time": (2, FieldKind.DURATION), "interval": (3, FieldKind.DURATION)},
     ),
 }
 _TRACING: Message = {
     "zipkin": (1, _ADDRESS),
-    "lightstep": (2, {**_ADDRESS, "accessToken": (2, Kind.STRING)}),
+    "lightstep": (2, {**_ADDRESS, "accessToken": (2, FieldKind.STRING)}),
     "datadog": (3, _ADDRESS),
-    "stackdriver": (4, Kind.OPAQUE),
-    "customTags": (5, Kind.OPAQUE),
-    "maxPathTagLength": (6, Kind.INT),
-    "sampling": (7, Kind.DOUBLE),
+    "stackdriver": (4, FieldKind.OPAQUE),
+    "customTags": (5, FieldKind.OPAQUE),
+    "maxPathTagLength": (6, FieldKind.INT),
+    "sampling": (7, FieldKind.DOUBLE),
     "tlsSettings": (8, _TLS),
-    "openCensusAgent": (9, Kind.OPAQUE),
-    "enableIstioTags": (10, Kind.WRAPPED_BOOL),
+    "openCensusAgent": (9, FieldKind.OPAQUE),
+    "enableIstioTags": (10, FieldKind.WRAPPED_BOOL),
 }
 
 _UNDERSCORES = ("UNSPECIFIED", "ALLOW", "REJECT_REQUEST", "DROP_HEADER")
 _CONNECTIONS: Message = {
     "profile": (1, Named(("SIDECAR", "EDGE"))),
-    "listenerPerConnectionBufferLimitBytes": (2, Kind.WRAPPED_INT),
-    "clusterPerConnectionBufferLimitBytes": (3, Kind.WRAPPED_INT),
-    "httpIdleTimeout": (4, Kind.DURATION),
-    "httpMaxConnectionDuration": (5, Kind.DURATION),
-    "httpDrainTimeout": (6, Kind.DURATION),
-    "httpRequestTimeout": (7, Kind.DURATION),
-    "httpRequestHeadersTimeout": (8, Kind.DURATION),
-    "httpStreamIdleTimeout": (9, Kind.DURATION),
-    "httpMaxStreamDuration": (10, Kind.DURATION),
-    "httpMaxConcurrentStreams": (11, Kind.WRAPPED_INT),
-    "http2InitialStreamWindowSize": (12, Kind.WRAPPED_INT),
-    "http2InitialConnectionWindowSize": (13, Kind.WRAPPED_INT),
+    "listenerPerConnectionBufferLimitBytes": (2, FieldKind.WRAPPED_INT),
+    "clusterPerConnectionBufferLimitBytes": (3, FieldKind.WRAPPED_INT),
+    "httpIdleTimeout": (4, FieldKind.DURATION),
+    "httpMaxConnectionDuration": (5, FieldKind.DURATION),
+    "httpDrainTimeout": (6, FieldKind.DURATION),
+    "httpRequestTimeout": (7, FieldKind.DURATION),
+    "httpRequestHeadersTimeout": (8, FieldKind.DURATION),
+    "httpStreamIdleTimeout": (9, FieldKind.DURATION),
+    "httpMaxStreamDuration": (10, FieldKind.DURATION),
+    "httpMaxConcurrentStreams": (11, FieldKind.WRAPPED_INT),
+    "http2InitialStreamWindowSize": (12, FieldKind.WRAPPED_INT),
+    "http2InitialConnectionWindowSize": (13, FieldKind.WRAPPED_INT),
     "httpHeadersWithUnderscoresAction": (
         14,
         Named(
@@ -101,7 +101,7 @@ _CONNECTIONS: Message = {
             )
         ),
     ),
-    "httpMergeSlashes": (15, Kind.WRAPPED_BOOL),
+    "httpMergeSlashes": (15, FieldKind.WRAPPED_BOOL),
     "httpPathWithEscapedSlashesAction": (
         16,
         Named(
@@ -114,65 +114,65 @@ _CONNECTIONS: Message = {
             )
         ),
     ),
-    "listenerConnectionLimit": (17, Kind.WRAPPED_INT),
-    "globalDownstreamConnectionLimit": (18, Kind.WRAPPED_INT),
+    "listenerConnectionLimit": (17, FieldKind.WRAPPED_INT),
+    "globalDownstreamConnectionLimit": (18, FieldKind.WRAPPED_INT),
 }
 
 PROXY_CONFIG: Message = {
-    "configPath": (1, Kind.STRING),
-    "binaryPath": (2, Kind.STRING),
-    "serviceCluster": (3, Kind.STRING),
-    "drainDuration": (4, Kind.DURATION),
-    "discoveryAddress": (6, Kind.STRING),
-    "discoveryRefreshDelay": (7, Kind.DURATION),
-    "zipkinAddress": (8, Kind.STRING),
-    "statsdUdpAddress": (10, Kind.STRING),
-    "proxyAdminPort": (11, Kind.INT),
-    "availabilityZone": (12, Kind.STRING),
+    "configPath": (1, FieldKind.STRING),
+    "binaryPath": (2, FieldKind.STRING),
+    "serviceCluster": (3, FieldKind.STRING),
+    "drainDuration": (4, FieldKind.DURATION),
+    "discoveryAddress": (6, FieldKind.STRING),
+    "discoveryRefreshDelay": (7, FieldKind.DURATION),
+    "zipkinAddress": (8, FieldKind.STRING),
+    "statsdUdpAddress": (10, FieldKind.STRING),
+    "proxyAdminPort": (11, FieldKind.INT),
+    "availabilityZone": (12, FieldKind.STRING),
     "controlPlaneAuthPolicy": (13, Named(("NONE", "MUTUAL_TLS"))),
-    "customConfigFile": (14, Kind.STRING),
-    "statNameLength": (15, Kind.INT),
-    "concurrency": (16, Kind.WRAPPED_INT),
-    "proxyBootstrapTemplatePath": (17, Kind.STRING),
+    "customConfigFile": (14, FieldKind.STRING),
+    "statNameLength": (15, FieldKind.INT),
+    "concurrency": (16, FieldKind.WRAPPED_INT),
+    "proxyBootstrapTemplatePath": (17, FieldKind.STRING),
     "interceptionMode": (18, Named(("REDIRECT", "TPROXY", "NONE"))),
     "tracing": (19, _TRACING),
-    "envoyMetricsServiceAddress": (20, Kind.STRING),
-    "sds": (21, Kind.OPAQUE),
+    "envoyMetricsServiceAddress": (20, FieldKind.STRING),
+    "sds": (21, FieldKind.OPAQUE),
     "envoyAccessLogService": (22, _REMOTE),
     "envoyMetricsService": (23, _REMOTE),
-    "proxyMetadata": (24, Kind.TEXTS),
-    "statusPort": (26, Kind.INT),
-    "extraStatTags": (27, Listed(Kind.STRING)),
-    "gatewayTopology": (28, Kind.OPAQUE),
-    "terminationDrainDuration": (29, Kind.DURATION),
-    "meshId": (30, Kind.STRING),
-    "readinessProbe": (31, Kind.OPAQUE),
+    "proxyMetadata": (24, FieldKind.TEXTS),
+    "statusPort": (26, FieldKind.INT),
+    "extraStatTags": (27, Listed(FieldKind.STRING)),
+    "gatewayTopology": (28, FieldKind.OPAQUE),
+    "terminationDrainDuration": (29, FieldKind.DURATION),
+    "meshId": (30, FieldKind.STRING),
+    "readinessProbe": (31, FieldKind.OPAQUE),
     "proxyStatsMatcher": (
         32,
         {
-            "inclusionPrefixes": (1, Listed(Kind.STRING)),
-            "inclusionSuffixes": (2, Listed(Kind.STRING)),
-            "inclusionRegexps": (3, Listed(Kind.STRING)),
+            "inclusionPrefixes": (1, Listed(FieldKind.STRING)),
+            "inclusionSuffixes": (2, Listed(FieldKind.STRING)),
+            "inclusionRegexps": (3, Listed(FieldKind.STRING)),
         },
     ),
-    "holdApplicationUntilProxyStarts": (33, Kind.WRAPPED_BOOL),
-    "caCertificatesPem": (34, Listed(Kind.STRING)),
-    "image": (35, Kind.OPAQUE),
+    "holdApplicationUntilProxyStarts": (33, FieldKind.WRAPPED_BOOL),
+    "caCertificatesPem": (34, Listed(FieldKind.STRING)),
+    "image": (35, FieldKind.OPAQUE),
     "tracingServiceName": (
         36,
         Named(("APP_LABEL_AND_NAMESPACE", "CANONICAL_NAME_ONLY", "CANONICAL_NAME_AND_NAMESPACE")),
     ),
-    "runtimeValues": (37, Kind.TEXTS),
-    "privateKeyProvider": (38, Kind.OPAQUE),
-    "proxyHeaders": (39, Kind.OPAQUE),
-    "fileFlushInterval": (40, Kind.DURATION),
-    "fileFlushMinSizeKb": (41, Kind.INT),
-    "statsCompression": (42, Kind.WRAPPED_BOOL),
+    "runtimeValues": (37, FieldKind.TEXTS),
+    "privateKeyProvider": (38, FieldKind.OPAQUE),
+    "proxyHeaders": (39, FieldKind.OPAQUE),
+    "fileFlushInterval": (40, FieldKind.DURATION),
+    "fileFlushMinSizeKb": (41, FieldKind.INT),
+    "statsCompression": (42, FieldKind.WRAPPED_BOOL),
     "connectionSettings": (43, _CONNECTIONS),
 }
 """The fields by the name in YAML, with their number and type."""
 
-LEGACY: Mapping[str, Kind] = {"parentShutdownDuration": Kind.DURATION}
+LEGACY: Mapping[str, FieldKind] = {"parentShutdownDuration": FieldKind.DURATION}
 """Fields of older versions that still have an effect: written in YAML, not sent."""
 
 
