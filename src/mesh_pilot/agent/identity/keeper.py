@@ -180,7 +180,8 @@ class CertificateKeeper:
         difference = await clock_difference(address, self._planes.server_name, self._clock())
         if difference is None:
             return failure
-        return NotSigned(failure.kind, f"{failure}: {shown_difference(difference)}, or that certificate is old")
+        other = "old" if cause.reason == "expired" else "for later"
+        return NotSigned(failure.kind, f"{failure}: {shown_difference(difference)}, or that certificate is {other}")
 
     def _accept(self, material: IdentityMaterial) -> None:
         self.renewals += 1
