@@ -160,6 +160,14 @@ class Choice:
             plane.due = min(plane.due, now)
             plane.lot = self._random.random()
 
+    def renew(self, now: float) -> None:
+        """Another connection is wanted, with another certificate: what refused the last may take it."""
+        for plane in self._planes:
+            plane.failures = 0
+            plane.due = min(plane.due, now)
+        if self._used is not None:
+            self.leaving(self._used.number, now)
+
     def answered(self, number: int) -> None:
         """A call on a link was answered: the control plane works."""
         link = self._links.get(number)

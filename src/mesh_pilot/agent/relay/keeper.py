@@ -67,6 +67,7 @@ class AnswerKeeper:
         try:
             while True:
                 await self._arrived.wait()
+                self._arrived = trio.Event()
                 await trio.sleep(COALESCE_SECONDS)
                 if not await self.flush():
                     await trio.sleep(RETRY_SECONDS)
@@ -79,7 +80,6 @@ class AnswerKeeper:
         """Write what waits; False where the disk does not take it."""
         async with self._disk:
             waiting, self._waiting = self._waiting, []
-            self._arrived = trio.Event()
             if not waiting:
                 return True
             try:

@@ -130,10 +130,8 @@ class Planes:
 
     def reconnect(self) -> None:
         """Make another channel, and leave this one then: the certificate was renewed."""
-        used = self._choice.used
-        if used is not None:
-            self._choice.leaving(used, trio.current_time())
-            self._happened.set()
+        self._choice.renew(trio.current_time())
+        self._happened.set()
 
     def note_answered(self, connected: Connected) -> None:
         """Streams on this channel are answered."""
