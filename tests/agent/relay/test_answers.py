@@ -1,0 +1,168 @@
+"""The accepted answers on disk."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from mesh_pilot.agent.relay.answers import AcceptedResponse, Answers
+from mesh_pilot.agent.relay.messages import (
+    CLUSTER,
+    ENDPOINT,
+    SECRET,
+    VIRTUAL_HOST,
+    KeptResource,
+    ResponseParts,
+    XdsProtocol,
+)
+
+PROXY = "sidecar~10.0.0.1~web-1.shop~shop.svc.cluster.local web.shop"
+
+
+def delta(type_url: str, *names: str, removed: tuple[str, ...] = (), version: str = "v1") -> AcceptedResponse:
+    resources = tuple(KeptResource(name, version, f"{name} {version}".encode()) for name in names)
+    return AcceptedResponse(XdsProtocol.DELTA, ResponseParts(type_url, "", resources, removed), False)
+
+
+def sotw(type_url: str, version: str, *names: str) -> AcceptedResponse:
+    resources = tuple(KeptResource(name, "", f"{name} {version}".encode()) for name in names)
+    is_full = type_url == CLUSTER
+    return AcceptedResponse(XdsProtocol.SOTW, ResponseParts(type_url, version, resources), is_full)
+
+
+def names(answers: Answers, type_url: str, wanted: tuple[str, ...] | None = None) -> list[str]:
+    found = answers.find(type_url, wanted)
+    assert found is not None
+    return sorted(resource.name for resource in found[1])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "answers.db"
+
+
+def test_what_was_accepted_outlives_the_process(file: Path) -> None:
+    first = Answers(file, PROXY)
+    first.keep([delta(CLUSTER, "a", "b"), delta(ENDPOINT, "a")], now=100.0)
+    assert file.stat().st_mode & 0o777 == 0o600
+    again = Answers(file, PROXY)  # the first was killed
+    assert again.find(CLUSTER, None) == (
+        "",
+        [KeptResource("a", "v1", b"a v1"), KeptResource("b", "v1", b"b v1")],
+    )
+    assert names(again, CLUSTER, ("b", "c")) == ["b"]
+    assert again.statistics().resources == 3
+    assert again.statistics().confirmed_at == 100.0
+
+
+def test_delta_removes_and_replaces(file: Path) -> None:
+    answers = Answers(file, PROXY)
+    answers.keep([delta(CLUSTER, "a", "b"), delta(CLUSTER, "c", removed=("a",)), delta(CLUSTER, "b", version="v2")], now=1)
+    assert names(answers, CLUSTER) == ["b", "c"]
+    found = answers.find(CLUSTER, ("b",))
+    assert found is not None
+    assert found[1] == [KeptResource("b", "v2", b"b v2")]
+
+
+def test_a_full_state_takes_what_it_lacks_and_others_do_not(file: Path) -> None:
+    answers = Answers(file, PROXY)
+    answers.keep([sotw(CLUSTER, "1", "a", "b"), sotw(ENDPOINT, "1", "a", "b")], now=1)
+    answers.keep([sotw(CLUSTER, "2", "b"), sotw(ENDPOINT, "2", "b")], now=2)
+    assert names(answers, CLUSTER) == ["b"]
+    assert names(answers, ENDPOINT) == ["a", "b"]
+    found = answers.find(CLUSTER, None)
+    assert found is not None
+    assert found[0] == "2"
+
+
+def test_an_empty_answer_is_an_answer_and_none_is_none(file: Path) -> None:
+    answers = Answers(file, PROXY)
+    answers.keep([sotw(CLUSTER, "1")], now=1)
+    assert answers.find(CLUSTER, None) == ("1", [])
+    assert answers.find(ENDPOINT, None) is None
+
+
+def test_a_resource_is_found_by_its_alias(file: Path) -> None:
+    answers = Answers(file, PROXY)
+    host = KeptResource("80/reviews", "v1", b"body", ("80/reviews.shop", "80/reviews:80"))
+    answers.keep([AcceptedResponse(XdsProtocol.DELTA, ResponseParts(VIRTUAL_HOST, "", (host,)), False)], now=1)
+    assert answers.find(VIRTUAL_HOST, ("80/reviews:80",)) == ("", [host])
+    assert answers.forget(VIRTUAL_HOST, {"80/reviews.shop"}) == 0
+    assert answers.forget(VIRTUAL_HOST, {"80/other"}) == 1
+    assert names(answers, VIRTUAL_HOST) == []
+
+
+def test_private_keys_are_not_kept(file: Path) -> None:
+    answers = Answers(file, PROXY)
+    answers.keep([delta(SECRET, "kubernetes://cert"), delta(CLUSTER, "a")], now=1)
+    assert answers.find(SECRET, None) is None
+    answers.close()
+    assert b"kubernetes://cert" not in file.read_bytes()
+
+
+def test_many_names_are_found(file: Path) -> None:
+    answers = Answers(file, PROXY)
+    many = tuple(f"c{number}" for number in range(1700))
+    answers.keep([delta(CLUSTER, *many)], now=1)
+    assert len(names(answers, CLUSTER, many)) == 1700
+
+
+def test_answers_of_another_proxy_are_dropped_with_one_line(file: Path) -> None:
+    Answers(file, PROXY).keep([delta(CLUSTER, "a")], now=1)
+    with capture_logs() as logs:
+        other = Answers(file, PROXY.replace("web-1", "web-2"))
+        assert other.find(CLUSTER, None) is None
+        assert other.statistics().resources == 0
+    assert [line["event"] for line in logs] == ["kept answers are of another proxy and are dropped"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"this is no database, and never was one" * 20, b"SQLite format 3\0" + b"\xff" * 5000],
+    ids=["text", "header"],
+)
+def test_a_damaged_file_is_moved_aside_and_the_next_answers_are_kept(file: Path, damage: bytes) -> None:
+    Answers(file, PROXY).keep([delta(CLUSTER, "a")], now=1)
+    for suffix in ("-wal", "-shm"):
+        file.with_name(file.name + suffix).unlink(missing_ok=True)
+    file.write_bytes(damage)
+    with capture_logs() as logs:
+        answers = Answers(file, PROXY)
+        assert answers.find(CLUSTER, None) is None
+        answers.keep([delta(CLUSTER, "b")], now=2)
+    assert names(answers, CLUSTER) == ["b"]
+    assert [line["event"] for line in logs] == ["kept answers cannot be read; new ones are kept"]
+    assert file.with_name("answers.db.damaged").read_bytes() == damage
+
+
+def test_a_file_of_another_format_is_moved_aside(file: Path) -> None:
+    Answers(file, PROXY).keep([delta(CLUSTER, "a")], now=1)
+    with sqlite3.connect(file) as database:
+        database.execute("UPDATE facts SET value = '99' WHERE name = 'format'")
+    with capture_logs() as logs:
+        assert Answers(file, PROXY).find(CLUSTER, None) is None
+    (line,) = logs
+    assert "format is 99" in line["reason"]
+
+
+def test_a_damaged_resource_is_left_out_and_said(file: Path) -> None:
+    Answers(file, PROXY).keep([delta(CLUSTER, "a", "b")], now=1)
+    with sqlite3.connect(file) as database:
+        database.execute("UPDATE answers SET body = x'00' WHERE name = 'a'")
+    with capture_logs() as logs:
+        assert names(Answers(file, PROXY), CLUSTER) == ["b"]
+    assert [line["event"] for line in logs] == ["a kept answer is damaged and left out"]
+
+
+def test_a_batch_is_written_whole_or_not_at_all(file: Path) -> None:
+    answers = Answers(file, PROXY)
+    answers.keep([delta(CLUSTER, "a")], now=1)
+    broken = AcceptedResponse(
+        XdsProtocol.DELTA, ResponseParts(CLUSTER, "", (KeptResource("c", "v", None),)), False  # type: ignore[arg-type]
+    )
+    with pytest.raises((TypeError, sqlite3.Error)):
+        answers.keep([delta(CLUSTER, "b"), broken], now=2)
+    assert names(Answers(file, PROXY), CLUSTER) == ["a"]
