@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -119,14 +120,19 @@ class ProxyAgent:
             nursery.start_soon(self._end_at_signal, signals, nursery.cancel_scope)
             await self._start_serving(nursery)
             self._handover.close_rest()
-            nursery.start_soon(self.envoy.run, self.bootstrap)
+            nursery.start_soon(self._run_envoy)
             nursery.start_soon(self._hand_over_at_signal, hangups, nursery.cancel_scope)
             await self._start_asking(nursery)
             self._take_proxy_config(self.subscriptions.proxy_config.value)
-            nursery.start_soon(self._follow_proxy_config)
+            self._keep(nursery, "bootstrap", self._follow_proxy_config)
             self._keep(nursery, "health", self.health.run)
             if self.registration is not None:
                 nursery.start_soon(self._register, self.registration)
+
+    async def _run_envoy(self) -> None:
+        """Run Envoy. Raises AgentError where there is none."""
+        envoy = self.envoy
+        await self.upkeep.keep("envoy", partial(envoy.run, self.bootstrap), fatal=lambda: not envoy.statistics().pid)
 
     async def _register(self, registration: Registration) -> None:
         """Announce the service once Envoy can take its requests."""
@@ -172,8 +178,8 @@ class ProxyAgent:
         await nursery.start(self.upkeep.start, "identity", self.identity.run)
         with trio.move_on_after(PATIENCE_SECONDS):
             await self.identity.settled.wait_for(bool)
-        nursery.start_soon(self._reconnect_at_renewal)
-        nursery.start_soon(self._distribute_trust)
+        self._keep(nursery, "renewal", self._reconnect_at_renewal)
+        self._keep(nursery, "trust", self._distribute_trust)
         self._keep(nursery, "relay", self.relay.run)
         self._keep(nursery, "subscriptions", self.subscriptions.run)
         self._keep(nursery, "planes", self.planes.run)

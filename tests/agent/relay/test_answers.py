@@ -60,7 +60,9 @@ def test_what_was_accepted_outlives_the_process(file: Path) -> None:
 
 def test_delta_removes_and_replaces(file: Path) -> None:
     answers = Answers(file, PROXY)
-    answers.keep([delta(CLUSTER, "a", "b"), delta(CLUSTER, "c", removed=("a",)), delta(CLUSTER, "b", version="v2")], now=1)
+    answers.keep(
+        [delta(CLUSTER, "a", "b"), delta(CLUSTER, "c", removed=("a",)), delta(CLUSTER, "b", version="v2")], now=1
+    )
     assert names(answers, CLUSTER) == ["b", "c"]
     found = answers.find(CLUSTER, ("b",))
     assert found is not None
@@ -161,7 +163,9 @@ def test_a_batch_is_written_whole_or_not_at_all(file: Path) -> None:
     answers = Answers(file, PROXY)
     answers.keep([delta(CLUSTER, "a")], now=1)
     broken = AcceptedResponse(
-        XdsProtocol.DELTA, ResponseParts(CLUSTER, "", (KeptResource("c", "v", None),)), False  # type: ignore[arg-type]
+        XdsProtocol.DELTA,
+        ResponseParts(CLUSTER, "", (KeptResource("c", "v", None),)),
+        False,  # type: ignore[arg-type]
     )
     with pytest.raises((TypeError, sqlite3.Error)):
         answers.keep([delta(CLUSTER, "b"), broken], now=2)

@@ -44,7 +44,9 @@ class Client:
         self.stream = OfflineStream(protocol)
         self.nonces: dict[str, str] = {}
 
-    def send(self, message: discovery_pb2.DiscoveryRequest | discovery_pb2.DeltaDiscoveryRequest) -> dict[str, str] | None:
+    def send(
+        self, message: discovery_pb2.DiscoveryRequest | discovery_pb2.DeltaDiscoveryRequest
+    ) -> dict[str, str] | None:
         """The names and versions (in State of the World that of the response) answered; None for no answer."""
         wanted = self.stream.ask(read_request(message.SerializeToString(), self.protocol))
         if wanted is None:
@@ -52,7 +54,11 @@ class Client:
         data = self.stream.answer(wanted, "digest", find(wanted))
         if data is None:
             return None
-        kind = discovery_pb2.DiscoveryResponse if self.protocol is XdsProtocol.SOTW else discovery_pb2.DeltaDiscoveryResponse
+        kind = (
+            discovery_pb2.DiscoveryResponse
+            if self.protocol is XdsProtocol.SOTW
+            else discovery_pb2.DeltaDiscoveryResponse
+        )
         response = kind.FromString(data)
         assert response.type_url == message.type_url
         self.nonces[response.type_url] = response.nonce
@@ -155,7 +161,7 @@ def test_an_envoy_never_loses_what_it_has_and_is_never_told_twice(
     held: dict[str, dict[str, str]] = {}
     for type_url, asked, has_some in requests:
         is_first = type_url not in held
-        mine = held.setdefault(type_url, {name: "mine" for name in asked} if has_some and asked else {})
+        mine = held.setdefault(type_url, dict.fromkeys(asked, "mine") if has_some and asked else {})
         before = dict(mine)
         if protocol is XdsProtocol.SOTW:
             answer = client.sotw(type_url, *sorted(asked), version="mine" if mine else "")
