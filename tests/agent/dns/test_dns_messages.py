@@ -191,7 +191,7 @@ PARTS = st.sampled_from(
         "corp.example",
         "svc.cluster.local",
         "wild.example",
-    ]  # fmt: skip
+    ]
 )
 
 
