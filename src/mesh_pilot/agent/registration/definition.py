@@ -12,7 +12,7 @@ from typing import Any
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.settings import AgentError
-from mesh_pilot.model.proxy import NodeType
+from mesh_pilot.model.proxy import Interception, NodeType
 
 TTL_SECONDS = 10.0
 """Silence after which Consul takes us for dead."""
@@ -96,7 +96,8 @@ def _facts(meta: Mapping[str, Any], tags: list[Any], node: EnvoyNode) -> tuple[d
         "region": node.locality.region,
         "zone": node.locality.zone,
         "subzone": node.locality.subzone,
-        "tls_mode": "istio" if node.type is NodeType.SIDECAR else "",
+        # Where nothing is redirected, callers reach the application without Envoy.
+        "tls_mode": "istio" if node.type is NodeType.SIDECAR and node.interception is not Interception.NONE else "",
     }
     for key, fact in facts.items():
         if isinstance(fact, str) and fact:
