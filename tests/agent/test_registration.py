@@ -14,7 +14,7 @@ import trio
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.registration.definition import check_id, service_definition
-from mesh_pilot.agent.registration.registration import Registration
+from mesh_pilot.agent.registration.registration import ConsulRegistration
 from mesh_pilot.agent.settings import AgentError, AgentFolders, AgentSettings, ConsulAgentSettings, PlaneSettings
 from mesh_pilot.agent.subscriptions import ApplicationHealth
 from mesh_pilot.model.proxy import NodeType
@@ -42,9 +42,9 @@ def settings_for(consul: ConsulAgentSettings, node: EnvoyNode = NODE) -> AgentSe
 @asynccontextmanager
 async def registered(
     consul: ConsulAgentSettings, health: Observable[ApplicationHealth | None] | None = None
-) -> AsyncIterator[Registration]:
+) -> AsyncIterator[ConsulRegistration]:
     """A registration that runs in the block."""
-    registration = Registration(settings_for(consul), health or Observable(HEALTHY), Observable(True))
+    registration = ConsulRegistration(settings_for(consul), health or Observable(HEALTHY), Observable(True))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(registration.run)
         yield registration
@@ -164,6 +164,22 @@ async def test_what_consul_lost_or_somebody_changed_is_registered_again(
             await eventually(lambda: registration.statistics().updates_total > 0, what="an update")
             [entry] = (await consul.ask("GET", "/v1/health/service/web")).json()
             assert entry["Service"]["Port"] == 9090
+
+
+@pytest.mark.process
+async def test_a_changed_check_of_the_users_gets_to_consul_and_no_check_loses_its_state(
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    async with real_consul(tmp_path, free_ports(4)) as consul:
+        for ttl in ("1m", "2m"):
+            check = {"CheckID": "own", "Name": "own", "TTL": ttl}
+            async with registered(ConsulAgentSettings(consul.address, service={**WEB, "Checks": [check]})) as ours:
+                await eventually(lambda: ours.statistics().updates_total > 0, what="an update")
+                assert ours.statistics().registrations_total == 1
+                if ttl == "1m":
+                    await consul.ask("PUT", "/v1/agent/check/pass/own")
+                found = (await consul.ask("GET", "/v1/agent/checks")).json()
+                assert {check["Status"] for check in found.values()} == {"passing"}
 
 
 @pytest.mark.process

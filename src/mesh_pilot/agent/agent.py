@@ -22,7 +22,7 @@ from mesh_pilot.agent.handover import Handover, own_command, self_test
 from mesh_pilot.agent.health.monitor import HealthMonitor
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from mesh_pilot.agent.observable import Observable
-from mesh_pilot.agent.registration.registration import Registration
+from mesh_pilot.agent.registration.registration import ConsulRegistration
 from mesh_pilot.agent.relay.answers import Answers
 from mesh_pilot.agent.relay.planes import Planes
 from mesh_pilot.agent.relay.relay import Relay
@@ -82,9 +82,9 @@ class ProxyAgent:
             settings, self.subscriptions.proxy_config, self.envoy.ready, self.subscriptions.report
         )
         consul = settings.consul
-        self.registration: Registration | None = None
+        self.registration: ConsulRegistration | None = None
         if consul.service is not None or consul.service_id:
-            self.registration = Registration(settings, self.health.health, self.envoy.ready)
+            self.registration = ConsulRegistration(settings, self.health.health, self.envoy.ready)
         self.upkeep = Upkeep()
         self._quit = trio.Event()
         self._dns = self._make_dns()
@@ -134,7 +134,7 @@ class ProxyAgent:
         envoy = self.envoy
         await self.upkeep.keep("envoy", partial(envoy.run, self.bootstrap), fatal=lambda: not envoy.statistics().pid)
 
-    async def _register(self, registration: Registration) -> None:
+    async def _register(self, registration: ConsulRegistration) -> None:
         """Announce the service once Envoy can take its requests."""
         await self.envoy.ready.wait_for(bool)
         await self.upkeep.keep("registration", registration.run)

@@ -19,6 +19,9 @@ TTL_SECONDS = 10.0
 
 CHECK_NAME = "mesh-pilot agent"
 
+COMPARED_KEYS = ("Name", "ID", "Port", "Address", "Meta", "Tags")
+"""Fields that ``differs`` looks at."""
+
 _KEYS = {
     re.sub("_", "", key).lower(): key
     for key in (

@@ -18,7 +18,14 @@ import trio
 
 from mesh_pilot.agent.health.monitor import DRAINING, SETTLE_SECONDS
 from mesh_pilot.agent.observable import Observable
-from mesh_pilot.agent.registration.definition import TTL_SECONDS, check_id, differs, service_definition, ttl_check
+from mesh_pilot.agent.registration.definition import (
+    COMPARED_KEYS,
+    TTL_SECONDS,
+    check_id,
+    differs,
+    service_definition,
+    ttl_check,
+)
 from mesh_pilot.agent.registration.local_agent import ConsulAway, LocalConsulAgent, RegistrationError, UnknownToConsul
 from mesh_pilot.agent.settings import AgentSettings
 from mesh_pilot.agent.subscriptions import ApplicationHealth
@@ -53,7 +60,7 @@ class RegistrationStatistics:
     updated: datetime | None
 
 
-class Registration:
+class ConsulRegistration:
     """Keeps the service there while ``run`` runs. ``drain`` and ``deregister`` may be called while it does."""
 
     def __init__(
@@ -74,6 +81,8 @@ class Registration:
         self._was_passing: bool | None = None
         """Our check was passing when we started: it stays so until probes have decided."""
         self._verified = float("-inf")
+        self._may_differ = any(value for key, value in (self._definition or {}).items() if key not in COMPARED_KEYS)
+        """The definition has fields that are not compared with what is registered: Consul gets them anew once."""
         self._status = self._reason = self._problem = ""
         self._updated: datetime | None = None
         self._registrations = self._updates = self._failures = 0
@@ -200,14 +209,19 @@ class Registration:
 
     async def _register(self, wanted: Mapping[str, Any], status: str) -> None:
         try:
-            different = differs(await self._agent.service(self._id), wanted)
-            if not different and await self._agent.check_status(check_id(self._id)):
+            if different := differs(await self._agent.service(self._id), wanted):
+                why = f"{different} differs"
+            elif not await self._agent.check_status(check_id(self._id)):
+                why = "our check is missing"
+            elif self._may_differ:
+                why = "its checks and further fields may differ"
+            else:
                 return
-            why = f"{different} differs" if different else "our check is missing"
         except UnknownToConsul:
             why = "it is not there"
         checks = [*wanted["Checks"], ttl_check(self._id, status)]
         await self._agent.register({**wanted, "Checks": checks})
+        self._may_differ = False
         self._registrations += 1
         log.info("consul service registered", service=self._id, name=wanted["Name"], because=why)
 
