@@ -13,6 +13,7 @@ from google.protobuf.json_format import ParseDict
 from mesh_pilot.model.resource import HEALTH
 from mesh_pilot.rpc import Cardinality, Channel, ClientCall, open_channel
 
+ENDPOINTS = "/envoy.service.endpoint.v3.EndpointDiscoveryService/StreamEndpoints"
 ADS = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 
 
@@ -34,14 +35,16 @@ def node_of(
 
 
 class AdsStream:
-    """One stream. State: the last answer of each type."""
+    """One stream. State: the names requested last and the last answer, of each type."""
 
     def __init__(self, call: ClientCall[DiscoveryRequest, DiscoveryResponse], node: Node) -> None:
         self._call = call
         self._node = node
+        self._names: dict[str, tuple[str, ...]] = {}
         self.last: dict[str, DiscoveryResponse] = {}
 
     async def request(self, type_url: str, *names: str) -> None:
+        self._names[type_url] = names
         await self._call.send_message(DiscoveryRequest(type_url=type_url, resource_names=names, node=self._node))
 
     async def answer(self) -> DiscoveryResponse:
@@ -50,7 +53,10 @@ class AdsStream:
         assert found is not None, "the stream has ended"
         self.last[found.type_url] = found
         accepted = DiscoveryRequest(
-            type_url=found.type_url, version_info=found.version_info, response_nonce=found.nonce
+            type_url=found.type_url,
+            version_info=found.version_info,
+            response_nonce=found.nonce,
+            resource_names=self._names.get(found.type_url, ()),
         )
         await self._call.send_message(accepted)
         return found
@@ -70,11 +76,13 @@ class AdsStream:
 
 
 @asynccontextmanager
-async def ads_stream(address: str, node: Node, *, channel: Channel | None = None) -> AsyncIterator[AdsStream]:
+async def ads_stream(
+    address: str, node: Node, *, channel: Channel | None = None, method: str = ADS
+) -> AsyncIterator[AdsStream]:
     """A stream for the length of the block; on a connection of its own without ``channel``."""
     if channel is None:
-        async with open_channel(address) as own, ads_stream(address, node, channel=own) as stream:
+        async with open_channel(address) as own, ads_stream(address, node, channel=own, method=method) as stream:
             yield stream
         return
-    async with channel.request(ADS, Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse) as call:
+    async with channel.request(method, Cardinality.STREAM_STREAM, DiscoveryRequest, DiscoveryResponse) as call:
         yield AdsStream(call, node)

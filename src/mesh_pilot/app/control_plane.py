@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
@@ -22,6 +22,8 @@ from mesh_pilot import __version__
 from mesh_pilot.app.faults import excuse, known_mesh
 from mesh_pilot.app.identity import Identities, federation_of, open_identities
 from mesh_pilot.app.orders import serve_orders
+from mesh_pilot.app.registration.assembly import door_of, registrar_of
+from mesh_pilot.app.registration.registrar import Message, Registrar
 from mesh_pilot.app.serving import ControlPlane, drain, serve_when_synced
 from mesh_pilot.app.settings import Settings, start_errors
 from mesh_pilot.app.sockets import Addresses, Sockets, open_sockets, shared_sockets
@@ -98,8 +100,14 @@ async def control_plane(
         election = _election(settings, sockets.addresses())
         identities = await open_identities(settings, world, [sockets.addresses().secure_grpc])
         federation = federation_of(settings, world, identities.trust)
+        registrar: Registrar | None = None
+        tell: Callable[[Message], None]
         if seat is None:
-            sources += [key_source, federation]
+            registrar = registrar_of(settings, election)
+            sources += [key_source, federation, registrar]
+            tell = registrar.tell
+        else:
+            tell = seat.link.put
         for source in sources:
             world.expect(source.name)
         reducer = Reducer(
@@ -130,6 +138,7 @@ async def control_plane(
             options=XdsOptions(bounds=settings.client_bounds),
             scope_of=catalog.scope_of,
             answers=keeper or NO_ANSWER_OBSERVER,
+            workloads=door_of(settings, world, tell),
         )
         identities.certificates.give_way(lambda: xds.status.pushed_at)
         if keeper is not None:
@@ -162,6 +171,7 @@ async def control_plane(
             answer, answer_all = telling_effects(answer, xds.status), seat.link.ask
         elif settings.workers.count > 1:
             crew = state.others = _crew(settings, world, identities, short_names_in, sockets)
+            crew.registrar = registrar
             reducer.on_publish(crew.published)
             everyone = WorkersApp(web, monitoring, crew, Metrics(state))
             web, monitoring = everyone.web(), everyone.monitoring()
@@ -176,7 +186,8 @@ async def control_plane(
             xds.hand_over(type_url, debug.serve)
         addresses = sockets.addresses() if seat is None else attrs.evolve(sockets.addresses(), http=seat.http)
         plane = ControlPlane(settings, state, addresses, answer)
-        plane.crew = crew
+        plane.crew, plane.registrar = crew, registrar
+        state.registrations = registrar
         stop_http = trio.Event()
         kept: list[Recorded] = [*sources, *filter(None, [keeper])]
         state.recorder = recorder = await restore(settings, kept, world, reducer)

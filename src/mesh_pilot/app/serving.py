@@ -10,6 +10,7 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.app.registration.registrar import Registrar
 from mesh_pilot.app.settings import Settings
 from mesh_pilot.app.sockets import Addresses, Sockets
 from mesh_pilot.app.workers.crew import Crew
@@ -32,6 +33,8 @@ class ControlPlane:
         self.addresses = addresses
         self.answer = answer
         """Answers the questions of other workers."""
+        self.registrar: Registrar | None = None
+        """Of this control plane; None in another worker than the first."""
         self.crew: Crew | None = None
         """The other workers; None if there are none, or this is not the first."""
         self.health = HealthService()
@@ -103,6 +106,8 @@ async def drain(plane: ControlPlane) -> None:
     seconds = plane.settings.shutdown_seconds
     log.info("draining", within_seconds=seconds)
     plane.health.set("", False)
+    if plane.registrar is not None:
+        plane.registrar.retire()
     plane.state.xds.drain()
     plane.state.mcp.drain()
     with trio.move_on_after(seconds):

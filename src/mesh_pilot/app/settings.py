@@ -8,6 +8,7 @@ from pathlib import Path
 
 import attrs
 
+from mesh_pilot.app.registration.settings import RegistrationSettings
 from mesh_pilot.app.workers.settings import WorkerSettings
 from mesh_pilot.election.base import ElectionSettings
 from mesh_pilot.model.bounds import DEFAULT_BOUNDS, Bounds
@@ -101,6 +102,8 @@ class Settings:
     """
     election: ElectionSettings | None = None
     """How replicas agree on the one that does what must be done once; None: this one always does."""
+    registration: RegistrationSettings = attrs.field(factory=RegistrationSettings)
+    """How proxies register themselves."""
     workers: WorkerSettings = attrs.field(factory=WorkerSettings)
     """The processes that serve proxies."""
     sync_timeout: float | None = None

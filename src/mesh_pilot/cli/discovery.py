@@ -28,6 +28,7 @@ from mesh_pilot.cli.istio_environment import flag_hint, log_lines, take_istio_en
 from mesh_pilot.cli.logs import LogFormat, LogLevels, configure, parse_levels
 from mesh_pilot.cli.options import SectionedCommand, address, duration
 from mesh_pilot.cli.process import forbid_core_dumps, outlive_signals
+from mesh_pilot.cli.registration_flags import REGISTRATION_FLAGS, take_registration
 from mesh_pilot.cli.registries import REGISTRIES, take_registries
 from mesh_pilot.cli.state_flags import FLAGS as STATE_FLAGS
 from mesh_pilot.cli.state_flags import ca_folder, take_state, usable
@@ -102,6 +103,7 @@ SECTIONS = {
     "The mesh": ("--domain", "--namespace", "--split-virtual-hosts"),
     "What sources lose": ("--guard*", "--admin-socket"),
     "Replicas": ("--leader-election*",),
+    "Proxies that register themselves": ("--auto-register*",),
     "What proxies refuse": ("--quarantine*",),
     "Connections to the gRPC ports (0: no limit)": ("--max-con*", "--max-handshakes"),
     "What clients may ask for (0: no limit)": ("--max-*", "--stream-requests-per-second"),
@@ -184,6 +186,7 @@ def workers(text: str) -> int:
 @_flags(VAULT_FLAGS)
 @_flags(STATE_FLAGS)
 @_flags(ELECTION_FLAGS)
+@_flags(REGISTRATION_FLAGS)
 @_option(
     "--split-virtual-hosts/--whole-route-tables",
     "split_virtual_hosts",
@@ -266,6 +269,7 @@ def command(
     vault = take_vault(settings)
     state = take_state(settings, os.environ)
     guard = take_guard(settings)
+    registration = take_registration(settings)
     mcp = settings["mcp_servers"] or settings["mcp_sink_addr"]
     if not config_dirs and not registries and not mcp and not settings["mesh_config"]:
         raise click.UsageError(
@@ -315,6 +319,7 @@ def command(
             vault=vault,
             state=state,
             guard=guard,
+            registration=registration,
             ca_store=ca_store,
             election=election,
             mcp_tls=mcp_tls,

@@ -19,6 +19,7 @@ from mesh_pilot.model.events import (
     MeshNetworksValue,
     Quarantine,
     Secret,
+    WorkloadHealth,
 )
 from mesh_pilot.model.resource import RESOURCE_TYPES, Resource
 from mesh_pilot.model.service import Service
@@ -98,6 +99,8 @@ def _item_json(item: Item) -> Json:
             parts = {"certificate_chain": item.certificate_chain, "ca_certificates": item.ca_certificates}
             digests = {name: hashlib.sha256(part).hexdigest() for name, part in parts.items() if part}
             return {"name": item.name, "namespace": item.namespace, "sha256": digests}
+        case WorkloadHealth():
+            return {"healthy": item.is_healthy, "reason": item.reason}
         case KeySet():
             return {"issuer": item.issuer, "url": item.url, "keys": item.keys}
         case Quarantine():

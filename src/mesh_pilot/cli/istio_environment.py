@@ -37,6 +37,7 @@ HONOURED: Mapping[str, Honoured] = {
     "MAX_WORKLOAD_CERT_TTL": Honoured("--max-workload-cert-ttl"),
     "PILOT_DEBOUNCE_AFTER": Honoured("--debounce-after"),
     "PILOT_DEBOUNCE_MAX": Honoured("--debounce-max"),
+    "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD": Honoured("--auto-register-grace"),
     "PILOT_MAX_REQUESTS_PER_SECOND": Honoured("--max-requests-per-second", unless_zero=True),
 }
 
@@ -94,10 +95,8 @@ ANSWERED: Mapping[str, str] = {
     "PILOT_DRAINING_LABEL": "use the registry's health: Consul's maintenance mode",
     "PILOT_REMOTE_CLUSTER_TIMEOUT": "use --sync-timeout: the wait for sources before serving without them",
     "PILOT_ENABLE_WAIT_CACHE_SYNC": "use --sync-timeout: the wait for sources before serving without them",
-    "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD": "proxies do not register themselves: write WorkloadEntries, or use Consul",
-    "PILOT_ENABLE_WORKLOAD_ENTRY_AUTOREGISTRATION": "proxies do not register themselves: write WorkloadEntries, or use"
-    " Consul",
-    "PILOT_ENABLE_WORKLOAD_ENTRY_HEALTHCHECKS": "use the registry's health checks",
+    "PILOT_ENABLE_WORKLOAD_ENTRY_AUTOREGISTRATION": _ALWAYS,
+    "PILOT_ENABLE_WORKLOAD_ENTRY_HEALTHCHECKS": _ALWAYS,
     "PILOT_ENABLE_XDS_IDENTITY_CHECK": "a proxy that proves an identity is held to it, always",
     "PILOT_SKIP_VALIDATE_TRUST_DOMAIN": "list trustDomainAliases in the MeshConfig",
     "PILOT_CERT_DIR": "use --tls-cert and --tls-key",

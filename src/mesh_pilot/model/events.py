@@ -76,6 +76,17 @@ class KeySet:
     """A JSON Web Key Set; empty while it cannot be fetched."""
 
 
+@attrs.frozen
+class WorkloadHealth:
+    """The health of a workload as it was reported, by the name of its WorkloadEntry."""
+
+    namespace: str
+    name: str
+    is_healthy: bool
+    reason: str = ""
+    """Why it is not."""
+
+
 def key_set_of(issuer: str, jwks_uri: str) -> tuple[str, str]:
     """Issuer and URL of the KeySet for a rule of a RequestAuthentication without inline keys; one of them is empty."""
     return ("", jwks_uri) if jwks_uri else (issuer, "")
@@ -133,7 +144,9 @@ class Quarantine:
     """True while it is being found out which of them a client refuses."""
 
 
-Item = Config | Service | Endpoints | MeshConfigValue | MeshNetworksValue | Secret | KeySet | Quarantine
+Item = (
+    Config | Service | Endpoints | MeshConfigValue | MeshNetworksValue | Secret | KeySet | WorkloadHealth | Quarantine
+)
 """An object of a source."""
 
 
@@ -154,6 +167,8 @@ def item_key(item: Item) -> tuple[str, ...]:
             return ("secret", item.namespace, item.name)
         case KeySet():
             return ("keys", item.issuer, item.url)
+        case WorkloadHealth():
+            return ("health", item.namespace, item.name)
         case Quarantine():
             return ("quarantine", item.domain)
 

@@ -80,6 +80,7 @@ def debug_app(state: PlaneState) -> Starlette:
             page("/debug/authenticationz", lambda _: _done(caller_pages.page(state))),
             page("/debug/ca", lambda _: _done(ca_pages.page(state))),
             page("/debug/leaderz", lambda _: _done(election_pages.page(state))),
+            page("/debug/workloadz", lambda _: _done(workloads(state))),
             page("/debug/derived", lambda request: _done(_derived(state, request))),
         ]
     )
@@ -145,6 +146,11 @@ def _ready(state: PlaneState, *, verbose: bool) -> Response:
         *ca_pages.ready_lines(state),
     )
     return text("\n".join(["ready", *stale, *problems, ""]))
+
+
+def workloads(state: PlaneState) -> list[Json]:
+    """``/debug/workloadz``: the workloads that registered themselves, or whose health was reported."""
+    return [dict(row) for row in state.registrations.shown()] if state.registrations is not None else []
 
 
 class Rejections:

@@ -218,6 +218,7 @@ _TRIGGERS = {
     "networks": "global",
     "secret": "secret",
     "keys": "secret",
+    "health": "endpoint",
     "quarantine": "quarantine",
 }
 

@@ -113,6 +113,7 @@ class _PlaneCollector(Collector):
             self._kept,
             self._trust,
             self._http,
+            self._registrations,
         )
         """Groups that the first worker has alone, or all alike."""
         self.greatest = (self._failures, self._findings)
@@ -274,6 +275,27 @@ class _PlaneCollector(Collector):
                 if connection.proxy and metric is not None and each.subscription.phase is Phase.NACKED:
                     metric.add_sample(metric.name, {"node": connection.proxy.id}, 1)
         yield from found.values()
+
+    def _registrations(self) -> Iterator[Metric]:
+        """Under istiod's names where it has them."""
+        if self._state.registrations is None:
+            return
+        own = self._state.registrations.statistics()
+        for name, what, count in (
+            ("success", "Workloads registered", own.registered),
+            ("updates", "Registered workloads that came back or changed", own.updated),
+            ("unregister", "Registered workloads that disconnected", own.unregistered),
+            ("deletes", "Entries of registered workloads deleted", own.deleted),
+            ("errors", "Registrations refused, and writes that failed", own.errors),
+        ):
+            yield _one(f"auto_registration_{name}_total", what, "counter", count)
+        yield _one("mesh_pilot_auto_registered_entries", "Entries of registered workloads", "gauge", own.entries)
+        yield _one("mesh_pilot_unhealthy_workloads", "Workloads reported ill", "gauge", own.unhealthy)
+        reports = _metric("mesh_pilot_health_reports", "Reports of workloads' health", "counter")
+        for is_healthy in (False, True):
+            count = own.reports.get(is_healthy, 0)
+            reports.add_sample(reports.name, {"healthy": str(is_healthy).lower()}, count)
+        yield reports
 
     def _quarantine(self) -> Iterator[Metric]:
         if self._state.keeper is None:

@@ -38,6 +38,7 @@ PAGES = {
     "/debug/authenticationz": "who was let in, who was refused, and why",
     "/debug/ca": "the CA: who signs, trusted roots, the rotation of the root",
     "/debug/leaderz": "which replica leads, and which there are",
+    "/debug/workloadz": "workloads that registered themselves, and the health that was reported",
     "/debug/derived": "what is memoised: ?name=FUNCTION&containing=TEXT tells what a value read, and what changed last",
     "/debug/statistics": "what each part says of itself",
     "/version": "of mesh-pilot",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Protocol
 
 import attrs
 
@@ -16,6 +17,7 @@ from mesh_pilot.envoy.catalog.failing import StandingFailure
 from mesh_pilot.http.server import HttpServer
 from mesh_pilot.ops.changes import Changes
 from mesh_pilot.ops.questions import Others, WorkerState
+from mesh_pilot.ops.responses import Json
 from mesh_pilot.quarantine.keeper import Keeper
 from mesh_pilot.rpc.server import Server
 from mesh_pilot.security.authentication import Authentication
@@ -40,6 +42,43 @@ class CallersState:
     issuer: Issuer
     authority: Authority | None
     """The built-in CA; None if a Vault signs."""
+
+
+class RegistrationCounts(Protocol):
+    """Totals since the start, and what there is now; see ``RegistrarStatistics``."""
+
+    @property
+    def entries(self) -> int: ...
+
+    @property
+    def unhealthy(self) -> int: ...
+
+    @property
+    def registered(self) -> int: ...
+
+    @property
+    def updated(self) -> int: ...
+
+    @property
+    def unregistered(self) -> int: ...
+
+    @property
+    def deleted(self) -> int: ...
+
+    @property
+    def errors(self) -> int: ...
+
+    @property
+    def reports(self) -> Mapping[bool, int]: ...
+
+
+class Registrations(Protocol):
+    """The workloads that registered themselves, and what was reported of their health."""
+
+    def statistics(self) -> RegistrationCounts: ...
+
+    def shown(self) -> Sequence[Mapping[str, Json]]:
+        """A row for each workload."""
 
 
 @attrs.define
@@ -77,6 +116,8 @@ class PlaneState:
     started: float = attrs.field(factory=time.time)
     """When the process began, in seconds since the epoch."""
 
+    registrations: Registrations | None = None
+    """The workloads that registered themselves; None in another worker than the first."""
     others: Others | None = None
     """The other workers; None if there are none, or this is not the first."""
 

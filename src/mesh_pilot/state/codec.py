@@ -29,6 +29,7 @@ from mesh_pilot.model.events import (
     Refusal,
     Secret,
     Withheld,
+    WorkloadHealth,
     item_key,
 )
 from mesh_pilot.model.service import Service
@@ -82,6 +83,7 @@ _DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "networks": msgspec.msgpack.Decoder(MeshNetworksValue),
     "secret": msgspec.msgpack.Decoder(Secret),
     "keys": msgspec.msgpack.Decoder(KeySet),
+    "health": msgspec.msgpack.Decoder(WorkloadHealth),
     "quarantine": msgspec.msgpack.Decoder(_QuarantineRow),
 }
 """By collection."""

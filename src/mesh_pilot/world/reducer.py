@@ -19,7 +19,18 @@ import trio
 
 from mesh_pilot.api.istio.networking import v1alpha3 as api
 from mesh_pilot.model.config import Config
-from mesh_pilot.model.events import Accepted, Delete, Endpoints, Event, Item, Quarantine, Rejected, Replace, Upsert
+from mesh_pilot.model.events import (
+    Accepted,
+    Delete,
+    Endpoints,
+    Event,
+    Item,
+    Quarantine,
+    Rejected,
+    Replace,
+    Upsert,
+    WorkloadHealth,
+)
 from mesh_pilot.world.guard import HoldChange, HoldStep, accept_command, names_of
 from mesh_pilot.world.intake import Admitted, Intake, ItemChange, Renewal
 from mesh_pilot.world.world import Revision, World
@@ -289,7 +300,7 @@ def _log_renewal(renewal: Renewal) -> None:
 def is_endpoint_only(event: Event, world: World) -> bool:
     """True if an event changes only endpoints, quarantines, or nothing. These cost requests if they are late."""
     match event:
-        case Upsert(item=Endpoints() | Quarantine()) | Rejected() | Accepted():
+        case Upsert(item=Endpoints() | WorkloadHealth() | Quarantine()) | Rejected() | Accepted():
             return True
         case Upsert(source=source, item=Config() as config):
             before = world.item_of(source, ("config", *config.key))
@@ -297,7 +308,7 @@ def is_endpoint_only(event: Event, world: World) -> bool:
                 isinstance(before, Config) and _differs_in_endpoints_only(before, config)
             )
         case Delete(key=key) | Replace(collection=key):
-            return key[:1] in (("endpoints",), ("quarantine",)) or key[:2] == ("config", "WorkloadEntry")
+            return key[:1] in (("endpoints",), ("health",), ("quarantine",)) or key[:2] == ("config", "WorkloadEntry")
         case _:
             return False
 

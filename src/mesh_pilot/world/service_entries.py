@@ -33,6 +33,9 @@ GROUP_ANNOTATION = "istio.io/autoRegistrationGroup"
 HEALTH_ANNOTATION = "proxy.istio.io/health-checks-enabled"
 """On a WorkloadEntry: its health is checked. Its condition ``Healthy`` has the result."""
 
+AUTO_REGISTRATION = "auto-registration"
+"""The name of the source of WorkloadEntries that are made of WorkloadGroups as their proxies connect."""
+
 _TRUE = frozenset(("1", "t", "T", "true", "True", "TRUE"))
 """Texts that Go's strconv.ParseBool reads as true."""
 
@@ -124,7 +127,23 @@ def from_template(workload: Config, group: Config) -> Config:
         weight=own.weight or template.weight,
         service_account=own.service_account or template.service_account,
     )
+    if is_auto_registered(workload) and group.spec.probe is not None:
+        return attrs.evolve(workload, spec=spec, annotations={**workload.annotations, HEALTH_ANNOTATION: "true"})
     return attrs.evolve(workload, spec=spec)
+
+
+def is_auto_registered(workload: Config) -> bool:
+    """True for a WorkloadEntry that was made here of its WorkloadGroup. It is none without that."""
+    return workload.origin.source == AUTO_REGISTRATION
+
+
+def with_health(workload: Config, is_healthy: bool) -> Config:
+    """A WorkloadEntry with the health that was reported."""
+    return attrs.evolve(
+        workload,
+        annotations={**workload.annotations, HEALTH_ANNOTATION: "true"},
+        conditions={**workload.conditions, "Healthy": str(is_healthy)},
+    )
 
 
 def _endpoint(

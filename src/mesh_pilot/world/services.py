@@ -19,7 +19,7 @@ import attrs
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig
 from mesh_pilot.failures import OBJECT
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.events import Endpoints
+from mesh_pilot.model.events import Endpoints, WorkloadHealth
 from mesh_pilot.model.service import Endpoint, Service, ServiceKey
 from mesh_pilot.model.spiffe import qualified
 from mesh_pilot.world.address_index import AddressIndex
@@ -27,7 +27,15 @@ from mesh_pilot.world.auto_addresses import AutoAddresses, wants_address
 from mesh_pilot.world.copying import copy_containers
 from mesh_pilot.world.indexes import Indexes
 from mesh_pilot.world.names import export_namespaces
-from mesh_pilot.world.service_entries import endpoints_of, from_template, group_of, selects, services_of
+from mesh_pilot.world.service_entries import (
+    endpoints_of,
+    from_template,
+    group_of,
+    is_auto_registered,
+    selects,
+    services_of,
+    with_health,
+)
 from mesh_pilot.world.shards import shard_of
 
 T = TypeVar("T")
@@ -53,6 +61,11 @@ class ServiceTable:
         self._selecting: dict[str, set[ConfigKey]] = defaultdict(set)
         """Namespace -> ServiceEntries with a workloadSelector."""
         self._workloads: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
+        self._written: dict[ConfigKey, Config] = {}
+        """WorkloadEntries as their sources have them, without what comes from their groups and reports."""
+        self._auto_registered: dict[str, dict[ConfigKey, Config]] = defaultdict(dict)
+        """By address."""
+        self._health: dict[ConfigKey, WorkloadHealth] = {}
         self._groups: dict[ConfigKey, Config] = {}
         self._members: dict[ConfigKey, dict[ConfigKey, Config]] = defaultdict(dict)
         """By WorkloadGroup, its WorkloadEntries without the group's template."""
@@ -121,14 +134,42 @@ class ServiceTable:
 
     def put_workload(self, key: ConfigKey, workload: Config | None) -> None:
         """Add, replace or (None) remove a WorkloadEntry. It inherits from its WorkloadGroup."""
+        written = self._written.pop(key, None)
+        if written is not None:
+            self._auto_registered[written.spec.address].pop(key, None)
+            if not self._auto_registered[written.spec.address]:
+                del self._auto_registered[written.spec.address]
         before = self._group_of.pop(key, None)
         if before is not None:
             del self._members[before][key]
         group = group_of(workload) if workload is not None else None
-        if workload is not None and group is not None:
-            self._group_of[key] = group
-            self._members[group][key] = workload
-        self._put_merged_workload(key, workload, self._groups.get(group) if group is not None else None)
+        if workload is not None:
+            self._written[key] = workload
+            if is_auto_registered(workload):
+                self._auto_registered[workload.spec.address][key] = workload
+            if group is not None:
+                self._group_of[key] = group
+                self._members[group][key] = workload
+        self._put_merged_workload(key)
+
+    def put_health(self, key: ConfigKey, health: WorkloadHealth | None) -> bool:
+        """Set what was reported of a WorkloadEntry, which touches the ServiceEntries that select it. True if it is
+        another state."""
+        before = self._health.pop(key, None)
+        if health is not None:
+            self._health[key] = health
+        if before == health:
+            return False
+        self._put_merged_workload(key)
+        return True
+
+    def workloads(self, namespace: str) -> Iterable[Config]:
+        """The WorkloadEntries of a namespace, merged with their groups."""
+        return self._workloads[namespace].values() if namespace in self._workloads else ()
+
+    def auto_registered(self, address: str) -> Iterable[Config]:
+        """The auto-registered WorkloadEntries at an address."""
+        return self._auto_registered[address].values() if address in self._auto_registered else ()
 
     def put_group(self, key: ConfigKey, group: Config | None) -> None:
         """Add, replace or (None) remove a WorkloadGroup, which touches its WorkloadEntries."""
@@ -136,13 +177,21 @@ class ServiceTable:
             self._groups.pop(key, None)
         else:
             self._groups[key] = group
-        for member, workload in self._members.get(key, {}).items():
-            self._put_merged_workload(member, workload, group)
+        for member in self._members.get(key, {}):
+            self._put_merged_workload(member)
 
-    def _put_merged_workload(self, key: ConfigKey, workload: Config | None, group: Config | None) -> None:
-        """Put a WorkloadEntry merged with its group, which touches the ServiceEntries that select it."""
+    def _put_merged_workload(self, key: ConfigKey) -> None:
+        """Put a WorkloadEntry merged with its group and its health, which touches the ServiceEntries that select it."""
+        workload = self._written.get(key)
+        named = self._group_of.get(key)
+        group = self._groups.get(named) if named is not None else None
         if workload is not None and group is not None:
             workload = from_template(workload, group)
+        elif workload is not None and is_auto_registered(workload):
+            workload = None
+        health = self._health.get(key)
+        if workload is not None and health is not None:
+            workload = with_health(workload, health.is_healthy)
         workloads = self._workloads[key.namespace]
         before = workloads.pop(key, None)
         if workload is not None:

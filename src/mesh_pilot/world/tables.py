@@ -8,7 +8,16 @@ from contextlib import contextmanager
 from mesh_pilot.api.istio.mesh.v1alpha1 import MeshConfig, MeshNetworks
 from mesh_pilot.failures import INDEXES, Condition, OwnFailures, failure_of
 from mesh_pilot.model.config import Config, ConfigKey
-from mesh_pilot.model.events import Endpoints, Item, KeySet, MeshConfigValue, MeshNetworksValue, Quarantine, Secret
+from mesh_pilot.model.events import (
+    Endpoints,
+    Item,
+    KeySet,
+    MeshConfigValue,
+    MeshNetworksValue,
+    Quarantine,
+    Secret,
+    WorkloadHealth,
+)
 from mesh_pilot.model.service import Service, ServiceKey
 from mesh_pilot.world.configs import ConfigTable
 from mesh_pilot.world.indexes import Indexes
@@ -57,6 +66,9 @@ class Tables:
                 known = indexes.key_sets.peek((key[1], key[2]))
                 indexes.key_sets[(key[1], key[2])] = first.keys if first else ""
                 return known != indexes.key_sets.peek((key[1], key[2]))
+            case "health":
+                assert first is None or isinstance(first, WorkloadHealth)
+                return self.services.put_health(ConfigKey("WorkloadEntry", key[1], key[2]), first)
             case "networks":
                 assert first is None or isinstance(first, MeshNetworksValue)
                 return self._set_networks(first.networks if first else MeshNetworks())

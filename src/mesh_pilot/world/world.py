@@ -10,6 +10,7 @@ import attrs
 from mesh_pilot.config.mesh import ROOT_NAMESPACE
 from mesh_pilot.failures import INDEXES, OBJECT, Failures, OwnFailures
 from mesh_pilot.incremental import Memo
+from mesh_pilot.model.config import Config
 from mesh_pilot.model.events import (
     Delete,
     Event,
@@ -130,6 +131,14 @@ class World(Indexes):
     def item_of(self, source: str, key: Key) -> Item | None:
         """The current item of a source with this key."""
         return self._items.get(source, {}).get(key)
+
+    def workload_entries(self, namespace: str) -> Iterable[Config]:
+        """The WorkloadEntries of a namespace, merged with their groups."""
+        return self._tables.services.workloads(namespace)
+
+    def auto_registered(self, address: str) -> Iterable[Config]:
+        """The auto-registered WorkloadEntries at an address."""
+        return self._tables.services.auto_registered(address)
 
     def sources(self) -> tuple[str, ...]:
         return tuple(self._items)

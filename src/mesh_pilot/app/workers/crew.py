@@ -16,6 +16,7 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.app.registration.registrar import Joined, Left, Refused, Registrar, Reported
 from mesh_pilot.app.settings import Settings, StartError
 from mesh_pilot.app.workers.effects import EffectsOfAll, EffectsQuestion, WorkerEffects
 from mesh_pilot.app.workers.frames import Applied, Drain, Fork, Kill, LogStatistics, Roots, Serving, Setup, encode
@@ -105,6 +106,8 @@ class Crew:
         self._members = [_OtherWorker(number) for number in range(2, self._options.count + 1)]
         self.effects: EffectsOfAll | None = None
         """The effects that workers are asked for; None: nobody wants to know."""
+        self.registrar: Registrar | None = None
+        """Is told of the workloads at the workers; None: nobody is."""
         self._begun = trio.Event()
         self._draining = False
         self._idle: set[trio.CancelScope] = set()
@@ -349,6 +352,8 @@ class Crew:
             member.link = member.state = None
             if self.effects is not None:
                 self.effects.ended(member.number)
+            if self.registrar is not None:
+                self.registrar.worker_ended(member.number)
         return link.reason or ("it was told to" if member.ended else "its socket is closed")
 
     def _take(self, member: _OtherWorker, message: object) -> None:
@@ -359,6 +364,9 @@ class Crew:
                 log.info("a worker serves", started=member.number, pid=pid)
             case Drain():
                 member.ended = True
+            case Joined() | Reported() | Left() | Refused():
+                if self.registrar is not None:
+                    self.registrar.tell(message, member.number)
             case _:
                 log.error("a message of a worker is not understood", sender=member.number, kind=type(message).__name__)
 
