@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
@@ -18,9 +19,10 @@ from mesh_pilot.agent.settings import AgentFolders, CredentialSettings, PlaneSet
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.rpc import open_listeners, serve
 from mesh_pilot.security.join_tokens import JoinTokens
+from tests.agent.test_external_secrets import sds_agent
 from tests.support.envoy import eventually
 from tests.support.fleet import Fleet
-from tests.support.mutual import WEB, mutual, trusted_by
+from tests.support.mutual import WEB, mutual, own_chain, trusted_by
 
 pytestmark = pytest.mark.envoy
 
@@ -105,3 +107,21 @@ async def test_an_envoy_that_starts_while_the_control_plane_is_away_has_its_cert
         envoy = await running.mesh.envoy(node, sds=folder / "again.sock")
         assert len(await trusted_by(envoy)) == 1
         assert again.material.value == agents.made[0].material.value
+
+
+async def test_an_envoy_gets_its_certificate_from_another_sds_server(
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    """SPIRE's agent, for example, in place of ours."""
+    async with (
+        sidecars(tmp_path, 3600.0) as agents,
+        mutual(tmp_path, free_ports, ca_dir=tmp_path / "ca", agents=agents.start) as running,
+    ):
+        held = agents.made[0].material.value
+        assert held is not None
+        async with sds_agent(tmp_path / "spire.sock", held):
+            metadata = {**WEB.metadata, "AGENT_SECRETS": "true"}
+            node = attrs.evolve(WEB, name="web-spire", ip="127.0.0.3", metadata=metadata)
+            envoy = await running.mesh.envoy(node, sds=tmp_path / "spire.sock")
+            (leaf,) = await own_chain(envoy)
+            assert leaf.public_bytes(Encoding.PEM) == held.chain
