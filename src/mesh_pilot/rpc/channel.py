@@ -119,6 +119,11 @@ class Channel(RpcHandler):
         assert self._lost is not None
         return self._lost
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the connection is gone, and not only closed to more calls."""
+        return self._gone_event.is_set()
+
     async def wait_gone(self) -> None:
         """Wait until the connection is gone, and all calls with it."""
         await self._gone_event.wait()

@@ -168,6 +168,29 @@ def test_one_that_is_going_away_is_used_until_another_is_ready() -> None:
     assert choice.decide(6) == [Use(second.link), Release(first.link)]
 
 
+def test_one_that_sends_away_whoever_comes_is_asked_ever_more_rarely() -> None:
+    driver = Driver([0], up={0})
+    driver.run(0)
+    for _ in range(200):
+        if driver.used is not None:
+            driver.choice.leaving(driver.used, driver.now)
+        driver.run(1)
+    assert len(driver.attempts) < 60
+
+
+def test_a_renewed_certificate_is_shown_at_once_also_to_one_that_refused_the_last() -> None:
+    driver = Driver([0])
+    driver.run(1000)
+    driver.up = {0}
+    driver.choice.renew(driver.now)
+    driver.run(0)
+    before = driver.used
+    assert before is not None
+    driver.choice.renew(driver.now)
+    driver.run(0)
+    assert driver.used not in (None, before)
+
+
 def test_one_that_refuses_streams_is_left_for_another() -> None:
     driver = Driver([0, 1], up={0, 1})
     driver.run(0)

@@ -159,6 +159,9 @@ class Choice:
         for plane in self._planes:
             plane.due = min(plane.due, now)
             plane.lot = self._random.random()
+        if now - link.since < self._timings.steady:  # it sends away whoever comes
+            link.plane.failures += 1
+            link.plane.due = now + self._delay(link.plane)
 
     def renew(self, now: float) -> None:
         """Another connection is wanted, with another certificate: what refused the last may take it."""
@@ -166,7 +169,7 @@ class Choice:
             plane.failures = 0
             plane.due = min(plane.due, now)
         if self._used is not None:
-            self.leaving(self._used.number, now)
+            self._used.is_leaving = True
 
     def answered(self, number: int) -> None:
         """A call on a link was answered: the control plane works."""

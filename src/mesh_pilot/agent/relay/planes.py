@@ -239,33 +239,38 @@ class Planes:
     async def _hold(self, link: int, pilot: Pilot, channel: Channel) -> None:
         """Keep a channel until it is lost, or released and done with."""
         released = self._released[link]
+        is_leaving = False
+
+        async def watch_goaway() -> None:
+            nonlocal is_leaving
+            reason = await channel.wait_lost()
+            is_leaving = not channel.is_gone
+            log.debug("control plane takes no more streams", address=pilot.address, reason=reason)
+            self._choice.leaving(link, trio.current_time())
+            self._happened.set()
+
         self._connected[link] = Connected(pilot, channel, link)
         self._choice.ready(link, trio.current_time())
         self._happened.set()
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch_goaway, link, channel)
+                nursery.start_soon(watch_goaway)
                 nursery.start_soon(self._wait_released, released, channel, nursery)
                 await channel.wait_gone()
                 nursery.cancel_scope.cancel()
         finally:
             del self._connected[link]
             if not released.is_set() and channel.lost is not None:
-                self._last_failure = f"{pilot.address}: {channel.lost}"
-                if self._choice.used == link:
+                if is_leaving:
+                    log.debug("control plane has closed the connection", address=pilot.address)
+                elif self._choice.used == link:
+                    self._last_failure = f"{pilot.address}: {channel.lost}"
                     log.warning("control plane lost", address=pilot.address, reason=channel.lost)
             self._ended(link)
 
     def _ended(self, link: int) -> None:
         """Tell the choice, which knows nothing of links that it released or was told of before."""
         self._choice.ended(link, trio.current_time())
-        self._happened.set()
-
-    async def _watch_goaway(self, link: int, channel: Channel) -> None:
-        reason = await channel.wait_lost()
-        await trio.lowlevel.checkpoint()
-        log.debug("control plane takes no more streams", reason=reason)
-        self._choice.leaving(link, trio.current_time())
         self._happened.set()
 
     async def _wait_released(self, released: trio.Event, channel: Channel, nursery: trio.Nursery) -> None:
