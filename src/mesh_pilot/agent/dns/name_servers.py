@@ -20,7 +20,7 @@ from dns.rcode import Rcode
 from mesh_pilot.agent.dns.messages import MAX_SIZE, UPSTREAM_UDP_SIZE, DnsAnswer, MessageError, read_answer
 from mesh_pilot.rpc.net import TcpAddress
 
-log = structlog.get_logger(scope="agent")
+log = structlog.get_logger(scope="agent.dns")
 
 OVERLAP_SECONDS = 0.8
 """After this long without an answer the next name server is asked, too."""

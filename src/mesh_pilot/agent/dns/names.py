@@ -18,7 +18,7 @@ from dns.rdata import Rdata
 from mesh_pilot.agent.dns.messages import address_data
 from mesh_pilot.agent.subscriptions import NameRow
 
-log = structlog.get_logger(scope="agent")
+log = structlog.get_logger(scope="agent.dns")
 
 AUTOMATIC = (ip_network("241.0.0.0/8"), ip_network("240.240.0.0/16"), ip_network("2001:2::/48"))
 """The ranges from which control planes, ours and Istio's, give services addresses: no name server knows them."""

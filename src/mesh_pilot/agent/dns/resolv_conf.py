@@ -8,7 +8,7 @@ from pathlib import Path
 import attrs
 import structlog
 
-log = structlog.get_logger(scope="agent")
+log = structlog.get_logger(scope="agent.dns")
 
 MAX_NAME_SERVERS = 8
 MAX_FILE_SIZE = 65_536

@@ -31,7 +31,7 @@ from mesh_pilot.agent.subscriptions import NameRow
 from mesh_pilot.rpc.errors import AddressError
 from mesh_pilot.rpc.net import TcpAddress, UnixAddress, parse_address
 
-log = structlog.get_logger(scope="agent")
+log = structlog.get_logger(scope="agent.dns")
 
 MAX_WAITING = 1024
 """Queries over UDP that wait for name servers; further ones are dropped, and clients ask again."""
