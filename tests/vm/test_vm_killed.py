@@ -17,6 +17,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.support.binaries import require_binary
 from tests.support.envoy import eventually
 from tests.vm.lab import Vm, vms
 from tests.vm.test_vm_page import ADDRESSES, PAGE, walk
@@ -114,9 +115,13 @@ class Mesh:
 
 
 @asynccontextmanager
-async def loaded_mesh() -> AsyncIterator[Mesh]:
+async def loaded_mesh(
+    page: str = PAGE, prepare: Callable[[dict[str, Vm]], None] = lambda lab: None
+) -> AsyncIterator[Mesh]:
+    """The VMs after the page was typed, ``prepare`` before that, with both loads."""
     async with vms(ADDRESSES) as lab:
-        await walk(lab, supervised(PAGE))
+        prepare(lab)
+        await walk(lab, supervised(page))
         plane = lab["plane"]
         for key in ("VirtualService/default/reviews", "AuthorizationPolicy/default/reviews"):
             await plane.type(f"consul kv delete mesh-pilot/config/{key}")
@@ -178,5 +183,50 @@ async def test_another_version_of_the_agent_takes_over_without_a_failed_call() -
                 hangup = kill(vm, "proxy", signal.SIGHUP)
                 before = pids(vm, "proxy"), pids(vm, "envoy")
                 await mesh.blow(f"SIGHUP on {name}", hangup, spares=both, lost=0, then=vm)
+                await eventually(lambda vm=vm: says(vm, "Envoy is taken over"), what=name)  # type: ignore[misc]
                 assert (pids(vm, "proxy"), pids(vm, "envoy")) == before, "it is the same process, with the same Envoy"
         assert not mesh.wrong, "\n".join([*mesh.wrong, "", *mesh.story])
+
+
+OTHER_BUILD = """\
+#!/bin/sh
+case "$1" in
+--version) {envoy} --version | sed 's,/RELEASE/,/{build}/,' ;;
+*) exec {envoy} "$@" ;;
+esac
+"""
+
+
+async def test_another_build_of_envoy_takes_over_without_a_failed_call() -> None:
+    """As after an upgrade of its package: the file is another, and the unit is reloaded."""
+    envoy = str(require_binary("envoy"))
+
+    def install(vm: Vm, build: str) -> None:
+        new = vm.home / "envoy.new"
+        new.write_text(OTHER_BUILD.format(envoy=envoy, build=build), encoding="utf-8")
+        new.chmod(0o755)
+        new.rename(vm.home / "envoy")
+
+    def prepare(lab: dict[str, Vm]) -> None:
+        for vm in lab.values():
+            install(vm, "FIRST")
+
+    page = PAGE.replace("--config proxy.yaml", "--config proxy.yaml --envoy $HOME/envoy")
+    async with loaded_mesh(page, prepare) as mesh:
+        both = (mesh.outside, mesh.inside)
+        for name, vm in mesh.lab.items():
+            if name == "plane":
+                continue
+            install(vm, "SECOND")
+            hangup = kill(vm, "proxy", signal.SIGHUP)
+            await mesh.blow(f"Envoy on {name} is another", hangup, spares=both, lost=0, then=vm)
+            await eventually(lambda vm=vm: says(vm, "Envoy was hot restarted"), what=name)  # type: ignore[misc]
+        for vm in mesh.lab.values():
+            ended = eventually(lambda vm=vm: len(pids(vm, "envoy")) < 2, what="the old one ends", seconds=180)  # type: ignore[misc]
+            await ended
+        await mesh.blow("the old ones have ended", lambda: None, spares=both, lost=0, then=mesh.lab["web"])
+        assert not mesh.wrong, "\n".join([*mesh.wrong, "", *mesh.story])
+
+
+def says(vm: Vm, words: str) -> bool:
+    return words in (vm.home / "proxy.log").read_text(encoding="utf-8")
