@@ -72,6 +72,13 @@ class Load:
         until = self.calls + ENOUGH
         await eventually(lambda: self.calls >= until, what=f"calls from {self.vm.name}")
 
+    async def recovers(self) -> None:
+        """Go on until no call has failed for a while."""
+        failed = -1
+        while failed != len(self.failures()):
+            failed = len(self.failures())
+            await self.goes_on()
+
 
 @asynccontextmanager
 async def load(vm: Vm, url: str) -> AsyncIterator[Load]:
@@ -104,8 +111,8 @@ class Mesh:
         for each in spares:
             await each.goes_on()
         await eventually(lambda: is_ready(then), what=f"{what}: {then.name} is ready again")
-        for each in spares:
-            await each.goes_on()
+        for each in (self.outside, self.inside):
+            await each.recovers()
         for each in spares:
             failed = each.failures(began)
             name = "outside" if each is self.outside else "inside"
