@@ -10,16 +10,21 @@ import httpx
 import pytest
 import trio
 
-from mesh_pilot.agent.agent import Agent
+from mesh_pilot.agent.agent import ProxyAgent
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
+from mesh_pilot.agent.handover import Handover
+from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentFolders, AgentSettings, ConsulAgentSettings, PlaneSettings, Ports
+from mesh_pilot.agent.status.server import StatusServer
 from mesh_pilot.model.proxy import Interception
 from mesh_pilot.sources.consul import Agent as ConsulAgent
 from mesh_pilot.sources.consul import ConsulRegistry, ConsulSettings
-from tests.support.consul import real_consul
+from tests.support.agents import agent_settings
+from tests.support.consul import Consul, real_consul
 from tests.support.echo import Backend, http_backend
 from tests.support.envoy import eventually
 from tests.support.fleet import fleet
+from tests.support.mutual import REVIEWS, mutual
 from tests.support.small_http import Said, small_http
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(180)]
@@ -66,11 +71,13 @@ async def test_callers_come_while_the_application_is_healthy_and_none_fails_when
             scrape={"port": numbers.port},
         )
         signals, signalled = trio.open_memory_channel[int](1)
-        agent = Agent(settings)
+        _, hangups = trio.open_memory_channel[int](0)
+        handover = Handover()
+        agent = ProxyAgent(settings, handover)
         ended = trio.Event()
 
         async def run() -> None:
-            await agent.run(signalled)
+            await agent.run(signalled, hangups)
             ended.set()
 
         nursery.start_soon(run)
@@ -97,5 +104,52 @@ async def test_callers_come_while_the_application_is_healthy_and_none_fails_when
             await signals.send(signal.SIGTERM)
             await ended.wait()
             stop.set()
+        handover.close()
         assert load.failures == []
         assert "v2" not in (await consul.ask("GET", "/v1/agent/services")).json()
+
+
+async def test_under_mutual_tls_consuls_own_checks_reach_the_application_through_the_agent(
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    async with (
+        real_consul(tmp_path, free_ports(4)) as consul,
+        trio.open_nursery() as nursery,
+        mutual(tmp_path, free_ports) as running,
+    ):
+        (port,) = free_ports(1)
+        probes = {
+            "/app-health/reviews/readyz": {"httpGet": {"port": running.app.port, "path": "/up"}},
+            "/app-health/reviews/livez": {"tcpSocket": {"port": running.app.port}},
+        }
+        settings = agent_settings(REVIEWS, ports=Ports(status=port), app_probers=probes)
+        status = StatusServer(settings, {}, ready=Observable(True), name_table=Observable(None), quit=lambda: None)
+        nursery.start_soon(status.run, await status.open())
+        urls = {
+            "direct": f"http://127.0.0.4:{running.target}/up",
+            "readyz": f"http://127.0.0.1:{port}/app-health/reviews/readyz",
+            "livez": f"http://127.0.0.1:{port}/app-health/reviews/livez",
+        }
+        checks = [{"CheckID": name, "Name": name, "HTTP": url, "Interval": "1s"} for name, url in urls.items()]
+        await consul.register("reviews", Checks=checks)
+
+        async def states() -> dict[str, str]:
+            return {name: check["Status"] for name, check in (await checks_of(consul)).items()}
+
+        async def reached() -> bool:
+            return await states() == {"direct": "critical", "readyz": "passing", "livez": "passing"}
+
+        async def failing() -> bool:
+            return (await states())["readyz"] == "critical"
+
+        await eventually(reached, what="the agent's pages pass")
+        assert any(seen["path"] == "/up" and "Consul" in seen["headers"]["user-agent"] for seen in running.app.seen)
+        running.app.answer = lambda request, body: (500, {}) if request.target == b"/up" else None
+        await eventually(failing, what="the application says no")
+        assert (await states())["livez"] == "passing"
+        nursery.cancel_scope.cancel()
+
+
+async def checks_of(consul: Consul) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = (await consul.ask("GET", "/v1/agent/checks")).json()
+    return found

@@ -121,13 +121,14 @@ class ProxyAgent:
             await self._start_serving(nursery)
             self._handover.close_rest()
             nursery.start_soon(self._run_envoy)
+            if self.registration is not None:
+                # Before control planes are waited for: a check that another version has renewed would end meanwhile.
+                nursery.start_soon(self._register, self.registration)
             nursery.start_soon(self._hand_over_at_signal, hangups, nursery.cancel_scope)
             await self._start_asking(nursery)
             self._take_proxy_config(self.subscriptions.proxy_config.value)
             self._keep(nursery, "bootstrap", self._follow_proxy_config)
             self._keep(nursery, "health", self.health.run)
-            if self.registration is not None:
-                nursery.start_soon(self._register, self.registration)
 
     async def _run_envoy(self) -> None:
         """Run Envoy. Raises AgentError where there is none."""
