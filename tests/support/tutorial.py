@@ -57,7 +57,7 @@ def same(seen: str, expected: Sequence[str]) -> bool:
 def in_own_ports(folder: Path, page: str, ports: Sequence[str], free_ports: Callable[[int], list[int]]) -> str:
     """The page, and every file below the folder, with free ports for those named and for all that have defaults."""
     own = dict(zip(ports, map(str, free_ports(len(ports))), strict=True))
-    grpc, http, monitoring, admin = free_ports(4)
+    grpc, http, monitoring, admin, *of_proxy = free_ports(7)
     http = int(own.get("8080", http))
 
     def replaced(text: str) -> str:
@@ -69,6 +69,11 @@ def in_own_ports(folder: Path, page: str, ports: Sequence[str], free_ports: Call
     listening = f"--grpc-addr 127.0.0.1:{grpc} --http-addr 127.0.0.1:{http} --monitoring-addr 127.0.0.1:{monitoring}"
     listening += " --secure-grpc-addr 127.0.0.1:0"
     page = replaced(page).replace("discovery ", f"discovery {listening} ")
+    page = re.sub(r"(proxy (?:sidecar|router) .*)127.0.0.1:15010", rf"\g<1>127.0.0.1:{grpc}", page)
+    names = ("status", "readiness", "prometheus")
+    own_ports = " ".join(f"--{name}-port {port}" for name, port in zip(names, of_proxy, strict=True))
+    folders = f"--state-dir {folder / 'proxy'} --run-dir {folder / 'run'}"
+    page = re.sub(r"proxy (sidecar|router) ", rf"proxy \g<1> --admin-port {admin} {own_ports} {folders} ", page)
     page = re.sub(r"mesh-pilot proxy-status", f"mesh-pilot proxy-status --pilot 127.0.0.1:{http}", page)
 
     def bootstrap(command: re.Match[str]) -> str:

@@ -47,7 +47,7 @@ async def test_what_the_readme_tells_to_use_works_in_one_terminal(checkout: Path
                 assert re.search(r"^web-1.shop +sidecar .* SYNCED", status, re.MULTILINE), status
             else:
                 await shell.walk([Step(command, tuple(seen.get(command, ())))])
-        assert "refused" in (await shell.type(f"{request} --retry 0 || echo refused")).lower()
+        assert "refused" in (await shell.type(f"wait; {request} --retry 0 || echo refused")).lower()
 
 
 async def test_the_demos_sample_by_hand_is_as_it_says(checkout: Path, free_ports: Ports) -> None:
