@@ -43,6 +43,8 @@ TLS: ``serve(..., tls=server_tls(CertificateFiles(certificate=..., key=..., trus
 tls=client_tls(...))``. Changed files hold for the next connection. ``stream.peer`` has the peer's SPIFFE ids.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
@@ -53,7 +55,6 @@ from mesh_pilot.rpc.limits import CLIENT_LIMITS, SERVER_LIMITS, Limits
 from mesh_pilot.rpc.net import open_listeners, parse_address
 from mesh_pilot.rpc.server import Servable, Server, serve
 from mesh_pilot.rpc.server_stream import Peer, ServerStream
-from mesh_pilot.rpc.services import HealthService, with_reflection
 from mesh_pilot.rpc.statistics import ConnectionStatistics, ServerStatistics
 from mesh_pilot.rpc.tls import (
     CertificateFiles,
@@ -64,6 +65,9 @@ from mesh_pilot.rpc.tls import (
     server_tls,
     server_tls_in_memory,
 )
+
+if TYPE_CHECKING:
+    from mesh_pilot.rpc.services import HealthService, with_reflection
 
 __all__ = [
     "CLIENT_LIMITS",
@@ -100,3 +104,12 @@ __all__ = [
     "server_tls_in_memory",
     "with_reflection",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """gRPC's own services are loaded when they are used: they need protobuf, and a client or an agent does not."""
+    if name in ("HealthService", "with_reflection"):
+        from mesh_pilot.rpc import services
+
+        return getattr(services, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

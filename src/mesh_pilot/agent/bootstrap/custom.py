@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mesh_pilot.agent.settings import AgentError
 
 FIELDS = (
@@ -61,6 +59,8 @@ KEYS = ("name", "tag_name")
 
 def read_custom(path: Path) -> dict[str, Any]:
     """The bootstrap of a file, YAML or JSON. Raises AgentError for one that is none."""
+    import yaml
+
     try:
         data = yaml.safe_load(path.read_bytes())
     except OSError as error:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 import attrs
-import yaml
 
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import NOWHERE, Locality
@@ -187,6 +186,7 @@ def envoy_bootstrap(
 
 def to_yaml(bootstrap: Mapping[str, Json]) -> str:
     """The bootstrap as the YAML that ``envoy -c`` reads."""
+    import yaml  # the agent writes JSON, and is smaller without
 
     class Plain(yaml.SafeDumper):
         def ignore_aliases(self, data: object) -> bool:

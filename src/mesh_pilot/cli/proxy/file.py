@@ -9,13 +9,14 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
-import yaml
+
+if TYPE_CHECKING:
+    import yaml
 
 MAX_BYTES = 1_000_000
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class SettingsFileError(Exception):
@@ -34,6 +35,8 @@ class Entry:
 
 def read_file(path: Path) -> dict[str, Entry]:
     """The entries by key. Raises SettingsFileError."""
+    import yaml
+
     try:
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -42,7 +45,7 @@ def read_file(path: Path) -> dict[str, Entry]:
     if len(data) > MAX_BYTES:
         raise SettingsFileError(f"{path}: more than {MAX_BYTES} bytes: this is no file of settings")
     try:
-        loader = _Loader(data)
+        loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(data)
         try:
             root = loader.get_single_node()
             return {} if root is None else dict(_entries(path, loader, root))
@@ -72,6 +75,8 @@ def _spelling(name: str) -> str:
 
 
 def _entries(path: Path, loader: Any, root: yaml.Node) -> Iterator[tuple[str, Entry]]:
+    import yaml
+
     if not isinstance(root, yaml.MappingNode):
         raise SettingsFileError(f"{_place(path, root)}: expected settings, each a line such as: name: web-1")
     seen: dict[str, str] = {}
@@ -85,7 +90,7 @@ def _entries(path: Path, loader: Any, root: yaml.Node) -> Iterator[tuple[str, En
 
 
 def _places(path: Path, node: yaml.Node, above: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(node, yaml.MappingNode):
+    if node.id == "mapping":
         for key, value in node.value:
             where = f"{above}{key.value}"
             yield where, _place(path, key)

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 def run_proxy(kind: str, given: MutableMapping[str, Any], ctx: click.Context) -> int:
     """Run an agent until a signal; returns the exit code. Raises ClickException, with one line for users."""
+    prepare_process()
     from mesh_pilot.agent.settings import AgentError
     from mesh_pilot.cli.proxy.settings import agent_settings
 
-    prepare_process()
     style = LogFormat(given["log_format"])
     configure(parse_levels(given["log_level"]), style, sys.stderr)
     import structlog
@@ -51,10 +51,12 @@ def run_proxy(kind: str, given: MutableMapping[str, Any], ctx: click.Context) ->
 
 
 def prepare_process() -> None:
-    """Settings of the whole process, before there is a private key."""
+    """Settings of the whole process, before there is a private key, a thread or a large library."""
     from mesh_pilot.cli.process import forbid_core_dumps
+    from mesh_pilot.cli.proxy.memory import share_heap
 
     forbid_core_dumps()
+    share_heap()
 
 
 def check(settings: AgentSettings) -> None:
