@@ -55,5 +55,3 @@ async def relayed(
         await nursery.start(partial(serve, [relay], await open_listeners(address)))
         yield Relayed(planes, relay, address)
         nursery.cancel_scope.cancel()
-
-

@@ -1,7 +1,7 @@
 """``mesh-pilot proxy``: the agent beside an Envoy, on a machine of the mesh.
 
-``flags`` lists the settings; ``file``, ``istio_names`` and ``machine`` find their values where no flag gives them;
-``settings`` makes the agent's settings of all of them; ``run`` runs it.
+``flags`` lists the settings; ``file``, ``istio_names``, ``machine`` and ``consul_service`` find their values where no
+flag gives them; ``settings`` makes the agent's settings of all of them; ``run`` runs it. ``install`` prints units.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import click
 
 from mesh_pilot.cli.proxy.command import proxy_command
+from mesh_pilot.cli.proxy.install import command as install
 
 
 @click.group("proxy")
@@ -18,3 +19,4 @@ def command() -> None:
 
 command.add_command(proxy_command("sidecar", "Run the proxy of a workload on this machine."))
 command.add_command(proxy_command("router", "Run a gateway on this machine."))
+command.add_command(install)

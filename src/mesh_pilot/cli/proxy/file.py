@@ -90,7 +90,9 @@ def _entries(path: Path, loader: Any, root: yaml.Node) -> Iterator[tuple[str, En
 
 
 def _places(path: Path, node: yaml.Node, above: str = "") -> Iterator[tuple[str, str]]:
-    if node.id == "mapping":
+    import yaml
+
+    if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             where = f"{above}{key.value}"
             yield where, _place(path, key)

@@ -1,0 +1,96 @@
+"""``mesh-pilot proxy install``: units that systemd finds nothing wrong with, and that lose nothing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from mesh_pilot.cli.iptables import command as iptables
+from mesh_pilot.cli.proxy.install import IPTABLES, PROXY, UNITS, command, files
+
+SAMPLES = Path(__file__).parents[2] / "samples" / "systemd"
+OPT = "/opt/mesh-pilot/bin/mesh-pilot"
+
+
+def install(*flags: str) -> Result:
+    return CliRunner().invoke(command, flags, standalone_mode=False)
+
+
+def test_the_samples_are_what_it_prints() -> None:
+    """Run this file to write them anew."""
+    for path, text in sample_files().items():
+        assert (SAMPLES / path).read_text(encoding="utf-8") == text
+
+
+def sample_files() -> dict[str, str]:
+    found = files(kind="sidecar", program=OPT, user="istio-proxy", interception="REDIRECT", dns=True, service=None)
+    return {Path(path).name: text for path, text in found.items() if path.startswith(UNITS)}
+
+
+def test_everything_is_printed_with_its_place() -> None:
+    printed = install("--service", "web", "--port", "8080", "--program", OPT).stdout
+    assert f"# /{UNITS}/{PROXY}.service" in printed
+    assert f"# /{UNITS}/{IPTABLES}.service" in printed
+    assert "ExecReload=/bin/kill -HUP $MAINPID" in printed
+    definition = json.loads(printed[printed.index("{\n") :])
+    assert definition["service"] == {
+        "name": "web",
+        "port": 8080,
+        "meta": {"protocol": "http", "namespace": "default", "service_account": "web", "tls_mode": "istio"},
+    }
+
+
+def test_the_redirection_is_started_with_flags_that_there_are() -> None:
+    unit = sample_files()[f"{IPTABLES}.service"]
+    (used,) = (line.split()[3:] for line in unit.splitlines() if line.startswith("ExecStart="))
+    known = {name for param in iptables.commands["apply"].params for name in (*param.opts, *param.secondary_opts)}
+    assert {word for word in used if word.startswith("-")} <= known
+
+
+def test_a_gateway_may_bind_low_ports_and_needs_no_redirection(tmp_path: Path) -> None:
+    assert install("--type", "router", "--write", str(tmp_path)).exception is None
+    assert not (tmp_path / UNITS / f"{IPTABLES}.service").exists()
+    unit = (tmp_path / UNITS / f"{PROXY}.service").read_text()
+    assert "AmbientCapabilities=CAP_NET_BIND_SERVICE\n" in unit
+    assert "proxy router\n" in unit
+
+
+def test_a_file_that_was_changed_is_not_replaced_and_nothing_else_is_written(tmp_path: Path) -> None:
+    iptables, proxy = (tmp_path / UNITS / f"{name}.service" for name in (IPTABLES, PROXY))
+    iptables.parent.mkdir(parents=True)
+    iptables.write_text("mine")
+    refused = install("--write", str(tmp_path))
+    assert "differs; --force replaces it" in str(refused.exception)
+    assert not proxy.exists()
+    assert install("--write", str(tmp_path), "--force").exception is None
+    assert iptables.read_text() != "mine"
+    assert install("--write", str(tmp_path)).exception is None
+
+
+def test_a_service_without_a_port_is_a_mistake() -> None:
+    assert "needs both of --service and --port" in str(install("--service", "web").exception)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+@pytest.mark.parametrize(
+    "flags", [(), ("--type", "router"), ("--interception", "TPROXY", "--dns")], ids=["sidecar", "router", "tproxy"]
+)
+def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    assert install("--program", sys.executable, "--user", "root", "--write", str(tmp_path), *flags).exception is None
+    units = sorted((tmp_path / UNITS).iterdir())
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *map(str, units)], capture_output=True, text=True, check=False
+    )
+    about_ours = [line for line in done.stderr.splitlines() if "mesh-pilot" in line]
+    assert (done.returncode, about_ours) == (0, [])
+
+
+if __name__ == "__main__":
+    for name, content in sample_files().items():
+        (SAMPLES / name).write_text(content, encoding="utf-8")
