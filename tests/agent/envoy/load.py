@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import attrs
 import trio
@@ -21,9 +22,9 @@ class Load:
         return sum(self.answers.values())
 
 
-async def _ask(stream: trio.SocketStream) -> tuple[bytes, bytes]:
+async def _ask(stream: trio.SocketStream, path: str) -> tuple[bytes, bytes]:
     """Head and body of the answer to one request."""
-    await stream.send_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+    await stream.send_all(f"GET {path} HTTP/1.1\r\nhost: a\r\n\r\n".encode())
     answer = b""
     while not answer.partition(b"\r\n\r\n")[2]:
         data = await stream.receive_some(4096)
@@ -34,16 +35,17 @@ async def _ask(stream: trio.SocketStream) -> tuple[bytes, bytes]:
     return head, body
 
 
-async def _client(port: int, load: Load, *, keeps: bool) -> None:
+async def _client(port: int, path: str, load: Load, *, keeps: bool) -> None:
     """Ask again and again, on a new connection each time or on one that is kept until Envoy closes it."""
     while True:
         try:
             async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
                 while True:
-                    head, body = await _ask(stream)
-                    if not head.startswith(b"HTTP/1.1 200"):
-                        load.failures.append(head.decode())
-                    load.answers[body.decode()] = load.answers.get(body.decode(), 0) + 1
+                    head, body = await _ask(stream, path)
+                    if head.startswith(b"HTTP/1.1 200"):
+                        load.answers[body.decode()] = load.answers.get(body.decode(), 0) + 1
+                    else:
+                        load.failures.append((head + body).decode())
                     await trio.sleep(0.002)
                     if not keeps or b"connection: close" in head.lower():
                         break
@@ -53,10 +55,11 @@ async def _client(port: int, load: Load, *, keeps: bool) -> None:
 
 
 @asynccontextmanager
-async def load_on(port: int) -> AsyncIterator[Load]:
+async def load_on(port: int, path: str = "/") -> AsyncIterator[Load]:
+    """A load for the length of the block."""
     load = Load()
     async with trio.open_nursery() as nursery:
         for number in range(16):
-            nursery.start_soon(lambda keeps=number % 2 == 0: _client(port, load, keeps=keeps))
+            nursery.start_soon(partial(_client, port, path, load, keeps=number % 2 == 0))
         yield load
         nursery.cancel_scope.cancel()

@@ -72,7 +72,9 @@ def http_listener(
     wildcard: str, port: int, stat_prefix: str, path: str, cluster: str, filters: tuple[Json, ...] = ()
 ) -> dict[str, Json]:
     """A listener that passes one path to a cluster. It serves while Envoy sheds load."""
-    routes: Json = [{"match": {"prefix": path}, "route": {"cluster": cluster}}]
+    # The agent closes connections when its next version takes over, which answers on new ones.
+    retries: Json = {"retry_on": "reset,connect-failure", "num_retries": 3}
+    routes: Json = [{"match": {"prefix": path}, "route": {"cluster": cluster, "retry_policy": retries}}]
     manager: Mapping[str, Json] = {
         "@type": _MANAGER,
         "stat_prefix": stat_prefix,

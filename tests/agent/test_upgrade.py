@@ -1,0 +1,78 @@
+"""An upgrade of the agent under load, with a real control plane and Envoy: SIGHUP, and nothing fails."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.agent.envoy.load import load_on
+from tests.agent.envoy.test_runner import envoys_of, is_alive
+from tests.support.command import COMMAND
+from tests.support.envoy import eventually, http_client
+from tests.support.plane_process import PlaneProcess
+
+pytestmark = [pytest.mark.process, pytest.mark.envoy]
+
+TAKEN_OVER = "Envoy is taken over"
+
+
+@contextmanager
+def proxy(folder: Path, envoy: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
+    """``mesh-pilot proxy sidecar``, its log in ``folder/agent.log``."""
+    (folder / "run").mkdir()
+    command = [*COMMAND, "proxy", "sidecar", "--name=web-1", "--ip=127.0.0.1", "--plaintext", f"--envoy={envoy}"]
+    command += [f"--state-dir={folder / 'state'}", f"--run-dir={folder / 'run'}", *flags]
+    with (folder / "agent.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def logged(folder: Path) -> str:
+    return (folder / "agent.log").read_text()
+
+
+async def test_sighup_executes_the_agent_anew_without_a_failed_request(
+    envoy_binary: Path, tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    ports = free_ports(8)
+    names = ("admin", "status", "readiness", "prometheus", "dns")
+    port = dict(zip(names, ports, strict=False))
+    (tmp_path / "config").mkdir()
+    plane = PlaneProcess(tmp_path / "plane.log", ports[5:], "--config-dir", str(tmp_path / "config"))
+    await plane.start()
+    flags = [f"--{name}-port={number}" for name, number in port.items()]
+    try:
+        with proxy(tmp_path, envoy_binary, f"--pilot={plane.grpc}", "--dns", *flags) as agent:
+            async with http_client() as client:
+
+                async def ready() -> bool:
+                    with suppress(httpx.HTTPError):
+                        return (await client.get(f"http://127.0.0.1:{port['status']}/healthz/ready")).status_code == 200
+                    return False
+
+                await eventually(ready, seconds=30, what="readiness")
+            (envoy,) = envoys_of(tmp_path)
+            async with load_on(port["readiness"], "/healthz/ready") as load:
+                for count in (1, 2):
+                    agent.send_signal(signal.SIGHUP)
+                    await eventually(lambda count=count: logged(tmp_path).count(TAKEN_OVER) == count, what="the next")
+                    so_far = load.count
+                    await eventually(lambda so_far=so_far: load.count > so_far + 50, what="load")
+            assert load.failures == []
+            assert envoys_of(tmp_path) == [envoy]
+            assert agent.returncode is None
+            agent.kill()
+            agent.wait()
+            await eventually(lambda: not is_alive(envoy), what="the end of Envoy")
+    finally:
+        await plane.kill()
