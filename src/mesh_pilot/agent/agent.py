@@ -118,9 +118,9 @@ class ProxyAgent:
         """
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_at_signal, signals, nursery.cancel_scope)
+            nursery.start_soon(self._run_envoy)  # one that runs already is looked after from here on
             await self._start_serving(nursery)
             self._handover.close_rest()
-            nursery.start_soon(self._run_envoy)
             if self.registration is not None:
                 # Before control planes are waited for: a check that another version has renewed would end meanwhile.
                 nursery.start_soon(self._register, self.registration)

@@ -28,6 +28,7 @@ _READ_SIZE = 16 * 1024
 _WRITE_SIZE = 64 * 1024
 """Bytes passed to the socket at a time; the client has ``stall_seconds`` to read them."""
 _LINGER_SECONDS = 2.0
+_FIRST_REQUEST_SECONDS = 0.2
 
 
 PEER_UID = "mesh_pilot.peer_uid"
@@ -88,6 +89,8 @@ class HttpConnection:
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
         self._receiving: trio.CancelScope | None = None
         self._stopping = False
+        self._is_spared = True
+        """True until the first bytes have come, or nothing more is waited for."""
         self._gone = False
         """True once the client is gone: later exceptions of the app are not errors of ours."""
         self._unread = False
@@ -101,12 +104,16 @@ class HttpConnection:
         state = "busy" if self.waiting_since is None else "waiting"
         return f"<HttpConnection {state}, client {self._h11.their_state}, server {self._h11.our_state}>"
 
-    def stop(self) -> None:
-        """Close the connection: at once if it is idle, else after the current response."""
+    def stop(self, *, new_too: bool = True) -> None:
+        """Close the connection: at once if it is idle, else after the current response.
+
+        Without ``new_too``, one that was just accepted has a moment for its first request, which is on its way.
+        """
         self._stopping = True
+        self._is_spared = self._is_spared and not new_too
         self.waiting_since = None
         if self._receiving is not None:
-            self._receiving.cancel()
+            self._end_waiting(self._receiving)
 
     async def run(self) -> None:
         """Serve until either side closes. Re-raises exceptions of the app, after answering 500."""
@@ -141,6 +148,7 @@ class HttpConnection:
                     return data
                 if not more or not PREFACE.startswith(data):
                     break
+        self._is_spared = False
         self._h11.receive_data(data)
         return None
 
@@ -148,10 +156,14 @@ class HttpConnection:
         """A scope for receiving, cancelled by ``stop`` and after ``seconds``."""
         self._receiving = trio.CancelScope(deadline=trio.current_time() + seconds)
         if self._stopping:
-            self._receiving.cancel()
+            self._end_waiting(self._receiving)
         else:
             self.waiting_since = self.waiting_since or trio.current_time()
         return self._receiving
+
+    def _end_waiting(self, receiving: trio.CancelScope) -> None:
+        soon = trio.current_time() + _FIRST_REQUEST_SECONDS if self._is_spared else trio.current_time()
+        receiving.deadline = min(receiving.deadline, soon)
 
     async def _exchange(self) -> bool:
         """Serve one request; true if another may follow."""

@@ -96,7 +96,7 @@ class HttpServer:
                 await stop.wait()
                 accepting.cancel_scope.cancel()
             for connection in self._connections:
-                connection.stop()
+                connection.stop(new_too=False)
             connections.cancel_scope.deadline = trio.current_time() + grace_seconds
 
     async def _converse(self, stream: trio.SocketStream) -> None:

@@ -20,6 +20,7 @@ from mesh_pilot.agent.bootstrap.static_resources import (
     ADMIN_CLUSTER,
     AGENT_CLUSTER,
     compressors,
+    http1_once,
     http_listener,
     sds_cluster,
     socket_address,
@@ -65,7 +66,7 @@ def agent_bootstrap(settings: AgentSettings, from_plane: bytes | None = None) ->
         xds_cluster(folders.socket),
         sds_cluster(settings.credentials.sds_socket or folders.socket),
         static_cluster(ADMIN_CLUSTER, admin),
-        static_cluster(AGENT_CLUSTER, socket_address("127.0.0.1", ports.status)),
+        static_cluster(AGENT_CLUSTER, socket_address("127.0.0.1", ports.status), **http1_once()),
         *remote.pop("clusters"),
     ]
     listeners = []

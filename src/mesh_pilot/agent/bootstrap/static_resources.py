@@ -91,6 +91,14 @@ def http_listener(
     }
 
 
+def http1_once() -> dict[str, Json]:
+    """Protocol options with one request for each connection: none is sent on one that is about to be closed."""
+    config: Json = {"http_protocol_options": {}}
+    common: Json = {"max_requests_per_connection": 1}
+    options: Json = {"@type": _HTTP, "common_http_protocol_options": common, "explicit_http_config": config}
+    return {"typed_extension_protocol_options": {_HTTP.removeprefix("type.googleapis.com/"): options}}
+
+
 def compressors() -> tuple[Json, ...]:
     """Filters that compress statistics as the client asks."""
     return tuple(_compressor(name) for name in ("brotli", "zstd", "gzip"))
