@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,9 +11,14 @@ import trio
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
+from envoy.extensions.transport_sockets.tls.v3.tls_spiffe_validator_config_pb2 import SPIFFECertValidatorConfig
+from structlog.testing import capture_logs
 
 from mesh_pilot.agent.identity.folder import CHAIN, PENDING
+from mesh_pilot.agent.identity.identity import WorkloadIdentity
 from tests.agent.identities import WEB, Machine, plane_of, running
+from tests.agent.test_identity_folder import material
 from tests.support.envoy import eventually
 
 
@@ -66,3 +72,62 @@ async def test_a_short_certificate_is_renewed_by_itself_with_a_fresh_key(tmp_pat
                         break
             assert len(set(keys)) == 3
             assert machine.uses() == [1]
+
+
+async def test_roots_of_the_control_plane_count_unless_they_are_older_than_the_certificate(tmp_path: Path) -> None:
+    """What it says is kept for a start without any."""
+    machine = Machine(tmp_path)
+    async with plane_of(machine) as plane:
+        machine.new_token()
+        own = machine.identity(plane.addresses.secure_grpc)
+        async with running(own):
+            with trio.fail_after(30):
+                held = await own.material.wait_for(lambda value: value is not None)
+            assert held is not None
+            own.set_trust_bundle((material().roots.decode(),))
+            assert shown(own).validation_context.trusted_ca.inline_bytes.count(b"BEGIN") == 2
+
+            validator = SPIFFECertValidatorConfig()
+            validator.trust_domains.add(name="cluster.local").trust_bundle.inline_bytes = held.roots
+            validator.trust_domains.add(name="other.test").trust_bundle.inline_bytes = material().roots
+            secret = Secret(name="ROOTCA")
+            secret.validation_context.custom_validator_config.typed_config.Pack(validator)
+            own.set_root_secret(secret.SerializeToString())
+            assert shown(own) == secret, "as it is, with the borders of trust domains"
+            own.set_root_secret(b"\xff")
+            assert shown(own) == secret
+            await eventually((machine.kept / "roots-secret.bin").exists)
+            await eventually((machine.kept / CHAIN).exists)
+    async with running(machine.identity("127.0.0.1:1")) as again:
+        assert shown(again) == secret
+        newer = material()
+        again.material.set(newer)
+        await eventually(lambda: shown(again).validation_context.trusted_ca.inline_bytes == newer.roots)
+
+
+def shown(own: WorkloadIdentity) -> Secret:
+    """The roots that Envoy is given."""
+    return Secret.FromString(own._secrets.value["ROOTCA"].body)
+
+
+async def test_neither_key_nor_token_is_in_a_log_line_or_in_the_repr_of_a_value(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    with capture_logs() as logs:
+        async with plane_of(machine) as plane:
+            text = machine.new_token()
+            own = machine.identity(plane.addresses.secure_grpc, lifetime=4.0)
+            async with running(own):
+                with trio.fail_after(30):
+                    held = await own.material.wait_for(lambda value: value is not None)
+                    assert held is not None
+                    await own.material.wait_for(lambda value: value is not held)
+                assert own.material.value is not None
+                keys = [held.key.decode(), own.material.value.key.decode()]
+                secrets = [text, *(line for key in keys for line in key.splitlines()[1:-1])]
+                values = [
+                    each for each in gc.get_objects() if str(type(each).__module__).startswith("mesh_pilot.agent")
+                ]
+                assert len(values) > 10
+                for value in values:
+                    assert not [secret for secret in secrets if secret in repr(value)], type(value)
+    assert not [secret for secret in secrets if secret in str(logs)]

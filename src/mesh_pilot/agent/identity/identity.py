@@ -20,7 +20,13 @@ from mesh_pilot.agent.identity.material import IdentityMaterial, certificates_in
 from mesh_pilot.agent.identity.renewal import Proof
 from mesh_pilot.agent.identity.secret_service import SecretService
 from mesh_pilot.agent.identity.secret_stream import Secrets
-from mesh_pilot.agent.identity.secrets import AgentSecret, certificate_secret, is_roots_secret, roots_secret_of
+from mesh_pilot.agent.identity.secrets import (
+    AgentSecret,
+    certificate_secret,
+    has_roots,
+    is_roots_secret,
+    roots_secret_of,
+)
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentError, AgentFolders, CredentialSettings, PlaneSettings
 from mesh_pilot.model.resource import TRUST_SECRET
@@ -224,15 +230,23 @@ class WorkloadIdentity:
         """Tell Envoy what there is."""
         held = self.material.value
         shown: dict[str, AgentSecret] = {}
-        roots = self._roots_secret
         if held is not None:
             own = certificate_secret(held)
             shown[own.name] = own
-        if roots is None and (known := joined_roots(self._bundle, held.roots if held else b"")):
-            roots = roots_secret_of(known)
-        if roots is not None:
+        if (roots := self._shown_roots(held)) is not None:
             shown[roots.name] = roots
         self._secrets.set(shown)
+
+    def _shown_roots(self, held: IdentityMaterial | None) -> AgentSecret | None:
+        """The secret ``ROOTCA``: the control plane's own, unless it is older than the certificate."""
+        own = held.roots if held is not None else b""
+        if self._roots_secret is None:
+            known = joined_roots(self._bundle, own)
+        elif held is None or has_roots(self._roots_secret.body, own):
+            return self._roots_secret
+        else:
+            known = joined_roots(own)  # without foreign ones: what kept them to their trust domains is not there yet
+        return roots_secret_of(known) if known else None
 
     async def _warn_of_end(self) -> None:
         async for held in self.material.changes():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
+from operator import is_not
 
 import structlog
 import trio
@@ -244,7 +246,7 @@ class CertificateKeeper:
                             advice="it is in force, but a restart will need a token; it is tried again",
                         )
                     with trio.move_on_after(SAVE_SECONDS):
-                        await self._unsaved.wait_for(lambda now, old=material: now is not old)  # type: ignore[misc]
+                        await self._unsaved.wait_for(partial(is_not, material))
                     continue
                 if not self.is_kept:
                     log.info("certificate kept")

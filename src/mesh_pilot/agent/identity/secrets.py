@@ -101,6 +101,16 @@ def is_roots_secret(body: bytes) -> bool:
     return found.name == TRUST_SECRET and found.is_validation and bool(certificates_in(found.roots))
 
 
+def has_roots(body: bytes, roots: bytes) -> bool:
+    """True if a Secret has one of these roots, in PEM, among its own."""
+    return not _bare(read_secret(body).roots).isdisjoint(_bare(roots))
+
+
+def _bare(pem: bytes) -> set[bytes]:
+    """The certificates of a text, however its lines end."""
+    return {b"".join(text.split()) for text in certificates_in(pem)}
+
+
 def _parts(message: bytes) -> Mapping[int, bytes]:
     """The last value of each field that has a length."""
     return {number: message[start:end] for number, kind, start, end in fields(message) if kind == LEN}

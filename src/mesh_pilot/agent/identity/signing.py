@@ -79,8 +79,8 @@ async def request_certificate(
 
 
 def _kind(status: Status) -> SigningFailure:
-    refusals = (Status.UNAUTHENTICATED, Status.PERMISSION_DENIED, Status.INVALID_ARGUMENT)
-    return SigningFailure.PROOF if status in refusals else SigningFailure.AWAY
+    is_refusal = status in (Status.UNAUTHENTICATED, Status.PERMISSION_DENIED)
+    return SigningFailure.PROOF if is_refusal else SigningFailure.AWAY
 
 
 async def clock_difference(address: str, server_name: str | None, now: datetime) -> timedelta | None:
