@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import attrs
@@ -13,7 +12,7 @@ import pytest
 import trio
 from envoy.service.discovery.v3 import discovery_pb2
 
-from mesh_pilot.agent.relay.messages import CLUSTER, LISTENER, XdsProtocol, empty_body, write_sotw
+from mesh_pilot.agent.relay.messages import CLUSTER, LISTENER, XdsProtocol
 from mesh_pilot.agent.relay.planes import LIMITS
 from mesh_pilot.model.service import Locality
 from mesh_pilot.rpc import (
@@ -21,89 +20,15 @@ from mesh_pilot.rpc import (
     Cardinality,
     ClientCall,
     GRPCError,
-    Handler,
-    Limits,
-    Server,
-    ServerStream,
     Status,
     open_channel,
     open_listeners,
-    serve,
 )
 from tests.support.envoy import eventually
+from tests.support.fake_plane import answer, fake_plane
 from tests.support.relayed import relayed
 
 PATH = XdsProtocol.SOTW.path
-
-
-class FakePlane:
-    """A control plane that notes requests and sends what a test wants."""
-
-    def __init__(self) -> None:
-        self.address = ""
-        self.requests: list[bytes] = []
-        self.streams = 0
-        self.sent = 0
-        self.to_send: list[bytes] = []
-        self.refuses: Status | None = None
-        self.goes_on = False
-        """Streams of a connection that is retired go on until it is cut."""
-        self.metadata: list[Mapping[str, object]] = []
-        self.server: Server | None = None
-        self._more = trio.Event()
-
-    def __mapping__(self) -> Mapping[str, Handler]:
-        return {PATH: Handler(self._stream, Cardinality.STREAM_STREAM, bytes, bytes)}
-
-    async def send(self, *responses: bytes) -> None:
-        self.to_send += responses
-        self._more.set()
-
-    async def _stream(self, stream: ServerStream[bytes, bytes]) -> None:
-        if self.refuses is not None:
-            raise GRPCError(self.refuses, "not you")
-        self.streams += 1
-        self.metadata.append(dict(stream.metadata))
-        ends = trio.Event()
-        if not self.goes_on:
-            stream.when_retiring(ends.set)
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._send, stream)
-                nursery.start_soon(self._receive, stream, nursery.cancel_scope)
-                await ends.wait()
-                nursery.cancel_scope.cancel()
-        finally:
-            self.streams -= 1
-
-    async def _receive(self, stream: ServerStream[bytes, bytes], scope: trio.CancelScope) -> None:
-        async for request in stream:
-            self.requests.append(request)
-            if not discovery_pb2.DiscoveryRequest.FromString(request).response_nonce:
-                await self.send(answer())
-        scope.cancel()
-
-    async def _send(self, stream: ServerStream[bytes, bytes]) -> None:
-        while True:
-            self._more = trio.Event()
-            while self.to_send:
-                await stream.send_message(self.to_send.pop(0))
-                self.sent += 1
-            await self._more.wait()
-
-
-@asynccontextmanager
-async def fake_plane(*, limits: Limits = SERVER_LIMITS, address: str = "127.0.0.1:0") -> AsyncIterator[FakePlane]:
-    plane = FakePlane()
-    async with trio.open_nursery() as nursery:
-        plane.server = await nursery.start(partial(serve, [plane], await open_listeners(address), limits=limits))
-        plane.address = plane.server.addresses[0]
-        yield plane
-        nursery.cancel_scope.cancel()
-
-
-def answer(version: str = "1", nonce: str = "n1", size: int = 0, type_url: str = CLUSTER) -> bytes:
-    return write_sotw(type_url, version, nonce, [empty_body(type_url, "c" + "x" * size)])
 
 
 def request(type_url: str = CLUSTER, version: str = "", nonce: str = "", node: str = "n") -> bytes:

@@ -1,0 +1,193 @@
+"""The agent's own stream: what it asks, what it makes of the answers, what it reports."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+from envoy.config.core.v3 import base_pb2
+from envoy.service.discovery.v3 import discovery_pb2
+from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mesh_pilot import __version__
+from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode, Pilot
+from mesh_pilot.agent.node_message import encode_node
+from mesh_pilot.agent.relay.messages import SECRET, write_sotw
+from mesh_pilot.agent.relay.planes import Planes
+from mesh_pilot.agent.settings import PlaneSettings
+from mesh_pilot.agent.subscriptions import (
+    HEALTH,
+    NAME_TABLE,
+    PROXY_CONFIG,
+    ApplicationHealth,
+    NameRow,
+    Subscriptions,
+    read_name_table,
+)
+from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
+from mesh_pilot.model.service import NOWHERE, Locality
+from mesh_pilot.protowire import field
+from tests.support.envoy import eventually
+from tests.support.fake_plane import FakePlane, fake_plane
+from tests.support.relayed import QUICK
+
+NODE = EnvoyNode("web-1", "shop", labels={"app": "web"}, locality=Locality("eu", "eu-1"))
+
+
+def any_of(type_url: str, value: bytes) -> bytes:
+    return field(1, type_url.encode()) + field(2, value)
+
+
+def row(name: str, *addresses: str, registry: str = "Consul", short: str = "", namespace: str = "") -> bytes:
+    info = b"".join(field(1, address.encode()) for address in addresses)
+    info += field(2, registry.encode()) + field(3, short.encode()) + field(4, namespace.encode())
+    return field(1, field(1, name.encode()) + field(2, info))
+
+
+CONFIG = bytes(ProxyConfig(concurrency=3, ca_certificates_pem=["root one", "root two"]))
+TABLE = row("reviews.shop.svc.cluster.local", "240.240.0.1", short="reviews", namespace="shop") + row("x.test", "::1")
+ANSWERS = {PROXY_CONFIG: CONFIG, NAME_TABLE: TABLE, SECRET: field(1, b"ROOTCA")}
+
+
+def respond(request: discovery_pb2.DiscoveryRequest) -> bytes | None:
+    value = ANSWERS.get(request.type_url)
+    return None if value is None else write_sotw(request.type_url, "7", "n7", [any_of(request.type_url, value)])
+
+
+@asynccontextmanager
+async def subscribed(plane: FakePlane, folder: Path | None = None) -> AsyncIterator[Subscriptions]:
+    settings = PlaneSettings((Pilot.parse(plane.address),), plaintext=True)
+    planes = Planes(settings, NOWHERE, lambda: None, dict, timings=QUICK)
+    subscriptions = Subscriptions(NODE, planes, names=True, folder=folder)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(planes.run)
+        nursery.start_soon(subscriptions.run)
+        yield subscriptions
+        nursery.cancel_scope.cancel()
+
+
+def read(plane: FakePlane) -> list[discovery_pb2.DiscoveryRequest]:
+    return [discovery_pb2.DiscoveryRequest.FromString(data) for data in plane.requests]
+
+
+async def test_it_asks_as_an_agent_and_takes_in_the_answers() -> None:
+    async with fake_plane() as plane:
+        plane.answers = respond
+        async with subscribed(plane) as own:
+            with trio.fail_after(10):
+                table = await own.name_table.wait_for(lambda table: table is not None)
+                await own.root_secret.wait_for(lambda body: body is not None)
+                await own.is_current.wait_for(bool)
+            assert table == {
+                "reviews.shop.svc.cluster.local": NameRow(("240.240.0.1",), "Consul", "reviews", "shop"),
+                "x.test": NameRow(("::1",), "Consul"),
+            }
+            assert own.proxy_config.value == CONFIG
+            assert own.trust_bundle.value == ("root one", "root two")
+            assert own.root_secret.value == ANSWERS[SECRET]
+            await eventually(lambda: len(plane.requests) == 6, what="three requests and their ACKs")
+            asked = [request for request in read(plane) if not request.response_nonce]
+            assert [request.type_url for request in asked] == [PROXY_CONFIG, SECRET, NAME_TABLE]
+            assert [list(request.resource_names) for request in asked] == [[], ["ROOTCA"], []]
+            assert asked[0].node.metadata["AGENT"] == __version__
+            assert asked[0].node.id == NODE.id
+            answered = [request for request in read(plane) if request.response_nonce]
+            assert {(request.version_info, request.response_nonce) for request in answered} == {("7", "n7")}
+            assert not any(request.HasField("error_detail") for request in answered)
+
+
+async def test_an_answer_that_cannot_be_read_is_refused_and_the_last_stays_in_force() -> None:
+    async with fake_plane() as plane:
+        plane.answers = respond
+        async with subscribed(plane) as own:
+            with trio.fail_after(10):
+                await own.name_table.wait_for(lambda table: table is not None)
+            before = own.name_table.value
+            await plane.send(write_sotw(NAME_TABLE, "8", "n8", [any_of(NAME_TABLE, b"\x0a\x7fcut")]))
+            await eventually(lambda: any(request.HasField("error_detail") for request in read(plane)))
+            (refusal,) = [request for request in read(plane) if request.HasField("error_detail")]
+            assert (refusal.type_url, refusal.response_nonce) == (NAME_TABLE, "n8")
+            assert "NameTable is cut short" in refusal.error_detail.message
+            assert own.name_table.value == before
+
+
+async def test_health_is_reported_as_istios_agent_does_and_again_on_each_connection() -> None:
+    async with fake_plane() as plane:
+        plane.answers = respond
+        async with subscribed(plane) as own:
+            await own.report(ApplicationHealth(False, "connection refused"))
+            await eventually(lambda: len(reports(plane)) == 1)
+            (unhealthy,) = reports(plane)
+            assert (unhealthy.error_detail.code, unhealthy.error_detail.message) == (13, "connection refused")
+            await own.report(ApplicationHealth(True))
+            await own.report(ApplicationHealth(True))
+            await eventually(lambda: len(reports(plane)) == 2)
+            assert not reports(plane)[1].HasField("error_detail")
+            assert plane.server is not None
+            for connection in list(plane.server._connections):
+                connection.cut()
+            await eventually(lambda: len(reports(plane)) == 3, what="said again")
+            assert not reports(plane)[2].HasField("error_detail")
+
+
+def reports(plane: FakePlane) -> list[discovery_pb2.DiscoveryRequest]:
+    return [request for request in read(plane) if request.type_url == HEALTH]
+
+
+async def test_the_last_answers_are_there_at_a_start_without_a_control_plane(tmp_path: Path) -> None:
+    async with fake_plane() as plane:
+        plane.answers = respond
+        async with subscribed(plane, tmp_path) as own:
+            with trio.fail_after(10):
+                await own.name_table.wait_for(lambda table: table is not None)
+            await eventually(lambda: {file.name for file in tmp_path.iterdir()} == {"name-table.pb", "proxy-config.pb"})
+            table = own.name_table.value
+        gone = plane
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in tmp_path.iterdir())
+    async with subscribed(gone, tmp_path) as own:
+        with trio.fail_after(10):
+            await own.name_table.wait_for(lambda found: found == table)
+        assert own.proxy_config.value == CONFIG
+        assert not own.is_current.value
+    (tmp_path / "name-table.pb").write_bytes(b"\x0a\xff")
+    async with subscribed(gone, tmp_path) as own:
+        await own.proxy_config.wait_for(lambda config: config is not None)
+        await trio.testing.wait_all_tasks_blocked()
+        assert own.name_table.value is None
+
+
+async def test_a_large_name_table_lets_others_have_their_turn() -> None:
+    data = b"".join(row(f"s{number}.test", f"240.240.{number >> 8}.{number & 255}") for number in range(10_000))
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        table = await read_name_table(data)
+        nursery.cancel_scope.cancel()
+    assert len(table) == 10_000
+    assert turns >= 30
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**31), 2**31) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=8), JSON, max_size=4))
+def test_a_node_is_written_as_protobuf_writes_it(metadata: dict[str, object]) -> None:
+    node = EnvoyNode("web-1", "shop", labels={"app": "web"}, locality=Locality("eu", "eu-1"), metadata=metadata)  # type: ignore[arg-type]
+    expected = json_format.ParseDict({**node.to_dict()}, base_pb2.Node())
+    expected.metadata["AGENT"] = "1"
+    assert base_pb2.Node.FromString(encode_node(node, {"AGENT": "1"})) == expected
