@@ -44,6 +44,8 @@ class Arrivals:
     marker: bytes = b""
     at: float = 0.0
     changed: trio.Event = attrs.field(factory=trio.Event)
+    both: trio.Event = attrs.field(factory=trio.Event)
+    """Set once the other client has it, too: reading one's response must not delay the other's arrival."""
 
     async def run(self, address: str, task_status: trio.TaskStatus[None]) -> None:
         """Be an Envoy, for ever; started once it has everything."""
@@ -60,13 +62,14 @@ class Arrivals:
                     if self.marker and self.marker in response:
                         self.at, self.marker = now, b""
                         self.changed.set()
+                        await self.both.wait()
                     self.client.received(response, now)
                     if self.client.is_complete and not started:
                         started = True
                         task_status.started()
 
     def expect(self, marker: bytes) -> None:
-        self.marker, self.changed = marker, trio.Event()
+        self.marker, self.changed, self.both = marker, trio.Event(), trio.Event()
 
 
 async def _send_all(call: ClientCall[bytes, bytes], messages: trio.MemoryReceiveChannel[bytes]) -> None:
@@ -118,6 +121,8 @@ async def measure(server: Server, agent: Server, mesh: Mesh, variant: str, pushe
                     for each, into in zip(clients, times, strict=True):
                         await each.changed.wait()
                         into.append(each.at - began)
+                for each in clients:
+                    each.both.set()
                 await trio.sleep(PAUSE_SECONDS)
             await trio.sleep(1)
             found.append(Pushes(f"{variant}: {kind}", *times, agent.cpu_seconds() - before))
