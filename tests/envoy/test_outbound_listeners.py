@@ -9,11 +9,12 @@ import pytest
 from mesh_pilot.config.mesh import default_mesh
 from mesh_pilot.envoy.listeners.outbound import outbound_conflicts
 from mesh_pilot.incremental import Watch
-from mesh_pilot.model.events import MeshConfigValue, Upsert
+from mesh_pilot.model.events import Endpoints, MeshConfigValue, Upsert
 from mesh_pilot.model.proxy import Proxy
+from mesh_pilot.model.service import Endpoint, Port, Protocol, Service
 from mesh_pilot.world import World
 from tests.support.listeners import inspector_names, is_http, listeners, manager, resources, target, tcp
-from tests.support.worlds import sidecar, update, world_of
+from tests.support.worlds import SOURCE, sidecar, update, world_of
 
 
 def service(
@@ -478,6 +479,21 @@ def test_where_a_proxy_answers_dns_tcp_services_without_addresses_have_listeners
         "outbound|5432||a.example",
         "outbound|5432||b.example",
     }
+
+
+def test_services_of_a_registry_have_them_too_and_a_proxy_without_ipv4_has_those_of_ipv6() -> None:
+    world = world_of()
+    for name in "ab":
+        host = f"db-{name}.service.consul"
+        found = Service(host, "default", (Port(5432, "tcp", Protocol.TCP),), declared_by_users=False)
+        endpoint = Endpoint("10.0.0.1", 5432, "tcp")
+        world.apply([Upsert(SOURCE, found), Upsert(SOURCE, Endpoints(found.key, (endpoint,)))])
+    assert "0.0.0.0_5432" in names(world, client())
+    own = {name for name in names(world, client(**DNS)) if name.endswith("_5432")}
+    assert len(own) == 2 and all(name.startswith("241.") for name in own)
+    six = sidecar("fd00::1", namespace="shop", **DNS)
+    own = {name for name in names(world, six) if name.endswith("_5432")}
+    assert len(own) == 2 and all(name.startswith("2001:2::") for name in own)
 
 
 @pytest.mark.parametrize("switch", DNS)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import dns.exception
 import dns.flags
 import dns.message
 import dns.rcode
@@ -70,18 +71,21 @@ class ScriptedNameServer:
                 task_status.started()
 
     def _answer(self, packet: bytes, limit: int) -> bytes | None:
-        query = dns.message.from_wire(packet)
+        """``limit``: the size of an answer; 0: that which the client takes over UDP."""
+        try:
+            query = dns.message.from_wire(packet)
+        except dns.exception.DNSException:
+            return None
         self.asked.append(query)
         found = self.script(query)
         if isinstance(found, Message):
-            return found.to_wire(max_size=limit, prefer_truncation=True)
+            return found.to_wire(max_size=limit or query.payload or 512, prefer_truncation=True)
         return found
 
     async def _datagrams(self, sock: trio.socket.SocketType) -> None:
         while True:
             packet, sender = await sock.recvfrom(65535)
-            query = dns.message.from_wire(packet)
-            found = self._answer(packet, query.payload or 512)
+            found = self._answer(packet, 0)
             if found is not None:
                 await sock.sendto(found, sender)
 

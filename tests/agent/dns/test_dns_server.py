@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import socket
+from contextlib import suppress
+from pathlib import Path
+
 import dns.flags
 import dns.message
 import dns.rcode
@@ -142,6 +147,81 @@ async def test_names_that_are_not_are_kept_for_as_long_as_their_zone_says(autoju
             await trio.sleep(seconds)
             assert (await at.ask("none.example")).rcode() == dns.rcode.NXDOMAIN
         assert len(at.upstreams[0].asked) == 2
+
+
+async def test_an_alias_of_a_name_without_such_records_is_kept_for_as_long_as_its_zone_says(
+    autojump_clock: MockClock,
+) -> None:
+    def alias(query: dns.message.Message) -> dns.message.Message:
+        return answer(query, "3000 CNAME elsewhere.example.", authority=("3000 SOA ns. root. 1 60 60 60 20",))
+
+    async with resolving({}, alias) as at:
+        for seconds in (0, 19, 2):
+            await trio.sleep(seconds)
+            await at.ask("www.example", "AAAA")
+        assert len(at.upstreams[0].asked) == 2
+
+
+async def test_name_servers_are_those_of_the_file_as_it_is_now(tmp_path: Path) -> None:
+    resolv_conf = tmp_path / "resolv.conf"
+    resolv_conf.write_text("nameserver 192.0.2.1\nsearch one.example\n")
+    async with resolving(ROWS, resolv_conf=resolv_conf) as at:
+        at.server.reread_seconds = 0.0
+        assert at.server.statistics().name_servers == ("192.0.2.1:53",)
+        assert await at.addresses(f"{REVIEWS}.one.example") == ["240.240.1.1"]
+        resolv_conf.write_text("nameserver 192.0.2.2\nnameserver 192.0.2.3\nsearch two.example\n")
+        assert await at.addresses(f"{REVIEWS}.two.example") == ["240.240.1.1"]
+        assert at.server.statistics().name_servers == ("192.0.2.2:53", "192.0.2.3:53")
+        resolv_conf.unlink()
+        assert await at.addresses(f"{REVIEWS}.two.example") == ["240.240.1.1"]
+        assert at.server.statistics().name_servers == ("192.0.2.2:53", "192.0.2.3:53")
+
+
+async def test_a_flood_of_names_that_nobody_answers_leaves_the_mesh_its_own(autojump_clock: MockClock) -> None:
+    async with resolving(ROWS, no_answer) as at:
+        with trio.socket.socket(type=socket.SOCK_DGRAM) as flood:
+            await flood.connect(("127.0.0.1", at.server.port))
+            for number in range(1800):
+                await flood.send(dns.message.make_query(f"n{number}.example", "A").to_wire())
+                if not number % 100:
+                    assert await at.addresses(REVIEWS) == ["240.240.1.1"]
+            statistics = at.server.statistics()
+            assert statistics.waiting <= 1024
+            assert statistics.answers["overloaded"] + statistics.dropped > 1000
+            assert statistics.exchanges["sent"] <= 256
+        await trio.sleep(5)
+        assert at.server.statistics().waiting == 0
+
+
+@pytest.mark.parametrize("tcp", [False, True])
+async def test_hostile_packets_leave_the_next_client_its_answer(tcp: bool) -> None:
+    whole = dns.message.make_query("www.example", "A", use_edns=0).to_wire()
+    chance = random.Random(5)
+    async with resolving(ROWS, no_such_name) as at:
+        for number in range(300):
+            packet = bytearray(whole[: chance.randrange(len(whole))] if number % 3 else whole)
+            for _ in range(number % 7):
+                packet[chance.randrange(len(packet) or 1) : 1] = bytes([chance.randrange(256)])
+            if tcp:
+                async with await at.connect() as stream:
+                    with suppress(trio.BrokenResourceError):
+                        await stream.send_all(chance.randrange(65536).to_bytes(2, "big") + packet)
+            else:
+                with trio.socket.socket(type=socket.SOCK_DGRAM) as sock:
+                    await sock.sendto(bytes(packet), ("127.0.0.1", at.server.port))
+        assert await at.addresses(REVIEWS, tcp=tcp) == ["240.240.1.1"]
+
+
+async def test_a_client_that_does_not_read_is_closed(autojump_clock: MockClock) -> None:
+    rows = {"many.example": NameRow(tuple(f"10.2.{n // 250}.{n % 250}" for n in range(3000)))}
+    query = dns.message.make_query("many.example", "A").to_wire()
+    async with resolving(rows) as at, await at.connect() as stream:
+        with trio.move_on_after(60), suppress(trio.BrokenResourceError):
+            while True:
+                await stream.send_all(len(query).to_bytes(2, "big") + query)
+        assert trio.current_time() < 60
+        await trio.testing.wait_all_tasks_blocked()
+        assert at.server.statistics().connections == 0
 
 
 async def test_a_large_answer_is_fetched_over_tcp_and_cut_for_clients_over_udp() -> None:

@@ -244,23 +244,21 @@ def read_answer(message: bytes, query: bytes, id_: int) -> DnsAnswer:
             raise MessageError("another question")
         if truncated:
             return unread
-        offsets, ttls, negative = _walk(dns.wire.Parser(message, end), answers, authorities, additional)
+        offsets, ttls = _walk(dns.wire.Parser(message, end), answers, authorities, additional)
     except (dns.exception.DNSException, struct.error) as error:
         raise MessageError(f"not a DNS message: {error}") from None
-    ttl = min(ttls, default=0) if answers and code == Rcode.NOERROR else min(negative, MAX_NEGATIVE_TTL)
     return attrs.evolve(
         unread,
         message=b"\0\0" + message[2:HEADER_SIZE] + query[HEADER_SIZE:end] + message[end:],
-        ttl=min(ttl, MAX_TTL),
+        ttl=min([MAX_TTL, *ttls]) if ttls else 0,
         ttl_offsets=tuple(offsets),
     )
 
 
-def _walk(parser: dns.wire.Parser, answers: int, authorities: int, additional: int) -> tuple[list[int], list[int], int]:
-    """Offsets of all times to live, those of the answer section, and that of the SOA record for what is not."""
+def _walk(parser: dns.wire.Parser, answers: int, authorities: int, additional: int) -> tuple[list[int], list[int]]:
+    """Offsets of all times to live; those of the answers, and that of the SOA record that says what is not."""
     offsets: list[int] = []
     ttls: list[int] = []
-    negative = 0
     for index in range(answers + authorities + additional):
         parser.get_name(decompress=True)
         kind, _, ttl, size = parser.get_struct("!HHIH")
@@ -272,9 +270,9 @@ def _walk(parser: dns.wire.Parser, answers: int, authorities: int, additional: i
         offsets.append(position - 6)
         if index < answers:
             ttls.append(ttl)
-        elif kind == RdataType.SOA and len(data) >= 4:
-            negative = min(ttl, int.from_bytes(data[-4:], "big"))
-    return offsets, ttls, negative
+        elif index < answers + authorities and kind == RdataType.SOA and len(data) >= 4:
+            ttls.append(min(ttl, int.from_bytes(data[-4:], "big"), MAX_NEGATIVE_TTL))
+    return offsets, ttls
 
 
 def for_client(message: bytes, query: DnsQuery, *, limit: int = MAX_SIZE) -> bytes:

@@ -70,8 +70,8 @@ class NameServers:
 
     def __init__(self) -> None:
         self._servers: list[NameServer] = []
-        self._sockets: dict[tuple[str, int], NameServer] = {}
-        """By local address, the sockets that wait for an answer."""
+        self._sockets: dict[tuple[int, str, int], NameServer] = {}
+        """By kind and local address, the sockets that wait for an answer."""
         self._open = trio.CapacityLimiter(MAX_SOCKETS)
         self.counts = Exchanges()
 
@@ -95,9 +95,9 @@ class NameServers:
         else:
             log.warning("no name server", action="names outside the mesh are not resolved; name one in resolv.conf")
 
-    def notice_loop(self, sender: tuple[str, int]) -> bool:
-        """True if a query that we received is one that we sent to a name server."""
-        server = self._sockets.get(sender)
+    def notice_loop(self, kind: int, sender: tuple[str, int]) -> bool:
+        """True if a query that we received, from a socket of this kind, is one that we sent to a name server."""
+        server = self._sockets.get((kind, *sender))
         if server is None:
             return False
         self.counts.looped += 1
@@ -139,6 +139,7 @@ class NameServers:
                         self._answered(answering)
                         asked.pop(answering, None)
                         if answer.code in _USABLE:
+                            answering.loops = False
                             nursery.cancel_scope.cancel()
                             self._failed(asked)
                             return answer
@@ -216,7 +217,7 @@ class NameServers:
 
     @contextmanager
     def _waiting(self, sock: trio.socket.SocketType, server: NameServer) -> Iterator[None]:
-        local: tuple[str, int] = sock.getsockname()[:2]
+        local: tuple[int, str, int] = (sock.type, *sock.getsockname()[:2])
         self._sockets[local] = server
         try:
             yield

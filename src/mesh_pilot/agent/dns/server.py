@@ -91,6 +91,7 @@ class DnsServer:
         self.name_servers = NameServers()
         self._resolver: Resolver | None = None
         self._looked_at = -math.inf
+        self.reread_seconds = REREAD_SECONDS
         self._waiting = 0
         self._dropped = 0
         self._connections: OrderedDict[trio.CancelScope, None] = OrderedDict()
@@ -157,7 +158,7 @@ class DnsServer:
 
     def _reread(self) -> None:
         now = trio.current_time()
-        if now >= self._looked_at + REREAD_SECONDS:
+        if now >= self._looked_at + self.reread_seconds:
             self._looked_at = now
             if self._resolv_conf.reread():
                 self._use_name_servers()
@@ -174,7 +175,7 @@ class DnsServer:
                 continue
             answer: bytes | None = None
             try:
-                query = self._query(packet, sender[:2])
+                query = self._query(packet, socket.SOCK_DGRAM, sender[:2])
                 if query is None:
                     continue
                 answer = resolver.at_once(query, query.udp_size)
@@ -199,10 +200,10 @@ class DnsServer:
         finally:
             self._waiting -= 1
 
-    def _query(self, packet: bytes, sender: tuple[str, int]) -> DnsQuery | None:
+    def _query(self, packet: bytes, kind: int, sender: tuple[str, int]) -> DnsQuery | None:
         self._reread()
         query = read_query(packet)
-        if query is not None and self.name_servers.notice_loop(sender):
+        if query is not None and self.name_servers.notice_loop(kind, sender):
             return attrs.evolve(query, refusal=Rcode.REFUSED)
         return query
 
@@ -248,7 +249,7 @@ class DnsServer:
             packet = None
             with trio.move_on_after(IDLE_SECONDS):
                 packet = await _receive_query(stream)
-            query = self._query(packet, sender) if packet else None
+            query = self._query(packet, socket.SOCK_STREAM, sender) if packet else None
             if query is None:
                 return
             if scope in self._connections:
