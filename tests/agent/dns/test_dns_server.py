@@ -91,8 +91,32 @@ async def test_addresses_take_turns() -> None:
         assert first == {"10.1.0.1", "10.1.0.2", "10.1.0.3"}
 
 
-async def test_another_table_is_in_force_at_once() -> None:
+@pytest.mark.parametrize("tcp", [False, True])
+async def test_queries_wait_a_moment_for_the_first_table(tcp: bool, autojump_clock: MockClock) -> None:
+    async with resolving(None, no_such_name) as at, trio.open_nursery() as nursery:
+        found: list[list[str]] = []
+
+        async def ask() -> None:
+            found.append(await at.addresses(REVIEWS, tcp=tcp))
+
+        nursery.start_soon(ask)
+        await trio.sleep(1.9)
+        assert (found, at.upstreams[0].asked) == ([], [])
+        at.names.set(ROWS)
+        await trio.sleep(0.01)
+        assert (found, at.upstreams[0].asked) == ([["240.240.1.1"]], [])
+
+
+async def test_without_a_table_names_are_asked_of_name_servers_after_that_moment(autojump_clock: MockClock) -> None:
     async with resolving(None, no_such_name) as at:
+        assert (await at.ask(REVIEWS)).rcode() == dns.rcode.NXDOMAIN
+        assert trio.current_time() == pytest.approx(3.0, abs=0.1)
+        assert (await at.ask("other.example")).rcode() == dns.rcode.NXDOMAIN
+        assert trio.current_time() == pytest.approx(3.0, abs=0.1)
+
+
+async def test_another_table_is_in_force_at_once() -> None:
+    async with resolving({}, no_such_name) as at:
         assert (await at.ask(REVIEWS)).rcode() == dns.rcode.NXDOMAIN
         at.names.set(ROWS)
         await trio.testing.wait_all_tasks_blocked()

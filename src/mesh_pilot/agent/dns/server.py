@@ -41,6 +41,8 @@ MAX_PIPELINED = 16
 IDLE_SECONDS = 10.0
 """The time in which a whole query must arrive on a TCP connection."""
 WRITE_SECONDS = 5.0
+NAMES_PATIENCE_SECONDS = 3.0
+"""Queries wait this long, from the start on, for the first table: names of the mesh are nobody else's to answer."""
 REREAD_SECONDS = 1.0
 """The file of name servers is looked at for changes at most this often, and only when somebody asks."""
 FREE_PORT_ATTEMPTS = 10
@@ -90,6 +92,7 @@ class DnsServer:
         self._resolv_conf = ResolvConf(settings.resolv_conf)
         self.name_servers = NameServers()
         self._resolver: Resolver | None = None
+        self._has_names = trio.Event()
         self._looked_at = -math.inf
         self.reread_seconds = REREAD_SECONDS
         self._waiting = 0
@@ -109,6 +112,7 @@ class DnsServer:
                 self._use_name_servers()
                 self._index()
                 nursery.start_soon(self._follow)
+                nursery.start_soon(self._await_names)
                 for sock in datagrams:
                     nursery.start_soon(self._serve_datagrams, sock, self._resolver, nursery)
                 nursery.start_soon(trio.serve_listeners, self._serve_connection, listeners)
@@ -135,6 +139,12 @@ class DnsServer:
         )
 
     # -- what answers depend on
+
+    async def _await_names(self) -> None:
+        with trio.move_on_after(NAMES_PATIENCE_SECONDS):
+            await self._rows.wait_for(lambda rows: rows is not None)
+        self._index()
+        self._has_names.set()
 
     async def _follow(self) -> None:
         async for _ in self._rows.changes():
@@ -178,7 +188,8 @@ class DnsServer:
                 query = self._query(packet, socket.SOCK_DGRAM, sender[:2])
                 if query is None:
                     continue
-                answer = resolver.at_once(query, query.udp_size)
+                if self._has_names.is_set():
+                    answer = resolver.at_once(query, query.udp_size)
             except Exception:  # no packet ends the server, whatever it has found
                 log.exception("dns query failed", query=packet[:MAX_LOGGED].hex())
                 continue
@@ -194,11 +205,16 @@ class DnsServer:
         self, sock: trio.socket.SocketType, resolver: Resolver, query: DnsQuery, sender: tuple[str, int]
     ) -> None:
         try:
-            await _send(sock, await resolver.resolve(query, query.udp_size), sender)
+            await _send(sock, await self._answered(resolver, query, query.udp_size), sender)
         except Exception:  # no packet ends the server, whatever it has found
             log.exception("dns query failed", query=query.packet[:MAX_LOGGED].hex())
         finally:
             self._waiting -= 1
+
+    async def _answered(self, resolver: Resolver, query: DnsQuery, limit: int = MAX_SIZE) -> bytes:
+        await self._has_names.wait()
+        at_once = resolver.at_once(query, limit)
+        return at_once if at_once is not None else await resolver.resolve(query, limit)
 
     def _query(self, packet: bytes, kind: int, sender: tuple[str, int]) -> DnsQuery | None:
         self._reread()
@@ -234,9 +250,7 @@ class DnsServer:
         slots, writing = trio.Semaphore(MAX_PIPELINED), trio.Lock()
 
         async def answer(query: DnsQuery) -> None:
-            reply = resolver.at_once(query)
-            if reply is None:
-                reply = await resolver.resolve(query)
+            reply = await self._answered(resolver, query)
             with trio.move_on_after(WRITE_SECONDS) as patience:
                 async with writing:
                     await stream.send_all(len(reply).to_bytes(2, "big") + reply)
