@@ -297,7 +297,7 @@ def test_a_failure_in_the_middle_leaves_what_was_in_force(lab: tuple[Machine, Ma
         check=False, PATH=f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin",
     )  # fmt: skip
     assert done.returncode == 1
-    assert done.stderr == "mesh-pilot: ip6tables-restore: ip6tables-restore: line 3 failed\n"
+    assert done.stderr == "mesh-pilot: ip6tables-restore: line 3 failed\n"
     assert sorted(everything(vm).splitlines()) == sorted(before.splitlines())
     vm.mesh_pilot("iptables", "clean")
 

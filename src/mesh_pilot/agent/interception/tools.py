@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -20,8 +21,14 @@ _ADVICE = (
         "that needs CAP_NET_ADMIN in the network namespace: run it with sudo, or as ExecStartPre=+ of a unit",
     ),
     (
-        ("can't initialize", "table does not exist", "no such file or directory", "protocol not supported"),
-        "the kernel has no module for it: try `modprobe nf_tables nft_redir nft_tproxy`, or the other --backend",
+        (
+            "can't initialize",
+            "unable to initialize",
+            "table does not exist",
+            "no such file or directory",
+            "protocol not supported",
+        ),
+        "the kernel has no module for it: try `modprobe -a nf_tables nft_redir nft_tproxy iptable_nat`, or the other --backend",
     ),
     (
         ("extension", "couldn't load match", "couldn't load target", "no chain/target/match by that name"),
@@ -73,6 +80,7 @@ def run(command: Sequence[str], text: str = "") -> str:
 def _explained(tool: str, said: str, code: int) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip() and not line.startswith(("#", "Try "))]
     reason = lines[0] if lines else f"exit code {code}"
+    reason = re.sub(rf"^(?:{re.escape(tool)}(?: v\S+(?: \(\w+\))?)?: )+", "", reason)
     lower = said.lower()
     advice = next((advice for signs, advice in _ADVICE if any(sign in lower for sign in signs)), "")
     return f"{tool}: {reason}" + (f"; {advice}" if advice else "")
