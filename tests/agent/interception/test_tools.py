@@ -40,7 +40,7 @@ def test_a_failure_says_what_to_do(said: str, advice: str, tmp_path: Path) -> No
 
 
 def test_a_tool_that_says_nothing_or_does_not_start_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InterceptionError, match="^false: exit code 1$"):
+    with pytest.raises(InterceptionError, match=r"^false: exit code 1$"):
         run([needed("false", "coreutils")])
     with pytest.raises(InterceptionError, match="does not start: No such file"):
         run([str(tmp_path / "gone")])

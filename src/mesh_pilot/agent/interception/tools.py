@@ -28,7 +28,8 @@ _ADVICE = (
             "no such file or directory",
             "protocol not supported",
         ),
-        "the kernel has no module for it: try `modprobe -a nf_tables nft_redir nft_tproxy iptable_nat`, or the other --backend",
+        "the kernel has no module for it: try `modprobe -a nf_tables nft_redir nft_tproxy iptable_nat`, or the other"
+        " --backend",
     ),
     (
         ("extension", "couldn't load match", "couldn't load target", "no chain/target/match by that name"),
