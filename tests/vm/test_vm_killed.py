@@ -113,12 +113,14 @@ class Mesh:
         await eventually(lambda: is_ready(then), what=f"{what}: {then.name} is ready again")
         for each in (self.outside, self.inside):
             await each.recovers()
-        for each in spares:
-            failed = each.failures(began)
-            name = "outside" if each is self.outside else "inside"
+        for spared in spares:
+            failed = spared.failures(began)
+            name = "outside" if spared is self.outside else "inside"
             self.story.append(f"{what}: {name} lost {len(failed)}")
             if len(failed) > lost:
-                self.wrong.append(f"{what}: {name} lost {failed[:3]}")
+                self.wrong += [
+                    f"{what}: {name} lost, after {each['at'] - began:.2f} s: {each['wrong']}" for each in failed
+                ]
 
 
 @asynccontextmanager
