@@ -31,6 +31,16 @@ pytestmark = [pytest.mark.envoy, pytest.mark.timeout(180)]
 
 HOST = "reviews.service.consul"
 CLIENT = EnvoyNode("web", "default", "127.0.0.2", labels={"app": "web"}, interception=Interception.NONE)
+NO_LISTENERS_OF_OURS = """
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: ours, namespace: default}
+spec:
+  workloadSelector: {labels: {version: v2}}
+  egress: [{hosts: ["~/*"]}]
+"""
+"""Else the agent's Envoy would share the client's port."""
+
 MESH = "outboundTrafficPolicy: {mode: REGISTRY_ONLY}\ndefaultHttpRetryPolicy: {attempts: 0}"
 
 
@@ -52,7 +62,7 @@ async def test_callers_come_while_the_application_is_healthy_and_none_fails_when
         trio.open_nursery() as nursery,
         real_consul(tmp_path, consul_ports) as consul,
         small_http({"/metrics": Said(b"sold_total 3\n", "text/plain")}) as numbers,
-        fleet(tmp_path, mesh=MESH, registries=(ConsulRegistry((registry,)),)) as mesh,
+        fleet(tmp_path, NO_LISTENERS_OF_OURS, mesh=MESH, registries=(ConsulRegistry((registry,)),)) as mesh,
     ):
         other = await mesh.backend("v1", host="127.0.0.11")
         await consul.register("reviews", id="v1", address=other.host, port=other.port, meta=meta)

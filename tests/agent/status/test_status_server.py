@@ -294,6 +294,8 @@ async def test_what_ends_the_agent_or_tells_more_is_for_this_machine_only() -> N
         assert row == {"ips": ["240.240.0.1"], "registry": "External", "shortname": "reviews", "namespace": "shop"}
         assert (await agent.get("/quitquitquit")).status_code == 405
         assert (await agent.client.post("/quitquitquit", headers={"origin": "http://a.b"})).status_code == 403
+        for host, expected in (("a.b:1", 403), ("localhost:1", 200), ("[::1]:1", 200), ("::1", 403), ("", 403)):
+            assert (await agent.get("/debug/state", {"host": host})).status_code == expected, host
         assert not agent.quit.is_set()
         # Envoy forwards strangers' requests from 127.0.0.6.
         transport = httpx.AsyncHTTPTransport(local_address="127.0.0.6")

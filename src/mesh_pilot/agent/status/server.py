@@ -57,12 +57,14 @@ class StatusServer:
         ready: Observable[bool],
         name_table: Observable[dict[str, NameRow] | None],
         quit: Callable[[], None],
+        why_not_ready: Callable[[], str] = lambda: "Envoy is not ready",
     ) -> None:
-        """``ready``: of Envoy. ``quit`` ends the agent as SIGTERM does."""
+        """``ready`` and ``why_not_ready``: of Envoy. ``quit`` ends the agent as SIGTERM does."""
         self._settings = settings
         self._ready = ready
         self._name_table = name_table
         self._quit = quit
+        self._why_not_ready = why_not_ready
         self._was_ready = False
         self.is_draining = False
         """Set once the agent is about to end: not ready any more."""
@@ -111,7 +113,9 @@ class StatusServer:
     # -- pages
 
     async def _readiness(self, scope: Message, send: Send) -> None:
-        reason = "draining" if self.is_draining else "" if self._ready.value else "Envoy is not ready"
+        reason = "draining" if self.is_draining else ""
+        if not (reason or self._ready.value):
+            reason = self._why_not_ready() or "Envoy is not ready"
         if bool(reason) is self._was_ready:
             self._was_ready = not reason
             if reason:
@@ -217,7 +221,19 @@ def _is_local(scope: Message) -> bool:
     client, server, headers = scope["client"], scope["server"], _headers(scope)
     if client is None or server is None or client[0] in _PASSED_BY or "origin" in headers:
         return False
+    # A page in a browser here may have a name that leads here, too; it cannot have an address for its name.
+    if not _is_address_or_localhost(headers.get("host", "")):
+        return False
     return all(ipaddress.ip_address(name[0].partition("%")[0]).is_loopback for name in (client, server))
+
+
+def _is_address_or_localhost(authority: str) -> bool:
+    host = authority.rpartition("]")[0].removeprefix("[") or authority.partition(":")[0]
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return True
 
 
 def _headers(scope: Message) -> dict[str, str]:
