@@ -105,6 +105,7 @@ class ProxyAgent:
             ready=self.envoy.ready,
             name_table=self.subscriptions.name_table,
             quit=self._quit.set,
+            why_not_ready=lambda: self.envoy.why_not_ready,
         )
         self.bootstrap: Observable[Mapping[str, Any]] = Observable({})
 
