@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,7 @@ async def test_an_agent_beside_its_proxy_is_shown_with_it_and_counted_apart(tmp_
             await agent.request(SECRET, "default")
             figures = plane.state.xds.status.statistics()
             assert (figures.connected, dict(figures.agents_by_version)) == (1, {"1.2.3": 1})
-            (entry,) = (
-                await httpx.AsyncClient(trust_env=False).get(f"http://{plane.addresses.http}/debug/syncz")
-            ).json()
+            (entry,) = json.loads(await page(plane, "/debug/syncz"))
             assert (entry["proxy"], entry["agent"]) == ("web-1.shop", "1.2.3")
             metrics = await page(plane, "/metrics")
             assert 'mesh_pilot_agents{version="1.2.3"} 1.0' in metrics
