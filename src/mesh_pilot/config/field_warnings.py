@@ -30,7 +30,7 @@ def use_warnings(message: type[betterproto2.Message], field: FieldDescriptor, pa
         yield Problem(path, f"is deprecated: {deprecated[field.proto_name]}", Severity.WARNING)
 
 
-_BOOTSTRAP = "it is for the proxy's bootstrap: not sent over xDS, and envoy-bootstrap does not write it"
+_MACHINE = "it is for each machine to say, in the settings of mesh-pilot proxy there"
 _AGENT = "it is for the program that starts the proxy; set it there"
 _KUBERNETES = "it is about objects of Kubernetes, which are not read"
 _NAMESPACES = "namespaces have no labels here; give only what is meant to the sources"
@@ -61,57 +61,29 @@ WITHOUT_EFFECT: Mapping[type[betterproto2.Message], Mapping[str, str]] = {
     mesh.ProxyConfig: {
         **dict.fromkeys(
             (
-                "statsd_udp_address",
-                "envoy_metrics_service",
-                "extra_stat_tags",
-                "stat_name_length",
-                "file_flush_interval",
-                "file_flush_min_size_kb",
-                "proxy_stats_matcher",
-                "runtime_values",
-                "stats_compression",
-            ),
-            _BOOTSTRAP,
-        ),
-        **dict.fromkeys(
-            (
-                "config_path",
                 "binary_path",
-                "service_cluster",
-                "tracing_service_name",
-                "drain_duration",
-                "termination_drain_duration",
                 "discovery_address",
                 "proxy_admin_port",
                 "control_plane_auth_policy",
                 "custom_config_file",
-                "concurrency",
-                "proxy_bootstrap_template_path",
-                "proxy_metadata",
                 "status_port",
-                "mesh_id",
-                "readiness_probe",
-                "hold_application_until_proxy_starts",
-                "ca_certificates_pem",
-                "image",
             ),
-            _AGENT,
+            _MACHINE,
         ),
-        "envoy_access_log_service": _LOG_SERVICE,
+        "config_path": "the folders of mesh-pilot proxy are settings of each machine",
+        "proxy_bootstrap_template_path": "mesh-pilot proxy merges a custom bootstrap of its machine",
+        "stat_name_length": "Envoy has no such limit any more",
+        "hold_application_until_proxy_starts": "the units of each machine say what starts after what",
+        "image": "there are no images; mesh-pilot proxy --envoy names the binary",
         "interception_mode": "a proxy says its own in node metadata INTERCEPTION_MODE",
         "private_key_provider": "a stock Envoy has no such provider",
     },
     mesh.ProxyConfigProxyHeaders: {"metadata_exchange_headers": "a stock Envoy exchanges no metadata"},
-    mesh.ProxyConfigConnectionSettings: dict.fromkeys(
-        ("listener_connection_limit", "global_downstream_connection_limit"), _BOOTSTRAP
-    ),
+    mesh.ProxyConfigConnectionSettings: {"listener_connection_limit": _LATER},
     mesh.Tracing: {
-        "zipkin": f"{_BOOTSTRAP}; use an extensionProvider with zipkin",
-        "datadog": f"{_BOOTSTRAP}; use an extensionProvider with datadog",
         "lightstep": _TRACER,
         "stackdriver": _TRACER,
         "open_census_agent": _TRACER,
-        "tls_settings": f"{_BOOTSTRAP}; use an extensionProvider and a DestinationRule for its service",
     },
     mesh.MeshConfigCertificateData: {"cert_signers": "certificates are signed by the control plane itself"},
     mesh.ConfigSource: {"subscribed_resources": "everything that the source has is read"},
