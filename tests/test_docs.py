@@ -21,6 +21,7 @@ from mesh_pilot.cli.certificate import command as certificate
 from mesh_pilot.cli.discovery import command as discovery
 from mesh_pilot.cli.envoy_command import command as envoy_bootstrap
 from mesh_pilot.cli.logs import SCOPES
+from mesh_pilot.cli.proxy import command as proxy
 from mesh_pilot.cli.proxy_status import command as proxy_status
 from mesh_pilot.cli.token import command as token
 from mesh_pilot.ops.app import debug_app
@@ -54,10 +55,13 @@ def test_flags_of_other_commands_are_described_where_they_are_named() -> None:
     commands = {"envoy-bootstrap": envoy_bootstrap, "analyze": analyze, "proxy-status": proxy_status}
     commands["certificate"] = certificate
     commands |= {f"token {name}": command for name, command in token.commands.items()}
+    commands |= {f"proxy {name}": command for name, command in proxy.commands.items()}
     names = "|".join(commands)
     for page in PAGES:
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-        assert set(re.findall(r"mesh-pilot (token [a-z-]+)", text)) <= commands.keys(), page
+        assert set(re.findall(r"^    .*mesh-pilot ((?:token|proxy) [a-z-]+)", text, re.MULTILINE)) <= commands.keys(), (
+            page
+        )
         for name, used in re.findall(rf"^    .*mesh-pilot ({names})(.*)$", text, re.MULTILINE):
             flags = {flag for p in commands[name].params for flag in (*p.opts, *p.secondary_opts)}
             assert set(re.findall(r"(?<= )--?[a-z][a-z-]*", used.partition("#")[0])) <= flags, (page, used)

@@ -36,6 +36,14 @@ def ip_address(text: str) -> str:
 
 
 @FlagType
+def name_server(text: str) -> str:
+    """An IP address, perhaps with a port, checked and as it was written."""
+    host = text.rpartition(":")[0] if text.count(":") == 1 or (text.startswith("[") and "]:" in text) else text
+    ip_address.convert(host.removeprefix("[").removesuffix("]"), None, None)
+    return text
+
+
+@FlagType
 def pilot(text: str) -> str:
     """``ADDRESS`` or ``ADDRESS@REGION/ZONE``, checked and as it was written."""
     from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
@@ -172,7 +180,10 @@ FLAGS: Mapping[str, Sequence[tuple[str, Mapping[str, Any]]]] = {
     "DNS": (
         ("--dns/--no-dns", {"default": False, "help": "Answer names of the mesh; forward the others."}),
         ("--dns-listen", {"type": ip_address, "default": "127.0.0.1", "help": "Address to answer on."}),
-        ("--dns-upstream", _many("HOST:PORT of a name server.  [default: those of --resolv-conf]", type=address)),
+        (
+            "--dns-upstream",
+            _many("IP or IP:PORT of a name server.  [default: of --resolv-conf]", type=name_server),
+        ),
         ("--resolv-conf", {"type": _PATH, "default": "/etc/resolv.conf", "help": "Name servers and search domains."}),
     ),
     "Files": (

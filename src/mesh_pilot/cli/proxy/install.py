@@ -81,10 +81,9 @@ _IPTABLES = """\
 
 [Unit]
 Description=Redirection of traffic to the mesh-pilot proxy
-# In force while the proxy is: without it, redirected connections would go nowhere.
-Requires={name}.service
+# The rules stay while the proxy is away: what passes Envoy by passes the mesh's policies by. Stopping this removes them.
+Wants={name}.service
 After={name}.service
-PartOf={name}.service
 
 [Service]
 Type=oneshot
@@ -101,7 +100,7 @@ ProtectSystem=strict
 ReadWritePaths=/run
 
 [Install]
-WantedBy={name}.service
+WantedBy=multi-user.target
 """
 
 
