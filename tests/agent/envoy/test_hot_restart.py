@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from structlog.testing import capture_logs
 
@@ -62,3 +66,87 @@ async def test_a_refused_bootstrap_leaves_the_old_one_serving(life: Callable[...
         await one.ready()
         one.bootstrap.set(answering(one.port, one.admin, "third"))
         await eventually(lambda: one.runner.statistics().hot_restarts == 1, what="the next that is good")
+
+
+def old_envoys() -> list[Path]:
+    """Binaries of other releases, of the variable ``OTHER_ENVOYS``, separated by colons."""
+    return [Path(text) for text in os.environ.get("OTHER_ENVOYS", "").split(":") if text]
+
+
+def wrapped(binary: Path, folder: Path, hot_restart: str) -> Path:
+    """An Envoy that gives another version of its hot restart."""
+    script = folder / "envoy"
+    script.write_text(
+        f'#!/bin/sh\n[ "$1" = --hot-restart-version ] && {{ printf {hot_restart}; exit; }}\nexec {binary} "$@"\n'
+    )
+    script.chmod(0o755)
+    return script
+
+
+async def test_a_version_that_cannot_follow_starts_beside_the_old_without_a_failed_request(
+    life: Callable[..., Any], envoy_binary: Path, tmp_path: Path
+) -> None:
+    binary = wrapped(envoy_binary, tmp_path, "11.1")
+    async with life(**SHORT, binary=binary) as one:
+        await one.ready()
+        first, base_id = one.pid, one.runner.statistics().base_id
+        async with load_on(one.port) as load:
+            await eventually(lambda: load.count > 100, what="load")
+            for number in range(2):
+                before = one.pid
+                wrapped(envoy_binary, tmp_path, f"12.{number}")
+                one.bootstrap.set(answering(one.port, one.admin, f"beside {number}"))
+                await replaced(one, before)
+                so_far = load.count
+                await eventually(lambda so_far=so_far: load.count > so_far + 200, what="load")
+        assert Counter(load.failures) == {}
+        assert set(load.answers) == {"hello", "beside 0", "beside 1"}
+        assert one.runner.ready.value
+        assert one.pid != first
+        statistics = one.runner.statistics()
+        assert (statistics.epoch, statistics.hot_restarts, statistics.restarts) == (0, 2, 0)
+        assert statistics.base_id != base_id
+
+
+async def test_an_epoch_that_fails_costs_no_request_and_leaves_one_that_can_be_replaced(
+    life: Callable[..., Any], free_ports: Callable[[int], list[int]]
+) -> None:
+    async with life(**SHORT) as one:
+        await one.ready()
+        first = one.pid
+        (taken,) = free_ports(1)
+        with socket.create_server(("127.0.0.1", taken)):
+            async with load_on(one.port) as load:
+                await eventually(lambda: load.count > 100, what="load")
+                bad = answering(taken, one.admin)
+                with capture_logs() as logs:
+                    one.bootstrap.set(bad)
+                    await eventually(lambda: one.runner.statistics().failed_hot_restarts == 1, what="a failure")
+                    await replaced(one, first)
+                assert one.runner.ready.value
+                one.bootstrap.set(answering(one.port, one.admin, "mended"))
+                await eventually(lambda: load.answers.get("mended", 0) > 100, what="the next")
+        reasons = [entry["reason"] for entry in logs if entry["log_level"] == "error" and entry["scope"] == "agent"]
+        assert len(reasons) == 1
+        assert f"cannot bind '127.0.0.1:{taken}'" in reasons[0]
+        # Without its admin interface the first could not be told to drain: its idle connections ended with it.
+        assert all("closed after b''" in each or "reset" in each for each in load.failures)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not old_envoys(), reason="OTHER_ENVOYS names no Envoy of another release")
+@pytest.mark.parametrize("other", old_envoys(), ids=str)
+async def test_another_release_takes_over_and_gives_back(
+    life: Callable[..., Any], envoy_binary: Path, other: Path
+) -> None:
+    async with life(**SHORT, binary=other) as one:
+        await one.ready()
+        async with load_on(one.port) as load:
+            for binary in (envoy_binary, other):
+                before = one.pid
+                one.runner.settings.set(attrs.evolve(one.runner.settings.value, binary=binary))
+                await replaced(one, before)
+                so_far = load.count
+                await eventually(lambda so_far=so_far: load.count > so_far + 200, what="load")
+        assert Counter(load.failures) == {}
+        assert one.runner.statistics().hot_restarts == 2

@@ -133,6 +133,13 @@ class EnvoyChild:
             with suppress(ProcessLookupError):
                 os.kill(self.facts.pid, number)
 
+    def has_admin_file(self) -> bool:
+        """Whether Envoy has written where its admin interface is, and so listens there."""
+        try:
+            return self.facts.admin_file.stat().st_size > 0
+        except OSError:
+            return False
+
     async def admin(self) -> AdminClient:
         """Its admin interface, once it has one. Cancelled: nothing is left behind."""
         while self._admin is None:

@@ -8,10 +8,10 @@ import random
 import secrets
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import attrs
 import structlog
 import trio
 
@@ -20,9 +20,11 @@ from mesh_pilot.agent.envoy.admin import AdminError
 from mesh_pilot.agent.envoy.backoff import RestartBackoff
 from mesh_pilot.agent.envoy.binary import EnvoyBinary, EnvoyError, ask_binary, find_envoy
 from mesh_pilot.agent.envoy.child import ChildFacts, EnvoyChild, since_boot, spawn, validate
-from mesh_pilot.agent.envoy.drain import active_connections
+from mesh_pilot.agent.envoy.drain import drain_listeners, until_no_connections
 from mesh_pilot.agent.envoy.log import LogParser
 from mesh_pilot.agent.envoy.readiness import awaited
+from mesh_pilot.agent.envoy.state import EnvoyStatistics, Wanted
+from mesh_pilot.agent.envoy.steering import HandingOver, share_admin_port
 from mesh_pilot.agent.handover import Handover
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentFolders, EnvoySettings, Ports
@@ -36,41 +38,6 @@ _STOP_SECONDS = 3.0
 """From SIGTERM to SIGKILL: Envoy ends at once, but for what it still writes."""
 _TAKE_OVER_SECONDS = 120.0
 _LATE_SECONDS = 10.0
-_CHECK_SECONDS = 1.0
-"""Between two looks at the active connections, as Istio's agent has it."""
-
-
-@attrs.frozen
-class EnvoyStatistics:
-    """The numbers of an Envoy's life."""
-
-    version: str
-    pid: int
-    """0: none runs."""
-    epoch: int
-    base_id: int
-    """0: it runs without hot restart."""
-    uptime_seconds: float
-    ready: bool
-    reason: str
-    """Why it is not ready."""
-    draining: int
-    """Old Envoys whose connections still end."""
-    restarts: int
-    """Starts after an end that nobody asked for."""
-    hot_restarts: int
-    failed_hot_restarts: int
-    log_lines_left_out: int
-
-
-@attrs.frozen
-class Wanted:
-    """The bootstrap and settings that Envoy is to run on."""
-
-    bootstrap: Mapping[str, Any]
-    settings: EnvoySettings
-    request: int = 0
-    """Another number: a hot restart, even if nothing else differs."""
 
 
 class EnvoyRunner:
@@ -178,38 +145,16 @@ class EnvoyRunner:
         log.info("draining", seconds=settings.minimum_drain if settings.exit_on_zero_active_connections else seconds)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._cancel_at_end, child, nursery.cancel_scope)
-            await self._drain_listeners(child, skip_exit=settings.exit_on_zero_active_connections)
+            query = ("inboundonly&" if self._inbound_only else "") + "graceful"
+            if settings.exit_on_zero_active_connections:
+                query += "&skip_exit"
+            await drain_listeners(child, query)
             if settings.exit_on_zero_active_connections:
                 await trio.sleep(settings.minimum_drain)
-                await self._until_no_connections(child)
+                await until_no_connections(child, (self._ports.readiness, self._ports.prometheus))
             else:
                 await trio.sleep(seconds)
             nursery.cancel_scope.cancel()
-
-    # -- drain
-
-    async def _drain_listeners(self, child: EnvoyChild, *, skip_exit: bool) -> None:
-        query = ("inboundonly&" if self._inbound_only else "") + "graceful" + ("&skip_exit" if skip_exit else "")
-        try:
-            await (await child.admin()).post(f"/drain_listeners?{query}")
-        except AdminError as error:
-            log.warning("Envoy's listeners cannot be drained", reason=str(error))
-
-    async def _until_no_connections(self, child: EnvoyChild) -> None:
-        ours = (self._ports.readiness, self._ports.prometheus)
-        admin, before = await child.admin(), -1
-        while True:
-            try:
-                count = active_connections(await admin.stats("downstream_cx_active$"), ours)
-            except AdminError as error:
-                log.warning("drained without knowing how many connections are active", reason=str(error))
-                return
-            if not count:
-                return
-            if count != before:
-                log.info("waiting for active connections", count=count)
-            before = count
-            await trio.sleep(_CHECK_SECONDS)
 
     # -- supervision
 
@@ -322,7 +267,7 @@ class EnvoyRunner:
 
     def _write(self, bootstrap: Mapping[str, Any], name: str) -> Path:
         path = self._folder / name
-        replace(path, json.dumps(bootstrap, indent=1).encode())
+        replace(path, json.dumps(share_admin_port(bootstrap), indent=1).encode())
         return path
 
     def _changed(self, child: EnvoyChild) -> None:
@@ -371,7 +316,10 @@ class EnvoyRunner:
             candidate = self._write(wanted.bootstrap, _CANDIDATE)
             reason = await validate(binary, candidate, command.flags(wanted.settings))
             if not reason:
-                reason = await self._hot_restart(child, wanted, candidate, binary, nursery)
+                can_follow = child.has_admin and child.facts.base_id is not None
+                can_follow = can_follow and binary.hot_restart == child.facts.binary.hot_restart
+                replace_it = self._hot_restart if can_follow else self._replace_beside
+                reason = await replace_it(child, wanted, candidate, binary, nursery)
         except (EnvoyError, OSError) as error:
             reason = _reason(error)
         if not reason:
@@ -380,7 +328,21 @@ class EnvoyRunner:
         self._failed += 1
         self._refused = wanted
         log.error("Envoy is not replaced; the one that runs serves on", reason=reason)
+        if not child.has_admin and child.returncode is None:
+            await self._mend(child, nursery)
+            assert self._current is not None
+            return self._current
         return child
+
+    async def _mend(self, child: EnvoyChild, nursery: trio.Nursery) -> None:
+        """Replace an Envoy that a failed successor has left without its admin interface, and unable to be followed."""
+        known_good = self._started_on
+        if known_good is None:
+            return
+        config = self._write(known_good.bootstrap, _CANDIDATE)
+        reason = await self._replace_beside(child, known_good, config, child.facts.binary, nursery)
+        if reason:
+            log.error("Envoy has no admin interface until it is restarted", reason=reason)
 
     def _runs_on(self, child: EnvoyChild, wanted: Wanted, binary: EnvoyBinary) -> bool:
         """Whether an Envoy that was taken over needs no restart."""
@@ -389,7 +351,11 @@ class EnvoyRunner:
             in_force = json.loads((self._folder / _IN_FORCE).read_bytes())
         except (OSError, ValueError):
             return False
-        return binary == child.facts.binary and same_flags and in_force == json.loads(json.dumps(wanted.bootstrap))
+        return (
+            binary == child.facts.binary
+            and same_flags
+            and in_force == json.loads(json.dumps(share_admin_port(wanted.bootstrap)))
+        )
 
     async def _hot_restart(
         self, child: EnvoyChild, wanted: Wanted, candidate: Path, binary: EnvoyBinary, nursery: trio.Nursery
@@ -397,22 +363,68 @@ class EnvoyRunner:
         """Start the next epoch, and wait until it has taken over. Returns why it has not."""
         successor = self._start(nursery, wanted, candidate, binary, child.facts.base_id, child.facts.epoch + 1)
         child.has_admin = False
+        reason = await self._until_ready(successor)
+        if not reason:
+            self._succeed(successor, wanted, candidate)
+            nursery.start_soon(self._see_off, child)
+        return reason
+
+    async def _until_ready(self, successor: EnvoyChild) -> str:
+        """Wait until an Envoy can take over. Returns why it can not, once it has ended."""
         with trio.move_on_after(_TAKE_OVER_SECONDS):
             await successor.ready_or_ended()
-        if not successor.is_ready:
-            reason = successor.end_reason if successor.ended.is_set() else successor.why_not_ready
-            successor.send_signal(signal.SIGKILL)
-            await successor.ended.wait()
-            return reason
-        os.rename(candidate, self._folder / _IN_FORCE)  # noqa: PTH104  ruff takes Path's for a blocking one
+        if successor.is_ready:
+            return ""
+        reason = successor.end_reason if successor.ended.is_set() else successor.why_not_ready
+        successor.send_signal(signal.SIGKILL)
+        await successor.ended.wait()
+        return reason
+
+    def _succeed(self, successor: EnvoyChild, wanted: Wanted, candidate: Path) -> None:
+        candidate.rename(self._folder / _IN_FORCE)
         self._current, self._started_on = successor, wanted
         self._hot_restarts += 1
         self._changed(successor)
-        nursery.start_soon(self._see_off, child)
-        log.info(
-            "Envoy was hot restarted", version=binary.release, pid=successor.facts.pid, epoch=successor.facts.epoch
-        )
+        facts = successor.facts
+        log.info("Envoy was hot restarted", version=facts.binary.release, pid=facts.pid, epoch=facts.epoch)
+
+    async def _replace_beside(
+        self, child: EnvoyChild, wanted: Wanted, candidate: Path, binary: EnvoyBinary, nursery: trio.Nursery
+    ) -> str:
+        """Start an Envoy that shares its ports with the one that runs, but no memory. Returns why that has failed.
+
+        For versions that cannot follow each other, and where hot restart is not to be had any more.
+        """
+        base_id = None if command.why_no_shared_memory() else command.new_base_id()
+        successor = self._start(nursery, wanted, candidate, binary, base_id, 0)
+        had_admin, child.has_admin = child.has_admin, False
+        if had_admin:
+            with suppress(AdminError):  # on a connection that is kept: new ones will go to the successor
+                await (await child.admin()).state()
+        handing = HandingOver(child, successor)
+        reason = await handing.lead_admin() or await self._until_ready(successor)
+        if reason:
+            successor.send_signal(signal.SIGKILL)
+            handing.close()
+            child.has_admin = had_admin
+            return reason
+        self._succeed(successor, wanted, candidate)
+        nursery.start_soon(self._end_beside, child, handing, had_admin)
         return ""
+
+    async def _end_beside(self, child: EnvoyChild, handing: HandingOver, has_admin: bool) -> None:
+        """Let the connections of an Envoy end that has a successor beside it, then end it."""
+        try:
+            await handing.lead_all()
+            if has_admin:
+                await drain_listeners(child, "graceful&skip_exit")
+            with trio.move_on_after(self.settings.value.parent_shutdown_seconds):
+                await child.ended.wait()
+            child.send_signal(signal.SIGTERM)
+            await self._see_off(child)
+            await child.ended.wait()
+        finally:
+            handing.close()
 
     async def _see_off(self, child: EnvoyChild) -> None:
         """Wait for the end of an Envoy that was taken over from; the new one ends it in time."""

@@ -12,9 +12,18 @@ import ctypes
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import structlog
+import trio
+
+from mesh_pilot.agent.envoy.child import EnvoyChild
+
+log = structlog.get_logger(scope="agent")
+
+_ADMIN_SECONDS, _ACCEPT_SECONDS, _POLL_SECONDS = 60.0, 5.0, 0.05
 
 _SYS_PIDFD_GETFD = 438
 _SO_REUSEPORT, _SO_ATTACH_REUSEPORT_CBPF, _SO_DETACH_REUSEPORT_BPF = 15, 51, 68
@@ -45,7 +54,7 @@ class ListeningSockets:
 
     def _add(self, pid: int, descriptor: int, number: int) -> None:
         try:
-            if not os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:"):
+            if not str(Path(f"/proc/{pid}/fd/{number}").readlink()).startswith("socket:"):
                 return
         except FileNotFoundError:
             return
@@ -107,11 +116,58 @@ def _steer(sock: socket.socket, *program: tuple[int, int]) -> None:
     sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_CBPF, wrapped)
 
 
-def share_admin_port(bootstrap: dict[str, object]) -> dict[str, object]:
+class HandingOver:
+    """The way of connections from one Envoy to another beside it. ``close`` it when the old one has ended."""
+
+    def __init__(self, old: EnvoyChild, new: EnvoyChild) -> None:
+        self._old, self._new = old, new
+        self._from: ListeningSockets | None = None
+        self._to: ListeningSockets | None = None
+
+    async def lead_admin(self) -> str:
+        """Lead those for the admin interface as soon as the new Envoy has one. Returns why it has none."""
+        with trio.move_on_after(_ADMIN_SECONDS):
+            while not self._new.ended.is_set():
+                if self._new.has_admin_file():
+                    self._lead()
+                    return ""
+                await trio.sleep(_POLL_SECONDS)
+        return self._new.end_reason if self._new.ended.is_set() else "it has no admin interface"
+
+    async def lead_all(self) -> None:
+        """Lead those for all listeners, and wait until the old Envoy has accepted the last that it got."""
+        self._lead()
+        with trio.move_on_after(_ACCEPT_SECONDS):
+            await trio.sleep(_POLL_SECONDS)
+            while self._from is not None and self._from.waiting():  # noqa: ASYNC110  the kernel has no event for it
+                await trio.sleep(_POLL_SECONDS)
+
+    def _lead(self) -> None:
+        self._release()
+        try:
+            self._from = ListeningSockets(self._old.facts.pid)
+            self._to = ListeningSockets(self._new.facts.pid)
+            self._from.give_way(self._to)
+        except OSError as error:
+            log.warning("connections may be lost: they cannot be led to the new Envoy", reason=str(error))
+
+    def close(self) -> None:
+        if self._from is not None and self._to is not None and self._old.ended.is_set():
+            self._from.close_without_loss(self._to)
+        self._release()
+
+    def _release(self) -> None:
+        for sockets in (self._from, self._to):
+            if sockets is not None:
+                sockets.close()
+        self._from = self._to = None
+
+
+def share_admin_port(bootstrap: Mapping[str, Any]) -> Mapping[str, Any]:
     """The bootstrap, with an admin port that a second Envoy may listen on too, while it takes over."""
     admin = bootstrap.get("admin")
     if not isinstance(admin, dict) or "socket_address" not in (admin.get("address") or {}):
         return bootstrap
     option = {"level": socket.SOL_SOCKET, "name": _SO_REUSEPORT, "int_value": 1, "state": "STATE_PREBIND"}
-    options: Sequence[object] = admin.get("socket_options") or ()
+    options: Sequence[Any] = admin.get("socket_options") or ()
     return {**bootstrap, "admin": {**admin, "socket_options": [*options, option]}}
