@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
+from mesh_pilot.agent.envoy import command
 from mesh_pilot.agent.envoy.binary import EnvoyError
 from tests.agent.envoy.conftest import answering
 from tests.support.envoy import eventually, http_client
@@ -129,10 +131,104 @@ async def test_a_refused_bootstrap_is_one_line_and_no_hot_loop(life: Callable[..
     assert any("not an address" in reason for reason in ends)
 
 
-async def test_no_envoy_is_an_error_at_the_start(life: Callable[..., Any], tmp_path: Path) -> None:
-    with pytest.RaisesGroup(pytest.RaisesExc(EnvoyError, match="does not exist"), flatten_subgroups=True):
-        async with life(binary=tmp_path / "none"):
+def script(folder: Path, text: str, mode: int = 0o755) -> Path:
+    path = folder / "my-envoy"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+OLD = """#!/bin/sh
+echo "envoy  version: 0123/1.20.4/Clean/RELEASE/BoringSSL"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "says"),
+    [
+        (None, 0, "does not exist"),
+        ("#!/bin/sh\n", 0o644, "is not an executable file"),
+        ("\x7fELF of another machine", 0o755, "Exec format error; is it built for this machine"),
+        ("#!/bin/sh\necho hello\n", 0o755, "is no Envoy"),
+        ("#!/bin/sh\necho of no use >&2; exit 3\n", 0o755, "ended with 3: of no use"),
+        (OLD, 0o755, "is Envoy 1.20.4; 1.31 or newer is needed"),
+    ],
+)
+async def test_no_envoy_is_an_error_at_the_start(
+    text: str | None, mode: int, says: str, life: Callable[..., Any], tmp_path: Path
+) -> None:
+    binary = tmp_path / "none" if text is None else script(tmp_path, text, mode)
+    with pytest.RaisesGroup(pytest.RaisesExc(EnvoyError, match=says), flatten_subgroups=True):
+        async with life(binary=binary):
             await trio.sleep_forever()
+
+
+async def test_an_envoy_that_is_away_at_a_restart_is_waited_for(
+    life: Callable[..., Any], envoy_binary: Path, tmp_path: Path
+) -> None:
+    binary = script(tmp_path, f'#!/bin/sh\nexec {envoy_binary} "$@"\n')
+    async with life(binary=binary) as one:
+        await one.ready()
+        binary.chmod(0o644)
+        with capture_logs() as logs:
+            os.kill(one.pid, signal.SIGKILL)
+            await eventually(lambda: any("not an executable" in str(entry) for entry in logs), what="the reason")
+            binary.chmod(0o755)
+            await one.runner.ready.wait_for(lambda ready: not ready)
+            await one.ready()
+
+
+@pytest.mark.parametrize("why", ["missing", "full"])
+async def test_without_shared_memory_it_runs_and_is_replaced_all_the_same(
+    why: str, life: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if why == "full":
+        monkeypatch.setattr(os, "posix_fallocate", refuse)
+    else:
+        monkeypatch.setattr(command, "SHARED_MEMORY", tmp_path / "shm")
+    with capture_logs() as logs:
+        async with life(drain_seconds=1.0, parent_shutdown_seconds=1.0) as one:
+            await one.ready()
+            first = one.pid
+            assert one.runner.statistics().base_id == 0
+            one.bootstrap.set(answering(one.port, one.admin, "second"))
+            await eventually(lambda: one.pid != first and one.runner.ready.value, what="another")
+            async with http_client() as client:
+                assert (await client.get(f"http://127.0.0.1:{one.port}/")).text == "second"
+    (event,) = [entry for entry in logs if entry["event"] == "Envoy runs without hot restart: no shared memory"]
+    assert event["reason"].endswith("No such file or directory" if why == "missing" else "No space left on device")
+
+
+async def test_a_full_run_folder_leaves_envoy_as_it_is(
+    life: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, *_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    async with life() as one:
+        await one.ready()
+        first = one.pid
+        with monkeypatch.context() as patched, capture_logs() as logs:
+            patched.setattr("mesh_pilot.agent.envoy.runner.replace", refuse)
+            one.bootstrap.set(answering(one.port, one.admin, "second"))
+            await eventually(lambda: one.runner.statistics().failed_hot_restarts == 1, what="a failure")
+        (event,) = [entry for entry in logs if entry["log_level"] == "error"]
+        assert event["reason"].endswith("envoy-bootstrap.candidate.json: No space left on device")
+        assert (one.pid, one.runner.ready.value) == (first, True)
+
+
+async def test_what_a_killed_agent_left_is_removed(life: Callable[..., Any], tmp_path: Path) -> None:
+    left = tmp_path / "run" / "envoy-admin-12-abcd"
+    left.parent.mkdir(mode=0o700)
+    left.touch()
+    async with life() as one:
+        await one.ready()
+        assert not left.exists()
+        (file,) = one.folders.run.glob("envoy-admin-*")
+        assert mode(file) == 0o600
 
 
 async def test_cancelled_in_the_middle_of_the_start_it_leaves_nothing(life: Callable[..., Any], tmp_path: Path) -> None:
@@ -156,6 +252,10 @@ trio.run(runner.run, Observable(json.loads(bootstrap)))
 """
 
 
+def has_admin(folder: Path) -> bool:
+    return any(file.stat().st_size for file in folder.glob("envoy-admin-*"))
+
+
 def agent_process(folder: Path, envoy: Path, bootstrap: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", AGENT, str(folder), str(envoy), json.dumps(bootstrap)])
 
@@ -170,7 +270,7 @@ async def test_it_ends_with_an_agent_that_is_killed(
         if early:
             await eventually(lambda: bool(envoys_of(tmp_path)), what="an Envoy")
         else:
-            await eventually(lambda: any(tmp_path.glob("envoy-admin-*")), what="Envoy's admin interface")
+            await eventually(lambda: has_admin(tmp_path), what="Envoy's admin interface")
     finally:
         agent.send_signal(number)
         agent.wait()

@@ -19,7 +19,7 @@ def flags(settings: EnvoySettings) -> list[str]:
     found = ["--drain-time-s", str(round(settings.drain_seconds)), "--drain-strategy", "immediate"]
     found += ["--parent-shutdown-time-s", str(round(settings.parent_shutdown_seconds))]
     found += ["--local-address-ip-version", settings.ip_version, "--file-flush-interval-msec", "1000"]
-    found += ["--allow-unknown-static-fields", "--log-level", settings.log_level]
+    found += ["--allow-unknown-static-fields", "--skip-deprecated-logs", "--log-level", settings.log_level]
     if settings.component_log_level:
         found += ["--component-log-level", settings.component_log_level]
     if settings.concurrency:

@@ -32,6 +32,7 @@ from mesh_pilot.security.private_files import replace
 
 log = structlog.get_logger(scope="agent")
 
+_ADMIN_FILE = "envoy-admin-"
 _IN_FORCE, _CANDIDATE = "envoy-bootstrap.json", "envoy-bootstrap.candidate.json"
 
 _STOP_SECONDS = 3.0
@@ -172,11 +173,21 @@ class EnvoyRunner:
                 nursery.start_soon(self._see_off, self._current)
                 self._current.has_admin = False
             self._current = child
+        self._clean()
         if self._current is not None:
             self._changed(self._current)
             facts = self._current.facts
             log.info("Envoy is taken over", version=facts.binary.release, pid=facts.pid, epoch=facts.epoch)
         return self._current
+
+    def _clean(self) -> None:
+        """Remove what an agent that was killed has left, of Envoys that have ended with it."""
+        used = {child.facts.admin_file for child in self._children}
+        for file in self._folder.glob(f"{_ADMIN_FILE}*"):
+            if file not in used:
+                base_id = file.name.removeprefix(_ADMIN_FILE).partition("-")[0]
+                command.forget_shared_memory(int(base_id) if base_id.isdigit() else None)
+                file.unlink(missing_ok=True)
 
     async def _supervise(self, nursery: trio.Nursery) -> None:
         taken = self._take_over(nursery)
@@ -238,7 +249,8 @@ class EnvoyRunner:
         base_id: int | None,
         epoch: int,
     ) -> EnvoyChild:
-        admin_file = self._folder / f"envoy-admin-{secrets.token_hex(4)}"
+        admin_file = self._folder / f"{_ADMIN_FILE}{base_id or 0}-{secrets.token_hex(4)}"
+        admin_file.touch(mode=0o600)
         flags = command.flags(wanted.settings)
         parser = LogParser.new()
         arguments = [str(binary.path), "-c", str(config), "--admin-address-path", str(admin_file)]
