@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from mesh_pilot.agent.envoy.backoff import FIRST_SECONDS, LONGEST_SECONDS, STEADY_SECONDS, RestartBackoff
+from mesh_pilot.agent.envoy.command import flags
 from mesh_pilot.agent.envoy.log import LINES_AT_ONCE, LONGEST, EnvoyLog, LogParser
 from mesh_pilot.agent.envoy.readiness import awaited, why_not_ready
+from mesh_pilot.agent.settings import EnvoySettings
 
 ALL = {
     "cluster_manager.cds.update_success": 1,
@@ -41,6 +43,17 @@ def test_ready_is_live_with_workers_and_a_first_configuration() -> None:
     assert (
         why_not_ready("LIVE", {**ALL, "listener_manager.workers_started": 0}, ()) == "Envoy's workers have not started"
     )
+
+
+def test_a_flag_is_given_once_and_the_last_wins() -> None:
+    extra = ("--file-flush-interval-msec", "1", "-l", "debug", "--file-flush-interval-msec=2", "--stats-tag", "a:b")
+    found = flags(EnvoySettings(concurrency=3, extra_flags=(*extra, "--enable-core-dump", "--stats-tag", "c:d")))
+    names = [part for part in found if part.startswith("--") and part != "--stats-tag"]
+    assert len(names) == len(set(names))
+    assert found[found.index("--file-flush-interval-msec") + 1] == "2"
+    assert found[found.index("--log-level") + 1] == "debug"
+    assert found[found.index("--concurrency") + 1] == "3"
+    assert found[-5:] == ["--enable-core-dump", "--stats-tag", "a:b", "--stats-tag", "c:d"]
 
 
 def test_only_what_the_bootstrap_asks_for_is_awaited() -> None:

@@ -15,16 +15,40 @@ _ENOUGH_BYTES = 4096
 
 
 def flags(settings: EnvoySettings) -> list[str]:
-    """The flags that do not depend on the run."""
-    found = ["--drain-time-s", str(round(settings.drain_seconds)), "--drain-strategy", "immediate"]
-    found += ["--parent-shutdown-time-s", str(round(settings.parent_shutdown_seconds))]
-    found += ["--local-address-ip-version", settings.ip_version, "--file-flush-interval-msec", "1000"]
-    found += ["--allow-unknown-static-fields", "--skip-deprecated-logs", "--log-level", settings.log_level]
+    """The flags that do not depend on the run. ``extra_flags`` win, the last of them: Envoy takes each only once."""
+    found: dict[str, list[str]] = {
+        "--drain-time-s": [str(round(settings.drain_seconds))],
+        "--drain-strategy": ["immediate"],
+        "--parent-shutdown-time-s": [str(round(settings.parent_shutdown_seconds))],
+        "--local-address-ip-version": [settings.ip_version],
+        "--file-flush-interval-msec": ["1000"],
+        "--allow-unknown-static-fields": [],
+        "--skip-deprecated-logs": [],
+        "--log-level": [settings.log_level],
+    }
     if settings.component_log_level:
-        found += ["--component-log-level", settings.component_log_level]
+        found["--component-log-level"] = [settings.component_log_level]
     if settings.concurrency:
-        found += ["--concurrency", str(settings.concurrency)]
-    return [*found, *settings.extra_flags]
+        found["--concurrency"] = [str(settings.concurrency)]
+    repeated: list[str] = []
+    name = ""
+    for part in settings.extra_flags:
+        if part.startswith("-"):
+            name, _, value = part.partition("=")
+            name = _LONG.get(name, name)
+            if name in _REPEATABLE:
+                repeated += [name, value] if value else [name]
+            else:
+                found[name] = [value] if value else []
+        elif name in _REPEATABLE:
+            repeated.append(part)
+        else:
+            found.setdefault(name, []).append(part)
+    return [part for name, values in found.items() for part in (name, *values)] + repeated
+
+
+_LONG = {"-l": "--log-level"}
+_REPEATABLE = ("--stats-tag",)
 
 
 def hot_restart_flags(base_id: int | None, epoch: int) -> list[str]:
