@@ -14,7 +14,10 @@ from envoy.extensions.transport_sockets.tls.v3.secret_pb2 import Secret
 from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.model.resource import CLUSTER, NAME_TABLE, PROXY_CONFIG, SECRET
+from mesh_pilot.ops.ca_pages import rollout
+from mesh_pilot.ops.questions import Rollout
 from tests.support.agent_streams import AdsStream, ads_stream, node_of
+from tests.support.envoy import eventually
 from tests.support.planes import SERVICE, running_plane
 
 OBJECT = """\
@@ -116,4 +119,26 @@ async def test_an_agent_gets_the_roots_as_proxies_do_and_nothing_is_signed_for_i
             secret = Secret.FromString(resource.value)
             assert (secret.name, secret.HasField("tls_certificate")) == ("ROOTCA", False)
             assert secret.validation_context.trusted_ca.inline_bytes.startswith(b"-----BEGIN CERTIFICATE")
+            assert plane.state.callers.issuer.statistics().identities == 0
+
+
+async def test_a_rotation_of_the_root_waits_for_agents_to_accept_both_roots(tmp_path: Path) -> None:
+    """Ours by the secret; those of Istio by the ProxyConfig. Credentials of a gateway with an agent are no matter."""
+    own, its = node_of(AGENT_SECRETS="true"), node_of(PILOT_SAN=["istiod.istio-system.svc"])
+    with trio.fail_after(30):
+        async with (
+            running_plane(tmp_path, trust_local=True) as plane,
+            ads_stream(plane.addresses.grpc, own) as envoy,
+            ads_stream(plane.addresses.grpc, agent_of(own)) as agent,
+            ads_stream(plane.addresses.grpc, its) as istios,
+        ):
+            await envoy.ask(CLUSTER)
+            await envoy.request(SECRET, "kubernetes://edge")
+            await agent.request(SECRET, "ROOTCA")
+            await istios.request(PROXY_CONFIG)
+            for accepted, stream in enumerate((agent, istios)):
+                expected = Rollout(proxies=2, with_roots=accepted, with_certificate=2)
+                await eventually(lambda: rollout(plane.state) == expected, what=f"{accepted} have accepted")  # noqa: B023
+                await stream.answer()
+            await eventually(lambda: rollout(plane.state).with_roots == 2, what="both have accepted")
             assert plane.state.callers.issuer.statistics().identities == 0

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import attrs
 from cryptography import x509
 
-from mesh_pilot.model.resource import IDENTITY_SECRET, SECRET, TRUST_SECRET
+from mesh_pilot.mesh.proxy.scope import has_agent_secrets
+from mesh_pilot.model.resource import IDENTITY_SECRET, PROXY_CONFIG, SECRET, TRUST_SECRET, Resource
 from mesh_pilot.ops.questions import Rollout
 from mesh_pilot.ops.responses import Json
 from mesh_pilot.ops.state import PlaneState
@@ -17,7 +18,7 @@ from mesh_pilot.security.authority.rotation import NEXT_STEP, RotationPhase
 
 
 def rollout(state: PlaneState) -> Rollout:
-    """The state of the connected proxies that get their certificate or roots over SDS."""
+    """The state of the connected proxies that get their certificate or roots over SDS, or by their agents."""
     if state.callers.authority is None:
         return Rollout()
     material = state.callers.authority.material
@@ -25,17 +26,32 @@ def rollout(state: PlaneState) -> Rollout:
     issuer = pem(material.issuer.certificate)
     proxies = with_roots = with_certificate = 0
     for proxy, held in state.xds.status.accepted(SECRET):
-        if proxy.identity:
+        if proxy.identity and not has_agent_secrets(proxy):
             proxies += 1
             trusted, own = held.get(TRUST_SECRET), held.get(IDENTITY_SECRET)
             # Secrets have their PEM inline.
             with_roots += trusted is not None and all(root in trusted.body for root in roots)
             with_certificate += own is not None and issuer in own.body
+    for held in _held_by_agents(state):
+        proxies += 1
+        with_roots += any(all(root in resource.body for root in roots) for resource in held.values())
+        # The certificates that they had signed count by their end (``old_in_force_until``).
+        with_certificate += 1
     for other in state.other_states():
         proxies += other.rollout.proxies
         with_roots += other.rollout.with_roots
         with_certificate += other.rollout.with_certificate
     return Rollout(proxies, with_roots, with_certificate)
+
+
+def _held_by_agents(state: PlaneState) -> Iterator[Mapping[str, Resource]]:
+    """The resources with roots that agents hold on behalf of their Envoys: ours the secret, Istio's the ProxyConfig."""
+    for agent, held in state.xds.status.accepted(SECRET, agents=True):
+        if agent.identity:
+            yield held
+    for proxy, held in state.xds.status.accepted(PROXY_CONFIG):
+        if proxy.identity and has_agent_secrets(proxy):
+            yield held
 
 
 def pending(authority: Authority, found: Rollout) -> tuple[str, ...]:

@@ -357,9 +357,14 @@ class StatusRegistry:
         """The latest NACKs of all proxies, the latest last."""
         return tuple(self._recent)
 
-    def accepted(self, type_url: str) -> Iterator[tuple[Proxy, Mapping[str, Resource]]]:
-        """The resources of a type that each proxy holds, by name; those of an unanswered response do not count."""
-        for connection in self.proxies():
+    def accepted(self, type_url: str, *, agents: bool = False) -> Iterator[tuple[Proxy, Mapping[str, Resource]]]:
+        """The resources of a type that each proxy holds, by name; those of an unanswered response do not count.
+
+        With ``agents`` those of agents' own streams.
+        """
+        for connection in self._connections.values() if agents else self.proxies():
+            if agents and not connection.is_agent:
+                continue
             stream = connection.stream
             if connection.proxy is not None and stream is not None:
                 for each in stream.statistics():

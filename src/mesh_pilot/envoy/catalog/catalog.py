@@ -86,10 +86,9 @@ class WorldCatalog:
         own: Callable[[], IdentitySet | ProxyRoots] | None = None
         if self._issuer and proxy.agent:
             own = self._issuer.roots_set
-        elif self._issuer and identity:
+        elif self._issuer and identity and not facts.has_agent_secrets:
             own = partial(self._issuer.secrets_of, identity)
-            if not facts.has_agent_secrets:
-                own()  # its certificate is signed while the proxy asks for other things
+            own()  # its certificate is signed while the proxy asks for other things
         resources = WorldResources(self, facts, proxy.domains, own, wake, requested)
         self._open[resources] = None
         return resources

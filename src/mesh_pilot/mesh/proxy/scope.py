@@ -245,7 +245,7 @@ def proxy_facts(proxy: Proxy, *, split: bool = False) -> ProxyFacts:
         ip_addresses=proxy.ip_addresses,
         labels=frozenset(proxy.labels.items()),
         interception=proxy.interception,
-        metadata=_scope_metadata(metadata) | ({(AGENT_SECRETS, "true")} if _has_agent_secrets(proxy) else frozenset()),
+        metadata=_scope_metadata(metadata) | ({(AGENT_SECRETS, "true")} if has_agent_secrets(proxy) else frozenset()),
         service_account=proxy.text("SERVICE_ACCOUNT"),
         locality=proxy.locality,
         network=proxy.text("NETWORK"),
@@ -273,7 +273,8 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
-def _has_agent_secrets(proxy: Proxy) -> bool:
+def has_agent_secrets(proxy: Proxy) -> bool:
+    """See ``OutboundScope.agent_secrets``."""
     says_so = str(proxy.metadata.get(AGENT_SECRETS, "")).lower() == "true"
     return not proxy.is_grpc and (says_so or ISTIO_AGENT in proxy.metadata)
 
