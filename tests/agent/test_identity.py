@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 
 from mesh_pilot.agent.identity.folder import CHAIN, PENDING
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
+from mesh_pilot.agent.identity.material import certificates_in, joined_roots
 from tests.agent.identities import WEB, Machine, plane_of, running
 from tests.agent.test_identity_folder import material
 from tests.support.envoy import eventually
@@ -94,6 +95,12 @@ async def test_roots_of_the_control_plane_count_unless_they_are_older_than_the_c
             secret.validation_context.custom_validator_config.typed_config.Pack(validator)
             own.set_root_secret(secret.SerializeToString())
             assert shown(own) == secret, "as it is, with the borders of trust domains"
+            assert certificates_in(own._roots()) == certificates_in(held.roots), "control planes are of our own"
+            next_root = material().roots
+            validator.trust_domains[0].trust_bundle.inline_bytes += next_root
+            secret.validation_context.custom_validator_config.typed_config.Pack(validator)
+            own.set_root_secret(secret.SerializeToString())
+            assert own._roots() == joined_roots(held.roots, next_root), "the next one signs for them, too"
             own.set_root_secret(b"\xff")
             assert shown(own) == secret
             await eventually((machine.kept / "roots-secret.bin").exists)

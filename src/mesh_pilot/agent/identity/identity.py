@@ -25,11 +25,13 @@ from mesh_pilot.agent.identity.secrets import (
     certificate_secret,
     has_roots,
     is_roots_secret,
+    own_roots,
     roots_secret_of,
 )
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentError, AgentFolders, CredentialSettings, PlaneSettings
 from mesh_pilot.model.resource import TRUST_SECRET
+from mesh_pilot.model.spiffe import SCHEME
 from mesh_pilot.rpc import CertificatePem, Servable, TlsError, TlsSource, client_tls_in_memory
 from mesh_pilot.security.private_files import replace
 
@@ -209,7 +211,11 @@ class WorkloadIdentity:
     def _roots(self) -> bytes:
         """The roots of the mesh, by which control planes are known besides the file's."""
         held = self.material.value
-        return held.roots if held else b""
+        if held is None:
+            return b""
+        known = self._roots_secret
+        trust_domain = held.identity.removeprefix(SCHEME).partition("/")[0]
+        return joined_roots(held.roots, own_roots(known.body, trust_domain) if known is not None else b"")
 
     def _roots_changed(self, files: Mapping[str, bytes], *, others: bool) -> None:
         """Show roots and keep them; ``others`` were there before, so perhaps another CA signs from now on."""

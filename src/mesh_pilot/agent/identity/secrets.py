@@ -101,6 +101,16 @@ def is_roots_secret(body: bytes) -> bool:
     return found.name == TRUST_SECRET and found.is_validation and bool(certificates_in(found.roots))
 
 
+def own_roots(body: bytes, trust_domain: str) -> bytes:
+    """The roots of a trust domain in a Secret ``ROOTCA``, in PEM: all, unless it tells trust domains apart."""
+    validation = _parts(_parts(body).get(_VALIDATION, b""))
+    if _TRUSTED in validation:
+        return _inline(validation[_TRUSTED])
+    validator = _parts(_parts(validation.get(_CUSTOM, b"")).get(2, b"")).get(2, b"")  # within an Any
+    domains = [_parts(validator[a:b]) for number, kind, a, b in fields(validator) if (number, kind) == (1, LEN)]
+    return joined_roots(*(_inline(each.get(2, b"")) for each in domains if each.get(1) == trust_domain.encode()))
+
+
 def has_roots(body: bytes, roots: bytes) -> bool:
     """True if a Secret has one of these roots, in PEM, among its own."""
     return not _bare(read_secret(body).roots).isdisjoint(_bare(roots))
