@@ -15,14 +15,18 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
 from mesh_pilot.agent.identity.identity import WorkloadIdentity
+from mesh_pilot.agent.relay.planes import Planes
 from mesh_pilot.agent.settings import AgentFolders, CredentialSettings, PlaneSettings
+from mesh_pilot.agent.subscriptions import Subscriptions
+from mesh_pilot.model.service import NOWHERE
 from mesh_pilot.model.spiffe import Identity
 from mesh_pilot.rpc import open_listeners, serve
 from mesh_pilot.security.join_tokens import JoinTokens
 from tests.agent.test_external_secrets import sds_agent
 from tests.support.envoy import eventually
 from tests.support.fleet import Fleet
-from tests.support.mutual import WEB, mutual, own_chain, trusted_by
+from tests.support.mutual import REVIEWS, WEB, mutual, own_chain, trusted_by
+from tests.traffic.test_certificate_rotation import ca, roots, rotate
 
 pytestmark = pytest.mark.envoy
 
@@ -54,7 +58,21 @@ class Sidecars:
         self.made.append(own)
         await self.nursery.start(own.run)
         await serving(self.nursery, own, folder / "xds.sock")
+        self.nursery.start_soon(self._follow_roots, own, mesh, account)
         return folder / "xds.sock"
+
+    async def _follow_roots(self, own: WorkloadIdentity, mesh: Fleet, account: str) -> None:
+        """Hand on what the control plane says of whom to trust, as the whole agent does."""
+        await own.settled.wait_for(bool)
+        pilots = PlaneSettings((Pilot.parse(mesh.plane.addresses.secure_grpc),), ca=None)
+        planes = Planes(pilots, NOWHERE, own.tls, own.call_metadata)
+        node = attrs.evolve(WEB if account == "web" else REVIEWS, metadata={"SERVICE_ACCOUNT": account})
+        subscriptions = Subscriptions(node, planes, names=False)
+        self.nursery.start_soon(planes.run)
+        self.nursery.start_soon(subscriptions.run)
+        async for body in subscriptions.root_secret.changes():
+            if body is not None:
+                own.set_root_secret(body)
 
 
 async def serving(nursery: trio.Nursery, identity: WorkloadIdentity, socket: Path) -> None:
@@ -83,6 +101,29 @@ async def test_short_certificates_are_renewed_without_a_failed_connection(
             found = own.statistics()
             assert found.renewals >= 3 and found.failures == 0
             assert found.secrets_refused == 0 and found.secrets_accepted >= found.renewals
+
+
+@pytest.mark.slow
+async def test_the_root_of_the_ca_is_replaced_under_load(
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    """Each step waits for the agents: for both roots, and for the end of certificates of the old one."""
+    folder = tmp_path / "ca"
+    async with (
+        sidecars(tmp_path, 10.0) as agents,
+        mutual(tmp_path, free_ports, ca_dir=folder, agents=agents.start) as running,
+    ):
+        (old,) = roots(folder)
+        await running.until_trusted(old)
+        await ca(folder, "rotate", "begin")
+        (new,) = set(roots(folder)) - {old}
+        await rotate(running, folder, "switch")
+        await running.until_trusted(old, new)
+        await running.until_signed_by(new)
+        await rotate(running, folder, "finish")
+        await running.until_trusted(new)
+        await running.until_renewed(1)
+        assert [own.statistics().last_failure for own in agents.made] == ["", ""]
 
 
 async def test_an_envoy_that_starts_while_the_control_plane_is_away_has_its_certificates(
