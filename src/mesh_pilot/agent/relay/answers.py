@@ -21,7 +21,7 @@ import structlog
 
 from mesh_pilot.agent.relay.messages import SECRET, KeptResource, ResponseParts, XdsProtocol
 
-log = structlog.get_logger(scope="agent")
+log = structlog.get_logger(scope="agent.relay")
 
 FORMAT = 1
 

@@ -16,7 +16,7 @@ from mesh_pilot.agent.relay.answers import AcceptedResponse, Answers, AnswersSta
 from mesh_pilot.agent.relay.messages import Head, KeptResource, XdsProtocol, read_response
 from mesh_pilot.protowire import WireError
 
-log = structlog.get_logger(scope="agent")
+log = structlog.get_logger(scope="agent.relay")
 
 T = TypeVar("T")
 

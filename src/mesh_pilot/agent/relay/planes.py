@@ -18,7 +18,7 @@ from mesh_pilot.model.service import Locality
 from mesh_pilot.rpc import CLIENT_LIMITS, Channel, Limits, RpcError, TlsSource, open_channel, parse_address
 from mesh_pilot.rpc.net import TcpAddress
 
-log = structlog.get_logger(scope="agent")
+log = structlog.get_logger(scope="agent.relay")
 
 LIMITS = attrs.evolve(
     CLIENT_LIMITS, handshake_timeout_seconds=5.0, keepalive_interval_seconds=30.0, keepalive_timeout_seconds=10.0

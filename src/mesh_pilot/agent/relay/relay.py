@@ -26,7 +26,7 @@ from mesh_pilot.agent.relay.planes import Connected, Planes
 from mesh_pilot.protowire import WireError
 from mesh_pilot.rpc import Cardinality, ClientCall, GRPCError, Handler, ServerStream, Status, StreamTerminatedError
 
-log = structlog.get_logger(scope="agent")
+log = structlog.get_logger(scope="agent.relay")
 
 RawStream = ServerStream[bytes, bytes]
 RawCall = ClientCall[bytes, bytes]
