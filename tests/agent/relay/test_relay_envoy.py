@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import httpx
 import pytest
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
-from tests.support.envoy import RealEnvoy, eventually, real_envoy
+from tests.support.echo import http_backend
+from tests.support.edge import gateway, secure, to
+from tests.support.envoy import RealEnvoy, eventually, http_client, real_envoy
+from tests.support.manifests import at, service
 from tests.support.planes import SERVICE, running_plane
 from tests.support.relayed import relayed
+from tests.support.shop import EDGE
+
+pytestmark = [pytest.mark.envoy, pytest.mark.timeout(180)]
 
 NODE = EnvoyNode("web-1", labels={"app": "web"})
 VARIANTS = pytest.mark.parametrize("delta", [False, True], ids=["sotw", "delta"])
@@ -32,7 +41,7 @@ async def test_envoy_starts_from_disk_while_no_control_plane_is_there(tmp_path: 
             real_envoy(relay.address, tmp_path, NODE, delta=delta, name="first") as envoy,
         ):
             await envoy.wait_live()
-            await eventually(partial_has(envoy), what="the service has come through the relay")
+            await eventually(partial(has_reviews, envoy), what="the service has come through the relay")
             first = {kind: set(await envoy.dynamic(kind)) for kind in KINDS}
             assert await envoy.rejected() == {}
     async with (
@@ -51,8 +60,55 @@ async def test_envoy_starts_from_disk_while_no_control_plane_is_there(tmp_path: 
 KINDS = ("Cluster", "ClusterLoadAssignment", "Listener", "RouteConfiguration")
 
 
-def partial_has(envoy: RealEnvoy):  # type: ignore[no-untyped-def]
-    async def has() -> bool:
-        return await has_reviews(envoy)
+@VARIANTS
+async def test_a_gateway_starts_from_disk_without_the_certificates_that_are_not_kept(
+    tmp_path: Path, free_ports: Callable[[int], list[int]], delta: bool
+) -> None:
+    plain, encrypted = free_ports(2)
+    servers = f"""\
+    - port: {{number: {plain}, name: http, protocol: HTTP}}
+      hosts: [app.test]
+    - port: {{number: {encrypted}, name: https, protocol: HTTPS}}
+      hosts: [app.test]
+      tls: {{mode: SIMPLE, credentialName: cert}}
+"""
+    async with http_backend("app") as app:
+        async with secure(tmp_path) as at_edge:
+            at_edge.credential("cert", "app.test")
+            address = at_edge.mesh.plane.addresses.grpc
+            config = gateway("edge", servers) + service("app.test", 80, at(app)) + to("app.test", "app.test", "edge")
+            await at_edge.mesh.apply(config)
+            async with (
+                relayed(tmp_path, address, node=EDGE) as relay,
+                real_envoy(relay.address, tmp_path, EDGE, delta=delta, name="first") as envoy,
+            ):
+                await envoy.wait_live()
+                await eventually(partial(answers, plain), what="the plain port serves")
+                await eventually(lambda: has_secret(envoy), what="the certificate has come")
+                await eventually(lambda: not relay.relay._keeper._waiting, what="all is written")
+        async with (
+            relayed(tmp_path, address, node=EDGE) as relay,
+            real_envoy(relay.address, tmp_path, EDGE, delta=delta, name="second") as envoy,
+        ):
+            with trio.fail_after(30):
+                await envoy.wait_live()
+            await eventually(partial(answers, plain), what="the plain port serves again")
+            assert relay.relay.statistics().offline == 1
+    assert b"PRIVATE KEY" not in kept_bytes(tmp_path)
 
-    return has
+
+def kept_bytes(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.glob("answers.db*"))
+
+
+async def has_secret(envoy: RealEnvoy) -> bool:
+    return any(name.startswith("kubernetes://") for name in await envoy.dynamic("Secret"))
+
+
+async def answers(port: int) -> bool:
+    async with http_client() as client:
+        try:
+            reply = await client.get(f"http://127.0.0.1:{port}/", headers={"host": "app.test"})
+        except httpx.HTTPError:
+            return False
+        return reply.status_code == 200

@@ -21,6 +21,7 @@ from mesh_pilot.agent.relay.messages import (
     CLUSTER,
     ENDPOINT,
     ROUTE,
+    SECRET,
     VIRTUAL_HOST,
     KeptResource,
     Request,
@@ -35,8 +36,9 @@ WILDCARD = "*"
 ON_DEMAND = frozenset((CLUSTER, VIRTUAL_HOST))
 """Types that are asked for by name when a request needs them."""
 
-WITHOUT_CONTENT = frozenset((ENDPOINT, ROUTE))
-"""Types of which a resource with only a name is valid. State of the World cannot say otherwise that there is none."""
+WITHOUT_CONTENT = frozenset((ENDPOINT, ROUTE, SECRET))
+"""Types of which a resource with only a name is sent where there is none: State of the World cannot say that. It is
+valid, or refused (a secret), and in both cases waited for no more."""
 
 
 @attrs.frozen

@@ -17,6 +17,7 @@ import attrs
 import structlog
 import trio
 
+from mesh_pilot.agent.identity.secret_service import check_peer
 from mesh_pilot.agent.relay.acceptance import Acceptance, Interest
 from mesh_pilot.agent.relay.answers import Answers, unix_time
 from mesh_pilot.agent.relay.keeper import AnswerKeeper
@@ -120,6 +121,7 @@ class Relay:
 
     async def _serve(self, call: RawStream, *, protocol: XdsProtocol) -> None:
         """One stream of Envoy's."""
+        check_peer(call.peer)
         self._streams += 1
         try:
             first = await call.recv_message()
