@@ -120,6 +120,7 @@ class ProxyAgent:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._end_at_signal, signals, nursery.cancel_scope)
             nursery.start_soon(self._run_envoy)  # one that runs already is looked after from here on
+            await self.subscriptions.restore()
             await self._start_serving(nursery)
             self._handover.close_rest()
             if self.registration is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import pairwise
 
 import attrs
 from hypothesis import given, settings
@@ -117,6 +118,16 @@ def test_all_are_away_once_each_was_tried() -> None:
     assert not driver.choice.is_away
 
 
+def test_one_that_is_away_is_tried_often_at_first_and_then_ever_more_rarely() -> None:
+    driver = Driver([0])
+    driver.run(30)
+    first = len(driver.attempts)
+    assert 30 <= first <= 120
+    driver.run(3600)
+    assert max(later - earlier for (earlier, _), (later, _) in pairwise(driver.attempts[:first])) <= TIMINGS.short_delay
+    assert len([at for at, _ in driver.attempts if at > 1800]) < 240
+
+
 def test_a_nearer_one_that_is_back_is_used_once_it_has_lasted() -> None:
     driver = Driver([0, 1], up={1})
     driver.run(100)
@@ -175,7 +186,9 @@ def test_one_that_sends_away_whoever_comes_is_asked_ever_more_rarely() -> None:
         if driver.used is not None:
             driver.choice.leaving(driver.used, driver.now)
         driver.run(1)
-    assert len(driver.attempts) < 60
+    early = [at for at, _ in driver.attempts if at <= 60]
+    late = [at for at, _ in driver.attempts if at > 140]
+    assert len(late) < len(early) / 1.3
 
 
 def test_a_renewed_certificate_is_shown_at_once_also_to_one_that_refused_the_last() -> None:
@@ -248,7 +261,7 @@ def test_whatever_happens_the_nearest_that_is_up_is_used_in_the_end(
         if not driver.up:
             assert driver.used is None or driver.links[driver.used] not in driver.up
         # never a storm: a few at once, then ever more rarely
-        assert len(driver.attempts) - before <= len(distances) * (12 + seconds / 5)
+        assert len(driver.attempts) - before <= len(distances) * (12 + 4 * min(seconds, 60) + seconds / 5)
     driver.run(5000)
     if driver.up:
         assert driver.used_plane is not None

@@ -28,8 +28,10 @@ class Timings:
 
     stagger: float = 1.0
     """An attempt may take this long before the next control plane is tried beside it."""
-    first_delay: float = 1.0
+    first_delay: float = 0.3
     """The most that is waited after a first failure; it doubles with each."""
+    short_delay: float = 1.0
+    """The most that is waited in the first half minute without one that works; a thirtieth of that time later."""
     longest_delay: float = 30.0
     probe: float = 30.0
     """Between attempts at a nearer one, give or take half."""
@@ -108,6 +110,8 @@ class Choice:
         self._links: dict[int, _Link] = {}
         self._used: _Link | None = None
         self._last_number = 0
+        self._trouble_since: float | None = None
+        """The first failure since a control plane was known to work."""
 
     def __repr__(self) -> str:
         used = "none" if self._used is None else f"plane {self._used.plane.number}"
@@ -140,12 +144,14 @@ class Choice:
         plane = link.plane
         plane.failures += 1
         plane.has_failed = True
+        if self._trouble_since is None:
+            self._trouble_since = now
         if link is self._used:
             self._lose(link, now)
         elif self._has_good:
             plane.due = now + self._timings.probe * self._random.uniform(0.5, 1.5)
             return
-        plane.due = now + self._delay(plane)
+        plane.due = now + self._delay(plane, now)
 
     def leaving(self, number: int, now: float) -> None:
         """A link takes no new calls; those that are open go on."""
@@ -161,10 +167,13 @@ class Choice:
             plane.lot = self._random.random()
         if now - link.since < self._timings.steady:  # it sends away whoever comes
             link.plane.failures += 1
-            link.plane.due = now + self._delay(link.plane)
+            if self._trouble_since is None:
+                self._trouble_since = now
+            link.plane.due = now + self._delay(link.plane, now)
 
     def renew(self, now: float) -> None:
         """Another connection is wanted, with another certificate: what refused the last may take it."""
+        self._trouble_since = None
         for plane in self._planes:
             plane.failures = 0
             plane.due = min(plane.due, now)
@@ -176,6 +185,7 @@ class Choice:
         link = self._links.get(number)
         if link is not None:
             link.plane.failures = 0
+            self._trouble_since = None
 
     def refused(self, number: int, now: float) -> list[Action]:
         """The used link is connected, but its calls are refused."""
@@ -190,6 +200,7 @@ class Choice:
         if now - link.since >= timings.proven:
             plane.steady = timings.steady
             plane.failures = 1
+            self._trouble_since = now
         else:
             plane.steady = min(2 * plane.steady, timings.longest_steady)
         for other in self._planes:
@@ -197,10 +208,11 @@ class Choice:
             if other is not plane:
                 other.due = min(other.due, now)
 
-    def _delay(self, plane: _Plane) -> float:
+    def _delay(self, plane: _Plane, now: float) -> float:
         timings = self._timings
         most = timings.first_delay * 2 ** min(plane.failures - 1, 30)
-        return self._random.uniform(0, min(most, timings.longest_delay))
+        trouble = 0.0 if self._trouble_since is None else now - self._trouble_since
+        return self._random.uniform(0, min(most, timings.longest_delay, max(timings.short_delay, trouble / 30)))
 
     # -- what to do
 

@@ -257,11 +257,11 @@ class Relay:
         self._offline += 1
         self._offline_total += 1
         await self._keeper.look()
-        log.warning(
-            "envoy is served from disk: no control plane answers",
-            resources=self._keeper.known.resources,
-            age_seconds=self._age(),
-        )
+        if kept := self._keeper.known.resources:
+            event = "envoy is served from disk: no control plane answers"
+            log.warning(event, resources=kept, age_seconds=self._age())
+        else:
+            log.warning("no control plane answers, and nothing is on disk: envoy waits")
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._answer, call, protocol, requests, nursery.cancel_scope)
