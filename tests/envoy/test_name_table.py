@@ -69,6 +69,8 @@ def test_automatic_addresses_are_for_proxies_that_capture_dns() -> None:
     capturing = sidecar(DNS_CAPTURE="true", DNS_AUTO_ALLOCATE="true")
     (address,) = table(world_of(ENTRIES), capturing)["d.test"]["ips"]
     assert address.startswith("241.")
+    uncaptured = sidecar(DNS_CAPTURE="true", DNS_AUTO_ALLOCATE="true", INTERCEPTION_MODE="NONE")
+    assert "d.test" not in table(world_of(ENTRIES), uncaptured)
 
 
 async def test_our_agents_read_the_ports_of_a_host_besides() -> None:

@@ -90,12 +90,12 @@ async def test_two_tcp_services_of_one_port_are_told_apart_by_their_names(
             backends.run("ip", "address", "add", f"{address}/24", "dev", "eth0")
             backends.listen("tcp", PORT, host=address)
 
-        def resolved(name: str) -> list[str]:
-            done = web.run(*APPLICATION, sys.executable, "-c", RESOLVE, name)
+        def resolved(name: str, options: str) -> list[str]:
+            done = web.run("env", f"RES_OPTIONS={options}", *APPLICATION, sys.executable, "-c", RESOLVE, name)
             return list(json.loads(done.stdout))
 
-        async def found(name: str) -> list[str]:
-            return await trio.to_thread.run_sync(resolved, name)
+        async def found(name: str, options: str = "") -> list[str]:
+            return await trio.to_thread.run_sync(resolved, name, options)
 
         async with (
             real_consul(tmp_path, free_ports(4)) as consul,
@@ -130,6 +130,7 @@ async def test_two_tcp_services_of_one_port_are_told_apart_by_their_names(
                     assert addresses["db-a"] != addresses["db-b"]
                     assert await found("DB-A.service.CONSUL") == [addresses["db-a"]]
                     assert await found("db-a.service.consul.corp.example") == [addresses["db-a"]]
+                    assert await found("db-a.service.consul", "use-vc") == [addresses["db-a"]]  # over TCP
                     assert await found("www.example") == ["192.0.2.80"]
                     assert await found("none.example") == ["Name or service not known"]
 

@@ -140,7 +140,8 @@ class OutboundScope:
 
     @property
     def _resolves_names(self) -> bool:
-        return self.is_on("DNS_CAPTURE") and self.is_on("DNS_AUTO_ALLOCATE")
+        captures = self.interception is not Interception.NONE  # else nothing would take a connection there
+        return captures and self.is_on("DNS_CAPTURE") and self.is_on("DNS_AUTO_ALLOCATE")
 
     @property
     def wildcard(self) -> str:
