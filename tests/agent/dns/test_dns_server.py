@@ -16,6 +16,7 @@ import trio
 from trio.testing import MockClock
 
 from mesh_pilot.agent.dns.server import DnsServer
+from mesh_pilot.agent.handover import Handover
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentError, DnsSettings
 from mesh_pilot.agent.subscriptions import NameRow
@@ -370,3 +371,23 @@ async def test_a_port_that_is_taken_is_one_clear_line() -> None:
 def test_a_name_server_that_is_no_address_is_refused(upstream: str) -> None:
     with pytest.raises(AgentError, match="is no name server"):
         DnsServer(DnsSettings(True, upstreams=(upstream,)), 0, NODE, Observable(None))
+
+
+async def test_a_query_between_two_versions_of_the_agent_waits_in_the_socket() -> None:
+    handover = Handover()
+    settings = DnsSettings(True, upstreams=("127.0.0.1:9",))
+    query = dns.message.make_query(REVIEWS, "A")
+    async with trio.open_nursery() as nursery:
+        first = DnsServer(settings, 0, NODE, Observable(ROWS), handover)
+        await nursery.start(first.run)
+        nursery.cancel_scope.cancel()
+    with trio.socket.socket(type=socket.SOCK_DGRAM) as client:
+        await client.connect(("127.0.0.1", first.port))
+        await client.send(query.to_wire())
+        async with trio.open_nursery() as nursery:
+            second = DnsServer(settings, 0, NODE, Observable(ROWS), handover)
+            await nursery.start(second.run)
+            with trio.fail_after(60):
+                assert query.is_response(dns.message.from_wire(await client.recv(512)))
+            nursery.cancel_scope.cancel()
+    handover.close()
