@@ -220,7 +220,7 @@ async def test_another_build_of_envoy_takes_over_without_a_failed_call() -> None
         for vm in lab.values():
             install(vm, "FIRST")
 
-    page = PAGE.replace("--config proxy.yaml", "--config proxy.yaml --envoy $HOME/envoy")
+    page = PAGE.replace("--config ", "--envoy $HOME/envoy --config ")
     async with loaded_mesh(page, prepare) as mesh:
         both = (mesh.outside, mesh.inside)
         for name, vm in mesh.lab.items():
