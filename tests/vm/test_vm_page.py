@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Iterator
 
@@ -64,3 +66,16 @@ async def test_the_page_is_as_it_says() -> None:
         counts = Counter(many.splitlines())
         assert counts.keys() == {"web: reviews v1", "web: reviews v2"}, counts
         assert 20 <= counts["web: reviews v2"] <= 90, "a tenth of 500, give or take"
+        await nothing_gets_around_a_proxy_that_is_away(lab)
+
+
+async def nothing_gets_around_a_proxy_that_is_away(lab: dict[str, Vm]) -> None:
+    """The rules stay until they are removed: the application is out of reach rather than open to all."""
+    v1, call = lab["v1"], "curl -s -m 5 http://10.77.0.3:9080/ || echo refused"
+    for pid, line in v1.processes().items():
+        if "proxy sidecar" in line:
+            os.kill(pid, signal.SIGKILL)
+    await eventually(lambda: not any("envoy" in line for line in v1.processes().values()), what="no proxy on v1")
+    assert await lab["plane"].type(call) == "refused"
+    assert await v1.type("mesh-pilot iptables clean") == "mesh-pilot: rules of nft are removed"
+    assert await lab["plane"].type(call) == "reviews v1"
