@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +27,8 @@ from tests.support.echo import Backend, http_backend
 from tests.support.envoy import eventually
 from tests.support.fleet import fleet
 from tests.support.mutual import REVIEWS, mutual
+from tests.support.planes import SERVICE, running_plane
+from tests.support.proxy_process import proxy_process
 from tests.support.small_http import Said, small_http
 
 pytestmark = [pytest.mark.envoy, pytest.mark.timeout(180)]
@@ -163,3 +167,51 @@ async def test_under_mutual_tls_consuls_own_checks_reach_the_application_through
 async def checks_of(consul: Consul) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = (await consul.ask("GET", "/v1/agent/checks")).json()
     return found
+
+
+@pytest.mark.slow
+async def test_a_killed_agent_leaves_its_service_critical_and_an_upgraded_one_never_does(
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    config = tmp_path / "config"
+    config.mkdir()
+    (config / "reviews.yaml").write_text(SERVICE)
+    file = tmp_path / "proxy.yaml"
+    async with (
+        real_consul(tmp_path, free_ports(4)) as consul,
+        running_plane(config) as plane,
+    ):
+        service = {"Name": "web", "Port": 8080, "Meta": {"protocol": "http"}}
+        file.write_text(json.dumps({"consul-service": service, "consul-address": f"127.0.0.1:{consul.port}"}))
+        flags = ("--name=web-1", "--ip=127.0.0.1", f"--pilot={plane.addresses.grpc}", "--plaintext", f"--config={file}")
+
+        async def state() -> str:
+            return (await checks_of(consul)).get("mesh-pilot:web", {}).get("Status", "")
+
+        async def until_state(expected: str) -> None:
+            async def there() -> bool:
+                return await state() == expected
+
+            await eventually(there, what=f"the check is {expected}")
+
+        async with proxy_process(tmp_path / "proxy", free_ports(4), *flags) as proxy:
+            await until_state("passing")
+            seen = set()
+            for times in (1, 2):
+                os.kill(proxy.pid, signal.SIGHUP)
+
+                async def renewed() -> bool:
+                    seen.add(await state())
+                    log = proxy.log.read_text()
+                    return log.count("another version of the agent takes over") == times and (  # noqa: B023
+                        log.count("consul check set") == times + 1  # noqa: B023
+                    )
+
+                await eventually(renewed, what=f"upgrade {times}: {proxy.log.read_text()[-2000:]}")
+            assert seen == {"passing"}
+            await proxy.end(signal.SIGKILL)
+            await until_state("critical")
+            proxy.start()
+            await until_state("passing")
+            assert await proxy.end(signal.SIGTERM) == 0
+            assert await checks_of(consul) == {}
