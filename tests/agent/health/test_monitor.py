@@ -50,9 +50,9 @@ class Scene:
 
 @asynccontextmanager
 async def scene(
-    probes: Sequence[dict[str, Any]] = (), proxy_config: bytes | None = None, group: str = ""
+    probes: Sequence[dict[str, Any]] = (), proxy_config: bytes | None = None, group: str = "", is_ready: bool = True
 ) -> AsyncIterator[Scene]:
-    made = Scene(Observable(proxy_config), began=trio.current_time())
+    made = Scene(Observable(proxy_config), Observable(is_ready), began=trio.current_time())
     settings = agent_settings(probes=probes, auto_register_group=group)
     runner: Any = made
     assert hasattr(CheckRunner, "run")
@@ -110,7 +110,16 @@ async def test_a_probe_runs_after_its_delay_once_in_a_period_and_changes_are_rep
         assert len(times) == 4
 
 
-async def test_an_envoy_that_is_not_ready_makes_the_application_unhealthy(
+async def test_nothing_is_said_before_envoy_is_ready_for_the_first_time(autojump_clock: trio.testing.MockClock) -> None:
+    async with scene([TCP], is_ready=False) as seen:
+        await trio.sleep(100)
+        assert (seen.checks, seen.reports, seen.monitor.health.value) == ([], [], None)
+        seen.ready.set(True)
+        await trio.sleep(1)
+        assert seen.reports == [HEALTHY]
+
+
+async def test_an_envoy_that_is_not_ready_any_more_makes_the_application_unhealthy(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with scene([TCP]) as seen:

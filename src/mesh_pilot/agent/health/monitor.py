@@ -1,7 +1,7 @@
 """Runs the probes of the application, and says what they found.
 
 The probes are those of the settings, else the one in the control plane's ProxyConfig; without any, the application
-counts as healthy. While Envoy is not ready every check fails, as in Istio's agent: nobody reaches the application.
+counts as healthy. A check fails while Envoy is not ready any more, as in Istio's agent: nobody reaches the application.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class HealthMonitor:
         )
 
     async def run(self) -> None:
-        """Probe and report, for ever."""
+        """Probe and report, for ever, once Envoy is ready for the first time: until then others keep what they know."""
+        await self._ready.wait_for(bool)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._report_changes)
             if self._settings.probes:
