@@ -12,12 +12,13 @@ import httpx
 import pytest
 import structlog
 import trio
+import trio.testing
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
 from mesh_pilot.agent.observable import Observable
 from mesh_pilot.agent.settings import AgentError, Ports
 from mesh_pilot.agent.status.agent_metrics import agent_metrics
-from mesh_pilot.agent.status.scraping import ScrapeError, application_targets, scrape_seconds
+from mesh_pilot.agent.status.scraping import MergedMetrics, ScrapeError, application_targets, scrape_seconds
 from mesh_pilot.agent.status.server import StatusServer
 from mesh_pilot.agent.subscriptions import NameRow
 from mesh_pilot.model.proxy import NodeType
@@ -316,3 +317,41 @@ async def test_a_port_that_is_taken_is_one_line() -> None:
     async with status() as agent:
         with pytest.raises(AgentError, match=f"cannot listen on :{agent.port}"):
             await agent.server.open()
+
+
+async def test_the_loopback_of_ipv6_is_this_machine_and_another_address_of_it_is_not() -> None:
+    async with status() as agent, httpx.AsyncClient(trust_env=False) as client:
+        if socket.has_dualstack_ipv6():
+            assert (await client.get(f"http://[::1]:{agent.port}/debug/state")).status_code == 200
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect(("192.0.2.1", 9))  # sends nothing
+            except OSError:
+                pytest.skip("no address besides the loopback")
+            own = probe.getsockname()[0]
+        assert (await client.get(f"http://{own}:{agent.port}/debug/state")).status_code == 403
+        assert (await client.get(f"http://{own}:{agent.port}/healthz/ready")).status_code == 200
+
+
+async def test_scrapes_wait_for_a_client_that_does_not_read_no_longer_than_it_may(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    never = trio.Event()
+    metrics = MergedMetrics("", (), {})
+
+    async def start(content_type: str) -> None:
+        assert content_type == TEXT
+
+    async def stuck(data: bytes) -> None:
+        await never.wait()
+
+    async def taken(data: bytes) -> None:
+        pass
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(4):
+            nursery.start_soon(metrics.write, {}, "", start, stuck)
+        await trio.testing.wait_all_tasks_blocked()
+        before = trio.current_time()
+        assert await metrics.write({}, "", start, taken)
+        assert trio.current_time() == before + 60
