@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,15 @@ from envoy.service.discovery.v3.discovery_pb2 import DiscoveryResponse
 
 from mesh_pilot.app.control_plane import ControlPlane
 from mesh_pilot.app.registration.settings import RegistrationSettings
+from mesh_pilot.app.workers.settings import WorkerSettings
+from mesh_pilot.cli.logs import LogFormat, LogLevels
+from mesh_pilot.cli.worker import worker_command
 from mesh_pilot.model.config import ConfigKey
 from mesh_pilot.model.resource import CLUSTER, ENDPOINT, NAME_TABLE
-from mesh_pilot.rpc import GRPCError, Status
+from mesh_pilot.rpc import GRPCError, Status, StreamTerminatedError
 from mesh_pilot.state.settings import StateSettings
 from tests.support.agent_streams import ENDPOINTS, AdsStream, ads_stream, node_of
+from tests.support.envoy import eventually
 from tests.support.planes import running_plane
 
 SERVICE = """\
@@ -277,3 +283,43 @@ async def test_what_must_not_be_registered_is_refused_with_one_line(
             assert refused.value.status is status
             assert reason in str(refused.value.message) and "\n" not in str(refused.value.message)
             assert entry(plane) is None
+
+
+@pytest.mark.process
+async def test_workloads_of_other_workers_count_until_their_worker_is_killed(tmp_path: Path) -> None:
+    folder = config(tmp_path / "config", SERVICE, GROUP)
+    workers = WorkerSettings(2, worker_command(LogLevels(), LogFormat.TEXT))
+    names = {f"127.0.1.{number}" for number in range(1, 13)}
+    with trio.fail_after(60):
+        async with (
+            running_plane(folder, trust_local=True, registration=QUICK, workers=workers) as plane,
+            trio.open_nursery() as nursery,
+        ):
+            assert plane.registrar is not None and plane.crew is not None
+            registrar = plane.registrar
+
+            async def stay(ip: str) -> None:
+                with suppress(GRPCError, StreamTerminatedError):
+                    async with ads_stream(plane.addresses.grpc, node_of(f"web-{ip}", ip=ip, **WORKLOAD)) as workload:
+                        await workload.ask(CLUSTER)
+                        await trio.sleep_forever()
+
+            def here() -> set[str]:
+                return {record.workload.address for record in registrar.records()}
+
+            async def all_here() -> bool:
+                return here() == names
+
+            for ip in names:
+                nursery.start_soon(stay, ip)
+            await eventually(all_here, what="all workloads")
+            of_first = {c.proxy.ip_addresses[0] for c in plane.state.xds.status.connections() if c.proxy is not None}
+            assert of_first != names, "all streams came to one worker"
+            (pid,) = plane.crew.pids().values()
+            os.kill(pid, signal.SIGKILL)
+
+            async def rest_gone() -> bool:
+                return here() == of_first
+
+            await eventually(rest_gone, what="the end of the workloads of the killed worker")
+            nursery.cancel_scope.cancel()
