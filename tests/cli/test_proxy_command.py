@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+import trio
 from click.testing import CliRunner, Result
 
 from mesh_pilot.agent.bootstrap.proxy_config_fields import EFFECTS, Place
-from mesh_pilot.agent.settings import AgentSettings
+from mesh_pilot.agent.settings import AgentError, AgentSettings, ConsulAgentSettings
 from mesh_pilot.cli.proxy import command
 from mesh_pilot.cli.proxy import run as run_module
-from mesh_pilot.cli.proxy.consul_service import described
+from mesh_pilot.cli.proxy.consul_service import described, from_consul
 from mesh_pilot.cli.proxy.flags import FLAGS, name_of, variable_of
-from mesh_pilot.cli.proxy.istio_names import ANSWERED, HONOURED, SPECIAL
+from mesh_pilot.cli.proxy.istio_names import ANSWERED, HONOURED, SPECIAL, Remark
 from mesh_pilot.cli.proxy.machine import why_unusable
 from mesh_pilot.model.proxy import Interception, NodeType
 from mesh_pilot.model.service import Locality
+from tests.support.consul import real_consul
+
+pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "proxy.md"
@@ -320,6 +324,19 @@ def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
     assert why_unusable(tmp_path).endswith("this runs as 54321")
 
 
+@pytest.mark.envoy
+def test_a_custom_bootstrap_is_judged_by_envoy_itself(machine: Machine, tmp_path: Path, envoy_binary: Path) -> None:
+    custom = tmp_path / "custom.yaml"
+    flags = (*PLANE, "--check", "--custom-bootstrap", str(custom), "--envoy", str(envoy_binary))
+    custom.write_text("static_resources: {clusters: [{name: mine, type: STATIC}]}")
+    assert "the settings are good" in machine.run(*flags).stdout
+    custom.write_text("static_resources: {clusters: [{name: mine, connect_timeout: soon}]}")
+    result = machine.run(*flags)
+    assert isinstance(result.exception, AgentError | click.ClickException)
+    assert f"Envoy refuses the bootstrap with {custom}: " in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
 def test_a_service_of_consul_says_who_we_are() -> None:
     settings, labels = described(
         {
@@ -347,6 +364,27 @@ def test_a_service_of_consul_says_who_we_are() -> None:
         "locality": "eu/eu-1",
     }
     assert labels == {"app": "web", "version": "v1"}
+
+
+async def test_a_consul_agent_is_asked_and_what_it_said_last_counts_while_it_is_away(
+    tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    def asked(address: str, service: str = "web-1") -> tuple[Mapping[str, Any], Mapping[str, str]]:
+        return from_consul(ConsulAgentSettings(address=address, service_id=service), tmp_path, remarks)
+
+    remarks: list[Remark] = []
+    async with real_consul(tmp_path, free_ports(4)) as consul:
+        await consul.register("web", id="web-1", meta={"namespace": "shop"})
+        settings, labels = await trio.to_thread.run_sync(asked, consul.address)
+        assert (settings["name"], settings["namespace"], labels["app"]) == ("web-1", "shop", "web")
+        with pytest.raises(AgentError, match="web-9"):
+            await trio.to_thread.run_sync(asked, consul.address, "web-9")
+        address = consul.address
+    assert remarks == []
+    assert (await trio.to_thread.run_sync(asked, address)) == (settings, labels)
+    assert [remark.event for remark in remarks] == ["consul agent is away"]
+    with pytest.raises(AgentError, match="web-2"):
+        await trio.to_thread.run_sync(asked, address, "web-2")
 
 
 def test_every_setting_is_a_flag_a_variable_and_a_key() -> None:

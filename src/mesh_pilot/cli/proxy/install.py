@@ -81,7 +81,7 @@ _IPTABLES = """\
 
 [Unit]
 Description=Redirection of traffic to the mesh-pilot proxy
-# The rules stay while the proxy is away: what passes Envoy by passes the mesh's policies by. Stopping this removes them.
+# The rules stay while the proxy is away: what passes Envoy by passes policies by, too. Stopping this removes them.
 Wants={name}.service
 After={name}.service
 

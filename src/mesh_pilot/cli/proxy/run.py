@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import MutableMapping
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -60,11 +62,28 @@ def prepare_process() -> None:
 
 
 def check(settings: AgentSettings) -> None:
-    """Load what an agent runs, and make the bootstrap. Raises AgentError."""
+    """Load what an agent runs, and make the bootstrap; Envoy judges one with a custom part. Raises AgentError."""
+    import json
+
     import mesh_pilot.agent.agent  # noqa: F401  a broken installation fails here
     from mesh_pilot.agent.bootstrap.agent_bootstrap import agent_bootstrap
+    from mesh_pilot.agent.envoy.binary import find_envoy
+    from mesh_pilot.agent.settings import AgentError
 
-    agent_bootstrap(settings)
+    bootstrap = agent_bootstrap(settings)
+    if settings.envoy.custom_bootstrap is None:
+        return
+    with NamedTemporaryFile("w", dir=settings.folders.run, suffix=".json", encoding="utf-8") as file:
+        json.dump(bootstrap, file)
+        file.flush()
+        command = [str(find_envoy(settings.envoy.binary)), "--mode", "validate", "--allow-unknown-static-fields"]
+        done = subprocess.run(
+            [*command, "-c", file.name], capture_output=True, text=True, errors="replace", check=False
+        )
+    if done.returncode != 0:
+        reasons = [line for line in done.stderr.splitlines() if "error initializing" in line or "[critical]" in line]
+        reason = (reasons or done.stderr.splitlines() or ["no reason given"])[-1].rpartition(f"{file.name}': ")[2]
+        raise AgentError(f"Envoy refuses the bootstrap with {settings.envoy.custom_bootstrap}: {reason}")
 
 
 def run_agent_of(settings: AgentSettings) -> None:
