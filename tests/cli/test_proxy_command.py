@@ -190,6 +190,13 @@ def test_variables_of_istios_agent_are_honoured(machine: Machine) -> None:
     assert settings.scrape == {"scrape": "true", "port": "9"}
 
 
+def test_a_flag_wins_over_metadata_of_the_same_meaning(machine: Machine) -> None:
+    env = {"ISTIO_META_INTERCEPTION_MODE": "NONE", "ISTIO_META_AUTO_REGISTER_GROUP": "a"}
+    node = machine.settings("--interception", "TPROXY", "--auto-register-group", "b", env=env).node
+    written: Any = node.to_dict()["metadata"]
+    assert (written["INTERCEPTION_MODE"], written["AUTO_REGISTER_GROUP"]) == ("TPROXY", "b")
+
+
 def test_a_provided_certificate_counts_once_it_is_there(machine: Machine, tmp_path: Path) -> None:
     env = {"PROV_CERT": str(tmp_path)}
     assert machine.settings(env=env).credentials.certificate is None
@@ -296,6 +303,8 @@ PLANE = ("--ip", "10.1.1.1", "--pilot", "a:1", "--plaintext")
         (("--pilot", "a:1"), "save what mesh-pilot ca root prints"),
         (("--pilot", "a:1", "--tls-ca", "/nowhere/root.pem"), "No such file"),
         ((*PLANE, "--ip", "10.1.1.300"), "no IP address"),
+        ((*PLANE, "--name", "a~b"), "--name: 'a~b' is no name"),
+        ((*PLANE, "--namespace", ""), "--namespace: '' is no name"),
         ((*PLANE, "--status-port", "15021"), "--status-port and --readiness-port are both 15021"),
         ((*PLANE, "--cert-chain", "a"), "needs all of --cert-chain, --key and --root-cert"),
         ((*PLANE, "--token-file", "a", "--sds-socket", "b"), "--token-file and --sds-socket exclude each other"),
@@ -444,7 +453,7 @@ def pieces(text: str, name: str) -> tuple[str, str, str]:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_the_page_has_every_setting_variable_and_field(name: str) -> None:
-    """Run this file to write the tables anew."""
+    """``python -m tests.cli.test_proxy_command`` writes the tables anew."""
     assert pieces(PAGE.read_text(encoding="utf-8"), name)[1] == PARTS[name]()
 
 

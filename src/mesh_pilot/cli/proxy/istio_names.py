@@ -149,9 +149,9 @@ def _provided(given: Mapping[str, str]) -> dict[str, tuple[str, str]]:
 
 def _metadata(given: Mapping[str, str], metadata: dict[str, Any], labels: dict[str, str]) -> Iterator[Remark]:
     for name, text in given.items():
+        if name in HONOURED:
+            continue  # the setting puts it there, wherever that comes from
         if name.startswith(META):
-            if name == "ISTIO_META_DNS_CAPTURE":
-                continue  # with --dns
             metadata[name.removeprefix(META)] = text
         elif name.startswith(META_JSON):
             try:

@@ -1,6 +1,6 @@
-"""What keeps the agent small: libraries that are not loaded, and memory that the C library does not hold.
+"""Measures that keep the agent small: a library that is not loaded, one heap for all threads.
 
-Measured: without rich 3 MB and 0.14 s less; without an arena for each thread some MB less after a day.
+Measured with rich and without: 3 MB and 0.14 s less. The heap is a precaution: each thread may get one of its own.
 """
 
 from __future__ import annotations

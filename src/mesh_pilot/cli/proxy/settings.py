@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, MutableMapping, Set
 from pathlib import Path
 from typing import Any
@@ -159,8 +160,12 @@ def _node(
     ip = given["ip"] or machine.default_address()
     if not ip:
         raise click.UsageError("this machine has no default route: give its address with --ip")
+    name = given["name"] or machine.default_name()
+    for flag, text in (("--name", name), ("--namespace", given["namespace"]), ("--domain", given["domain"])):
+        if not re.fullmatch(r"[^\s~/]+", text):
+            raise click.UsageError(f"{flag}: {text!r} is no name: it has no blanks, slashes or tildes")
     metadata: dict[str, Any] = {
-        name.removeprefix(META): text for name, text in config.get(METADATA, {}).items() if name.startswith(META)
+        key.removeprefix(META): text for key, text in config.get(METADATA, {}).items() if key.startswith(META)
     }
     metadata["SERVICE_ACCOUNT"] = given["service_account"]
     if merged["annotation"]:
@@ -172,7 +177,7 @@ def _node(
     if for_plane := {name: config[name] for name in AT_THE_PLANE if name in config}:
         metadata["PROXY_CONFIG"] = for_plane
     return EnvoyNode(
-        name=given["name"] or machine.default_name(),
+        name=name,
         namespace=given["namespace"],
         ip=ip,
         type=NodeType(kind),
