@@ -213,7 +213,7 @@ def test_what_has_no_effect_is_said_once(machine: Machine) -> None:
             "TRUST_DOMAIN": "x",
             "ENVOY_STATUS_PORT": "many",
             "ISTIO_METAJSON_X": "[",
-            "PROXY_CONFIG": "{holdApplicationUntilProxyStarts: true, concurency: 2}",
+            "PROXY_CONFIG": "{holdApplicationUntilProxyStarts: true, concurency: 2, tracing: {stackdriver: {}}}",
         },
     )
     assert result.exception is None
@@ -226,6 +226,7 @@ def test_what_has_no_effect_is_said_once(machine: Machine) -> None:
         "TRUST_DOMAIN",
     ]
     assert sum("holdApplicationUntilProxyStarts" in line for line in lines) == 1
+    assert sum("stackdriver" in line for line in lines) == 1
     assert sum("did you mean concurrency" in line for line in lines) == 1
     assert sum("ISTIO_METAJSON_X" in line for line in lines) == 1
 
@@ -255,6 +256,13 @@ def test_a_proxy_config_of_this_machine_says_settings_that_nobody_gave(machine: 
     assert settings.planes.plaintext
     assert settings.node.interception is Interception.TPROXY
     assert settings.envoy.binary == Path("/e")
+
+
+def test_a_readiness_probe_of_the_proxy_config_is_the_probe(machine: Machine) -> None:
+    config = "proxy-config: {readinessProbe: {tcpSocket: {port: 1}}}"
+    assert list(machine.settings(file=config).probes) == [{"tcpSocket": {"port": 1}}]
+    own = '{"tcpSocket": {"port": 2}}'
+    assert list(machine.settings("--probe", own, file=config).probes) == [{"tcpSocket": {"port": 2}}]
 
 
 def test_a_router_is_a_gateway(machine: Machine) -> None:

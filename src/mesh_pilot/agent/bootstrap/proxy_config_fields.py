@@ -214,7 +214,10 @@ EFFECTS: Mapping[str, tuple[Place, str]] = {
     "sds": (Place.NOWHERE, "certificates are served over SDS, always"),
     "envoyAccessLogService": (Place.BOOTSTRAP, "the cluster `envoy_accesslog_service`, for EnvoyFilters"),
     "envoyMetricsService": (Place.BOOTSTRAP, "a sink of statistics, and its cluster"),
-    "proxyMetadata": (Place.BOOTSTRAP, f"`ISTIO_META_X` is `X` in the {_METADATA}"),
+    "proxyMetadata": (
+        Place.BOOTSTRAP,
+        f"`ISTIO_META_X` is `X` in the {_METADATA}; `METRICS_LOCALHOST_ACCESS_ONLY`: port 15090 on 127.0.0.1",
+    ),
     "statusPort": (Place.AGENT, "`--status-port`, unless that is given; only from this machine"),
     "extraStatTags": (Place.BOOTSTRAP, "tags of statistics"),
     "gatewayTopology": (Place.PLANE, ""),

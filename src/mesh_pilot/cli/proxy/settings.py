@@ -43,6 +43,13 @@ SCRAPED = "prometheus.io/"
 AT_THE_PLANE = ("tracing", "gatewayTopology", "proxyHeaders", "connectionSettings")
 """Fields of the ProxyConfig that the control plane reads in the node's metadata."""
 
+_NO_EFFECT = "field of the proxy config has no effect"
+_OF_OTHERS = {
+    "caCertificatesPem": "only the control plane says whom to trust besides",
+    **dict.fromkeys(("lightstep", "stackdriver", "openCensusAgent"), "a current Envoy has no such tracer"),
+}
+"""Fields that have an effect elsewhere, or none in an object that has one."""
+
 
 def agent_settings(
     kind: str,
@@ -90,7 +97,7 @@ def agent_settings(
         consul=consul,
         delta=given["delta"],
         proxy_config=config,
-        probes=given["probe"] or (),
+        probes=given["probe"] or ([config["readinessProbe"]] if "readinessProbe" in config else ()),
         app_probers=given["app_probers"] or {},
         scrape=given["scrape"] or _scrape(merged["annotation"]),
         auto_register_group=given["auto_register_group"],
@@ -121,7 +128,10 @@ def _proxy_config(
         where, text = EFFECTS[name]
         if where is Place.NOWHERE:
             fields = {"field": name, "reason": text.replace("`", "")}
-            remarks.append(Remark("field of the proxy config has no effect", fields))
+            remarks.append(Remark(_NO_EFFECT, fields))
+    for name, reason in _OF_OTHERS.items():
+        if name in config or name in config.get("tracing", {}):
+            remarks.append(Remark(_NO_EFFECT, {"field": name, "reason": reason}))
     return config
 
 
