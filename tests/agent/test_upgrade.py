@@ -20,7 +20,7 @@ from tests.support.plane_process import PlaneProcess
 
 pytestmark = [pytest.mark.process, pytest.mark.envoy]
 
-TAKEN_OVER = "Envoy is taken over"
+TAKEN_OVER = "envoy is taken over"
 
 
 @contextmanager

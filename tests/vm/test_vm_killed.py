@@ -192,7 +192,7 @@ async def test_another_version_of_the_agent_takes_over_without_a_failed_call() -
                 hangup = kill(vm, "proxy", signal.SIGHUP)
                 before = pids(vm, "proxy"), pids(vm, "envoy")
                 await mesh.blow(f"SIGHUP on {name}", hangup, spares=both, lost=0, then=vm)
-                await eventually(lambda vm=vm: says(vm, "Envoy is taken over"), what=name)  # type: ignore[misc]
+                await eventually(lambda vm=vm: says(vm, "envoy is taken over"), what=name)  # type: ignore[misc]
                 assert (pids(vm, "proxy"), pids(vm, "envoy")) == before, "it is the same process, with the same Envoy"
         assert not mesh.wrong, "\n".join([*mesh.wrong, "", *mesh.story])
 
@@ -229,7 +229,7 @@ async def test_another_build_of_envoy_takes_over_without_a_failed_call() -> None
             install(vm, "SECOND")
             hangup = kill(vm, "proxy", signal.SIGHUP)
             await mesh.blow(f"Envoy on {name} is another", hangup, spares=both, lost=0, then=vm)
-            await eventually(lambda vm=vm: says(vm, "Envoy was hot restarted"), what=name)  # type: ignore[misc]
+            await eventually(lambda vm=vm: says(vm, "envoy was hot restarted"), what=name)  # type: ignore[misc]
         for vm in mesh.lab.values():
             ended = eventually(lambda vm=vm: len(pids(vm, "envoy")) < 2, what="the old one ends", seconds=180)  # type: ignore[misc]
             await ended

@@ -57,7 +57,7 @@ async def test_a_refused_bootstrap_leaves_the_old_one_serving(life: Callable[...
             one.bootstrap.set(bad)
             await eventually(lambda: one.runner.statistics().failed_hot_restarts == 1, what="a failure")
         (event,) = [entry for entry in logs if entry["log_level"] == "error"]
-        assert event["event"] == "Envoy is not replaced; the one that runs serves on"
+        assert event["event"] == "envoy is not replaced; the one that runs serves on"
         assert "nowhere" in event["reason"]
         assert one.pid == first
         assert one.runner.ready.value

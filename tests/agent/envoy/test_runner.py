@@ -79,7 +79,7 @@ async def test_one_that_dies_is_started_again_and_the_log_says_why(life: Callabl
             await one.ready()
         assert one.pid != first
         assert one.runner.statistics().restarts == 1
-        (event,) = [entry for entry in logs if entry["event"] == "Envoy has ended; it is started again"]
+        (event,) = [entry for entry in logs if entry["event"] == "envoy has ended; it is started again"]
         assert event["reason"].startswith("killed by SIGSEGV: Caught Segmentation fault")
 
 
@@ -125,7 +125,7 @@ async def test_a_refused_bootstrap_is_one_line_and_no_hot_loop(life: Callable[..
             good = answering(one.port, one.admin)
             one.bootstrap.set(good)
             await one.ready()
-    ends = [entry["reason"] for entry in logs if entry["event"] == "Envoy has ended; it is started again"]
+    ends = [entry["reason"] for entry in logs if entry["event"] == "envoy has ended; it is started again"]
     assert ends
     assert all("\n" not in reason for reason in ends)
     assert any("not an address" in reason for reason in ends)
@@ -198,7 +198,7 @@ async def test_without_shared_memory_it_runs_and_is_replaced_all_the_same(
             await eventually(lambda: one.pid != first and one.runner.ready.value, what="another")
             async with http_client() as client:
                 assert (await client.get(f"http://127.0.0.1:{one.port}/")).text == "second"
-    (event,) = [entry for entry in logs if entry["event"] == "Envoy runs without hot restart: no shared memory"]
+    (event,) = [entry for entry in logs if entry["event"] == "envoy runs without hot restart: no shared memory"]
     assert event["reason"].endswith("No such file or directory" if why == "missing" else "No space left on device")
 
 

@@ -21,7 +21,7 @@ async def drain_listeners(child: EnvoyChild, query: str) -> None:
     try:
         await (await child.admin()).post(f"/drain_listeners?{query}")
     except AdminError as error:
-        log.warning("Envoy's listeners cannot be drained", reason=str(error))
+        log.warning("envoy's listeners cannot be drained", reason=str(error))
 
 
 async def until_no_connections(child: EnvoyChild, own_ports: Collection[int]) -> None:

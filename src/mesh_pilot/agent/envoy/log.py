@@ -124,5 +124,5 @@ class EnvoyLog:
 
     def _tell(self) -> None:
         if self._left_out:
-            log.warning("Envoy logs too much: lines left out", lines=self._left_out)
+            log.warning("envoy logs too much: lines left out", lines=self._left_out)
             self._left_out = 0

@@ -177,7 +177,7 @@ class EnvoyRunner:
         if self._current is not None:
             self._changed(self._current)
             facts = self._current.facts
-            log.info("Envoy is taken over", version=facts.binary.release, pid=facts.pid, epoch=facts.epoch)
+            log.info("envoy is taken over", version=facts.binary.release, pid=facts.pid, epoch=facts.epoch)
         return self._current
 
     def _clean(self) -> None:
@@ -208,7 +208,7 @@ class EnvoyRunner:
                 await trio.sleep_forever()
             seconds = backoff.after(lived)
             self._restarts += 1
-            log.error("Envoy has ended; it is started again", reason=reason, seconds=round(seconds, 1))
+            log.error("envoy has ended; it is started again", reason=reason, seconds=round(seconds, 1))
             await self._pause(seconds)
 
     async def _pause(self, seconds: float) -> None:
@@ -233,7 +233,7 @@ class EnvoyRunner:
     def _base_id(self, settings: EnvoySettings) -> int | None:
         why = command.why_no_shared_memory()
         if why and why != self._why_cold:
-            log.warning("Envoy runs without hot restart: no shared memory", reason=why)
+            log.warning("envoy runs without hot restart: no shared memory", reason=why)
         self._why_cold = why
         if why:
             return None
@@ -268,7 +268,7 @@ class EnvoyRunner:
             awaited=awaited(wanted.bootstrap),
             started=since_boot(),
         )
-        log.info("Envoy started", version=binary.release, pid=pid, epoch=epoch)
+        log.info("envoy started", version=binary.release, pid=pid, epoch=epoch)
         return self._adopt(nursery, facts)
 
     def _adopt(self, nursery: trio.Nursery, facts: ChildFacts) -> EnvoyChild:
@@ -339,7 +339,7 @@ class EnvoyRunner:
             return self._current
         self._failed += 1
         self._refused = wanted
-        log.error("Envoy is not replaced; the one that runs serves on", reason=reason)
+        log.error("envoy is not replaced; the one that runs serves on", reason=reason)
         if not child.has_admin and child.returncode is None:
             await self._mend(child, nursery)
             assert self._current is not None
@@ -354,7 +354,7 @@ class EnvoyRunner:
         config = self._write(known_good.bootstrap, _CANDIDATE)
         reason = await self._replace_beside(child, known_good, config, child.facts.binary, nursery)
         if reason:
-            log.error("Envoy has no admin interface until it is restarted", reason=reason)
+            log.error("envoy has no admin interface until it is restarted", reason=reason)
 
     def _runs_on(self, child: EnvoyChild, wanted: Wanted, binary: EnvoyBinary) -> bool:
         """Whether an Envoy that was taken over needs no restart."""
@@ -398,7 +398,7 @@ class EnvoyRunner:
         self._hot_restarts += 1
         self._changed(successor)
         facts = successor.facts
-        log.info("Envoy was hot restarted", version=facts.binary.release, pid=facts.pid, epoch=facts.epoch)
+        log.info("envoy was hot restarted", version=facts.binary.release, pid=facts.pid, epoch=facts.epoch)
 
     async def _replace_beside(
         self, child: EnvoyChild, wanted: Wanted, candidate: Path, binary: EnvoyBinary, nursery: trio.Nursery
@@ -443,7 +443,7 @@ class EnvoyRunner:
         with trio.move_on_after(self.settings.value.parent_shutdown_seconds + _LATE_SECONDS):
             await child.ended.wait()
         if not child.ended.is_set():
-            log.warning("an old Envoy did not end, and is killed", pid=child.facts.pid)
+            log.warning("an old envoy did not end, and is killed", pid=child.facts.pid)
             child.send_signal(signal.SIGKILL)
 
     async def _cancel_at_end(self, child: EnvoyChild, scope: trio.CancelScope) -> None:

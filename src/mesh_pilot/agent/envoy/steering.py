@@ -149,7 +149,7 @@ class HandingOver:
             self._to = ListeningSockets(self._new.facts.pid)
             self._from.give_way(self._to)
         except OSError as error:
-            log.warning("connections may be lost: they cannot be led to the new Envoy", reason=str(error))
+            log.warning("connections may be lost: they cannot be led to the new envoy", reason=str(error))
 
     def close(self) -> None:
         if self._from is not None and self._to is not None and self._old.ended.is_set():
