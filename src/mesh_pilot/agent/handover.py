@@ -75,9 +75,14 @@ class Handover:
             for descriptor in descriptors:
                 os.set_inheritable(descriptor, False)
             self._received[name] = (address, [socket.socket(fileno=each) for each in descriptors])
-        for facts in told["envoys"]:
-            os.set_inheritable(facts["log_descriptor"], False)
-            self.envoys.append(facts)
+        self.envoys = told["envoys"]
+        for descriptor in self._pipes():
+            os.set_inheritable(descriptor, False)
+
+    def _pipes(self) -> list[int]:
+        """The descriptors from which log and output of Envoys are read."""
+        names = ("log_descriptor", "output_descriptor")
+        return [facts[name] for facts in self.envoys for name in names if facts.get(name) is not None]
 
     async def listeners(self, name: str, address: str) -> list[trio.SocketListener]:
         """Listeners on ``address`` (as for ``rpc.open_listeners``): those received under this name, or new ones.
@@ -143,7 +148,7 @@ class Handover:
         self.close_rest()
         sockets = {name: (address, [each.fileno() for each in kept]) for name, (address, kept) in self._open.items()}
         passed = [number for _, numbers in sockets.values() for number in numbers]
-        passed += [facts["log_descriptor"] for facts in self.envoys]
+        passed += self._pipes()
         told = json.dumps({"format": _FORMAT, "sockets": sockets, "envoys": self.envoys})
         memory = os.memfd_create("mesh-pilot-handover")
         try:

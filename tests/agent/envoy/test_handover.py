@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import trio
 
 from mesh_pilot.agent.handover import VARIABLE, Handover, self_test
 from tests.agent.envoy.conftest import answering
@@ -26,14 +27,49 @@ envoy = pytest.mark.envoy
 
 
 @contextmanager
-def small_agent(folder: Path, binary: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+def small_agent(folder: Path, binary: Path, port: int, output: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "tests.agent.envoy.small_agent", str(folder), str(binary), str(port)]
-    agent = subprocess.Popen(command)
+    agent = subprocess.Popen(command, stdout=output)
     try:
         yield agent
     finally:
         agent.kill()
         agent.wait()
+
+
+ACCESS_LOG = {
+    "name": "envoy.access_loggers.file",
+    "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog",
+        "path": "/dev/stdout",
+        "log_format": {"text_format_source": {"inline_string": "one request\n"}},
+    },
+}
+
+
+@process
+@envoy
+async def test_access_logs_reach_a_standard_output_that_is_a_socket_also_after_an_upgrade(
+    envoy_binary: Path, tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> None:
+    """As systemd gives it; Envoy cannot open a socket as /dev/stdout."""
+    port, admin, own = free_ports(3)
+    bootstrap = answering(port, admin)
+    (chain,) = bootstrap["static_resources"]["listeners"][0]["filter_chains"]
+    chain["filters"][0]["typed_config"]["access_log"] = [ACCESS_LOG]
+    (tmp_path / "bootstrap.json").write_text(json.dumps(bootstrap))
+    ours, theirs = socket.socketpair()
+    with ours, small_agent(tmp_path, envoy_binary, own, theirs.fileno()) as agent:
+        theirs.close()
+        reader = trio.socket.from_stdlib_socket(ours)
+        for count in (1, 2):
+            await eventually(lambda count=count: len(generations(tmp_path)) == count, what="an agent")
+            async with load_on(port) as load:
+                await eventually(lambda: load.count > 5, what="load")
+            with trio.fail_after(30):
+                while b"one request" not in await reader.recv(65536):
+                    pass
+            agent.send_signal(signal.SIGHUP)
 
 
 def generations(folder: Path) -> list[int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import time
@@ -30,6 +32,7 @@ _MISSES = 3
 _REST_OF_LOG_SECONDS = 1.0
 _FIND_ADMIN_SECONDS = 0.02
 _VALIDATE_SECONDS = 60.0
+_STDOUT = 1
 
 
 @attrs.frozen
@@ -39,6 +42,8 @@ class ChildFacts:
     pid: int
     log_descriptor: int
     """The end of the pipe from which its log is read."""
+    output_descriptor: int | None
+    """The end of the pipe from which its standard output is read; None: it has ours."""
     log_mark: str
     binary: EnvoyBinary
     epoch: int
@@ -124,7 +129,9 @@ class EnvoyChild:
 
     def release(self) -> ChildFacts:
         """Leave the process running and stop to tend it; returns facts with which another agent goes on."""
-        facts = attrs.evolve(self.facts, log_descriptor=os.dup(self.facts.log_descriptor), ready=self.is_ready)
+        log_pipe, output = os.dup(self.facts.log_descriptor), self.facts.output_descriptor
+        output = None if output is None else os.dup(output)
+        facts = attrs.evolve(self.facts, log_descriptor=log_pipe, output_descriptor=output, ready=self.is_ready)
         self._tending.cancel()
         return facts
 
@@ -161,6 +168,8 @@ class EnvoyChild:
                 finished = trio.Event()
                 nursery.start_soon(self._read_log, finished)
                 nursery.start_soon(self._watch)
+                if self.facts.output_descriptor is not None:
+                    nursery.start_soon(_pass_on, self.facts.output_descriptor)
                 await self._reap()
                 with trio.move_on_after(_REST_OF_LOG_SECONDS):
                     await finished.wait()
@@ -230,12 +239,14 @@ class EnvoyChild:
             self._changed(self)
 
 
-def spawn(command: Sequence[str], log_format: str) -> tuple[int, int]:
-    """Start Envoy so that it ends with this process; returns its process id and the descriptor of its log.
+def spawn(command: Sequence[str], log_format: str) -> tuple[int, int, int | None]:
+    """Start Envoy so that it ends with this process; returns its process id and the descriptors of log and output.
 
     Call it in the main thread: Envoy ends with the thread that has started it. Raises OSError.
     """
     reading, writing = os.pipe()
+    # systemd's standard output is a socket, which Envoy cannot open as /dev/stdout.
+    output, its_output = os.pipe() if _is_socket(_STDOUT) else (None, _STDOUT)
     try:
         with suppress(OSError):  # the limit for those without privileges may be reached
             fcntl(writing, F_SETPIPE_SZ, _PIPE_BYTES)
@@ -246,6 +257,7 @@ def spawn(command: Sequence[str], log_format: str) -> tuple[int, int]:
             os.environ,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, its_output, _STDOUT),
                 (os.POSIX_SPAWN_DUP2, writing, 2),
             ],
             setsigmask=(),
@@ -253,10 +265,36 @@ def spawn(command: Sequence[str], log_format: str) -> tuple[int, int]:
         )
     except BaseException:
         os.close(reading)
+        if output is not None:
+            os.close(output)
         raise
     finally:
         os.close(writing)
-    return pid, reading
+        if output is not None:
+            os.close(its_output)
+    return pid, reading, output
+
+
+def _is_socket(descriptor: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+    except OSError:
+        return False
+
+
+async def _pass_on(descriptor: int) -> None:
+    """Copy Envoy's standard output to ours, a socket. Envoy waits while that takes nothing, and we do not."""
+    async with trio.lowlevel.FdStream(descriptor) as stream:
+        with socket.socket(fileno=os.dup(_STDOUT)) as ours:
+            async for data in stream:
+                rest = memoryview(data)
+                while rest:
+                    try:
+                        rest = rest[ours.send(rest, socket.MSG_DONTWAIT) :]
+                    except BlockingIOError:
+                        await trio.lowlevel.wait_writable(ours)
+                    except OSError:
+                        break  # nobody reads it any more
 
 
 async def validate(binary: EnvoyBinary, bootstrap: Path, flags: Sequence[str]) -> str:

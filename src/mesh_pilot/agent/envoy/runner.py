@@ -255,10 +255,11 @@ class EnvoyRunner:
         parser = LogParser.new()
         arguments = [str(binary.path), "-c", str(config), "--admin-address-path", str(admin_file)]
         arguments += [*command.hot_restart_flags(base_id, epoch), *flags]
-        pid, descriptor = spawn(arguments, parser.format)
+        pid, descriptor, output = spawn(arguments, parser.format)
         facts = ChildFacts(
             pid=pid,
             log_descriptor=descriptor,
+            output_descriptor=output,
             log_mark=parser.mark,
             binary=binary,
             epoch=epoch,
