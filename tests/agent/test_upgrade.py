@@ -27,7 +27,7 @@ TAKEN_OVER = "envoy is taken over"
 def proxy(folder: Path, envoy: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     """``mesh-pilot proxy sidecar``, its log in ``folder/agent.log``."""
     (folder / "run").mkdir()
-    command = [*COMMAND, "proxy", "sidecar", "--name=web-1", "--ip=127.0.0.1", "--plaintext", f"--envoy={envoy}"]
+    command = [*COMMAND, "proxy", "sidecar", "--ip=127.0.0.1", "--plaintext", f"--envoy={envoy}"]
     command += [f"--state-dir={folder / 'state'}", f"--run-dir={folder / 'run'}", *flags]
     with (folder / "agent.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -51,7 +51,9 @@ async def test_sighup_executes_the_agent_anew_without_a_failed_request(
     (tmp_path / "config").mkdir()
     plane = PlaneProcess(tmp_path / "plane.log", ports[5:], "--config-dir", str(tmp_path / "config"))
     await plane.start()
-    flags = [f"--{name}-port={number}" for name, number in port.items()]
+    settings = tmp_path / "proxy.yaml"
+    settings.write_text("name: web-1\n")
+    flags = [f"--config={settings}", *(f"--{name}-port={number}" for name, number in port.items())]
     try:
         with proxy(tmp_path, envoy_binary, f"--pilot={plane.grpc}", "--dns", *flags) as agent:
             async with http_client() as client:
@@ -69,7 +71,12 @@ async def test_sighup_executes_the_agent_anew_without_a_failed_request(
                     await eventually(lambda count=count: logged(tmp_path).count(TAKEN_OVER) == count, what="the next")
                     so_far = load.count
                     await eventually(lambda so_far=so_far: load.count > so_far + 50, what="load")
+                settings.write_text("no-such-setting: 1\n")
+                agent.send_signal(signal.SIGHUP)
+                await eventually(lambda: "another version is not executed" in logged(tmp_path), what="the self test")
             assert Counter(load.failures) == {}
+            assert "no-such-setting" in logged(tmp_path)
+            assert logged(tmp_path).count(TAKEN_OVER) == 2
             assert envoys_of(tmp_path) == [envoy]
             assert agent.returncode is None
             agent.kill()
