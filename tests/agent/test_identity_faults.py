@@ -45,7 +45,7 @@ async def test_a_spent_token_is_told_and_a_new_one_is_tried_at_once(tmp_path: Pa
         text = machine.new_token(uses=1)
         async with running(machine.identity(plane.addresses.secure_grpc)) as own:
             await until_held(own)
-        for file in machine.kept.iterdir():
+        for file in machine.kept.iterdir():  # there, although the agent ended at once
             file.unlink()
         with capture_logs() as logs:
             async with running(machine.identity(plane.addresses.secure_grpc)) as own:
@@ -213,6 +213,31 @@ async def test_nobody_who_answers_is_told_once_and_tried_for_ever(tmp_path: Path
     (line,) = lines(logs, "no certificate")
     assert "127.0.0.1:1" in line["reason"] and "tried again" in line["advice"]
     assert "mpjt_" not in str(logs)
+
+
+async def test_outages_of_a_renewal_are_waited_out_with_backoff_though_there_is_a_token(
+    tmp_path: Path, autojump_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def at_once(function: Any, *args: Any, **_: Any) -> Any:
+        await trio.lowlevel.checkpoint()
+        return function(*args)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", at_once)  # time would jump while a thread works
+    kept = CertificateFolder(tmp_path / "state" / "identity")
+    kept.create()
+    kept.save(material())
+    machine = Machine(tmp_path)
+    machine.token_file.write_text("mpjt_a.b.c")
+    begins = datetime.now(UTC).timestamp() + 20 * 3600  # it is due
+    own = WorkloadIdentity(
+        CredentialSettings(token_file=machine.token_file),
+        PlaneSettings((Pilot.parse("127.0.0.1:1"),), plaintext=True),
+        machine.folders,
+        wall=lambda: begins + trio.current_time(),
+    )
+    async with running(own):
+        await trio.sleep(3600)
+        assert 80 <= own.statistics().failures <= 180, "one in half a minute, at the mean"
 
 
 def test_settings_that_cannot_be_used_are_one_line(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ class CertificateKeeper:
             "certificate found",
             identity=found.material.identity,
             ends=f"{found.material.ends:%F %T}",
-            **({"clock": shown_difference(ended)} if ended is not None else {}),
+            **({} if ended is None else {"note": "it has ended, or the clock is wrong"}),
         )
         self.settled.set(ended is None)
 
@@ -141,8 +141,8 @@ class CertificateKeeper:
             self.settled.set(True)
             await trio.sleep_forever()
         metadata: Mapping[str, str] = {}
+        self._tokens = self._stamps()
         if proof is Proof.TOKEN:
-            self._tokens = self._stamps()
             try:
                 metadata = await trio.to_thread.run_sync(token_metadata, self._credentials)
             except TokenError as error:
@@ -160,7 +160,14 @@ class CertificateKeeper:
                     metadata=metadata,
                     seconds=int(self._credentials.lifetime or 0),
                 )
-                self._accept(read_material(key, chain, roots))
+                material = read_material(key, chain, roots)
+                self._accept(material)
+                # Also at the end of the agent: the token may have been for one use.
+                with trio.move_on_after(SAVE_SECONDS, shield=True) as saving:
+                    await self._save(material)
+                if saving.cancelled_caught:  # a disk that hangs
+                    self.is_kept = False
+                    self._unsaved.set(material)
                 return
             except NotSigned as error:
                 failures.append(await self._explained(error, pilot.address))
@@ -196,7 +203,6 @@ class CertificateKeeper:
                 advice="set the clock (timedatectl); the certificate is used as it is",
             )
         self._take(material, self._wall())
-        self._unsaved.set(material)
         log.info("certificate signed", identity=material.identity, ends=f"{material.ends:%F %T}")
 
     def _fail(self, kind: SigningFailure, reason: str, proof: Proof | None) -> None:
@@ -231,27 +237,36 @@ class CertificateKeeper:
         return self._lines.admit(subject, trio.current_time()) is not None
 
     async def _keep(self) -> None:
-        """Write each new certificate to disk, again until it is there."""
+        """Write certificates to disk that could not be written when they came, again until they are there."""
         async for material in self._unsaved.changes():
             while material is not None and material is self._unsaved.value:
-                try:
-                    await trio.to_thread.run_sync(self._folder.create)
-                    await trio.to_thread.run_sync(self._folder.save, material)
-                except OSError as error:
-                    self.is_kept = False
-                    if self._admits(f"kept {error.strerror}"):
-                        log.warning(
-                            "certificate not kept",
-                            reason=f"{error.filename or self._folder.path}: {error.strerror}",
-                            advice="it is in force, but a restart will need a token; it is tried again",
-                        )
-                    with trio.move_on_after(SAVE_SECONDS):
-                        await self._unsaved.wait_for(partial(is_not, material))
-                    continue
-                if not self.is_kept:
-                    log.info("certificate kept")
-                self.is_kept = True
-                break
+                with trio.move_on_after(SAVE_SECONDS):
+                    await self._unsaved.wait_for(partial(is_not, material))
+                    break
+                await self._save(material)
+
+    async def _save(self, material: IdentityMaterial) -> None:
+        """Write a certificate to disk, or have it tried again."""
+        try:
+            await trio.to_thread.run_sync(self._write, material, abandon_on_cancel=True)
+        except OSError as error:
+            self.is_kept = False
+            self._unsaved.set(material)
+            if self._admits(f"kept {error.strerror}"):
+                log.warning(
+                    "certificate not kept",
+                    reason=f"{error.filename or self._folder.path}: {error.strerror}",
+                    advice="it is in force, but a restart will need a token; it is tried again",
+                )
+            return
+        if not self.is_kept:
+            log.info("certificate kept")
+        self.is_kept = True
+        self._unsaved.set(None)
+
+    def _write(self, material: IdentityMaterial) -> None:
+        self._folder.create()
+        self._folder.save(material)
 
     def _stamps(self) -> object:
         stamps = []
