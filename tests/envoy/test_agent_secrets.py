@@ -121,3 +121,16 @@ def test_the_agent_is_one_bit_of_the_keys() -> None:
     facts = {proxy_facts(node(**metadata)).metadata for metadata in WITH_AGENT}
     assert len(facts) == 1
     assert len({proxy_facts(node(**metadata)).metadata for metadata in WITHOUT}) == 1
+
+
+def test_proxies_with_any_agent_share_their_resources() -> None:
+    """The second makes nothing new."""
+    catalog = WorldCatalog(world_of(CONFIG))
+    held = []
+    for metadata in WITH_AGENT:
+        opened = catalog.open(node(**metadata))
+        clusters = opened.set(CLUSTER)
+        assert clusters is not None
+        held.append(clusters.snapshot().entries)
+    for entries in held[1:]:
+        assert all(entries[name] is resource for name, resource in held[0].items())
