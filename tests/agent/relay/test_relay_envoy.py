@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from mesh_pilot.agent.bootstrap.envoy_bootstrap import EnvoyNode
+from mesh_pilot.model.resource import CLUSTER, ENDPOINT, LISTENER, ROUTE
 from tests.support.echo import http_backend
 from tests.support.edge import gateway, secure, to
 from tests.support.envoy import RealEnvoy, eventually, http_client, real_envoy
@@ -55,6 +56,15 @@ async def test_envoy_starts_from_disk_while_no_control_plane_is_there(tmp_path: 
         assert second == first
         assert await envoy.rejected() == {}
         assert relay.relay.statistics().offline == 1
+        async with running_plane(config, grpc_addr=address) as plane:
+            status = plane.state.xds.status
+            await eventually(
+                lambda: any(len(stream.types) >= 4 for stream in status.connections()), what="Envoy says what it has"
+            )
+            # by their versions the control plane knows that nothing has changed
+            same = {CLUSTER, LISTENER, ENDPOINT, ROUTE} if delta else {CLUSTER, LISTENER}
+            assert not same & status.statistics().pushes.keys()
+            assert {kind: set(await envoy.dynamic(kind)) for kind in KINDS} == first
 
 
 KINDS = ("Cluster", "ClusterLoadAssignment", "Listener", "RouteConfiguration")
