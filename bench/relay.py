@@ -20,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import attrs
@@ -134,7 +133,7 @@ async def measure(server: Server, agent: Server, mesh: Mesh, variant: str, pushe
 def relay_process(plane: str, folder: Path) -> Iterator[Server]:
     """The relay of an agent as a process: connection, stream, answers on disk; nothing else of the agent."""
     socket = folder / "xds.sock"
-    process = subprocess.Popen([sys.executable, "-m", "bench.relay", "--serve", plane, str(folder)])
+    process = subprocess.Popen([sys.executable, "-m", "bench.relay_process", plane, str(folder)])
     try:
         deadline = time.monotonic() + 20
         while not socket.exists():
@@ -147,35 +146,13 @@ def relay_process(plane: str, folder: Path) -> Iterator[Server]:
         process.wait()
 
 
-async def serve_relay(plane: str, folder: Path) -> None:
-    """Be that process."""
-    from mesh_pilot.agent.bootstrap.envoy_bootstrap import Pilot
-    from mesh_pilot.agent.relay.answers import Answers
-    from mesh_pilot.agent.relay.planes import Planes
-    from mesh_pilot.agent.relay.relay import Relay
-    from mesh_pilot.agent.settings import PlaneSettings
-    from mesh_pilot.model.service import NOWHERE
-    from mesh_pilot.rpc import open_listeners, serve
-
-    planes = Planes(PlaneSettings((Pilot.parse(plane),), plaintext=True), NOWHERE, lambda: None, dict)
-    relay = Relay(planes, Answers(folder / "answers.db", "bench"))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(planes.run)
-        nursery.start_soon(relay.run)
-        nursery.start_soon(partial(serve, [relay], await open_listeners(f"unix://{folder / 'xds.sock'}")))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--services", type=int, default=1000)
     parser.add_argument("--endpoints", type=int, default=100)
     parser.add_argument("--pushes", type=int, default=30)
     parser.add_argument("--variants", nargs="+", default=["sotw", "delta"])
-    parser.add_argument("--serve", nargs=2, metavar=("PLANE", "FOLDER"), help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.serve:
-        trio.run(serve_relay, given.serve[0], Path(given.serve[1]))
-        return
     mesh = Mesh(services=given.services, endpoints=given.endpoints, virtual_services=min(100, given.services))
     print(f"{mesh.label}, {os.cpu_count()} CPUs")
     server: OwnServer
