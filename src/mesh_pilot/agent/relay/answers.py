@@ -13,7 +13,7 @@ import os
 import sqlite3
 import time
 import zlib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import attrs
@@ -141,8 +141,11 @@ class Answers:
 
     # -- writing
 
-    def keep(self, accepted: Sequence[AcceptedResponse], *, now: float) -> None:
-        """Write what was accepted, in this order, in one transaction. ``now``: in Unix time."""
+    def keep(self, accepted: Iterable[AcceptedResponse], *, now: float) -> None:
+        """Write what was accepted, in this order, in one transaction. ``now``: in Unix time.
+
+        ``accepted`` is gone through a second time if the file turns out to be damaged.
+        """
         try:
             self._keep(accepted, now)
         except sqlite3.OperationalError:
@@ -152,7 +155,7 @@ class Answers:
             self._damaged(error)
             self._keep(accepted, now)
 
-    def _keep(self, accepted: Sequence[AcceptedResponse], now: float) -> None:
+    def _keep(self, accepted: Iterable[AcceptedResponse], now: float) -> None:
         database = self._open()
         with _transaction(database):
             for each in accepted:

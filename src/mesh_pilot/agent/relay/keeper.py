@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -34,6 +34,23 @@ class _Waiting:
     head: Head
     protocol: XdsProtocol
     data: bytes
+
+
+@attrs.frozen
+class _Parts:
+    """The responses that wait, taken apart one after the other: together they may be large."""
+
+    waiting: Sequence[_Waiting]
+
+    def __iter__(self) -> Iterator[AcceptedResponse]:
+        for each in self.waiting:
+            try:
+                response = read_response(each.data, each.protocol)
+            except (WireError, UnicodeDecodeError) as error:
+                log.warning("an answer is not kept: it cannot be read", type=each.head.type_url, reason=str(error))
+                continue
+            is_full = each.protocol is XdsProtocol.SOTW and response.type_url in FULL_TYPES
+            yield AcceptedResponse(each.protocol, response, is_full)
 
 
 class AnswerKeeper:
@@ -92,17 +109,8 @@ class AnswerKeeper:
             self._said_at = None
             return True
 
-    def _write(self, waiting: list[_Waiting]) -> AnswersStatistics:
-        accepted = []
-        for each in waiting:
-            try:
-                response = read_response(each.data, each.protocol)
-            except (WireError, UnicodeDecodeError) as error:
-                log.warning("an answer is not kept: it cannot be read", type=each.head.type_url, reason=str(error))
-                continue
-            is_full = each.protocol is XdsProtocol.SOTW and response.type_url in FULL_TYPES
-            accepted.append(AcceptedResponse(each.protocol, response, is_full))
-        self._answers.keep(accepted, now=unix_time())
+    def _write(self, waiting: Sequence[_Waiting]) -> AnswersStatistics:
+        self._answers.keep(_Parts(waiting), now=unix_time())
         return self._answers.statistics()
 
     async def confirm(self) -> None:

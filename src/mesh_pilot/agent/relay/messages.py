@@ -145,14 +145,15 @@ def read_response(data: bytes, protocol: XdsProtocol) -> ResponseParts:
     type_url = version = ""
     answers: list[KeptResource] = []
     removed: list[str] = []
+    whole = memoryview(data)
     for number, kind, start, end in fields(data):
         if kind != LEN:
             continue
         if number == 1:
             version = str(data[start:end], "utf-8")
         elif number == 2:
-            part = data[start:end]
-            answers.append(_sotw_answer(part) if protocol is XdsProtocol.SOTW else _delta_answer(part))
+            part = whole[start:end]
+            answers.append(_sotw_answer(bytes(part)) if protocol is XdsProtocol.SOTW else _delta_answer(part))
         elif number == 4:
             type_url = str(data[start:end], "utf-8")
         elif number == 6 and protocol is XdsProtocol.DELTA:
@@ -171,7 +172,7 @@ def _sotw_answer(body: bytes) -> KeptResource:
     return KeptResource("", "", body)
 
 
-def _delta_answer(resource: bytes) -> KeptResource:
+def _delta_answer(resource: memoryview) -> KeptResource:
     name = version = ""
     body = b""
     aliases: list[str] = []
@@ -181,7 +182,7 @@ def _delta_answer(resource: bytes) -> KeptResource:
         if number == 1:
             version = str(resource[start:end], "utf-8")
         elif number == 2:
-            body = resource[start:end]
+            body = bytes(resource[start:end])
         elif number == 3:
             name = str(resource[start:end], "utf-8")
         elif number == 4:
