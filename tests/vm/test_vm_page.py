@@ -77,5 +77,5 @@ async def nothing_gets_around_a_proxy_that_is_away(lab: dict[str, Vm]) -> None:
             os.kill(pid, signal.SIGKILL)
     await eventually(lambda: not any("envoy" in line for line in v1.processes().values()), what="no proxy on v1")
     assert await lab["plane"].type(call) == "refused"
-    assert await v1.type("mesh-pilot iptables clean") == "mesh-pilot: rules of nft are removed"
+    assert "rules of nft are removed" in await v1.type("mesh-pilot iptables clean")
     assert await lab["plane"].type(call) == "reviews v1"
