@@ -77,6 +77,7 @@ def test_a_folder_of_all_sorts_of_files_is_told_apart(tmp_path: Path) -> None:
     (tmp_path / "mesh.yaml").write_text("accessLogFile: /dev/stdout\nconnectTimeout: soon\n")
     (tmp_path / "networks.yaml").write_text("networks: {}\n")
     (tmp_path / "bootstrap.json").write_text((SAMPLES / "grpc" / "bootstrap.json").read_text())
+    (tmp_path / "proxy.yaml").write_text("pilot: 10.0.0.1:15012\nmetadata: {CLUSTER_ID: vms}\n")
     for name, extra in (("envoy.yaml", ()), ("delta.yaml", ("--delta",))):
         written = mesh_pilot("envoy-bootstrap", "--id", "web-1", "--ip", "10.1.1.1", *extra)
         (tmp_path / name).write_text(written.out)
@@ -92,6 +93,7 @@ def test_a_folder_of_all_sorts_of_files_is_told_apart(tmp_path: Path) -> None:
         "not into a folder of --config-dir",
         f"{tmp_path}/networks.yaml: note: checked as MeshNetworks; it goes to --networks-config, "
         "not into a folder of --config-dir",
+        f"{tmp_path}/proxy.yaml: note: passed over: settings of mesh-pilot proxy",
         f"{tmp_path}: note: passed over, for neither YAML nor JSON: README.md",
         "1 objects are good, 1 errors, 0 warnings",
     ]

@@ -218,6 +218,7 @@ class Role(StrEnum):
     ENVOY_SDS = "a file of secrets for Envoy (SDS)"
     GRPC_BOOTSTRAP = "a bootstrap of gRPC clients"
     CONSUL_SERVICE = "a service definition for Consul"
+    PROXY_SETTINGS = "settings of mesh-pilot proxy"
 
 
 _TYPED = re.compile(rb"^(apiVersion|kind):", re.MULTILINE)
@@ -247,6 +248,8 @@ def role_of(data: bytes, path: str) -> Role:
 
 def _by_fields(fields: Mapping[str, object], name: str) -> Role:
     names = fields.keys()
+    if names & {"pilot", "tls-ca"}:  # before objects: they may have "metadata", too
+        return Role.PROXY_SETTINGS
     if names & {"apiVersion", "kind", "metadata", "spec"}:
         return Role.OBJECTS
     for role, enough in _FIELDS:
