@@ -26,10 +26,10 @@ spec:
   resolution: DNS
 """
 UNUSED = """\
-apiVersion: networking.istio.io/v1beta1
-kind: ProxyConfig
+apiVersion: extensions.istio.io/v1alpha1
+kind: WasmPlugin
 metadata: {name: extra, namespace: shop}
-spec: {selector: {matchLabels: {app: web}}}
+spec: {url: "oci://registry.test/extra:1"}
 """
 
 
@@ -53,7 +53,7 @@ def test_a_kind_without_effect_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(UNUSED)
     done = mesh_pilot("analyze", str(tmp_path))
     assert done.code == 0
-    assert f"{tmp_path}/a.yaml:1: warning: ProxyConfig/shop/extra: this kind" in done.out
+    assert f"{tmp_path}/a.yaml:1: warning: WasmPlugin/shop/extra: this kind" in done.out
 
 
 def test_a_path_that_is_not_there_is_one_line(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 import structlog
 
 import mesh_pilot
+from mesh_pilot.api.istio.extensions.v1alpha1 import WasmPlugin
 from mesh_pilot.api.istio.networking.v1alpha3 import ServiceEntry
-from mesh_pilot.api.istio.networking.v1beta1 import ProxyConfig
 from mesh_pilot.config.kinds import KINDS
 from mesh_pilot.config.mesh import default_mesh
 from mesh_pilot.model.config import Config, ConfigKey, Origin, Problem, Severity
@@ -131,8 +131,8 @@ def test_what_is_doubtful_in_a_new_object_or_in_the_mesh_config_is_told(logged: 
 def test_a_kind_without_effect_is_warned_of_once(logged: list[Any]) -> None:
     told = Told()
     for name in ("one", "two"):
-        told.publish(Upsert("files", Config(ConfigKey("ProxyConfig", "shop", name), ProxyConfig())))
-    assert [e["kind"] for e in logged if e["log_level"] == "warning"] == ["ProxyConfig"]
+        told.publish(Upsert("files", Config(ConfigKey("WasmPlugin", "shop", name), WasmPlugin())))
+    assert [e["kind"] for e in logged if e["log_level"] == "warning"] == ["WasmPlugin"]
 
 
 def test_each_problem_of_an_object_has_its_own_line() -> None:

@@ -1,0 +1,202 @@
+"""Istio's agent as a peer: its requests replayed by grpcio over mutual TLS, and the answers that istiod gives.
+
+The facts are those of ``pilot-agent``: one stream for Envoy and itself, whose first request has the node. After Envoy's
+first request for listeners it asks for the name table and ProxyConfig, without names or node, and then says how the
+application is. It passes all else on, and answers name table and ProxyConfig itself, without names.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import trio
+from envoy.service.discovery.v3 import ads_pb2_grpc
+from envoy.service.discovery.v3.discovery_pb2 import (
+    DeltaDiscoveryRequest,
+    DeltaDiscoveryResponse,
+    DiscoveryRequest,
+    DiscoveryResponse,
+)
+
+from mesh_pilot.api.istio.mesh.v1alpha1 import ProxyConfig
+from mesh_pilot.api.istio.v1.auth import IstioCertificateRequest, IstioCertificateResponse
+from mesh_pilot.app.control_plane import ControlPlane
+from mesh_pilot.model.resource import CLUSTER, HEALTH, LISTENER, NAME_TABLE, PROXY_CONFIG
+from mesh_pilot.model.spiffe import Identity
+from mesh_pilot.security.certificate_service import PATH as CSR_PATH
+from mesh_pilot.security.join_tokens import JoinTokens
+from tests.registration.test_registered_workloads import GROUP, PROBE, QUICK, SERVICE, caller_of, config, entry
+from tests.support.agent_streams import node_of
+from tests.support.envoy import eventually
+from tests.support.forgery import csr_of, key_pem, new_key
+from tests.support.planes import running_plane
+
+WEB = Identity("cluster.local", "shop", "web")
+NODE = node_of(
+    "vm-1",
+    AUTO_REGISTER_GROUP="web",
+    SERVICE_ACCOUNT="web",
+    ISTIO_VERSION="1.29.0",
+    PILOT_SAN=["istiod.istio-system.svc"],
+    CLUSTER_ID="Kubernetes",
+    PROXY_CONFIG={"readinessProbe": {"httpGet": {"port": 8080}}},
+)
+CLUSTER_HEADER = (("clusterid", "Kubernetes"),)
+INTERNAL = 13
+"""The gRPC code of its bad reports."""
+SECONDS = 20.0
+
+
+class Agent:
+    """The agent's connection, used from a thread. State: its key, its certificate and the roots, as PEM."""
+
+    def __init__(self, address: str, root: bytes) -> None:
+        self._address = address
+        self._root = root
+        self._key = b""
+        self._chain = b""
+
+    @contextmanager
+    def channel(self) -> Iterator[grpc.Channel]:
+        own = {"private_key": self._key, "certificate_chain": self._chain} if self._key else {}
+        with grpc.secure_channel(self._address, grpc.ssl_channel_credentials(self._root, **own)) as channel:
+            yield channel
+
+    def enrol(self, token: str) -> list[str]:
+        """Have a key signed, as the CA client does: a day asked for, a bearer token, the cluster's name."""
+        key = new_key()
+        request = IstioCertificateRequest(csr=csr_of(key, uris=[str(WEB)]).decode(), validity_duration=24 * 3600)
+        with self.channel() as channel:
+            ask = channel.unary_unary(
+                CSR_PATH, request_serializer=bytes, response_deserializer=IstioCertificateResponse.parse
+            )
+            metadata = (("authorization", f"Bearer {token}"), *CLUSTER_HEADER)
+            answer = ask(request, metadata=metadata, timeout=SECONDS)
+        chain: list[str] = answer.cert_chain
+        self._key, self._chain = key_pem(key), "".join(chain[:-1]).encode()
+        return chain
+
+
+class SotwStream:
+    """A State of the World stream of the agent. State: the requests under way."""
+
+    def __init__(self, channel: grpc.Channel) -> None:
+        self._requests: queue.Queue[DiscoveryRequest | None] = queue.Queue()
+        stub: Any = ads_pb2_grpc.AggregatedDiscoveryServiceStub(channel)
+        call = stub.StreamAggregatedResources
+        self._answers = call(iter(self._requests.get, None), metadata=CLUSTER_HEADER, timeout=SECONDS)
+
+    def send(self, type_url: str, **more: Any) -> None:
+        self._requests.put(DiscoveryRequest(type_url=type_url, **more))
+
+    def begin(self) -> dict[str, DiscoveryResponse]:
+        """Everything up to the first report of the application; the answers by type."""
+        self.send(CLUSTER, node=NODE)
+        found = {CLUSTER: self.answer()}
+        self.send(LISTENER)
+        self.send(NAME_TABLE)
+        self.send(PROXY_CONFIG)
+        self.send(HEALTH)
+        for _ in range(3):
+            answer = self.answer()
+            found[answer.type_url] = answer
+        return found
+
+    def answer(self) -> DiscoveryResponse:
+        """The next answer, accepted."""
+        found: DiscoveryResponse = next(self._answers)
+        self.send(found.type_url, version_info=found.version_info, response_nonce=found.nonce)
+        return found
+
+    def report(self, error: str) -> None:
+        request = DiscoveryRequest(type_url=HEALTH)
+        request.error_detail.code, request.error_detail.message = INTERNAL, error
+        self._requests.put(request)
+
+    def end(self) -> None:
+        self._requests.put(None)
+        self._answers.cancel()
+
+
+def replay_delta(agent: Agent) -> dict[str, DeltaDiscoveryResponse]:
+    """The same over Delta: the report of the application is a Delta request, too."""
+    requests: queue.Queue[DeltaDiscoveryRequest | None] = queue.Queue()
+    found: dict[str, DeltaDiscoveryResponse] = {}
+    with agent.channel() as channel:
+        stub: Any = ads_pb2_grpc.AggregatedDiscoveryServiceStub(channel)
+        answers = stub.DeltaAggregatedResources(iter(requests.get, None), metadata=CLUSTER_HEADER, timeout=SECONDS)
+        requests.put(DeltaDiscoveryRequest(type_url=CLUSTER, node=NODE))
+        for type_url in (LISTENER, NAME_TABLE, PROXY_CONFIG, HEALTH):
+            requests.put(DeltaDiscoveryRequest(type_url=type_url))
+        while len(found) < 4:
+            answer = next(answers)
+            found[answer.type_url] = answer
+            requests.put(DeltaDiscoveryRequest(type_url=answer.type_url, response_nonce=answer.nonce))
+        requests.put(None)
+        answers.cancel()
+    return found
+
+
+in_thread = partial(trio.to_thread.run_sync, abandon_on_cancel=True)
+
+
+async def enrolled(plane: ControlPlane, folder: Path) -> Agent:
+    """An agent with a certificate for a join token, over TLS."""
+    tokens = plane.settings.join_tokens.within(folder)
+    assert tokens is not None
+    token = JoinTokens(tokens).create(WEB, timedelta(hours=1)).text
+    agent = Agent(plane.addresses.secure_grpc, b"".join(plane.state.trust.own().roots))
+    chain = await in_thread(agent.enrol, token)
+    assert len(chain) >= 2 and chain[-1].encode() in plane.state.trust.own().roots, "the root comes last"
+    return agent
+
+
+async def test_its_stream_gets_the_answers_of_istiod_and_its_reports_move_the_endpoint(tmp_path: Path) -> None:
+    folder = config(tmp_path / "config", SERVICE, GROUP + PROBE)
+    with trio.fail_after(60):
+        async with (
+            running_plane(folder, trust_local=True, registration=QUICK, ca_dir=tmp_path / "ca") as plane,
+            caller_of(plane) as caller,
+        ):
+            assert await caller.begin() == []
+            agent = await enrolled(plane, tmp_path / "ca")
+            with agent.channel() as channel:
+                stream = SotwStream(channel)
+                answers = await in_thread(stream.begin)
+                (settings,) = answers[PROXY_CONFIG].resources
+                roots = [root.decode() for root in plane.state.trust.own().roots]
+                assert ProxyConfig.parse(settings.value) == ProxyConfig(ca_certificates_pem=roots)
+                assert [table.type_url for table in answers[NAME_TABLE].resources] == [NAME_TABLE]
+                await caller.until("127.0.0.1:8081")
+                assert entry(plane).annotations["proxy.istio.io/health-checks-enabled"] == "true"
+                stream.report("connection refused")
+                await caller.until()
+                stream.send(HEALTH)
+                await caller.until("127.0.0.1:8081")
+                assert plane.state.xds.status.statistics().connected == 2  # it and the caller: no agents
+                stream.end()
+            await caller.until()
+
+
+async def test_the_same_over_delta(tmp_path: Path) -> None:
+    folder = config(tmp_path / "config", SERVICE, GROUP + PROBE)
+    with trio.fail_after(60):
+        async with running_plane(folder, trust_local=True, registration=QUICK, ca_dir=tmp_path / "ca") as plane:
+            agent = await enrolled(plane, tmp_path / "ca")
+            answers = await in_thread(replay_delta, agent)
+            assert set(answers) == {CLUSTER, LISTENER, NAME_TABLE, PROXY_CONFIG}
+            (settings,) = answers[PROXY_CONFIG].resources
+            assert ProxyConfig.parse(settings.resource.value).ca_certificates_pem
+            registrar = plane.registrar
+
+            async def has_reported() -> bool:
+                return registrar is not None and registrar.statistics().reports == {True: 1}
+
+            await eventually(has_reported, what="the report")
