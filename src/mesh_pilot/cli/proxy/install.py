@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -128,6 +126,8 @@ def files(
         flags += ["--redirect-dns"] if dns else []
         found[f"{UNITS}/{IPTABLES}.service"] = _IPTABLES.format(name=PROXY, program=program, flags=" ".join(flags))
     if service is not None:
+        import json
+
         found[f"etc/consul.d/{service['name']}.json"] = json.dumps({"service": service}, indent=2) + "\n"
     return found
 
@@ -211,4 +211,6 @@ def _units(found: Mapping[str, str]) -> str:
 
 def _this_program() -> str:
     """The installed command; where it is run from a checkout, the place of the documentation."""
+    import shutil
+
     return shutil.which("mesh-pilot") or "/opt/mesh-pilot/bin/mesh-pilot"
