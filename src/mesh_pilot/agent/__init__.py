@@ -6,6 +6,7 @@
 - ``subscriptions``: the agent's own xDS stream: name table, proxy settings, reports of health.
 - ``bootstrap/``: the file that Envoy starts with.
 - ``envoy/``: Envoy's life: started, watched, restarted, drained.
+- ``handover``: what the agent hands to its next version: listening sockets, and Envoy.
 - ``dns/``: names of the mesh answered, all others forwarded.
 - ``health/``: probes of the application.
 - ``registration/``: the service in the local Consul agent.

@@ -68,7 +68,8 @@ RestrictRealtime=yes
 RestrictSUIDSGID=yes
 SystemCallArchitectures=native
 SystemCallErrorNumber=EPERM
-SystemCallFilter=@system-service
+# The agent duplicates listening sockets of its Envoy, so that none of their connections is lost when another takes over.
+SystemCallFilter=@system-service pidfd_getfd
 
 [Install]
 WantedBy=multi-user.target
