@@ -68,7 +68,7 @@ RestrictRealtime=yes
 RestrictSUIDSGID=yes
 SystemCallArchitectures=native
 SystemCallErrorNumber=EPERM
-# The agent duplicates listening sockets of its Envoy, so that none of their connections is lost when another takes over.
+# The agent duplicates listening sockets of its Envoy: so no connection is lost when another Envoy takes over.
 SystemCallFilter=@system-service pidfd_getfd
 
 [Install]
